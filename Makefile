@@ -1,0 +1,31 @@
+# make demo, make test: two commands. ROS_DISTRO=kilted chooses another ROS 2.
+.PHONY: help setup demo test bench lint format clean distclean
+env = ISOLATED=1 tools/env
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+
+setup:  ## environment and package, whatever of them is missing
+	@tools/setup
+
+demo: setup  ## the simulated robot for 20 s, with a report in out/demo
+	@$(env) python -m embodied_kv.nodes.demo --seconds 20 --out out/demo
+
+test: setup  ## all tests
+	@$(env) python -m pytest
+
+bench: setup  ## all benchmarks, with results in out/bench
+	@$(env) python -m embodied_kv.bench
+
+lint: setup  ## what ruff finds, changing nothing
+	@$(env) ruff check && $(env) ruff format --check
+
+format: setup  ## ruff's fixes and format
+	@$(env) ruff check --fix && $(env) ruff format
+
+clean:  ## remove what was built and what runs left
+	rm -rf build build-* install install-* log log-* out .pytest_cache .ruff_cache .hypothesis
+	find . -path './.venv*' -prune -o -name __pycache__ -exec rm -rf {} +
+
+distclean: clean  ## and the environments
+	rm -rf .venv .venv-*

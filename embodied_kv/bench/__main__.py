@@ -1,0 +1,18 @@
+"""`python -m embodied_kv.bench`: every benchmark in turn, each in a process of its own; --full for whole grids."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+DEFAULT = (('parts',), ('frame',), ('deadline', '--quick'))
+FULL = (('parts',), ('frame', '--full'), ('deadline',))
+
+
+def main() -> None:
+    for name, *options in FULL if '--full' in sys.argv[1:] else DEFAULT:
+        subprocess.run([sys.executable, '-m', f'embodied_kv.bench.{name}', *options], check=True)
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,102 @@
+"""The baseline that copies: each stream owns a whole cache, batched by concatenation, unbatched by splitting.
+
+This is how OxyGen's manager does it (section 3.2: it duplicates the prefill cache for language,
+stacks the caches of all requests along the batch for a frame's decode steps, and splits them again
+after it).
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch import Tensor
+
+from embodied_kv.kernels.attention import row_attention
+from embodied_kv.kernels.rows import RowBatch
+from embodied_kv.kv.arena import Arena
+from embodied_kv.model.pi05 import Pi05
+
+
+class ContiguousAppend:
+    """A KV view over caches [layers, slots, kv_heads, max_tokens, head_dim] that lie side by side."""
+
+    def __init__(self, k: Tensor, v: Tensor, lengths: list[int], tokens: int) -> None:
+        self._k, self._v = k, v
+        end = torch.tensor(lengths, dtype=torch.int32)
+        self.positions = end[:, None].long() + torch.arange(tokens)
+        lengths_after = (end + tokens)[None]
+        self._batch = RowBatch(
+            range(len(lengths)), lengths_after.numpy(), lengths_after, tokens, causal=True
+        )
+        self._ids = torch.arange(len(lengths))[:, None]
+
+    def store(self, layer: int, k: Tensor, v: Tensor) -> None:
+        self._k[layer][self._ids, :, self.positions] = k
+        self._v[layer][self._ids, :, self.positions] = v
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        self.store(layer, k, v)
+        return row_attention(q, self._k[layer], self._v[layer], self._batch)[0]
+
+
+class CopyingStreams:
+    """Live streams with caches of their own; `copying` adds up the seconds spent moving them."""
+
+    def __init__(self, model: Pi05, max_tokens: int) -> None:
+        self._model, self._max_tokens = model, max_tokens
+        self._streams: list[dict] = []
+        self.copying = 0.0
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def open(self, arena: Arena, row: int, ids: list[int], tokens: int, said: int = 0) -> None:
+        """A new stream: the prefix is duplicated into a cache with room for what it will say."""
+        began = time.perf_counter()
+        k, v = arena.row(row)
+        length = k.shape[2]
+        room = *k.shape[:2], self._max_tokens, k.shape[3]
+        own = k.new_zeros(room), v.new_zeros(room)
+        own[0][:, :, :length], own[1][:, :, :length] = k, v
+        self.copying += time.perf_counter() - began
+        stream = dict(
+            cache=own,
+            length=length + (len(ids) + said - 1 if said else 0),
+            ids=ids,
+            said=[10] * said,
+            tokens=tokens,
+        )
+        self._streams.append(stream)
+
+    def decode(self, steps: int) -> int:
+        """Begins new streams, then `steps` tokens of all in one batch -> tokens said."""
+        said = sum(self._begin(stream) for stream in self._streams if not stream['said'])
+        began = time.perf_counter()
+        streams = self._streams
+        k, v = (torch.stack([s['cache'][i] for s in streams], dim=1) for i in (0, 1))
+        self.copying += time.perf_counter() - began
+        for step in range(steps):
+            lengths = [s['length'] + step for s in streams]
+            ids = torch.tensor([[s['said'][-1]] for s in streams])
+            chosen = (
+                self._model.extend(ids, ContiguousAppend(k, v, lengths, 1)).argmax(-1).tolist()
+            )
+            for stream, token in zip(streams, chosen, strict=True):
+                stream['said'].append(token)
+        began = time.perf_counter()
+        for slot, stream in enumerate(streams):
+            stream['cache'] = k[:, slot].clone(), v[:, slot].clone()
+            stream['length'] += steps
+        self.copying += time.perf_counter() - began
+        self._streams = [s for s in streams if len(s['said']) < s['tokens']]
+        return said + sum(min(steps, s['tokens'] - len(s['said']) + steps) for s in streams)
+
+    def _begin(self, stream: dict) -> int:
+        k, v = (part[:, None] for part in stream['cache'])
+        view = ContiguousAppend(k, v, [stream['length']], len(stream['ids']))
+        stream['said'].append(
+            int(self._model.extend(torch.tensor([stream['ids']]), view).argmax())
+        )
+        stream['length'] += len(stream['ids'])
+        return 1

@@ -1,0 +1,183 @@
+"""6,000 deadlines of 10 Hz control under an endless language backlog: how many chunks come too late?
+
+A frame's stamp is the moment it was due; its chunk must be published before stamp + period,
+prefill included. The backlog never ends: a stream that finishes is replaced at once. Three runs:
+with the deadline budget; without it (decode whenever nothing else waits, always all Euler steps);
+and an empty loop that only sleeps to each period, the machine's own floor.
+
+Physics: a frame costs prefill + denoising; what is left of the period is slack; slack over the
+cost of a decode step, times the streams in the batch, is the number of tokens that fit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import threading
+import time
+from concurrent.futures import Future
+
+import numpy as np
+import torch
+
+from embodied_kv.bench import report, scene
+from embodied_kv.config import EngineConfig, preset
+from embodied_kv.engine.device import DeviceThread
+from embodied_kv.engine.engine import Engine
+from embodied_kv.engine.warmup import warm_up
+from embodied_kv.types import TextDelta
+
+STREAMS, SAYS = 4, 60
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument('--preset', default='tabletop')
+    parser.add_argument('--deadlines', type=int, default=6000)
+    parser.add_argument('--quick', action='store_true', help='600 deadlines')
+    parser.add_argument(
+        '--period', type=float, default=0.1, help='s; below 0.1 time is compressed'
+    )
+    parser.add_argument('--threads', type=int, default=1)
+    parser.add_argument('--device', default='cuda' if torch.cuda.is_available() else 'cpu')
+    parser.add_argument('--json', action='store_true', help='no table, only the line')
+    return parser.parse_args()
+
+
+class Backlog:
+    """Keeps `STREAMS` streams alive on the newest frames and counts what they say."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.tokens, self._seen = engine, 0, {}
+
+    def on_deltas(self, deltas: list[TextDelta]) -> None:
+        for delta in deltas:
+            self.tokens += delta.tokens - self._seen.get(delta.stream, 0)
+            self._seen[delta.stream] = delta.tokens
+        self.refill()
+
+    def refill(self) -> None:
+        handle = self.engine.kv.current()
+        while handle is not None and len(self.engine.kv.streams()) < STREAMS:
+            self.engine.open(handle, scene.QUERY, max_tokens=SAYS)
+
+
+def sleep_until(moment: float) -> None:
+    time.sleep(max(0.0, moment - time.monotonic()))
+
+
+def serve(args: argparse.Namespace, budget: bool) -> dict:
+    """One run of the engine -> its figures."""
+    engine = Engine(
+        scene.FullPolicy.random(preset(args.preset), device=args.device),
+        EngineConfig(rows=STREAMS + 6, streams=STREAMS, budget=budget, threads=args.threads),
+        period=args.period,
+    )
+    torch.set_num_threads(args.threads)
+    warm_up(engine)
+    backlog = Backlog(engine)
+    device = DeviceThread(engine, backlog.on_deltas)
+    device.start()
+    published: dict[int, tuple[float, int]] = {}  # frame -> when, Euler steps
+    busy: list[float] = []
+    first = time.monotonic() + 4 * args.period
+
+    def act(prefilled: Future, number: int, due: float) -> None:
+        if prefilled.cancelled():
+            return
+        lease = engine.kv.acquire(prefilled.result())
+
+        def publish(done: Future) -> None:
+            lease.release()
+            if not done.cancelled() and done.result() is not None:
+                published[number] = time.monotonic() - due, done.result().steps
+                busy.append((done.result().prefill_ms + done.result().denoise_ms) / 1e3)
+
+        device.denoise(lease, due + args.period).add_done_callback(publish)
+
+    for number in range(args.deadlines):
+        due = first + number * args.period
+        sleep_until(due)
+        frame = scene.observation(
+            engine.policy.config, number % 50, period=due + args.period - time.monotonic()
+        )
+        prefilled = device.prefill(frame)
+        prefilled.add_done_callback(lambda f, n=number, d=due: act(f, n, d))
+        device.call(backlog.refill)
+    sleep_until(first + args.deadlines * args.period)
+    device.stop()
+    late = [when for when, _ in published.values()]
+    step = engine.costs.median('decode', STREAMS)
+    slack = args.deadlines * args.period - sum(busy)
+    predicted = slack / step * STREAMS
+    missed = args.deadlines - sum(when <= args.period for when in late)
+    return dict(
+        run='budget on' if budget else 'budget off',
+        deadlines=args.deadlines,
+        misses=missed,
+        miss_pct=100 * missed / args.deadlines,
+        absent=args.deadlines - len(late),
+        mean_euler=statistics.mean(s for _, s in published.values()),
+        p50_ms=float(np.percentile(late, 50)) * 1e3,
+        p99_ms=float(np.percentile(late, 99)) * 1e3,
+        max_ms=max(late) * 1e3,
+        tokens_s=backlog.tokens / (args.deadlines * args.period),
+        of_slack_pct=100 * backlog.tokens / predicted,
+    )
+
+
+def empty(args: argparse.Namespace) -> dict:
+    """The loop without any work: how late this machine wakes a sleeper."""
+    late = []
+
+    def loop() -> None:
+        first = time.monotonic() + args.period
+        for number in range(args.deadlines):
+            sleep_until(first + number * args.period)
+            late.append(time.monotonic() - first - number * args.period)
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    thread.join()
+    missed = sum(when > args.period for when in late)
+    return dict(
+        run='empty loop',
+        deadlines=args.deadlines,
+        misses=missed,
+        miss_pct=100 * missed / args.deadlines,
+        absent=0,
+        mean_euler=0,
+        p50_ms=float(np.percentile(late, 50)) * 1e3,
+        p99_ms=float(np.percentile(late, 99)) * 1e3,
+        max_ms=max(late) * 1e3,
+        tokens_s=0.0,
+        of_slack_pct=0.0,
+    )
+
+
+def main() -> None:
+    args = arguments()
+    args.deadlines = 600 if args.quick else args.deadlines
+    rows = [serve(args, budget=True), serve(args, budget=False), empty(args)]
+    note = f'period {args.period * 1e3:.0f} ms' + (
+        ' (time compressed)' if args.period < 0.1 else ''
+    )
+    if not args.json:
+        report.show(f'deadline, {args.preset}, {args.device}', rows, note)
+    report.save(
+        'deadline',
+        dict(
+            bench='deadline',
+            preset=args.preset,
+            period_s=args.period,
+            time_compressed=args.period < 0.1,
+            machine=report.machine(args.device),
+            rows=rows,
+        ),
+    )
+
+
+if __name__ == '__main__':
+    main()

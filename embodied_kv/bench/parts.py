@@ -1,0 +1,109 @@
+"""Each phase alone: prefill, one denoise step, one decode step at batch 1 to 16, beside the machine's ceilings.
+
+Physics: the floor of a phase is the larger of its operations over the measured matrix rate and its
+bytes over the measured bandwidth (weights once, the KV it reads once). `of_floor` is floor / time:
+1 cannot be beaten.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import torch
+
+from embodied_kv.bench import physics, report, scene
+from embodied_kv.config import EngineConfig, preset
+from embodied_kv.engine.engine import Engine
+
+BATCHES = (1, 2, 4, 8, 16)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument('--preset', default='pi05_small')
+    parser.add_argument('--device', default='cuda' if torch.cuda.is_available() else 'cpu')
+    parser.add_argument('--threads', type=int, default=2)
+    parser.add_argument('--repeats', type=int, default=7)
+    parser.add_argument('--json', action='store_true', help='no table, only the line')
+    return parser.parse_args()
+
+
+def measure(
+    engine: Engine, repeats: int, device: str
+) -> list[tuple[str, float, dict[str, float]]]:
+    """(phase, seconds, needed operations and bytes) of each phase, through the engine's own calls."""
+    c = engine.policy.config
+    frames = iter(range(10_000))
+
+    def prefill() -> None:
+        engine.prefill([scene.observation(c, next(frames))])
+
+    def median(work) -> float:
+        return report.seconds(work, repeats, warmup=2, device=device)
+
+    out = [('prefill', median(prefill), physics.prefill(c, c.prefix_tokens, len(c.views)))]
+    (handle,) = engine.prefill([scene.observation(c, 0)])
+    steps = engine.config.euler_steps
+    with engine.kv.acquire(handle) as lease:
+        took = median(lambda: engine.denoise([lease], [time.monotonic() + 1e6])) / steps
+        out.append(('denoise step', took, physics.denoise_step(c, handle.length)))
+        for batch in BATCHES:
+            while len(engine.kv.streams()) < batch:  # each over a frame of its own
+                frame = scene.copy_frame(engine, handle, 0)
+                scene.open_stream(engine, frame, engine.config.tail_tokens - 16, said=1)
+            context = handle.length + 8 + repeats // 2
+            took = median(engine.decode)
+            out.append((f'decode step x{batch}', took, physics.decode_step(c, context, batch)))
+    return out
+
+
+def main() -> None:
+    args = arguments()
+    torch.set_num_threads(args.threads)
+    c = preset(args.preset)
+    engine = Engine(
+        scene.FullPolicy.random(c, device=args.device),
+        EngineConfig(
+            rows=BATCHES[-1] + 4,
+            streams=BATCHES[-1],
+            tail_tokens=128,
+            budget=False,
+            min_euler_steps=10,
+        ),
+    )
+    with torch.inference_mode():
+        parts = measure(engine, args.repeats, args.device)
+    ceiling = report.ceilings(getattr(torch, c.dtype), args.device)
+    rows = []
+    for phase, took, need in parts:
+        floor = max(need['flops'] / ceiling['gflops'], need['bytes'] / ceiling['gbytes']) / 1e9
+        rows.append(
+            dict(
+                phase=phase,
+                ms=took * 1e3,
+                gflops=need['flops'] / took / 1e9,
+                gbytes=need['bytes'] / took / 1e9,
+                floor_ms=floor * 1e3,
+                of_floor=floor / took,
+            )
+        )
+    if not args.json:
+        note = f'ceilings: {ceiling["gflops"]:.0f} GFLOP/s, {ceiling["gbytes"]:.1f} GB/s'
+        report.show(f'parts, {args.preset}, {args.device}, {c.dtype}', rows, note)
+    report.save(
+        'parts',
+        dict(
+            bench='parts',
+            preset=args.preset,
+            machine=report.machine(args.device),
+            ceilings=ceiling,
+            rows=rows,
+        ),
+    )
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,63 @@
+"""Operations and bytes that each phase cannot do without; from the dimensions alone."""
+
+from __future__ import annotations
+
+from embodied_kv.config import ModelConfig
+
+BYTES = {'float32': 4, 'bfloat16': 2}
+
+
+def layer_weights(width: int, mlp: int, heads: int, kv_heads: int, head_dim: int) -> int:
+    """Matrix entries of one decoder layer."""
+    return width * (heads + 2 * kv_heads) * head_dim + heads * head_dim * width + 3 * width * mlp
+
+
+def backbone_weights(c: ModelConfig) -> int:
+    b = c.backbone
+    return b.layers * layer_weights(b.width, b.mlp, b.heads, b.kv_heads, b.head_dim)
+
+
+def expert_weights(c: ModelConfig) -> int:
+    b, e = c.backbone, c.expert
+    return b.layers * layer_weights(e.width, e.mlp, b.heads, b.kv_heads, b.head_dim)
+
+
+def attention_flops(c: ModelConfig, queries: int, keys: int) -> int:
+    """Of all layers: scores and mixing."""
+    b = c.backbone
+    return 4 * b.layers * b.heads * b.head_dim * queries * keys
+
+
+def prefill(c: ModelConfig, tokens: int, images: int) -> dict[str, float]:
+    """FLOP and bytes of one prefix: vision of its images, backbone of its tokens (last layer: K and V only)."""
+    v, b = c.vision, c.backbone
+    tower = v.layers * (4 * v.width**2 + 2 * v.width * v.mlp)
+    last = layer_weights(b.width, b.mlp, b.heads, b.kv_heads, b.head_dim)
+    used = backbone_weights(c) - last + 2 * b.width * b.kv_heads * b.head_dim
+    flops = (
+        2 * tower * v.patches * images
+        + 4 * v.layers * v.width * v.patches**2 * images
+        + 2 * used * tokens
+        + attention_flops(c, tokens, tokens) * (b.layers - 1) / b.layers
+    )
+    return dict(flops=flops, bytes=(tower + used) * BYTES[c.dtype])
+
+
+def denoise_step(c: ModelConfig, prefix: int, batch: int = 1) -> dict[str, float]:
+    """FLOP and bytes of one Euler step from prefixes of that length."""
+    flops = batch * (
+        2 * expert_weights(c) * c.horizon + attention_flops(c, c.horizon, prefix + c.horizon)
+    )
+    return dict(
+        flops=flops,
+        bytes=expert_weights(c) * BYTES[c.dtype] + batch * prefix * c.kv_bytes_per_token,
+    )
+
+
+def decode_step(c: ModelConfig, context: int, batch: int) -> dict[str, float]:
+    """FLOP and bytes of one token for each of `batch` streams: all weights once, each stream's own KV."""
+    weights = backbone_weights(c) + c.backbone.vocab_size * c.backbone.width
+    flops = batch * (2 * weights + attention_flops(c, 1, context))
+    return dict(
+        flops=flops, bytes=weights * BYTES[c.dtype] + batch * context * c.kv_bytes_per_token
+    )

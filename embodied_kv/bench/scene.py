@@ -1,0 +1,79 @@
+"""Frames and live streams for the benchmarks, without a camera and without waiting for a steady state."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from embodied_kv.config import ModelConfig
+from embodied_kv.engine.engine import Engine
+from embodied_kv.kv.handle import KvHandle
+from embodied_kv.model.policy import Policy
+from embodied_kv.types import Observation
+
+QUERY = 'Subtask:'
+
+
+class FullPolicy(Policy):
+    """Random weights under the longest prefix: prompts of exactly `max_text` tokens, streams that never end."""
+
+    @classmethod
+    def random(cls, config: ModelConfig, seed: int = 0, device: str = 'cpu') -> FullPolicy:
+        policy = super().random(config, seed, device)
+        policy.tokenizer.eos = -1  # random weights must not end a stream
+        return policy
+
+    def prompt_ids(self, instruction: str, state: np.ndarray) -> list[int]:
+        digits = (np.abs(np.resize(state, self.config.max_text)) * 100).astype(int)
+        return [self.tokenizer.bos, *(3 + digits[1:] % 200).tolist()]
+
+
+def observation(
+    c: ModelConfig, sequence: int, robot: str = '', period: float = 1e6
+) -> Observation:
+    """A random frame, the same for the same sequence."""
+    random = np.random.default_rng(sequence)
+    size = c.vision.image_size
+    return Observation(
+        images=tuple(random.integers(0, 256, (size, size, 3), dtype=np.uint8) for _ in c.views),
+        state=random.uniform(-1, 1, c.state_dim).astype(np.float32),
+        instruction='reach the red cube',
+        stamp=time.time_ns(),
+        deadline=time.monotonic() + period,
+        sequence=sequence,
+        robot=robot,
+    )
+
+
+def copy_frame(engine: Engine, handle: KvHandle, sequence: int) -> KvHandle:
+    """Another row with the handle's bytes: a frame that did not have to be prefilled."""
+    kv = engine.kv
+    row = kv.reserve(time.monotonic())
+    kv.prefixes.k[:, row].copy_(kv.prefixes.k[:, handle.row])
+    kv.prefixes.v[:, row].copy_(kv.prefixes.v[:, handle.row])
+    return kv.commit(
+        row, handle.length, robot='', sequence=sequence, stamp=0, deadline=handle.deadline
+    )
+
+
+def open_stream(engine: Engine, handle: KvHandle, tokens: int, said: int = 0):
+    """A stream of exactly `tokens` tokens, `said` of which are said already (its tail holds noise)."""
+    stream = engine.open(handle, QUERY, max_tokens=tokens)
+    if said:
+        live = engine.kv.grow([stream], len(stream.query.ids) + said - 1)
+        k, v = engine.kv.tails.row(stream.tail)
+        k.normal_()
+        v.normal_()
+        for token in range(said):
+            engine.kv.update(live, [10 + token % 50], eos=-1)
+    return stream
+
+
+def steady_state(engine: Engine, tokens: int, per_frame: int) -> None:
+    """Streams as they are after many frames: one of each age, k tokens apart (rows are pre-filled)."""
+    (handle,) = engine.prefill([observation(engine.policy.config, 0)])
+    with engine.kv.acquire(handle):
+        ages = range(1 + per_frame, tokens, per_frame)
+        for number, said in enumerate(reversed(ages)):
+            open_stream(engine, copy_frame(engine, handle, number), tokens, said)

@@ -1,0 +1,240 @@
+"""Every number of the suite, once: frozen, named presets, derived values derived.
+
+Knows dimensions and budgets. Does not know torch, ROS or files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass, field
+
+
+@dataclass(frozen=True)
+class VisionConfig:
+    """A SigLIP tower; `merge` x `merge` neighbouring patches become one token (1 in pi0.5)."""
+
+    image_size: int
+    patch_size: int
+    width: int
+    layers: int
+    heads: int
+    mlp: int
+    merge: int = 1
+    eps: float = 1e-6
+
+    @property
+    def patches(self) -> int:
+        return (self.image_size // self.patch_size) ** 2
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that one image adds to the prefix."""
+        return self.patches // self.merge**2
+
+
+@dataclass(frozen=True)
+class BackboneConfig:
+    """A Gemma decoder: the language backbone whose KV is shared."""
+
+    width: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    mlp: int
+    vocab_size: int
+    rope_theta: float = 10_000.0
+    eps: float = 1e-6
+
+
+@dataclass(frozen=True)
+class ExpertConfig:
+    """The action expert. Layers, heads and head_dim are the backbone's: layer i reads its layer i's KV."""
+
+    width: int
+    mlp: int
+    time_min_period: float = 4e-3
+    time_max_period: float = 4.0
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A pi0.5-class model. `action_dim` is the robot's, `padded_action_dim` the network's."""
+
+    name: str
+    vision: VisionConfig
+    backbone: BackboneConfig
+    expert: ExpertConfig
+    views: tuple[str, ...]
+    max_text: int
+    horizon: int
+    state_dim: int
+    action_dim: int
+    padded_action_dim: int = 32
+    action_dt: float = 0.1
+    dtype: str = 'float32'
+
+    def __post_init__(self) -> None:
+        if self.action_dim > self.padded_action_dim:
+            raise ValueError(
+                f'action_dim {self.action_dim} > padded_action_dim {self.padded_action_dim}'
+            )
+        if self.backbone.heads % self.backbone.kv_heads:
+            raise ValueError(
+                f'{self.backbone.heads} heads do not share {self.backbone.kv_heads} KV heads'
+            )
+
+    @property
+    def prefix_tokens(self) -> int:
+        """Longest prefix: every view present, text full."""
+        return len(self.views) * self.vision.tokens + self.max_text
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        b = self.backbone
+        return 2 * b.layers * b.kv_heads * b.head_dim * {'float32': 4, 'bfloat16': 2}[self.dtype]
+
+    @property
+    def digest(self) -> str:
+        """16 hex digits that change with any dimension."""
+        return hashlib.sha256(repr(asdict(self)).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """How much the engine keeps and how it spends time. Each field is also a ROS parameter `engine.NAME`."""
+
+    rows: int = field(default=16, metadata=dict(help='Prefix rows in the arena', range=(3, 4096)))
+    reserved_rows: int = field(
+        default=2, metadata=dict(help='Prefix rows that language may never hold', range=(2, 64))
+    )
+    streams: int = field(
+        default=16,
+        metadata=dict(help='Language streams that may live at once (tail rows)', range=(1, 4096)),
+    )
+    tail_tokens: int = field(
+        default=96,
+        metadata=dict(
+            help='Tokens a stream may hold: its query and what it says', range=(8, 4096)
+        ),
+    )
+    euler_steps: int = field(
+        default=10, metadata=dict(help='Euler steps of a chunk when time allows', range=(1, 50))
+    )
+    min_euler_steps: int = field(
+        default=4,
+        metadata=dict(
+            help='Fewest Euler steps; with less time the frame falls back', range=(1, 50)
+        ),
+    )
+    margin_ms: float = field(
+        default=4.0,
+        metadata=dict(help='Kept free before every deadline, for publishing', range=(0.0, 1000.0)),
+    )
+    budget: bool = field(
+        default=True,
+        metadata=dict(
+            help='Plan Euler steps and decode steps by the time left; off: always all, as soon as possible'
+        ),
+    )
+    threads: int = field(
+        default=1, metadata=dict(help='Torch threads of the device thread', range=(1, 256))
+    )
+    batch_multiple: int = field(
+        default=1,
+        metadata=dict(
+            help='Decode batches are padded to a multiple of this, for stable shapes',
+            range=(1, 256),
+        ),
+    )
+    device: str = field(default='cpu', metadata=dict(help='cpu or cuda'))
+    seed: int = field(
+        default=0,
+        metadata=dict(
+            help='Seed of the action noise; each frame mixes in its sequence number',
+            range=(0, 2**31 - 1),
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        if self.reserved_rows >= self.rows:
+            raise ValueError(
+                f'engine.reserved_rows is {self.reserved_rows} of {self.rows} rows: none is left for language'
+            )
+        if self.min_euler_steps > self.euler_steps:
+            raise ValueError(
+                f'engine.min_euler_steps {self.min_euler_steps} is above engine.euler_steps {self.euler_steps}'
+            )
+
+
+PI05 = ModelConfig(
+    name='pi05',
+    vision=VisionConfig(image_size=224, patch_size=14, width=1152, layers=27, heads=16, mlp=4304),
+    backbone=BackboneConfig(
+        width=2048, layers=18, heads=8, kv_heads=1, head_dim=256, mlp=16384, vocab_size=257152
+    ),
+    expert=ExpertConfig(width=1024, mlp=4096),
+    views=('base', 'left_wrist', 'right_wrist'),
+    max_text=200,
+    horizon=50,
+    state_dim=32,
+    action_dim=32,
+    action_dt=0.02,
+    dtype='bfloat16',
+)
+
+PI05_SMALL = ModelConfig(
+    name='pi05_small',
+    vision=VisionConfig(image_size=224, patch_size=14, width=384, layers=12, heads=6, mlp=1536),
+    backbone=BackboneConfig(
+        width=640, layers=10, heads=8, kv_heads=1, head_dim=80, mlp=2560, vocab_size=8192
+    ),
+    expert=ExpertConfig(width=320, mlp=1280),
+    views=('base', 'wrist'),
+    max_text=48,
+    horizon=10,
+    state_dim=7,
+    action_dim=7,
+    dtype='bfloat16',
+)
+
+TABLETOP = ModelConfig(
+    name='tabletop',
+    vision=VisionConfig(
+        image_size=64, patch_size=8, width=128, layers=3, heads=4, mlp=512, merge=2
+    ),
+    backbone=BackboneConfig(
+        width=192, layers=6, heads=4, kv_heads=1, head_dim=48, mlp=512, vocab_size=512
+    ),
+    expert=ExpertConfig(width=128, mlp=256),
+    views=('front', 'wrist'),
+    max_text=96,
+    horizon=10,
+    state_dim=7,
+    action_dim=7,
+    padded_action_dim=7,
+)
+
+TINY = ModelConfig(
+    name='tiny',
+    vision=VisionConfig(image_size=28, patch_size=14, width=32, layers=1, heads=2, mlp=64),
+    backbone=BackboneConfig(
+        width=64, layers=2, heads=4, kv_heads=1, head_dim=16, mlp=128, vocab_size=320
+    ),
+    expert=ExpertConfig(width=32, mlp=64),
+    views=('front', 'wrist'),
+    max_text=64,
+    horizon=6,
+    state_dim=7,
+    action_dim=7,
+    padded_action_dim=8,
+)
+
+PRESETS: dict[str, ModelConfig] = {c.name: c for c in (PI05, PI05_SMALL, TABLETOP, TINY)}
+
+
+def preset(name: str) -> ModelConfig:
+    """The preset of that name. Raises ValueError that lists the names."""
+    if name not in PRESETS:
+        raise ValueError(f'no preset {name!r}; there are: {", ".join(PRESETS)}')
+    return PRESETS[name]

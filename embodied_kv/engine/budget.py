@@ -1,0 +1,89 @@
+"""Time: what work costs, what fits before a deadline, what is left for words.
+
+Knows clocks and measured durations (seconds, `time.monotonic`). Does not know tensors or rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict, deque
+from collections.abc import Collection
+
+
+class Costs:
+    """Measured durations by kind and batch size; the estimate is a high quantile of the latest.
+
+    A first, warming-up run says nothing about the next one: whoever warms up does not observe.
+    """
+
+    def __init__(self, window: int = 64, quantile: float = 0.9) -> None:
+        self._seen: dict[str, dict[int, deque[float]]] = defaultdict(dict)
+        self._window, self._quantile = window, quantile
+
+    def observe(self, kind: str, seconds: float, size: int = 1) -> None:
+        self._seen[kind].setdefault(size, deque(maxlen=self._window)).append(seconds)
+
+    def estimate(self, kind: str, size: int = 1) -> float:
+        """Seconds; of the next larger measured batch, or scaled up from the largest. 0 before any."""
+        sizes = self._seen[kind]
+        if not sizes:
+            return 0.0
+        nearest = min((s for s in sizes if s >= size), default=max(sizes))
+        return self._rank(sizes[nearest], self._quantile) * max(1.0, size / nearest)
+
+    def median(self, kind: str, size: int = 1) -> float:
+        """Seconds of the latest work of exactly this kind and batch size; 0 before any."""
+        return self._rank(self._seen[kind].get(size, ()), 0.5)
+
+    @staticmethod
+    def _rank(seconds: Collection[float], quantile: float) -> float:
+        ordered = sorted(seconds)
+        return ordered[int(quantile * (len(ordered) - 1))] if ordered else 0.0
+
+
+class Budget:
+    """Plans Euler steps against a deadline, and decode steps into the slack before the next prefill.
+
+    period: s between two frames. margin: s kept free before each deadline and each expected
+    prefill. With `enabled` off everything is always allowed: the way it is done without a budget.
+    """
+
+    def __init__(
+        self,
+        costs: Costs,
+        *,
+        period: float,
+        margin: float,
+        euler_steps: int,
+        min_euler_steps: int,
+        enabled: bool = True,
+    ) -> None:
+        self.costs, self.period, self.margin = costs, period, margin
+        self.euler_steps, self.min_euler_steps, self.enabled = (
+            euler_steps,
+            min_euler_steps,
+            enabled,
+        )
+        self._last_frame = -math.inf
+
+    def frame_began(self, now: float) -> None:
+        """A prefill starts; the next one is expected a period later."""
+        self._last_frame = now
+
+    def euler_plan(self, now: float, deadline: float, batch: int = 1) -> int:
+        """Euler steps that finish before the deadline, at most `euler_steps`; 0 if too few would."""
+        if not self.enabled:
+            return self.euler_steps
+        step = self.costs.estimate('denoise_step', batch)
+        left = deadline - self.margin - now
+        steps = self.euler_steps if step == 0 else min(self.euler_steps, int(left / step))
+        return steps if left > 0 and steps >= self.min_euler_steps else 0
+
+    def slack(self, now: float) -> float:
+        """Seconds until the next prefill is expected; unbounded when frames have stopped coming."""
+        since = now - self._last_frame
+        return math.inf if since > 2 * self.period else self.period - self.margin - since
+
+    def admits(self, now: float, kind: str, size: int = 1) -> bool:
+        """Does work of this kind and batch size fit the slack?"""
+        return not self.enabled or self.costs.estimate(kind, size) <= self.slack(now)

@@ -1,0 +1,265 @@
+"""The engine: one model, one KV arena, one budget. A frame is prefilled once; actions and words read it.
+
+Everything here that computes must run on one thread (`engine.device.DeviceThread` sees to it);
+opening and cancelling streams, and the statistics, may be called from any.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from embodied_kv.config import EngineConfig
+from embodied_kv.engine.budget import Budget, Costs
+from embodied_kv.engine.decode import Decoder
+from embodied_kv.engine.denoise import Denoiser, noise
+from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.handle import KvHandle, Lease
+from embodied_kv.kv.manager import KvManager
+from embodied_kv.kv.stream import Query, Stream
+from embodied_kv.kv.views import PrefixWrite
+from embodied_kv.model.policy import Policy
+from embodied_kv.model.tokenizer import StreamDecoder
+from embodied_kv.types import ActionChunk, Observation, TextDelta
+
+
+class Engine:
+    """Prefill, denoise and decode over lists: a fleet batches over robots by the same calls.
+
+    period: s between two frames of a robot.
+    """
+
+    def __init__(self, policy: Policy, config: EngineConfig, period: float = 0.1) -> None:
+        self.policy, self.config = policy, config
+        model, b = policy.model, policy.config.backbone
+        size = dict(
+            layers=b.layers,
+            kv_heads=b.kv_heads,
+            head_dim=b.head_dim,
+            dtype=model.dtype,
+            device=model.device,
+        )
+        prefixes = Arena(rows=config.rows, max_tokens=policy.config.prefix_tokens, **size)
+        tails = Arena(rows=config.streams, max_tokens=config.tail_tokens, **size)
+        self.kv = KvManager(prefixes, tails, config.reserved_rows)
+        self.costs = Costs()
+        self.budget = Budget(
+            self.costs,
+            period=period,
+            margin=config.margin_ms / 1e3,
+            euler_steps=config.euler_steps,
+            min_euler_steps=config.min_euler_steps,
+            enabled=config.budget,
+        )
+        with torch.inference_mode():
+            self._denoiser = Denoiser(
+                model, prefixes, range(config.min_euler_steps, config.euler_steps + 1)
+            )
+        self._decoder = Decoder(model, self.kv, policy.tokenizer.eos, config.batch_multiple)
+        self._states: dict[
+            int, np.ndarray
+        ] = {}  # row -> the state that the frame's deltas start from
+        self._texts: dict[int, tuple[StreamDecoder, int]] = {}  # stream -> its text, tokens in it
+
+    # ------------------------------------------------------------------ the step
+
+    def step(
+        self, observations: Sequence[Observation]
+    ) -> tuple[list[ActionChunk], list[TextDelta]]:
+        """A frame from cameras to actions and words, for who drives the engine without queues."""
+        handles = self.prefill(observations)
+        leases = [self.kv.acquire(handle) for handle in handles]
+        chunks = self.denoise(leases, [o.deadline for o in observations])
+        for lease in leases:
+            lease.release()
+        deltas = []
+        while self.decode_fits(time.monotonic()):
+            deltas += self.decode()
+        return chunks, deltas
+
+    # ------------------------------------------------------------------ prefill
+
+    @torch.inference_mode()
+    def prefill(self, observations: Sequence[Observation]) -> list[KvHandle]:
+        """Writes each observation into a row of its own, once. Raises ValueError, OutOfRows."""
+        began = time.monotonic()
+        self.budget.frame_began(began)
+        embeddings, lengths = self._embed(observations)
+        rows = [self.kv.reserve(began) for _ in observations]
+        try:
+            self.policy.model.prefill(embeddings, PrefixWrite(self.kv.prefixes, rows, lengths))
+            self._finish()
+        except BaseException:
+            for row in rows:
+                self.kv.abandon(row)
+            raise
+        took = time.monotonic() - began
+        self.costs.observe('prefill', took, len(rows))
+        handles = []
+        for o, row, length in zip(observations, rows, lengths, strict=True):
+            self._states[row] = o.state
+            handles.append(
+                self.kv.commit(
+                    row,
+                    length,
+                    robot=o.robot,
+                    sequence=o.sequence,
+                    stamp=o.stamp,
+                    deadline=o.deadline,
+                    prefill_ms=took * 1e3,
+                )
+            )
+        return handles
+
+    def _embed(self, observations: Sequence[Observation]) -> tuple[Tensor, list[int]]:
+        """Packed prefixes [B, longest, width] and their lengths: present views, then the prompt."""
+        policy, model = self.policy, self.policy.model
+        prompts = [policy.prompt_ids(o.instruction, o.state) for o in observations]
+        images = policy.images([image for o in observations for image in o.images])
+        views = iter(model.embed_images(images))
+        packed = []
+        for o, ids in zip(observations, prompts, strict=True):
+            parts = [next(views) for image in o.images if image is not None]
+            packed.append(
+                torch.cat([*parts, model.embed_tokens(torch.tensor(ids, device=model.device))])
+            )
+        lengths = [len(p) for p in packed]
+        return torch.nn.utils.rnn.pad_sequence(packed, batch_first=True), lengths
+
+    # ------------------------------------------------------------------ actions
+
+    @torch.inference_mode()
+    def denoise(
+        self, leases: Sequence[Lease], deadlines: Sequence[float], noises: np.ndarray | None = None
+    ) -> list[ActionChunk]:
+        """One finished chunk per lease; none if the time left is too short for the fewest steps.
+
+        deadlines: s, steady clock. noises: float32 [leases, horizon, padded_action_dim], drawn
+        from the seed and the frame where not given. Raises FloatingPointError rather than return
+        NaN.
+        """
+        c = self.policy.config
+        began = time.monotonic()
+        steps = self.budget.euler_plan(began, min(deadlines), len(leases))
+        if steps == 0:
+            return []
+        if noises is None:
+            shape = (c.horizon, c.padded_action_dim)
+            noises = np.stack(
+                [
+                    noise(self.config.seed, lease.handle.robot, lease.handle.sequence, shape)
+                    for lease in leases
+                ]
+            )
+        x = torch.from_numpy(noises).to(self.policy.model.device)
+        normalised = self._denoiser.run([lease.row for lease in leases], x, steps).cpu().numpy()
+        took = time.monotonic() - began
+        self.costs.observe('denoise_step', took / steps, len(leases))
+        if not np.isfinite(normalised).all():
+            raise FloatingPointError('the policy returned actions that are not finite')
+        return [
+            ActionChunk(
+                values=self.policy.normalizer.actions(values, self._states[lease.row]),
+                dt=c.action_dt,
+                stamp=lease.handle.stamp,
+                deadline=deadline,
+                sequence=lease.handle.sequence,
+                steps=steps,
+                prefill_ms=lease.handle.prefill_ms,
+                denoise_ms=took * 1e3,
+            )
+            for lease, deadline, values in zip(leases, deadlines, normalised, strict=True)
+        ]
+
+    # ------------------------------------------------------------------ words
+
+    def open(
+        self,
+        handle: KvHandle,
+        text: str,
+        *,
+        max_tokens: int = 32,
+        temperature: float = 0.0,
+        seed: int = 0,
+    ) -> Stream:
+        """A stream that answers `text` about the handle's frame. Raises Stale, ValueError."""
+        if not text.strip():
+            raise ValueError('the question is empty: say what the stream should answer')
+        query = Query(text, self.policy.tokenizer.encode(text), max_tokens, temperature, seed)
+        return self.kv.create(handle, query)
+
+    def cancel(self, stream: int) -> None:
+        """Ends a stream. Raises KeyError."""
+        self.kv.release(self.kv.get(stream), 'cancelled')
+
+    def decode_fits(self, now: float) -> bool:
+        """Is there a stream, and does one more decode step fit the slack?"""
+        streams = self.kv.streams()
+        if any(stream.is_new for stream in streams):
+            return self.budget.admits(now, 'begin')
+        return bool(streams) and self.budget.admits(
+            now, 'decode', self._decoder.padded(len(streams))
+        )
+
+    @torch.inference_mode()
+    def decode(self) -> list[TextDelta]:
+        """The smallest unit of language work: a new stream's query, or one step of all streams."""
+        streams = self.kv.streams()
+        new = next((stream for stream in streams if stream.is_new), None)
+        try:
+            moved = self._begin(new) if new is not None else self._advance(streams)
+        except BaseException:
+            for stream in streams:
+                self.kv.release(stream, 'error')
+            raise
+        return self.deltas(moved)
+
+    def _begin(self, stream: Stream) -> list[Stream]:
+        began = time.monotonic()
+        moved = self._decoder.begin(stream)
+        self.costs.observe('begin', time.monotonic() - began)
+        return moved
+
+    def _advance(self, streams: Sequence[Stream]) -> list[Stream]:
+        began = time.monotonic()
+        moved = self._decoder.step(streams) if streams else []
+        self.costs.observe('decode', time.monotonic() - began, self._decoder.padded(len(streams)))
+        return moved
+
+    def deltas(self, moved: Sequence[Stream] = ()) -> list[TextDelta]:
+        """What the moved streams said, and the end of those that ended since the last call."""
+        ended = self.kv.take_ended()
+        living = [stream for stream in moved if not stream.reason]
+        return [self._delta(stream) for stream in (*living, *ended)]
+
+    def _delta(self, stream: Stream) -> TextDelta:
+        decoder, said = self._texts.pop(stream.id, None) or (
+            StreamDecoder(self.policy.tokenizer),
+            0,
+        )
+        text = decoder.feed(stream.tokens[said:])
+        if stream.reason:
+            text += decoder.finish()
+        else:
+            self._texts[stream.id] = decoder, len(stream.tokens)
+        handle = stream.lease.handle
+        return TextDelta(
+            stream.id,
+            handle.sequence,
+            handle.stamp,
+            stream.query.text,
+            text,
+            len(stream.tokens),
+            stream.reason,
+        )
+
+    # ------------------------------------------------------------------ the device
+
+    def _finish(self) -> None:
+        """Work is done when the device says so, not when it was launched."""
+        if self.policy.model.device.type == 'cuda':
+            torch.cuda.current_stream().synchronize()

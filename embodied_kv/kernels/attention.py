@@ -1,0 +1,73 @@
+"""Attention that reads rows of an arena where they lie, and the merge of two such reads.
+
+`row_attention` is a Triton kernel on CUDA and its torch twin elsewhere. Attention over several
+segments (a prefix row, then a tail row) is one call per segment and a merge by log-sum-exp, so no
+segment is ever copied next to another.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from embodied_kv.kernels.rows import RowBatch
+
+
+def row_attention(
+    q: Tensor, k: Tensor, v: Tensor, batch: RowBatch, layer: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Softmax attention of each slot's queries over its row's valid tokens, scale head_dim^-0.5.
+
+    q: [slots, tokens, heads, head_dim]; k, v: [rows, kv_heads, max_tokens, head_dim], one layer of
+    an arena. Returns the output, shaped like q, and the log-sum-exp of the scores, float32 [slots,
+    tokens, heads], by which outputs over other segments are merged.
+    """
+    if q.is_cuda:
+        from embodied_kv.kernels.triton_attention import row_attention as triton_row_attention
+
+        return triton_row_attention(q, k, v, batch, layer)
+    return torch_row_attention(q, k, v, batch, layer)
+
+
+def torch_row_attention(
+    q: Tensor, k: Tensor, v: Tensor, batch: RowBatch, layer: int = 0
+) -> tuple[Tensor, Tensor]:
+    """The twin of the kernel: one fused call per run of neighbouring rows, on a view of the arena."""
+    plan = batch.plan(layer)
+    if plan.order is not None:
+        q = q[plan.order]
+    parts = [
+        _attend_run(q[r.slots], k[r.rows, :, : r.longest], v[r.rows, :, : r.longest], r.mask)
+        for r in plan.runs
+    ]
+    out, lse = parts[0] if len(parts) == 1 else (torch.cat(p) for p in zip(*parts, strict=True))
+    if plan.back is not None:
+        out, lse = out[plan.back], lse[plan.back]
+    return out, lse
+
+
+def _attend_run(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """q [slots, T, H, D] over k, v [rows, KV, N, D]; the slots of a row are folded into its queries."""
+    slots, tokens, heads, dim = q.shape
+    rows, kv_heads = k.shape[:2]
+    group = heads // kv_heads
+    queries = slots // rows * tokens
+    q = q.reshape(rows, queries, kv_heads, group, dim).transpose(1, 2)
+    q = q.reshape(rows, kv_heads, queries * group, dim)
+    if mask is not None:
+        if mask.shape[2] > 1:  # one line per query token: repeat it for the heads of a group
+            mask = mask.repeat_interleave(group, 2)
+        mask = mask.to(q.dtype)
+    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        q, k, v, 0.0, False, attn_mask=mask
+    )
+    out = out.reshape(rows, kv_heads, queries, group, dim).transpose(1, 2)
+    lse = lse.reshape(rows, kv_heads, queries, group).transpose(1, 2)
+    return out.reshape(slots, tokens, heads, dim), lse.reshape(slots, tokens, heads)
+
+
+def merge(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> Tensor:
+    """Attention over two segments from the (output, log-sum-exp) of each; shaped like an output."""
+    (out1, lse1), (out2, lse2) = first, second
+    share = torch.sigmoid(lse1 - lse2).unsqueeze(-1).to(out1.dtype)
+    return torch.lerp(out2, out1, share)

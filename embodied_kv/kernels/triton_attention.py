@@ -1,0 +1,120 @@
+"""`row_attention` as a Triton kernel: one program per slot, KV head and block of queries.
+
+The heads that share a KV head are folded into the queries, so a row's K and V are read once for
+all of them. Row ids and lengths are device tensors: a captured graph can be rebound to other rows.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from embodied_kv.kernels.rows import RowBatch
+
+BLOCK_KEYS = 64
+
+
+@triton.jit
+def _row_attention(
+    q,
+    k,
+    v,
+    ids,
+    lengths,
+    out,
+    lse,
+    scale,
+    tokens,
+    heads,
+    group,
+    stride_row,
+    stride_head,
+    stride_token,
+    CAUSAL: tl.constexpr,
+    DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    slot, kv_head, block = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    row = tl.load(ids + slot)
+    length = tl.load(lengths + row)
+    m = block * BLOCK_M + tl.arange(
+        0, BLOCK_M
+    )  # query m: token m // group, head m % group of the KV head
+    token = m // group
+    flat = (slot * tokens + token) * heads + kv_head * group + m % group
+    is_query = token < tokens
+    d = tl.arange(0, BLOCK_D)
+    is_dim = d < DIM
+    query = tl.load(
+        q + flat[:, None] * DIM + d[None, :], mask=is_query[:, None] & is_dim[None, :], other=0.0
+    )
+    # Of a causal row the queries are the last tokens: token t sees length - (tokens - 1 - t) keys.
+    visible = length - (tokens - 1 - token) if CAUSAL else length + 0 * token
+    top = tl.full([BLOCK_M], float('-inf'), tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    mixed = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    base = row.to(tl.int64) * stride_row + kv_head * stride_head
+    for begin in range(0, length, BLOCK_N):
+        n = begin + tl.arange(0, BLOCK_N)
+        at = base + n[:, None] * stride_token + d[None, :]
+        inside = (n < length)[:, None] & is_dim[None, :]
+        keys = tl.load(k + at, mask=inside, other=0.0)
+        score = tl.dot(query, tl.trans(keys), input_precision='ieee') * scale
+        score = tl.where(n[None, :] < visible[:, None], score, float('-inf'))
+        new_top = tl.maximum(top, tl.max(score, 1))
+        weight = tl.exp(score - new_top[:, None])
+        shrink = tl.exp(top - new_top)
+        values = tl.load(v + at, mask=inside, other=0.0)
+        mixed = mixed * shrink[:, None]
+        mixed += tl.dot(weight.to(values.dtype), values, input_precision='ieee')
+        total = total * shrink + tl.sum(weight, 1)
+        top = new_top
+    tl.store(
+        out + flat[:, None] * DIM + d[None, :],
+        mixed / total[:, None],
+        mask=is_query[:, None] & is_dim[None, :],
+    )
+    tl.store(lse + flat, top + tl.log(total), mask=is_query)
+
+
+def row_attention(
+    q: Tensor, k: Tensor, v: Tensor, batch: RowBatch, layer: int = 0
+) -> tuple[Tensor, Tensor]:
+    """See `embodied_kv.kernels.attention.row_attention`; k and v share their strides."""
+    q = q.contiguous()
+    slots, tokens, heads, dim = q.shape
+    kv_heads = k.shape[1]
+    if k.stride() != v.stride() or k.stride(3) != 1:
+        k, v = k.contiguous(), v.contiguous()
+    out = torch.empty_like(q)
+    lse = torch.empty(slots, tokens, heads, dtype=torch.float32, device=q.device)
+    lengths = batch.device_lengths
+    group = heads // kv_heads
+    block_m = max(16, min(64, triton.next_power_of_2(tokens * group)))
+    grid = slots, kv_heads, triton.cdiv(tokens * group, block_m)
+    _row_attention[grid](
+        q,
+        k,
+        v,
+        batch.ids,
+        lengths[min(layer, len(lengths) - 1)],
+        out,
+        lse,
+        dim**-0.5,
+        tokens,
+        heads,
+        group,
+        k.stride(0),
+        k.stride(1),
+        k.stride(2),
+        CAUSAL=batch.causal and tokens > 1,
+        DIM=dim,
+        BLOCK_D=triton.next_power_of_2(dim),
+        BLOCK_M=block_m,
+        BLOCK_N=BLOCK_KEYS,
+    )
+    return out, lse

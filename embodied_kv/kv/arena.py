@@ -1,0 +1,77 @@
+"""The tensors of the cache, allocated once.
+
+Knows layers, rows and bytes. Does not know who owns a row, nor what a token means.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class Arena:
+    """K and V of every layer: [layers, rows, kv_heads, max_tokens, head_dim].
+
+    lengths: int32 [layers, rows], valid tokens per layer and row, in host memory; `device_lengths`
+    is the same for kernels (the same memory on a CPU). positions: int64 [rows], the logical
+    position of the token that would come next. It is kept apart from the length: a compressed row
+    is shorter than its last position.
+    """
+
+    def __init__(
+        self,
+        *,
+        layers: int,
+        rows: int,
+        kv_heads: int,
+        max_tokens: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: str | torch.device = 'cpu',
+    ) -> None:
+        shape = (layers, rows, kv_heads, max_tokens, head_dim)
+        self.k = torch.zeros(shape, dtype=dtype, device=device)
+        self.v = torch.zeros(shape, dtype=dtype, device=device)
+        self.lengths = np.zeros((layers, rows), np.int32)
+        self.device_lengths = torch.from_numpy(self.lengths).to(device)
+        self.positions = np.zeros(rows, np.int64)
+        self.rows, self.max_tokens = rows, max_tokens
+
+    @property
+    def device(self) -> torch.device:
+        return self.k.device
+
+    @property
+    def layout(self) -> str:
+        """16 hex digits: two arenas whose rows can be told apart by nothing but their bytes agree."""
+        layers, _, *row = self.k.shape
+        return hashlib.sha256(repr((layers, row, str(self.k.dtype))).encode()).hexdigest()[:16]
+
+    @property
+    def bytes(self) -> int:
+        return 2 * self.k.nbytes
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Of one token in one layer."""
+        return 2 * self.k.shape[2] * self.k.shape[4] * self.k.element_size()
+
+    @property
+    def bytes_used(self) -> int:
+        return int(self.lengths.sum()) * self.bytes_per_token
+
+    def set_length(self, rows: int | Sequence[int], length: int | np.ndarray) -> None:
+        """Sets length and position of uncompressed rows, in all layers."""
+        self.lengths[:, rows] = length
+        self.positions[rows] = length
+        if self.device.type != 'cpu':
+            self.device_lengths.copy_(torch.from_numpy(self.lengths), non_blocking=True)
+
+    def row(self, row: int) -> tuple[Tensor, Tensor]:
+        """The valid K and V of an uncompressed row: views [layers, kv_heads, length, head_dim]."""
+        length = int(self.lengths[0, row])
+        return self.k[:, row, :, :length], self.v[:, row, :, :length]

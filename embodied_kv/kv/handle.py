@@ -1,0 +1,55 @@
+"""The name of a row, and the right to read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+class Stale(LookupError):
+    """The handle's row cannot be read; the message says why."""
+
+
+@dataclass(frozen=True)
+class KvHandle:
+    """Names a prefix row and the frame in it. It owns nothing: `KvManager.acquire` gives a Lease or Stale.
+
+    boot: 32 hex digits of the process that owns the arena. layout: 16 hex digits of the arena's
+    layout. length: valid tokens. stamp: ns on the ROS clock. deadline: s on the owner's steady
+    clock.
+    """
+
+    boot: str
+    row: int
+    generation: int
+    sequence: int
+    length: int
+    layout: str
+    stamp: int
+    deadline: float
+    prefill_ms: float = 0.0
+    robot: str = ''
+
+
+class Lease:
+    """The right to read a row until `release`. While one is out, nobody writes the row."""
+
+    def __init__(self, handle: KvHandle, give_back: Callable[[Lease], None]) -> None:
+        self.handle = handle
+        self._give_back: Callable[[Lease], None] | None = give_back
+
+    @property
+    def row(self) -> int:
+        return self.handle.row
+
+    def release(self) -> None:
+        """Gives the row back; a second call does nothing."""
+        give_back, self._give_back = self._give_back, None
+        if give_back is not None:
+            give_back(self)
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()

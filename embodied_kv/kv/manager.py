@@ -1,0 +1,203 @@
+"""Who holds which row: the unified KV cache manager of OxyGen (section 3.2).
+
+Its four operations on a generation state are `create`, `get`, `update` and `release`; batching
+only writes row ids (`kv.views`). Every method may be called from any thread. The law that
+`check_integrity` proves: free + held = rows, for prefixes and for tails, and every held row says
+why it is held.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.handle import KvHandle
+from embodied_kv.kv.prefix_rows import OutOfRows, PrefixRows
+from embodied_kv.kv.rows import RowPool
+from embodied_kv.kv.stream import Query, Stream
+
+
+@dataclass(frozen=True)
+class KvStats:
+    """What the cache holds now, and what was done since the start."""
+
+    rows: int
+    rows_free: int
+    rows_reserved: int
+    leases: int
+    streams: int
+    streams_max: int
+    language_rows_max: int
+    bytes: int
+    bytes_used: int
+    prefills: int
+    evictions: int
+
+
+class KvManager(PrefixRows):
+    """Prefix rows and the streams that read them; each stream appends to a row of `tails`.
+
+    reserved: prefix rows that language never holds, so that an action never waits for a row.
+    grace: seconds that an unleased frame outlives its deadline.
+    """
+
+    def __init__(
+        self, prefixes: Arena, tails: Arena, reserved: int = 2, grace: float = 1.0
+    ) -> None:
+        super().__init__(prefixes, grace)
+        self.tails, self.reserved = tails, reserved
+        self.language_rows_max = prefixes.rows - reserved
+        self.streams_max = tails.rows
+        self._free_tails = RowPool(tails.rows)
+        self._streams: OrderedDict[int, Stream] = OrderedDict()  # oldest first
+        self._ended: list[Stream] = []
+        self._next_stream = 1
+        self._evictions = 0
+
+    def reserve(self, now: float) -> int:
+        """As `PrefixRows.reserve`, but ends the oldest streams if that is what it takes."""
+        with self._lock:
+            while True:
+                try:
+                    return super().reserve(now)
+                except OutOfRows:
+                    if not self._streams:
+                        raise
+                    self._evict_oldest()
+
+    def create(self, handle: KvHandle, query: Query) -> Stream:
+        """A new stream over the handle's frame; ends the oldest ones where a bound is reached.
+
+        Raises Stale as `acquire` does, ValueError if the query does not fit a tail row.
+        """
+        needed = len(query.ids) + query.max_tokens
+        if not query.ids or needed > self.tails.max_tokens:
+            raise ValueError(
+                f'a query of {len(query.ids)} tokens and an answer of {query.max_tokens} do not fit a tail '
+                f'of {self.tails.max_tokens} tokens: shorten it, or raise engine.tail_tokens'
+            )
+        with self._lock:
+            if self.streams_max < 1 or self.language_rows_max < 1:
+                raise ValueError(
+                    'the budget allows language no stream: raise it with kv/set_budget'
+                )
+            lease = self.acquire(handle)
+            self._shrink_to(self.streams_max - 1, self.language_rows_max, joining=handle.row)
+            stream = Stream(self._next_stream, lease, self._free_tails.take(), query)
+            self._next_stream += 1
+            self._streams[stream.id] = stream
+            return stream
+
+    def get(self, stream: int) -> Stream:
+        """The live stream of that number. Raises KeyError with a message for the user."""
+        with self._lock:
+            if stream not in self._streams:
+                raise KeyError(f'no live stream {stream}')
+            return self._streams[stream]
+
+    def grow(self, streams: Sequence[Stream], tokens: int) -> list[Stream]:
+        """Makes room for `tokens` more in each tail; returns those streams that still live."""
+        with self._lock:
+            live = [stream for stream in streams if not stream.reason]
+            rows = [stream.tail for stream in live]
+            self.tails.set_length(rows, self.tails.lengths[0, rows] + tokens)
+            return live
+
+    def update(self, streams: Sequence[Stream], tokens: Sequence[int], eos: int) -> None:
+        """Appends one token to each stream; ends those that said `eos` or reached their length."""
+        with self._lock:
+            for stream, token in zip(streams, tokens, strict=True):
+                if stream.reason:
+                    continue
+                if token == eos:
+                    self.release(stream, 'eos')
+                    continue
+                stream.tokens.append(token)
+                if len(stream.tokens) == stream.query.max_tokens:
+                    self.release(stream, 'length')
+
+    def release(self, stream: Stream, reason: str) -> None:
+        """Ends a stream: its tail is free at once, its prefix with the last lease."""
+        with self._lock:
+            if stream.reason:
+                return
+            stream.reason = reason
+            del self._streams[stream.id]
+            self.tails.set_length(stream.tail, 0)
+            self._free_tails.give(stream.tail)
+            stream.lease.release()
+            self._ended.append(stream)
+
+    def streams(self) -> list[Stream]:
+        """The live streams, oldest first."""
+        with self._lock:
+            return list(self._streams.values())
+
+    def take_ended(self) -> list[Stream]:
+        """Streams that ended since the last call, each exactly once."""
+        with self._lock:
+            ended, self._ended = self._ended, []
+            return ended
+
+    def set_budget(self, *, rows: int | None = None, streams: int | None = None) -> None:
+        """Bounds what language may hold; ends the oldest streams above a bound. Raises ValueError."""
+        most_rows, most_streams = self.prefixes.rows - self.reserved, self.tails.rows
+        if rows is not None and not 0 <= rows <= most_rows:
+            raise ValueError(f'language may hold 0 to {most_rows} prefix rows, not {rows}')
+        if streams is not None and not 0 <= streams <= most_streams:
+            raise ValueError(f'there may be 0 to {most_streams} streams, not {streams}')
+        with self._lock:
+            self.language_rows_max = self.language_rows_max if rows is None else rows
+            self.streams_max = self.streams_max if streams is None else streams
+            self._shrink_to(self.streams_max, self.language_rows_max)
+
+    def _shrink_to(self, streams: int, rows: int, joining: int | None = None) -> None:
+        """Ends the oldest streams until so many are left, on so many rows (that of `joining` among them)."""
+
+        def held() -> int:
+            return len({s.row for s in self._streams.values()} | ({joining} - {None}))
+
+        while self._streams and (len(self._streams) > streams or held() > rows):
+            self._evict_oldest()
+
+    def _evict_oldest(self) -> None:
+        self._evictions += 1
+        self.release(next(iter(self._streams.values())), 'evicted')
+
+    def stats(self) -> KvStats:
+        with self._lock:
+            return KvStats(
+                rows=self.prefixes.rows,
+                rows_free=len(self._free_prefixes),
+                rows_reserved=self.reserved,
+                leases=sum(map(len, self._leases.values())),
+                streams=len(self._streams),
+                streams_max=self.streams_max,
+                language_rows_max=self.language_rows_max,
+                bytes=self.prefixes.bytes + self.tails.bytes,
+                bytes_used=self.prefixes.bytes_used + self.tails.bytes_used,
+                prefills=self._prefills,
+                evictions=self._evictions,
+            )
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError with the broken law."""
+        with self._lock:
+            super().check_integrity()
+            tails = Counter(stream.tail for stream in self._streams.values())
+            for row in range(self.tails.rows):
+                assert tails[row] == (row not in self._free_tails), (
+                    f'tail row {row}: {tails[row]} owners'
+                )
+            for stream in self._streams.values():
+                assert stream.lease in self._leases[stream.row], f'stream {stream.id} has no lease'
+                expected = 0 if stream.is_new else len(stream.query.ids) + len(stream.tokens) - 1
+                length = int(self.tails.lengths[0, stream.tail])
+                assert length == expected, (
+                    f'stream {stream.id}: {length} tokens in its tail, not {expected}'
+                )
+            language = {stream.row for stream in self._streams.values()}
+            assert len(language) <= self.language_rows_max, f'language holds {len(language)} rows'
+            assert len(self._streams) <= self.streams_max, f'{len(self._streams)} streams'

@@ -1,0 +1,153 @@
+"""Prefix rows: written once, read by lease, freed when superseded and unleased.
+
+Knows frames, handles and leases. Does not know streams.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+
+from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.handle import KvHandle, Lease, Stale
+from embodied_kv.kv.rows import RowPool
+
+
+class OutOfRows(RuntimeError):
+    """Every prefix row is leased by an action: a lease was not released."""
+
+
+class PrefixRows:
+    """The rows of one arena and who holds them: a writer, the newest frame of a robot, or leases.
+
+    grace: seconds that an unleased frame outlives its deadline.
+    """
+
+    def __init__(self, prefixes: Arena, grace: float = 1.0) -> None:
+        self.boot = uuid.uuid4().hex
+        self.prefixes, self.grace = prefixes, grace
+        self._lock = threading.RLock()
+        self._free_prefixes = RowPool(prefixes.rows)
+        self._writing: set[int] = set()
+        self._current: dict[str, KvHandle] = {}  # the newest frame of each robot
+        self._leases: dict[int, set[Lease]] = {}  # row -> leases
+        self._prefills = 0
+
+    def reserve(self, now: float) -> int:
+        """A free row to write a prefix into. now: s, steady clock.
+
+        Raises OutOfRows if every row is held.
+        """
+        with self._lock:
+            self._expire(now)
+            if not self._free_prefixes:
+                raise OutOfRows(
+                    f'all {self.prefixes.rows} prefix rows are leased or being written: '
+                    'release leases, or raise engine.rows'
+                )
+            row = self._free_prefixes.take()
+            self._writing.add(row)
+            return row
+
+    def commit(
+        self,
+        row: int,
+        length: int,
+        *,
+        robot: str,
+        sequence: int,
+        stamp: int,
+        deadline: float,
+        prefill_ms: float = 0.0,
+    ) -> KvHandle:
+        """The row is written: nobody changes it from here on. Supersedes the robot's frame before."""
+        with self._lock:
+            self._writing.remove(row)
+            self.prefixes.set_length(row, length)
+            handle = KvHandle(
+                self.boot,
+                row,
+                self._free_prefixes.generation[row],
+                sequence,
+                length,
+                self.prefixes.layout,
+                stamp,
+                deadline,
+                prefill_ms,
+                robot,
+            )
+            superseded = self._current.get(robot)
+            self._current[robot] = handle
+            self._prefills += 1
+            if superseded is not None:
+                self._free_if_unheld(superseded.row)
+            return handle
+
+    def abandon(self, row: int) -> None:
+        """The prefill into a reserved row failed."""
+        with self._lock:
+            self._writing.remove(row)
+            self._free_if_unheld(row)
+
+    def acquire(self, handle: KvHandle) -> Lease:
+        """The right to read the handle's row. Raises Stale with the reason."""
+        with self._lock:
+            if handle.boot != self.boot:
+                raise Stale(
+                    f'frame {handle.sequence} lies in another process (boot {handle.boot[:8]}, here '
+                    f'{self.boot[:8]}): its rows cannot be read from here'
+                )
+            if handle.layout != self.prefixes.layout:
+                raise Stale(f'frame {handle.sequence} has another cache layout')
+            if not 0 <= handle.row < self.prefixes.rows:
+                raise Stale(
+                    f'frame {handle.sequence} names row {handle.row}, which does not exist'
+                )
+            if (
+                handle.row in self._free_prefixes
+                or handle.row in self._writing
+                or self._free_prefixes.generation[handle.row] != handle.generation
+            ):
+                raise Stale(
+                    f'frame {handle.sequence} is gone: row {handle.row} was freed or rewritten'
+                )
+            lease = Lease(handle, self._give_back)
+            self._leases.setdefault(handle.row, set()).add(lease)
+            return lease
+
+    def current(self, robot: str = '') -> KvHandle | None:
+        """The newest frame of a robot, if it is still there."""
+        with self._lock:
+            return self._current.get(robot)
+
+    def _give_back(self, lease: Lease) -> None:
+        with self._lock:
+            self._leases[lease.row].remove(lease)
+            self._free_if_unheld(lease.row)
+
+    def _free_if_unheld(self, row: int) -> None:
+        if self._leases.get(row) or row in self._writing:
+            return
+        if any(handle.row == row for handle in self._current.values()):
+            return
+        self._leases.pop(row, None)
+        self.prefixes.set_length(row, 0)
+        self._free_prefixes.give(row)
+
+    def _expire(self, now: float) -> None:
+        for robot, handle in list(self._current.items()):
+            if handle.deadline + self.grace < now and not self._leases.get(handle.row):
+                del self._current[robot]
+                self._free_if_unheld(handle.row)
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError with the broken law: free + held = rows."""
+        with self._lock:
+            current = {handle.row for handle in self._current.values()}
+            for row in range(self.prefixes.rows):
+                readable = row in current or bool(self._leases.get(row))
+                held = readable or row in self._writing
+                free = row in self._free_prefixes
+                assert held != free, f'prefix row {row}: held is {held}, free is {free}'
+                length = int(self.prefixes.lengths[0, row])
+                assert readable == (length > 0), f'prefix row {row}: {length} tokens, held: {held}'

@@ -1,0 +1,76 @@
+"""The language backbone: Gemma layers over a cache view, token table and head.
+
+It prefills prefixes and extends streams by the same `layer`; which of them it does is the cache's
+matter.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from embodied_kv.config import BackboneConfig
+from embodied_kv.kv.views import KvView
+from embodied_kv.model.layers import DecoderLayer, RmsNorm, Rope
+
+
+class BackboneLayer(DecoderLayer):
+    """A decoder layer with the backbone's plain norms."""
+
+    def __init__(self, c: BackboneConfig) -> None:
+        super().__init__(c.width, c.mlp, c.heads, c.kv_heads, c.head_dim)
+        self.attn_norm = RmsNorm(c.width, c.eps)
+        self.mlp_norm = RmsNorm(c.width, c.eps)
+
+
+class Backbone(nn.Module):
+    """Token table, layers, final norm; the head is the token table (tied)."""
+
+    def __init__(self, c: BackboneConfig) -> None:
+        super().__init__()
+        self.config = c
+        self.embed = nn.Embedding(c.vocab_size, c.width)
+        self.layers = nn.ModuleList(BackboneLayer(c) for _ in range(c.layers))
+        self.norm = RmsNorm(c.width, c.eps)
+        self.rope = Rope(c.head_dim, c.rope_theta)
+
+    def embed_tokens(self, ids: Tensor) -> Tensor:
+        """ids [..., T] -> [..., T, width], times sqrt(width)."""
+        return self.embed(ids) * self.config.width**0.5
+
+    def layer(self, i: int, hidden: Tensor, cache: KvView, rope: tuple[Tensor, Tensor]) -> Tensor:
+        """One layer: hidden [B, T, width] -> the same; its keys and values go where `cache` says."""
+        layer = self.layers[i]
+        hidden = hidden + layer.attention(i, layer.attn_norm(hidden), cache, rope)
+        return hidden + layer.feed_forward(layer.mlp_norm(hidden))
+
+    def fill(self, hidden: Tensor, positions: Tensor, cache: KvView) -> None:
+        """Stores K and V of hidden [B, T, width] in every layer, and computes nothing beyond them.
+
+        The last layer's attention and feed-forward would only make a hidden state that nobody
+        reads.
+        """
+        rope = self.rope(positions, hidden.dtype)
+        last = self.config.layers - 1
+        for i in range(last):
+            hidden = self.layer(i, hidden, cache, rope)
+        layer = self.layers[last]
+        _, k, v = layer.project(layer.attn_norm(hidden), rope)
+        cache.store(last, k, v)
+
+    def forward(self, hidden: Tensor, positions: Tensor, cache: KvView) -> Tensor:
+        """hidden [B, T, width] at logical positions [B, T] -> after the final norm."""
+        rope = self.rope(positions, hidden.dtype)
+        for i in range(self.config.layers):
+            hidden = self.layer(i, hidden, cache, rope)
+        return self.norm(hidden)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden [..., width] after the final norm -> float32 [..., vocab]."""
+        return F.linear(hidden, self.embed.weight).float()
+
+
+def arange_positions(batch: int, length: int, device: torch.device) -> Tensor:
+    """Positions of a packed prefix: 0 .. length-1 in every slot, [batch, length]."""
+    return torch.arange(length, device=device).expand(batch, length)

@@ -1,0 +1,146 @@
+"""A policy on disk: weights, the dimensions they belong to, normalisation statistics, tokenizer.
+
+Knows our own folder (model.safetensors with the config in its metadata, norm_stats.json,
+tokenizer.json) and where openpi and LeRobot keep the same things. Nothing is unpickled; nothing
+that is missing is replaced by a guess.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from embodied_kv.config import BackboneConfig, ExpertConfig, ModelConfig, VisionConfig
+from embodied_kv.model.preprocess import Normalizer
+from embodied_kv.model.tokenizer import Tokenizer
+from embodied_kv.model.weights import CheckpointError, Weights, fill
+
+CONFIG = 'embodied_kv.config'
+# Fields that may differ between a checkpoint and the model that it is loaded into.
+FREE = {'name', 'dtype'}
+
+
+def load_policy_parts(
+    path: str | Path, model: nn.Module, config: ModelConfig
+) -> tuple[Tokenizer, Normalizer]:
+    """Fill `model` from a checkpoint of exactly these dimensions; return what came with it.
+
+    path: our folder, a safetensors file, or a folder of openpi's or LeRobot's; tokenizer.json and
+    the statistics lie beside the weights. Raises CheckpointError.
+    """
+    weights = Weights(path)
+    if CONFIG in weights.metadata:
+        _check_same(weights.path, asdict(_parse_config(weights)), asdict(config))
+    folder = weights.path if weights.path.is_dir() else weights.path.parent
+    try:
+        tokenizer = Tokenizer.load(folder, limit=config.backbone.vocab_size)
+        normalizer = Normalizer.from_dict(_read_stats(folder), config)
+    except ValueError as error:
+        raise CheckpointError(f'{weights.path}: {error}') from error
+    fill(model, weights, config)
+    return tokenizer, normalizer
+
+
+def read_config(path: str | Path) -> ModelConfig:
+    """The dimensions that one of our own checkpoints carries. Raises CheckpointError."""
+    return _parse_config(Weights(path))
+
+
+def save(
+    path: str | Path,
+    state: dict[str, Tensor],
+    config: ModelConfig,
+    normalizer: Normalizer,
+    tokenizer: Tokenizer,
+) -> None:
+    """Write our own folder: under a temporary name, fsynced, then renamed over the old one."""
+    path = Path(path)
+    new, old = (path.with_name(f'.{path.name}.{end}-{os.getpid()}') for end in ('new', 'old'))
+    new.mkdir(parents=True)
+    try:
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+        metadata = {'format': 'pt', CONFIG: json.dumps(asdict(config))}
+        save_file(tensors, new / 'model.safetensors', metadata)
+        (new / 'norm_stats.json').write_text(json.dumps(normalizer.to_dict(), indent=1))
+        tokenizer.save(new / 'tokenizer.json')
+        for item in (*new.iterdir(), new):
+            _sync(item)
+        if path.exists():
+            path.rename(old)
+        new.rename(path)
+        _sync(path.parent)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _parse_config(weights: Weights) -> ModelConfig:
+    if CONFIG not in weights.metadata:
+        raise CheckpointError(f'{weights.path} does not say its dimensions: name a preset for it')
+    try:
+        fields = json.loads(weights.metadata[CONFIG])
+        for part, kind in (
+            ('vision', VisionConfig),
+            ('backbone', BackboneConfig),
+            ('expert', ExpertConfig),
+        ):
+            fields[part] = kind(**fields[part])
+        fields['views'] = tuple(fields['views'])
+        return ModelConfig(**fields)
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f'{weights.path}: its config is not one of ours: {error}') from error
+
+
+def _check_same(path: Path, there: dict, here: dict, prefix: str = '') -> None:
+    """Raises CheckpointError that names the first field in which two configs differ."""
+    for name, value in here.items():
+        if isinstance(value, dict):
+            _check_same(path, there[name], value, f'{name}.')
+        elif value != there[name] and name not in FREE:
+            raise CheckpointError(
+                f'{path}: {prefix}{name} is {there[name]}, the model has {value}'
+            )
+
+
+def _read_stats(folder: Path) -> dict:
+    """Quantiles from norm_stats.json (ours, openpi's) or from LeRobot's preprocessor.
+
+    Raises ValueError where there are none, or more than one.
+    """
+    found = [
+        *folder.glob('norm_stats.json'),
+        *folder.glob('assets/**/norm_stats.json'),
+        *folder.glob('policy_preprocessor*normalizer*.safetensors'),
+    ]
+    if len(found) != 1:
+        names = ', '.join(str(file.relative_to(folder)) for file in found) or 'none'
+        raise ValueError(f'one norm_stats.json is expected beside the weights, found: {names}')
+    if found[0].suffix == '.json':
+        try:
+            return json.loads(found[0].read_text())
+        except ValueError as error:
+            raise ValueError(f'{found[0].name} is not JSON: {error}') from error
+    tensors = Weights(found[0])
+    spelling = {'state': 'observation.state', 'actions': 'action'}
+    return {
+        part: {
+            q: tensors.read(f'{name}.{q}').tolist()
+            for q in ('q01', 'q99')
+            if f'{name}.{q}' in tensors.names
+        }
+        for part, name in spelling.items()
+    }

@@ -1,0 +1,86 @@
+"""The transformer layer that the backbone and the action expert share, and rotary positions.
+
+Knows tensors. The cache comes as an argument (`kv.views`), so the layer knows neither rows nor
+streams.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from embodied_kv.kv.views import KvView
+
+
+class Rope:
+    """Rotary positions, half-split: the first half of a head turns against the second.
+
+    Angles are float32; cos and sin are cast to the dtype of what they turn, as in the references.
+    """
+
+    def __init__(self, head_dim: int, theta: float) -> None:
+        self._exponent = torch.arange(0, head_dim, 2, dtype=torch.float32, device='cpu') / head_dim
+        self._theta = theta
+        self._frequency: Tensor | None = None
+
+    def __call__(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """positions [..., T] -> cos, sin [..., T, 1, head_dim / 2], to be used in every layer."""
+        if self._frequency is None or self._frequency.device != positions.device:
+            self._frequency = (self._theta**-self._exponent).to(positions.device)
+        angles = positions[..., None, None].float() * self._frequency
+        return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+    """x [B, T, heads, head_dim], turned by its positions."""
+    cos, sin = rope
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
+class RmsNorm(nn.Module):
+    """x / rms(x) * (1 + weight), statistics in float32."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return rms(x, 1 + self.weight.float(), self.eps)
+
+
+def rms(x: Tensor, scale: Tensor, eps: float) -> Tensor:
+    """x / rms(x) * scale in float32, back in x's dtype."""
+    return F.rms_norm(x.float(), scale.shape[-1:], scale, eps).to(x.dtype)
+
+
+class DecoderLayer(nn.Module):
+    """The matrices of one Gemma layer; q, k, v are one product, gate and up another."""
+
+    def __init__(self, width: int, mlp: int, heads: int, kv_heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
+        self.qkv = nn.Linear(width, (heads + 2 * kv_heads) * head_dim, bias=False)
+        self.o = nn.Linear(heads * head_dim, width, bias=False)
+        self.gate_up = nn.Linear(width, 2 * mlp, bias=False)
+        self.down = nn.Linear(mlp, width, bias=False)
+
+    def project(self, x: Tensor, rope: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """x [B, T, W], normed -> q [B, T, heads, D], k, v [B, T, kv_heads, D]; q and k turned."""
+        qkv = self.qkv(x).unflatten(-1, (-1, self.head_dim))
+        turned, v = qkv.split([self.heads + self.kv_heads, self.kv_heads], dim=2)
+        q, k = rotate(turned, rope).split([self.heads, self.kv_heads], dim=2)
+        return q, k, v
+
+    def attention(
+        self, layer: int, x: Tensor, cache: KvView, rope: tuple[Tensor, Tensor]
+    ) -> Tensor:
+        """The attention branch of normed x [B, T, W]."""
+        return self.o(cache.attend(layer, *self.project(x, rope)).flatten(2))
+
+    def feed_forward(self, x: Tensor) -> Tensor:
+        """The gated branch of normed x [B, T, W]."""
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        return self.down(F.gelu(gate, approximate='tanh') * up)

@@ -1,0 +1,61 @@
+"""A model with what belongs to it: tokenizer and normalisation statistics, from one checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from embodied_kv.config import ModelConfig
+from embodied_kv.model.checkpoint import load_policy_parts
+from embodied_kv.model.pi05 import Pi05
+from embodied_kv.model.preprocess import Normalizer, prompt_tokens, to_model_images
+from embodied_kv.model.random import init_random
+from embodied_kv.model.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, eq=False)
+class Policy:
+    """Everything between an Observation and the network, and back."""
+
+    config: ModelConfig
+    model: Pi05
+    tokenizer: Tokenizer
+    normalizer: Normalizer
+
+    @classmethod
+    def random(cls, config: ModelConfig, seed: int = 0, device: str = 'cpu') -> Policy:
+        """Seeded random weights: for latency, and for robots that should only twitch."""
+        model = empty_model(config, device)
+        init_random(model, seed)
+        return cls(config, model, Tokenizer.bytes(), Normalizer.identity(config))
+
+    @classmethod
+    def load(cls, path: str, config: ModelConfig, device: str = 'cpu') -> Policy:
+        """From a checkpoint file or folder of exactly these dimensions. Raises CheckpointError."""
+        model = empty_model(config, device)
+        tokenizer, normalizer = load_policy_parts(path, model, config)
+        return cls(config, model, tokenizer, normalizer)
+
+    def prompt_ids(self, instruction: str, state: np.ndarray) -> list[int]:
+        """Token ids of the prompt for a state in SI units; a long instruction is cut to fit."""
+        ids, _ = prompt_tokens(
+            self.tokenizer, instruction, self.normalizer.state(state), self.config.max_text
+        )
+        return ids
+
+    def images(self, images: Sequence[np.ndarray | None]) -> Tensor:
+        """Present views as the tower takes them: [present, 3, size, size] in [-1, 1]."""
+        pixels = to_model_images(images, self.config.vision.image_size)
+        return pixels.to(self.model.device, self.model.dtype)
+
+
+def empty_model(config: ModelConfig, device: str) -> Pi05:
+    """The modules of a model in its dtype, not initialised: a loader or `init_random` fills them."""
+    with torch.device('meta'):
+        model = Pi05(config)
+    model = model.to(getattr(torch, config.dtype)).to_empty(device=device)
+    return model.requires_grad_(False).eval()

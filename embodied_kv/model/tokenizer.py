@@ -1,0 +1,131 @@
+"""Text to ids and back. Knows that a token is a string of bytes, and which three ids are special.
+
+Does not know prompts or the model. Reads a `tokenizer.json`; carries a byte-level tokenizer for
+weights that come without one.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, pre_tokenizers
+
+SPECIALS = {'pad': ('<pad>',), 'eos': ('<eos>', '</s>'), 'bos': ('<bos>', '<s>')}
+KNOWN_DECODERS = {'ByteLevel', 'ByteFallback', 'Metaspace'}
+BYTE_FALLBACK = re.compile(r'<0x([0-9A-F]{2})>')
+
+
+@lru_cache(maxsize=1)
+def byte_symbols() -> tuple[str, ...]:
+    """GPT-2's printable symbol of each byte 0..255, as every byte-level vocabulary spells it."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    rest = iter(range(0x100, 0x200))
+    return tuple(chr(byte if byte in printable else next(rest)) for byte in range(256))
+
+
+class Tokenizer:
+    """A `tokenizers.Tokenizer` and its special ids: `pad`, `eos`, `bos`, `vocab_size`."""
+
+    def __init__(self, backend: Backend, name: str, limit: int | None = None) -> None:
+        """Raises ValueError that names the missing special token or the unknown decoder."""
+        self.backend = backend
+        words = backend.get_vocab_size(with_added_tokens=False)
+        if limit is not None and words > limit:
+            raise ValueError(f'{name} has {words} tokens, the model embeds {limit}')
+        self.vocab_size = min(backend.get_vocab_size(), limit or backend.get_vocab_size())
+        ids = {}
+        for special, spellings in SPECIALS.items():
+            found = [backend.token_to_id(spelling) for spelling in spellings]
+            ids[special] = next((token for token in found if token is not None), None)
+            if ids[special] is None:
+                raise ValueError(f'{name} has no {" or ".join(spellings)} token')
+        self.pad, self.eos, self.bos = ids['pad'], ids['eos'], ids['bos']
+        decoder = json.dumps(json.loads(backend.to_str())['decoder'])
+        kinds = re.findall(r'"type": "(\w+)"', decoder)
+        if not KNOWN_DECODERS & set(kinds):
+            raise ValueError(
+                f'{name} has the decoder {kinds}, expected one of {sorted(KNOWN_DECODERS)}'
+            )
+        byte_of = {symbol: byte for byte, symbol in enumerate(byte_symbols())}
+        self._byte_of = byte_of if 'ByteLevel' in kinds else None
+        self._added = backend.get_added_tokens_decoder()
+
+    @classmethod
+    def bytes(cls) -> Tokenizer:
+        """The built-in one: a token is a byte. pad 0, eos 1, bos 2 as in Gemma; 256 more ids."""
+        symbols = ['<pad>', '<eos>', '<bos>', *byte_symbols()]
+        backend = Backend(models.BPE(vocab={s: i for i, s in enumerate(symbols)}, merges=[]))
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        backend.decoder = decoders.ByteLevel()
+        return cls(backend, 'the byte tokenizer')
+
+    @classmethod
+    def load(cls, path: str | Path, limit: int | None = None) -> Tokenizer:
+        """From a tokenizer.json, or a folder that has one.
+
+        limit: ids that the model embeds; an added token beyond it (PaliGemma's `<image>`) is never
+        encoded. Raises ValueError that says what is wrong.
+        """
+        path = Path(path)
+        path = path / 'tokenizer.json' if path.is_dir() else path
+        if not path.is_file():
+            raise ValueError(f'{path} does not exist; a tokenizer.json is expected there')
+        try:
+            backend = Backend.from_str(path.read_text(encoding='utf-8'))
+        except Exception as error:  # the Rust parser raises nothing more specific
+            raise ValueError(f'{path} is not a tokenizer.json: {error}') from error
+        return cls(backend, str(path), limit)
+
+    def save(self, path: str | Path) -> None:
+        """Write the tokenizer.json."""
+        Path(path).write_text(self.backend.to_str(), encoding='utf-8')
+
+    def encode(self, text: str, bos: bool = False) -> list[int]:
+        """Ids of the text, with BOS before it if asked for; never an EOS."""
+        ids = self.backend.encode(text, add_special_tokens=False).ids
+        return [self.bos] * bos + [token for token in ids if token < self.vocab_size]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of the ids; special ids and ids beyond the vocabulary are nothing.
+
+        Bytes that are not UTF-8 become U+FFFD.
+        """
+        return b''.join(map(self.token_bytes, ids)).decode('utf-8', 'replace')
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes that one token stands for."""
+        if not 0 <= token < self.vocab_size or token in (self.pad, self.eos, self.bos):
+            return b''
+        if token in self._added:
+            added = self._added[token]
+            return b'' if added.special else added.content.encode()
+        symbol = self.backend.id_to_token(token)
+        if symbol is None:
+            return b''
+        if self._byte_of is not None:
+            return bytes(self._byte_of[character] for character in symbol)
+        if fallback := BYTE_FALLBACK.fullmatch(symbol):
+            return bytes.fromhex(fallback[1])
+        return symbol.replace('\u2581', ' ').encode()  # SentencePiece writes a space as U+2581
+
+
+class StreamDecoder:
+    """Text of a growing sequence of ids, piece by piece; never half a character."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._utf8 = codecs.getincrementaldecoder('utf-8')('replace')
+
+    def feed(self, ids: Iterable[int]) -> str:
+        """The text that these ids complete; bytes of an unfinished character wait."""
+        return self._utf8.decode(b''.join(map(self._tokenizer.token_bytes, ids)))
+
+    def finish(self) -> str:
+        """What still waited, as U+FFFD, so that the pieces add up to `Tokenizer.decode`."""
+        return self._utf8.decode(b'', final=True)

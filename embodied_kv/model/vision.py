@@ -1,0 +1,97 @@
+"""The eye: a SigLIP tower, an optional patch merge, and the projector into the backbone's width.
+
+Knows images as tensors in [-1, 1]. Does not know cameras, masks or the prefix: whoever calls
+leaves out the views that are missing. Image features are not scaled: in pi0.5 only tokens are.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from transformers import SiglipVisionConfig, SiglipVisionModel
+
+from embodied_kv.config import ModelConfig, VisionConfig
+
+
+def siglip(config: VisionConfig) -> nn.Module:
+    """transformers' SigLIP encoder; its weights are memory as it came, for a loader to fill."""
+    with torch.device('meta'):
+        tower = SiglipVisionModel(
+            SiglipVisionConfig(
+                hidden_size=config.width,
+                intermediate_size=config.mlp,
+                num_hidden_layers=config.layers,
+                num_attention_heads=config.heads,
+                image_size=config.image_size,
+                patch_size=config.patch_size,
+                layer_norm_eps=config.eps,
+                hidden_act='gelu_pytorch_tanh',
+                vision_use_head=False,
+                attn_implementation='sdpa',
+            )
+        )
+    # transformers 4 nests the encoder as .vision_model, transformers 5 does not.
+    tower = getattr(tower, 'vision_model', tower)
+    return tower.to_empty(device=torch.get_default_device())
+
+
+def merge_patches(features: Tensor, merge: int) -> Tensor:
+    """Concatenate the features of each merge x merge square of patches; row-major order stays.
+
+    features: [B, side * side, width] -> [B, (side / merge) ** 2, merge * merge * width].
+    """
+    if merge == 1:
+        return features
+    batch, patches, width = features.shape
+    side = int(patches**0.5)
+    squares = features.view(batch, side // merge, merge, side // merge, merge, width)
+    return squares.transpose(2, 3).reshape(batch, patches // merge**2, merge**2 * width)
+
+
+class VisionTower(nn.Module):
+    """Images [B, 3, S, S] in [-1, 1] -> tokens [B, config.vision.tokens, backbone width].
+
+    `tower.*` carries SigLIP's own parameter names; `projector` is one linear layer with a bias.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        vision = config.vision
+        side = vision.image_size // vision.patch_size
+        if side % vision.merge:
+            raise ValueError(f'vision.merge {vision.merge} does not divide {side} patches a side')
+        self.merge = vision.merge
+        self.image_size = vision.image_size
+        self.tower = siglip(vision)
+        self.projector = nn.Linear(vision.width * vision.merge**2, config.backbone.width)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.project(self.encode(self.embed_patches(images)))
+
+    def embed_patches(self, images: Tensor) -> Tensor:
+        """Patch convolution, bias, position table: [B, 3, S, S] -> [B, patches, vision width]."""
+        size = self.image_size
+        if images.shape[1:] != (3, size, size):
+            raise ValueError(f'images are {list(images.shape)}, expected [B, 3, {size}, {size}]')
+        table = self.tower.embeddings
+        patches = table.patch_embedding(images.to(table.patch_embedding.weight.dtype))
+        return patches.flatten(2).mT + table.position_embedding.weight
+
+    def encode(self, patches: Tensor) -> Tensor:
+        """Encoder layers and the last LayerNorm; [B, patches, vision width] both ways."""
+        hidden = self.tower.encoder(inputs_embeds=patches).last_hidden_state
+        return self.tower.post_layernorm(hidden)
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """[B, patches, vision width] -> [B, tokens, backbone width]."""
+        return self.projector(merge_patches(hidden, self.merge))
+
+    def trace(self, images: Tensor) -> dict[str, Tensor]:
+        """Every stage by name, for parity: patch_embeddings, last_hidden, image_embeddings."""
+        patches = self.embed_patches(images)
+        hidden = self.encode(patches)
+        return {
+            'patch_embeddings': patches,
+            'last_hidden': hidden,
+            'image_embeddings': self.project(hidden),
+        }

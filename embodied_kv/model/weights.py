@@ -1,0 +1,151 @@
+"""Reading safetensors: files become named tensors, named tensors become a model's parameters.
+
+Knows two spellings of a parameter's name: ours, and that of openpi and LeRobot (`model.keys`).
+Reads one tensor at a time into memory that the model already has. What is missing, left over or of
+another shape is refused by name before a byte of the model changes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from embodied_kv.config import ModelConfig
+from embodied_kv.model.keys import canonical, row_counts, sources
+
+DTYPES = {'F64', 'F32', 'F16', 'BF16'}
+NAMED_IN_AN_ERROR = 6
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be used, and why, in one line."""
+
+
+class Weights:
+    """The tensors of a .safetensors file, of an index of several, or of a folder with either.
+
+    ignore: prefixes of the names that are not weights. Raises CheckpointError.
+    """
+
+    def __init__(self, path: str | Path, ignore: Sequence[str] = ()) -> None:
+        self.path = Path(path)
+        self.metadata: dict[str, str] = {}
+        self._files = {}
+        for file in _files(self.path):
+            handle = _open(file)
+            self.metadata.update(handle.metadata() or {})
+            for name in handle.keys():
+                if name in self._files:
+                    raise CheckpointError(f'{self.path}: {name} is in two files')
+                if not name.startswith(tuple(ignore)):
+                    self._files[name] = handle
+
+    @property
+    def names(self) -> Collection[str]:
+        return self._files.keys()
+
+    def shape(self, name: str) -> list[int]:
+        """Raises CheckpointError where the tensor does not hold floating-point numbers."""
+        piece = self._files[name].get_slice(name)
+        if piece.get_dtype() not in DTYPES:
+            raise CheckpointError(f'{self.path}: {name} is {piece.get_dtype()}, expected a float')
+        return piece.get_shape()
+
+    def read(self, name: str) -> Tensor:
+        """The tensor, in the dtype of the file."""
+        return self._files[name].get_tensor(name)
+
+
+def fill(model: nn.Module, weights: Weights, config: ModelConfig) -> None:
+    """Copy every parameter of `model` from `weights`, converted to the dtype it has there.
+
+    Raises CheckpointError that names what is missing, left over, or of another shape.
+    """
+    parameters = model.state_dict()
+    native = any(name.startswith('backbone.') for name in weights.names)
+    spellings: dict[str, list[str]] = {}
+    for name in weights.names:
+        known = name if native else canonical(name)
+        if known is not None:
+            spellings.setdefault(known, []).append(name)
+    wanted = {name: (name,) if native else sources(name) for name in parameters}
+    _check_names(weights.path, spellings, [s for group in wanted.values() for s in group])
+
+    copies: list[tuple[Tensor, str]] = []
+    for name, group in wanted.items():
+        rows = row_counts(name, len(parameters[name]), config)
+        targets = parameters[name].split(rows) if len(group) > 1 else [parameters[name]]
+        copies += zip(targets, (spellings[source][0] for source in group), strict=True)
+    for target, name in copies:
+        there, here = weights.shape(name), list(target.shape)
+        if there != here:
+            raise CheckpointError(f'{weights.path}: {name} is {there}, the model has {here}')
+    for first, *others in spellings.values():
+        for other in others:
+            if not torch.equal(weights.read(first), weights.read(other)):
+                raise CheckpointError(f'{weights.path}: {first} and {other} are tied, but differ')
+    with torch.no_grad():
+        for target, name in copies:
+            target.copy_(weights.read(name))
+
+
+def _check_names(path: Path, present: Iterable[str], wanted: Sequence[str]) -> None:
+    missing = [name for name in wanted if name not in present]
+    left_over = sorted(set(present) - set(wanted))
+    complaints = [
+        f'{what}: {", ".join(names[:NAMED_IN_AN_ERROR])}'
+        + (f' and {len(names) - NAMED_IN_AN_ERROR} more' if names[NAMED_IN_AN_ERROR:] else '')
+        for what, names in (('missing', missing), ('left over', left_over))
+        if names
+    ]
+    if complaints:
+        raise CheckpointError(f'{path}: {"; ".join(complaints)}')
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_dir():
+        found = (path / 'model.safetensors', path / 'model.safetensors.index.json')
+        path = next((file for file in found if file.exists()), found[0])
+    if not path.is_file():
+        raise CheckpointError(f'{path} does not exist')
+    if path.suffix != '.json':
+        return [path]
+    try:
+        names = sorted(set(json.loads(path.read_text())['weight_map'].values()))
+        shards = [path.parent / Path(name).name for name in names]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f'{path} is not an index of safetensors files') from error
+    for shard in shards:
+        if not shard.is_file():
+            raise CheckpointError(f'{shard} does not exist, but {path.name} names it')
+    return shards
+
+
+def _open(file: Path) -> safe_open:
+    try:
+        return safe_open(file, 'pt')
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f'{file} {_what_is_wrong(file)}: {error}') from error
+
+
+def _what_is_wrong(file: Path) -> str:
+    """Truncated, or no safetensors file at all: 8 bytes of header length, the header, the data."""
+    size = file.stat().st_size
+    with file.open('rb') as stream:
+        start = stream.read(9)
+        end = 8 + int.from_bytes(start[:8], 'little')
+        if start[8:] != b'{' or end > 2**27:
+            return 'is not a safetensors file'
+        if end <= size:
+            try:
+                header = json.loads(start[8:] + stream.read(end - 9))
+                header.pop('__metadata__', None)
+                end += max(tensor['data_offsets'][1] for tensor in header.values())
+            except (ValueError, KeyError, TypeError, AttributeError):
+                return 'is not a safetensors file'
+    return f'is truncated, it has {size} of {end} bytes' if size < end else 'is damaged'

@@ -1,0 +1,169 @@
+"""The simulated robot as a ROS node: cameras and joints out, trajectories in. Its own process.
+
+Knows the tabletop and messages. Does not know models or the suite. Everything runs on one thread:
+the simulation steps on absolute deadlines, and callbacks run in the time between them.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+
+import numpy as np
+import rclpy
+from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
+from rclpy.duration import Duration
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.qos import QoSProfile, ReliabilityPolicy
+from rclpy.time import Time
+from rosgraph_msgs.msg import Clock
+from sensor_msgs.msg import Image, JointState
+from std_srvs.srv import Trigger
+from trajectory_msgs.msg import JointTrajectory
+
+from embodied_kv.sim.player import TrajectoryPlayer
+from embodied_kv.sim.scene import CAMERAS
+from embodied_kv.sim.tabletop import JOINTS, SceneConfig, Tabletop
+
+SET_POINT = 0.01  # s between two set-points of the arm
+MOST = 0.25  # s simulated at once: when the process was away longer, the world has waited
+
+
+class Sim(Node):
+    """A tabletop in real time.
+
+    Publishes `camera/NAME/image` and `joint_states` of one moment with one stamp, and /clock when
+    asked to. Executes `joint_trajectory`, whose stamp 0 means at once. Service `reset`: a new scene.
+    """
+
+    def __init__(self, **arguments) -> None:
+        super().__init__('sim', **arguments)
+        seed = self._declare('seed', 0, 'Scene; a reset adds one', 0, 2**31 - 1)
+        rate = self._declare('rate', 30.0, 'Frames per second', 1.0, 200.0)
+        size = self._declare('image_size', 64, 'Width and height of the images, pixels', 8, 4096)
+        clock = self._declare(
+            'publish_clock', False, 'Publish /clock, for nodes with use_sim_time'
+        )
+        self.period = 1.0 / rate
+        self.table = Tabletop(SceneConfig(image_size=size), seed)
+        self._player = TrajectoryPlayer(self.table.state())
+        self._elapsed = 0.0  # s simulated since the start, whatever the resets
+
+        newest = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
+        self._images = {
+            name: self.create_publisher(Image, f'camera/{name}/image', newest) for name in CAMERAS
+        }
+        self._joints = self.create_publisher(JointState, 'joint_states', 1)
+        self._sim_clock = self.create_publisher(Clock, '/clock', 1) if clock else None
+        self.create_subscription(JointTrajectory, 'joint_trajectory', self._on_trajectory, 1)
+        self.create_service(Trigger, 'reset', self._on_reset)
+        self.get_logger().info(f'scene {seed}: {self._things()}')
+
+    def _declare(self, name: str, default, description: str, low=None, high=None):
+        descriptor = ParameterDescriptor(description=description, read_only=True)
+        if isinstance(low, float):
+            descriptor.floating_point_range = [FloatingPointRange(from_value=low, to_value=high)]
+        elif low is not None:
+            descriptor.integer_range = [IntegerRange(from_value=low, to_value=high, step=1)]
+        return self.declare_parameter(name, default, descriptor).value
+
+    def spin(self) -> None:
+        """Simulate in real time until the context is shut down."""
+        executor = SingleThreadedExecutor(context=self.context)
+        executor.add_node(self)
+        before = deadline = time.monotonic()
+        while self.context.ok():
+            now = time.monotonic()
+            if now < deadline:
+                executor.spin_once(timeout_sec=deadline - now)
+                continue
+            self._simulate(min(now - before, MOST))
+            self._publish()
+            before = now
+            deadline += self.period * (1 + (now - deadline) // self.period)
+
+    def _simulate(self, seconds: float) -> None:
+        for _ in range(parts := max(1, round(seconds / SET_POINT))):
+            self._elapsed += seconds / parts
+            self.table.command(self._player.at(self._elapsed))
+            self.table.step(seconds / parts)
+
+    def _now(self) -> Time:
+        """The simulation's own time where it is the clock of the others, else the node's."""
+        return Time(seconds=self._elapsed) if self._sim_clock else self.get_clock().now()
+
+    def _publish(self) -> None:
+        stamp = self._now().to_msg()
+        if self._sim_clock:
+            self._sim_clock.publish(Clock(clock=stamp))
+        joints = JointState(name=JOINTS, position=self.table.state().tolist())
+        joints.header.stamp = stamp
+        self._joints.publish(joints)
+        for name, image in self.table.render().items():
+            self._images[name].publish(_image(image, stamp, f'camera_{name}'))
+
+    def _on_trajectory(self, message: JointTrajectory) -> None:
+        """Execute this one from its stamp on instead of the last; without points: stay."""
+        stamp = Time.from_msg(message.header.stamp).nanoseconds
+        start = (stamp - self._now().nanoseconds) / 1e9 if stamp else 0.0
+        try:
+            positions, times = _points(message)
+            self._player.take(positions, self._elapsed + start + times)
+        except ValueError as error:
+            self.get_logger().warning(f'trajectory refused: {error}', throttle_duration_sec=5.0)
+
+    def _on_reset(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        self.table.reset()
+        self._player = TrajectoryPlayer(self.table.state())
+        response.success, response.message = True, f'scene {self.table.seed}: {self._things()}'
+        self.get_logger().info(response.message)
+        return response
+
+    def _things(self) -> str:
+        return ', '.join(thing.name for thing in self.table.objects())
+
+    def destroy_node(self) -> None:
+        self.table.close()
+        super().destroy_node()
+
+
+def _image(pixels: np.ndarray, stamp, frame: str) -> Image:
+    """An rgb8 message of uint8 [height, width, 3]."""
+    height, width, _ = pixels.shape
+    message = Image(height=height, width=width, encoding='rgb8', step=3 * width)
+    message.header.stamp, message.header.frame_id = stamp, frame
+    message.data = array('B', pixels.tobytes())  # the one type that rclpy takes without a look
+    return message
+
+
+def _points(message: JointTrajectory) -> tuple[np.ndarray, np.ndarray]:
+    """Positions [n, joints] in the order of JOINTS, s from the start [n]. Raises ValueError."""
+    names = list(message.joint_names)
+    if sorted(names) != sorted(JOINTS):
+        raise ValueError(f'joints {names} are not {list(JOINTS)}')
+    if any(len(point.positions) != len(JOINTS) for point in message.points):
+        raise ValueError(f'every point needs {len(JOINTS)} positions')
+    positions = np.array([point.positions for point in message.points])
+    times = [Duration.from_msg(point.time_from_start).nanoseconds for point in message.points]
+    order = [names.index(name) for name in JOINTS]
+    return positions.reshape(-1, len(JOINTS))[:, order], np.array(times) / 1e9
+
+
+def main() -> None:
+    """Run the executable `sim`."""
+    rclpy.init()
+    node = None
+    try:
+        node = Sim()
+        node.spin()
+    except (KeyboardInterrupt, ExternalShutdownException):
+        pass  # SIGINT and SIGTERM end it
+    finally:
+        if node:
+            node.destroy_node()
+        rclpy.try_shutdown()
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,210 @@
+"""The simulated robot: an arm over a table with coloured objects, two cameras, in MuJoCo.
+
+Knows physics and pictures. Does not know ROS, tasks or policies. One instance belongs to one thread, as its
+OpenGL context does. `python -m embodied_kv.sim.tabletop --out FILE.png` draws a sheet of scenes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import weakref
+from dataclasses import dataclass
+
+import mujoco
+import numpy as np
+
+from embodied_kv.sim import kinematics
+from embodied_kv.sim.gl import open_context
+from embodied_kv.sim.kinematics import JOINTS, joint_limits
+from embodied_kv.sim.mjcf import TIMESTEP, write_mjcf
+from embodied_kv.sim.scene import CAMERAS, Scene, SceneConfig, draw_scene
+
+__all__ = ['JOINTS', 'ObjectTruth', 'SceneConfig', 'Tabletop', 'joint_limits']
+
+
+@dataclass(frozen=True, eq=False)
+class ObjectTruth:
+    """Where an object really is. position: float64 [3] m, of its centre; size: float64 [3] m, full extents."""
+
+    name: str
+    shape: str
+    colour: str
+    position: np.ndarray
+    yaw: float
+    size: np.ndarray
+
+
+class Tabletop:
+    """A seeded tabletop. The same seed and the same commands give the same states and pictures, bit for bit.
+
+    config: the ranges scenes are drawn from. seed: of the first scene. Raises RuntimeError that says what to
+    install when no off-screen OpenGL opens. Close it, or use it in a `with`.
+    """
+
+    def __init__(self, config: SceneConfig | None = None, seed: int = 0) -> None:
+        self.config = config or SceneConfig()
+        self._lower, self._upper = joint_limits()
+        size = self.config.image_size
+        self._view = mujoco.MjrRect(0, 0, size, size)
+        self._pixels = np.empty((size, size, 3), np.uint8)
+        self._option, self._camera = mujoco.MjvOption(), mujoco.MjvCamera()
+        self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
+        self.reset(seed)
+        self._gl = open_context(size, size)
+        # Only primitives are drawn, so one GL context and one mjrContext serve the models of all scenes.
+        self._context = mujoco.MjrContext(self._model, mujoco.mjtFontScale.mjFONTSCALE_50.value)
+        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN.value, self._context)
+        self._release = weakref.finalize(self, _release, self._gl, self._context)
+
+    def reset(self, seed: int | None = None) -> None:
+        """Sets time to 0 and draws the scene of `seed`; without one, the scene of the last seed plus one."""
+        self.seed = self.seed + 1 if seed is None else int(seed)
+        self.scene: Scene = draw_scene(self.config, np.random.default_rng(self.seed))
+        self._model = mujoco.MjModel.from_xml_string(write_mjcf(self.scene, self.config.image_size))
+        self._data = mujoco.MjData(self._model)
+        self._mjv = mujoco.MjvScene(self._model, maxgeom=100)
+        for flag in ('SHADOW', 'REFLECTION', 'SKYBOX', 'HAZE', 'FOG'):
+            self._mjv.flags[getattr(mujoco.mjtRndFlag, f'mjRND_{flag}')] = 0
+        joints = [self._model.joint(name).qposadr[0] for name in (*JOINTS, 'right_finger')]
+        self._joints = np.array(joints[: len(JOINTS)])
+        start = np.append(kinematics.top_down(self.scene.gripper)[0], self._upper[-1])
+        self._data.qpos[joints] = np.append(start, start[-1])
+        self._data.ctrl[:] = start
+        self._owed = 0.0
+        self._place()
+
+    def command(self, targets: np.ndarray) -> None:
+        """Sets the actuators' target positions [7], clamped to the joint limits; they stay until the next.
+
+        Raises ValueError for another shape or a value that is not finite.
+        """
+        targets = np.asarray(targets, np.float64)
+        if targets.shape != (len(JOINTS),) or not np.isfinite(targets).all():
+            raise ValueError(f'a command is {len(JOINTS)} finite numbers ({", ".join(JOINTS)}): got {targets}')
+        self._data.ctrl[:] = np.clip(targets, self._lower, self._upper)
+
+    def step(self, seconds: float) -> None:
+        """Simulates that time in steps of 5 ms. What is left of a step is owed to the next call."""
+        self._owed += seconds
+        steps = int(self._owed / TIMESTEP + 1e-6)
+        if steps > 0:
+            self._owed -= steps * TIMESTEP
+            mujoco.mj_step(self._model, self._data, steps)
+            self._place()
+
+    def _place(self) -> None:
+        """Bodies, cameras and lights where the joints now say (mj_step leaves them one step behind)."""
+        mujoco.mj_kinematics(self._model, self._data)
+        mujoco.mj_comPos(self._model, self._data)
+        mujoco.mj_camlight(self._model, self._data)
+
+    @property
+    def time(self) -> float:
+        """Simulated seconds since the reset."""
+        return self._data.time
+
+    def state(self) -> np.ndarray:
+        """Joint positions, float32 [7] in the order of JOINTS: rad, and m for the gripper."""
+        return self._data.qpos[self._joints].astype(np.float32)
+
+    def render(self) -> dict[str, np.ndarray]:
+        """What each camera sees: uint8 [image_size, image_size, 3] RGB by the camera's name."""
+        self._gl.make_current()
+        images = {}
+        for name in CAMERAS:
+            self._camera.fixedcamid = self._model.camera(name).id
+            mujoco.mjv_updateScene(
+                self._model,
+                self._data,
+                self._option,
+                None,
+                self._camera,
+                mujoco.mjtCatBit.mjCAT_ALL.value,
+                self._mjv,
+            )
+            mujoco.mjr_render(self._view, self._mjv, self._context)
+            mujoco.mjr_readPixels(self._pixels, None, self._view, self._context)
+            images[name] = self._pixels[::-1].copy()  # OpenGL's first row is the lowest
+        return images
+
+    def objects(self) -> tuple[ObjectTruth, ...]:
+        """Every object and receptacle as it lies now."""
+        truths = []
+        for i, thing in enumerate(self.scene.things):
+            body = self._data.body(f'thing {i}')
+            yaw = float(np.arctan2(body.xmat[3], body.xmat[0]))
+            truths.append(
+                ObjectTruth(
+                    thing.name, thing.shape, thing.colour, body.xpos.copy(), yaw, np.array(thing.size)
+                )
+            )
+        return tuple(truths)
+
+    def gripper_position(self) -> np.ndarray:
+        """The point between the fingertips, float64 [3] m."""
+        return self._data.site('grip').xpos.copy()
+
+    def forward(self, joints: np.ndarray) -> np.ndarray:
+        """Gripper points [N, 3] m of joint vectors [N, 7], whatever the arm does now."""
+        return kinematics.forward(joints)
+
+    def project(self, points: np.ndarray, camera: str) -> np.ndarray:
+        """Where points [N, 3] (m) appear: pixels [N, 2] as (column, row), whole numbers at pixel centres.
+
+        A point behind the camera is NaN. Raises KeyError for an unknown camera.
+        """
+        view = self._data.camera(camera)
+        focal = self.config.image_size / 2 / np.tan(np.deg2rad(self._model.camera(camera).fovy[0]) / 2)
+        x, y, z = ((np.atleast_2d(points) - view.xpos) @ view.xmat.reshape(3, 3)).T
+        depth = np.where(z < 0, -z, np.nan)
+        return np.stack([x, -y], -1) * (focal / depth)[:, None] + (self.config.image_size - 1) / 2
+
+    def close(self) -> None:
+        """Frees the OpenGL context; a second call does nothing."""
+        self._release()
+
+    def __enter__(self) -> Tabletop:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _release(gl, context: mujoco.MjrContext) -> None:
+    gl.make_current()
+    context.free()
+    gl.free()
+
+
+def contact_sheet(seeds: range, size: int = 320) -> np.ndarray:
+    """uint8 [rows, columns, 3]: a row a seed, each camera large, then as 64 x 64 pixels enlarged."""
+
+    def views(seed: int, image_size: int) -> list[np.ndarray]:
+        with Tabletop(SceneConfig(image_size=image_size), seed) as table:
+            target = kinematics.top_down(table.objects()[0].position + (0, 0, 0.08))[0]
+            table.command(np.append(target, joint_limits()[1][-1]))
+            table.step(1.0)
+            return list(table.render().values())
+
+    def enlarged(image: np.ndarray) -> np.ndarray:
+        index = np.arange(size) * len(image) // size
+        return image[index][:, index]
+
+    return np.vstack(
+        [np.hstack([enlarged(v) for n in (size, 64) for v in views(seed, n)]) for seed in seeds]
+    )
+
+
+def main() -> None:
+    import cv2
+
+    parser = argparse.ArgumentParser(description='Draw a sheet of tabletop scenes.')
+    parser.add_argument('--out', required=True, help='PNG file to write')
+    parser.add_argument('--seeds', type=int, default=4, help='how many scenes, from seed 0')
+    arguments = parser.parse_args()
+    if not cv2.imwrite(arguments.out, contact_sheet(range(arguments.seeds))[..., ::-1]):
+        raise SystemExit(f'cannot write {arguments.out}')
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,67 @@
+"""The values that flow from camera to action and words. Plain, frozen, numpy only.
+
+Times: a `stamp` is nanoseconds on the ROS clock (it names a moment of the world, and goes into
+messages); a `deadline` is seconds on `time.monotonic()` (it is what the engine races against).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """What the robot saw and felt at one moment.
+
+    images: one uint8 [height, width, 3] RGB array per view of the model, None for a view that is
+    missing. state: float32 [state_dim], SI units, in the order of the policy's joints.
+    """
+
+    images: tuple[np.ndarray | None, ...]
+    state: np.ndarray
+    instruction: str
+    stamp: int
+    deadline: float
+    sequence: int
+    robot: str = ''
+
+
+@dataclass(frozen=True, eq=False)
+class ActionChunk:
+    """A finished chunk of actions; never a half-denoised one.
+
+    values: float32 [horizon, action_dim], absolute, SI units; action i is due at stamp + i * dt.
+    steps: Euler steps that made it. noise_seed: what its noise was drawn from.
+    """
+
+    values: np.ndarray
+    dt: float
+    stamp: int
+    deadline: float
+    sequence: int
+    steps: int
+    prefill_ms: float
+    denoise_ms: float
+
+
+@dataclass(frozen=True)
+class TextDelta:
+    """What a language stream said since its last delta.
+
+    tokens: generated so far in all. reason: '' while it lives, else 'eos', 'length', 'cancelled'
+    or 'evicted' (its row was needed).
+    """
+
+    stream: int
+    sequence: int
+    stamp: int
+    query: str
+    text: str
+    tokens: int
+    reason: str = ''
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.reason)

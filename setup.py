@@ -1,0 +1,40 @@
+"""Python package, executables and interfaces of embodied_kv; see tools/interfaces.py."""
+
+import runpy
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).resolve().parent  # the working folder is another one under --symlink-install
+NAME = 'embodied_kv'
+EXECUTABLES = ('robot', 'perception', 'action', 'language', 'sim', 'demo')
+
+
+def files(pattern: str) -> list[str]:
+    """Paths of the source tree, relative to it."""
+    return sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(pattern))
+
+
+setup(
+    name=NAME,
+    version='0.1.0',
+    description='A robot acts and speaks from one KV cache.',
+    maintainer='The embodied_kv developers',
+    maintainer_email='maintainers@example.org',
+    license='Apache-2.0',
+    packages=find_packages(str(ROOT), include=[NAME, f'{NAME}.*']),
+    package_data={'': ['assets/*']},
+    data_files=[
+        ('share/ament_index/resource_index/packages', [f'resource/{NAME}']),
+        (f'share/{NAME}', ['package.xml']),
+        (f'share/{NAME}/launch', files('launch/*.launch.py')),
+        (f'share/{NAME}/config', files('config/*.yaml')),
+    ],
+    install_requires=['setuptools'],
+    extras_require={'fleet': ['ray'], 'test': ['pytest']},
+    zip_safe=False,
+    cmdclass=runpy.run_path(str(ROOT / 'tools' / 'interfaces.py'))['COMMANDS'],
+    entry_points={
+        'console_scripts': [f'{name} = {NAME}.nodes.{name}:main' for name in EXECUTABLES]
+    },
+)

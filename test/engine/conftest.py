@@ -1,0 +1,51 @@
+"""A tiny random policy, engines around it, and frames for them."""
+
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from embodied_kv.config import TINY, EngineConfig
+from embodied_kv.engine.engine import Engine
+from embodied_kv.model.policy import Policy
+from embodied_kv.types import Observation
+
+
+@pytest.fixture(scope='session')
+def policy():
+    torch.set_num_threads(1)
+    return Policy.random(TINY, seed=1)
+
+
+@pytest.fixture
+def make_engine(policy):
+    """Engines over the same weights; the budget is off unless asked for, so that time plays no part."""
+
+    def make(**config):
+        return Engine(
+            policy, EngineConfig(**{'rows': 12, 'streams': 8, 'budget': False, **config})
+        )
+
+    return make
+
+
+@pytest.fixture(scope='session')
+def observe():
+    """Frame number n: other pictures, joints and words for every n; always the same for the same n."""
+
+    def make(sequence, missing=(), instruction=None, in_time=1.0, robot=''):
+        random = np.random.default_rng(sequence)
+        size = TINY.vision.image_size
+        images = [random.integers(0, 256, (size, size, 3), dtype=np.uint8) for _ in TINY.views]
+        return Observation(
+            images=tuple(None if i in missing else image for i, image in enumerate(images)),
+            state=random.uniform(-1, 1, TINY.state_dim).astype(np.float32),
+            instruction=instruction or f'reach object {sequence}',
+            stamp=sequence * 100_000_000,
+            deadline=time.monotonic() + in_time,
+            sequence=sequence,
+            robot=robot,
+        )
+
+    return make

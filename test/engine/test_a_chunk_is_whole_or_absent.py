@@ -1,0 +1,65 @@
+"""Too little time: no chunk. Numbers that are not finite: an error. Never a half-denoised chunk."""
+
+import time
+
+import numpy as np
+import pytest
+
+
+def denoise(engine, observation, deadline, **more):
+    (handle,) = engine.prefill([observation])
+    with engine.kv.acquire(handle) as lease:
+        return engine.denoise([lease], [deadline], **more)
+
+
+def test_a_short_deadline_gives_a_chunk_of_fewer_steps(make_engine, observe):
+    engine = make_engine(budget=True, margin_ms=0.0)
+    engine.costs.observe('denoise_step', 1.0)
+    (chunk,) = denoise(engine, observe(0), time.monotonic() + 6.5)
+    assert chunk.steps == 6
+    assert np.isfinite(chunk.values).all()
+
+
+def test_a_hopeless_deadline_gives_none_and_costs_nothing(make_engine, observe):
+    engine = make_engine(budget=True)
+    engine.costs.observe('denoise_step', 1.0)
+    assert denoise(engine, observe(0), time.monotonic() + 3.9) == []
+    engine.kv.check_integrity()
+    assert engine.kv.stats().leases == 0
+
+
+def test_a_step_more_or_less_ends_near_the_same_actions(make_engine, observe):
+    few, many = make_engine(euler_steps=9), make_engine(euler_steps=10)
+    (a,) = denoise(few, observe(0), time.monotonic() + 1)
+    (b,) = denoise(many, observe(0), time.monotonic() + 1)
+    assert (a.steps, b.steps) == (9, 10)
+    assert 0 < np.abs(a.values - b.values).max() < np.abs(b.values).max()
+
+
+def test_not_finite_actions_are_an_error(make_engine, observe):
+    engine = make_engine()
+    c = engine.policy.config
+    bad = np.full((1, c.horizon, c.padded_action_dim), np.nan, np.float32)
+    with pytest.raises(FloatingPointError, match='not finite'):
+        denoise(engine, observe(0), time.monotonic() + 1, noises=bad)
+
+
+def test_a_failed_prefill_gives_its_row_back(make_engine, observe, monkeypatch):
+    engine = make_engine()
+
+    def fail(*_):
+        raise MemoryError('no memory')
+
+    monkeypatch.setattr(engine.policy.model, 'prefill', fail)
+    with pytest.raises(MemoryError):
+        engine.prefill([observe(0)])
+    engine.kv.check_integrity()
+    assert engine.kv.stats().rows_free == engine.config.rows
+
+
+def test_the_same_frame_has_the_same_noise_and_robots_have_their_own(make_engine, observe):
+    (a,) = denoise(make_engine(), observe(5), time.monotonic() + 1)
+    (b,) = denoise(make_engine(), observe(5), time.monotonic() + 1)
+    (other,) = denoise(make_engine(), observe(5, robot='left'), time.monotonic() + 1)
+    np.testing.assert_array_equal(a.values, b.values)
+    assert np.abs(a.values - other.values).max() > 1e-3

@@ -1,0 +1,124 @@
+"""Streams decoded in one batch, in any order of arrival, say what each says alone (float32, padded batch)."""
+
+from contextlib import contextmanager
+
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from embodied_kv.engine import decode
+
+MARGIN = 1e-4
+TOLERANCE = 2e-5
+
+Arrival = st.tuples(
+    st.integers(0, 4),  # the frame it looks at
+    st.sampled_from(['Subtask:', 'Is it done?', 'x']),
+    st.integers(2, 14),  # tokens
+    st.integers(0, 6),
+)  # steps since the arrival before it
+
+
+@contextmanager
+def recorded_logits():
+    """Every step's logits by stream: {stream: [logits, ...]}."""
+    record, choose = {}, decode.choose
+
+    def recording(logits, streams):
+        for row, stream in zip(logits, streams, strict=True):
+            record.setdefault(stream, []).append(row.clone())
+        return choose(logits, streams)
+
+    decode.choose = recording
+    try:
+        yield record
+    finally:
+        decode.choose = choose
+
+
+def finish(engine):
+    while engine.kv.streams():
+        engine.decode()
+
+
+def speak(engine, arrivals, handles):
+    """All arrivals into one engine, each after its pause -> their streams in order."""
+    streams = []
+    for frame, text, tokens, pause in arrivals:
+        for _ in range(pause):
+            engine.decode()
+        streams.append(engine.open(handles[frame], text, max_tokens=tokens))
+    finish(engine)
+    return streams
+
+
+def hold_frames(engine, observe):
+    handles = engine.prefill([observe(sequence, robot=f'r{sequence}') for sequence in range(5)])
+    return handles, [engine.kv.acquire(handle) for handle in handles]
+
+
+@settings(
+    deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(arrivals=st.lists(Arrival, min_size=2, max_size=8))
+def test_batched_equals_one_by_one(make_engine, observe, arrivals):
+    engine = make_engine(batch_multiple=8)
+    handles, leases = hold_frames(engine, observe)
+    with recorded_logits() as batched_logits:
+        batched = speak(engine, arrivals, handles)
+    engine.kv.check_integrity()
+    with recorded_logits() as alone_logits:
+        alone = [
+            speak(engine, [(frame, text, tokens, 0)], handles)[0]
+            for frame, text, tokens, _ in arrivals
+        ]
+    for one, many in zip(alone, batched, strict=True):
+        for expected, got in zip(alone_logits[one], batched_logits[many], strict=False):
+            torch.testing.assert_close(got, expected, atol=TOLERANCE, rtol=0)
+            best, second = expected.topk(2).values
+            if best - second <= MARGIN:
+                break  # a tie: either token is right, and what follows differs
+            assert got.argmax() == expected.argmax()
+        else:
+            assert (one.tokens, one.reason) == (many.tokens, many.reason)
+    for lease in leases:
+        lease.release()
+
+
+def test_interrupted_and_resumed_equals_uninterrupted(make_engine, observe):
+    engine = make_engine(batch_multiple=8)
+    handles, _ = hold_frames(engine, observe)
+    whole = engine.open(handles[0], 'Subtask:', max_tokens=20)
+    finish(engine)
+    parts = engine.open(handles[0], 'Subtask:', max_tokens=20)
+    for sequence in range(5, 25):
+        engine.decode()
+        engine.prefill([observe(sequence)])  # other frames come and go between two tokens
+        engine.step([observe(sequence + 100)]) if sequence == 7 else None
+    finish(engine)
+    assert (parts.tokens, parts.reason) == (whole.tokens, whole.reason)
+
+
+def test_sampled_stream_depends_on_its_seed_alone(make_engine, observe):
+    engine = make_engine(batch_multiple=8)
+    handles, _ = hold_frames(engine, observe)
+
+    def sample(seed, company):
+        for i in range(company):
+            engine.open(handles[i], 'x', max_tokens=10, temperature=1.0, seed=i)
+        stream = engine.open(handles[4], 'Subtask:', max_tokens=16, temperature=1.0, seed=seed)
+        finish(engine)
+        return stream.tokens
+
+    assert sample(7, company=0) == sample(7, company=4)
+    assert sample(7, company=0) != sample(8, company=0)
+
+
+def test_a_stream_attends_to_its_frame(make_engine, observe):
+    engine = make_engine()
+    handles, _ = hold_frames(engine, observe)
+    with recorded_logits() as logits:
+        streams = [engine.open(handle, 'Subtask:', max_tokens=2) for handle in handles[:2]]
+        finish(engine)
+    first, second = (logits[stream][0] for stream in streams)
+    assert (first - second).abs().max() > 100 * TOLERANCE

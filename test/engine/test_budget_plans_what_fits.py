@@ -1,0 +1,84 @@
+"""Fewer Euler steps when time is short, none when too short; decode steps only into the slack."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from embodied_kv.engine.budget import Budget, Costs
+
+
+def make(step=0.01, **config):
+    costs = Costs()
+    costs.observe('denoise_step', step)
+    return Budget(
+        costs,
+        **{'period': 0.1, 'margin': 0.005, 'euler_steps': 10, 'min_euler_steps': 4, **config},
+    )
+
+
+@given(left=st.floats(0, 0.3), step=st.floats(1e-4, 0.1))
+def test_planned_steps_end_before_the_deadline(left, step):
+    budget = make(step)
+    steps = budget.euler_plan(now=0.0, deadline=left)
+    assert steps == 0 or 4 <= steps <= 10
+    assert steps * step <= max(0.0, left - budget.margin) + 1e-9
+    if steps < 10:
+        assert (
+            max(steps, 3) + 1
+        ) * step > left - budget.margin - 1e-9  # one more would not have fitted
+
+
+def test_past_deadline_plans_nothing_even_before_any_measurement():
+    budget = Budget(Costs(), period=0.1, margin=0.0, euler_steps=10, min_euler_steps=4)
+    assert budget.euler_plan(now=1.0, deadline=2.0) == 10
+    assert budget.euler_plan(now=1.0, deadline=0.9) == 0
+
+
+def test_slack_ends_where_the_next_prefill_is_expected():
+    budget = make()
+    budget.frame_began(10.0)
+    assert budget.slack(10.03) == pytest.approx(0.1 - 0.005 - 0.03)
+    assert budget.slack(10.12) < 0  # it is late, but may come at any moment
+    assert budget.slack(10.21) == math.inf  # frames have stopped coming
+    assert make().slack(0.0) == math.inf
+
+
+def test_decode_is_admitted_only_if_its_cost_fits():
+    budget = make()
+    budget.costs.observe('decode', 0.02, size=4)
+    budget.frame_began(0.0)
+    assert budget.admits(0.07, 'decode', 4)
+    assert not budget.admits(0.08, 'decode', 4)
+    assert not budget.admits(
+        0.05, 'decode', 16
+    )  # a larger batch than any measured costs in proportion
+
+
+def test_without_a_budget_everything_is_allowed():
+    budget = make(enabled=False)
+    budget.frame_began(0.0)
+    assert budget.euler_plan(now=0.0, deadline=-1.0) == 10
+    assert budget.admits(0.0999, 'decode', 1000)
+
+
+def test_the_estimate_is_a_high_quantile_of_the_latest():
+    costs = Costs(window=10, quantile=0.9)
+    for seconds in [100.0] * 5 + [1.0] * 8 + [2.0, 9.0]:
+        costs.observe('decode', seconds)
+    assert costs.estimate('decode') == 2.0
+    assert costs.estimate('unknown') == 0.0
+
+
+def test_estimates_of_a_size_come_from_the_next_larger_one():
+    costs = Costs()
+    for size, seconds in ((1, 1.0), (4, 2.0), (8, 3.0)):
+        costs.observe('decode', seconds, size)
+    assert [costs.estimate('decode', size) for size in (1, 2, 4, 7, 16)] == [
+        1.0,
+        2.0,
+        2.0,
+        3.0,
+        6.0,
+    ]

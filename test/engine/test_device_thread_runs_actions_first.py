@@ -1,0 +1,126 @@
+"""One thread computes: actions before prefills before words; who fails is told, and the thread lives."""
+
+import threading
+import time
+
+import pytest
+
+from embodied_kv.engine.device import DeviceThread
+
+TIMEOUT = 20
+
+
+@pytest.fixture
+def start(make_engine):
+    threads = []
+
+    def make(**config):
+        said = []
+        thread = DeviceThread(make_engine(**config), said.extend)
+        threads.append(thread)
+        thread.start()
+        return thread, said
+
+    yield make
+    for thread in threads:
+        thread.stop()
+
+
+def wait_for(condition):
+    end = time.monotonic() + TIMEOUT
+    while not condition():
+        assert time.monotonic() < end, 'it did not happen'
+        time.sleep(0.005)
+
+
+def test_actions_overtake_prefills_that_wait(start, observe):
+    device, _ = start()
+    handle = device.prefill(observe(0)).result(TIMEOUT)
+    gate, order = threading.Event(), []
+    device.call(gate.wait)
+    prefill = device.prefill(observe(1))
+    prefill.add_done_callback(lambda _: order.append('prefill'))
+    with device.engine.kv.acquire(handle) as lease:
+        action = device.denoise(lease, time.monotonic() + TIMEOUT)
+        action.add_done_callback(lambda _: order.append('action'))
+        gate.set()
+        assert action.result(TIMEOUT).sequence == 0
+        prefill.result(TIMEOUT)
+    assert order == ['action', 'prefill']
+
+
+def test_only_the_newest_waiting_frame_of_a_robot_is_prefilled(start, observe):
+    device, _ = start()
+    gate = threading.Event()
+    device.call(gate.wait)
+    futures = [device.prefill(observe(i)) for i in range(4)]
+    other = device.prefill(observe(9, robot='b'))
+    gate.set()
+    assert futures[-1].result(TIMEOUT).sequence == 3
+    assert other.result(TIMEOUT).sequence == 9
+    assert [f.cancelled() for f in futures] == [True, True, True, False]
+
+
+def test_words_are_spoken_in_the_slack_and_end_once(start, observe):
+    device, said = start()
+    handle = device.prefill(observe(0)).result(TIMEOUT)
+    streams = [device.engine.open(handle, text, max_tokens=6) for text in ('Subtask:', 'Done?')]
+    device.wake()
+    wait_for(lambda: not device.engine.kv.streams())
+    wait_for(lambda: len([d for d in said if d.finished]) == 2)
+    for stream in streams:
+        mine = [d for d in said if d.stream == stream.id]
+        assert [d.finished for d in mine].count(True) == 1 and mine[-1].finished
+        text = device.engine.policy.tokenizer.decode(stream.tokens)
+        assert ''.join(d.text for d in mine) == text
+
+
+def test_a_cancelled_stream_is_reported(start, observe):
+    device, said = start(budget=True)
+    handle = device.prefill(observe(0)).result(TIMEOUT)
+    stream = device.engine.open(handle, 'Subtask:', max_tokens=80)
+    device.engine.cancel(stream.id)
+    device.wake()
+    wait_for(lambda: said and said[-1].finished)
+    assert said[-1].reason == 'cancelled'
+    with pytest.raises(KeyError, match='no live stream'):
+        device.engine.cancel(stream.id)
+
+
+def test_an_error_reaches_who_asked_and_the_thread_lives(start, observe):
+    device, _ = start()
+
+    def fail():
+        raise RuntimeError('broken')
+
+    with pytest.raises(RuntimeError, match='broken'):
+        device.call(fail).result(TIMEOUT)
+    assert device.prefill(observe(0)).result(TIMEOUT).sequence == 0
+
+
+def test_failing_language_ends_its_streams_and_actions_go_on(start, observe, monkeypatch):
+    device, said = start()
+    handle = device.prefill(observe(0)).result(TIMEOUT)
+
+    def fail(*_):
+        raise RuntimeError('broken head')
+
+    monkeypatch.setattr(device.engine.policy.model, 'extend', fail)
+    device.engine.open(handle, 'Subtask:', max_tokens=6)
+    device.wake()
+    wait_for(lambda: said)
+    assert said[-1].reason == 'error'
+    with device.engine.kv.acquire(handle) as lease:
+        assert device.denoise(lease, time.monotonic() + TIMEOUT).result(TIMEOUT).steps == 10
+    device.engine.kv.check_integrity()
+
+
+def test_stopping_cancels_what_waits(start, observe):
+    device, _ = start()
+    gate = threading.Event()
+    device.call(gate.wait)
+    waiting = device.prefill(observe(0))
+    threading.Timer(0.1, gate.set).start()
+    device.stop()
+    assert waiting.cancelled() and not device.is_alive()
+    assert device.prefill(observe(1)).cancelled()

@@ -1,0 +1,39 @@
+"""Whoever works, a prefix row keeps its bytes from its prefill to its last lease."""
+
+import hashlib
+import time
+
+
+def digest(engine, row):
+    k, v = engine.kv.prefixes.row(row)
+    return hashlib.sha256(k.numpy().tobytes() + v.numpy().tobytes()).hexdigest()
+
+
+def test_prefix_bytes_never_change_while_leased(make_engine, observe):
+    engine = make_engine(rows=6, streams=4)
+    leases, digests = [], []
+    for sequence in range(40):
+        (handle,) = engine.prefill([observe(sequence)])
+        leases.append(engine.kv.acquire(handle))
+        digests.append(digest(engine, handle.row))
+        engine.open(handle, 'Subtask:', max_tokens=20 + sequence % 7)
+        engine.denoise([leases[-1]], [time.monotonic() + 1])
+        for _ in range(3):
+            engine.decode()
+        assert [digest(engine, lease.row) for lease in leases] == digests
+        if len(leases) == 3:  # as many as actions ever hold, and one more
+            leases.pop(0).release()
+            digests.pop(0)
+        engine.kv.check_integrity()
+    assert engine.kv.stats().evictions > 0
+
+
+def test_denoising_stores_nothing(make_engine, observe):
+    engine = make_engine()
+    (handle,) = engine.prefill([observe(0)])
+    arena = engine.kv.prefixes
+    before = arena.k.clone(), arena.v.clone(), arena.lengths.copy()
+    with engine.kv.acquire(handle) as lease:
+        engine.denoise([lease], [time.monotonic() + 1])
+    assert arena.k.equal(before[0]) and arena.v.equal(before[1])
+    assert (arena.lengths == before[2]).all()

@@ -1,0 +1,84 @@
+"""Two rows are reserved: however many streams there are, a frame finds a row; the oldest stream gives way."""
+
+import pytest
+import torch
+
+from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.manager import KvManager, OutOfRows
+from embodied_kv.kv.stream import Query
+
+SIZE = dict(layers=1, kv_heads=1, max_tokens=16, head_dim=4, dtype=torch.float32)
+
+
+def make(rows=5, tails=20):
+    return KvManager(Arena(rows=rows, **SIZE), Arena(rows=tails, **SIZE))
+
+
+def frame(kv, sequence):
+    return kv.commit(kv.reserve(0.0), 4, robot='', sequence=sequence, stamp=0, deadline=9e9)
+
+
+def test_a_frame_always_finds_a_row_and_its_action_a_lease():
+    kv = make()
+    for sequence in range(50):
+        handle = frame(kv, sequence)
+        with kv.acquire(handle):
+            kv.create(handle, Query('?', [3], max_tokens=4))
+            next_row = kv.reserve(0.0)  # the next frame is written while this one still acts
+            kv.abandon(next_row)
+        kv.check_integrity()
+        assert kv.stats().rows_free >= kv.reserved
+
+
+def test_the_oldest_stream_is_ended_and_reported():
+    kv = make(rows=5)
+    streams = [kv.create(frame(kv, i), Query('?', [3], max_tokens=4)) for i in range(4)]
+    assert [s.reason for s in streams] == ['evicted', '', '', '']
+    assert kv.take_ended() == streams[:1]
+    assert kv.stats().evictions == 1
+
+
+def test_streams_of_one_frame_share_its_row():
+    kv = make(rows=3)
+    handle = frame(kv, 0)
+    streams = [kv.create(handle, Query('?', [3], max_tokens=4)) for _ in range(20)]
+    assert {s.row for s in streams} == {handle.row}
+    assert kv.stats().evictions == 0
+
+
+def test_a_lowered_budget_ends_the_oldest_streams():
+    kv = make(rows=8)
+    streams = [kv.create(frame(kv, i), Query('?', [3], max_tokens=4)) for i in range(5)]
+    kv.set_budget(rows=2)
+    assert [bool(s.reason) for s in streams] == [True, True, True, False, False]
+    kv.set_budget(streams=1)
+    assert kv.streams() == streams[4:]
+    kv.check_integrity()
+
+
+@pytest.mark.parametrize(
+    'bounds', [dict(rows=7), dict(rows=-1), dict(streams=21), dict(streams=-5)]
+)
+def test_a_budget_out_of_range_is_refused_and_nothing_changes(bounds):
+    kv = make(rows=8)
+    before = kv.stats()
+    with pytest.raises(ValueError, match='0 to'):
+        kv.set_budget(**bounds)
+    assert kv.stats() == before
+
+
+def test_a_query_longer_than_a_tail_is_refused_before_it_holds_anything():
+    kv = make()
+    handle = frame(kv, 0)
+    with pytest.raises(ValueError, match='do not fit a tail'):
+        kv.create(handle, Query('?', [3] * 10, max_tokens=7))
+    assert kv.stats().leases == 0
+
+
+def test_when_actions_lease_everything_the_error_says_so():
+    kv = make(rows=3)
+    leases = [kv.acquire(frame(kv, i)) for i in range(3)]
+    with pytest.raises(OutOfRows, match='release leases'):
+        kv.reserve(0.0)
+    leases[0].release()
+    assert kv.reserve(0.0) == leases[0].row

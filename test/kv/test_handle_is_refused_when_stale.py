@@ -1,0 +1,80 @@
+"""A handle owns nothing: it gives a lease, or the reason why not."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.handle import Stale
+from embodied_kv.kv.manager import KvManager
+
+SIZE = dict(layers=1, kv_heads=1, max_tokens=8, head_dim=4, dtype=torch.float32)
+
+
+@pytest.fixture
+def kv():
+    return KvManager(Arena(rows=4, **SIZE), Arena(rows=2, **SIZE))
+
+
+def commit(kv, sequence, now=0.0):
+    row = kv.reserve(now)
+    return kv.commit(row, 5, robot='', sequence=sequence, stamp=0, deadline=now + 0.1)
+
+
+def test_superseded_and_unleased_is_stale(kv):
+    old = commit(kv, 1)
+    commit(kv, 2)
+    with pytest.raises(Stale, match='frame 1 is gone'):
+        kv.acquire(old)
+
+
+def test_superseded_but_leased_is_kept_and_can_be_leased_again(kv):
+    old = commit(kv, 1)
+    lease = kv.acquire(old)
+    commit(kv, 2)
+    with kv.acquire(old) as second:
+        assert second.row == old.row
+    lease.release()
+    lease.release()  # a second release does nothing
+    with pytest.raises(Stale):
+        kv.acquire(old)
+
+
+def test_rewritten_row_is_stale_though_the_row_is_held(kv):
+    old = commit(kv, 1)
+    commit(kv, 2)
+    newest = commit(kv, 3)
+    assert newest.row == old.row
+    with pytest.raises(Stale, match='freed or rewritten'):
+        kv.acquire(old)
+
+
+def test_past_its_deadline_is_stale_once_a_row_is_needed(kv):
+    handle = commit(kv, 1)
+    kv.abandon(kv.reserve(now=handle.deadline + kv.grace + 0.01))
+    with pytest.raises(Stale):
+        kv.acquire(handle)
+
+
+def test_foreign_boot_is_refused_with_the_reason(kv):
+    with pytest.raises(Stale, match='another process'):
+        kv.acquire(replace(commit(kv, 1), boot='f' * 32))
+
+
+def test_foreign_layout_is_refused_with_the_reason(kv):
+    with pytest.raises(Stale, match='layout'):
+        kv.acquire(replace(commit(kv, 1), layout='0' * 16))
+
+
+def test_row_that_does_not_exist_is_refused(kv):
+    with pytest.raises(Stale, match='does not exist'):
+        kv.acquire(replace(commit(kv, 1), row=99))
+
+
+def test_a_freed_row_is_not_freed_twice(kv):
+    row = kv.reserve(0.0)
+    kv.abandon(row)
+    with pytest.raises(KeyError):
+        kv.abandon(row)
+    kv.check_integrity()

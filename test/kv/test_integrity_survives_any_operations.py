@@ -1,0 +1,145 @@
+"""Free + held = rows after any sequence of operations; and at the end every lease comes back."""
+
+import numpy as np
+import torch
+
+from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.handle import Stale
+from embodied_kv.kv.manager import KvManager, OutOfRows
+from embodied_kv.kv.stream import Query
+
+SIZE = dict(layers=2, kv_heads=1, max_tokens=16, head_dim=4, dtype=torch.float32)
+EOS = 1
+
+
+class Monkey:
+    """Does random things to a manager, the way nodes and the device thread do."""
+
+    def __init__(self, seed):
+        self.random = np.random.default_rng(seed)
+        self.kv = KvManager(Arena(rows=7, **SIZE), Arena(rows=5, **SIZE))
+        self.now, self.frame = 0.0, 0
+        self.handles, self.leases, self.writing = [], [], []
+
+    def act(self):
+        name = self.random.choice(
+            [
+                'reserve',
+                'reserve',
+                'commit',
+                'commit',
+                'abandon',
+                'acquire',
+                'give_back',
+                'create',
+                'create',
+                'step',
+                'step',
+                'cancel',
+                'budget',
+                'wait',
+            ]
+        )
+        getattr(self, name)()
+
+    def pick(self, items):
+        return items[self.random.integers(len(items))] if items else None
+
+    def reserve(self):
+        if len(self.writing) < 2:
+            try:
+                self.writing.append(self.kv.reserve(self.now))
+            except OutOfRows:
+                assert len(self.leases) + len(self.writing) >= 3
+
+    def commit(self):
+        if self.writing:
+            self.frame += 1
+            self.handles.append(
+                self.kv.commit(
+                    self.writing.pop(),
+                    int(self.random.integers(1, 17)),
+                    robot=self.pick(['', 'b']),
+                    sequence=self.frame,
+                    stamp=0,
+                    deadline=self.now + 0.1,
+                )
+            )
+
+    def abandon(self):
+        if self.writing:
+            self.kv.abandon(self.writing.pop())
+
+    def acquire(self):
+        if self.handles and len(self.leases) < 3:
+            try:
+                self.leases.append(self.kv.acquire(self.pick(self.handles[-6:])))
+            except Stale:
+                pass
+
+    def give_back(self):
+        if self.leases:
+            self.leases.pop(self.random.integers(len(self.leases))).release()
+
+    def create(self):
+        if self.handles:
+            try:
+                self.kv.create(self.pick(self.handles[-4:]), Query('?', [5, 6], max_tokens=8))
+            except Stale:
+                pass
+            except ValueError:
+                assert 0 in (self.kv.streams_max, self.kv.language_rows_max)
+
+    def step(self):
+        new = [s for s in self.kv.streams() if s.is_new]
+        streams = new[:1] or self.kv.streams()
+        live = self.kv.grow(streams, 2 if new else 1)
+        self.kv.update(live, self.random.integers(EOS, 9, len(live)).tolist(), EOS)
+
+    def cancel(self):
+        if self.kv.streams():
+            self.kv.release(self.pick(self.kv.streams()), 'cancelled')
+
+    def budget(self):
+        self.kv.set_budget(
+            rows=int(self.random.integers(0, 6)), streams=int(self.random.choice([0, 3, 5, 5]))
+        )
+
+    def wait(self):
+        self.now += float(self.random.exponential(0.5))
+
+
+def test_10000_random_operations_keep_integrity():
+    monkey = Monkey(seed=3)
+    for _ in range(10_000):
+        monkey.act()
+        monkey.kv.check_integrity()
+    assert monkey.kv.stats().prefills > 500
+    assert monkey.kv.stats().evictions > 100
+
+
+def test_leases_return_to_zero():
+    monkey = Monkey(seed=4)
+    for _ in range(1_000):
+        monkey.act()
+    for lease in monkey.leases:
+        lease.release()
+    for row in monkey.writing:
+        monkey.kv.abandon(row)
+    for stream in monkey.kv.streams():
+        monkey.kv.release(stream, 'cancelled')
+    last = monkey.kv.reserve(now=monkey.now + 100)  # every frame is past its deadline by then
+    monkey.kv.abandon(last)
+    stats = monkey.kv.stats()
+    assert (stats.leases, stats.streams, stats.rows_free) == (0, 0, stats.rows)
+    assert stats.bytes_used == 0
+
+
+def test_every_stream_is_reported_ended_exactly_once():
+    monkey = Monkey(seed=5)
+    for _ in range(3_000):
+        monkey.act()
+    ended = [stream.id for stream in monkey.kv.take_ended()]
+    living = [stream.id for stream in monkey.kv.streams()]
+    assert sorted(ended + living) == list(range(1, len(ended) + len(living) + 1))
+    assert monkey.kv.take_ended() == []

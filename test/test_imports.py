@@ -1,0 +1,109 @@
+"""Who may import whom, over the whole source, by its syntax tree."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / 'embodied_kv'
+ROS = re.compile(
+    r'(rclpy|cv_bridge|launch|launch_ros|\w+_(msgs|interfaces)|std_srvs)(\.|$)'
+    r'|embodied_kv\.(msg|srv)(\.|$)'
+)
+
+BASE = {'types', 'config'}
+MECHANISM = {*BASE, 'runtime', 'kernels'}
+KV = {*MECHANISM, 'kv'}
+SIBLINGS = {'model', 'compress', 'memory', 'capsule'}
+ENGINE = {*KV, *SIBLINGS, 'engine'}
+ROOMS = ENGINE | {'sim', 'fleet'}
+
+# room: the other rooms that it may import
+MAY_IMPORT = {
+    '__init__': set(),
+    'types': set(),
+    'config': set(),
+    'runtime': BASE,
+    'kernels': BASE,
+    'kv': MECHANISM,
+    **dict.fromkeys(SIBLINGS, KV),
+    'engine': KV | SIBLINGS,
+    'fleet': BASE,
+    'sim': BASE,
+    'nodes': ROOMS,
+    'bench': ROOMS,
+    'train': ROOMS,
+}
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix('').parts
+    return '.'.join(parts[:-1] if parts[-1] == '__init__' else parts)
+
+
+MODULES = {module_name(path): path for path in sorted(SOURCE.rglob('*.py'))}
+
+
+def imports(module: str) -> Iterator[str]:
+    """Full names of the modules that a module imports, inside functions too."""
+    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f'{module}: write imports in full'
+            for alias in node.names:
+                name = f'{node.module}.{alias.name}'
+                whole = name in MODULES or node.module == SOURCE.name
+                yield name if whole else node.module
+
+
+def room(module: str) -> str:
+    return (module.split('.') + ['__init__'])[1]
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """A path that ends where it began, or nothing."""
+    finished = set()
+
+    def walk(node: str, path: list[str]) -> list[str]:
+        if node in path:
+            return [*path[path.index(node) :], node]
+        if node not in finished:
+            for neighbour in sorted(graph.get(node, ())):
+                if found := walk(neighbour, [*path, node]):
+                    return found
+            finished.add(node)
+        return []
+
+    return next((found for node in graph if (found := walk(node, []))), [])
+
+
+@pytest.mark.parametrize('module', MODULES)
+def test_a_room_imports_only_the_rooms_below_it(module):
+    here = room(module)
+    assert here in MAY_IMPORT, f'{here} is no room of the house'
+    for name in imports(module):
+        if name.split('.')[0] == 'embodied_kv' and not ROS.match(name):
+            assert room(name) in MAY_IMPORT[here] | {here}, f'{module} may not import {name}'
+
+
+@pytest.mark.parametrize('module', [name for name in MODULES if room(name) != 'nodes'])
+def test_ros_is_imported_in_nodes_alone(module):
+    assert [name for name in imports(module) if ROS.match(name)] == []
+
+
+def test_the_fleet_computes_without_torch():
+    fleet = (module for module in MODULES if room(module) == 'fleet')
+    assert 'torch' not in {name.split('.')[0] for module in fleet for name in imports(module)}
+
+
+def test_no_import_goes_in_a_circle():
+    assert circle({module: set(imports(module)) & MODULES.keys() for module in MODULES}) == []
+
+
+def test_a_circle_is_found():
+    assert circle({'a': {'b'}, 'b': {'c'}, 'c': {'b'}, 'd': set()}) == ['b', 'c', 'b']
+    assert circle({'a': {'b', 'c'}, 'b': {'c'}, 'c': set()}) == []

@@ -1,0 +1,95 @@
+"""Build msg/ and srv/ from setup.py, so that one ament_python package holds Python and interfaces.
+
+Knows setuptools' install and develop commands and CMake. Does not know what the interfaces say.
+The CMake project is written into the build folder and installed into the same prefix as the Python
+package; `extend_path` in embodied_kv/__init__.py joins the two at run time. Works with
+`colcon build` and `colcon build --symlink-install`.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools.command.develop import develop
+from setuptools.command.install import install
+
+ROOT = Path(__file__).resolve().parent.parent
+CMAKE = """\
+cmake_minimum_required(VERSION 3.16)
+project({name})
+find_package(ament_cmake REQUIRED)
+find_package(rosidl_default_generators REQUIRED)
+find_package(std_msgs REQUIRED)
+rosidl_generate_interfaces({name}
+  {interfaces}
+  DEPENDENCIES std_msgs)
+ament_export_dependencies(rosidl_default_runtime)
+ament_package()
+"""
+
+
+def build_interfaces(name: str, site_packages: Path, prefix: Path, build: Path) -> None:
+    """Generate, compile and install every file of msg/ and srv/ into `prefix`.
+
+    Raises SystemExit where no ROS 2 is sourced, CalledProcessError where CMake fails.
+    """
+    if not os.environ.get('AMENT_PREFIX_PATH'):
+        sys.exit('no ROS 2 here: source one, or run `make setup`, which brings its own')
+    source = build / 'source'
+    source.mkdir(parents=True, exist_ok=True)
+    (build / 'CMakeCache.txt').unlink(missing_ok=True)  # may name the ROS 2 of another build
+    paths = sorted([*ROOT.glob('msg/*.msg'), *ROOT.glob('srv/*.srv')])
+    interfaces = '\n  '.join(f'"{ROOT}:{path.relative_to(ROOT)}"' for path in paths)
+    (source / 'CMakeLists.txt').write_text(CMAKE.format(name=name, interfaces=interfaces))
+    shutil.copy(ROOT / 'package.xml', source)
+    environment = dict(os.environ, PYTHONPATH=_without_colcon(os.environ.get('PYTHONPATH', '')))
+    for step in (
+        [
+            *('-S', source, '-B', build, f'-DCMAKE_INSTALL_PREFIX={prefix}'),
+            f'-DPYTHON_INSTALL_DIR={site_packages.relative_to(prefix)}',
+            f'-DPython3_EXECUTABLE={sys.executable}',
+            *('-DCMAKE_BUILD_TYPE=Release', '-DBUILD_TESTING=OFF', '-Wno-dev'),
+        ],
+        ['--build', build, '--parallel', str(os.cpu_count())],
+        ['--install', build],
+    ):
+        subprocess.run(['cmake', *map(str, step)], check=True, env=environment)
+    # The generator installs an empty package of this name, which would win over ours.
+    (site_packages / name / '__init__.py').unlink(missing_ok=True)
+    for metadata in site_packages.glob(f'{name}-*.egg-info'):
+        shutil.rmtree(metadata)
+
+
+def _without_colcon(path: str) -> str:
+    """PYTHONPATH without the folder in which colcon overrides sys.prefix for setuptools."""
+    return os.pathsep.join(p for p in path.split(os.pathsep) if Path(p).name != 'prefix_override')
+
+
+class InstallWithInterfaces(install):
+    """`colcon build`."""
+
+    def run(self) -> None:
+        """Interfaces first: the package's own files then replace the generated ones."""
+        build = Path(self.get_finalized_command('build').build_base, 'interfaces').resolve()
+        build_interfaces(
+            self.distribution.get_name(), Path(self.install_lib), Path(self.install_base), build
+        )
+        super().run()
+
+
+class DevelopWithInterfaces(develop):
+    """`colcon build --symlink-install`."""
+
+    def run(self) -> None:
+        """As InstallWithInterfaces; an uninstall leaves the interfaces to the next build."""
+        if not self.uninstall:
+            build = Path(self.get_finalized_command('build').build_base, 'interfaces').resolve()
+            build_interfaces(
+                self.distribution.get_name(), Path(self.install_dir), Path(sys.prefix), build
+            )
+        super().run()
+
+
+COMMANDS = {'install': InstallWithInterfaces, 'develop': DevelopWithInterfaces}
