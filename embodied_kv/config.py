@@ -49,7 +49,10 @@ class BackboneConfig:
 
 @dataclass(frozen=True)
 class ExpertConfig:
-    """The action expert. Layers, heads and head_dim are the backbone's: layer i reads its layer i's KV."""
+    """The action expert.
+
+    Layers, heads and head_dim are the backbone's: layer i reads its layer i's KV.
+    """
 
     width: int
     mlp: int
@@ -102,7 +105,10 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """How much the engine keeps and how it spends time. Each field is also a ROS parameter `engine.NAME`."""
+    """How much the engine keeps and how it spends time.
+
+    Each field is also a ROS parameter `engine.NAME`.
+    """
 
     rows: int = field(default=16, metadata=dict(help='Prefix rows in the arena', range=(3, 4096)))
     reserved_rows: int = field(
@@ -134,7 +140,8 @@ class EngineConfig:
     budget: bool = field(
         default=True,
         metadata=dict(
-            help='Plan Euler steps and decode steps by the time left; off: always all, as soon as possible'
+            help='Plan Euler steps and decode steps by the time left; '
+            'off: always all, as soon as possible'
         ),
     )
     threads: int = field(
@@ -159,11 +166,13 @@ class EngineConfig:
     def __post_init__(self) -> None:
         if self.reserved_rows >= self.rows:
             raise ValueError(
-                f'engine.reserved_rows is {self.reserved_rows} of {self.rows} rows: none is left for language'
+                f'engine.reserved_rows is {self.reserved_rows} of {self.rows} rows: '
+                'none is left for language'
             )
         if self.min_euler_steps > self.euler_steps:
             raise ValueError(
-                f'engine.min_euler_steps {self.min_euler_steps} is above engine.euler_steps {self.euler_steps}'
+                f'engine.min_euler_steps {self.min_euler_steps} is above '
+                f'engine.euler_steps {self.euler_steps}'
             )
 
 

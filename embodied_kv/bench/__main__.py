@@ -1,4 +1,7 @@
-"""`python -m embodied_kv.bench`: every benchmark in turn, each in a process of its own; --full for whole grids."""
+"""`python -m embodied_kv.bench`: every benchmark in turn, each in a process of its own.
+
+--full measures whole grids.
+"""
 
 from __future__ import annotations
 

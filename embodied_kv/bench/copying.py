@@ -1,8 +1,8 @@
-"""The baseline that copies: each stream owns a whole cache, batched by concatenation, unbatched by splitting.
+"""The baseline that copies: each stream owns a whole cache.
 
-This is how OxyGen's manager does it (section 3.2: it duplicates the prefill cache for language,
-stacks the caches of all requests along the batch for a frame's decode steps, and splits them again
-after it).
+Caches are batched by concatenation and unbatched by splitting. This is how OxyGen's manager does
+it (section 3.2: it duplicates the prefill cache for language, stacks the caches of all requests
+along the batch for a frame's decode steps, and splits them again after it).
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from embodied_kv.model.pi05 import Pi05
 
 
 class ContiguousAppend:
-    """A KV view over caches [layers, slots, kv_heads, max_tokens, head_dim] that lie side by side."""
+    """A KV view over caches that lie side by side.
+
+    Their shape: [layers, slots, kv_heads, max_tokens, head_dim].
+    """
 
     def __init__(self, k: Tensor, v: Tensor, lengths: list[int], tokens: int) -> None:
         self._k, self._v = k, v

@@ -1,4 +1,4 @@
-"""6,000 deadlines of 10 Hz control under an endless language backlog: how many chunks come too late?
+"""How many of 6,000 chunks come too late in 10 Hz control under an endless language backlog.
 
 A frame's stamp is the moment it was due; its chunk must be published before stamp + period,
 prefill included. The backlog never ends: a stream that finishes is replaced at once. Three runs:

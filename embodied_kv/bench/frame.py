@@ -1,4 +1,6 @@
-"""One robot frame, done five ways: what sharing and batching one KV cache saves (OxyGen, section 4).
+"""One robot frame, done five ways: what sharing and batching one KV cache saves.
+
+Source: OxyGen, section 4.
 
 A frame: one observation, one chunk of H actions, one new language stream of N tokens.
 - isolated: a prefill for the action, another for language, then N serial decode steps.
@@ -54,7 +56,9 @@ def arguments() -> argparse.Namespace:
 
 
 def grid(args: argparse.Namespace) -> list[tuple[int, list[Setting]]]:
-    """Groups of one N and one H, each with every k: they are timed together, frame by frame in turn.
+    """Groups of one N and one H, each with every k.
+
+    The settings of a group are timed together, frame by frame in turn.
 
     Every N and k at the preset's H, and one point at the other H; everything with --full; for the
     real pi05 one point, as its frames take minutes on a CPU.
@@ -72,7 +76,10 @@ def grid(args: argparse.Namespace) -> list[tuple[int, list[Setting]]]:
 
 
 def run(policy: Policy, settings: list[Setting], modes: list[str], frames: int) -> list[dict]:
-    """Frames of every way and every k in turn, so that a drifting machine drifts for all -> a row per k."""
+    """Frames of every way and every k -> a row per k.
+
+    They take turns, so that a drifting machine drifts for all.
+    """
     runners = {
         (m, s): make_mode(m, policy, s)
         for m in modes

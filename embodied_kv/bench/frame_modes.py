@@ -1,4 +1,7 @@
-"""The ways to do a frame that `bench.frame` compares; each is the engine's own calls, but for `copying`."""
+"""The ways to do a frame that `bench.frame` compares.
+
+Each is the engine's own calls, but for `copying`.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,10 @@ def make_mode(name: str, policy: Policy, setting: Setting) -> Mode:
 
 
 class Mode:
-    """frame(n) does frame n -> (actions, tokens said); managed: seconds of each frame spent on the cache."""
+    """frame(n) does frame n -> (actions, tokens said).
+
+    managed: seconds of each frame spent on the cache.
+    """
 
     live = 1
 
@@ -150,7 +156,10 @@ class Copying(Mode):
 
 
 class Parallel(Mode):
-    """A second process speaks while this one acts; on CUDA start NVIDIA MPS before, to let them overlap."""
+    """A second process speaks while this one acts.
+
+    On CUDA start NVIDIA MPS before, to let them overlap.
+    """
 
     def __init__(self, policy: Policy, setting: Setting) -> None:
         super().__init__(policy, setting)

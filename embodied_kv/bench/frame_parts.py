@@ -47,7 +47,7 @@ def contiguous(policy: Policy, slots: int, tokens: int) -> tuple[Tensor, Tensor]
 
 
 def predict(policy: Policy, setting: Setting, device: str, repeats: int) -> float:
-    """Milliseconds of prefill + 10 denoise steps + one query + k decode steps, each timed alone."""
+    """Milliseconds: prefill + 10 denoise steps + one query + k decode steps, each timed alone."""
     model, c = policy.model, policy.config
     o = scene.observation(c, 1)
     ids = torch.tensor([policy.prompt_ids(o.instruction, o.state)], device=model.device)
@@ -87,7 +87,7 @@ def predict(policy: Policy, setting: Setting, device: str, repeats: int) -> floa
 
 
 def attention_loss(policy: Policy, setting: Setting, device: str) -> float:
-    """Seconds a frame loses because decode attends to prefix and tail rows in place, not to one batch."""
+    """Seconds a frame loses as decode attends to prefix and tail rows in place, not to a batch."""
     c, model = policy.config, policy.model
     length, tail, slots = c.prefix_tokens, setting.tokens // 2 + 8, setting.live
     prefixes, tails = (

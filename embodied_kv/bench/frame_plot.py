@@ -11,7 +11,7 @@ from matplotlib import pyplot as plt
 
 
 def draw(rows: list[dict], path: Path) -> None:
-    """Writes a PNG: left the frame time of each way, right the speedup of batched over isolated."""
+    """Writes a PNG: left each way's frame time, right the speedup of batched over isolated."""
     rows = [row for row in rows if 'speedup' in row and row['H'] == rows[0]['H']]
     if not rows:
         return

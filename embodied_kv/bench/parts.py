@@ -1,4 +1,6 @@
-"""Each phase alone: prefill, one denoise step, one decode step at batch 1 to 16, beside the machine's ceilings.
+"""Each phase alone, beside the machine's ceilings.
+
+The phases: prefill, one denoise step, one decode step at batch 1 to 16.
 
 Physics: the floor of a phase is the larger of its operations over the measured matrix rate and its
 bytes over the measured bandwidth (weights once, the KV it reads once). `of_floor` is floor / time:
@@ -34,7 +36,7 @@ def arguments() -> argparse.Namespace:
 def measure(
     engine: Engine, repeats: int, device: str
 ) -> list[tuple[str, float, dict[str, float]]]:
-    """(phase, seconds, needed operations and bytes) of each phase, through the engine's own calls."""
+    """(phase, seconds, needed operations and bytes) of each phase, by the engine's own calls."""
     c = engine.policy.config
     frames = iter(range(10_000))
 

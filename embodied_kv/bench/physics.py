@@ -29,7 +29,10 @@ def attention_flops(c: ModelConfig, queries: int, keys: int) -> int:
 
 
 def prefill(c: ModelConfig, tokens: int, images: int) -> dict[str, float]:
-    """FLOP and bytes of one prefix: vision of its images, backbone of its tokens (last layer: K and V only)."""
+    """FLOP and bytes of one prefix: vision of its images, backbone of its tokens.
+
+    The last layer computes K and V only.
+    """
     v, b = c.vision, c.backbone
     tower = v.layers * (4 * v.width**2 + 2 * v.width * v.mlp)
     last = layer_weights(b.width, b.mlp, b.heads, b.kv_heads, b.head_dim)
@@ -55,7 +58,10 @@ def denoise_step(c: ModelConfig, prefix: int, batch: int = 1) -> dict[str, float
 
 
 def decode_step(c: ModelConfig, context: int, batch: int) -> dict[str, float]:
-    """FLOP and bytes of one token for each of `batch` streams: all weights once, each stream's own KV."""
+    """FLOP and bytes of one token for each of `batch` streams.
+
+    All weights are read once, and each stream's own KV.
+    """
     weights = backbone_weights(c) + c.backbone.vocab_size * c.backbone.width
     flops = batch * (2 * weights + attention_flops(c, 1, context))
     return dict(

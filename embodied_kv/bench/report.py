@@ -1,4 +1,4 @@
-"""What every benchmark shares: the machine it ran on, its ceilings, a table, one JSON line, a file.
+"""What all benchmarks share: the machine they ran on, its ceilings, a table, a JSON line, a file.
 
 Physics: a phase can be no faster than its operations over the machine's matrix rate, nor than its
 bytes over the machine's bandwidth. Both ceilings are measured here, in the same process, not
@@ -61,7 +61,10 @@ def seconds(
 
 
 def ceilings(dtype: torch.dtype, device: str = 'cpu') -> dict[str, float]:
-    """Measured matrix rate, GFLOP/s, and read bandwidth, GB/s (a product of one row with many matrices)."""
+    """Measured matrix rate, GFLOP/s, and read bandwidth, GB/s.
+
+    The bandwidth is that of a product of one row with many matrices.
+    """
     n = 2048 if device == 'cpu' else 8192
     a, b = torch.randn(2, n, n, device=device).to(dtype)
     rate = 2 * n**3 / seconds(lambda: a @ b, device=device) / 1e9

@@ -1,4 +1,4 @@
-"""Frames and live streams for the benchmarks, without a camera and without waiting for a steady state."""
+"""Frames and live streams for the benchmarks: no camera, no waiting for a steady state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ QUERY = 'Subtask:'
 
 
 class FullPolicy(Policy):
-    """Random weights under the longest prefix: prompts of exactly `max_text` tokens, streams that never end."""
+    """Random weights under the longest prefix, and streams that never end.
+
+    Prompts are of exactly `max_text` tokens.
+    """
 
     @classmethod
     def random(cls, config: ModelConfig, seed: int = 0, device: str = 'cpu') -> FullPolicy:
@@ -58,7 +61,7 @@ def copy_frame(engine: Engine, handle: KvHandle, sequence: int) -> KvHandle:
 
 
 def open_stream(engine: Engine, handle: KvHandle, tokens: int, said: int = 0):
-    """A stream of exactly `tokens` tokens, `said` of which are said already (its tail holds noise)."""
+    """A stream of exactly `tokens` tokens, `said` of them said already (its tail holds noise)."""
     stream = engine.open(handle, QUERY, max_tokens=tokens)
     if said:
         live = engine.kv.grow([stream], len(stream.query.ids) + said - 1)
@@ -71,7 +74,10 @@ def open_stream(engine: Engine, handle: KvHandle, tokens: int, said: int = 0):
 
 
 def steady_state(engine: Engine, tokens: int, per_frame: int) -> None:
-    """Streams as they are after many frames: one of each age, k tokens apart (rows are pre-filled)."""
+    """Streams as they are after many frames: one of each age, k tokens apart.
+
+    Their rows are pre-filled.
+    """
     (handle,) = engine.prefill([observation(engine.policy.config, 0)])
     with engine.kv.acquire(handle):
         ages = range(1 + per_frame, tokens, per_frame)

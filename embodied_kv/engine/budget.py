@@ -23,8 +23,15 @@ class Costs:
     def observe(self, kind: str, seconds: float, size: int = 1) -> None:
         self._seen[kind].setdefault(size, deque(maxlen=self._window)).append(seconds)
 
+    def clear(self) -> None:
+        """Forget everything: what was measured until now was warming up."""
+        self._seen.clear()
+
     def estimate(self, kind: str, size: int = 1) -> float:
-        """Seconds; of the next larger measured batch, or scaled up from the largest. 0 before any."""
+        """Seconds, of the next larger measured batch, or scaled up from the largest.
+
+        0 before any is measured.
+        """
         sizes = self._seen[kind]
         if not sizes:
             return 0.0
@@ -42,7 +49,7 @@ class Costs:
 
 
 class Budget:
-    """Plans Euler steps against a deadline, and decode steps into the slack before the next prefill.
+    """Plans Euler steps against a deadline, decode steps into the slack before the next prefill.
 
     period: s between two frames. margin: s kept free before each deadline and each expected
     prefill. With `enabled` off everything is always allowed: the way it is done without a budget.
@@ -71,7 +78,10 @@ class Budget:
         self._last_frame = now
 
     def euler_plan(self, now: float, deadline: float, batch: int = 1) -> int:
-        """Euler steps that finish before the deadline, at most `euler_steps`; 0 if too few would."""
+        """Euler steps that finish before the deadline, at most `euler_steps`.
+
+        0 if fewer than `min_euler_steps` would.
+        """
         if not self.enabled:
             return self.euler_steps
         step = self.costs.estimate('denoise_step', batch)
@@ -80,10 +90,10 @@ class Budget:
         return steps if left > 0 and steps >= self.min_euler_steps else 0
 
     def slack(self, now: float) -> float:
-        """Seconds until the next prefill is expected; unbounded when frames have stopped coming."""
+        """Seconds until the next prefill is expected; unbounded once frames stop coming."""
         since = now - self._last_frame
         return math.inf if since > 2 * self.period else self.period - self.margin - since
 
     def admits(self, now: float, kind: str, size: int = 1) -> bool:
-        """Does work of this kind and batch size fit the slack?"""
+        """Whether work of this kind and batch size fits the slack."""
         return not self.enabled or self.costs.estimate(kind, size) <= self.slack(now)

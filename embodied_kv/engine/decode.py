@@ -1,4 +1,7 @@
-"""Words: all live streams, of whatever frames, one token further in one batch (OxyGen, Algorithm 1)."""
+"""Words: all live streams, of whatever frames, one token further in one batch.
+
+Source: OxyGen, Algorithm 1.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,10 @@ class Decoder:
         return self._extend(streams, [[stream.tokens[-1]] for stream in streams])
 
     def logits(self, streams: Sequence[Stream], ids: Sequence[Sequence[int]]) -> Tensor:
-        """Appends ids (equally many to each stream, whose tails have grown) -> float32 [streams, vocab]."""
+        """Appends ids -> float32 [streams, vocab].
+
+        Equally many ids to each stream; the tails have grown already.
+        """
         kv, width = self._kv, self.padded(len(streams))
         cache = TailAppend(
             kv.prefixes,

@@ -1,4 +1,7 @@
-"""Flow matching from a shared prefix: noise at t = 1 becomes actions at t = 0 in a planned number of steps."""
+"""Flow matching from a shared prefix.
+
+Noise at t = 1 becomes actions at t = 0 in a planned number of steps.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ class Denoiser:
         return self._model.expert.modulation(torch.tensor(times, device=self._model.device))
 
     def run(self, rows: Sequence[int], x: Tensor, steps: int) -> Tensor:
-        """x: noise float32 [slots, horizon, padded_action_dim] -> normalised actions, the same shape."""
+        """Noise x -> normalised actions, both float32 [slots, horizon, padded_action_dim]."""
         cache = SuffixRead(self._prefixes, rows, x.shape[1])
         rope = self._model.suffix_rope(cache.start)
         for modulation in self._tables[steps]:

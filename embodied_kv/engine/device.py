@@ -39,10 +39,13 @@ class DeviceThread(threading.Thread):
         self._acts = False  # does anybody denoise what is prefilled?
         self._stopping = False
 
-    # ------------------------------------------------------------------ submitting, from any thread
+    # ----------------------------------------------------------------- submitting, from any thread
 
     def prefill(self, observation: Observation) -> Future[KvHandle]:
-        """Prefill this frame; one of the same robot that has not begun is cancelled: only the newest counts."""
+        """Prefill this frame.
+
+        One of the same robot that has not begun is cancelled: only the newest counts.
+        """
         future = self._submit(self._prefills, lambda: self._prefill(observation))
         with self._wake:
             older = self._waiting.get(observation.robot)
@@ -52,7 +55,10 @@ class DeviceThread(threading.Thread):
         return future
 
     def denoise(self, lease: Lease, deadline: float) -> Future[ActionChunk | None]:
-        """Denoise from a leased row; None if no chunk can be finished in time. The lease stays the caller's."""
+        """Denoise from a leased row; None if no chunk can be finished in time.
+
+        The lease stays the caller's.
+        """
 
         def work() -> ActionChunk | None:
             self._awaited_until, self._acts = 0.0, True

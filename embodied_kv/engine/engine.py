@@ -1,4 +1,6 @@
-"""The engine: one model, one KV arena, one budget. A frame is prefilled once; actions and words read it.
+"""The engine: one model, one KV arena, one budget.
+
+A frame is prefilled once; actions and words read it.
 
 Everything here that computes must run on one thread (`engine.device.DeviceThread` sees to it);
 opening and cancelling streams, and the statistics, may be called from any.
@@ -116,7 +118,7 @@ class Engine:
         return handles
 
     def _embed(self, observations: Sequence[Observation]) -> tuple[Tensor, list[int]]:
-        """Packed prefixes [B, longest, width] and their lengths: present views, then the prompt."""
+        """Packed prefixes [B, longest, width] and lengths: present views, then the prompt."""
         policy, model = self.policy, self.policy.model
         prompts = [policy.prompt_ids(o.instruction, o.state) for o in observations]
         images = policy.images([image for o in observations for image in o.images])
@@ -197,7 +199,7 @@ class Engine:
         self.kv.release(self.kv.get(stream), 'cancelled')
 
     def decode_fits(self, now: float) -> bool:
-        """Is there a stream, and does one more decode step fit the slack?"""
+        """Whether there is a stream and one more decode step fits the slack."""
         streams = self.kv.streams()
         if any(stream.is_new for stream in streams):
             return self.budget.admits(now, 'begin')

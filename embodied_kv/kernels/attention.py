@@ -32,7 +32,7 @@ def row_attention(
 def torch_row_attention(
     q: Tensor, k: Tensor, v: Tensor, batch: RowBatch, layer: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """The twin of the kernel: one fused call per run of neighbouring rows, on a view of the arena."""
+    """The kernel's twin: one fused call per run of neighbouring rows, on a view of the arena."""
     plan = batch.plan(layer)
     if plan.order is not None:
         q = q[plan.order]
@@ -47,7 +47,10 @@ def torch_row_attention(
 
 
 def _attend_run(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """q [slots, T, H, D] over k, v [rows, KV, N, D]; the slots of a row are folded into its queries."""
+    """q [slots, T, H, D] over k, v [rows, KV, N, D].
+
+    The slots of a row are folded into its queries.
+    """
     slots, tokens, heads, dim = q.shape
     rows, kv_heads = k.shape[:2]
     group = heads // kv_heads
@@ -67,7 +70,7 @@ def _attend_run(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[T
 
 
 def merge(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> Tensor:
-    """Attention over two segments from the (output, log-sum-exp) of each; shaped like an output."""
+    """Attention over two segments from each's (output, log-sum-exp); shaped like an output."""
     (out1, lse1), (out2, lse2) = first, second
     share = torch.sigmoid(lse1 - lse2).unsqueeze(-1).to(out1.dtype)
     return torch.lerp(out2, out1, share)

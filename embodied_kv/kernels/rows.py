@@ -29,7 +29,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Plan:
-    """The runs of one layer. order: slots sorted by row (None: they are already); back: its inverse."""
+    """The runs of one layer.
+
+    order: slots sorted by row (None: they are already); back: its inverse.
+    """
 
     runs: tuple[Run, ...]
     order: Tensor | None
@@ -97,7 +100,10 @@ class RowBatch:
         return Plan(tuple(runs), torch.from_numpy(order), torch.from_numpy(np.argsort(order)))
 
     def _mask(self, valid: np.ndarray, readers: int) -> Tensor | None:
-        """Additive mask [rows, 1, readers * tokens, longest] over the keys; None if all are visible."""
+        """Additive mask [rows, 1, readers * tokens, longest] over the keys.
+
+        None if all are visible.
+        """
         if self.causal and self.tokens > 1:
             hidden_at_end = np.tile(np.arange(self.tokens)[::-1], readers)  # [readers * tokens]
         else:

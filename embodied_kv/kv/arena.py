@@ -47,7 +47,10 @@ class Arena:
 
     @property
     def layout(self) -> str:
-        """16 hex digits: two arenas whose rows can be told apart by nothing but their bytes agree."""
+        """16 hex digits from the shape and dtype of a row in all layers.
+
+        Two arenas whose rows can be told apart by nothing but their bytes agree in it.
+        """
         layers, _, *row = self.k.shape
         return hashlib.sha256(repr((layers, row, str(self.k.dtype))).encode()).hexdigest()[:16]
 

@@ -12,7 +12,9 @@ class Stale(LookupError):
 
 @dataclass(frozen=True)
 class KvHandle:
-    """Names a prefix row and the frame in it. It owns nothing: `KvManager.acquire` gives a Lease or Stale.
+    """Names a prefix row and the frame in it.
+
+    It owns nothing: `KvManager.acquire` gives a Lease or Stale.
 
     boot: 32 hex digits of the process that owns the arena. layout: 16 hex digits of the arena's
     layout. length: valid tokens. stamp: ns on the ROS clock. deadline: s on the owner's steady

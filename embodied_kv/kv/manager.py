@@ -75,8 +75,9 @@ class KvManager(PrefixRows):
         needed = len(query.ids) + query.max_tokens
         if not query.ids or needed > self.tails.max_tokens:
             raise ValueError(
-                f'a query of {len(query.ids)} tokens and an answer of {query.max_tokens} do not fit a tail '
-                f'of {self.tails.max_tokens} tokens: shorten it, or raise engine.tail_tokens'
+                f'a query of {len(query.ids)} tokens and an answer of {query.max_tokens} do not '
+                f'fit a tail of {self.tails.max_tokens} tokens: shorten it, or raise '
+                'engine.tail_tokens'
             )
         with self._lock:
             if self.streams_max < 1 or self.language_rows_max < 1:
@@ -142,7 +143,10 @@ class KvManager(PrefixRows):
             return ended
 
     def set_budget(self, *, rows: int | None = None, streams: int | None = None) -> None:
-        """Bounds what language may hold; ends the oldest streams above a bound. Raises ValueError."""
+        """Bounds what language may hold; ends the oldest streams above a bound.
+
+        Raises ValueError for a bound out of range.
+        """
         most_rows, most_streams = self.prefixes.rows - self.reserved, self.tails.rows
         if rows is not None and not 0 <= rows <= most_rows:
             raise ValueError(f'language may hold 0 to {most_rows} prefix rows, not {rows}')
@@ -154,7 +158,10 @@ class KvManager(PrefixRows):
             self._shrink_to(self.streams_max, self.language_rows_max)
 
     def _shrink_to(self, streams: int, rows: int, joining: int | None = None) -> None:
-        """Ends the oldest streams until so many are left, on so many rows (that of `joining` among them)."""
+        """Ends the oldest streams until so many are left, on so many rows.
+
+        The row `joining` counts among them.
+        """
 
         def held() -> int:
             return len({s.row for s in self._streams.values()} | ({joining} - {None}))

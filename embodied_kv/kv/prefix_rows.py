@@ -60,7 +60,10 @@ class PrefixRows:
         deadline: float,
         prefill_ms: float = 0.0,
     ) -> KvHandle:
-        """The row is written: nobody changes it from here on. Supersedes the robot's frame before."""
+        """The row is written: nobody changes it from here on.
+
+        Supersedes the robot's frame before.
+        """
         with self._lock:
             self._writing.remove(row)
             self.prefixes.set_length(row, length)
@@ -94,8 +97,8 @@ class PrefixRows:
         with self._lock:
             if handle.boot != self.boot:
                 raise Stale(
-                    f'frame {handle.sequence} lies in another process (boot {handle.boot[:8]}, here '
-                    f'{self.boot[:8]}): its rows cannot be read from here'
+                    f'frame {handle.sequence} lies in another process (boot {handle.boot[:8]}, '
+                    f'here {self.boot[:8]}): its rows cannot be read from here'
                 )
             if handle.layout != self.prefixes.layout:
                 raise Stale(f'frame {handle.sequence} has another cache layout')

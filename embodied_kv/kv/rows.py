@@ -1,4 +1,7 @@
-"""Which rows are free. Lowest first, so that the rows in use stay neighbours and are read as one view."""
+"""Which rows are free.
+
+Lowest first, so that the rows in use stay neighbours and are read as one view.
+"""
 
 from __future__ import annotations
 

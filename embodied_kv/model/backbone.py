@@ -40,7 +40,7 @@ class Backbone(nn.Module):
         return self.embed(ids) * self.config.width**0.5
 
     def layer(self, i: int, hidden: Tensor, cache: KvView, rope: tuple[Tensor, Tensor]) -> Tensor:
-        """One layer: hidden [B, T, width] -> the same; its keys and values go where `cache` says."""
+        """One layer: hidden [B, T, width] -> the same; its K and V go where `cache` says."""
         layer = self.layers[i]
         hidden = hidden + layer.attention(i, layer.attn_norm(hidden), cache, rope)
         return hidden + layer.feed_forward(layer.mlp_norm(hidden))

@@ -19,7 +19,10 @@ from embodied_kv.model.layers import DecoderLayer, Rope
 
 @dataclass(frozen=True)
 class Modulation:
-    """What the norms of one denoise step add: scale (with its 1), shift, gate, each [norms, width]."""
+    """What the norms of one denoise step add.
+
+    scale (with its 1), shift, gate: each [norms, width].
+    """
 
     scale: Tensor
     shift: Tensor
@@ -63,7 +66,10 @@ class Expert(nn.Module):
         return F.silu(self.time_out(F.silu(self.time_in(embedding))))
 
     def modulation(self, times: Tensor) -> list[Modulation]:
-        """One table per time of times [S]; norms in the order attention, MLP of each layer, then final."""
+        """One table per time of times [S].
+
+        Norms are in the order attention, MLP of each layer, then final.
+        """
         condition = self.conditioning(times)
         dense = [norm for layer in self.layers for norm in (layer.attn_norm, layer.mlp_norm)]
         table = torch.stack([norm(condition) for norm in (*dense, self.norm)], dim=1)

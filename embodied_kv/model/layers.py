@@ -52,7 +52,7 @@ class RmsNorm(nn.Module):
 
 
 def rms(x: Tensor, scale: Tensor, eps: float) -> Tensor:
-    """x / rms(x) * scale in float32, back in x's dtype."""
+    """x / sqrt(mean(x^2) + eps) * scale in float32, back in x's dtype."""
     return F.rms_norm(x.float(), scale.shape[-1:], scale, eps).to(x.dtype)
 
 

@@ -59,7 +59,7 @@ class Pi05(nn.Module):
         return None
 
     def suffix_rope(self, start: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Rotary tables of action slots that begin at each slot's number of valid prefix tokens."""
+        """Rotary tables of action slots; each begins at its number of valid prefix tokens."""
         steps = torch.arange(self.config.horizon, device=self.device)
         positions = torch.as_tensor(start, device=self.device)[:, None] + steps
         return self.expert.rope(positions, self.dtype)
@@ -72,6 +72,9 @@ class Pi05(nn.Module):
         return self.expert.action_out(self.expert(hidden, modulation, cache, rope)).float()
 
     def extend(self, ids: Tensor, cache: TailAppend) -> Tensor:
-        """Appends ids [B, T] to the streams of `cache` -> float32 logits [B, vocab] after the last one."""
+        """Appends ids [B, T] to the streams of `cache` -> logits.
+
+        The logits are float32 [B, vocab], after the last id.
+        """
         hidden = self.backbone(self.embed_tokens(ids), cache.positions, cache)
         return self.backbone.logits(hidden[:, -1])

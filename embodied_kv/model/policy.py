@@ -54,7 +54,7 @@ class Policy:
 
 
 def empty_model(config: ModelConfig, device: str) -> Pi05:
-    """The modules of a model in its dtype, not initialised: a loader or `init_random` fills them."""
+    """A model's modules in its dtype, not initialised: a loader or `init_random` fills them."""
     with torch.device('meta'):
         model = Pi05(config)
     model = model.to(getattr(torch, config.dtype)).to_empty(device=device)

@@ -19,10 +19,13 @@ BLOCK = 1_000_003
 def init_random(model: nn.Module, seed: int = 0) -> None:
     """Fill every parameter of a Pi05: a function of seed, names and shapes alone."""
     generator = torch.Generator().manual_seed(seed)
-    block = torch.randn(BLOCK, generator=generator)
+    block = torch.randn(BLOCK, generator=generator).repeat(
+        2
+    )  # any offset has BLOCK values after it
     for name, parameter in model.state_dict().items():
         mean, deviation = _distribution(name, parameter)
-        values = block.roll(zlib.crc32(name.encode()) % BLOCK) * deviation + mean
+        offset = zlib.crc32(name.encode()) % BLOCK
+        values = block[offset : offset + min(BLOCK, parameter.numel())] * deviation + mean
         _tile(parameter.view(-1), values.to(parameter.device, parameter.dtype))
 
 
@@ -43,6 +46,5 @@ def _distribution(name: str, parameter: Tensor) -> tuple[float, float]:
 
 
 def _tile(flat: Tensor, values: Tensor) -> None:
-    whole = flat.numel() // values.numel() * values.numel()
-    flat[:whole].view(-1, values.numel()).copy_(values.expand(whole // values.numel(), -1))
-    flat[whole:].copy_(values[: flat.numel() - whole])
+    for piece in flat.split(len(values)):
+        piece.copy_(values[: len(piece)])

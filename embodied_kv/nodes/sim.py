@@ -6,22 +6,24 @@ the simulation steps on absolute deadlines, and callbacks run in the time betwee
 
 from __future__ import annotations
 
+import sys
 import time
 from array import array
+from dataclasses import dataclass
 
 import numpy as np
 import rclpy
-from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
 from rclpy.duration import Duration
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
-from rclpy.qos import QoSProfile, ReliabilityPolicy
 from rclpy.time import Time
 from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import Image, JointState
 from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory
 
+from embodied_kv.nodes import qos
+from embodied_kv.nodes.params import Parameters, param
 from embodied_kv.sim.player import TrajectoryPlayer
 from embodied_kv.sim.scene import CAMERAS
 from embodied_kv.sim.tabletop import JOINTS, SceneConfig, Tabletop
@@ -30,43 +32,42 @@ SET_POINT = 0.01  # s between two set-points of the arm
 MOST = 0.25  # s simulated at once: when the process was away longer, the world has waited
 
 
+@dataclass(frozen=True)
+class SimParams:
+    """Parameters of the simulated robot."""
+
+    seed: int = param(0, 'Of the first scene; a reset adds one', 'start', range=(0, 2**31 - 1))
+    rate: float = param(30.0, 'Images and joint states per second', 'start', range=(1.0, 200.0))
+    image_size: int = param(64, 'Width and height of images, pixels', 'start', range=(8, 4096))
+    publish_clock: bool = param(False, 'Publish /clock, for nodes with use_sim_time', 'start')
+
+
 class Sim(Node):
     """A tabletop in real time.
 
     Publishes `camera/NAME/image` and `joint_states` of one moment with one stamp, and /clock when
-    asked to. Executes `joint_trajectory`, whose stamp 0 means at once. Service `reset`: a new scene.
+    asked to. Executes `joint_trajectory`; its stamp 0 means at once. Service `reset`: a new scene.
     """
 
     def __init__(self, **arguments) -> None:
         super().__init__('sim', **arguments)
-        seed = self._declare('seed', 0, 'Scene; a reset adds one', 0, 2**31 - 1)
-        rate = self._declare('rate', 30.0, 'Frames per second', 1.0, 200.0)
-        size = self._declare('image_size', 64, 'Width and height of the images, pixels', 8, 4096)
-        clock = self._declare(
-            'publish_clock', False, 'Publish /clock, for nodes with use_sim_time'
-        )
-        self.period = 1.0 / rate
-        self.table = Tabletop(SceneConfig(image_size=size), seed)
+        params = Parameters(self, {'': SimParams}, lambda: True).read(SimParams)
+        self.period = 1.0 / params.rate
+        self.table = Tabletop(SceneConfig(image_size=params.image_size), params.seed)
         self._player = TrajectoryPlayer(self.table.state())
         self._elapsed = 0.0  # s simulated since the start, whatever the resets
 
-        newest = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
         self._images = {
-            name: self.create_publisher(Image, f'camera/{name}/image', newest) for name in CAMERAS
+            name: self.create_publisher(Image, f'camera/{name}/image', qos.SENSOR)
+            for name in CAMERAS
         }
         self._joints = self.create_publisher(JointState, 'joint_states', 1)
-        self._sim_clock = self.create_publisher(Clock, '/clock', 1) if clock else None
+        self._sim_clock = (
+            self.create_publisher(Clock, '/clock', 1) if params.publish_clock else None
+        )
         self.create_subscription(JointTrajectory, 'joint_trajectory', self._on_trajectory, 1)
         self.create_service(Trigger, 'reset', self._on_reset)
-        self.get_logger().info(f'scene {seed}: {self._things()}')
-
-    def _declare(self, name: str, default, description: str, low=None, high=None):
-        descriptor = ParameterDescriptor(description=description, read_only=True)
-        if isinstance(low, float):
-            descriptor.floating_point_range = [FloatingPointRange(from_value=low, to_value=high)]
-        elif low is not None:
-            descriptor.integer_range = [IntegerRange(from_value=low, to_value=high, step=1)]
-        return self.declare_parameter(name, default, descriptor).value
+        self.get_logger().info(f'scene {params.seed}: {self._things()}')
 
     def spin(self) -> None:
         """Simulate in real time until the context is shut down."""
@@ -159,6 +160,8 @@ def main() -> None:
         node.spin()
     except (KeyboardInterrupt, ExternalShutdownException):
         pass  # SIGINT and SIGTERM end it
+    except (ValueError, RuntimeError) as error:  # a parameter, or no OpenGL: meant for the user
+        sys.exit(f'sim: {error}')
     finally:
         if node:
             node.destroy_node()

@@ -20,7 +20,10 @@ def policy():
 
 @pytest.fixture
 def make_engine(policy):
-    """Engines over the same weights; the budget is off unless asked for, so that time plays no part."""
+    """Engines over the same weights.
+
+    The budget is off unless asked for, so that time plays no part.
+    """
 
     def make(**config):
         return Engine(
@@ -32,7 +35,7 @@ def make_engine(policy):
 
 @pytest.fixture(scope='session')
 def observe():
-    """Frame number n: other pictures, joints and words for every n; always the same for the same n."""
+    """Frame number n: other pictures, joints and words for every n, the same for the same n."""
 
     def make(sequence, missing=(), instruction=None, in_time=1.0, robot=''):
         random = np.random.default_rng(sequence)

@@ -1,4 +1,7 @@
-"""Too little time: no chunk. Numbers that are not finite: an error. Never a half-denoised chunk."""
+"""A chunk is whole or absent, never half-denoised.
+
+Too little time: no chunk. Numbers that are not finite: an error.
+"""
 
 import time
 

@@ -1,4 +1,7 @@
-"""Streams decoded in one batch, in any order of arrival, say what each says alone (float32, padded batch)."""
+"""Streams decoded in one batch, in any order of arrival, say what each says alone.
+
+In float32, with a padded batch.
+"""
 
 from contextlib import contextmanager
 

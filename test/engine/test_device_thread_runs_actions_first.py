@@ -1,4 +1,7 @@
-"""One thread computes: actions before prefills before words; who fails is told, and the thread lives."""
+"""One thread computes: actions before prefills before words.
+
+Who fails is told, and the thread lives.
+"""
 
 import threading
 import time

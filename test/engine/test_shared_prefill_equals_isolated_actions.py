@@ -1,4 +1,4 @@
-"""Actions from a row that language reads as well are, bit for bit, those of a prefill of their own."""
+"""Actions from a row that language reads too are, bit for bit, those of a prefill of their own."""
 
 import time
 

@@ -1,4 +1,7 @@
-"""Two rows are reserved: however many streams there are, a frame finds a row; the oldest stream gives way."""
+"""Two rows are reserved: however many streams there are, a frame finds a row.
+
+The oldest stream gives way.
+"""
 
 import pytest
 import torch

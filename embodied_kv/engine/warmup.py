@@ -1,0 +1,82 @@
+"""Everything an engine will do, done once for nothing and once to be measured.
+
+First runs pay for allocation, compilation and cold caches; an estimate that counts them plans too few
+Euler steps for a whole window. Leaves the estimates of the second run and not a row held.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+
+from embodied_kv.engine.engine import Engine
+from embodied_kv.kv.handle import KvHandle, Lease
+from embodied_kv.types import Observation
+
+ROBOT = 'warm-up'
+QUERY = 'Subtask:'
+
+
+def warm_up(engine: Engine) -> None:
+    """Prefill, every permitted number of Euler steps, decode batches of 1, 2, 4 ... streams.
+
+    On the engine's thread, before anything else runs. Raises what the engine raises.
+    """
+    _rehearse(engine)
+    engine.costs.clear()
+    _rehearse(engine)
+    # The frames have expired; who reserves a row takes theirs back.
+    engine.kv.abandon(engine.kv.reserve(time.monotonic()))
+
+
+def _rehearse(engine: Engine) -> None:
+    (handle,) = engine.prefill([_blank(engine)])
+    with engine.kv.acquire(handle) as lease:
+        _denoise_all(engine, lease)
+        size = 1
+        while size < engine.config.streams:
+            _speak(engine, handle, size)
+            size *= 2
+        _speak(engine, handle, engine.config.streams)
+
+
+def _blank(engine: Engine) -> Observation:
+    """A black frame with the longest prompt, expired as soon as it is written."""
+    policy, size = engine.policy, engine.policy.config.vision.image_size
+    normalizer = policy.normalizer
+    return Observation(
+        images=(np.zeros((size, size, 3), np.uint8),) * len(policy.config.views),
+        state=(normalizer.state_q01 + normalizer.state_q99) / 2,
+        instruction='x ' * policy.config.max_text,
+        stamp=0,
+        deadline=-math.inf,
+        sequence=0,
+        robot=ROBOT,
+    )
+
+
+def _denoise_all(engine: Engine, lease: Lease) -> None:
+    budget, config = engine.budget, engine.config
+    try:
+        budget.enabled = False  # then the plan is `euler_steps`, whatever the time
+        for steps in range(config.min_euler_steps, config.euler_steps + 1):
+            budget.euler_steps = steps
+            engine.denoise([lease], [math.inf])
+    finally:
+        budget.enabled, budget.euler_steps = config.budget, config.euler_steps
+
+
+def _speak(engine: Engine, handle: KvHandle, size: int) -> None:
+    """Begin `size` streams and take one step of all."""
+    half = engine.config.tail_tokens // 2
+    streams = [
+        engine.open(handle, QUERY[: half - 1], max_tokens=min(3, half)) for _ in range(size)
+    ]
+    while any(stream.is_new and not stream.reason for stream in streams):
+        engine.decode()
+    engine.decode()
+    for stream in streams:
+        engine.kv.release(stream, 'cancelled')
+    engine.deltas()

@@ -1,0 +1,222 @@
+"""A lifecycle node of the suite: subclasses say what to set up, start and stop.
+
+Knows transitions, resources and diagnostics. configure allocates and loads and fails loudly; activate
+starts; deactivate stops, after which nothing is published; cleanup frees. rclpy swallows exceptions
+in transitions and dies of them in callbacks: both end here, in the log.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from rclpy.clock import Clock, ClockType
+from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
+from rclpy.publisher import Publisher
+from rclpy.qos import QoSProfile
+
+from embodied_kv.config import EngineConfig
+from embodied_kv.nodes import qos
+from embodied_kv.nodes.host import EngineHost
+from embodied_kv.nodes.meter import RateMeter, resident_bytes
+from embodied_kv.nodes.params import Parameters, SuiteParams
+
+SUCCESS, FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
+TransitionError = TransitionCallbackReturn.ERROR
+OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
+EXPECTED = (ValueError, OSError)  # their message is meant for the user
+PATIENCE = 5.0  # s between two complaints about one thing
+
+
+class SuiteNode(LifecycleNode):
+    """A node on the process's engine.
+
+    own: the dataclasses of its own parameters. From configure on: `suite`, `host`.
+    """
+
+    def __init__(self, name: str, *own: type, **arguments: object) -> None:
+        super().__init__(name, **arguments)
+        self.active = self.configured = False
+        self.robot = self.get_namespace()
+        self.complaints: Counter[str] = Counter()
+        self._complained: dict[str, float] = {}
+        self._release = ExitStack()
+        self._steady = Clock(clock_type=ClockType.STEADY_TIME)
+        self._tokens = RateMeter()
+        parts = [('', SuiteParams), *(('', part) for part in own), ('engine.', EngineConfig)]
+        self.params = Parameters(self, parts, lambda: self.configured)
+
+    # ------------------------------------------------------------------ what subclasses fill in
+
+    def setup(self) -> None:
+        """Create topics, services and timers; what fails here fails configure."""
+
+    def start(self) -> None:
+        """`active` is true from here on."""
+
+    def stop(self) -> None:
+        """Give back leases and streams. The last moment to publish."""
+
+    def report(self) -> tuple[bytes, str, dict[str, object]]:
+        """Level, message and values for the diagnostics."""
+        return OK, 'active', {}
+
+    # ------------------------------------------------------------------ what subclasses use
+
+    def publisher(self, kind: type, topic: str, profile: QoSProfile) -> Publisher:
+        """A publisher that is silent while the node is not active, until cleanup."""
+        publisher = self.create_lifecycle_publisher(kind, topic, profile)
+        self._release.callback(self.destroy_lifecycle_publisher, publisher)
+        return publisher
+
+    def subscribe(
+        self,
+        kind: type,
+        topic: str,
+        callback: Callable,
+        profile: QoSProfile,
+        always: bool = False,
+    ) -> None:
+        """A subscription until cleanup; heard while active, or always."""
+
+        def heard(message: object) -> None:
+            if always or self.active:
+                callback(message)
+
+        subscription = self.create_subscription(kind, topic, self._guard(heard), profile)
+        self._release.callback(self.destroy_subscription, subscription)
+
+    def serve(self, kind: type, name: str, answer: Callable) -> None:
+        """A service until cleanup. answer: fills the response, or raises what its message says."""
+
+        def served(request: object, response: object) -> object:
+            try:
+                answer(request, response)
+                response.ok = True
+            except (*EXPECTED, LookupError) as error:
+                response.ok, response.message = False, str(error.args[0])
+            except Exception:  # the client gets an answer, the log the reason
+                self.get_logger().error(f'{name} failed\n{traceback.format_exc()}')
+                response.ok, response.message = False, 'failed: see the log of the node'
+            return response
+
+        service = self.create_service(kind, name, served)
+        self._release.callback(self.destroy_service, service)
+
+    def every(self, period: float, callback: Callable[[], None]) -> None:
+        """Call back every so many seconds of the steady clock while active, until cleanup."""
+
+        def due() -> None:
+            if self.active:
+                callback()
+
+        timer = self.create_timer(period, self._guard(due), clock=self._steady)
+        self._release.callback(self.destroy_timer, timer)
+
+    def complain(self, key: str, message: str) -> None:
+        """Count a fault of this kind, and warn of it unless that was done a moment ago."""
+        self.complaints[key] += 1
+        now = time.monotonic()
+        if now - self._complained.get(key, -PATIENCE) >= PATIENCE:
+            self._complained[key] = now
+            self.get_logger().warning(message)
+
+    def _guard(self, callback: Callable) -> Callable:
+        @functools.wraps(callback)
+        def guarded(*arguments: object) -> None:
+            try:
+                callback(*arguments)
+            except Exception:  # an executor would die of it, and all nodes of the process with it
+                self.get_logger().error(f'a callback failed\n{traceback.format_exc()}')
+
+        return guarded
+
+    # ------------------------------------------------------------------ transitions
+
+    def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
+        if self._succeeds('configure', self._configure):
+            return super().on_configure(state)
+        self._free()
+        return FAILURE
+
+    def _configure(self) -> None:
+        self.suite, engine = self.params.read(SuiteParams), self.params.read(EngineConfig)
+        log = self.get_logger()
+        self.host = EngineHost.share(self.suite, engine, log.info, log.warning)
+        self.setup()
+        self._diagnostics = self.publisher(DiagnosticArray, '/diagnostics', qos.STATUS)
+        self.every(1.0, self._diagnose)
+        self.configured = True
+
+    def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        result = super().on_activate(state)
+        self.active = True
+        if self._succeeds('activate', self.start):
+            return result
+        self._halt(state)
+        return FAILURE
+
+    def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        return self._halt(state)
+
+    def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
+        return SUCCESS if self._succeeds('cleanup', self._free) else TransitionError
+
+    def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
+        return self.on_error(state)
+
+    def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
+        if self.active:
+            self._halt(state)
+        return SUCCESS if self._succeeds('cleanup', self._free) else FAILURE
+
+    def _halt(self, state: LifecycleState) -> TransitionCallbackReturn:
+        self.active = False
+        stopped = self._succeeds('deactivate', self.stop)
+        result = super().on_deactivate(state)
+        return result if stopped else TransitionError
+
+    def _free(self) -> None:
+        self.configured = False
+        self._release.close()
+
+    def _succeeds(self, what: str, work: Callable[[], None]) -> bool:
+        try:
+            work()
+            return True
+        except EXPECTED as error:
+            self.get_logger().error(f'{what} failed: {error}')
+        except Exception:  # rclpy would swallow it
+            self.get_logger().error(f'{what} failed\n{traceback.format_exc()}')
+        return False
+
+    # ------------------------------------------------------------------ diagnostics
+
+    def _diagnose(self) -> None:
+        level, message, values = self.report()
+        kv = self.host.engine.kv.stats()
+        values = {
+            **values,
+            **{f'refused, {kind}': count for kind, count in self.complaints.items()},
+            'rows used': f'{kv.rows - kv.rows_free} of {kv.rows}',
+            'leases': kv.leases,
+            'streams': f'{kv.streams} of {kv.streams_max}',
+            'tokens per second': f'{self._tokens.rate(self.host.tokens):.1f}',
+            'cache used (MiB)': f'{kv.bytes_used / 2**20:.1f} of {kv.bytes / 2**20:.1f}',
+            'memory (MiB)': f'{resident_bytes() / 2**20:.0f}',
+        }
+        status = DiagnosticStatus(
+            level=level,
+            name=self.get_fully_qualified_name().lstrip('/'),
+            message=message,
+            hardware_id=self.host.engine.kv.boot[:8],
+            values=[KeyValue(key=key, value=str(value)) for key, value in values.items()],
+        )
+        array = DiagnosticArray(status=[status])
+        array.header.stamp = self.get_clock().now().to_msg()
+        self._diagnostics.publish(array)

@@ -1,0 +1,32 @@
+"""What the robot is told in one control period. Plain values: `clock` makes it, `convert` sends it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, eq=False)
+class Command:
+    """A chunk as it is executed, and where its execution stands.
+
+    values: float64 [horizon, joints]; [0, joints] while the robot's position is not known.
+    stamp: ns on the ROS clock of the observation, None where the command answers none.
+    first: the first action whose moment has not passed, or the last one. source: of engine.timeline.
+    points, times: float64 [n, joints] and [n]: what is still to come, in seconds from now.
+    """
+
+    values: np.ndarray
+    dt: float
+    stamp: int | None
+    first: int
+    sequence: int
+    age: float
+    steps: int
+    source: str
+    deadline_met: bool
+    prefill_ms: float
+    denoise_ms: float
+    points: np.ndarray
+    times: np.ndarray

@@ -1,0 +1,57 @@
+"""Counts and times of the last moments, for diagnostics. Knows numbers only."""
+
+from __future__ import annotations
+
+import math
+import resource
+import statistics
+import time
+from collections import deque
+
+
+class PeriodMeter:
+    """How regularly something happens: mean and deviation of the latest intervals, s."""
+
+    def __init__(self, window: int = 100) -> None:
+        self._intervals: deque[float] = deque(maxlen=window)
+        self._last = math.nan
+
+    def tick(self) -> None:
+        """It happened."""
+        now = time.monotonic()
+        if not math.isnan(self._last):
+            self._intervals.append(now - self._last)
+        self._last = now
+
+    def restart(self) -> None:
+        """The next interval begins with the next tick."""
+        self._last = math.nan
+        self._intervals.clear()
+
+    def values(self) -> dict[str, str]:
+        intervals = list(self._intervals) or [math.nan]
+        mean, deviation = statistics.fmean(intervals), statistics.pstdev(intervals)
+        return {
+            'period mean (ms)': f'{mean * 1e3:.2f}',
+            'period deviation (ms)': f'{deviation * 1e3:.2f}',
+        }
+
+
+class RateMeter:
+    """How fast a count grows."""
+
+    def __init__(self) -> None:
+        self._count, self._at = 0, time.monotonic()
+
+    def rate(self, count: int) -> float:
+        """Per second, since the last call."""
+        now = time.monotonic()
+        rate = (count - self._count) / max(now - self._at, 1e-3)
+        self._count, self._at = count, now
+        return rate
+
+
+def resident_bytes() -> int:
+    """Memory of this process that lies in RAM."""
+    with open('/proc/self/statm') as statm:
+        return int(statm.read().split()[1]) * resource.getpagesize()

@@ -1,0 +1,223 @@
+"""From cameras, joints and an instruction to prefilled frames.
+
+Knows topics, clocks and the engine's device thread. Callbacks store the newest message; what belongs
+together, `sync` decides; pixels are converted only for frames that are prefilled.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from sensor_msgs.msg import Image, JointState
+from std_msgs.msg import String
+
+from embodied_kv.kv.handle import KvHandle
+from embodied_kv.model.preprocess import prompt_tokens
+from embodied_kv.nodes import convert, qos
+from embodied_kv.nodes.base import SuiteNode
+from embodied_kv.nodes.params import param
+from embodied_kv.nodes.sync import Moment, Synchroniser
+from embodied_kv.types import Observation
+
+EARLY = 0.25  # of a period that a frame may come before its time, so that cameras may jitter
+
+
+@dataclass(frozen=True)
+class ObservationParams:
+    """Where observations come from."""
+
+    views: tuple[str, ...] = param(
+        ('front', 'wrist'), "Views of the model that have a camera; the model's others stay empty"
+    )
+    image_topics: tuple[str, ...] = param(
+        ('camera/front/image', 'camera/wrist/image'), 'sensor_msgs/Image of each of the views'
+    )
+    joint_topic: str = param('joint_states', 'sensor_msgs/JointState')
+    instruction: str = param(
+        'pick up the red cube', 'What to do until an `instruction` arrives', 'live'
+    )
+    tolerance: float = param(
+        0.03, 'Stamps of one observation lie at most so far apart, s', range=(0.0, 10.0)
+    )
+    camera_timeout: float = param(
+        0.5, 'Without an image for so long, a view counts as missing, s', range=(0.01, 60.0)
+    )
+
+    def __post_init__(self) -> None:
+        if len(self.views) != len(self.image_topics):
+            raise ValueError(
+                f'parameter image_topics names {len(self.image_topics)} topics for '
+                f'{len(self.views)} views'
+            )
+        if len(set(self.views)) < len(self.views):
+            raise ValueError(f'parameter views names a view twice: {", ".join(self.views)}')
+
+
+class Prefiller:
+    """Prefills a node's newest observation, `rate` times a second.
+
+    on_handle: takes each frame's handle, on the device thread.
+    """
+
+    def __init__(self, node: SuiteNode, on_handle: Callable[[KvHandle], None]) -> None:
+        params = node.params.read(ObservationParams)
+        model = node.host.model
+        if unknown := [view for view in params.views if view not in model.views]:
+            raise ValueError(
+                f'parameter views: {model.name} has no view {", ".join(unknown)}; it has: '
+                f'{", ".join(model.views)}'
+            )
+        if len(node.suite.joint_names) != model.state_dim:
+            raise ValueError(
+                f'parameter joint_names has {len(node.suite.joint_names)} joints, '
+                f'{model.name} has {model.state_dim}'
+            )
+        self._node, self._host, self._on_handle = node, node.host, on_handle
+        self._joint_names, self._period = node.suite.joint_names, node.suite.period
+        self._sync = Synchroniser(params.views, params.tolerance, params.camera_timeout)
+        self._slots = [params.views.index(v) if v in params.views else None for v in model.views]
+        self._sequence = itertools.count(1)
+        self._told = ''  # the instruction that was sent, '' before the first
+        self._due = 0.0
+        self._missing: tuple[str, ...] = ()
+        for view, topic in zip(params.views, params.image_topics, strict=True):
+            node.subscribe(Image, topic, partial(self._on_image, view), qos.SENSOR)
+        node.subscribe(JointState, params.joint_topic, self._on_joints, qos.JOINTS)
+        node.subscribe(String, 'instruction', self._on_instruction, qos.INSTRUCTION, always=True)
+        node.every(self._period, self._poll)
+
+    def restart(self) -> None:
+        """Begin with what arrives from now on."""
+        self._sync.restart(time.monotonic())
+        self._missing = ()
+
+    @property
+    def waits(self) -> str:
+        """Why there was no new observation, '' if there was."""
+        return self._sync.waits
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Views without a living camera."""
+        return self._sync.missing
+
+    # ------------------------------------------------------------------ what arrives
+
+    def _on_image(self, view: str, message: Image) -> None:
+        try:
+            convert.check_image(message)
+        except convert.Refused as error:
+            self._node.complain(f'image of {view}', f'image of view {view} refused: {error}')
+            return
+        stamp = self._stamp(message)
+        if not self._sync.image(view, stamp, time.monotonic(), message):
+            self._node.complain(
+                'stamps set back', f'stamps of view {view} jumped back to {stamp / 1e9:.3f} s: starting anew'
+            )
+        self._poll()
+
+    def _on_joints(self, message: JointState) -> None:
+        try:
+            positions = convert.positions(message, self._joint_names)
+        except convert.Refused as error:
+            self._node.complain('joint state', f'joint state refused: {error}')
+            return
+        self._sync.joints(self._stamp(message), time.monotonic(), positions)
+        self._poll()
+
+    def _on_instruction(self, message: String) -> None:
+        if not message.data.strip():
+            self._node.complain(
+                'instruction',
+                f"an empty instruction is none: '{self.instruction[:60]}' stays in force; to stop "
+                'the robot, deactivate its action node',
+            )
+            return
+        self._told = message.data
+        self._node.get_logger().info(f"instruction: '{message.data[:60]}'")
+        if self._is_cut(message.data):
+            self._node.complain(
+                'instruction',
+                f'the instruction of {len(message.data)} characters is cut to fit the '
+                f'{self._host.model.max_text} text tokens of {self._host.model.name}',
+            )
+
+    def _is_cut(self, text: str) -> bool:
+        """Does the policy see less than the whole instruction in its widest prompt?"""
+        model = self._host.model
+        widest = np.ones(model.state_dim, np.float32)  # bins of three digits
+        tokenizer = self._host.engine.policy.tokenizer
+        return prompt_tokens(tokenizer, text, widest, model.max_text)[1]
+
+    @property
+    def instruction(self) -> str:
+        """What the robot is to do now."""
+        return self._told or self._node.params.read(ObservationParams).instruction
+
+    def _stamp(self, message: Image | JointState) -> int:
+        """ns on the ROS clock; of receipt, where a driver leaves its stamp empty."""
+        return convert.nanoseconds(message.header.stamp) or self._node.get_clock().now().nanoseconds
+
+    # ------------------------------------------------------------------ what goes on
+
+    def _poll(self) -> None:
+        now = time.monotonic()
+        if now < self._due - EARLY * self._period:
+            return
+        moment = self._sync.newest(now)
+        self._report_cameras()
+        if moment is None:
+            return
+        self._due = max(self._due + self._period, now)
+        observation = self._observation(moment)
+        self._host.device.prefill(observation).add_done_callback(self._on_prefilled)
+
+    def _observation(self, moment: Moment) -> Observation:
+        images = [None if image is None else convert.rgb(image) for image in moment.images]
+        return Observation(
+            images=tuple(None if slot is None else images[slot] for slot in self._slots),
+            state=moment.positions,
+            instruction=self.instruction,
+            stamp=moment.stamp,
+            deadline=self._moment(moment) + self._period,
+            sequence=next(self._sequence),
+            robot=self._node.robot,
+        )
+
+    def _moment(self, moment: Moment) -> float:
+        """The observation's moment on the steady clock, s; of receipt, if the ROS clock is simulated.
+
+        A stamp from the future (clocks of two machines) does not put the deadline off.
+        """
+        clock = self._node.get_clock()
+        if clock.ros_time_is_active:
+            return moment.received
+        age = (clock.now().nanoseconds - moment.stamp) / 1e9
+        return min(time.monotonic() - age, moment.received)
+
+    def _report_cameras(self) -> None:
+        missing, self._missing = self._missing, self._sync.missing
+        for view in self._missing:
+            if view not in missing:
+                self._node.get_logger().warning(
+                    f'camera of view {view} sends nothing: going on without that view'
+                )
+        for view in missing:
+            if view not in self._missing:
+                self._node.get_logger().info(f'camera of view {view} is back')
+
+    def _on_prefilled(self, future: Future[KvHandle]) -> None:
+        try:
+            handle = future.result()
+        except CancelledError:
+            return  # a newer frame took its place
+        except Exception as error:  # of the engine, whatever it is: the next frame is another try
+            self._node.complain('prefill', f'prefill failed: {error!r}')
+            return
+        self._on_handle(handle)

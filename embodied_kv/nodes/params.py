@@ -1,0 +1,158 @@
+"""ROS parameters from dataclasses: declared by looping over the fields, read back as the dataclass.
+
+Knows descriptors, ranges and when a value may change. What a value means, its dataclass knows. The
+metadata of a field: `help`; `range` (of each element, for arrays); `choices`; and `when`, the latest
+moment at which it may change: 'start' (the default: read-only), 'configure', or 'live'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import Field, dataclass, field, fields
+from typing import TypeVar
+
+from rcl_interfaces.msg import (
+    FloatingPointRange,
+    IntegerRange,
+    ParameterDescriptor,
+    SetParametersResult,
+)
+from rclpy.exceptions import ParameterException
+from rclpy.node import Node
+from rclpy.parameter import Parameter
+
+T = TypeVar('T')
+Value = bool | int | float | str | Sequence[float] | Sequence[str]
+
+
+def param(default: Value, help: str, when: str = 'configure', **more: object) -> Field:
+    """A field of a parameter dataclass; arrays are tuples."""
+    return field(default=default, metadata={'help': help, 'when': when, **more})
+
+
+@dataclass(frozen=True)
+class SuiteParams:
+    """What the nodes of a suite agree on."""
+
+    preset: str = param(
+        'tabletop', "Model dimensions by name; '' takes those that the checkpoint carries", 'start'
+    )
+    checkpoint: str = param(
+        'random',
+        "Folder or file of weights; '' is the preset's own, 'random' untrained weights",
+        'start',
+    )
+    rate: float = param(
+        10.0, 'Frames, and control periods, per second', 'start', range=(0.1, 200.0)
+    )
+    joint_names: tuple[str, ...] = param(
+        (
+            'shoulder_pan',
+            'shoulder_lift',
+            'elbow',
+            'forearm_roll',
+            'wrist_pitch',
+            'wrist_roll',
+            'gripper',
+        ),
+        'Joints of the policy, in its order',
+        'start',
+    )
+    autostart: bool = param(True, 'Configure and activate at the start', 'start')
+
+    @property
+    def period(self) -> float:
+        """Seconds between two frames."""
+        return 1.0 / self.rate
+
+
+class Parameters:
+    """The parameters of one node.
+
+    parts: (prefix, dataclass) pairs; a prefix is '' or as 'engine.'. A value that does not fit is reported by
+    `problems`, and the default stands in for it, until a better one is set. locked: true while
+    parameters of `when` 'configure' may not change.
+    """
+
+    def __init__(
+        self, node: Node, parts: Sequence[tuple[str, type]], locked: Callable[[], bool]
+    ) -> None:
+        self._node, self._parts, self._locked = node, parts, locked
+        self._fields = {prefix + f.name: f for prefix, part in parts for f in fields(part)}
+        self._live: dict[str, Value] = {}
+        self.problems: dict[str, str] = {}
+        for name, f in self._fields.items():
+            self._declare(name, f)
+        node.add_on_set_parameters_callback(self._on_set)
+
+    def read(self, part: type[T]) -> T:
+        """The values of one part. Raises ValueError that names the parameter."""
+        prefix = next(prefix for prefix, known in self._parts if known is part)
+        names = [prefix + f.name for f in fields(part)]
+        if problems := [self.problems[name] for name in names if name in self.problems]:
+            raise ValueError('; '.join(problems))
+        values = {name: self._value(name) for name in names}
+        for name, value in values.items():
+            if problem := _problem(name, value, self._fields[name]):
+                raise ValueError(problem)
+        return part(**{name.removeprefix(prefix): value for name, value in values.items()})
+
+    def _value(self, name: str) -> Value:
+        value = self._live.get(name, self._node.get_parameter(name).value)
+        return tuple(value) if isinstance(self._fields[name].default, tuple) else value
+
+    def _declare(self, name: str, f: Field) -> None:
+        default = list(f.default) if isinstance(f.default, tuple) else f.default
+        try:
+            self._node.declare_parameter(name, default, _descriptor(f))
+        except ParameterException as error:
+            self.problems[name] = f'parameter {name}: {error}'
+            self._node.declare_parameter(name, default, _descriptor(f), ignore_override=True)
+
+    def _on_set(self, parameters: Sequence[Parameter]) -> SetParametersResult:
+        ours = [p for p in parameters if p.name in self._fields]
+        for p in ours:
+            f = self._fields[p.name]
+            if _when(f) == 'configure' and self._locked():
+                reason = f'parameter {p.name} is fixed while the node is configured: clean it up'
+                return SetParametersResult(successful=False, reason=reason)
+            if problem := _problem(p.name, p.value, f):
+                return SetParametersResult(successful=False, reason=problem)
+        for p in ours:
+            self.problems.pop(p.name, None)
+            if _when(self._fields[p.name]) == 'live':
+                self._live[p.name] = p.value
+        return SetParametersResult(successful=True)
+
+
+def _when(f: Field) -> str:
+    return f.metadata.get('when', 'start')
+
+
+def _descriptor(f: Field) -> ParameterDescriptor:
+    text = f.metadata['help']
+    if 'choices' in f.metadata:
+        text += f' ({", ".join(f.metadata["choices"])})'
+    descriptor = ParameterDescriptor(description=text, read_only=_when(f) == 'start')
+    low, high = f.metadata.get('range', (None, None))
+    if low is None:
+        return descriptor
+    if isinstance(f.default, tuple):
+        descriptor.additional_constraints = f'each from {low} to {high}'
+    elif isinstance(f.default, float):
+        descriptor.floating_point_range = [FloatingPointRange(from_value=low, to_value=high)]
+    else:
+        descriptor.integer_range = [IntegerRange(from_value=low, to_value=high, step=1)]
+    return descriptor
+
+
+def _problem(name: str, value: Value, f: Field) -> str:
+    """What is wrong with a value of the right type, or ''."""
+    low, high = f.metadata.get('range', (None, None))
+    values = value if isinstance(f.default, tuple) else (value,)
+    for element in values:
+        if low is not None and not low <= element <= high:  # also where it is not a number
+            return f'parameter {name} is {element}: it must lie from {low} to {high}'
+        if 'choices' in f.metadata and element not in f.metadata['choices']:
+            return f'parameter {name} is {element!r}: choose {", ".join(f.metadata["choices"])}'
+    return ''

@@ -1,0 +1,86 @@
+"""The perception node: a camera frame becomes a row of the KV arena, and its handle a message."""
+
+from __future__ import annotations
+
+from embodied_kv.kv.handle import KvHandle
+from embodied_kv.msg import KvHandle as KvHandleMsg
+from embodied_kv.nodes import convert, process, qos
+from embodied_kv.nodes.base import OK, WARN, SuiteNode
+from embodied_kv.nodes.meter import PeriodMeter
+from embodied_kv.nodes.observation import ObservationParams, Prefiller
+from embodied_kv.srv import Evict, KvStats, SetBudget
+
+
+class Perception(SuiteNode):
+    """Prefills, publishes `kv_handle`, and answers for the cache."""
+
+    def __init__(self, **arguments: object) -> None:
+        super().__init__('perception', ObservationParams, **arguments)
+        self._period = PeriodMeter()
+
+    def setup(self) -> None:
+        self._handles = self.publisher(KvHandleMsg, 'kv_handle', qos.HANDLE)
+        self._frames = Prefiller(self, self._on_handle)
+        self.serve(KvStats, 'kv/stats', self._stats)
+        self.serve(SetBudget, 'kv/set_budget', self._set_budget)
+        self.serve(Evict, 'kv/evict', self._evict)
+
+    def start(self) -> None:
+        self._period.restart()
+        self._frames.restart()
+
+    def _on_handle(self, handle: KvHandle) -> None:
+        self._handles.publish(convert.handle_message(handle))
+        self._period.tick()
+
+    def report(self) -> tuple[bytes, str, dict[str, object]]:
+        values = {
+            **self._period.values(),
+            'prefill (ms)': f'{self.host.engine.costs.median("prefill") * 1e3:.1f}',
+            'instruction': self._frames.instruction[:200],
+            'missing views': ', '.join(self._frames.missing) or 'none',
+        }
+        if self._frames.waits:
+            return WARN, f'no frame: {self._frames.waits}', values
+        if self._frames.missing:
+            return WARN, f'without view {", ".join(self._frames.missing)}', values
+        return OK, 'prefilling', values
+
+    # ------------------------------------------------------------------ services
+
+    def _stats(self, _: KvStats.Request, response: KvStats.Response) -> None:
+        stats = self.host.engine.kv.stats()
+        convert.fill_stats(stats, response)
+        response.message = (
+            f'{stats.rows - stats.rows_free} of {stats.rows} rows used, {stats.leases} leases, '
+            f'{stats.streams} streams'
+        )
+
+    def _set_budget(self, request: SetBudget.Request, response: SetBudget.Response) -> None:
+        kv = self.host.engine.kv
+        kv.set_budget(
+            rows=None if request.rows == -1 else request.rows,
+            streams=None if request.streams == -1 else request.streams,
+        )
+        self.host.device.wake()
+        response.rows, response.streams = kv.language_rows_max, kv.streams_max
+        response.message = f'language may hold {response.rows} rows, {response.streams} streams'
+
+    def _evict(self, request: Evict.Request, response: Evict.Response) -> None:
+        kv = self.host.engine.kv
+        free = kv.stats().rows_free
+        streams = kv.streams()
+        if request.stream:
+            streams = [kv.get(request.stream)]
+        elif not request.all:
+            streams = streams[:1]
+        for stream in streams:
+            kv.release(stream, 'evicted')
+        self.host.device.wake()
+        response.ended, response.rows_freed = len(streams), max(0, kv.stats().rows_free - free)
+        response.message = f'{response.ended} streams ended'
+
+
+def main() -> None:
+    """Run the executable `perception`, in a process of its own."""
+    process.run(Perception)

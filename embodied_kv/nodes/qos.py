@@ -1,0 +1,29 @@
+"""Quality of service of every topic, in one place."""
+
+from __future__ import annotations
+
+from rclpy.duration import Duration
+from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+
+# Of cameras and joints only the newest counts; a lost one is not worth waiting for.
+SENSOR = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
+JOINTS = QoSProfile(depth=32, reliability=ReliabilityPolicy.BEST_EFFORT)
+HANDLE = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
+INSTRUCTION = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
+TEXT = QoSProfile(depth=64, reliability=ReliabilityPolicy.RELIABLE)
+# Who joins late still learns how things stand.
+STATUS = QoSProfile(
+    depth=1,
+    reliability=ReliabilityPolicy.RELIABLE,
+    durability=DurabilityPolicy.TRANSIENT_LOCAL,
+)
+
+
+def action(period: float, horizon: float) -> QoSProfile:
+    """Of commands: one is offered every other period at the latest, none outlives its horizon (s)."""
+    return QoSProfile(
+        depth=1,
+        reliability=ReliabilityPolicy.RELIABLE,
+        deadline=Duration(seconds=2 * period),
+        lifespan=Duration(seconds=horizon),
+    )
