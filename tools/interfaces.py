@@ -30,13 +30,14 @@ ament_package()
 """
 
 
-def build_interfaces(name: str, site_packages: Path, prefix: Path, build: Path) -> None:
-    """Generate, compile and install every file of msg/ and srv/ into `prefix`.
+def build_interfaces(name: str, prefix: Path, build: Path) -> None:
+    """Generate and compile every file of msg/ and srv/ in `build`, install them into `prefix`.
 
     Raises SystemExit where no ROS 2 is sourced, CalledProcessError where CMake fails.
     """
     if not os.environ.get('AMENT_PREFIX_PATH'):
         sys.exit('no ROS 2 here: source one, or run `make setup`, which brings its own')
+    site_packages = Path('lib', f'python3.{sys.version_info.minor}', 'site-packages')
     source = build / 'source'
     source.mkdir(parents=True, exist_ok=True)
     (build / 'CMakeCache.txt').unlink(missing_ok=True)  # may name the ROS 2 of another build
@@ -48,7 +49,7 @@ def build_interfaces(name: str, site_packages: Path, prefix: Path, build: Path) 
     for step in (
         [
             *('-S', source, '-B', build, f'-DCMAKE_INSTALL_PREFIX={prefix}'),
-            f'-DPYTHON_INSTALL_DIR={site_packages.relative_to(prefix)}',
+            f'-DPYTHON_INSTALL_DIR={site_packages}',
             f'-DPython3_EXECUTABLE={sys.executable}',
             *('-DCMAKE_BUILD_TYPE=Release', '-DBUILD_TESTING=OFF', '-Wno-dev'),
         ],
@@ -57,8 +58,8 @@ def build_interfaces(name: str, site_packages: Path, prefix: Path, build: Path) 
     ):
         subprocess.run(['cmake', *map(str, step)], check=True, env=environment)
     # The generator installs an empty package of this name, which would win over ours.
-    (site_packages / name / '__init__.py').unlink(missing_ok=True)
-    for metadata in site_packages.glob(f'{name}-*.egg-info'):
+    (prefix / site_packages / name / '__init__.py').unlink(missing_ok=True)
+    for metadata in (prefix / site_packages).glob(f'{name}-*.egg-info'):
         shutil.rmtree(metadata)
 
 
@@ -73,9 +74,7 @@ class InstallWithInterfaces(install):
     def run(self) -> None:
         """Interfaces first: the package's own files then replace the generated ones."""
         build = Path(self.get_finalized_command('build').build_base, 'interfaces').resolve()
-        build_interfaces(
-            self.distribution.get_name(), Path(self.install_lib), Path(self.install_base), build
-        )
+        build_interfaces(self.distribution.get_name(), Path(self.install_base), build)
         super().run()
 
 
@@ -86,9 +85,7 @@ class DevelopWithInterfaces(develop):
         """As InstallWithInterfaces; an uninstall leaves the interfaces to the next build."""
         if not self.uninstall:
             build = Path(self.get_finalized_command('build').build_base, 'interfaces').resolve()
-            build_interfaces(
-                self.distribution.get_name(), Path(self.install_dir), Path(sys.prefix), build
-            )
+            build_interfaces(self.distribution.get_name(), Path(sys.prefix), build)
         super().run()
 
 

@@ -17,6 +17,7 @@ from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import Float64MultiArray
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
+from embodied_kv.engine.timeline import SOURCES  # by their numbers in ActionChunk.msg
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.kv.manager import KvStats
 from embodied_kv.msg import ActionChunk as ActionChunkMsg
@@ -39,7 +40,6 @@ _TO_RGB = {
     'rgba8': cv2.COLOR_RGBA2RGB,
     'bgra8': cv2.COLOR_BGRA2RGB,
 }
-SOURCES = ('fresh', 'previous', 'hold', 'stop')  # of ActionChunk.msg, by number
 
 
 class Refused(ValueError):

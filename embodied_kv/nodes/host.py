@@ -63,6 +63,7 @@ class EngineHost:
             host, cls._shared = cls._shared, None
         if host is not None:
             host.device.stop()
+            gc.unfreeze()
 
     def __init__(
         self, suite: SuiteParams, config: EngineConfig, identity: dict, say: Say, warn: Say

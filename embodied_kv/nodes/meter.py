@@ -29,8 +29,9 @@ class PeriodMeter:
         self._intervals.clear()
 
     def values(self) -> dict[str, str]:
-        intervals = list(self._intervals) or [math.nan]
-        mean, deviation = statistics.fmean(intervals), statistics.pstdev(intervals)
+        intervals = list(self._intervals)
+        mean = statistics.fmean(intervals) if intervals else math.nan
+        deviation = statistics.pstdev(intervals) if intervals else math.nan
         return {
             'period mean (ms)': f'{mean * 1e3:.2f}',
             'period deviation (ms)': f'{deviation * 1e3:.2f}',

@@ -26,6 +26,7 @@ from embodied_kv.nodes.sync import Moment, Synchroniser
 from embodied_kv.types import Observation
 
 EARLY = 0.25  # of a period that a frame may come before its time, so that cameras may jitter
+STALE = 1.0  # s; no camera is so slow
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,8 @@ class ObservationParams:
     image_topics: tuple[str, ...] = param(
         ('camera/front/image', 'camera/wrist/image'), 'sensor_msgs/Image of each of the views'
     )
-    joint_topic: str = param('joint_states', 'sensor_msgs/JointState')
     instruction: str = param(
-        'pick up the red cube', 'What to do until an `instruction` arrives', 'live'
+        'pick up the red cube', "What to do until an `instruction` arrives; '' waits for one", 'live'
     )
     tolerance: float = param(
         0.03, 'Stamps of one observation lie at most so far apart, s', range=(0.0, 10.0)
@@ -88,7 +88,7 @@ class Prefiller:
         self._missing: tuple[str, ...] = ()
         for view, topic in zip(params.views, params.image_topics, strict=True):
             node.subscribe(Image, topic, partial(self._on_image, view), qos.SENSOR)
-        node.subscribe(JointState, params.joint_topic, self._on_joints, qos.JOINTS)
+        node.subscribe(JointState, 'joint_states', self._on_joints, qos.JOINTS)
         node.subscribe(String, 'instruction', self._on_instruction, qos.INSTRUCTION, always=True)
         node.every(self._period, self._poll)
 
@@ -96,11 +96,12 @@ class Prefiller:
         """Begin with what arrives from now on."""
         self._sync.restart(time.monotonic())
         self._missing = ()
+        self._warn_if_cut(self.instruction)
 
     @property
     def waits(self) -> str:
         """Why there was no new observation, '' if there was."""
-        return self._sync.waits
+        return self._sync.waits if self.instruction else 'no instruction yet'
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -141,24 +142,23 @@ class Prefiller:
             return
         self._told = message.data
         self._node.get_logger().info(f"instruction: '{message.data[:60]}'")
-        if self._is_cut(message.data):
+        self._warn_if_cut(message.data)
+
+    def _warn_if_cut(self, text: str) -> None:
+        """Does the policy see less than the whole instruction in its widest prompt?"""
+        model, policy = self._host.model, self._host.engine.policy
+        widest = np.ones(model.state_dim, np.float32)  # bins of three digits
+        if prompt_tokens(policy.tokenizer, text, widest, model.max_text)[1]:
             self._node.complain(
                 'instruction',
-                f'the instruction of {len(message.data)} characters is cut to fit the '
-                f'{self._host.model.max_text} text tokens of {self._host.model.name}',
+                f'the instruction of {len(text)} characters is cut to fit the {model.max_text} '
+                f'text tokens of {model.name}',
             )
-
-    def _is_cut(self, text: str) -> bool:
-        """Does the policy see less than the whole instruction in its widest prompt?"""
-        model = self._host.model
-        widest = np.ones(model.state_dim, np.float32)  # bins of three digits
-        tokenizer = self._host.engine.policy.tokenizer
-        return prompt_tokens(tokenizer, text, widest, model.max_text)[1]
 
     @property
     def instruction(self) -> str:
-        """What the robot is to do now."""
-        return self._told or self._node.params.read(ObservationParams).instruction
+        """What the robot is to do now; '' if nobody has said."""
+        return self._told or self._node.params.read(ObservationParams).instruction.strip()
 
     def _stamp(self, message: Image | JointState) -> int:
         """ns on the ROS clock; of receipt, where a driver leaves its stamp empty."""
@@ -168,13 +168,13 @@ class Prefiller:
 
     def _poll(self) -> None:
         now = time.monotonic()
-        if now < self._due - EARLY * self._period:
+        if now < self._due - EARLY * self._period or not self.instruction:
             return
         moment = self._sync.newest(now)
         self._report_cameras()
         if moment is None:
             return
-        self._due = max(self._due + self._period, now)
+        self._due = max(self._due, now - EARLY * self._period) + self._period
         observation = self._observation(moment)
         self._host.device.prefill(observation).add_done_callback(self._on_prefilled)
 
@@ -199,6 +199,12 @@ class Prefiller:
         if clock.ros_time_is_active:
             return moment.received
         age = (clock.now().nanoseconds - moment.stamp) / 1e9
+        if age > STALE:
+            self._node.complain(
+                'old stamps',
+                f'images are {age:.1f} s old: no action on them can be in time. Check the clocks '
+                'of the cameras; set use_sim_time for a recording',
+            )
         return min(time.monotonic() - age, moment.received)
 
     def _report_cameras(self) -> None:

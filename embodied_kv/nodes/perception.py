@@ -84,3 +84,7 @@ class Perception(SuiteNode):
 def main() -> None:
     """Run the executable `perception`, in a process of its own."""
     process.run(Perception)
+
+
+if __name__ == '__main__':
+    main()

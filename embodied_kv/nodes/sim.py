@@ -51,7 +51,7 @@ class Sim(Node):
 
     def __init__(self, **arguments) -> None:
         super().__init__('sim', **arguments)
-        params = Parameters(self, {'': SimParams}, lambda: True).read(SimParams)
+        params = Parameters(self, [('', SimParams)], lambda: True).read(SimParams)
         self.period = 1.0 / params.rate
         self.table = Tabletop(SceneConfig(image_size=params.image_size), params.seed)
         self._player = TrajectoryPlayer(self.table.state())
@@ -156,12 +156,13 @@ def main() -> None:
     rclpy.init()
     node = None
     try:
-        node = Sim()
+        try:
+            node = Sim()
+        except (ValueError, RuntimeError) as error:  # a parameter, or no OpenGL
+            sys.exit(f'sim: {error}')
         node.spin()
     except (KeyboardInterrupt, ExternalShutdownException):
         pass  # SIGINT and SIGTERM end it
-    except (ValueError, RuntimeError) as error:  # a parameter, or no OpenGL: meant for the user
-        sys.exit(f'sim: {error}')
     finally:
         if node:
             node.destroy_node()

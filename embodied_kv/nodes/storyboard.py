@@ -26,7 +26,7 @@ TOLD, SAID = (27, 2), (34, 5)  # characters a line, and lines, of the instructio
 
 
 @dataclass(frozen=True, eq=False)
-class Moment:
+class Card:
     """One frame. seconds: since the first chunk. front, wrist: uint8 [height, width, 3].
 
     path: float64 [n, joints], the joints of the frame, then the actions of its chunk.
@@ -41,21 +41,21 @@ class Moment:
     note: str
 
 
-def draw_storyboard(path: Path, moments: Sequence[Moment], table: Tabletop, title: str) -> None:
-    """Write the PNG. table: the scene of the moments, for its front camera."""
-    rows = -(-len(moments) // COLUMNS)
+def draw_storyboard(path: Path, cards: Sequence[Card], table: Tabletop, title: str) -> None:
+    """Write the PNG. table: the scene of the cards, for its front camera."""
+    rows = -(-len(cards) // COLUMNS)
     figure = Figure((COLUMNS * CARD[0], rows * CARD[1] + 0.6), dpi=110, facecolor='white')
     FigureCanvasAgg(figure)
     height = figure.get_figheight()
     figure.text(0.008, 1 - 0.3 / height, title, size=13, weight='bold', color=INK, va='center')
-    for i, moment in enumerate(moments):
+    for i, card in enumerate(cards):
         left = i % COLUMNS / COLUMNS
         bottom = (rows - 1 - i // COLUMNS) * CARD[1] / height
-        _card(figure, moment, table, (left, bottom, 1 / COLUMNS, CARD[1] / height))
+        _draw_card(figure, card, table, (left, bottom, 1 / COLUMNS, CARD[1] / height))
     figure.savefig(path)
 
 
-def _card(figure: Figure, moment: Moment, table: Tabletop, box: tuple[float, ...]) -> None:
+def _draw_card(figure: Figure, card: Card, table: Tabletop, box: tuple[float, ...]) -> None:
     left, bottom, width, height = box
 
     def axes(x: float, y: float, size: float) -> Axes:
@@ -68,26 +68,26 @@ def _card(figure: Figure, moment: Moment, table: Tabletop, box: tuple[float, ...
         return panel
 
     front = axes(0.12, 0.1, 2.85)
-    front.imshow(moment.front, interpolation='lanczos')
-    size = len(moment.front) - 1
+    front.imshow(card.front, interpolation='lanczos')
+    size = len(card.front) - 1
     scale = size / (table.config.image_size - 1)
-    _draw_path(front, table.project(table.forward(moment.path), 'front') * scale)
+    _draw_path(front, table.project(table.forward(card.path), 'front') * scale)
     front.set(xlim=(-0.5, size + 0.5), ylim=(size + 0.5, -0.5))
-    axes(3.08, 0.1, 1.15).imshow(moment.wrist, interpolation='lanczos')
+    axes(3.08, 0.1, 1.15).imshow(card.wrist, interpolation='lanczos')
 
     words = axes(3.08, 0.1, 2.85)
     words.set(xlim=(0, 1), ylim=(0, 1))
     text = [
-        (f'{moment.seconds:.1f} s', dict(size=9, color=GREY)),
-        (_wrapped(moment.instruction, *TOLD), dict(size=10.5, weight='bold', color=INK)),
-        (_wrapped(f'“{moment.said.strip()}”', *SAID), dict(size=9, style='italic', color=INK)),
+        (f'{card.seconds:.1f} s', dict(size=9, color=GREY)),
+        (_wrapped(card.instruction, *TOLD), dict(size=10.5, weight='bold', color=INK)),
+        (_wrapped(f'“{card.said.strip()}”', *SAID), dict(size=9, style='italic', color=INK)),
     ]
     y = 1.0
     for line, style in text:
         words.text(0, y, line, va='top', linespacing=1.25, parse_math=False, **style)
         y -= 0.005 + (line.count('\n') + 1) * style['size'] * 1.25 * 1.15 / 72 / 2.85
     note = dict(size=8, color=GREY, va='top', linespacing=1.4)
-    words.text(0.43, 1.15 / 2.85, moment.note, **note)
+    words.text(0.43, 1.15 / 2.85, card.note, **note)
 
 
 def _draw_path(axes: Axes, points: np.ndarray) -> None:
@@ -105,7 +105,11 @@ def _draw_path(axes: Axes, points: np.ndarray) -> None:
     axes.scatter(*points[0], s=46, c=PATH[0], edgecolors='black', linewidths=1.2, zorder=4)
 
 
+def printable(text: str) -> str:
+    """The text with a dot for each character that cannot be shown, as bytes that are no UTF-8."""
+    return ''.join(c if c.isprintable() and c != '\ufffd' else '·' for c in text)
+
+
 def _wrapped(text: str, width: int, lines: int) -> str:
     """Printable, and at most that many characters a line and lines."""
-    text = ''.join(c if c.isprintable() else ' ' for c in text)
-    return '\n'.join(textwrap.wrap(text, width, max_lines=lines, placeholder=' …'))
+    return '\n'.join(textwrap.wrap(printable(text), width, max_lines=lines, placeholder=' …'))

@@ -34,6 +34,8 @@ def open_context(width: int, height: int):
     Raises RuntimeError that names the backend and the remedy when it does not open.
     """
     name = backend()
+    # Mesa's own threads cost more than they bring at camera size, and fight the policy for cores.
+    os.environ.setdefault('LP_NUM_THREADS', '0')
     try:
         context = importlib.import_module(f'mujoco.{name}').GLContext(width, height)
         context.make_current()

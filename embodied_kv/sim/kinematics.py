@@ -67,7 +67,7 @@ def top_down(points: np.ndarray, yaw: np.ndarray | float = 0.0) -> np.ndarray:
     if not (np.abs(cos) <= 1).all():
         worst = int(np.argmax(np.nan_to_num(np.abs(cos), nan=np.inf)))
         raise ValueError(
-            f'point ({x[worst]:.3f}, {y[worst]:.3f}, {z[worst]:.3f}) m is out of the arm’s reach'
+            f'the arm does not reach ({x[worst]:.3f}, {y[worst]:.3f}, {z[worst]:.3f}) m from above'
         )
     lift = np.arctan2(r, h) - np.arccos(cos)
     fall = np.arctan2(r - UPPER_ARM * np.sin(lift), h - UPPER_ARM * np.cos(lift))  # from vertical

@@ -1,0 +1,225 @@
+"""The action node: each frame's handle becomes a chunk, and every control period a command."""
+
+from __future__ import annotations
+
+from concurrent.futures import CancelledError, Future, wait
+from dataclasses import dataclass
+
+import numpy as np
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Float64MultiArray
+from trajectory_msgs.msg import JointTrajectory
+
+from embodied_kv.engine.timeline import FRESH, STOP, Timeline
+from embodied_kv.kv.handle import KvHandle, Lease, Stale
+from embodied_kv.msg import ActionChunk as ActionChunkMsg
+from embodied_kv.nodes import convert, process, qos, realtime
+from embodied_kv.nodes.base import ERROR, OK, WARN, SuiteNode
+from embodied_kv.nodes.clock import ControlClock
+from embodied_kv.nodes.command import Command
+from embodied_kv.nodes.frames import FrameSource, frame_params
+from embodied_kv.nodes.meter import PeriodMeter
+from embodied_kv.nodes.params import param
+from embodied_kv.types import ActionChunk
+
+DRAIN = 5.0  # s that a denoising loop in hand may take to end
+
+
+@dataclass(frozen=True)
+class ActionParams:
+    """How commands leave."""
+
+    lower_limits: tuple[float, ...] = param(
+        (-2.6, -1.4, -1.5, -3.1, -1.9, -3.2, 0.0), 'Joint limits, one or one per joint, rad or m'
+    )
+    upper_limits: tuple[float, ...] = param(
+        (2.6, 1.5, 1.7, 3.1, 1.9, 3.2, 0.04), 'Joint limits, one or one per joint, rad or m'
+    )
+    max_jump: tuple[float, ...] = param(
+        (0.5,),
+        'A joint changes by no more from one action to the next, one or one per joint, rad or m',
+        range=(1e-6, 1e6),
+    )
+    stop_after: int = param(
+        5, 'Control periods without a fresh chunk after which to stop', range=(1, 1000)
+    )
+    tick_commands: bool = param(
+        False, 'Publish the set-point of each action on `commands`, for forward controllers'
+    )
+    lock_memory: bool = param(False, 'Keep the process in RAM (mlockall)')
+    cpu_affinity: int = param(-1, 'Core of the control clock; -1 for any', range=(-1, 1023))
+    thread_priority: int = param(
+        0, 'SCHED_FIFO priority of the control clock; 0 for usual scheduling', range=(0, 99)
+    )
+
+
+class Action(SuiteNode):
+    """Denoises from leased rows; its clock publishes `action_chunk` and `joint_trajectory`.
+
+    alone: in a process without a perception node it prefills for itself.
+    """
+
+    def __init__(self, alone: bool = False, **arguments: object) -> None:
+        super().__init__('action', ActionParams, *frame_params(alone), **arguments)
+        self._alone = alone
+        self._period = PeriodMeter()
+        self._too_late = 0  # frames for which not even the fewest Euler steps fitted
+
+    def setup(self) -> None:
+        params, model, joints = self.params.read(ActionParams), self.host.model, self.suite.joint_names
+        if len(joints) != model.action_dim:
+            raise ValueError(
+                f'parameter joint_names has {len(joints)} joints, {model.name} moves {model.action_dim}'
+            )
+        self._limits(params)  # a limit that does not fit fails here
+        self._params = params
+        self._now: JointState | None = None
+        self._work: Future | None = None
+        commands = qos.action(self.suite.period, model.horizon * model.action_dt)
+        self._chunks = self.publisher(ActionChunkMsg, 'action_chunk', commands)
+        self._trajectories = self.publisher(JointTrajectory, 'joint_trajectory', commands)
+        if params.tick_commands:
+            self._ticks = self.publisher(Float64MultiArray, 'commands', commands)
+        self.subscribe(JointState, 'joint_states', self._on_joints, qos.SENSOR)
+        self._frames = FrameSource(self, self._alone, self._on_handle)
+
+    def _limits(self, params: ActionParams) -> Timeline:
+        """A timeline within the limits. Raises ValueError that names the parameter."""
+
+        def each(name: str) -> np.ndarray | float:
+            values = getattr(params, name)
+            if len(values) not in (1, len(self.suite.joint_names)):
+                raise ValueError(
+                    f'parameter {name} has {len(values)} values: give one, or one for each of the '
+                    f'{len(self.suite.joint_names)} joints'
+                )
+            return np.array(values) if len(values) > 1 else values[0]
+
+        return Timeline(
+            len(self.suite.joint_names),
+            self.host.model.action_dt,
+            lower=each('lower_limits'),
+            upper=each('upper_limits'),
+            max_jump=each('max_jump'),
+            stop_after=params.stop_after,
+        )
+
+    def start(self) -> None:
+        self._period.restart()
+        self._source, self._steps, self._now, self._outcome = '', 0, None, {}
+        self._control = ControlClock(
+            self._limits(self._params),
+            self.suite.period,
+            where=self._where,
+            publish=self._publish,
+            tick=self._tick,
+            failed=lambda error: self.complain('chunk', f'chunk refused: {error}'),
+            prepare=self._prepare,
+        )
+        self._control.start()
+        self._frames.restart()
+
+    def stop(self) -> None:
+        work, self._work = self._work, None
+        if work is not None:
+            work.cancel()
+            wait([work], DRAIN)
+        self._control.stop()
+
+    # ------------------------------------------------------------------ handles
+
+    def _on_handle(self, handle: KvHandle) -> None:
+        try:
+            lease = self.host.engine.kv.acquire(handle)
+        except Stale as error:
+            self._frames.refuse(handle, error)
+            return
+        if self._work is not None:
+            self._work.cancel()  # only the newest counts
+        self._control.expect(handle.deadline)
+        self._work = self.host.device.denoise(lease, handle.deadline)
+        self._work.add_done_callback(lambda work: self._on_chunk(work, lease))
+
+    def _on_chunk(self, work: Future[ActionChunk | None], lease: Lease) -> None:
+        lease.release()
+        try:
+            chunk = work.result()
+        except CancelledError:
+            return
+        except Exception as error:  # of the engine, whatever it is: the next frame is another try
+            self.complain('denoise', f'denoising failed: {error!r}')
+            return
+        if chunk is None:
+            self._too_late += 1
+        else:
+            self._control.offer(chunk)
+
+    def _on_joints(self, message: JointState) -> None:
+        self._now = message
+
+    # ------------------------------------------------------------------ on the clock's thread
+
+    def _prepare(self) -> None:
+        p = self._params
+        self._outcome = realtime.apply(
+            lock_memory=p.lock_memory,
+            cpu_affinity=p.cpu_affinity,
+            thread_priority=p.thread_priority,
+        )
+        if any(outcome.startswith('refused') for outcome in self._outcome.values()):
+            self.get_logger().warning(f'control clock: {self._outcome}')
+
+    def _where(self) -> np.ndarray | None:
+        try:
+            return None if self._now is None else convert.positions(self._now, self.suite.joint_names)
+        except convert.Refused as error:
+            self.complain('joint state', f'joint state refused: {error}')
+            return None
+
+    def _publish(self, command: Command) -> None:
+        now, names = self.get_clock().now().to_msg(), self.suite.joint_names
+        if len(command.points):
+            self._trajectories.publish(convert.trajectory_message(command, names, now))
+        self._chunks.publish(convert.chunk_message(command, names, now))
+        if command.source == FRESH:
+            self._period.tick()
+            self._steps = command.steps
+        if command.source == STOP != self._source and self.active:
+            self.get_logger().error(
+                f'no fresh chunk for {self._params.stop_after} control periods: stop'
+            )
+        self._source = command.source
+
+    def _tick(self, values: np.ndarray) -> None:
+        if self._params.tick_commands:
+            self._ticks.publish(convert.command_message(values))
+
+    # ------------------------------------------------------------------ diagnostics
+
+    def report(self) -> tuple[bytes, str, dict[str, object]]:
+        counters = self._control.timeline.counters
+        values = {
+            **self._period.values(),
+            'deadline misses': counters.missed,
+            'frames too late to denoise': self._too_late,
+            'chunks': counters.takeovers,
+            'chunks blended': counters.blended,
+            'values clamped': counters.clamped,
+            'periods held': counters.held,
+            'periods stopped': counters.stopped,
+            'Euler steps': self._steps,
+            **self._outcome,
+        }
+        if self._source == FRESH:
+            return OK, 'acting', values
+        level = ERROR if self._source == STOP else WARN
+        return level, self._source or 'no frame yet', values
+
+
+def main() -> None:
+    """Run the executable `action`, in a process of its own."""
+    process.run(Action, alone=True)
+
+
+if __name__ == '__main__':
+    main()

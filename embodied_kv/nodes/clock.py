@@ -1,0 +1,180 @@
+"""The thread that keeps the control period: one command in each, on absolute deadlines.
+
+Knows the steady clock and the timeline. Does not know messages, and never computes: chunks are
+handed to it finished. A fresh chunk goes out as soon as it is there; when its deadline passes without
+one, the fallback goes out: the rest of the previous chunk, then hold, then stop.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from embodied_kv.engine.timeline import FRESH, HOLD, PREVIOUS, STOP, Timeline
+from embodied_kv.nodes.command import Command
+from embodied_kv.types import ActionChunk
+
+
+class ControlClock(threading.Thread):
+    """Gives out a Command per control period and a set-point float64 [joints] per action.
+
+    period: s. where: the robot's joints [joints] now, or None while nobody knows. publish, tick: take
+    the two, on this thread. prepare: is called first. failed: takes the reason for which a chunk could not be executed.
+    """
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        period: float,
+        *,
+        where: Callable[[], np.ndarray | None],
+        publish: Callable[[Command], None],
+        tick: Callable[[np.ndarray], None],
+        failed: Callable[[Exception], None],
+        prepare: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(name='control clock', daemon=True)
+        self.timeline, self._period = timeline, period
+        self._where, self._publish, self._tick = where, publish, tick
+        self._failed, self._prepare = failed, prepare
+        self._wake = threading.Condition()
+        self._offered: ActionChunk | None = None
+        self._expected = -math.inf  # deadline of the newest frame that is being worked on
+        self._deadline = math.inf  # when the control period ends; not before the first frame
+        self._next_tick = math.inf
+        self._command: Command | None = None  # the chunk that runs, as it was published
+        self._located = False
+        self._stopping = False
+
+    # ------------------------------------------------------------------ from any thread
+
+    def expect(self, deadline: float) -> None:
+        """A chunk is being made for this deadline."""
+        with self._wake:
+            self._expected = deadline
+            self._wake.notify()
+
+    def offer(self, chunk: ActionChunk) -> None:
+        """A chunk is finished."""
+        with self._wake:
+            self._offered = chunk
+            self._wake.notify()
+
+    def stop(self) -> None:
+        """End the thread; the robot is told to stop where it is, if it ever was told anything."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        self.join()
+
+    # ------------------------------------------------------------------ the thread
+
+    def run(self) -> None:
+        self._prepare()
+        while True:
+            with self._wake:
+                if self._offered is None and not self._stopping:
+                    self._wake.wait(self._pause())
+                chunk, self._offered = self._offered, None
+                self._begin_period()
+                if self._stopping:
+                    break
+            try:
+                self._work(chunk)
+            except Exception as error:  # the clock must not stop: the next period is another try
+                self._failed(error)
+        if self._command is not None:
+            self._publish(self._fallback(STOP, time.monotonic()))
+
+    def _pause(self) -> float | None:
+        """Seconds until something is due; None if nothing ever is."""
+        due = min(self._deadline_now(), self._next_tick)
+        return None if due == math.inf else max(0.0, due - time.monotonic())
+
+    def _begin_period(self) -> None:
+        if self._deadline == math.inf and self._expected > -math.inf:
+            self._deadline = max(self._expected, time.monotonic())
+
+    def _deadline_now(self) -> float:
+        """End of this period: the frame's that is worked on, if that is a little later."""
+        return max(self._deadline, min(self._expected, self._deadline + self._period))
+
+    def _work(self, chunk: ActionChunk | None) -> None:
+        self._locate()
+        if chunk is not None:
+            self._take(chunk)
+        now = time.monotonic()
+        if now >= self._deadline_now():
+            source = self.timeline.missed(now)
+            self._deadline = max(self._deadline_now(), now - self._period) + self._period
+            self._publish(self._fallback(source, now))
+        if now >= self._next_tick:
+            self._next_tick = max(self._next_tick + self.timeline.dt, now)
+            self._tick(self.timeline.due(now).values)
+
+    def _locate(self) -> None:
+        """The first command starts from where the robot is, if somebody knows."""
+        joints = None if self._located else self._where()
+        if joints is not None:
+            self.timeline.hold_at(joints)
+            self._located = True
+
+    def _take(self, chunk: ActionChunk) -> None:
+        began, now = chunk.deadline - self._period, time.monotonic()
+        taken = self.timeline.take_over(chunk, began, now)
+        if taken.first == len(chunk.values):
+            return  # every action of it is over: what runs goes on
+        points, times = self.timeline.remaining(now)
+        values = np.clip(
+            chunk.values.astype(np.float64), self.timeline.lower, self.timeline.upper
+        )
+        values[taken.first :] = points
+        self._located = True
+        self._command = Command(
+            values=values,
+            dt=chunk.dt,
+            stamp=chunk.stamp,
+            first=taken.first,
+            sequence=chunk.sequence,
+            age=now - began,
+            steps=chunk.steps,
+            source=FRESH,
+            deadline_met=now <= chunk.deadline,
+            prefill_ms=chunk.prefill_ms,
+            denoise_ms=chunk.denoise_ms,
+            points=points,
+            times=times,
+        )
+        self._deadline = max(self._deadline, chunk.deadline + self._period)
+        self._next_tick = began + taken.first * chunk.dt
+        self._publish(self._command)
+
+    def _fallback(self, source: str, now: float) -> Command:
+        """What is said in a period without a fresh chunk."""
+        points, times = self.timeline.remaining(now)
+        due = self.timeline.due(now)
+        last = self._command
+        if not len(points) or source in (HOLD, STOP):
+            held = [] if due.values is None else [due.values]
+            points = np.array(held, np.float64).reshape(-1, self.timeline.joints)
+            times = np.full(len(points), self.timeline.dt)
+        chunk = last is not None and source == PREVIOUS
+        return Command(
+            values=last.values if chunk else points,
+            dt=self.timeline.dt,
+            stamp=last.stamp if chunk else None,
+            first=len(last.values) - len(points) if chunk else 0,
+            sequence=last.sequence if last else 0,
+            age=due.age,
+            steps=last.steps if last else 0,
+            source=source,
+            deadline_met=False,
+            prefill_ms=last.prefill_ms if last else 0.0,
+            denoise_ms=last.denoise_ms if last else 0.0,
+            points=points,
+            times=times,
+        )

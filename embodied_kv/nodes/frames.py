@@ -1,0 +1,51 @@
+"""Where a node that reads frames has them from: a perception node's handles, and its own eyes if alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from embodied_kv.kv.handle import KvHandle, Stale
+from embodied_kv.msg import KvHandle as KvHandleMsg
+from embodied_kv.nodes import convert, qos
+from embodied_kv.nodes.base import SuiteNode
+from embodied_kv.nodes.observation import ObservationParams, Prefiller
+
+
+def frame_params(alone: bool) -> tuple[type, ...]:
+    """Parameters that a FrameSource reads."""
+    return (ObservationParams,) if alone else ()
+
+
+class FrameSource:
+    """Hands a node every handle that is published, and its own ones where it is alone.
+
+    on_handle: called by the executor, or on the device thread.
+    """
+
+    def __init__(
+        self, node: SuiteNode, alone: bool, on_handle: Callable[[KvHandle], None]
+    ) -> None:
+        self._node = node
+        self._foreign: set[str] = set()  # boot ids
+        self._prefiller = Prefiller(node, on_handle) if alone else None
+        node.subscribe(
+            KvHandleMsg,
+            'kv_handle',
+            lambda message: on_handle(convert.handle(message, node.robot)),
+            qos.HANDLE,
+        )
+
+    def restart(self) -> None:
+        """Begin with what arrives from now on."""
+        if self._prefiller is not None:
+            self._prefiller.restart()
+
+    def refuse(self, handle: KvHandle, reason: Stale) -> None:
+        """Count a handle that cannot be read; a foreign process is named once."""
+        if handle.boot == self._node.host.engine.kv.boot:
+            self._node.complain('stale handle', f'handle refused: {reason}')
+            return
+        self._node.complaints['foreign handle'] += 1
+        if handle.boot not in self._foreign:
+            self._foreign.add(handle.boot)
+            self._node.get_logger().warning(f'handle refused: {reason}')

@@ -1,0 +1,51 @@
+"""One suite, `ros2 launch embodied_kv robot.launch.py`: the robot and, unless sim:=false, a simulated one."""
+
+from pathlib import Path
+
+from ament_index_python.packages import get_package_share_directory
+from launch import LaunchDescription, LaunchDescriptionEntity
+from launch.actions import DeclareLaunchArgument, OpaqueFunction
+from launch_ros.actions import Node
+
+CONFIG = Path(get_package_share_directory('embodied_kv')) / 'config' / 'robot.yaml'
+ARGUMENTS = {
+    'namespace': ('', 'Of all nodes and topics; two suites need two'),
+    'params_file': (str(CONFIG), 'Parameters of the nodes'),
+    'sim': ('true', 'Start the simulated robot too'),
+    'preset': ('', 'Model dimensions; empty: as in params_file'),
+    'checkpoint': ('', 'Weights, or random; empty: as in params_file'),
+    'use_sim_time': ('false', 'Take the time from /clock'),
+    'autostart': ('true', 'Configure and activate the nodes at the start'),
+    'log_level': ('info', 'debug, info, warn, error or fatal'),
+}
+
+
+def nodes(context) -> list[LaunchDescriptionEntity]:
+    """The executables with the arguments of this launch."""
+    given = context.launch_configurations
+    flags = {name: given[name].lower() == 'true' for name in ('use_sim_time', 'autostart')}
+    chosen = {name: given[name] for name in ('preset', 'checkpoint') if given[name]}
+    common = {
+        'package': 'embodied_kv',
+        'namespace': given['namespace'],
+        'arguments': ['--ros-args', '--log-level', given['log_level']],
+        'output': 'screen',
+    }
+    robot = Node(executable='robot', parameters=[given['params_file'], {**chosen, **flags}], **common)
+    if given['sim'].lower() != 'true':
+        return [robot]
+    clock = {'publish_clock': flags['use_sim_time']}
+    return [robot, Node(executable='sim', parameters=[clock], **common)]
+
+
+def generate_launch_description() -> LaunchDescription:
+    """Arguments first."""
+    return LaunchDescription(
+        [
+            *(
+                DeclareLaunchArgument(name, default_value=default, description=text)
+                for name, (default, text) in ARGUMENTS.items()
+            ),
+            OpaqueFunction(function=nodes),
+        ]
+    )

@@ -1,0 +1,166 @@
+"""The simulated robot from outside: pictures and joints of one moment, trajectories, resets."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import rclpy
+from builtin_interfaces.msg import Duration
+from rclpy.executors import SingleThreadedExecutor
+from rosgraph_msgs.msg import Clock
+from sensor_msgs.msg import Image, JointState
+from std_srvs.srv import Trigger
+from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
+
+from embodied_kv.nodes import qos
+from embodied_kv.sim.tabletop import JOINTS
+
+CAMERAS = ('front', 'wrist')
+PATIENCE = 60.0  # s
+
+
+class Outside:
+    """A node that hears a sim process, which it starts and ends."""
+
+    def __init__(self, *arguments):
+        namespace = '/test_sim'
+        self.process = subprocess.Popen(
+            [sys.executable, '-m', 'embodied_kv.nodes.sim', '--ros-args']
+            + ['-r', f'__ns:={namespace}', *arguments]
+        )
+        self.context = rclpy.Context()
+        rclpy.init(context=self.context)
+        self.node = rclpy.create_node('outside', namespace=namespace, context=self.context)
+        self.executor = SingleThreadedExecutor(context=self.context)
+        self.executor.add_node(self.node)
+        self.images = {name: {} for name in CAMERAS}
+        self.joints = {}
+        self.clocks = []
+        for name in CAMERAS:
+            self.node.create_subscription(
+                Image, f'camera/{name}/image', self.keep(self.images[name]), qos.SENSOR
+            )
+        self.node.create_subscription(JointState, 'joint_states', self.keep(self.joints), 10)
+        self.node.create_subscription(Clock, '/clock', self.clocks.append, 10)
+        self.commands = self.node.create_publisher(JointTrajectory, 'joint_trajectory', 1)
+
+    @staticmethod
+    def keep(messages):
+        return lambda m: messages.update({(m.header.stamp.sec, m.header.stamp.nanosec): m})
+
+    def until(self, done):
+        end = time.monotonic() + PATIENCE
+        while not done():
+            assert self.process.poll() is None, 'the sim has ended'
+            assert time.monotonic() < end, 'nothing came'
+            self.executor.spin_once(timeout_sec=0.1)
+
+    def state(self):
+        """The newest joints [7]."""
+        before = len(self.joints)
+        self.until(lambda: len(self.joints) > before)
+        return np.array(list(self.joints.values())[-1].position)
+
+    def send(self, positions, names=JOINTS):
+        points = [
+            JointTrajectoryPoint(
+                positions=[float(p) for p in position],
+                time_from_start=Duration(nanosec=200_000_000),
+            )
+            for position in positions
+        ]
+        self.commands.publish(JointTrajectory(joint_names=names, points=points))
+
+    def end(self, number):
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE)
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+        self.node.destroy_node()
+        rclpy.shutdown(context=self.context)
+
+
+@pytest.fixture
+def start():
+    """Start a sim with these arguments, and hear it."""
+    started = []
+
+    def start(*arguments):
+        started.append(Outside(*arguments))
+        return started[-1]
+
+    yield start
+    for outside in started:
+        outside.close()
+
+
+def test_pictures_and_joints_of_a_moment_carry_one_stamp(start):
+    outside = start('-p', 'image_size:=48')
+    everything = (*outside.images.values(), outside.joints)
+    outside.until(lambda: set.intersection(*(set(messages) for messages in everything)))
+    stamp = min(set.intersection(*(set(messages) for messages in everything)))
+    for name, messages in outside.images.items():
+        image = messages[stamp]
+        assert (image.height, image.width, image.encoding, image.step) == (48, 48, 'rgb8', 144)
+        assert image.header.frame_id == f'camera_{name}'
+        assert np.ptp(image.data) > 50
+    assert tuple(outside.joints[stamp].name) == JOINTS
+    assert outside.end(signal.SIGTERM) == 0
+
+
+def test_a_trajectory_is_executed_by_joint_name_and_a_bad_one_is_not(start):
+    outside = start()
+    goal = outside.state() + [0.3, -0.2, 0.1, 0.0, 0.1, 0.2, -0.01]
+    outside.until(lambda: outside.commands.get_subscription_count())
+    outside.send([goal[::-1]], JOINTS[::-1])
+    outside.until(lambda: np.abs(outside.state() - goal).max() < 0.02)
+    for positions, names in (
+        ([goal + 1], [f'other_{name}' for name in JOINTS]),
+        ([goal[:3]], JOINTS),
+        ([goal + np.nan], JOINTS),
+    ):
+        outside.send(positions, names)
+        for _ in range(10):
+            assert np.abs(outside.state() - goal).max() < 0.02
+    assert outside.end(signal.SIGINT) == 0
+
+
+def test_reset_draws_the_next_scene_and_forgets_the_trajectory(start):
+    outside = start('-p', 'seed:=5')
+    begin = outside.state()
+    outside.until(lambda: outside.commands.get_subscription_count())
+    outside.send([begin + [1, 0, 0, 0, 0, 0, 0]])
+    outside.until(lambda: np.abs(outside.state() - begin).max() > 0.5)
+    client = outside.node.create_client(Trigger, 'reset')
+    outside.until(client.service_is_ready)
+    answer = client.call_async(Trigger.Request())
+    outside.until(answer.done)
+    assert answer.result().success
+    assert answer.result().message.startswith('scene 6: ')
+    outside.until(lambda: np.abs(outside.state() - begin).max() < 0.4)
+    for _ in range(10):
+        assert np.abs(outside.state() - begin).max() < 0.4
+
+
+def test_the_clock_it_publishes_is_the_time_of_its_stamps(start):
+    outside = start('-p', 'publish_clock:=true')
+    outside.until(lambda: len(outside.clocks) >= 5 and outside.joints)
+    times = [(message.clock.sec, message.clock.nanosec) for message in outside.clocks]
+    assert times == sorted(set(times))
+    outside.until(lambda: set(times) & set(outside.joints))
+
+
+def test_a_parameter_out_of_range_ends_it_with_the_reason():
+    ended = subprocess.run(
+        [sys.executable, '-m', 'embodied_kv.nodes.sim', '--ros-args', '-p', 'rate:=1000.0'],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert ended.returncode == 1
+    assert 'parameter rate' in ended.stderr
