@@ -54,8 +54,9 @@ class Sim(Node):
         params = Parameters(self, [('', SimParams)], lambda: True).read(SimParams)
         self.period = 1.0 / params.rate
         self.table = Tabletop(SceneConfig(image_size=params.image_size), params.seed)
-        self._player = TrajectoryPlayer(self.table.state())
+        self._player = TrajectoryPlayer(JOINTS, self.table.state())
         self._elapsed = 0.0  # s simulated since the start, whatever the resets
+        self._before = time.monotonic()  # when that much was simulated
 
         self._images = {
             name: self.create_publisher(Image, f'camera/{name}/image', qos.SENSOR)
@@ -73,21 +74,21 @@ class Sim(Node):
         """Simulate in real time until the context is shut down."""
         executor = SingleThreadedExecutor(context=self.context)
         executor.add_node(self)
-        before = deadline = time.monotonic()
+        self._before = deadline = time.monotonic()
         while self.context.ok():
             now = time.monotonic()
             if now < deadline:
                 executor.spin_once(timeout_sec=deadline - now)
                 continue
-            self._simulate(min(now - before, MOST))
+            self._simulate(min(now - self._before, MOST))
+            self._before = now
             self._publish()
-            before = now
             deadline += self.period * (1 + (now - deadline) // self.period)
 
     def _simulate(self, seconds: float) -> None:
         for _ in range(parts := max(1, round(seconds / SET_POINT))):
             self._elapsed += seconds / parts
-            self.table.command(self._player.at(self._elapsed))
+            self.table.command(self._player.target(self._elapsed))
             self.table.step(seconds / parts)
 
     def _now(self) -> Time:
@@ -105,18 +106,19 @@ class Sim(Node):
             self._images[name].publish(_image(image, stamp, f'camera_{name}'))
 
     def _on_trajectory(self, message: JointTrajectory) -> None:
-        """Execute this one from its stamp on instead of the last; without points: stay."""
-        stamp = Time.from_msg(message.header.stamp).nanoseconds
-        start = (stamp - self._now().nanoseconds) / 1e9 if stamp else 0.0
+        """Execute it from its stamp on, instead of what is left of the last one."""
+        now, stamp = self._now().nanoseconds, Time.from_msg(message.header.stamp).nanoseconds
+        present = self._elapsed + (0.0 if self._sim_clock else time.monotonic() - self._before)
+        start = present + (stamp - now) / 1e9 if stamp else present
         try:
-            positions, times = _points(message)
-            self._player.take(positions, self._elapsed + start + times)
+            points, times = _points(message)
+            self._player.load(message.joint_names, points, start + times, present)
         except ValueError as error:
             self.get_logger().warning(f'trajectory refused: {error}', throttle_duration_sec=5.0)
 
     def _on_reset(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         self.table.reset()
-        self._player = TrajectoryPlayer(self.table.state())
+        self._player = TrajectoryPlayer(JOINTS, self.table.state())
         response.success, response.message = True, f'scene {self.table.seed}: {self._things()}'
         self.get_logger().info(response.message)
         return response
@@ -139,16 +141,11 @@ def _image(pixels: np.ndarray, stamp, frame: str) -> Image:
 
 
 def _points(message: JointTrajectory) -> tuple[np.ndarray, np.ndarray]:
-    """Positions [n, joints] in the order of JOINTS, s from the start [n]. Raises ValueError."""
-    names = list(message.joint_names)
-    if sorted(names) != sorted(JOINTS):
-        raise ValueError(f'joints {names} are not {list(JOINTS)}')
-    if any(len(point.positions) != len(JOINTS) for point in message.points):
-        raise ValueError(f'every point needs {len(JOINTS)} positions')
-    positions = np.array([point.positions for point in message.points])
+    """Positions [n, joints] in the message's order, s from its start [n]. Raises ValueError."""
+    if any(len(point.positions) != len(message.joint_names) for point in message.points):
+        raise ValueError(f'every point needs {len(message.joint_names)} positions')
     times = [Duration.from_msg(point.time_from_start).nanoseconds for point in message.points]
-    order = [names.index(name) for name in JOINTS]
-    return positions.reshape(-1, len(JOINTS))[:, order], np.array(times) / 1e9
+    return np.array([point.positions for point in message.points]), np.array(times) / 1e9
 
 
 def main() -> None:

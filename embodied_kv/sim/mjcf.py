@@ -99,7 +99,7 @@ def _arm(fovy: float) -> str:
                 <geom class="seen" type="box" size="0.022 0.006 0.004" pos="0.036 0 -0.068"
                   rgba="0.1 0.1 0.1 1"/>
                 <camera name="wrist" pos="0.075 0 -0.062" fovy="{fovy:.6f}"
-                  xyaxes="{_looking((0.075, 0, -0.062), (0.012, 0, -TOOL), up=(1, 0, 0))}"/>
+                  xyaxes="{_looking((0.075, 0, -0.062), (0.028, 0, -TOOL), up=(1, 0, 0))}"/>
                 <site name="grip" pos="0 0 {-TOOL}" size="0.004" rgba="0 0 0 0"/>
                 {finger('gripper', 1)}
                 {finger('right_finger', -1)}

@@ -60,8 +60,3 @@ class TrajectoryPlayer:
         before = after - 1
         share = (now - times[before]) / (times[after] - times[before])
         return (1 - share) * points[before] + share * points[after]
-
-    @property
-    def done(self) -> float:
-        """When the last point is due; -inf before any trajectory."""
-        return float(self._plan[0][-1])

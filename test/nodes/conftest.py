@@ -1,0 +1,156 @@
+"""A ROS of this test process's own, and a suite with a stand-in for the robot inside it."""
+
+import itertools
+import os
+import time
+
+import numpy as np
+import pytest
+import rclpy
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.parameter import Parameter
+from sensor_msgs.msg import Image, JointState
+from std_msgs.msg import String
+from trajectory_msgs.msg import JointTrajectory
+
+from embodied_kv.config import TINY
+from embodied_kv.msg import ActionChunk, KvHandle, TextDelta
+from embodied_kv.nodes import qos
+from embodied_kv.nodes.host import EngineHost
+from embodied_kv.nodes.params import SuiteParams
+
+os.environ['ROS_DOMAIN_ID'] = str(1 + os.getpid() % 100)
+os.environ.setdefault('ROS_AUTOMATIC_DISCOVERY_RANGE', 'LOCALHOST')
+
+JOINTS = list(SuiteParams().joint_names)
+PERIOD = 0.2  # s
+OVERRIDES = {
+    'preset': 'tiny',
+    'rate': 1 / PERIOD,
+    'camera_timeout': 2 * PERIOD,
+    'max_tokens': 8,
+    'engine.tail_tokens': 48,
+}
+numbers = itertools.count()
+
+
+class Robot:
+    """Cameras and joints, and ears for everything that a suite says."""
+
+    def __init__(self):
+        self.namespace = f'/robot_{next(numbers)}'
+        self.node = rclpy.create_node('robot', namespace=self.namespace)
+        self.executor = SingleThreadedExecutor()
+        self.executor.add_node(self.node)
+        self.suite = []
+        self.handles, self.chunks, self.trajectories, self.texts = [], [], [], []
+        make = self.node.create_publisher
+        self.cameras = {v: make(Image, f'camera/{v}/image', qos.SENSOR) for v in TINY.views}
+        self.joints = make(JointState, 'joint_states', qos.SENSOR)
+        self.instruction = make(String, 'instruction', qos.INSTRUCTION)
+        self.handle = make(KvHandle, 'kv_handle', qos.HANDLE)
+        for kind, topic, heard in (
+            (KvHandle, 'kv_handle', self.handles),
+            (ActionChunk, 'action_chunk', self.chunks),
+            (JointTrajectory, 'joint_trajectory', self.trajectories),
+            (TextDelta, 'text', self.texts),
+        ):
+            self.node.create_subscription(kind, topic, heard.append, 100)
+
+    def bring(self, kind, **options):
+        """A node of the suite, not configured. options: of the node, or parameters of any name."""
+        alone = {name: options.pop(name) for name in ('alone',) if name in options}
+        values = OVERRIDES | {name.replace('__', '.'): v for name, v in options.items()}
+        overrides = [Parameter(name, value=value) for name, value in values.items()]
+        node = kind(namespace=self.namespace, parameter_overrides=overrides, **alone)
+        self.executor.add_node(node)
+        self.suite.append(node)
+        return node
+
+    def up(self, *kinds, **options):
+        """Nodes of these kinds, configured and active."""
+        nodes = [self.bring(kind, **options) for kind in kinds]
+        for node in reversed(nodes):
+            assert node.trigger_configure().name == 'SUCCESS'
+        for node in reversed(nodes):
+            assert node.trigger_activate().name == 'SUCCESS'
+        return nodes[0] if len(nodes) == 1 else nodes
+
+    def now(self):
+        """ns on the ROS clock."""
+        return self.node.get_clock().now().nanoseconds
+
+    def stamped(self, message, stamp=None):
+        message.header.stamp.sec, message.header.stamp.nanosec = divmod(
+            self.now() if stamp is None else stamp, 10**9
+        )
+        return message
+
+    def picture(self, stamp=None, encoding='rgb8', height=28, width=28):
+        channels = {'mono8': 1, '16UC1': 2, 'rgba8': 4, 'bgra8': 4}.get(encoding, 3)
+        data = np.random.default_rng(0).integers(0, 256, height * width * channels, np.uint8)
+        image = Image(height=height, width=width, encoding=encoding, step=width * channels)
+        image.data = data.tobytes()
+        return self.stamped(image, stamp)
+
+    def show(self, stamp=None, views=TINY.views, positions=0.1, names=JOINTS, **picture):
+        """One moment: joints, then a picture of each view."""
+        stamp = self.now() if stamp is None else stamp
+        if names:
+            state = JointState(name=names, position=np.full(len(names), positions).tolist())
+            self.joints.publish(self.stamped(state, stamp))
+        for view in views:
+            self.cameras[view].publish(self.picture(stamp, **picture))
+
+    def spin(self, seconds):
+        """Serve everybody for a while."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self.executor.spin_once(timeout_sec=0.01)
+
+    def until(self, happened, show=True, timeout=20.0, **frame):
+        """Serve everybody, showing frames, until it happened."""
+        deadline, next_frame = time.monotonic() + timeout, 0.0
+        while not happened():
+            assert time.monotonic() < deadline, 'it did not happen'
+            if show and time.monotonic() >= next_frame:
+                next_frame = time.monotonic() + PERIOD / 2
+                self.show(**frame)
+            self.executor.spin_once(timeout_sec=0.01)
+
+    def more(self, heard, count=2, **frame):
+        """Serve everybody until `count` more messages were heard; returns them."""
+        before = len(heard)
+        self.until(lambda: len(heard) >= before + count, **frame)
+        return heard[before:]
+
+    def call(self, kind, name, **fields):
+        """A service's response."""
+        client = self.node.create_client(kind, name)
+        assert client.wait_for_service(10.0)
+        future = client.call_async(kind.Request(**fields))
+        self.until(future.done, show=False)
+        self.node.destroy_client(client)
+        return future.result()
+
+    def close(self):
+        for node in self.suite:
+            node.trigger_shutdown()
+        self.executor.shutdown()
+        for node in (*self.suite, self.node):
+            node.destroy_node()
+
+
+@pytest.fixture(scope='session')
+def ros():
+    rclpy.init()
+    yield
+    rclpy.try_shutdown()
+
+
+@pytest.fixture
+def robot(ros):
+    stand_in = Robot()
+    yield stand_in
+    stand_in.close()
+    EngineHost.close()

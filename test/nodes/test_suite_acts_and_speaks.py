@@ -1,0 +1,114 @@
+"""Three nodes on one engine, from images to commands and words."""
+
+import numpy as np
+
+from embodied_kv.config import TINY
+from embodied_kv.msg import ActionChunk
+from embodied_kv.nodes.action import Action, ActionParams
+from embodied_kv.nodes.convert import nanoseconds
+from embodied_kv.nodes.host import EngineHost
+from embodied_kv.nodes.language import Language
+from embodied_kv.nodes.perception import Perception
+
+SUITE = (Perception, Action, Language)
+
+
+def values(chunk):
+    return np.array(chunk.values).reshape(chunk.horizon, -1)
+
+
+def fresh(chunks):
+    return [chunk for chunk in chunks if chunk.source == ActionChunk.FRESH]
+
+
+def test_one_frame_is_read_by_actions_and_words(robot):
+    robot.up(*SUITE, every=1)
+    robot.until(lambda: fresh(robot.chunks) and robot.texts)
+    seen = {handle.sequence: handle for handle in robot.handles}
+    for message in (fresh(robot.chunks)[0], robot.texts[0]):
+        assert seen[message.sequence].header.stamp == message.header.stamp
+    boot = EngineHost._shared.engine.kv.boot
+    assert {bytes(handle.boot_id).hex() for handle in robot.handles} == {boot}
+
+
+def test_a_chunk_is_whole_finite_named_and_within_limits(robot):
+    robot.up(*SUITE)
+    robot.until(lambda: fresh(robot.chunks))
+    chunk, limits = fresh(robot.chunks)[0], ActionParams()
+    assert list(chunk.joint_names) == list(robot.suite[0].suite.joint_names)
+    assert (chunk.horizon, chunk.dt) == (TINY.horizon, TINY.action_dt)
+    assert 4 <= chunk.steps <= 10 and chunk.prefill_ms > 0 and chunk.denoise_ms > 0
+    assert chunk.deadline_met == (chunk.age <= robot.suite[0].suite.period)
+    assert np.isfinite(values(chunk)).all()
+    assert (values(chunk) >= limits.lower_limits).all()
+    assert (values(chunk) <= limits.upper_limits).all()
+
+
+def test_actions_do_not_jump_from_where_the_robot_is(robot):
+    robot.up(*SUITE, max_jump=[0.01])
+    robot.until(lambda: fresh(robot.chunks), positions=0.03)
+    chunk = fresh(robot.chunks)[0]
+    path = np.vstack([np.full(7, 0.03), values(chunk)[chunk.first :]])
+    assert np.abs(np.diff(path, axis=0)).max() <= 0.01 + 1e-6
+
+
+def test_a_trajectory_is_the_rest_of_the_chunk_counted_from_now(robot):
+    robot.up(*SUITE)
+    robot.until(lambda: robot.trajectories and robot.chunks)
+    trajectory, chunk = robot.trajectories[0], robot.chunks[0]
+    assert list(trajectory.joint_names) == list(chunk.joint_names)
+    left = values(chunk)[chunk.first :]
+    np.testing.assert_allclose([point.positions for point in trajectory.points], left)
+    assert not any(point.velocities or point.effort for point in trajectory.points)
+    after = [p.time_from_start.sec + p.time_from_start.nanosec / 1e9 for p in trajectory.points]
+    np.testing.assert_allclose(np.diff(after), chunk.dt, atol=1e-6)
+    due = nanoseconds(chunk.header.stamp) / 1e9 + chunk.first * chunk.dt
+    said = nanoseconds(trajectory.header.stamp) / 1e9
+    assert abs(said + after[0] - due) < 0.05
+
+
+def test_set_points_are_published_when_asked_for(robot):
+    from std_msgs.msg import Float64MultiArray
+
+    heard = []
+    robot.node.create_subscription(Float64MultiArray, 'commands', heard.append, 100)
+    robot.up(*SUITE, tick_commands=True)
+    robot.until(lambda: len(heard) >= 3)
+    assert all(len(message.data) == 7 and np.isfinite(message.data).all() for message in heard)
+
+
+def test_when_frames_end_the_fallbacks_come_in_order_and_then_stop(robot, capfd):
+    robot.up(*SUITE, stop_after=6)
+    robot.until(lambda: fresh(robot.chunks))
+    robot.until(lambda: robot.chunks[-1].source == ActionChunk.STOP, show=False)
+    sources = [chunk.source for chunk in robot.chunks]
+    last_fresh = len(sources) - 1 - sources[::-1].index(ActionChunk.FRESH)
+    ending = sources[last_fresh:]
+    assert ending == sorted(ending)
+    assert set(ending) == {0, 1, 2, 3} and ending.index(ActionChunk.STOP) == 6
+    assert all(np.isfinite(chunk.values).all() for chunk in robot.chunks)
+    assert not any(chunk.deadline_met for chunk in robot.chunks[last_fresh + 1 :])
+    held = values(robot.chunks[-1])
+    np.testing.assert_allclose(held, [robot.trajectories[-1].points[-1].positions])
+    assert 'no fresh chunk for 6 control periods: stop' in capfd.readouterr().err
+
+
+def test_a_fresh_chunk_ends_a_stop(robot):
+    robot.up(*SUITE, stop_after=1)
+    robot.until(lambda: robot.chunks and robot.chunks[-1].source == ActionChunk.STOP, show=False) if (
+        robot.more(robot.chunks, 1)
+    ) else None
+    robot.until(lambda: robot.chunks[-1].source == ActionChunk.FRESH)
+
+
+def test_language_says_each_end_once_and_tokens_add_up(robot):
+    robot.up(*SUITE, every=1, prompts=['Subtask:', 'Narration:'])
+    robot.until(lambda: sum(text.finished for text in robot.texts) >= 6)
+    ends = [text.stream for text in robot.texts if text.finished]
+    assert len(ends) == len(set(ends))
+    assert {text.query for text in robot.texts} == {'Subtask:', 'Narration:'}
+    for stream in ends:
+        counts = [text.tokens for text in robot.texts if text.stream == stream]
+        assert counts == sorted(counts)
+        reason = next(t.reason for t in robot.texts if t.stream == stream and t.finished)
+        assert reason in ('eos', 'length', 'evicted')

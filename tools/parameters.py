@@ -1,0 +1,53 @@
+"""Prints docs/parameters.md from the dataclasses that declare the parameters of the nodes."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from embodied_kv.config import EngineConfig
+from embodied_kv.nodes.action import ActionParams
+from embodied_kv.nodes.language import LanguageParams
+from embodied_kv.nodes.observation import ObservationParams
+from embodied_kv.nodes.params import SuiteParams
+
+HEAD = """# Parameters
+
+Defaults are those of `config/robot.yaml`. *When* is the latest moment at which a value may change: at the
+start of the process, until the node is configured, or live (`ros2 param set`). This page is made by
+`tools/env python tools/parameters.py > docs/parameters.md`; a test holds it against the code.
+"""
+PARTS = (
+    ('All nodes', '', SuiteParams),
+    ('All nodes: the engine of the process', 'engine.', EngineConfig),
+    ('`perception` (and `action`, `language` alone in a process)', '', ObservationParams),
+    ('`action`', '', ActionParams),
+    ('`language`', '', LanguageParams),
+)
+
+
+def shown(value: object) -> str:
+    """A default as YAML would have it, short enough for a table."""
+    if isinstance(value, tuple):
+        return '[' + ', '.join(map(shown, value)) + ']'
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(value) if isinstance(value, str) else str(value)
+
+
+def page() -> str:
+    """The whole page."""
+    lines = [HEAD]
+    for title, prefix, part in PARTS:
+        lines += [f'## {title}', '', '| name | default | when | what |', '|---|---|---|---|']
+        for f in fields(part):
+            what = f.metadata['help']
+            if 'range' in f.metadata:
+                what += '; {} to {}'.format(*f.metadata['range'])
+            when = f.metadata.get('when', 'start')
+            lines.append(f'| `{prefix}{f.name}` | {shown(f.default)} | {when} | {what} |')
+        lines.append('')
+    return '\n'.join(lines)
+
+
+if __name__ == '__main__':
+    print(page(), end='')
