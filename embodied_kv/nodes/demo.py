@@ -184,7 +184,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--seconds', type=float, default=20.0, help='from the first command on')
     parser.add_argument('--out', type=Path, default=Path('out/demo'), help='folder to write to')
-    parser.add_argument('--namespace', default='', help='of the suite and the robot')
+    parser.add_argument('--namespace', default='demo', help='of the suite and the robot')
     parser.add_argument('--no-table', action='store_true', help='lines, also in a terminal')
     parser.add_argument('--seed', type=int, default=0, help='of the scene')
     parser.add_argument('--timeout', type=float, default=120.0, help='s until the first command')

@@ -65,6 +65,7 @@ def _rows(witness: Witness, elapsed: float) -> dict[str, str]:
     denoise = np.median([command.denoise_ms for command in commands])
     language = witness.diagnostics.get('language', {})
     return {
+        'weights': witness.weights,
         'time': f'{witness.seconds:.1f} s',
         'frames/s': f'{witness.rate("frames"):.1f}',
         'prefill': f'{prefill:.1f} ms',
@@ -77,7 +78,7 @@ def _rows(witness: Witness, elapsed: float) -> dict[str, str]:
 
 
 def _table(rows: dict[str, str], witness: Witness) -> Table:
-    table = Table(title=f'embodied_kv, {witness.weights} weights', min_width=60)
+    table = Table(title='embodied_kv', min_width=60)
     table.add_column('what', style='bold')
     table.add_column('now')
     for name, value in rows.items():

@@ -24,7 +24,7 @@ def backend() -> str:
         if ctypes.util.find_library(library):
             return name
     raise RuntimeError(
-        'no off-screen OpenGL for the simulated cameras: run `apt-get install -y libegl1 libosmesa6`'
+        'no off-screen OpenGL for the cameras: run `apt-get install -y libegl1 libosmesa6`'
     )
 
 
@@ -39,7 +39,9 @@ def open_context(width: int, height: int):
     try:
         context = importlib.import_module(f'mujoco.{name}').GLContext(width, height)
         context.make_current()
-    except Exception as error:  # PyOpenGL raises ImportError, AttributeError, GLError… for one cause
+    except (
+        Exception
+    ) as error:  # PyOpenGL raises ImportError, AttributeError, GLError… for one cause
         raise RuntimeError(
             f'off-screen OpenGL does not open with {name} ({type(error).__name__}): '
             'run `apt-get install -y libegl1 libosmesa6`, or set MUJOCO_GL to egl or osmesa'

@@ -1,15 +1,16 @@
 """The arm's joints and lengths, and its kinematics in closed form.
 
-Knows geometry only, not MuJoCo. Frames: x forward, y left, z up, origin on the table under the arm's base.
-All joints at zero is an upside-down L: upper arm up, forearm forward, gripper down.
+Knows geometry only, not MuJoCo. Frames: x forward, y left, z up, origin on the table under the
+arm's base. All joints at zero is an upside-down L: upper arm up, forearm forward, gripper down.
 
-With Ry, Rx, Rz right-handed rotations and q the joints, the gripper point (between the fingertips) is
+With Ry, Rx, Rz right-handed rotations and q the joints, the gripper point (between the
+fingertips) is
 
     p = Rz(q0) (S + Ry(q1) (U + Ry(q2) (F + Rx(q3) Ry(q4) T)))
     S = (0, 0, SHOULDER), U = (0, 0, UPPER_ARM), F = (FOREARM, 0, 0), T = (0, 0, -TOOL)
 
-The last hinge turns the gripper about T. With q3 = 0 and q1 + q2 + q4 = 0 it points straight down, and its
-yaw is q0 + q5: the fingers then close along (-sin yaw, cos yaw, 0).
+The last hinge turns the gripper about T. With q3 = 0 and q1 + q2 + q4 = 0 it points straight down,
+and its yaw is q0 + q5: the fingers then close along (-sin yaw, cos yaw, 0).
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ def forward(joints: np.ndarray) -> np.ndarray:
 def top_down(points: np.ndarray, yaw: np.ndarray | float = 0.0) -> np.ndarray:
     """Arm joints [N, 6] that bring the gripper to points [N, 3] (m), straight down, elbow up.
 
-    yaw: [N] rad of the gripper about z; it is taken modulo a full turn. Inverts `forward` by the law of
-    cosines in the plane of the arm. Raises ValueError for a point out of reach.
+    yaw: [N] rad of the gripper about z; it is taken modulo a full turn. Inverts `forward` by the
+    law of cosines in the plane of the arm. Raises ValueError for a point out of reach.
     """
     x, y, z = np.atleast_2d(np.asarray(points, np.float64)).T
     pan = np.arctan2(y, x)

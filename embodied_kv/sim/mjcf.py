@@ -1,8 +1,8 @@
 """Writes a Scene and the arm as an MJCF document.
 
 Knows MuJoCo's XML. Lengths and joints are `kinematics`', everything drawn by seed is the Scene's.
-Collision classes (contype, conaffinity): table and receptacles 1, 0; objects 2, 3; arm 4, 3. So the arm meets
-table and objects, and never itself.
+Collision classes (contype, conaffinity): table and receptacles 1, 0; objects 2, 3; arm 4, 3. So
+the arm meets table and objects, and never itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _GAINS = ((900, 60), (900, 60), (600, 36), (120, 5), (120, 5), (60, 2))  # Nm/ra
 
 
 def write_mjcf(scene: Scene, image_size: int) -> str:
-    """The MJCF document. Body `thing i` is scene.things[i]; sites and cameras keep their public names."""
+    """The MJCF document, with offscreen pictures of image_size; `thing i` is scene.things[i]."""
     light, ambient = (_text((v,) * 3) for v in (scene.light, scene.ambient))
     direction = _text(-np.array(scene.light_from))
     return f"""<mujoco model="tabletop">
@@ -43,11 +43,12 @@ def write_mjcf(scene: Scene, image_size: int) -> str:
     <default class="seen"><geom contype="0" conaffinity="0" mass="0.001"/></default>
   </default>
   <worldbody>
-    <light pos="{_text(scene.light_from)}" dir="{direction}" cutoff="90" exponent="0" attenuation="1 0 0"
-      diffuse="{light}" specular="0 0 0" castshadow="false"/>
+    <light pos="{_text(scene.light_from)}" dir="{direction}" cutoff="90" exponent="0"
+      attenuation="1 0 0" diffuse="{light}" specular="0 0 0" castshadow="false"/>
     <camera name="front" pos="{_text(scene.eye)}" fovy="{scene.fovy['front']:.6f}"
       xyaxes="{_looking(scene.eye, scene.target)}"/>
-    <geom class="seen" name="floor" type="plane" pos="0 0 -0.75" size="4 4 0.1" rgba="0.30 0.31 0.33 1"/>
+    <geom class="seen" name="floor" type="plane" pos="0 0 -0.75" size="4 4 0.1"
+      rgba="0.30 0.31 0.33 1"/>
     <geom class="table" name="table" type="box" pos="0.3 0 -0.02" size="0.45 0.5 0.02"
       rgba="{_text(scene.table)} 1"/>
     {_arm(scene.fovy['wrist'])}
@@ -64,13 +65,14 @@ def write_mjcf(scene: Scene, image_size: int) -> str:
 
 def _actuators():
     for joint, low, high, (kp, kv) in zip(JOINTS, LOWER, UPPER, _GAINS, strict=False):
-        yield f'<position name="{joint}" joint="{joint}" kp="{kp}" kv="{kv}" ctrlrange="{low} {high}"/>\n    '
+        gains, span = f'kp="{kp}" kv="{kv}"', f'ctrlrange="{low} {high}"'
+        yield f'<position name="{joint}" joint="{joint}" {gains} {span}/>\n    '
 
 
 def _arm(fovy: float) -> str:
     def hinge(i: int) -> str:
-        name, span = JOINTS[i], f'{LOWER[i]} {UPPER[i]}'
-        return f'<joint name="{name}" axis="{_AXES[i]}" range="{span}" armature="0.02" damping="0.2"/>'
+        name, span = f'name="{JOINTS[i]}"', f'range="{LOWER[i]} {UPPER[i]}"'
+        return f'<joint {name} axis="{_AXES[i]}" {span} armature="0.02" damping="0.2"/>'
 
     def finger(name: str, side: int) -> str:
         return f"""<body name="{name}" pos="0 {side * 0.006} -0.115" gravcomp="1">
@@ -133,7 +135,8 @@ def _thing(i: int, thing: Thing) -> str:
                 ((x, wall, z), (0, wall - y, 0)),
             )
             geoms = ''.join(
-                f'<geom {kind} type="box" size="{_text(size)}" pos="{_text(pos)}" {look}/>' for size, pos in boxes
+                f'<geom {kind} type="box" size="{_text(size)}" pos="{_text(pos)}" {look}/>'
+                for size, pos in boxes
             )
     place = f'pos="{_text((*thing.position, z))}" euler="0 0 {thing.yaw:.9f}"'
     return f'<body name="thing {i}" {place}>{"" if fixed else "<freejoint/>"}{geoms}</body>\n    '

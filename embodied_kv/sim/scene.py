@@ -36,8 +36,9 @@ CAMERAS = ('front', 'wrist')
 class SceneConfig:
     """Ranges that scenes are drawn from; (low, high) pairs are uniform and inclusive.
 
-    Objects differ in (colour, shape); with `distinct_colours` in colour alone. A receptacle (bin or plate)
-    is fixed to the table and its colour is never an object's. Jitters are half ranges; 0 switches one off.
+    Objects differ in (colour, shape); with `distinct_colours` in colour alone. A receptacle (bin
+    or plate) is fixed to the table and its colour is never an object's. Jitters are half ranges; 0
+    switches one off. Raises ValueError for ranges that no scene can meet.
     """
 
     objects: tuple[int, int] = (3, 5)
@@ -52,7 +53,9 @@ class SceneConfig:
     clearance: float = 0.045  # free table between two objects' circles, m: room for a finger
     colour_jitter: float = 0.04
     light_jitter: float = 0.25  # of the light's strength, and of its direction
-    camera_jitter: float = 0.015  # m, of the front camera's place and of the point that it looks at
+    camera_jitter: float = (
+        0.015  # m, of the front camera's place and of the point that it looks at
+    )
     fovy_jitter: float = 1.0  # degrees
     arm_jitter: float = 0.03  # m, of the gripper's start
     image_size: int = 64
@@ -73,14 +76,16 @@ class SceneConfig:
         if self.objects[0] < 0 or self.objects[1] > kinds:
             raise ValueError(f'objects: {self.objects} of {kinds} that differ')
         if self.receptacles[0] < 0 or self.objects[1] + self.receptacles[1] > kinds:
-            raise ValueError(f'receptacles: {self.receptacles} beside {self.objects[1]} objects of {kinds}')
+            raise ValueError(
+                f'receptacles: {self.receptacles} beside {self.objects[1]} objects of {kinds}'
+            )
         if not 8 <= self.image_size <= 4096:
             raise ValueError(f'image_size {self.image_size} is not in 8..4096')
 
 
 @dataclass(frozen=True)
 class Thing:
-    """An object or receptacle as it is put down. rgb is its colour after jitter; size is full extents."""
+    """An object or receptacle as it is put down: rgb after jitter, size in full extents."""
 
     name: str
     shape: str
@@ -128,7 +133,10 @@ def draw_scene(config: SceneConfig, rng: np.random.Generator) -> Scene:
         ambient=0.45 * near((1.0,), jitter)[0],
         eye=near((0.96, 0.0, 0.80), config.camera_jitter),
         target=near((0.37, 0.0, 0.06), config.camera_jitter),
-        fovy={'front': near((38.0,), config.fovy_jitter)[0], 'wrist': near((75.0,), config.fovy_jitter)[0]},
+        fovy={
+            'front': near((38.0,), config.fovy_jitter)[0],
+            'wrist': near((75.0,), config.fovy_jitter)[0],
+        },
         gripper=near((0.26, 0.0, 0.27), config.arm_jitter),
     )
 
@@ -148,13 +156,17 @@ def _draw_kinds(config: SceneConfig, rng: np.random.Generator):
             yield kinds[i]
 
 
-def _place(config: SceneConfig, kinds: list, rng: np.random.Generator, tries: int = 200) -> list[Thing]:
+def _place(
+    config: SceneConfig, kinds: list, rng: np.random.Generator, tries: int = 200
+) -> list[Thing]:
     """Things that keep the clearance, by rejection; a layout that runs full is begun anew."""
     low, high = np.array([config.x, config.y]).T
     for _ in range(tries):
         things: list[Thing] = []
         for shape, colour in kinds:
-            rgb = np.clip(np.array(COLOURS[colour]) + rng.uniform(-1, 1, 3) * config.colour_jitter, 0, 1)
+            rgb = np.clip(
+                np.array(COLOURS[colour]) + rng.uniform(-1, 1, 3) * config.colour_jitter, 0, 1
+            )
             for _ in range(tries):
                 thing = Thing(
                     name=f'{colour} {shape}',
@@ -173,7 +185,8 @@ def _place(config: SceneConfig, kinds: list, rng: np.random.Generator, tries: in
         else:
             return things
     raise ValueError(
-        f'{len(kinds)} things do not fit x {config.x}, y {config.y} with clearance {config.clearance}'
+        f'{len(kinds)} things do not fit x {config.x}, y {config.y}: '
+        f'widen them or lower clearance {config.clearance}'
     )
 
 

@@ -1,7 +1,8 @@
 """The simulated robot: an arm over a table with coloured objects, two cameras, in MuJoCo.
 
-Knows physics and pictures. Does not know ROS, tasks or policies. One instance belongs to one thread, as its
-OpenGL context does. `python -m embodied_kv.sim.tabletop --out FILE.png` draws a sheet of scenes.
+Knows physics and pictures. Does not know ROS, tasks or policies. One instance belongs to one
+thread, as its OpenGL context does. `python -m embodied_kv.sim.tabletop --out FILE.png` draws a
+sheet of scenes.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ __all__ = ['JOINTS', 'ObjectTruth', 'SceneConfig', 'Tabletop', 'joint_limits']
 
 @dataclass(frozen=True, eq=False)
 class ObjectTruth:
-    """Where an object really is. position: float64 [3] m, of its centre; size: float64 [3] m, full extents."""
+    """Where an object really is.
+
+    position: float64 [3] m, of its centre. yaw: rad. size: float64 [3] m, full extents.
+    """
 
     name: str
     shape: str
@@ -35,10 +39,10 @@ class ObjectTruth:
 
 
 class Tabletop:
-    """A seeded tabletop. The same seed and the same commands give the same states and pictures, bit for bit.
+    """A seeded tabletop: same seed and commands, same states and pictures, bit for bit.
 
-    config: the ranges scenes are drawn from. seed: of the first scene. Raises RuntimeError that says what to
-    install when no off-screen OpenGL opens. Close it, or use it in a `with`.
+    config: the ranges scenes are drawn from. seed: of the first scene. Raises RuntimeError that
+    says what to install when no off-screen OpenGL opens. Close it, or use it in a `with`.
     """
 
     def __init__(self, config: SceneConfig | None = None, seed: int = 0) -> None:
@@ -51,16 +55,18 @@ class Tabletop:
         self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
         self.reset(seed)
         self._gl = open_context(size, size)
-        # Only primitives are drawn, so one GL context and one mjrContext serve the models of all scenes.
+        # Only primitives are drawn, so one mjrContext serves the models of all scenes.
         self._context = mujoco.MjrContext(self._model, mujoco.mjtFontScale.mjFONTSCALE_50.value)
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN.value, self._context)
         self._release = weakref.finalize(self, _release, self._gl, self._context)
 
     def reset(self, seed: int | None = None) -> None:
-        """Sets time to 0 and draws the scene of `seed`; without one, the scene of the last seed plus one."""
+        """Sets time to 0 and draws the scene of `seed`; without one, of the last seed plus one."""
         self.seed = self.seed + 1 if seed is None else int(seed)
         self.scene: Scene = draw_scene(self.config, np.random.default_rng(self.seed))
-        self._model = mujoco.MjModel.from_xml_string(write_mjcf(self.scene, self.config.image_size))
+        self._model = mujoco.MjModel.from_xml_string(
+            write_mjcf(self.scene, self.config.image_size)
+        )
         self._data = mujoco.MjData(self._model)
         self._mjv = mujoco.MjvScene(self._model, maxgeom=100)
         for flag in ('SHADOW', 'REFLECTION', 'SKYBOX', 'HAZE', 'FOG'):
@@ -74,17 +80,24 @@ class Tabletop:
         self._place()
 
     def command(self, targets: np.ndarray) -> None:
-        """Sets the actuators' target positions [7], clamped to the joint limits; they stay until the next.
+        """Sets the actuators' target positions [7], clamped to the limits, until the next command.
 
         Raises ValueError for another shape or a value that is not finite.
         """
         targets = np.asarray(targets, np.float64)
         if targets.shape != (len(JOINTS),) or not np.isfinite(targets).all():
-            raise ValueError(f'a command is {len(JOINTS)} finite numbers ({", ".join(JOINTS)}): got {targets}')
+            raise ValueError(
+                f'a command is {len(JOINTS)} finite numbers ({", ".join(JOINTS)}): got {targets}'
+            )
         self._data.ctrl[:] = np.clip(targets, self._lower, self._upper)
 
     def step(self, seconds: float) -> None:
-        """Simulates that time in steps of 5 ms. What is left of a step is owed to the next call."""
+        """Simulates that time in steps of 5 ms; the rest of a step is owed to the next call.
+
+        Raises ValueError for a time that is negative or not finite.
+        """
+        if not 0 <= seconds < np.inf:
+            raise ValueError(f'cannot simulate {seconds} s')
         self._owed += seconds
         steps = int(self._owed / TIMESTEP + 1e-6)
         if steps > 0:
@@ -93,7 +106,7 @@ class Tabletop:
             self._place()
 
     def _place(self) -> None:
-        """Bodies, cameras and lights where the joints now say (mj_step leaves them one step behind)."""
+        """Bodies, cameras and lights where the joints say; mj_step leaves them one step behind."""
         mujoco.mj_kinematics(self._model, self._data)
         mujoco.mj_comPos(self._model, self._data)
         mujoco.mj_camlight(self._model, self._data)
@@ -135,7 +148,12 @@ class Tabletop:
             yaw = float(np.arctan2(body.xmat[3], body.xmat[0]))
             truths.append(
                 ObjectTruth(
-                    thing.name, thing.shape, thing.colour, body.xpos.copy(), yaw, np.array(thing.size)
+                    thing.name,
+                    thing.shape,
+                    thing.colour,
+                    body.xpos.copy(),
+                    yaw,
+                    np.array(thing.size),
                 )
             )
         return tuple(truths)
@@ -149,12 +167,15 @@ class Tabletop:
         return kinematics.forward(joints)
 
     def project(self, points: np.ndarray, camera: str) -> np.ndarray:
-        """Where points [N, 3] (m) appear: pixels [N, 2] as (column, row), whole numbers at pixel centres.
+        """Where points [N, 3] (m) appear: pixels [N, 2] as (column, row).
 
-        A point behind the camera is NaN. Raises KeyError for an unknown camera.
+        Whole numbers are pixel centres. A point behind the camera is NaN. Raises KeyError for
+        an unknown camera.
         """
         view = self._data.camera(camera)
-        focal = self.config.image_size / 2 / np.tan(np.deg2rad(self._model.camera(camera).fovy[0]) / 2)
+        focal = (
+            self.config.image_size / 2 / np.tan(np.deg2rad(self._model.camera(camera).fovy[0]) / 2)
+        )
         x, y, z = ((np.atleast_2d(points) - view.xpos) @ view.xmat.reshape(3, 3)).T
         depth = np.where(z < 0, -z, np.nan)
         return np.stack([x, -y], -1) * (focal / depth)[:, None] + (self.config.image_size - 1) / 2
@@ -177,11 +198,11 @@ def _release(gl, context: mujoco.MjrContext) -> None:
 
 
 def contact_sheet(seeds: range, size: int = 320) -> np.ndarray:
-    """uint8 [rows, columns, 3]: a row a seed, each camera large, then as 64 x 64 pixels enlarged."""
+    """uint8 [rows, columns, 3]: a row a seed, each camera large, then its 64 x 64 pixels."""
 
     def views(seed: int, image_size: int) -> list[np.ndarray]:
         with Tabletop(SceneConfig(image_size=image_size), seed) as table:
-            target = kinematics.top_down(table.objects()[0].position + (0, 0, 0.08))[0]
+            target = kinematics.top_down(table.objects()[-1].position + (0, 0, 0.08))[0]
             table.command(np.append(target, joint_limits()[1][-1]))
             table.step(1.0)
             return list(table.render().values())

@@ -14,7 +14,9 @@ def player():
 
 
 def test_holds_the_start_until_a_trajectory_is_loaded(player):
-    assert np.array_equal(player.target(0.0), [1, 10]) and np.array_equal(player.target(9.0), [1, 10])
+    assert np.array_equal(player.target(0.0), [1, 10]) and np.array_equal(
+        player.target(9.0), [1, 10]
+    )
 
 
 def test_goes_straight_from_the_present_target_through_the_points_and_holds_the_last(player):
@@ -83,7 +85,9 @@ def test_a_clock_that_jumps_back_is_survived(player):
         (NAMES, [[0, 0]], [0.2], 'past'),
     ],
 )
-def test_a_wrong_trajectory_is_refused_and_the_old_one_plays_on(player, names, points, times, message):
+def test_a_wrong_trajectory_is_refused_and_the_old_one_plays_on(
+    player, names, points, times, message
+):
     player.load(NAMES, [[2, 20]], [1.0], now=0.0)
     with pytest.raises(ValueError, match=message):
         player.load(names, points, times, now=0.5)

@@ -1,0 +1,97 @@
+"""The demo as `make demo` runs it, shorter: a report, a picture, and no process left behind."""
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+
+import cv2
+import pytest
+
+PATIENCE = 200.0  # s
+
+
+def demo(out, *arguments):
+    """Run it in a namespace of its own; what it printed and returned."""
+    namespace = f'demo_{uuid.uuid4().hex[:8]}'
+    run = subprocess.run(
+        [sys.executable, '-m', 'embodied_kv.nodes.demo', '--out', out, '--namespace', namespace]
+        + [*map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert not processes_of(namespace)
+    return run
+
+
+def processes_of(namespace):
+    """Command lines that name it."""
+    found = []
+    for process in filter(str.isdigit, os.listdir('/proc')):
+        try:
+            with open(f'/proc/{process}/cmdline', 'rb') as line:
+                found.append(line.read())
+        except OSError:
+            continue  # it has ended meanwhile
+    return [line for line in found if namespace.encode() in line]
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory):
+    """A run of three seconds, and its folder."""
+    out = tmp_path_factory.mktemp('demo')
+    return demo(out, '--seconds', 3), out
+
+
+@pytest.fixture
+def report(run):
+    return json.loads((run[1] / 'report.json').read_text())
+
+
+def test_it_ends_well_and_shows_progress(run):
+    assert run[0].returncode == 0, run[0].stderr
+    assert 'prefill' in run[0].stdout
+    assert 'tokens/s' in run[0].stdout
+
+
+def test_the_report_counts_what_happened(report):
+    counts = report['counts']
+    assert report['seconds'] >= 3
+    assert counts['frames'] > 0 and counts['tokens'] > 0
+    sources = ('fresh', 'previous', 'hold', 'stop')
+    assert counts['commands'] == sum(counts.get(source, 0) for source in sources)
+    for work in ('prefill', 'denoise', 'age'):
+        ms = report['ms'][work]
+        assert 0 < ms['p50'] <= ms['p90'] <= ms['p99'] <= ms['max']
+    assert report['kv']['rows'] == 16
+    assert {'perception', 'action', 'language'} <= set(report['diagnostics'])
+    assert report['machine']['cores'] >= 1
+
+
+def test_the_report_says_what_was_said(report):
+    assert len(report['instructions']) == 3
+    assert report['question']['query'].startswith('what is next to the')
+    assert report['question']['tokens'] > 0
+    assert any(words['query'] == 'Subtask:' for words in report['words'])
+
+
+def test_the_report_says_that_the_weights_are_random(run, report):
+    assert report['weights'] == 'random'
+    assert 'weights random' in run[0].stdout
+
+
+def test_the_picture_is_full_of_frames(run):
+    picture = cv2.imread(str(run[1] / 'frames.png'))
+    assert picture.shape[0] > 300 and picture.shape[1] > 1500
+    assert picture.std() > 30
+
+
+def test_a_process_that_ends_ends_the_demo_with_its_words(tmp_path):
+    params = tmp_path / 'bad.yaml'
+    params.write_text('/**:\n  ros__parameters:\n    image_size: 3\n')
+    ended = demo(tmp_path / 'out', '--params', params)
+    assert ended.returncode == 1
+    assert 'sim has ended' in ended.stderr
+    assert 'parameter image_size' in ended.stderr
