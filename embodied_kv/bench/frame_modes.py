@@ -18,7 +18,7 @@ from embodied_kv.bench.copying import CopyingStreams
 from embodied_kv.config import EngineConfig, ModelConfig
 from embodied_kv.engine import decode, engine
 from embodied_kv.engine.engine import Engine
-from embodied_kv.kernels.rows import RowBatch
+from embodied_kv.kernels import rows
 from embodied_kv.kv import views
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.kv.manager import KvManager
@@ -210,7 +210,7 @@ MANAGED = [
     (views.SuffixRead, '__init__'),
     (views.TailAppend, '__init__'),
     (views.TailAppend, 'store'),
-    (RowBatch, 'plan'),
+    (rows, 'make_plan'),
     (decode, 'choose'),
     (engine.Engine, 'deltas'),
 ]

@@ -79,11 +79,11 @@ def predict(policy: Policy, setting: Setting, device: str, repeats: int) -> floa
     def step() -> None:
         model.extend(token, ContiguousAppend(*caches, middle, 1))
 
-    once = {
-        work: report.seconds(work, repeats, min(1, repeats - 1), device)
-        for work in (prefill, denoise, begin, step)
-    }
-    return 1e3 * (once[prefill] + once[denoise] + once[begin] + setting.steps * once[step])
+    prefilled = report.seconds(prefill, repeats, min(1, repeats - 1), device)
+    acted, begun, stepped = (
+        report.seconds(work, 3 * repeats, 1, device) for work in (denoise, begin, step)
+    )
+    return 1e3 * (prefilled + acted + begun + setting.steps * stepped)
 
 
 def attention_loss(policy: Policy, setting: Setting, device: str) -> float:
@@ -113,6 +113,4 @@ def attention_loss(policy: Policy, setting: Setting, device: str) -> float:
         for i in range(c.backbone.layers):
             row_attention(q, whole[0][i], whole[1][i], both)
 
-    return setting.steps * (
-        report.seconds(in_place, device=device) - report.seconds(in_one, device=device)
-    )
+    return setting.steps * report.difference(in_place, in_one, 21, device)

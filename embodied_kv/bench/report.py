@@ -43,21 +43,30 @@ def machine(device: str = 'cpu') -> dict:
     return facts
 
 
+def once(work: Callable[[], object], device: str = 'cpu') -> float:
+    """Wall seconds of one call; on CUDA until the device is done."""
+    began = time.perf_counter()
+    work()
+    if device == 'cuda':
+        torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
 def seconds(
     work: Callable[[], object], repeats: int = 5, warmup: int = 1, device: str = 'cpu'
 ) -> float:
-    """Median wall time of one call, after warm-up; on CUDA until the device is done."""
-
-    def once() -> float:
-        began = time.perf_counter()
-        work()
-        if device == 'cuda':
-            torch.cuda.synchronize()
-        return time.perf_counter() - began
-
+    """Median wall time of one call, after warm-up."""
     for _ in range(warmup):
-        once()
-    return statistics.median(once() for _ in range(repeats))
+        work()
+    return statistics.median(once(work, device) for _ in range(repeats))
+
+
+def difference(
+    work: Callable[[], object], other: Callable[[], object], repeats: int, device: str = 'cpu'
+) -> float:
+    """Seconds that a call costs more than the other: the median over pairs, taken in turn."""
+    pairs = [(once(work, device), once(other, device)) for _ in range(repeats + 1)]
+    return statistics.median(a - b for a, b in pairs[1:])
 
 
 def ceilings(dtype: torch.dtype, device: str = 'cpu') -> dict[str, float]:

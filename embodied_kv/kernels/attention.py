@@ -55,12 +55,13 @@ def _attend_run(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[T
     rows, kv_heads = k.shape[:2]
     group = heads // kv_heads
     queries = slots // rows * tokens
-    q = q.reshape(rows, queries, kv_heads, group, dim).transpose(1, 2)
-    q = q.reshape(rows, kv_heads, queries * group, dim)
     if mask is not None:
         if mask.shape[2] > 1:  # one line per query token: repeat it for the heads of a group
             mask = mask.repeat_interleave(group, 2)
         mask = mask.to(q.dtype)
+    # With one KV head both transpositions below are views.
+    q = q.reshape(rows, queries, kv_heads, group, dim).transpose(1, 2)
+    q = q.reshape(rows, kv_heads, queries * group, dim)
     out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         q, k, v, 0.0, False, attn_mask=mask
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 
 import numpy as np
@@ -57,12 +58,14 @@ class RowBatch:
         tokens: int = 1,
         causal: bool = False,
     ) -> None:
-        self.rows = list(ids)
+        self.rows = tuple(ids)
         self.tokens, self.causal = tokens, causal
         self.device_lengths = device_lengths
         self.ids = torch.tensor(self.rows, dtype=torch.int64, device=device_lengths.device)
-        self._lengths = lengths[:, self.rows]  # a snapshot [layers, slots]
-        self._plans: dict[bytes, Plan] = {}
+        self._plans: list[Plan] | None = None
+        # A snapshot [layers, slots]; one layer stands for all while they agree.
+        taken = lengths[:, self.rows]
+        self._lengths = taken[:1] if (taken == taken[:1]).all() else taken
 
     @classmethod
     def dense(cls, batch: int, length: int, tokens: int, device: torch.device) -> RowBatch:
@@ -75,43 +78,46 @@ class RowBatch:
 
     def plan(self, layer: int) -> Plan:
         """How the twin walks this layer; layers of equal lengths share a plan."""
-        lengths = self._lengths[min(layer, len(self._lengths) - 1)]
-        key = lengths.tobytes()
-        if key not in self._plans:
-            self._plans[key] = self._make_plan(lengths)
-        return self._plans[key]
+        if self._plans is None:
+            queries = self.tokens if self.causal else 1
+            self._plans = [
+                make_plan(self.rows, tuple(valid), queries) for valid in self._lengths.tolist()
+            ]
+        return self._plans[min(layer, len(self._plans) - 1)]
 
-    def _make_plan(self, lengths: np.ndarray) -> Plan:
-        order = np.argsort(self.rows, kind='stable')
-        rows, lengths = np.asarray(self.rows)[order], lengths[order]
-        unique, first, readers = np.unique(rows, return_index=True, return_counts=True)
-        runs = []
-        # Within a run, row id minus its rank and the number of readers stay the same.
-        keys = zip(unique - np.arange(len(unique)), readers, strict=True)
-        for (_, count), group in groupby(enumerate(keys), key=lambda item: item[1]):
-            ranks = [rank for rank, _ in group]
-            begin = int(first[ranks[0]])
-            slots = slice(begin, begin + int(count) * len(ranks))
-            valid = lengths[slots][:: int(count)]
-            rows_of = slice(int(unique[ranks[0]]), int(unique[ranks[-1]]) + 1)
-            runs.append(Run(rows_of, slots, int(valid.max()), self._mask(valid, int(count))))
-        if (order == np.arange(len(order))).all():
-            return Plan(tuple(runs), None, None)
-        return Plan(tuple(runs), torch.from_numpy(order), torch.from_numpy(np.argsort(order)))
 
-    def _mask(self, valid: np.ndarray, readers: int) -> Tensor | None:
-        """Additive mask [rows, 1, readers * tokens, longest] over the keys.
+@lru_cache(maxsize=256)
+def make_plan(rows: tuple[int, ...], valid: tuple[int, ...], causal: int) -> Plan:
+    """The runs of a batch; remembered, as a batch keeps its prefix rows from step to step.
 
-        None if all are visible.
-        """
-        if self.causal and self.tokens > 1:
-            hidden_at_end = np.tile(np.arange(self.tokens)[::-1], readers)  # [readers * tokens]
-        else:
-            hidden_at_end = np.zeros(1, np.int64)
-        limit = valid[:, None] - hidden_at_end  # [rows, queries]: keys a query sees
-        longest = int(valid.max())
-        if (limit == longest).all():
-            return None
-        visible = np.arange(longest) < limit[:, :, None]
-        mask = torch.zeros(visible.shape).masked_fill_(~torch.from_numpy(visible), float('-inf'))
-        return mask[:, None]
+    rows, valid: row and valid tokens of each slot. causal: how many of each slot's last tokens
+    are queries that see only what lies before them (1: all see all).
+    """
+    order = sorted(range(len(rows)), key=rows.__getitem__)
+    readers: dict[int, list[int]] = {}  # row -> its slots, rows ascending
+    for slot in order:
+        readers.setdefault(rows[slot], []).append(slot)
+    runs, begin = [], 0
+    # Within a run, row id minus rank and the number of readers stay the same.
+    ranked = enumerate(readers.items())
+    for (_, count), group in groupby(ranked, lambda e: (e[1][0] - e[0], len(e[1][1]))):
+        members = [(row, valid[slots[0]]) for _, (row, slots) in group]
+        slots = slice(begin, begin + count * len(members))
+        lengths = [length for _, length in members]
+        mask = _mask(lengths, causal, count if causal > 1 else 1)
+        runs.append(Run(slice(members[0][0], members[-1][0] + 1), slots, max(lengths), mask))
+        begin = slots.stop
+    if order == list(range(len(rows))):
+        return Plan(tuple(runs), None, None)
+    return Plan(tuple(runs), torch.tensor(order), torch.tensor(order).argsort())
+
+
+def _mask(valid: Sequence[int], causal: int, readers: int) -> Tensor | None:
+    """Additive mask [rows, 1, readers * causal, longest]; None if all keys are visible."""
+    longest = max(valid)
+    if causal == 1 and min(valid) == longest:
+        return None
+    ends = np.tile(np.arange(causal)[::-1], readers)  # keys hidden at the end, per query
+    limit = np.asarray(valid)[:, None] - ends  # [rows, queries]: keys that a query sees
+    visible = np.arange(longest) < limit[:, :, None]
+    return torch.from_numpy(np.where(visible, np.float32(0), np.float32('-inf')))[:, None]

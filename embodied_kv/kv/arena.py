@@ -16,6 +16,8 @@ from torch import Tensor
 class Arena:
     """K and V of every layer: [layers, rows, kv_heads, max_tokens, head_dim].
 
+    layers: (k, v) of each layer, as attention takes them, [rows, kv_heads, max_tokens, head_dim].
+
     lengths: int32 [layers, rows], valid tokens per layer and row, in host memory; `device_lengths`
     is the same for kernels (the same memory on a CPU). positions: int64 [rows], the logical
     position of the token that would come next. It is kept apart from the length: a compressed row
@@ -36,6 +38,7 @@ class Arena:
         shape = (layers, rows, kv_heads, max_tokens, head_dim)
         self.k = torch.zeros(shape, dtype=dtype, device=device)
         self.v = torch.zeros(shape, dtype=dtype, device=device)
+        self.layers = tuple(zip(self.k.unbind(0), self.v.unbind(0), strict=True))
         self.lengths = np.zeros((layers, rows), np.int32)
         self.device_lengths = torch.from_numpy(self.lengths).to(device)
         self.positions = np.zeros(rows, np.int64)

@@ -40,16 +40,17 @@ class PrefixWrite:
         self._host = host
 
     def store(self, layer: int, k: Tensor, v: Tensor) -> None:
+        keys, values = self._arena.layers[layer]
         for slot, (row, length) in enumerate(zip(self._rows, self._lengths, strict=True)):
-            self._arena.k[layer, row, :, :length] = k[slot, :length].transpose(0, 1)
-            self._arena.v[layer, row, :, :length] = v[slot, :length].transpose(0, 1)
+            keys[row, :, :length] = k[slot, :length].transpose(0, 1)
+            values[row, :, :length] = v[slot, :length].transpose(0, 1)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         self.store(layer, k, v)
         if self._batch is None:
             device_lengths = torch.from_numpy(self._host).to(q.device)
             self._batch = RowBatch(self._rows, self._host, device_lengths, tokens=q.shape[1])
-        return row_attention(q, self._arena.k[layer], self._arena.v[layer], self._batch, layer)[0]
+        return row_attention(q, *self._arena.layers[layer], self._batch, layer)[0]
 
 
 class SuffixRead:
@@ -68,9 +69,8 @@ class SuffixRead:
         """A suffix is never stored."""
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        arena = self._prefixes
         return merge(
-            row_attention(q, arena.k[layer], arena.v[layer], self._prefix, layer),
+            row_attention(q, *self._prefixes.layers[layer], self._prefix, layer),
             row_attention(q, k.transpose(1, 2), v.transpose(1, 2), self._suffix),
         )
 
@@ -104,16 +104,16 @@ class TailAppend:
         self.positions = torch.from_numpy(positions).to(tails.device)  # [slots, tokens], logical
 
     def store(self, layer: int, k: Tensor, v: Tensor) -> None:
-        self._tails.k[layer][self._ids, :, self._at] = k[: self._live]
-        self._tails.v[layer][self._ids, :, self._at] = v[: self._live]
+        keys, values = self._tails.layers[layer]
+        keys[self._ids, :, self._at] = k[: self._live]
+        values[self._ids, :, self._at] = v[: self._live]
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         self.store(layer, k, v)
         live = q[: self._live]
-        prefixes, tails = self._prefixes, self._tails
         out = merge(
-            row_attention(live, prefixes.k[layer], prefixes.v[layer], self._prefix, layer),
-            row_attention(live, tails.k[layer], tails.v[layer], self._tail, layer),
+            row_attention(live, *self._prefixes.layers[layer], self._prefix, layer),
+            row_attention(live, *self._tails.layers[layer], self._tail, layer),
         )
         if self._live == self._slots:
             return out

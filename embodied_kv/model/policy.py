@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -17,6 +17,9 @@ from embodied_kv.model.random import init_random
 from embodied_kv.model.tokenizer import Tokenizer
 
 
+TWITCH = 0.05  # rad or m; how far random weights move a joint
+
+
 @dataclass(frozen=True, eq=False)
 class Policy:
     """Everything between an Observation and the network, and back."""
@@ -28,10 +31,16 @@ class Policy:
 
     @classmethod
     def random(cls, config: ModelConfig, seed: int = 0, device: str = 'cpu') -> Policy:
-        """Seeded random weights: for latency, and for robots that should only twitch."""
+        """Seeded random weights, for latency: the robot twitches around where it is."""
         model = empty_model(config, device)
         init_random(model, seed)
-        return cls(config, model, Tokenizer.bytes(), Normalizer.identity(config))
+        twitch = replace(
+            Normalizer.identity(config),
+            action_q01=np.full(config.action_dim, -TWITCH, np.float32),
+            action_q99=np.full(config.action_dim, TWITCH, np.float32),
+            delta=np.arange(config.action_dim) < config.state_dim,
+        )
+        return cls(config, model, Tokenizer.bytes(), twitch)
 
     @classmethod
     def load(cls, path: str, config: ModelConfig, device: str = 'cpu') -> Policy:

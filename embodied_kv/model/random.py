@@ -39,7 +39,7 @@ def _distribution(name: str, parameter: Tensor) -> tuple[float, float]:
         return 0.0, 0.1
     if name == 'backbone.embed.weight':
         # Tokens are scaled by sqrt(width); any louder, and the tied head only echoes its input.
-        return 0.0, 0.3 * parameter.shape[1] ** -0.5
+        return 0.0, 0.03 * parameter.shape[1] ** -0.5
     if 'embed' in name and 'patch' not in name:
         return 0.0, parameter.shape[1] ** -0.5
     return 0.0, parameter[0].numel() ** -0.5  # [out, in...]: 1 / sqrt(fan in)

@@ -178,7 +178,7 @@ class Action(SuiteNode):
 
     def _publish(self, command: Command) -> None:
         now, names = self.get_clock().now().to_msg(), self.suite.joint_names
-        if len(command.points):
+        if len(command.points) or command.source == STOP:  # without points: stay where you are
             self._trajectories.publish(convert.trajectory_message(command, names, now))
         self._chunks.publish(convert.chunk_message(command, names, now))
         if command.source == FRESH:

@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.clock import Clock, ClockType
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
+from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.publisher import Publisher
 from rclpy.qos import QoSProfile
 
@@ -29,6 +30,7 @@ from embodied_kv.nodes.params import Parameters, SuiteParams
 SUCCESS, FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
 TransitionError = TransitionCallbackReturn.ERROR
 OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
+RCLError = rclpy_implementation.RCLError
 EXPECTED = (ValueError, OSError)  # their message is meant for the user
 PATIENCE = 5.0  # s between two complaints about one thing
 
@@ -48,6 +50,7 @@ class SuiteNode(LifecycleNode):
         self._release = ExitStack()
         self._steady = Clock(clock_type=ClockType.STEADY_TIME)
         self._tokens = RateMeter()
+        self._service_change_state.callback = self._answering(self._service_change_state.callback)
         parts = [('', SuiteParams), *(('', part) for part in own), ('engine.', EngineConfig)]
         self.params = Parameters(self, parts, lambda: self.configured)
 
@@ -137,6 +140,19 @@ class SuiteNode(LifecycleNode):
         return guarded
 
     # ------------------------------------------------------------------ transitions
+
+    def _answering(self, change_state: Callable) -> Callable:
+        """rclpy dies of a transition that is impossible now; its client should be told no."""
+
+        def answer(request: object, response: object) -> object:
+            try:
+                return change_state(request, response)
+            except RCLError as error:
+                self.get_logger().warning(f'transition refused: {error}')
+                response.success = False
+                return response
+
+        return answer
 
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         if self._succeeds('configure', self._configure):

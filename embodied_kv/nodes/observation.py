@@ -85,12 +85,13 @@ class Prefiller:
         self._sequence = itertools.count(1)
         self._told = ''  # the instruction that was sent, '' before the first
         self._due = 0.0
+        self._lacking = False  # a frame was due, but something of it had not arrived
         self._missing: tuple[str, ...] = ()
         for view, topic in zip(params.views, params.image_topics, strict=True):
             node.subscribe(Image, topic, partial(self._on_image, view), qos.SENSOR)
         node.subscribe(JointState, 'joint_states', self._on_joints, qos.JOINTS)
         node.subscribe(String, 'instruction', self._on_instruction, qos.INSTRUCTION, always=True)
-        node.every(self._period, self._poll)
+        node.every(self._period, self._look)
 
     def restart(self) -> None:
         """Begin with what arrives from now on."""
@@ -106,7 +107,7 @@ class Prefiller:
     @property
     def missing(self) -> tuple[str, ...]:
         """Views without a living camera."""
-        return self._sync.missing
+        return self._missing
 
     # ------------------------------------------------------------------ what arrives
 
@@ -130,12 +131,13 @@ class Prefiller:
             self._node.complain('joint state', f'joint state refused: {error}')
             return
         self._sync.joints(self._stamp(message), time.monotonic(), positions)
-        self._poll()
+        if self._lacking:
+            self._poll()
 
     def _on_instruction(self, message: String) -> None:
         if not message.data.strip():
             self._node.complain(
-                'instruction',
+                'empty instruction',
                 f"an empty instruction is none: '{self.instruction[:60]}' stays in force; to stop "
                 'the robot, deactivate its action node',
             )
@@ -150,7 +152,7 @@ class Prefiller:
         widest = np.ones(model.state_dim, np.float32)  # bins of three digits
         if prompt_tokens(policy.tokenizer, text, widest, model.max_text)[1]:
             self._node.complain(
-                'instruction',
+                'long instruction',
                 f'the instruction of {len(text)} characters is cut to fit the {model.max_text} '
                 f'text tokens of {model.name}',
             )
@@ -167,11 +169,12 @@ class Prefiller:
     # ------------------------------------------------------------------ what goes on
 
     def _poll(self) -> None:
+        """Prefill the newest moment if one is due. Images ask, so that a frame is as young as it can be."""
         now = time.monotonic()
         if now < self._due - EARLY * self._period or not self.instruction:
             return
         moment = self._sync.newest(now)
-        self._report_cameras()
+        self._lacking = moment is None
         if moment is None:
             return
         self._due = max(self._due, now - EARLY * self._period) + self._period
@@ -207,8 +210,9 @@ class Prefiller:
             )
         return min(time.monotonic() - age, moment.received)
 
-    def _report_cameras(self) -> None:
-        missing, self._missing = self._missing, self._sync.missing
+    def _look(self) -> None:
+        """Which cameras fell silent, or came back?"""
+        missing, self._missing = self._missing, self._sync.look(time.monotonic())
         for view in self._missing:
             if view not in missing:
                 self._node.get_logger().warning(

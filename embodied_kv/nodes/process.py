@@ -5,11 +5,15 @@ Knows rclpy's contexts, executors and signals. Does not know what the nodes do.
 
 from __future__ import annotations
 
+import fcntl
+import os
 import signal
 import sys
+import tempfile
 import time
-import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO
 
 import rclpy
 from rclpy.executors import SingleThreadedExecutor
@@ -20,7 +24,7 @@ from embodied_kv.nodes.base import SUCCESS, SuiteNode
 from embodied_kv.nodes.host import EngineHost
 from embodied_kv.nodes.params import SuiteParams
 
-DISCOVERY = 1.5  # s in which another suite is found, if there is one
+DISCOVERY = 1.5  # s in which a suite on another machine is found, if there is one
 SWITCH = 0.0002  # s; Python's own 5 ms would let a thread that must be on time wait so long
 WAKE = 0.1  # s between two looks at the signals
 
@@ -43,9 +47,11 @@ def run(*kinds: Callable[..., SuiteNode], **options: object) -> None:
     rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
     nodes: list[SuiteNode] = []
     try:
-        refuse_second([kind.__name__.lower() for kind in kinds])
+        locks = refuse_second([kind.__name__.lower() for kind in kinds])
         nodes += [kind(**options) for kind in kinds]
         spin(nodes, stopping)
+        for lock in locks:
+            lock.close()
     finally:
         for node in nodes:
             node.trigger_shutdown()
@@ -66,28 +72,44 @@ def spin(nodes: Sequence[SuiteNode], stopping: Sequence[int]) -> None:
     for node in ready:
         node.trigger_activate()
     while not stopping:
-        try:
-            executor.spin_once(timeout_sec=WAKE)
-        except Exception:  # rclpy raises here what a client did wrong, as an impossible transition
-            nodes[0].get_logger().error(f'a request failed\n{traceback.format_exc()}')
+        executor.spin_once(timeout_sec=WAKE)
     executor.shutdown()
 
 
-def refuse_second(names: Sequence[str]) -> None:
-    """Exit with a message if a node of these names lives in the namespace of this process."""
+def refuse_second(names: Sequence[str]) -> list[IO]:
+    """Exit 1 with a message if nodes of these names live in the namespace of this process already.
+
+    On this machine, locked files tell at once, even of one that starts at the same moment; the
+    returned ones are to be kept open. Of other machines ROS discovery tells, in a while.
+    """
     probe = Node(f'_{names[0]}_looks_around', start_parameter_services=False, enable_rosout=False)
     try:
-        here = probe.get_namespace()
+        here, domain = probe.get_namespace(), probe.context.get_domain_id()
+        locks = {name: _lock(f'{domain}{here.replace("/", ".")}.{name}') for name in names}
+        taken = [name for name, lock in locks.items() if lock is None]
         until = time.monotonic() + DISCOVERY
-        while time.monotonic() < until:
-            known = probe.get_node_names_and_namespaces()
-            taken = sorted(name for name, space in known if space == here and name in names)
-            if taken:
-                probe.get_logger().fatal(
-                    f'{", ".join(taken)} runs in namespace {here} already: stop it, or give this '
-                    'one a namespace of its own (--ros-args -r __ns:=/other)'
-                )
-                sys.exit(1)
+        while not taken and time.monotonic() < until:
             time.sleep(0.05)
+            known = probe.get_node_names_and_namespaces()
+            taken = [name for name, space in known if space == here and name in names]
+        if taken:
+            probe.get_logger().fatal(
+                f'namespace {here} has its {", ".join(sorted(taken))} already: stop that, or give '
+                'this one a namespace of its own (--ros-args -r __ns:=/other)'
+            )
+            sys.exit(1)
+        return [lock for lock in locks.values() if lock is not None]
     finally:
         probe.destroy_node()
+
+
+def _lock(name: str) -> IO | None:
+    """An open file that is locked until it is closed, or None if another process holds it."""
+    path = Path(tempfile.gettempdir()) / f'embodied_kv.{os.getuid()}.{name}.lock'
+    file = path.open('w')
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    return file

@@ -80,7 +80,10 @@ def _draw_card(figure: Figure, card: Card, table: Tabletop, box: tuple[float, ..
     text = [
         (f'{card.seconds:.1f} s', dict(size=9, color=GREY)),
         (_wrapped(card.instruction, *TOLD), dict(size=10.5, weight='bold', color=INK)),
-        (_wrapped(f'“{card.said.strip()}”', *SAID), dict(size=9, style='italic', color=INK)),
+        (
+            _wrapped(f'“{card.said.strip() or "…"}”', *SAID),
+            dict(size=9, style='italic', color=INK),
+        ),
     ]
     y = 1.0
     for line, style in text:

@@ -50,7 +50,6 @@ class Synchroniser:
         self._alive = dict.fromkeys(self.views, now)
         self._positions: deque[Stamped] = deque(maxlen=HISTORY)
         self._given = -1
-        self.missing: tuple[str, ...] = ()
         self.waits = 'nothing has arrived'
 
     def image(self, view: str, stamp: int, received: float, image: object) -> bool:
@@ -72,6 +71,13 @@ class Synchroniser:
             self._positions.pop()
         self._positions.append(Stamped(stamp, received, positions))
 
+    def look(self, now: float) -> tuple[str, ...]:
+        """The views whose camera sends nothing."""
+        missing = tuple(v for v in self.views if now - self._alive[v] > self.timeout)
+        if len(missing) == len(self.views):
+            self.waits = f'no camera is alive: {", ".join(self.views)}'
+        return missing
+
     def newest(self, now: float) -> Moment | None:
         """The newest moment that has not been given out."""
         moment = self._newest(now)
@@ -80,11 +86,10 @@ class Synchroniser:
         return moment
 
     def _newest(self, now: float) -> Moment | None:
-        self.missing = tuple(v for v in self.views if now - self._alive[v] > self.timeout)
-        if len(self.missing) == len(self.views):
-            self.waits = f'no camera is alive: {", ".join(self.views)}'
+        missing = self.look(now)
+        there = [v for v in self.views if v not in missing]
+        if not there:
             return None
-        there = [v for v in self.views if v not in self.missing]
         if late := [v for v in there if v not in self._images]:
             self.waits = f'no image yet from {", ".join(late)}'
             return None

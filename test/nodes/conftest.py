@@ -28,6 +28,7 @@ OVERRIDES = {
     'preset': 'tiny',
     'rate': 1 / PERIOD,
     'camera_timeout': 2 * PERIOD,
+    'instruction': 'reach',
     'max_tokens': 8,
     'engine.tail_tokens': 48,
 }
@@ -37,8 +38,8 @@ numbers = itertools.count()
 class Robot:
     """Cameras and joints, and ears for everything that a suite says."""
 
-    def __init__(self):
-        self.namespace = f'/robot_{next(numbers)}'
+    def __init__(self, namespace=None):
+        self.namespace = namespace or f'/robot_{next(numbers)}'
         self.node = rclpy.create_node('robot', namespace=self.namespace)
         self.executor = SingleThreadedExecutor()
         self.executor.add_node(self.node)
@@ -148,9 +149,30 @@ def ros():
     rclpy.try_shutdown()
 
 
-@pytest.fixture
-def robot(ros):
-    stand_in = Robot()
-    yield stand_in
-    stand_in.close()
+def stand_ins():
+    """Stand-ins, each in a namespace of its own."""
+    made = []
+
+    def make(*args):
+        made.append(Robot(*args))
+        return made[-1]
+
+    yield make
+    for stand_in in made:
+        stand_in.close()
     EngineHost.close()
+
+
+@pytest.fixture
+def robots(ros):
+    yield from stand_ins()
+
+
+@pytest.fixture(scope='module')
+def robots_of_module(ros):
+    yield from stand_ins()
+
+
+@pytest.fixture
+def robot(robots):
+    return robots()

@@ -1,6 +1,7 @@
 """Three nodes on one engine, from images to commands and words."""
 
 import numpy as np
+from std_msgs.msg import Float64MultiArray
 
 from embodied_kv.config import TINY
 from embodied_kv.msg import ActionChunk
@@ -68,8 +69,6 @@ def test_a_trajectory_is_the_rest_of_the_chunk_counted_from_now(robot):
 
 
 def test_set_points_are_published_when_asked_for(robot):
-    from std_msgs.msg import Float64MultiArray
-
     heard = []
     robot.node.create_subscription(Float64MultiArray, 'commands', heard.append, 100)
     robot.up(*SUITE, tick_commands=True)
@@ -95,9 +94,8 @@ def test_when_frames_end_the_fallbacks_come_in_order_and_then_stop(robot, capfd)
 
 def test_a_fresh_chunk_ends_a_stop(robot):
     robot.up(*SUITE, stop_after=1)
-    robot.until(lambda: robot.chunks and robot.chunks[-1].source == ActionChunk.STOP, show=False) if (
-        robot.more(robot.chunks, 1)
-    ) else None
+    robot.until(lambda: fresh(robot.chunks))
+    robot.until(lambda: robot.chunks[-1].source == ActionChunk.STOP, show=False)
     robot.until(lambda: robot.chunks[-1].source == ActionChunk.FRESH)
 
 

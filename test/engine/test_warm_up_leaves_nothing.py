@@ -1,0 +1,41 @@
+"""Warm-up: estimates exist afterwards, first runs are not in them, and no row is held."""
+
+from embodied_kv.engine.warmup import warm_up
+
+
+def test_every_kind_of_work_is_estimated_after_one_measured_run(make_engine):
+    engine = make_engine(budget=True, streams=5)
+    warm_up(engine)
+    seen = engine.costs._seen
+    assert set(seen) == {'prefill', 'denoise_step', 'begin', 'decode'}
+    assert len(seen['prefill'][1]) == 1
+    assert len(seen['denoise_step'][1]) == 10 - 4 + 1
+    assert set(seen['decode']) >= {5}
+
+
+def test_a_slow_first_run_is_not_in_the_estimates(make_engine, monkeypatch):
+    engine = make_engine()
+    observe = engine.costs.observe
+    slow = {'prefill', 'denoise_step', 'begin', 'decode'}
+
+    def first_is_slow(kind, seconds, size=1):
+        observe(kind, 1e3 if kind in slow else seconds, size)
+        slow.discard(kind)
+
+    monkeypatch.setattr(engine.costs, 'observe', first_is_slow)
+    warm_up(engine)
+    assert all(engine.costs.estimate(kind, 1) < 1e3 for kind in ('prefill', 'denoise_step', 'begin', 'decode'))
+
+
+def test_no_row_is_held_and_the_budget_is_as_configured(make_engine):
+    engine = make_engine(budget=True, euler_steps=7)
+    warm_up(engine)
+    stats = engine.kv.stats()
+    assert (stats.rows_free, stats.streams, stats.leases) == (stats.rows, 0, 0)
+    assert (engine.budget.enabled, engine.budget.euler_steps) == (True, 7)
+    assert engine.deltas() == []
+    engine.kv.check_integrity()
+
+
+def test_the_smallest_engine_warms_up(make_engine):
+    warm_up(make_engine(rows=3, streams=1, tail_tokens=8, euler_steps=1, min_euler_steps=1))

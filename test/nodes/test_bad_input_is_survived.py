@@ -1,0 +1,197 @@
+"""What arrives wrong: a clear message, nothing lost, the node lives."""
+
+import numpy as np
+import pytest
+from std_msgs.msg import String
+
+from embodied_kv.msg import ActionChunk
+from embodied_kv.nodes import convert
+from embodied_kv.nodes.action import Action
+from embodied_kv.nodes.host import EngineHost
+from embodied_kv.nodes.language import Language
+from embodied_kv.nodes.perception import Perception
+
+PERIOD = 0.2  # s, as in conftest
+SUITE = (Perception, Action, Language)
+
+
+@pytest.fixture
+def perception(robot):
+    node = robot.up(Perception)
+    robot.until(lambda: robot.handles)
+    return node
+
+
+def lives(robot):
+    """Frames go on, and the cache is whole."""
+    robot.more(robot.handles)
+    EngineHost._shared.engine.kv.check_integrity()
+    return True
+
+
+@pytest.mark.parametrize(
+    'wrong, message',
+    [
+        ({'encoding': '16UC1'}, "image of view front refused: encoding '16UC1' is not a colour image"),
+        ({'height': 0}, 'image of view front refused: an image of 28 x 0 pixels is empty'),
+    ],
+)
+def test_an_image_that_cannot_be_read_is_refused(robot, perception, capfd, wrong, message):
+    robot.until(lambda: perception.complaints['image of front'], **wrong)
+    assert message in capfd.readouterr().err
+    assert lives(robot)
+
+
+def test_an_image_with_too_few_bytes_is_refused(robot, perception, capfd):
+    image = robot.picture()
+    image.data = image.data[:-1]
+    robot.cameras['front'].publish(image)
+    robot.until(lambda: perception.complaints['image of front'], show=False)
+    assert '2351 bytes of data are not 28 rows of 84 bytes' in capfd.readouterr().err
+    assert lives(robot)
+
+
+def test_an_image_of_another_size_is_resized(robot, perception):
+    robot.more(robot.handles, height=48, width=64)
+    robot.more(robot.handles, height=1, width=3)
+    assert not perception.complaints
+
+
+def test_a_joint_that_is_not_a_number_is_refused(robot, perception, capfd):
+    robot.until(lambda: perception.complaints['joint state'], positions=np.nan)
+    assert 'joint state refused: joint shoulder_pan is nan' in capfd.readouterr().err
+    assert lives(robot)
+
+
+def test_joints_of_unknown_names_are_refused_by_name(robot, perception, capfd):
+    names = list(perception.suite.joint_names)
+    names[2] = 'knee'
+    robot.until(lambda: perception.complaints['joint state'], names=names)
+    said = capfd.readouterr().err
+    assert 'joint state refused: no joint elbow; there are: shoulder_pan' in said and 'knee' in said
+    assert lives(robot)
+
+
+def test_joints_are_found_by_name_and_others_ignored(robot, perception):
+    names = ['wheel', *reversed(perception.suite.joint_names)]
+    robot.more(robot.handles, names=names)
+    assert not perception.complaints
+
+
+def test_a_camera_that_stops_is_a_missing_view_until_it_returns(robot, perception, capfd):
+    whole = robot.handles[-1].length
+    robot.until(lambda: robot.handles[-1].length < whole, views=('front',))
+    robot.until(lambda: perception.report()[1] == 'without view wrist', views=('front',))
+    said = capfd.readouterr().err
+    assert 'camera of view wrist sends nothing: going on without that view' in said
+    robot.until(lambda: robot.handles[-1].length == whole)
+    robot.until(lambda: perception.report()[1] == 'prefilling')
+    assert 'camera of view wrist is back' in capfd.readouterr().err
+
+
+def test_without_any_camera_no_frame_is_made_and_the_reason_is_known(robot, perception):
+    robot.until(lambda: 'no camera is alive' in perception.report()[1], views=())
+    before = len(robot.handles)
+    robot.spin(0.3)
+    assert len(robot.handles) == before
+    assert lives(robot)
+
+
+def test_stamps_that_jump_back_start_anew(robot, perception, capfd):
+    past = robot.now() - 3600 * 10**9
+    robot.show(stamp=past)
+    robot.until(lambda: perception.complaints['stamps set back'], show=False)
+    assert 'jumped back to' in capfd.readouterr().err
+    before = len(robot.handles)
+    for step in range(1, 20):
+        robot.show(stamp=past + step * 10**8)
+        robot.spin(PERIOD / 2)
+    assert len(robot.handles) >= before + 2
+    assert convert.nanoseconds(robot.handles[-1].header.stamp) < past + 10**10
+    assert lives(robot)
+
+
+def test_stamps_that_jump_back_do_not_stop_actions(robot):
+    robot.up(*SUITE)
+    robot.until(lambda: robot.chunks)
+    robot.show(stamp=robot.now() - 3600 * 10**9)
+    robot.until(lambda: robot.chunks[-1].source == ActionChunk.FRESH)
+
+
+def test_an_empty_instruction_leaves_the_one_in_force(robot, perception, capfd):
+    robot.instruction.publish(String(data='push the blue cube'))
+    robot.until(lambda: perception.report()[2]['instruction'] == 'push the blue cube')
+    robot.instruction.publish(String(data=' \n'))
+    robot.until(lambda: perception.complaints['empty instruction'])
+    assert "an empty instruction is none: 'push the blue cube' stays" in capfd.readouterr().err
+    assert perception.report()[2]['instruction'] == 'push the blue cube'
+    assert lives(robot)
+
+
+def test_without_an_instruction_frames_wait_for_one(robot):
+    perception = robot.up(Perception, instruction='')
+    robot.until(lambda: perception.report()[1] == 'no frame: no instruction yet')
+    assert not robot.handles
+    robot.instruction.publish(String(data='wave'))
+    assert lives(robot)
+
+
+def test_a_long_instruction_is_cut_to_fit(robot, perception, capfd):
+    robot.instruction.publish(String(data='pick up ' * 1250))
+    robot.until(lambda: perception.complaints['long instruction'])
+    said = capfd.readouterr().err
+    assert 'instruction of 10000 characters is cut to fit the 64 text tokens of tiny' in said
+    model = EngineHost._shared.model
+    assert robot.more(robot.handles)[-1].length == model.prefix_tokens
+
+
+def test_a_stale_handle_is_refused(robot, capfd):
+    _, action, _ = robot.up(*SUITE, every=0)
+    robot.more(robot.handles, 3)
+    robot.handle.publish(robot.handles[0])
+    robot.until(lambda: action.complaints['stale handle'], show=False)
+    assert 'handle refused: frame 1 is gone: row' in capfd.readouterr().err
+    assert lives(robot)
+
+
+def test_a_foreign_handle_is_refused_with_the_reason_once(robot, capfd):
+    _, action, language = robot.up(*SUITE)
+    robot.until(lambda: robot.handles)
+    foreign = robot.handles[0]
+    foreign.boot_id = np.arange(16, dtype=np.uint8)
+    for count in (1, 2):
+        robot.handle.publish(foreign)
+        for node in (action, language):
+            robot.until(lambda n=node, c=count: n.complaints['foreign handle'] == c, show=False)
+    said = capfd.readouterr().err
+    assert said.count('lies in another process (boot 00010203') == 2  # one of each node
+    assert lives(robot)
+
+
+def test_a_handle_of_another_layout_or_of_no_row_is_refused(robot):
+    _, action, _ = robot.up(*SUITE)
+    robot.until(lambda: robot.handles)
+    for field, value in (('layout', 7), ('row', 10_000)):
+        before = action.complaints['stale handle']
+        handle = robot.more(robot.handles, 1)[-1]
+        setattr(handle, field, value)
+        robot.handle.publish(handle)
+        robot.until(lambda b=before: action.complaints['stale handle'] > b, show=False)
+    assert lives(robot)
+
+
+def test_a_row_stays_while_the_action_reads_it_and_perception_is_cleaned_up(robot):
+    perception, _, _ = robot.up(*SUITE, every=0)
+    robot.until(lambda: robot.handles)
+    kv = EngineHost._shared.engine.kv
+    lease = kv.acquire(kv.current(robot.namespace))
+    before = kv.prefixes.row(lease.row)[0].clone()
+    assert perception.trigger_deactivate().name == 'SUCCESS'
+    assert perception.trigger_cleanup().name == 'SUCCESS'
+    assert perception.trigger_configure().name == 'SUCCESS'
+    assert perception.trigger_activate().name == 'SUCCESS'
+    robot.more(robot.handles, 5)
+    assert (kv.prefixes.row(lease.row)[0] == before).all()
+    lease.release()
+    kv.check_integrity()
+    assert kv.stats().leases <= 1

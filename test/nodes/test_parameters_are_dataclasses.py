@@ -1,0 +1,134 @@
+"""Parameters: declared from dataclasses, checked with their name, and all of them in the YAML."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import rclpy
+import yaml
+from rclpy.parameter import Parameter
+
+from embodied_kv.config import EngineConfig
+from embodied_kv.nodes.action import Action, ActionParams
+from embodied_kv.nodes.language import Language, LanguageParams
+from embodied_kv.nodes.observation import ObservationParams
+from embodied_kv.nodes.params import SuiteParams
+from embodied_kv.nodes.perception import Perception
+
+CONFIG = Path(__file__).parents[2] / 'config' / 'robot.yaml'
+SHARED, OWN = ('preset', 'rate', 'engine.rows', 'engine.device'), None
+PARTS = {
+    '/**': [('', SuiteParams), ('', ObservationParams), ('engine.', EngineConfig)],
+    '/**/action': [('', ActionParams)],
+    '/**/language': [('', LanguageParams)],
+}
+
+
+def flat(values, prefix=''):
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from flat(value, f'{prefix}{name}.')
+        else:
+            yield prefix + name, value
+
+
+def test_the_yaml_holds_every_parameter_with_its_default():
+    sections = yaml.safe_load(CONFIG.read_text())
+    assert sections.keys() == PARTS.keys()
+    for section, parts in PARTS.items():
+        defaults = {
+            prefix + f.name: list(f.default) if isinstance(f.default, tuple) else f.default
+            for prefix, part in parts
+            for f in fields(part)
+        }
+        assert dict(flat(sections[section]['ros__parameters'])) == defaults
+
+
+def test_the_yaml_reaches_every_node_under_a_namespace(ros, tmp_path):
+    text = CONFIG.read_text().replace('every: 5', 'every: 7').replace('stop_after: 5', 'stop_after: 9')
+    path = tmp_path / 'other.yaml'
+    path.write_text(text.replace('rows: 16', 'rows: 17', 1))
+    arguments = dict(cli_args=['--ros-args', '--params-file', str(path)], namespace='/left/arm')
+    for kind, name, value in (
+        (Perception, 'engine.rows', 17),
+        (Action, 'stop_after', 9),
+        (Language, 'every', 7),
+    ):
+        node = kind(**arguments)
+        assert node.get_parameter(name).value == value
+        assert not node.params.problems
+        node.destroy_node()
+
+
+@pytest.mark.parametrize('kind', [Perception, Action, Language])
+def test_every_parameter_is_described_with_its_range(ros, kind):
+    node = kind()
+    for prefix, part in (*PARTS['/**'][::2], ('', ActionParams), ('', LanguageParams)):
+        for f in fields(part):
+            if not node.has_parameter(prefix + f.name):
+                continue
+            described = node.describe_parameter(prefix + f.name)
+            assert described.description.startswith(f.metadata['help'])
+            assert described.read_only == (f.metadata.get('when', 'start') == 'start')
+            ranges = [*described.integer_range, *described.floating_point_range]
+            if 'range' in f.metadata and not isinstance(f.default, tuple):
+                assert (ranges[0].from_value, ranges[0].to_value) == f.metadata['range']
+    node.destroy_node()
+
+
+@pytest.mark.parametrize(
+    'kind, name, value, said',
+    [
+        (Perception, 'engine.rows', 1, 'configure failed: parameter engine.rows'),
+        (Perception, 'rate', float('nan'), 'parameter rate'),
+        (Perception, 'rate', 10, 'parameter rate'),
+        (Perception, 'engine.reserved_rows', 16, 'engine.reserved_rows is 16 of 16 rows'),
+        (Perception, 'preset', 'huge', "no preset 'huge'; there are: pi05"),
+        (Perception, 'views', ['front', 'rear'], 'parameter views: tiny has no view rear'),
+        (Perception, 'views', ['front'], 'parameter image_topics names 2 topics for 1 views'),
+        (Perception, 'joint_names', ['a', 'b'], 'parameter joint_names has 2 joints, tiny has 7'),
+        (Perception, 'checkpoint', '', "preset 'tiny' has no checkpoint of its own"),
+        (Perception, 'checkpoint', '/nowhere', '/nowhere'),
+        (Action, 'stop_after', 0, 'parameter stop_after'),
+        (Action, 'max_jump', [0.0], 'parameter max_jump is 0.0'),
+        (Action, 'upper_limits', [1.0, 2.0], 'parameter upper_limits has 2 values'),
+        (Action, 'lower_limits', [9.0], 'joint limits: lower'),
+        (Language, 'temperature', -1.0, 'parameter temperature'),
+    ],
+)
+def test_a_wrong_value_fails_configure_with_its_name(robot, capfd, kind, name, value, said):
+    node = robot.bring(kind, **{name: value})
+    assert node.trigger_configure().name == 'FAILURE'
+    complaint = capfd.readouterr().err
+    assert 'configure failed:' in complaint and said in complaint
+    assert 'Traceback' not in complaint
+
+
+def test_a_wrong_value_can_be_set_right_while_the_node_lives(robot):
+    node = robot.bring(Action, stop_after=0)
+    assert node.trigger_configure().name == 'FAILURE'
+    assert node.set_parameters([Parameter('stop_after', value=3)])[0].successful
+    assert node.trigger_configure().name == 'SUCCESS'
+
+
+def test_a_value_may_change_as_late_as_it_says(robot):
+    perception, _, language = robot.up(Perception, Action, Language)
+    language.set_parameters([Parameter('every', value=2)])
+    assert language.params.read(LanguageParams).every == 2
+    wrong = language.set_parameters([Parameter('every', value=-2)])[0]
+    assert not wrong.successful and 'every' in wrong.reason
+    fixed = perception.set_parameters([Parameter('tolerance', value=0.5)])[0]
+    assert not fixed.successful and 'tolerance is fixed while the node is configured' in fixed.reason
+    never = perception.set_parameters([Parameter('engine.rows', value=8)])[0]
+    assert not never.successful and 'read-only' in never.reason
+    perception.trigger_deactivate()
+    perception.trigger_cleanup()
+    assert perception.set_parameters([Parameter('tolerance', value=0.5)])[0].successful
+
+
+def test_the_descriptor_of_an_array_says_the_range_of_its_elements(ros):
+    node = rclpy.create_node('plain')
+    node.destroy_node()
+    action = Action()
+    assert action.describe_parameter('max_jump').additional_constraints == 'each from 1e-06 to 1000000.0'
+    action.destroy_node()

@@ -1,0 +1,113 @@
+"""One engine for all nodes of a process; nodes come and go, it stays."""
+
+import pytest
+
+from embodied_kv.config import TABLETOP, EngineConfig
+from embodied_kv.model import checkpoint
+from embodied_kv.model.policy import Policy
+from embodied_kv.msg import ActionChunk
+from embodied_kv.nodes.action import Action
+from embodied_kv.nodes.host import EngineHost
+from embodied_kv.nodes.language import Language
+from embodied_kv.nodes.params import SuiteParams
+from embodied_kv.nodes.perception import Perception
+
+TINY = SuiteParams(preset='tiny')
+
+
+@pytest.fixture
+def share():
+    said = []
+
+    def share(suite=TINY, **engine):
+        return EngineHost.share(suite, EngineConfig(**engine), said.append, said.append)
+
+    share.said = said
+    yield share
+    EngineHost.close()
+
+
+def test_the_same_parameters_share_one_engine(share):
+    assert share() is share()
+
+
+@pytest.mark.parametrize(
+    'other, name',
+    [
+        (dict(suite=SuiteParams(preset='tabletop')), "preset is 'tabletop', but the engine of this "),
+        (dict(suite=SuiteParams(preset='tiny', rate=5.0)), 'rate is 5.0, but'),
+        (dict(rows=17), 'engine.rows is 17, but the engine of this process was built with 16'),
+        (dict(seed=3), 'engine.seed is 3, but'),
+    ],
+)
+def test_who_disagrees_is_refused_with_the_parameter(share, other, name):
+    host = share()
+    with pytest.raises(ValueError, match='.') as refused:
+        share(**other)
+    assert name in str(refused.value)
+    assert share() is host
+
+
+def test_random_weights_are_warned_of(share):
+    share()
+    assert share.said[0] == 'weights of tiny are random: the robot moves, but to no purpose'
+    assert share.said[1].startswith('engine ready in')
+
+
+def test_an_engine_that_cannot_be_built_leaves_none(share):
+    with pytest.raises(ValueError, match='no checkpoint of its own'):
+        share(SuiteParams(preset='tiny', checkpoint=''))
+    assert share().model.name == 'tiny'
+
+
+def test_a_listener_that_fails_does_not_stop_the_engine(share, caplog):
+    host = share()
+    heard = []
+
+    def fail(_):
+        raise RuntimeError('a listener')
+
+    host.listen(fail)
+    host.listen(heard.extend)
+    host._on_deltas(['not a delta'][:0])
+    host.tell()
+    assert 'a listener of language failed' in caplog.text
+    assert host.device.is_alive()
+
+
+def test_cleanup_of_a_node_leaves_the_engine_to_the_others(robot):
+    perception, action, language = robot.up(Perception, Action, Language)
+    host = EngineHost._shared
+    robot.until(lambda: robot.chunks)
+    for node in (language, action):
+        assert node.trigger_deactivate().name == 'SUCCESS'
+        assert node.trigger_cleanup().name == 'SUCCESS'
+        assert host.device.is_alive()
+        robot.more(robot.handles)
+    stats = host.engine.kv.stats()
+    assert (stats.streams, stats.leases) == (0, 0)
+    host.engine.kv.check_integrity()
+
+
+def test_two_suites_of_one_process_do_not_mix(robots):
+    left, right = robots(), robots()
+    left.up(Perception, Action)
+    right.up(Perception, Action)
+    left.until(lambda: left.chunks)
+    right.spin(0.2)
+    assert not right.chunks
+    right.until(lambda: right.chunks)
+    left.until(lambda: left.chunks[-1].source == ActionChunk.FRESH)
+
+
+def test_a_checkpoint_of_other_dimensions_fails_configure_and_the_node_lives(robot, tmp_path, capfd):
+    policy = Policy.random(TABLETOP)
+    parts = policy.model.state_dict(), TABLETOP, policy.normalizer, policy.tokenizer
+    checkpoint.save(tmp_path / 'weights', *parts)
+    node = robot.bring(Perception, checkpoint=str(tmp_path / 'weights'))
+    assert node.trigger_configure().name == 'FAILURE'
+    said = capfd.readouterr().err
+    assert 'configure failed:' in said and 'the model has' in said and 'Traceback' not in said
+    good = robot.bring(Action, checkpoint=str(tmp_path / 'weights'), preset='')
+    assert good.trigger_configure().name == 'SUCCESS'
+    assert good.host.model == TABLETOP

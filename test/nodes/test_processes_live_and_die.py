@@ -1,0 +1,122 @@
+"""Executables as processes: side by side, alone, refused, killed, and ended by signals."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+from embodied_kv.msg import ActionChunk
+
+PARAMETERS = ('preset:=tiny', 'rate:=5.0', 'every:=1', 'max_tokens:=8', 'instruction:=reach')
+SUITES = {'/left': ('robot',), '/right': ('robot',), '/apart': ('perception', 'action', 'language')}
+
+
+class Process:
+    """An executable of the suite in a namespace, and its log."""
+
+    def __init__(self, name, namespace, folder):
+        self.log = folder / f'{namespace[1:]}_{name}.log'
+        given = [word for p in PARAMETERS for word in ('-p', p)]
+        command = [sys.executable, '-m', f'embodied_kv.nodes.{name}', '--ros-args', *given]
+        with self.log.open('w') as log:
+            self.handle = subprocess.Popen(
+                [*command, '-r', f'__ns:={namespace}'],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, 'OMP_NUM_THREADS': '1'},
+            )
+
+    @property
+    def said(self):
+        return self.log.read_text()
+
+    @property
+    def lives(self):
+        return self.handle.poll() is None
+
+    def end(self, number):
+        """Its exit code after a signal."""
+        self.handle.send_signal(number)
+        return self.handle.wait(30)
+
+
+@pytest.fixture(scope='module')
+def processes(ros, tmp_path_factory):
+    folder = tmp_path_factory.mktemp('processes')
+    started = {
+        (namespace, name): Process(name, namespace, folder)
+        for namespace, names in SUITES.items()
+        for name in names
+    }
+    yield started
+    for process in started.values():
+        if process.lives:
+            process.end(signal.SIGKILL)
+
+
+@pytest.fixture(scope='module')
+def stand_ins(robots_of_module):
+    return {namespace: robots_of_module(namespace) for namespace in SUITES}
+
+
+def acts(robot):
+    """A fresh chunk is published that answers a frame of now."""
+    robot.chunks.clear()
+    robot.until(lambda: any(c.source == ActionChunk.FRESH for c in robot.chunks), timeout=60)
+
+
+def test_two_suites_run_side_by_side(processes, stand_ins):
+    acts(stand_ins['/left'])
+    stand_ins['/right'].spin(0.2)
+    assert not any(c.source == ActionChunk.FRESH for c in stand_ins['/right'].chunks)
+    acts(stand_ins['/right'])
+    stand_ins['/left'].until(lambda: stand_ins['/left'].texts)
+
+
+def test_a_second_robot_on_a_namespace_is_refused(processes, stand_ins, tmp_path):
+    acts(stand_ins['/left'])
+    second = Process('robot', '/left', tmp_path)
+    assert second.handle.wait(60) == 1
+    assert 'namespace /left has its action, language, perception already' in second.said
+    assert 'Traceback' not in second.said
+    acts(stand_ins['/left'])
+
+
+def test_nodes_in_processes_of_their_own_refuse_each_others_handles(processes, stand_ins):
+    apart = stand_ins['/apart']
+    acts(apart)
+    apart.until(lambda: apart.texts and apart.handles, timeout=60)
+    for name in ('action', 'language'):
+        reason = r'handle refused: frame \d+ lies in another process \(boot \w{8}, here \w{8}\)'
+        apart.until(lambda n=name: re.search(reason, processes['/apart', n].said), timeout=30)
+
+
+def test_a_killed_process_harms_no_other(processes, stand_ins):
+    apart = stand_ins['/apart']
+    acts(apart)
+    assert processes['/apart', 'perception'].end(signal.SIGKILL) == -signal.SIGKILL
+    acts(apart)
+    assert processes['/apart', 'action'].end(signal.SIGKILL) == -signal.SIGKILL
+    apart.texts.clear()
+    apart.until(lambda: apart.texts)
+    acts(stand_ins['/left'])
+
+
+@pytest.mark.parametrize(
+    'who, number',
+    [
+        (('/left', 'robot'), signal.SIGINT),
+        (('/right', 'robot'), signal.SIGTERM),
+        (('/apart', 'language'), signal.SIGINT),
+    ],
+)
+def test_a_signal_ends_a_process_cleanly(processes, stand_ins, who, number):
+    robot = stand_ins[who[0]]
+    robot.more(robot.texts, 1)
+    assert processes[who].end(number) == 0
+    said = processes[who].said
+    assert 'leaked' not in said and 'ERROR' not in said
+    if who[1] == 'robot':
+        robot.until(lambda: robot.chunks[-1].source == ActionChunk.STOP, show=False)

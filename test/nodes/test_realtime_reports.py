@@ -1,0 +1,61 @@
+"""Wishes to the operating system: each says what became of it, and none is needed."""
+
+import os
+import threading
+
+import pytest
+
+from embodied_kv.nodes import realtime
+
+
+@pytest.fixture
+def in_thread():
+    """Runs work in a thread of its own, so that nothing sticks to the test's."""
+
+    def run(work):
+        results = []
+        thread = threading.Thread(target=lambda: results.append(work()))
+        thread.start()
+        thread.join()
+        return results[0]
+
+    return run
+
+
+def test_without_wishes_nothing_is_changed(in_thread):
+    def work():
+        before = os.sched_getaffinity(0), os.sched_getscheduler(0)
+        outcome = realtime.apply(lock_memory=False, cpu_affinity=-1, thread_priority=0)
+        return before == (os.sched_getaffinity(0), os.sched_getscheduler(0)), outcome
+
+    same, outcome = in_thread(work)
+    assert same
+    assert outcome == {'lock_memory': 'off', 'cpu_affinity': 'any', 'thread_priority': 'usual'}
+
+
+def test_a_core_is_kept(in_thread):
+    core = min(os.sched_getaffinity(0))
+
+    def work():
+        outcome = realtime.apply(lock_memory=False, cpu_affinity=core, thread_priority=0)
+        return outcome, os.sched_getaffinity(0)
+
+    outcome, affinity = in_thread(work)
+    assert outcome['cpu_affinity'] == f'core {core}' and affinity == {core}
+
+
+def test_a_core_that_is_not_there_is_refused(in_thread):
+    outcome = in_thread(
+        lambda: realtime.apply(lock_memory=False, cpu_affinity=1023, thread_priority=0)
+    )
+    assert outcome['cpu_affinity'].startswith('refused: ')
+
+
+def test_a_priority_is_granted_or_refused_with_the_reason(in_thread):
+    def work():
+        outcome = realtime.apply(lock_memory=False, cpu_affinity=-1, thread_priority=5)
+        return outcome['thread_priority'], os.sched_getscheduler(0)
+
+    outcome, scheduler = in_thread(work)
+    assert (outcome == 'SCHED_FIFO 5') == (scheduler == os.SCHED_FIFO)
+    assert outcome == 'SCHED_FIFO 5' or outcome.startswith('refused: ')
