@@ -1,11 +1,12 @@
-"""One suite, `ros2 launch embodied_kv robot.launch.py`: the robot and, unless sim:=false, a simulated one."""
+"""One suite, `ros2 launch embodied_kv robot.launch.py`: the nodes and, by default, a robot."""
 
 from pathlib import Path
 
 from ament_index_python.packages import get_package_share_directory
-from launch import LaunchDescription, LaunchDescriptionEntity
 from launch.actions import DeclareLaunchArgument, OpaqueFunction
 from launch_ros.actions import Node
+
+from launch import LaunchDescription, LaunchDescriptionEntity
 
 CONFIG = Path(get_package_share_directory('embodied_kv')) / 'config' / 'robot.yaml'
 ARGUMENTS = {
@@ -31,7 +32,9 @@ def nodes(context) -> list[LaunchDescriptionEntity]:
         'arguments': ['--ros-args', '--log-level', given['log_level']],
         'output': 'screen',
     }
-    robot = Node(executable='robot', parameters=[given['params_file'], {**chosen, **flags}], **common)
+    robot = Node(
+        executable='robot', parameters=[given['params_file'], {**chosen, **flags}], **common
+    )
     if given['sim'].lower() != 'true':
         return [robot]
     clock = {'publish_clock': flags['use_sim_time']}

@@ -1,4 +1,4 @@
-"""The launch file: it compiles everywhere, and starts what exists; it runs where there is a full ROS."""
+"""The launch file: it compiles everywhere, starts what exists, and runs in a full ROS."""
 
 import ast
 import importlib.util
@@ -64,8 +64,9 @@ def test_it_declares_its_arguments_with_words():
 @needs_launch
 @pytest.mark.parametrize('sim, nodes', [('true', 2), ('false', 1)])
 def test_it_starts_the_robot_and_the_simulation_if_asked(sim, nodes):
-    from launch import LaunchContext
     from launch.actions import DeclareLaunchArgument
+
+    from launch import LaunchContext
 
     module = runpy.run_path(str(LAUNCH))
     description = module['generate_launch_description']()

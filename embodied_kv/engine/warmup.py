@@ -1,7 +1,7 @@
 """Everything an engine will do, done once for nothing and once to be measured.
 
-First runs pay for allocation, compilation and cold caches; an estimate that counts them plans too few
-Euler steps for a whole window. Leaves the estimates of the second run and not a row held.
+First runs pay for allocation, compilation and cold caches; an estimate that counts them plans too
+few Euler steps for a whole window. Leaves the estimates of the second run and not a row held.
 """
 
 from __future__ import annotations

@@ -66,10 +66,15 @@ class Action(SuiteNode):
         self._too_late = 0  # frames for which not even the fewest Euler steps fitted
 
     def setup(self) -> None:
-        params, model, joints = self.params.read(ActionParams), self.host.model, self.suite.joint_names
+        params, model, joints = (
+            self.params.read(ActionParams),
+            self.host.model,
+            self.suite.joint_names,
+        )
         if len(joints) != model.action_dim:
             raise ValueError(
-                f'parameter joint_names has {len(joints)} joints, {model.name} moves {model.action_dim}'
+                f'parameter joint_names has {len(joints)} joints, '
+                f'{model.name} moves {model.action_dim}'
             )
         self._limits(params)  # a limit that does not fit fails here
         self._params = params
@@ -171,7 +176,9 @@ class Action(SuiteNode):
 
     def _where(self) -> np.ndarray | None:
         try:
-            return None if self._now is None else convert.positions(self._now, self.suite.joint_names)
+            return (
+                None if self._now is None else convert.positions(self._now, self.suite.joint_names)
+            )
         except convert.Refused as error:
             self.complain('joint state', f'joint state refused: {error}')
             return None

@@ -1,8 +1,8 @@
 """A lifecycle node of the suite: subclasses say what to set up, start and stop.
 
-Knows transitions, resources and diagnostics. configure allocates and loads and fails loudly; activate
-starts; deactivate stops, after which nothing is published; cleanup frees. rclpy swallows exceptions
-in transitions and dies of them in callbacks: both end here, in the log.
+Knows transitions, resources and diagnostics. configure allocates and loads and fails loudly;
+activate starts; deactivate stops, after which nothing is published; cleanup frees. rclpy swallows
+exceptions in transitions and dies of them in callbacks: both end here, in the log.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from contextlib import ExitStack
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.clock import Clock, ClockType
-from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.impl.implementation_singleton import rclpy_implementation
+from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.publisher import Publisher
 from rclpy.qos import QoSProfile
 

@@ -1,8 +1,8 @@
 """The thread that keeps the control period: one command in each, on absolute deadlines.
 
 Knows the steady clock and the timeline. Does not know messages, and never computes: chunks are
-handed to it finished. A fresh chunk goes out as soon as it is there; when its deadline passes without
-one, the fallback goes out: the rest of the previous chunk, then hold, then stop.
+handed to it finished. A fresh chunk goes out as soon as it is there; when the deadline passes
+without one, the fallback goes out: the rest of the previous chunk, then hold, then stop.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from embodied_kv.types import ActionChunk
 class ControlClock(threading.Thread):
     """Gives out a Command per control period and a set-point float64 [joints] per action.
 
-    period: s. where: the robot's joints [joints] now, or None while nobody knows. publish, tick: take
-    the two, on this thread. prepare: is called first. failed: takes the reason for which a chunk could not be executed.
+    period: s. where: the robot's joints [joints] now, or None while nobody knows. publish, tick:
+    take the two, on this thread. failed: takes the reason for which a chunk could not be executed.
+    prepare: is called first.
     """
 
     def __init__(
@@ -129,9 +130,7 @@ class ControlClock(threading.Thread):
         if taken.first == len(chunk.values):
             return  # every action of it is over: what runs goes on
         points, times = self.timeline.remaining(now)
-        values = np.clip(
-            chunk.values.astype(np.float64), self.timeline.lower, self.timeline.upper
-        )
+        values = np.clip(chunk.values.astype(np.float64), self.timeline.lower, self.timeline.upper)
         values[taken.first :] = points
         self._located = True
         self._command = Command(

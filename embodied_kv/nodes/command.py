@@ -1,4 +1,4 @@
-"""What the robot is told in one control period. Plain values: `clock` makes it, `convert` sends it."""
+"""What the robot is told in one control period: `clock` makes it, `convert` sends it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ class Command:
 
     values: float64 [horizon, joints]; [0, joints] while the robot's position is not known.
     stamp: ns on the ROS clock of the observation, None where the command answers none.
-    first: the first action whose moment has not passed, or the last one. source: of engine.timeline.
+    first: the first action whose moment has not passed, or the last one.
+    source: of engine.timeline.
     points, times: float64 [n, joints] and [n]: what is still to come, in seconds from now.
     """
 

@@ -1,7 +1,7 @@
 """Messages to values and back; nowhere else.
 
-Knows message fields, encodings and byte order. Refuses, with a reason for the user, what the values
-could not hold.
+Knows message fields, encodings and byte order. Refuses, with a reason for the user, what the
+values could not hold.
 """
 
 from __future__ import annotations
@@ -76,9 +76,7 @@ def check_image(message: Image) -> None:
             f'{width * CHANNELS[message.encoding]} bytes'
         )
     if len(message.data) != step * height:
-        raise Refused(
-            f'{len(message.data)} bytes of data are not {height} rows of {step} bytes'
-        )
+        raise Refused(f'{len(message.data)} bytes of data are not {height} rows of {step} bytes')
 
 
 def rgb(message: Image) -> np.ndarray:
@@ -171,9 +169,7 @@ def chunk_message(command: Command, joint_names: Sequence[str], now: Time) -> Ac
     return message
 
 
-def trajectory_message(
-    command: Command, joint_names: Sequence[str], now: Time
-) -> JointTrajectory:
+def trajectory_message(command: Command, joint_names: Sequence[str], now: Time) -> JointTrajectory:
     """What is left of a command, positions only, counted from now."""
     message = JointTrajectory(joint_names=joint_names)
     message.header.stamp = now

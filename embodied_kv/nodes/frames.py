@@ -1,4 +1,4 @@
-"""Where a node that reads frames has them from: a perception node's handles, and its own eyes if alone."""
+"""Where readers have their frames from: perception's handles, and own images if alone."""
 
 from __future__ import annotations
 

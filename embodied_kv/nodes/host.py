@@ -1,7 +1,7 @@
-"""The engine of this process: built once, at the first configure, and shared by the nodes that live here.
+"""The engine of this process: built once, at the first configure, and shared by its nodes.
 
-The process owns the engine, not a node: a node gives back its leases and streams and nothing more. Knows
-which parameters an engine was built from. Does not know topics.
+The process owns the engine, not a node: a node gives back its leases and streams and nothing more.
+Knows which parameters an engine was built from. Does not know topics.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class EngineHost:
         return self.engine.policy.config
 
     def listen(self, listener: Listener) -> None:
-        """Hand the listener every delta of every stream, on the device thread; it must be quick."""
+        """Call it with all deltas of all streams, on the device thread; it must be quick."""
         with self._lock:
             self._listeners += (listener,)
 
@@ -124,15 +124,18 @@ class EngineHost:
 
 def load_policy(suite: SuiteParams, config: EngineConfig, warn: Say) -> Policy:
     """The policy that the parameters name. Raises ValueError, CheckpointError, OSError."""
-    if config.device == 'cuda' and not torch.cuda.is_available():
-        raise ValueError('engine.device is cuda, but there is none: set it to cpu')
+    try:
+        torch.empty(0, device=config.device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"engine.device '{config.device}' cannot be used: {error}") from error
     path = suite.checkpoint or str(BUNDLED / suite.preset)
     if path == 'random':
         warn(f'weights of {suite.preset} are random: the robot moves, but to no purpose')
         return Policy.random(preset(suite.preset), config.seed, config.device)
     if not suite.checkpoint and not Path(path).exists():
         raise ValueError(
-            f"preset '{suite.preset}' has no checkpoint of its own: name one in `checkpoint`, or 'random'"
+            f"preset '{suite.preset}' has no checkpoint of its own: name one in `checkpoint`, or "
+            "'random'"
         )
     model = preset(suite.preset) if suite.preset else read_config(path)
     return Policy.load(path, model, config.device)

@@ -121,7 +121,9 @@ class Language(SuiteNode):
         kv = self.host.engine.kv
         newest = kv.current(self.robot)
         if newest is None or newest.deadline + kv.grace < time.monotonic():
-            raise ValueError('there is no frame to ask about: do the cameras send, is perception active?')
+            raise ValueError(
+                'there is no frame to ask about: do the cameras send, is perception active?'
+            )
         stream = self._open(
             newest,
             request.question,
@@ -143,7 +145,13 @@ class Language(SuiteNode):
     # ------------------------------------------------------------------ diagnostics
 
     def report(self) -> tuple[bytes, str, dict[str, object]]:
-        values = {'frames': self._count, 'own streams': len(self._streams)}
+        engine = self.host.engine
+        batch = max(1, engine.kv.stats().streams)
+        values = {
+            'frames': self._count,
+            'own streams': len(self._streams),
+            'decode (ms)': f'{engine.costs.estimate("decode", batch) * 1e3:.1f}',
+        }
         if not self._count:
             return WARN, 'no frame yet', values
         return OK, 'speaking' if self._streams else 'listening', values

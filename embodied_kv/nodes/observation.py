@@ -1,7 +1,7 @@
 """From cameras, joints and an instruction to prefilled frames.
 
-Knows topics, clocks and the engine's device thread. Callbacks store the newest message; what belongs
-together, `sync` decides; pixels are converted only for frames that are prefilled.
+Knows topics, clocks and the engine's device thread. Callbacks store the newest message; what
+belongs together, `sync` decides; pixels are converted only for frames that are prefilled.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class ObservationParams:
         ('camera/front/image', 'camera/wrist/image'), 'sensor_msgs/Image of each of the views'
     )
     instruction: str = param(
-        'pick up the red cube', "What to do until an `instruction` arrives; '' waits for one", 'live'
+        'pick up the red cube',
+        "What to do until an `instruction` arrives; '' waits for one",
+        'live',
     )
     tolerance: float = param(
         0.03, 'Stamps of one observation lie at most so far apart, s', range=(0.0, 10.0)
@@ -120,7 +122,8 @@ class Prefiller:
         stamp = self._stamp(message)
         if not self._sync.image(view, stamp, time.monotonic(), message):
             self._node.complain(
-                'stamps set back', f'stamps of view {view} jumped back to {stamp / 1e9:.3f} s: starting anew'
+                'stamps set back',
+                f'stamps of view {view} jumped back to {stamp / 1e9:.3f} s: starting anew',
             )
         self._poll()
 
@@ -147,7 +150,7 @@ class Prefiller:
         self._warn_if_cut(message.data)
 
     def _warn_if_cut(self, text: str) -> None:
-        """Does the policy see less than the whole instruction in its widest prompt?"""
+        """Say so if the policy sees less than the whole text, in its widest prompt."""
         model, policy = self._host.model, self._host.engine.policy
         widest = np.ones(model.state_dim, np.float32)  # bins of three digits
         if prompt_tokens(policy.tokenizer, text, widest, model.max_text)[1]:
@@ -164,12 +167,14 @@ class Prefiller:
 
     def _stamp(self, message: Image | JointState) -> int:
         """ns on the ROS clock; of receipt, where a driver leaves its stamp empty."""
-        return convert.nanoseconds(message.header.stamp) or self._node.get_clock().now().nanoseconds
+        return (
+            convert.nanoseconds(message.header.stamp) or self._node.get_clock().now().nanoseconds
+        )
 
     # ------------------------------------------------------------------ what goes on
 
     def _poll(self) -> None:
-        """Prefill the newest moment if one is due. Images ask, so that a frame is as young as it can be."""
+        """Prefill the newest moment if one is due; images call, so that it is young."""
         now = time.monotonic()
         if now < self._due - EARLY * self._period or not self.instruction:
             return
@@ -194,7 +199,7 @@ class Prefiller:
         )
 
     def _moment(self, moment: Moment) -> float:
-        """The observation's moment on the steady clock, s; of receipt, if the ROS clock is simulated.
+        """The observation's moment, s on the steady clock; of receipt, if ROS time is simulated.
 
         A stamp from the future (clocks of two machines) does not put the deadline off.
         """
@@ -211,7 +216,7 @@ class Prefiller:
         return min(time.monotonic() - age, moment.received)
 
     def _look(self) -> None:
-        """Which cameras fell silent, or came back?"""
+        """Say which cameras fell silent, and which came back."""
         missing, self._missing = self._missing, self._sync.look(time.monotonic())
         for view in self._missing:
             if view not in missing:

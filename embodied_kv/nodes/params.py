@@ -1,7 +1,7 @@
-"""ROS parameters from dataclasses: declared by looping over the fields, read back as the dataclass.
+"""ROS parameters from dataclasses: declared by looping over fields, read back as the dataclass.
 
-Knows descriptors, ranges and when a value may change. What a value means, its dataclass knows. The
-metadata of a field: `help`; `range` (of each element, for arrays); `choices`; and `when`, the latest
+Knows descriptors, ranges and when a value may change. What a value means, its dataclass knows.
+The metadata of a field: `help`; `range` (of each element, for arrays); and `when`, the latest
 moment at which it may change: 'start' (the default: read-only), 'configure', or 'live'.
 """
 
@@ -69,9 +69,9 @@ class SuiteParams:
 class Parameters:
     """The parameters of one node.
 
-    parts: (prefix, dataclass) pairs; a prefix is '' or as 'engine.'. A value that does not fit is reported by
-    `problems`, and the default stands in for it, until a better one is set. locked: true while
-    parameters of `when` 'configure' may not change.
+    parts: (prefix, dataclass) pairs; a prefix is '' or as 'engine.'. locked: true while parameters
+    of `when` 'configure' may not change. A value that does not fit is kept in `problems`, and the
+    default stands in for it, until a better one is set.
     """
 
     def __init__(
@@ -130,10 +130,7 @@ def _when(f: Field) -> str:
 
 
 def _descriptor(f: Field) -> ParameterDescriptor:
-    text = f.metadata['help']
-    if 'choices' in f.metadata:
-        text += f' ({", ".join(f.metadata["choices"])})'
-    descriptor = ParameterDescriptor(description=text, read_only=_when(f) == 'start')
+    descriptor = ParameterDescriptor(description=f.metadata['help'], read_only=_when(f) == 'start')
     low, high = f.metadata.get('range', (None, None))
     if low is None:
         return descriptor
@@ -153,6 +150,4 @@ def _problem(name: str, value: Value, f: Field) -> str:
     for element in values:
         if low is not None and not low <= element <= high:  # also where it is not a number
             return f'parameter {name} is {element}: it must lie from {low} to {high}'
-        if 'choices' in f.metadata and element not in f.metadata['choices']:
-            return f'parameter {name} is {element!r}: choose {", ".join(f.metadata["choices"])}'
     return ''

@@ -24,7 +24,7 @@ from embodied_kv.nodes.base import SUCCESS, SuiteNode
 from embodied_kv.nodes.host import EngineHost
 from embodied_kv.nodes.params import SuiteParams
 
-DISCOVERY = 1.5  # s in which a suite on another machine is found, if there is one
+DISCOVERY = 1.0  # s in which a suite on another machine is found, if there is one
 SWITCH = 0.0002  # s; Python's own 5 ms would let a thread that must be on time wait so long
 WAKE = 0.1  # s between two looks at the signals
 
@@ -61,10 +61,8 @@ def run(*kinds: Callable[..., SuiteNode], **options: object) -> None:
 
 
 def spin(nodes: Sequence[SuiteNode], stopping: Sequence[int]) -> None:
-    """Bring up the nodes that want it, readers first, and serve all until something is in `stopping`."""
-    import os
-    from rclpy.experimental import EventsExecutor
-    executor = EventsExecutor() if os.environ.get("EV") else SingleThreadedExecutor()
+    """Bring up the nodes that want it, readers first; serve all until `stopping` has something."""
+    executor = SingleThreadedExecutor()
     for node in nodes:
         executor.add_node(node)
     starting = [node for node in reversed(nodes) if node.params.read(SuiteParams).autostart]

@@ -20,7 +20,7 @@ STATUS = QoSProfile(
 
 
 def action(period: float, horizon: float) -> QoSProfile:
-    """Of commands: one is offered every other period at the latest, none outlives its horizon (s)."""
+    """Of commands: one every other period at the latest; none outlives its horizon (s)."""
     return QoSProfile(
         depth=1,
         reliability=ReliabilityPolicy.RELIABLE,

@@ -1,7 +1,7 @@
 """Images and joint positions that belong to one moment.
 
-Knows stamps (ns, the world's clock) and moments of receipt (s, the steady clock): stamps say what belongs
-together, receipt says who is alive. Does not know messages: an image is whatever was put in.
+Knows stamps (ns, the world's clock) and moments of receipt (s, the steady clock): stamps say what
+belongs together, receipt says who is alive. Does not know messages: an image is what was put in.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ class Moment:
 class Synchroniser:
     """Keeps the newest of each view, and gives out each moment once.
 
-    views: names, in order. tolerance: s that stamps of one moment may lie apart. timeout: s without
-    an image after which a view is missing. `waits` says why there was no new moment, '' if there was.
+    views: names, in order. tolerance: s that stamps of one moment may lie apart.
+    timeout: s without an image after which a view is missing.
+    waits: why the last look at what is new found no moment, '' if it did.
     """
 
     def __init__(self, views: Sequence[str], tolerance: float, timeout: float) -> None:
@@ -55,8 +56,8 @@ class Synchroniser:
     def image(self, view: str, stamp: int, received: float, image: object) -> bool:
         """Stores a view's newest image. False if its stamp lies before that of the last one.
 
-        Then time has been set back (a reset, a recording that begins again), and whatever is stored
-        from a later time is dropped.
+        Then time has been set back (a reset, a recording that begins again), and whatever is
+        stored from a later time is dropped.
         """
         backwards = stamp < self._latest.get(view, stamp)
         if backwards:

@@ -24,7 +24,10 @@ def test_a_slow_first_run_is_not_in_the_estimates(make_engine, monkeypatch):
 
     monkeypatch.setattr(engine.costs, 'observe', first_is_slow)
     warm_up(engine)
-    assert all(engine.costs.estimate(kind, 1) < 1e3 for kind in ('prefill', 'denoise_step', 'begin', 'decode'))
+    assert all(
+        engine.costs.estimate(kind, 1) < 1e3
+        for kind in ('prefill', 'denoise_step', 'begin', 'decode')
+    )
 
 
 def test_no_row_is_held_and_the_budget_is_as_configured(make_engine):

@@ -41,10 +41,10 @@ def test_a_node_of_that_name_in_another_namespace_is_not(ros):
 def test_the_lock_of_another_process_is_refused_and_ends_with_it(ros, capfd, tmp_path):
     held = process._lock('7.left.action')
     code = (
-        'import tempfile; tempfile.tempdir = {0!r}\n'
+        f'import tempfile; tempfile.tempdir = {str(tmp_path)!r}\n'
         'from embodied_kv.nodes import process\n'
         "print(process._lock('7.left.action'))"
-    ).format(str(tmp_path))
+    )
     run = [sys.executable, '-c', code]
     assert subprocess.run(run, capture_output=True, text=True).stdout.strip() == 'None'
     held.close()

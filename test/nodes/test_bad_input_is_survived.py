@@ -32,7 +32,10 @@ def lives(robot):
 @pytest.mark.parametrize(
     'wrong, message',
     [
-        ({'encoding': '16UC1'}, "image of view front refused: encoding '16UC1' is not a colour image"),
+        (
+            {'encoding': '16UC1'},
+            "image of view front refused: encoding '16UC1' is not a colour image",
+        ),
         ({'height': 0}, 'image of view front refused: an image of 28 x 0 pixels is empty'),
     ],
 )
@@ -68,7 +71,9 @@ def test_joints_of_unknown_names_are_refused_by_name(robot, perception, capfd):
     names[2] = 'knee'
     robot.until(lambda: perception.complaints['joint state'], names=names)
     said = capfd.readouterr().err
-    assert 'joint state refused: no joint elbow; there are: shoulder_pan' in said and 'knee' in said
+    assert (
+        'joint state refused: no joint elbow; there are: shoulder_pan' in said and 'knee' in said
+    )
     assert lives(robot)
 
 

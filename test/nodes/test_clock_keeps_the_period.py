@@ -66,7 +66,12 @@ def test_a_fresh_chunk_goes_out_as_it_is_with_its_passed_actions_marked(bench):
     b = bench()
     chunk = b.frame(stamp=123)
     command = b.next()
-    assert (command.source, command.stamp, command.first, command.deadline_met) == (FRESH, 123, 1, True)
+    assert (command.source, command.stamp, command.first, command.deadline_met) == (
+        FRESH,
+        123,
+        1,
+        True,
+    )
     np.testing.assert_array_equal(command.values, chunk.values)
     np.testing.assert_array_equal(command.points, chunk.values[1:])
     assert (np.diff(command.times) > 0).all()

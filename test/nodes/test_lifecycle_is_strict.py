@@ -57,7 +57,7 @@ def test_after_deactivate_nothing_is_published_and_activate_goes_on(robot):
 
 
 def test_deactivate_ends_what_was_running(robot):
-    _, action, language = robot.up(*SUITE, every=1)
+    _, action, language = robot.up(*SUITE, every=1, max_tokens=32, publish_rate=50.0)
     robot.until(lambda: robot.chunks and any(not text.finished for text in robot.texts))
     robot.chunks.clear()
     language.trigger_deactivate()
@@ -129,7 +129,9 @@ def test_a_failed_denoising_is_reported_and_the_next_chunk_comes(robot, capfd, m
 def test_transitions_are_served(robot):
     robot.bring(Perception)
     for number in (Transition.TRANSITION_CONFIGURE, Transition.TRANSITION_ACTIVATE):
-        response = robot.call(ChangeState, 'perception/change_state', transition=Transition(id=number))
+        response = robot.call(
+            ChangeState, 'perception/change_state', transition=Transition(id=number)
+        )
         assert response.success
     robot.more(robot.handles)
 

@@ -45,7 +45,11 @@ def test_the_yaml_holds_every_parameter_with_its_default():
 
 
 def test_the_yaml_reaches_every_node_under_a_namespace(ros, tmp_path):
-    text = CONFIG.read_text().replace('every: 5', 'every: 7').replace('stop_after: 5', 'stop_after: 9')
+    text = (
+        CONFIG.read_text()
+        .replace('every: 5', 'every: 7')
+        .replace('stop_after: 5', 'stop_after: 9')
+    )
     path = tmp_path / 'other.yaml'
     path.write_text(text.replace('rows: 16', 'rows: 17', 1))
     arguments = dict(cli_args=['--ros-args', '--params-file', str(path)], namespace='/left/arm')
@@ -89,6 +93,12 @@ def test_every_parameter_is_described_with_its_range(ros, kind):
         (Perception, 'joint_names', ['a', 'b'], 'parameter joint_names has 2 joints, tiny has 7'),
         (Perception, 'checkpoint', '', "preset 'tiny' has no checkpoint of its own"),
         (Perception, 'checkpoint', '/nowhere', '/nowhere'),
+        (
+            Perception,
+            'engine.device',
+            'gpu',
+            "engine.device 'gpu' cannot be used: Expected one of",
+        ),
         (Action, 'stop_after', 0, 'parameter stop_after'),
         (Action, 'max_jump', [0.0], 'parameter max_jump is 0.0'),
         (Action, 'upper_limits', [1.0, 2.0], 'parameter upper_limits has 2 values'),
@@ -118,7 +128,9 @@ def test_a_value_may_change_as_late_as_it_says(robot):
     wrong = language.set_parameters([Parameter('every', value=-2)])[0]
     assert not wrong.successful and 'every' in wrong.reason
     fixed = perception.set_parameters([Parameter('tolerance', value=0.5)])[0]
-    assert not fixed.successful and 'tolerance is fixed while the node is configured' in fixed.reason
+    assert (
+        not fixed.successful and 'tolerance is fixed while the node is configured' in fixed.reason
+    )
     never = perception.set_parameters([Parameter('engine.rows', value=8)])[0]
     assert not never.successful and 'read-only' in never.reason
     perception.trigger_deactivate()
@@ -130,5 +142,8 @@ def test_the_descriptor_of_an_array_says_the_range_of_its_elements(ros):
     node = rclpy.create_node('plain')
     node.destroy_node()
     action = Action()
-    assert action.describe_parameter('max_jump').additional_constraints == 'each from 1e-06 to 1000000.0'
+    assert (
+        action.describe_parameter('max_jump').additional_constraints
+        == 'each from 1e-06 to 1000000.0'
+    )
     action.destroy_node()

@@ -34,7 +34,10 @@ def test_the_same_parameters_share_one_engine(share):
 @pytest.mark.parametrize(
     'other, name',
     [
-        (dict(suite=SuiteParams(preset='tabletop')), "preset is 'tabletop', but the engine of this "),
+        (
+            dict(suite=SuiteParams(preset='tabletop')),
+            "preset is 'tabletop', but the engine of this ",
+        ),
         (dict(suite=SuiteParams(preset='tiny', rate=5.0)), 'rate is 5.0, but'),
         (dict(rows=17), 'engine.rows is 17, but the engine of this process was built with 16'),
         (dict(seed=3), 'engine.seed is 3, but'),
@@ -100,7 +103,9 @@ def test_two_suites_of_one_process_do_not_mix(robots):
     left.until(lambda: left.chunks[-1].source == ActionChunk.FRESH)
 
 
-def test_a_checkpoint_of_other_dimensions_fails_configure_and_the_node_lives(robot, tmp_path, capfd):
+def test_a_checkpoint_of_other_dimensions_fails_configure_and_the_node_lives(
+    robot, tmp_path, capfd
+):
     policy = Policy.random(TABLETOP)
     parts = policy.model.state_dict(), TABLETOP, policy.normalizer, policy.tokenizer
     checkpoint.save(tmp_path / 'weights', *parts)

@@ -80,7 +80,10 @@ def test_without_joint_positions_near_by_there_is_no_moment(feed):
     feed.image('a', 100)
     feed.image('b', 100)
     assert feed.at(110) is None
-    assert feed.sync.waits == 'the nearest joint positions lie 50 ms from the images, tolerance is 20 ms'
+    assert (
+        feed.sync.waits
+        == 'the nearest joint positions lie 50 ms from the images, tolerance is 20 ms'
+    )
 
 
 def test_a_silent_view_is_missing_after_the_timeout_and_returns(feed):
