@@ -12,9 +12,9 @@ from embodied_kv.nodes.params import SuiteParams
 
 HEAD = """# Parameters
 
-Defaults are those of `config/robot.yaml`. *When* is the latest moment at which a value may change: at the
-start of the process, until the node is configured, or live (`ros2 param set`). This page is made by
-`tools/env python tools/parameters.py > docs/parameters.md`; a test holds it against the code.
+Defaults are those of `config/robot.yaml`. *When* is the latest moment at which a value may change:
+at the start of the process, until the node is configured, or live (`ros2 param set`). This page is
+made by `tools/env python tools/parameters.py > docs/parameters.md`; a test compares both.
 """
 PARTS = (
     ('All nodes', '', SuiteParams),

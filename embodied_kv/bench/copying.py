@@ -48,11 +48,11 @@ class CopyingStreams:
 
     def __init__(self, model: Pi05, max_tokens: int) -> None:
         self._model, self._max_tokens = model, max_tokens
-        self._streams: list[dict] = []
+        self.streams: list[dict] = []
         self.copying = 0.0
 
     def __len__(self) -> int:
-        return len(self._streams)
+        return len(self.streams)
 
     def open(self, arena: Arena, row: int, ids: list[int], tokens: int, said: int = 0) -> None:
         """A new stream: the prefix is duplicated into a cache with room for what it will say."""
@@ -70,13 +70,13 @@ class CopyingStreams:
             said=[10] * said,
             tokens=tokens,
         )
-        self._streams.append(stream)
+        self.streams.append(stream)
 
     def decode(self, steps: int) -> int:
         """Begins new streams, then `steps` tokens of all in one batch -> tokens said."""
-        said = sum(self._begin(stream) for stream in self._streams if not stream['said'])
+        said = sum(self._begin(stream) for stream in self.streams if not stream['said'])
         began = time.perf_counter()
-        streams = self._streams
+        streams = self.streams
         k, v = (torch.stack([s['cache'][i] for s in streams], dim=1) for i in (0, 1))
         self.copying += time.perf_counter() - began
         for step in range(steps):
@@ -92,7 +92,7 @@ class CopyingStreams:
             stream['cache'] = k[:, slot].clone(), v[:, slot].clone()
             stream['length'] += steps
         self.copying += time.perf_counter() - began
-        self._streams = [s for s in streams if len(s['said']) < s['tokens']]
+        self.streams = [s for s in streams if len(s['said']) < s['tokens']]
         return said + sum(min(steps, s['tokens'] - len(s['said']) + steps) for s in streams)
 
     def _begin(self, stream: dict) -> int:

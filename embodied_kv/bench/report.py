@@ -92,7 +92,7 @@ def show(title: str, rows: Sequence[dict], note: str = '') -> None:
     """Prints rows of equal keys as a table."""
     table = Table(title=title, title_justify='left', caption=note or None, caption_justify='left')
     for name in rows[0]:
-        table.add_column(name, justify='right')
+        table.add_column(name.replace('_', ' '), justify='right')
     for row in rows:
         table.add_row(*(f'{v:.4g}' if isinstance(v, float) else str(v) for v in row.values()))
     Console(width=None if os.isatty(1) else 160).print(table)

@@ -16,7 +16,6 @@ from embodied_kv.model.preprocess import Normalizer, prompt_tokens, to_model_ima
 from embodied_kv.model.random import init_random
 from embodied_kv.model.tokenizer import Tokenizer
 
-
 TWITCH = 0.05  # rad or m; how far random weights move a joint
 
 

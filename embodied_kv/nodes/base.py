@@ -54,6 +54,17 @@ class SuiteNode(LifecycleNode):
         parts = [('', SuiteParams), *(('', part) for part in own), ('engine.', EngineConfig)]
         self.params = Parameters(self, parts, lambda: self.configured)
 
+    @property
+    def autostart(self) -> bool:
+        """Whether the process is to configure and activate it."""
+        return self.get_parameter('autostart').value
+
+    def end(self) -> None:
+        """Shut down from whatever state it is in, and destroy."""
+        if self._state_machine.current_state[1] != 'finalized':
+            self.trigger_shutdown()
+        self.destroy_node()
+
     # ------------------------------------------------------------------ what subclasses fill in
 
     def setup(self) -> None:

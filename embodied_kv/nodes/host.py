@@ -7,11 +7,14 @@ Knows which parameters an engine was built from. Does not know topics.
 from __future__ import annotations
 
 import gc
+import itertools
 import logging
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -69,7 +72,8 @@ class EngineHost:
         self, suite: SuiteParams, config: EngineConfig, identity: dict, say: Say, warn: Say
     ) -> None:
         began = time.monotonic()
-        self.identity, self.period = identity, suite.period
+        self.identity = identity
+        self.sequences = defaultdict(partial(itertools.count, 1))  # robot -> its frame numbers
         self.tokens = 0  # said by language since the start
         self._told: dict[int, int] = {}  # live stream -> its tokens that are counted
         self._listeners: tuple[Listener, ...] = ()

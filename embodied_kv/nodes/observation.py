@@ -6,7 +6,6 @@ belongs together, `sync` decides; pixels are converted only for frames that are 
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
@@ -26,7 +25,7 @@ from embodied_kv.nodes.sync import Moment, Synchroniser
 from embodied_kv.types import Observation
 
 EARLY = 0.25  # of a period that a frame may come before its time, so that cameras may jitter
-STALE = 1.0  # s; no camera is so slow
+STALE = 1.0  # s; no camera is so slow, and no pause between frames so long
 
 
 @dataclass(frozen=True)
@@ -84,9 +83,8 @@ class Prefiller:
         self._joint_names, self._period = node.suite.joint_names, node.suite.period
         self._sync = Synchroniser(params.views, params.tolerance, params.camera_timeout)
         self._slots = [params.views.index(v) if v in params.views else None for v in model.views]
-        self._sequence = itertools.count(1)
         self._told = ''  # the instruction that was sent, '' before the first
-        self._due = 0.0
+        self._due = self._given = 0.0  # s: when the next frame is, when the last one was
         self._lacking = False  # a frame was due, but something of it had not arrived
         self._missing: tuple[str, ...] = ()
         for view, topic in zip(params.views, params.image_topics, strict=True):
@@ -97,7 +95,8 @@ class Prefiller:
 
     def restart(self) -> None:
         """Begin with what arrives from now on."""
-        self._sync.restart(time.monotonic())
+        self._given = time.monotonic()
+        self._sync.restart(self._given)
         self._missing = ()
         self._warn_if_cut(self.instruction)
 
@@ -182,6 +181,7 @@ class Prefiller:
         self._lacking = moment is None
         if moment is None:
             return
+        self._given = now
         self._due = max(self._due, now - EARLY * self._period) + self._period
         observation = self._observation(moment)
         self._host.device.prefill(observation).add_done_callback(self._on_prefilled)
@@ -194,7 +194,7 @@ class Prefiller:
             instruction=self.instruction,
             stamp=moment.stamp,
             deadline=self._moment(moment) + self._period,
-            sequence=next(self._sequence),
+            sequence=next(self._host.sequences[self._node.robot]),
             robot=self._node.robot,
         )
 
@@ -217,7 +217,8 @@ class Prefiller:
 
     def _look(self) -> None:
         """Say which cameras fell silent, and which came back."""
-        missing, self._missing = self._missing, self._sync.look(time.monotonic())
+        now = time.monotonic()
+        missing, self._missing = self._missing, self._sync.look(now)
         for view in self._missing:
             if view not in missing:
                 self._node.get_logger().warning(
@@ -226,6 +227,8 @@ class Prefiller:
         for view in missing:
             if view not in self._missing:
                 self._node.get_logger().info(f'camera of view {view} is back')
+        if now - self._given > max(STALE, 3 * self._period):
+            self._node.complain('no frame', f'no frame: {self.waits}')
 
     def _on_prefilled(self, future: Future[KvHandle]) -> None:
         try:
@@ -235,4 +238,5 @@ class Prefiller:
         except Exception as error:  # of the engine, whatever it is: the next frame is another try
             self._node.complain('prefill', f'prefill failed: {error!r}')
             return
-        self._on_handle(handle)
+        if self._node.active:
+            self._on_handle(handle)

@@ -22,7 +22,6 @@ from rclpy.signals import SignalHandlerOptions
 
 from embodied_kv.nodes.base import SUCCESS, SuiteNode
 from embodied_kv.nodes.host import EngineHost
-from embodied_kv.nodes.params import SuiteParams
 
 DISCOVERY = 1.0  # s in which a suite on another machine is found, if there is one
 SWITCH = 0.0002  # s; Python's own 5 ms would let a thread that must be on time wait so long
@@ -54,8 +53,7 @@ def run(*kinds: Callable[..., SuiteNode], **options: object) -> None:
             lock.close()
     finally:
         for node in nodes:
-            node.trigger_shutdown()
-            node.destroy_node()
+            node.end()
         EngineHost.close()
         rclpy.try_shutdown()
 
@@ -65,7 +63,7 @@ def spin(nodes: Sequence[SuiteNode], stopping: Sequence[int]) -> None:
     executor = SingleThreadedExecutor()
     for node in nodes:
         executor.add_node(node)
-    starting = [node for node in reversed(nodes) if node.params.read(SuiteParams).autostart]
+    starting = [node for node in reversed(nodes) if node.autostart]
     ready = [node for node in starting if node.trigger_configure() == SUCCESS]
     for node in ready:
         node.trigger_activate()

@@ -136,10 +136,9 @@ class Robot:
 
     def close(self):
         for node in self.suite:
-            node.trigger_shutdown()
+            node.end()
         self.executor.shutdown()
-        for node in (*self.suite, self.node):
-            node.destroy_node()
+        self.node.destroy_node()
 
 
 @pytest.fixture(scope='session')

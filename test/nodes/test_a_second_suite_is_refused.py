@@ -1,8 +1,5 @@
 """Who starts looks around first: for locks on this machine, for nodes in the ROS graph."""
 
-import subprocess
-import sys
-
 import pytest
 import rclpy
 
@@ -38,14 +35,13 @@ def test_a_node_of_that_name_in_another_namespace_is_not(ros):
     other.destroy_node()
 
 
-def test_the_lock_of_another_process_is_refused_and_ends_with_it(ros, capfd, tmp_path):
-    held = process._lock('7.left.action')
-    code = (
-        f'import tempfile; tempfile.tempdir = {str(tmp_path)!r}\n'
-        'from embodied_kv.nodes import process\n'
-        "print(process._lock('7.left.action'))"
-    )
-    run = [sys.executable, '-c', code]
-    assert subprocess.run(run, capture_output=True, text=True).stdout.strip() == 'None'
-    held.close()
-    assert 'action.lock' in subprocess.run(run, capture_output=True, text=True).stdout
+def test_a_lock_is_refused_while_another_holds_it(ros, capfd):
+    mine = process.refuse_second(['perception', 'action'])
+    with pytest.raises(SystemExit) as exit:
+        process.refuse_second(['action'])
+    assert exit.value.code == 1
+    assert 'namespace / has its action already' in capfd.readouterr().err
+    for lock in mine:
+        lock.close()
+    (again,) = process.refuse_second(['action'])
+    again.close()

@@ -94,8 +94,10 @@ def test_a_camera_that_stops_is_a_missing_view_until_it_returns(robot, perceptio
     assert 'camera of view wrist is back' in capfd.readouterr().err
 
 
-def test_without_any_camera_no_frame_is_made_and_the_reason_is_known(robot, perception):
-    robot.until(lambda: 'no camera is alive' in perception.report()[1], views=())
+def test_without_any_camera_no_frame_is_made_and_the_reason_is_known(robot, perception, capfd):
+    robot.until(lambda: perception.complaints['no frame'], views=())
+    assert 'no frame: no camera is alive: front, wrist' in capfd.readouterr().err
+    assert perception.report()[1] == 'no frame: no camera is alive: front, wrist'
     before = len(robot.handles)
     robot.spin(0.3)
     assert len(robot.handles) == before

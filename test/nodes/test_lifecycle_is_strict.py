@@ -84,6 +84,21 @@ def test_cleanup_frees_topics_and_services_and_configure_makes_them_anew(robot):
             assert getattr(perception, f'trigger_{step}')().name == 'SUCCESS'
 
 
+def test_a_node_ends_from_every_state(robot):
+    for steps in (
+        '',
+        'configure',
+        'configure activate',
+        'configure activate deactivate',
+        'shutdown',
+    ):
+        node = robot.bring(Perception)
+        for step in steps.split():
+            getattr(node, f'trigger_{step}')()
+        robot.suite.remove(node)
+        node.end()
+
+
 def test_a_fault_in_setup_is_logged_with_its_traceback(robot, capfd, monkeypatch):
     node = robot.bring(Perception)
     monkeypatch.setattr(node, 'setup', lambda: 1 / 0)

@@ -6,6 +6,7 @@ from embodied_kv.config import TABLETOP, EngineConfig
 from embodied_kv.model import checkpoint
 from embodied_kv.model.policy import Policy
 from embodied_kv.msg import ActionChunk
+from embodied_kv.nodes import process
 from embodied_kv.nodes.action import Action
 from embodied_kv.nodes.host import EngineHost
 from embodied_kv.nodes.language import Language
@@ -116,3 +117,18 @@ def test_a_checkpoint_of_other_dimensions_fails_configure_and_the_node_lives(
     good = robot.bring(Action, checkpoint=str(tmp_path / 'weights'), preset='')
     assert good.trigger_configure().name == 'SUCCESS'
     assert good.host.model == TABLETOP
+
+
+def test_a_process_comes_up_as_far_as_its_parameters_allow(robot, capfd):
+    sound, wrong, waiting = (
+        robot.bring(Perception),
+        robot.bring(Action, rate=10),
+        robot.bring(Language, autostart=False),
+    )
+    for node in robot.suite:
+        robot.executor.remove_node(node)
+    process.spin(robot.suite, stopping=['now'])
+    assert (sound.active, wrong.active, waiting.active) == (True, False, False)
+    assert "action]: configure failed: parameter rate: Trying to set parameter 'rate'" in (
+        capfd.readouterr().err
+    )

@@ -82,7 +82,7 @@ def test_two_suites_run_side_by_side(processes, stand_ins):
 
 def test_a_second_robot_on_a_namespace_is_refused(processes, stand_ins, tmp_path):
     acts(stand_ins['/left'])
-    second = Process('robot', '/left', tmp_path)
+    second = processes['/left', 'second'] = Process('robot', '/left', tmp_path)
     assert second.handle.wait(60) == 1
     assert 'namespace /left has its action, language, perception already' in second.said
     assert 'Traceback' not in second.said
