@@ -5,8 +5,9 @@ from pathlib import Path
 from ament_index_python.packages import get_package_share_directory
 from launch.actions import DeclareLaunchArgument, OpaqueFunction
 from launch_ros.actions import Node
+from launch_ros.parameter_descriptions import ParameterValue
 
-from launch import LaunchDescription, LaunchDescriptionEntity
+from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
 
 CONFIG = Path(get_package_share_directory('embodied_kv')) / 'config' / 'robot.yaml'
 ARGUMENTS = {
@@ -21,11 +22,15 @@ ARGUMENTS = {
 }
 
 
-def nodes(context) -> list[LaunchDescriptionEntity]:
+def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     """The executables with the arguments of this launch."""
     given = context.launch_configurations
     flags = {name: given[name].lower() == 'true' for name in ('use_sim_time', 'autostart')}
-    chosen = {name: given[name] for name in ('preset', 'checkpoint') if given[name]}
+    chosen = {
+        name: ParameterValue(given[name], value_type=str)
+        for name in ('preset', 'checkpoint')
+        if given[name]
+    }
     common = {
         'package': 'embodied_kv',
         'namespace': given['namespace'],
@@ -38,7 +43,10 @@ def nodes(context) -> list[LaunchDescriptionEntity]:
     if given['sim'].lower() != 'true':
         return [robot]
     clock = {'publish_clock': flags['use_sim_time']}
-    return [robot, Node(executable='sim', parameters=[clock], **common)]
+    return [
+        robot,
+        Node(executable='sim', parameters=[given['params_file'], clock], **common),
+    ]
 
 
 def generate_launch_description() -> LaunchDescription:

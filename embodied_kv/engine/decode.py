@@ -23,7 +23,9 @@ def choose(logits: Tensor, streams: Sequence[Stream]) -> list[int]:
     Greedy, or by inverse distribution function from one number that depends on the stream's seed
     and its token count alone: the state of the random generator is the state of the stream.
     """
-    tokens = logits.argmax(-1).tolist()
+    # numpy's argmax is ten times faster than torch's on a CPU.
+    best = logits.numpy().argmax(-1) if logits.device.type == 'cpu' else logits.argmax(-1)
+    tokens = best.tolist()
     for i, stream in enumerate(streams):
         if stream.query.temperature > 0:
             philox = np.random.Philox(key=stream.query.seed, counter=len(stream.tokens))

@@ -175,15 +175,19 @@ class Action(SuiteNode):
             self.get_logger().warning(f'control clock: {self._outcome}')
 
     def _where(self) -> np.ndarray | None:
+        if self._now is None:
+            return None
         try:
-            return (
-                None if self._now is None else convert.positions(self._now, self.suite.joint_names)
-            )
+            return convert.positions(self._now, self.suite.joint_names)
         except convert.Refused as error:
             self.complain('joint state', f'joint state refused: {error}')
             return None
 
     def _publish(self, command: Command) -> None:
+        if command.source == STOP != self._source and self.active:
+            self.get_logger().error(
+                f'no fresh chunk for {self._params.stop_after} control periods: stop'
+            )
         now, names = self.get_clock().now().to_msg(), self.suite.joint_names
         if len(command.points) or command.source == STOP:  # without points: stay where you are
             self._trajectories.publish(convert.trajectory_message(command, names, now))
@@ -191,10 +195,6 @@ class Action(SuiteNode):
         if command.source == FRESH:
             self._period.tick()
             self._steps = command.steps
-        if command.source == STOP != self._source and self.active:
-            self.get_logger().error(
-                f'no fresh chunk for {self._params.stop_after} control periods: stop'
-            )
         self._source = command.source
 
     def _tick(self, values: np.ndarray) -> None:

@@ -134,11 +134,11 @@ class SuiteNode(LifecycleNode):
 
     def complain(self, key: str, message: str) -> None:
         """Count a fault of this kind, and warn of it unless that was done a moment ago."""
-        self.complaints[key] += 1
         now = time.monotonic()
         if now - self._complained.get(key, -PATIENCE) >= PATIENCE:
             self._complained[key] = now
             self.get_logger().warning(message)
+        self.complaints[key] += 1
 
     def _guard(self, callback: Callable) -> Callable:
         @functools.wraps(callback)
@@ -153,7 +153,7 @@ class SuiteNode(LifecycleNode):
     # ------------------------------------------------------------------ transitions
 
     def _answering(self, change_state: Callable) -> Callable:
-        """rclpy dies of a transition that is impossible now; its client should be told no."""
+        """Before Kilted, rclpy dies of a transition that is impossible now; say no instead."""
 
         def answer(request: object, response: object) -> object:
             try:

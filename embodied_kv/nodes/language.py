@@ -26,7 +26,7 @@ class LanguageParams:
     prompts: tuple[str, ...] = param(
         ('Subtask:',), 'Each is continued about every n-th frame', 'live'
     )
-    every: int = param(5, 'The n: 0 for only when asked', 'live', range=(0, 100_000))
+    every: int = param(2, 'The n: 0 for only when asked', 'live', range=(0, 100_000))
     max_tokens: int = param(32, 'Longest answer, tokens', 'live', range=(1, 4096))
     temperature: float = param(
         0.0, 'Of the prompts; 0 says the likeliest token', 'live', range=(0.0, 10.0)

@@ -16,12 +16,16 @@ from pathlib import Path
 from typing import IO
 
 import rclpy
-from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
 from embodied_kv.nodes.base import SUCCESS, SuiteNode
 from embodied_kv.nodes.host import EngineHost
+
+try:
+    from rclpy.experimental import EventsExecutor as Executor  # hands messages on 1 ms sooner
+except ImportError:  # before Jazzy
+    from rclpy.executors import SingleThreadedExecutor as Executor
 
 DISCOVERY = 1.0  # s in which a suite on another machine is found, if there is one
 SWITCH = 0.0002  # s; Python's own 5 ms would let a thread that must be on time wait so long
@@ -60,7 +64,7 @@ def run(*kinds: Callable[..., SuiteNode], **options: object) -> None:
 
 def spin(nodes: Sequence[SuiteNode], stopping: Sequence[int]) -> None:
     """Bring up the nodes that want it, readers first; serve all until `stopping` has something."""
-    executor = SingleThreadedExecutor()
+    executor = Executor()
     for node in nodes:
         executor.add_node(node)
     starting = [node for node in reversed(nodes) if node.autostart]

@@ -77,9 +77,8 @@ def test_cleanup_frees_topics_and_services_and_configure_makes_them_anew(robot):
         robot.more(robot.handles)
         for step in ('deactivate', 'cleanup'):
             assert getattr(perception, f'trigger_{step}')().name == 'SUCCESS'
-        topics = dict(robot.node.get_topic_names_and_types())
-        assert perception.count_publishers('kv_handle') == 1  # the stand-in's
-        assert topics
+        # The stand-in has a publisher of its own.
+        robot.until(lambda: perception.count_publishers('kv_handle') == 1, show=False)
         for step in ('configure', 'activate'):
             assert getattr(perception, f'trigger_{step}')().name == 'SUCCESS'
 
@@ -151,12 +150,11 @@ def test_transitions_are_served(robot):
     robot.more(robot.handles)
 
 
-def test_an_impossible_transition_is_refused_and_the_process_lives(robot, capfd):
+def test_an_impossible_transition_is_refused_and_the_process_lives(robot):
     robot.up(Perception)
     configure = Transition(id=Transition.TRANSITION_CONFIGURE)
     response = robot.call(ChangeState, 'perception/change_state', transition=configure)
     assert not response.success
-    assert 'transition refused' in capfd.readouterr().err
     robot.more(robot.handles)
 
 
