@@ -20,7 +20,7 @@ from concurrent.futures import Future
 import numpy as np
 import torch
 
-from embodied_kv.bench import report, scene
+from embodied_kv.bench import plots, report, scene
 from embodied_kv.config import EngineConfig, preset
 from embodied_kv.engine.device import DeviceThread
 from embodied_kv.engine.engine import Engine
@@ -69,7 +69,7 @@ def sleep_until(moment: float) -> None:
 
 
 def serve(args: argparse.Namespace, budget: bool) -> dict:
-    """One run of the engine -> its figures."""
+    """One run of the engine -> `late`, s from stamp to publication of each chunk, and figures."""
     engine = Engine(
         scene.FullPolicy.random(preset(args.preset), device=args.device),
         EngineConfig(rows=STREAMS + 6, streams=STREAMS, budget=budget, threads=args.threads),
@@ -108,23 +108,13 @@ def serve(args: argparse.Namespace, budget: bool) -> dict:
         device.call(backlog.refill)
     sleep_until(first + args.deadlines * args.period)
     device.stop()
-    late = [when for when, _ in published.values()]
     step = engine.costs.median('decode', STREAMS)
     slack = args.deadlines * args.period - sum(busy)
-    predicted = slack / step * STREAMS
-    missed = args.deadlines - sum(when <= args.period for when in late)
     return dict(
-        run='budget on' if budget else 'budget off',
-        deadlines=args.deadlines,
-        misses=missed,
-        miss_pct=100 * missed / args.deadlines,
-        absent=args.deadlines - len(late),
-        mean_euler=statistics.mean(s for _, s in published.values()),
-        p50_ms=float(np.percentile(late, 50)) * 1e3,
-        p99_ms=float(np.percentile(late, 99)) * 1e3,
-        max_ms=max(late) * 1e3,
+        late=[when for when, _ in published.values()],
+        mean_euler=statistics.mean(steps for _, steps in published.values()),
         tokens_s=backlog.tokens / (args.deadlines * args.period),
-        of_slack_pct=100 * backlog.tokens / predicted,
+        of_slack_pct=100 * backlog.tokens / (slack / step * STREAMS),
     )
 
 
@@ -141,31 +131,40 @@ def empty(args: argparse.Namespace) -> dict:
     thread = threading.Thread(target=loop)
     thread.start()
     thread.join()
-    missed = sum(when > args.period for when in late)
+    return dict(late=late)
+
+
+def figures(run: str, args: argparse.Namespace, late: list[float], **more: float) -> dict:
+    """Of a run whose chunks came `late` seconds after their stamps; absent ones are misses."""
+    missed = args.deadlines - sum(when <= args.period for when in late)
     return dict(
-        run='empty loop',
+        run=run,
         deadlines=args.deadlines,
         misses=missed,
         miss_pct=100 * missed / args.deadlines,
-        absent=0,
-        mean_euler=0,
+        absent=args.deadlines - len(late),
         p50_ms=float(np.percentile(late, 50)) * 1e3,
         p99_ms=float(np.percentile(late, 99)) * 1e3,
         max_ms=max(late) * 1e3,
-        tokens_s=0.0,
-        of_slack_pct=0.0,
+        **{name: more.get(name, 0.0) for name in ('mean_euler', 'tokens_s', 'of_slack_pct')},
     )
 
 
 def main() -> None:
     args = arguments()
     args.deadlines = 600 if args.quick else args.deadlines
-    rows = [serve(args, budget=True), serve(args, budget=False), empty(args)]
+    runs = {
+        'budget on': serve(args, budget=True),
+        'budget off': serve(args, budget=False),
+        'empty loop': empty(args),
+    }
+    rows = [figures(run, args, **measured) for run, measured in runs.items()]
     note = f'period {args.period * 1e3:.0f} ms' + (
         ' (time compressed)' if args.period < 0.1 else ''
     )
     if not args.json:
         report.show(f'deadline, {args.preset}, {args.device}', rows, note)
+        plots.deadline({run: measured['late'] for run, measured in runs.items()}, args.period)
     report.save(
         'deadline',
         dict(

@@ -28,7 +28,7 @@ import time
 import numpy as np
 import torch
 
-from embodied_kv.bench import frame_plot, physics, report
+from embodied_kv.bench import physics, plots, report
 from embodied_kv.bench.frame_modes import MODES, PER_FRAME, Setting, make_mode
 from embodied_kv.bench.frame_parts import attention_loss, predict
 from embodied_kv.bench.scene import FullPolicy
@@ -152,7 +152,7 @@ def main() -> None:
     if not args.json:
         title = f'frame, {args.preset}, {args.device}'
         report.show(title, rows, 'ms: median frame; rows of the steady state were pre-filled')
-        frame_plot.draw(rows, report.OUT / 'frame.png')
+        plots.frame(rows)
     c = preset(args.preset)
     report.save(
         'frame',

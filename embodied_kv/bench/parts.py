@@ -14,7 +14,7 @@ import time
 
 import torch
 
-from embodied_kv.bench import physics, report, scene
+from embodied_kv.bench import physics, plots, report, scene
 from embodied_kv.config import EngineConfig, preset
 from embodied_kv.engine.engine import Engine
 
@@ -95,6 +95,7 @@ def main() -> None:
     if not args.json:
         note = f'ceilings: {ceiling["gflops"]:.0f} GFLOP/s, {ceiling["gbytes"]:.1f} GB/s'
         report.show(f'parts, {args.preset}, {args.device}, {c.dtype}', rows, note)
+        plots.parts(rows)
     report.save(
         'parts',
         dict(

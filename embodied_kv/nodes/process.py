@@ -16,16 +16,12 @@ from pathlib import Path
 from typing import IO
 
 import rclpy
+from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
 from embodied_kv.nodes.base import SUCCESS, SuiteNode
 from embodied_kv.nodes.host import EngineHost
-
-try:
-    from rclpy.experimental import EventsExecutor as Executor  # hands messages on 1 ms sooner
-except ImportError:  # before Jazzy
-    from rclpy.executors import SingleThreadedExecutor as Executor
 
 DISCOVERY = 1.0  # s in which a suite on another machine is found, if there is one
 SWITCH = 0.0002  # s; Python's own 5 ms would let a thread that must be on time wait so long
@@ -64,7 +60,9 @@ def run(*kinds: Callable[..., SuiteNode], **options: object) -> None:
 
 def spin(nodes: Sequence[SuiteNode], stopping: Sequence[int]) -> None:
     """Bring up the nodes that want it, readers first; serve all until `stopping` has something."""
-    executor = Executor()
+    # rclpy's EventsExecutor hands messages on 1 ms sooner, but dies (SIGFPE) where a cleanup
+    # destroys timers beside it.
+    executor = SingleThreadedExecutor()
     for node in nodes:
         executor.add_node(node)
     starting = [node for node in reversed(nodes) if node.autostart]
@@ -106,7 +104,7 @@ def refuse_second(names: Sequence[str]) -> list[IO]:
 def _lock(name: str) -> IO | None:
     """An open file that is locked until it is closed, or None if another process holds it."""
     path = Path(tempfile.gettempdir()) / f'embodied_kv.{os.getuid()}.{name}.lock'
-    file = path.open('w')
+    file = path.open('a')
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

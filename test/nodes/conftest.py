@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 import rclpy
+from rclpy.executors import SingleThreadedExecutor
 from rclpy.parameter import Parameter
 from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import String
@@ -17,7 +18,6 @@ from embodied_kv.msg import ActionChunk, KvHandle, TextDelta
 from embodied_kv.nodes import qos
 from embodied_kv.nodes.host import EngineHost
 from embodied_kv.nodes.params import SuiteParams
-from embodied_kv.nodes.process import Executor
 
 os.environ['ROS_DOMAIN_ID'] = str(1 + os.getpid() % 100)
 os.environ.setdefault('ROS_AUTOMATIC_DISCOVERY_RANGE', 'LOCALHOST')
@@ -41,7 +41,7 @@ class Robot:
     def __init__(self, namespace=None):
         self.namespace = namespace or f'/robot_{next(numbers)}'
         self.node = rclpy.create_node('robot', namespace=self.namespace)
-        self.executor = Executor()
+        self.executor = SingleThreadedExecutor()
         self.executor.add_node(self.node)
         self.suite = []
         self.handles, self.chunks, self.trajectories, self.texts = [], [], [], []
