@@ -74,7 +74,10 @@ class Decoder:
     def _extend(self, streams: Sequence[Stream], ids: Sequence[Sequence[int]]) -> list[Stream]:
         by_stream = dict(zip(streams, ids, strict=True))
         live = self._kv.grow(streams, len(ids[0]))
-        if live:
-            logits = self.logits(live, [by_stream[stream] for stream in live])
-            self._kv.update(live, choose(logits, live), self._eos)
+        try:
+            if live:
+                logits = self.logits(live, [by_stream[stream] for stream in live])
+                self._kv.update(live, choose(logits, live), self._eos)
+        finally:
+            self._kv.end_step()
         return live

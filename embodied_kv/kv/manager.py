@@ -8,6 +8,7 @@ why it is held.
 
 from __future__ import annotations
 
+import threading
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,6 +53,8 @@ class KvManager(PrefixRows):
         self.streams_max = tails.rows
         self._free_tails = RowPool(tails.rows)
         self._streams: OrderedDict[int, Stream] = OrderedDict()  # oldest first
+        self._stepping: set[Stream] = set()  # a step computes with what they hold
+        self._step_over = threading.Condition(self._lock)
         self._ended: list[Stream] = []
         self._next_stream = 1
         self._evictions = 0
@@ -70,6 +73,7 @@ class KvManager(PrefixRows):
     def create(self, handle: KvHandle, query: Query) -> Stream:
         """A new stream over the handle's frame; ends the oldest ones where a bound is reached.
 
+        May wait for the tail of a step that is under way, so it must not be called within one.
         Raises Stale as `acquire` does, ValueError if the query does not fit a tail row.
         """
         needed = len(query.ids) + query.max_tokens
@@ -85,7 +89,11 @@ class KvManager(PrefixRows):
                     'the budget allows language no stream: raise it with kv/set_budget'
                 )
             lease = self.acquire(handle)
-            self._shrink_to(self.streams_max - 1, self.language_rows_max, joining=handle.row)
+            while True:
+                self._shrink_to(self.streams_max - 1, self.language_rows_max, joining=handle.row)
+                if self._free_tails:
+                    break
+                self._step_over.wait()
             stream = Stream(self._next_stream, lease, self._free_tails.take(), query)
             self._next_stream += 1
             self._streams[stream.id] = stream
@@ -99,15 +107,19 @@ class KvManager(PrefixRows):
             return self._streams[stream]
 
     def grow(self, streams: Sequence[Stream], tokens: int) -> list[Stream]:
-        """Makes room for `tokens` more in each tail; returns those streams that still live."""
+        """A step begins: makes room for `tokens` more in each tail; returns who still lives.
+
+        Until `update` or `end_step`, what the streams hold stays as it is, even if they end.
+        """
         with self._lock:
             live = [stream for stream in streams if not stream.reason]
+            self._stepping.update(live)
             rows = [stream.tail for stream in live]
             self.tails.set_length(rows, self.tails.lengths[0, rows] + tokens)
             return live
 
     def update(self, streams: Sequence[Stream], tokens: Sequence[int], eos: int) -> None:
-        """Appends one token to each stream; ends those that said `eos` or reached their length."""
+        """A step is over: a token more for each; ends who said `eos` or reached its length."""
         with self._lock:
             for stream, token in zip(streams, tokens, strict=True):
                 if stream.reason:
@@ -118,18 +130,35 @@ class KvManager(PrefixRows):
                 stream.tokens.append(token)
                 if len(stream.tokens) == stream.query.max_tokens:
                     self.release(stream, 'length')
+            self.end_step()
+
+    def end_step(self) -> None:
+        """Nobody computes with the streams any more: frees what ended ones held."""
+        with self._lock:
+            ended = [stream for stream in self._stepping if stream.reason]
+            self._stepping.clear()
+            for stream in ended:
+                self._free(stream)
+            self._step_over.notify_all()
 
     def release(self, stream: Stream, reason: str) -> None:
-        """Ends a stream: its tail is free at once, its prefix with the last lease."""
+        """Ends a stream: its tail is free at once, or after the step that reads it.
+
+        Its prefix is free with the last lease.
+        """
         with self._lock:
             if stream.reason:
                 return
             stream.reason = reason
             del self._streams[stream.id]
-            self.tails.set_length(stream.tail, 0)
-            self._free_tails.give(stream.tail)
-            stream.lease.release()
             self._ended.append(stream)
+            if stream not in self._stepping:
+                self._free(stream)
+
+    def _free(self, stream: Stream) -> None:
+        self.tails.set_length(stream.tail, 0)
+        self._free_tails.give(stream.tail)
+        stream.lease.release()
 
     def streams(self) -> list[Stream]:
         """The live streams, oldest first."""
@@ -193,13 +222,15 @@ class KvManager(PrefixRows):
         """Raises AssertionError with the broken law."""
         with self._lock:
             super().check_integrity()
-            tails = Counter(stream.tail for stream in self._streams.values())
+            holders = {*self._streams.values(), *self._stepping}
+            tails = Counter(stream.tail for stream in holders)
             for row in range(self.tails.rows):
                 assert tails[row] == (row not in self._free_tails), (
                     f'tail row {row}: {tails[row]} owners'
                 )
-            for stream in self._streams.values():
+            for stream in holders:
                 assert stream.lease in self._leases[stream.row], f'stream {stream.id} has no lease'
+            for stream in holders - self._stepping:
                 expected = 0 if stream.is_new else len(stream.query.ids) + len(stream.tokens) - 1
                 length = int(self.tails.lengths[0, stream.tail])
                 assert length == expected, (

@@ -94,6 +94,9 @@ class Monkey:
         new = [s for s in self.kv.streams() if s.is_new]
         streams = new[:1] or self.kv.streams()
         live = self.kv.grow(streams, 2 if new else 1)
+        while self.random.random() < 0.3:  # other threads do not wait for a step to be over
+            getattr(self, self.random.choice(['cancel', 'budget', 'acquire', 'give_back']))()
+            self.kv.check_integrity()
         self.kv.update(live, self.random.integers(EOS, 9, len(live)).tolist(), EOS)
 
     def cancel(self):

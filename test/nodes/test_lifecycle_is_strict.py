@@ -140,14 +140,16 @@ def test_a_failed_denoising_is_reported_and_the_next_chunk_comes(robot, capfd, m
     assert engine.kv.stats().leases <= 1
 
 
-def test_transitions_are_served(robot):
+def test_transitions_are_served_again_and_again(robot):
     robot.bring(Perception)
-    for number in (Transition.TRANSITION_CONFIGURE, Transition.TRANSITION_ACTIVATE):
-        response = robot.call(
-            ChangeState, 'perception/change_state', transition=Transition(id=number)
-        )
+    up = Transition.TRANSITION_CONFIGURE, Transition.TRANSITION_ACTIVATE
+    down = Transition.TRANSITION_DEACTIVATE, Transition.TRANSITION_CLEANUP
+    for number in (*up, *down, *up, *down, *up):
+        wish = Transition(id=number)
+        response = robot.call(ChangeState, 'perception/change_state', transition=wish)
         assert response.success
-    robot.more(robot.handles)
+        if number == up[-1]:
+            robot.more(robot.handles)
 
 
 def test_an_impossible_transition_is_refused_and_the_process_lives(robot):
