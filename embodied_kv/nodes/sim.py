@@ -6,6 +6,7 @@ the simulation steps on absolute deadlines, and callbacks run in the time betwee
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from array import array
@@ -14,8 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import rclpy
 from rclpy.duration import Duration
-from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
+from rclpy.signals import SignalHandlerOptions
 from rclpy.time import Time
 from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import Image, JointState
@@ -149,8 +151,10 @@ def _points(message: JointTrajectory) -> tuple[np.ndarray, np.ndarray]:
 
 
 def main() -> None:
-    """Run the executable `sim`."""
-    rclpy.init()
+    """Run the executable `sim` until SIGINT or SIGTERM."""
+    # rclpy's own handlers would end its context in the middle of a publish.
+    rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     node = None
     try:
         try:
@@ -158,8 +162,8 @@ def main() -> None:
         except (ValueError, RuntimeError) as error:  # a parameter, or no OpenGL
             sys.exit(f'sim: {error}')
         node.spin()
-    except (KeyboardInterrupt, ExternalShutdownException):
-        pass  # SIGINT and SIGTERM end it
+    except KeyboardInterrupt:
+        pass
     finally:
         if node:
             node.destroy_node()
