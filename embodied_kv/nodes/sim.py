@@ -73,19 +73,20 @@ class Sim(Node):
         self.get_logger().info(f'scene {params.seed}: {self._things()}')
 
     def spin(self) -> None:
-        """Simulate in real time until the context is shut down."""
+        """Simulate in real time until the context is shut down, and close the table."""
         executor = SingleThreadedExecutor(context=self.context)
         executor.add_node(self)
         self._before = deadline = time.monotonic()
-        while self.context.ok():
-            now = time.monotonic()
-            if now < deadline:
-                executor.spin_once(timeout_sec=deadline - now)
-                continue
-            self._simulate(min(now - self._before, MOST))
-            self._before = now
-            self._publish()
-            deadline += self.period * (1 + (now - deadline) // self.period)
+        with self.table:
+            while self.context.ok():
+                now = time.monotonic()
+                if now < deadline:
+                    executor.spin_once(timeout_sec=deadline - now)
+                    continue
+                self._simulate(min(now - self._before, MOST))
+                self._before = now
+                self._publish()
+                deadline += self.period * (1 + (now - deadline) // self.period)
 
     def _simulate(self, seconds: float) -> None:
         for _ in range(parts := max(1, round(seconds / SET_POINT))):
@@ -127,10 +128,6 @@ class Sim(Node):
 
     def _things(self) -> str:
         return ', '.join(thing.name for thing in self.table.objects())
-
-    def destroy_node(self) -> None:
-        self.table.close()
-        super().destroy_node()
 
 
 def _image(pixels: np.ndarray, stamp, frame: str) -> Image:
