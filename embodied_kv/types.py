@@ -33,7 +33,7 @@ class ActionChunk:
     """A finished chunk of actions; never a half-denoised one.
 
     values: float32 [horizon, action_dim], absolute, SI units; action i is due at stamp + i * dt.
-    steps: Euler steps that made it. noise_seed: what its noise was drawn from.
+    steps: Euler steps that made it.
     """
 
     values: np.ndarray

@@ -21,6 +21,8 @@ from rclpy.exceptions import ParameterException
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
+from embodied_kv.sim.kinematics import JOINTS
+
 T = TypeVar('T')
 Value = bool | int | float | str | Sequence[float] | Sequence[str]
 
@@ -46,15 +48,7 @@ class SuiteParams:
         10.0, 'Frames, and control periods, per second', 'start', range=(0.1, 200.0)
     )
     joint_names: tuple[str, ...] = param(
-        (
-            'shoulder_pan',
-            'shoulder_lift',
-            'elbow',
-            'forearm_roll',
-            'wrist_pitch',
-            'wrist_roll',
-            'gripper',
-        ),
+        JOINTS,
         'Joints of the policy, in its order',
         'start',
     )
