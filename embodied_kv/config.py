@@ -213,7 +213,7 @@ TABLETOP = ModelConfig(
         image_size=64, patch_size=8, width=128, layers=3, heads=4, mlp=512, merge=2
     ),
     backbone=BackboneConfig(
-        width=192, layers=6, heads=4, kv_heads=1, head_dim=48, mlp=512, vocab_size=512
+        width=192, layers=6, heads=4, kv_heads=1, head_dim=48, mlp=512, vocab_size=768
     ),
     expert=ExpertConfig(width=128, mlp=256),
     views=('front', 'wrist'),

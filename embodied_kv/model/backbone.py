@@ -45,11 +45,11 @@ class Backbone(nn.Module):
         hidden = hidden + layer.attention(i, layer.attn_norm(hidden), cache, rope)
         return hidden + layer.feed_forward(layer.mlp_norm(hidden))
 
-    def fill(self, hidden: Tensor, positions: Tensor, cache: KvView) -> None:
+    def fill(self, hidden: Tensor, positions: Tensor, cache: KvView) -> Tensor:
         """Stores K and V of hidden [B, T, width] in every layer, and computes nothing beyond them.
 
         The last layer's attention and feed-forward would only make a hidden state that nobody
-        reads.
+        reads. Returns the hidden state that enters the last layer, [B, T, width].
         """
         rope = self.rope(positions, hidden.dtype)
         last = self.config.layers - 1
@@ -58,6 +58,7 @@ class Backbone(nn.Module):
         layer = self.layers[last]
         _, k, v = layer.project(layer.attn_norm(hidden), rope)
         cache.store(last, k, v)
+        return hidden
 
     def forward(self, hidden: Tensor, positions: Tensor, cache: KvView) -> Tensor:
         """hidden [B, T, width] at logical positions [B, T] -> after the final norm."""

@@ -58,14 +58,18 @@ def save(
     config: ModelConfig,
     normalizer: Normalizer,
     tokenizer: Tokenizer,
+    card: dict[str, str] | None = None,
 ) -> None:
-    """Write our own folder: under a temporary name, fsynced, then renamed over the old one."""
+    """Write our own folder: under a temporary name, fsynced, then renamed over the old one.
+
+    card: what else the metadata should say, such as what the weights are made of and made for.
+    """
     path = Path(path)
     new, old = (path.with_name(f'.{path.name}.{end}-{os.getpid()}') for end in ('new', 'old'))
     new.mkdir(parents=True)
     try:
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
-        metadata = {'format': 'pt', CONFIG: json.dumps(asdict(config))}
+        metadata = {'format': 'pt', CONFIG: json.dumps(asdict(config)), **(card or {})}
         save_file(tensors, new / 'model.safetensors', metadata)
         (new / 'norm_stats.json').write_text(json.dumps(normalizer.to_dict(), indent=1))
         tokenizer.save(new / 'tokenizer.json')

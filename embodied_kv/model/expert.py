@@ -6,6 +6,7 @@ a denoise step looks them up.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,12 +22,13 @@ from embodied_kv.model.layers import DecoderLayer, Rope
 class Modulation:
     """What the norms of one denoise step add.
 
-    scale (with its 1), shift, gate: each [norms, width].
+    scale (with its 1), shift, gate: each [norms, width]; or, of every norm, a tensor that
+    broadcasts over [B, horizon, width], where the slots of a batch differ in time.
     """
 
-    scale: Tensor
-    shift: Tensor
-    gate: Tensor
+    scale: Tensor | Sequence[Tensor]
+    shift: Tensor | Sequence[Tensor]
+    gate: Tensor | Sequence[Tensor]
 
 
 class ExpertLayer(DecoderLayer):
@@ -96,5 +98,5 @@ class Expert(nn.Module):
         return self._norm(hidden, m, -1)
 
     def _norm(self, x: Tensor, m: Modulation, i: int) -> Tensor:
-        scaled = F.rms_norm(x.float(), x.shape[-1:], m.scale[i], self.eps)
-        return (scaled + m.shift[i]).to(x.dtype)
+        normed = F.rms_norm(x.float(), x.shape[-1:], eps=self.eps)
+        return torch.addcmul(m.shift[i], normed, m.scale[i]).to(x.dtype)

@@ -20,7 +20,9 @@ from embodied_kv.sim.kinematics import JOINTS, joint_limits
 from embodied_kv.sim.mjcf import TIMESTEP, write_mjcf
 from embodied_kv.sim.scene import CAMERAS, Scene, SceneConfig, draw_scene
 
-__all__ = ['JOINTS', 'ObjectTruth', 'SceneConfig', 'Tabletop', 'joint_limits']
+__all__ = ['JOINTS', 'ObjectTruth', 'SceneConfig', 'Tabletop', 'Truth', 'joint_limits']
+
+BETWEEN = 0.015  # m from the gripper point, at most, to the middle of what the fingers hold
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +38,15 @@ class ObjectTruth:
     position: np.ndarray
     yaw: float
     size: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Truth:
+    """A moment of the table. grip: float64 [3] m, the gripper point. held: a thing's name or ''."""
+
+    things: tuple[ObjectTruth, ...]
+    grip: np.ndarray
+    held: str
 
 
 class Tabletop:
@@ -73,6 +84,7 @@ class Tabletop:
             self._mjv.flags[getattr(mujoco.mjtRndFlag, f'mjRND_{flag}')] = 0
         joints = [self._model.joint(name).qposadr[0] for name in (*JOINTS, 'right_finger')]
         self._joints = np.array(joints[: len(JOINTS)])
+        self._fingers = {self._model.body(name).id for name in ('gripper', 'right_finger')}
         start = np.append(kinematics.top_down(self.scene.gripper)[0], self._upper[-1])
         self._data.qpos[joints] = np.append(start, start[-1])
         self._data.ctrl[:] = start
@@ -157,6 +169,25 @@ class Tabletop:
                 )
             )
         return tuple(truths)
+
+    def truth(self) -> Truth:
+        """What a task is judged by."""
+        return Truth(self.objects(), self.gripper_position(), self.held())
+
+    def held(self) -> str:
+        """The thing that both fingers touch and that is between them, or ''."""
+        touched: dict[int, set[int]] = {}
+        for pair in self._model.geom_bodyid[self._data.contact.geom]:
+            for finger, thing in (pair, pair[::-1]):
+                if finger in self._fingers:
+                    touched.setdefault(int(thing), set()).add(int(finger))
+        grip = self.gripper_position()
+        for i, thing in enumerate(self.scene.things):
+            body = self._data.body(f'thing {i}')
+            apart = np.hypot(*(body.xpos - grip)[:2])
+            if len(touched.get(body.id, ())) == 2 and apart < BETWEEN:
+                return thing.name
+        return ''
 
     def gripper_position(self) -> np.ndarray:
         """The point between the fingertips, float64 [3] m."""

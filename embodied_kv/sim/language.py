@@ -1,0 +1,144 @@
+"""What there is to say about a moment: the subtask, a narration, questions and their answers.
+
+Knows the truth of the table and the expert's phases. Every sentence is true by construction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from embodied_kv.sim.expert import Phase, subtask
+from embodied_kv.sim.scene import COLOURS, MOVABLE
+from embodied_kv.sim.tabletop import ObjectTruth, Truth
+from embodied_kv.sim.tasks import Task
+
+SUBTASK, NARRATE = 'Subtask:', 'Narrate:'
+DONE, HELD, COUNT = 'Is it done?', 'What is in the gripper?', 'How many objects are there?'
+BETWEEN = 0.03  # m of y between two things that are asked about as left and right
+
+DOING = {
+    Phase.PUT_DOWN: 'I put down the {held}',
+    Phase.OPEN: 'I open the gripper',
+    Phase.ABOVE: 'I move above the {x}',
+    Phase.LOWER: 'I lower to the {x}',
+    Phase.CLOSE: 'I close the gripper on the {x}',
+    Phase.LIFT: 'I lift the {x}',
+    Phase.CARRY: 'I carry the {x} to the {y}',
+    Phase.PLACE: 'I lower the {x} {on} the {y}',
+    Phase.BESIDE: 'I move beside the {x}',
+    Phase.LOWER_BESIDE: 'I lower beside the {x}',
+    Phase.PUSH: 'I push the {x}',
+    Phase.LOST: 'I do not understand, I hold still',
+}
+PURPOSE = {
+    'reach': 'to reach it',
+    'pick': 'to pick it up',
+    'put': 'to put it {on} the {y}',
+    'push': 'to push it to the {side}',
+}
+RESULT = {
+    'reach': 'I am above the {x}',
+    'pick': 'I hold the {x}',
+    'put': 'the {x} is {on} the {y}',
+    'push': 'the {x} is on the {side}',
+}
+OF_THE_TARGET = (
+    Phase.ABOVE,
+    Phase.LOWER,
+    Phase.CLOSE,
+    Phase.LIFT,
+    Phase.BESIDE,
+    Phase.LOWER_BESIDE,
+    Phase.PUSH,
+)
+
+
+def say_subtask(phase: int, task: Task | None, truth: Truth) -> str:
+    """The answer to SUBTASK."""
+    return subtask(phase, task, truth.held)
+
+
+def narrate(phase: int, task: Task | None, truth: Truth) -> str:
+    """The answer to NARRATE: one line, what the robot does and what for."""
+    if task is None:
+        return DOING[Phase.LOST]
+    words = RESULT[task.family] if phase == Phase.HOLD else DOING[Phase(phase)]
+    if phase in OF_THE_TARGET:
+        words = f'{words} {PURPOSE[task.family]}'
+    on = 'in' if task.place.endswith('bin') else 'on'
+    return words.format(x=task.target, y=task.place, side=task.side, on=on, held=truth.held)
+
+
+def ask_done(phase: int, task: Task | None, truth: Truth) -> tuple[str, str] | None:
+    """Whether the task that the instruction gives is done."""
+    return (DONE, _yes(phase == Phase.HOLD)) if task else None
+
+
+def ask_held(truth: Truth, _: np.random.Generator) -> tuple[str, str]:
+    """What the gripper holds."""
+    return HELD, f'the {truth.held}' if truth.held else 'nothing'
+
+
+def ask_count(truth: Truth, _: np.random.Generator) -> tuple[str, str]:
+    """How many movable objects there are."""
+    return COUNT, str(sum(thing.shape in MOVABLE for thing in truth.things))
+
+
+def ask_colour(truth: Truth, rng: np.random.Generator) -> tuple[str, str] | None:
+    """The colour of the only thing of its shape."""
+    shapes = [thing.shape for thing in truth.things]
+    single = [thing for thing in truth.things if shapes.count(thing.shape) == 1]
+    if not single:
+        return None
+    thing = _any(single, rng)
+    return f'What colour is the {thing.shape}?', thing.colour
+
+
+def ask_shape(truth: Truth, rng: np.random.Generator) -> tuple[str, str]:
+    """The shape of the thing of a colour; colours are distinct."""
+    thing = _any(truth.things, rng)
+    return f'What shape is the {thing.colour} thing?', thing.shape
+
+
+def ask_side(truth: Truth, rng: np.random.Generator) -> tuple[str, str] | None:
+    """Whether one thing is left (+y) of another that is clearly beside it."""
+    pairs = [
+        (a, b)
+        for a in truth.things
+        for b in truth.things
+        if abs(a.position[1] - b.position[1]) > BETWEEN
+    ]
+    if not pairs:
+        return None
+    a, b = _any(pairs, rng)
+    side = ('left', 'right')[rng.integers(2)]
+    left = a.position[1] > b.position[1]
+    return f'Is the {a.name} {side} of the {b.name}?', _yes(left == (side == 'left'))
+
+
+def ask_exists(truth: Truth, rng: np.random.Generator) -> tuple[str, str]:
+    """Whether there is a thing of a colour and shape."""
+    if rng.random() < 0.5:
+        return f'Do you see the {_any(truth.things, rng).name}?', 'yes'
+    colours = sorted(COLOURS.keys() - {thing.colour for thing in truth.things})
+    return f'Do you see the {_any(colours, rng)} {_any(MOVABLE[:2], rng)}?', 'no'
+
+
+SCENE_QUESTIONS: dict[str, Callable[[Truth, np.random.Generator], tuple[str, str] | None]] = {
+    'held': ask_held,
+    'count': ask_count,
+    'colour': ask_colour,
+    'shape': ask_shape,
+    'side': ask_side,
+    'exists': ask_exists,
+}
+
+
+def _any(options, rng: np.random.Generator) -> ObjectTruth | str | tuple:
+    return options[int(rng.integers(len(options)))]
+
+
+def _yes(true: bool) -> str:
+    return 'yes' if true else 'no'

@@ -1,0 +1,41 @@
+"""A tabletop that follows chunks of actions in simulated time, as the live robot does in real time.
+
+Knows the table and its trajectory player. Does not know ROS, tasks or who planned the chunk.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from embodied_kv.sim.player import TrajectoryPlayer
+from embodied_kv.sim.tabletop import JOINTS, Tabletop
+
+SET_POINT = 0.01  # s between two set-points of the arm
+
+
+class Rollout:
+    """A table, the player of its trajectories, and the time since the start of the scene."""
+
+    def __init__(self, table: Tabletop) -> None:
+        self.table = table
+        self.restart()
+
+    def restart(self) -> None:
+        """After the table's reset: time 0, no trajectory."""
+        self.time = 0.0
+        self._player = TrajectoryPlayer(JOINTS, self.table.state())
+
+    def follow(self, actions: np.ndarray, start: float, dt: float) -> None:
+        """From now on, actions [n, 7] of which the i-th is due at start + i * dt seconds.
+
+        Raises ValueError for actions that are all past, or not finite.
+        """
+        self._player.load(JOINTS, actions, start + dt * np.arange(len(actions)), self.time)
+
+    def advance(self, seconds: float) -> None:
+        """Simulate so long, with a set-point every 10 ms."""
+        parts = max(1, round(seconds / SET_POINT))
+        for _ in range(parts):
+            self.time += seconds / parts
+            self.table.command(self._player.target(self.time))
+            self.table.step(seconds / parts)

@@ -1,0 +1,143 @@
+"""Who can act in the worlds: a policy behind the serving engine, in three ways, and the expert.
+
+Knows the engine and its order of work: actions first, then words. Does not know success.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from embodied_kv.config import EngineConfig
+from embodied_kv.engine.engine import Engine
+from embodied_kv.kv.handle import KvHandle
+from embodied_kv.model.policy import Policy
+from embodied_kv.sim.expert import Orders, Tables, plan
+from embodied_kv.train.evaluate_questions import (
+    Answer,
+    Question,
+    most_alive,
+    phases,
+    questions,
+    subtask_of,
+)
+from embodied_kv.train.worlds import Case, Frame
+from embodied_kv.types import TextDelta
+
+MODES = ('isolated', 'shared', 'batched')
+LONGEST_QUERY = 64  # tokens
+EULER_STEPS = 10
+
+
+class Expert:
+    """The scripted expert, which sees the truth: an upper bound. horizon: actions of a chunk."""
+
+    def __init__(self, horizon: int) -> None:
+        self._horizon = horizon
+
+    def act(self, frames: Sequence[Frame]) -> list[np.ndarray]:
+        names = [[thing.name for thing in frame.truth.things] for frame in frames]
+        orders = Orders.of([frame.told for frame in frames], names)
+        states = np.stack([frame.observation.state for frame in frames])
+        tables = Tables.of([frame.truth for frame in frames])
+        return list(plan(states, tables, orders, self._horizon)[0])
+
+    def finish(self) -> None:
+        """Has nothing to end."""
+
+
+class Served:
+    """A policy behind the engine; each frame of every robot is acted on, then talked about.
+
+    mode: `isolated` prefills a second time for words, `shared` reads the action's row, both speak
+    to the end before the next frame; `batched` reads the action's row and takes `steps` decode
+    steps of all live streams per frame. answers: what was said. subtasks: by case, the right one
+    of every frame.
+    """
+
+    def __init__(
+        self, policy: Policy, mode: str, robots: int, steps: int, max_tokens: int
+    ) -> None:
+        self._mode, self._steps, self._max_tokens = mode, steps, max_tokens
+        # Frames that a stream lives, at most.
+        life = 1 + math.ceil(max_tokens / steps) if mode == 'batched' else 1
+        config = EngineConfig(
+            rows=robots * (life + 2) + 2,
+            streams=robots * most_alive(life),
+            tail_tokens=LONGEST_QUERY + max_tokens,
+            euler_steps=EULER_STEPS,
+            min_euler_steps=EULER_STEPS,
+            budget=False,
+        )
+        self.engine = Engine(policy, config, policy.config.action_dt)
+        self.answers: list[Answer] = []
+        self.subtasks: dict[Case, list[str]] = defaultdict(list)
+        self._asked: dict[int, Question] = {}  # live stream -> what it answers
+        self._said: dict[int, str] = defaultdict(str)
+
+    def act(self, frames: Sequence[Frame]) -> list[np.ndarray]:
+        if not frames:
+            return []
+        handles, chunks = self._prefill_and_denoise(frames)
+        asked = [
+            (i, question)
+            for i, (frame, phase) in enumerate(zip(frames, phases(frames), strict=True))
+            for question in self._questions(frame, phase)
+        ]
+        if self._mode == 'isolated':
+            handles = self.engine.prefill([frame.observation for frame in frames])
+        for i, question in asked:
+            stream = self.engine.open(handles[i], question.text, max_tokens=self._max_tokens)
+            self._asked[stream.id] = question
+        self._decode(self._steps if self._mode == 'batched' else None)
+        return chunks
+
+    def finish(self) -> None:
+        """Lets every stream speak to its end."""
+        self._decode(None)
+
+    def latency(self, frame: Frame, repeats: int = 20, warm_up: int = 5) -> float:
+        """Median seconds from one robot's observation to its chunk."""
+        seconds = []
+        for _ in range(warm_up + repeats):
+            began = time.perf_counter()
+            self._prefill_and_denoise([frame])
+            seconds.append(time.perf_counter() - began)
+        return statistics.median(seconds[warm_up:])
+
+    def _prefill_and_denoise(
+        self, frames: Sequence[Frame]
+    ) -> tuple[list[KvHandle], list[np.ndarray]]:
+        handles = self.engine.prefill([frame.observation for frame in frames])
+        leases = [self.engine.kv.acquire(handle) for handle in handles]
+        chunks = self.engine.denoise(leases, [math.inf] * len(leases))
+        for lease in leases:
+            lease.release()
+        return handles, [chunk.values for chunk in chunks]
+
+    def _questions(self, frame: Frame, phase: int) -> list[Question]:
+        self.subtasks[frame.case].append(subtask_of(frame, phase))
+        return questions(frame, phase)
+
+    def _decode(self, steps: int | None) -> None:
+        """Begins what is new, then `steps` steps of all streams; None: until all have ended."""
+        kv = self.engine.kv
+        while any(stream.is_new for stream in kv.streams()):
+            self._hear(self.engine.decode())
+        while kv.streams() and steps != 0:
+            self._hear(self.engine.decode())
+            steps = None if steps is None else steps - 1
+
+    def _hear(self, deltas: Sequence[TextDelta]) -> None:
+        for delta in deltas:
+            self._said[delta.stream] += delta.text
+            if delta.reason not in ('', 'eos', 'length'):
+                raise RuntimeError(f'an answer was cut off: its stream was {delta.reason}')
+            if delta.finished:
+                question = self._asked.pop(delta.stream)
+                self.answers.append(Answer(question, self._said.pop(delta.stream)))

@@ -1,0 +1,142 @@
+"""Weights, optimiser and moving average of a run: one step, one judgement, one file.
+
+Knows the objective and AdamW. Does not know where batches come from.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from embodied_kv.config import ModelConfig
+from embodied_kv.model.policy import empty_model
+from embodied_kv.train.objective import Batch, Objective, init_for_training
+from embodied_kv.train.recipe import Recipe
+
+MOMENTS = ('exp_avg', 'exp_avg_sq')
+
+
+class Trainer:
+    """step: of the recipe, the next one to do. Weights are float32; products run in bfloat16."""
+
+    def __init__(
+        self, config: ModelConfig, recipe: Recipe, colours: int, shapes: int, device: str = 'cpu'
+    ) -> None:
+        self.recipe, self.step, self._device = recipe, 0, device
+        torch.manual_seed(recipe.seed)
+        model = empty_model(config, device)
+        init_for_training(model, recipe.seed)
+        self.objective = Objective(model, colours, shapes).to(device)
+        parameters = list(self.objective.parameters())
+        groups = [
+            {'params': [p for p in parameters if p.ndim > 1], 'weight_decay': recipe.decay},
+            {'params': [p for p in parameters if p.ndim <= 1], 'weight_decay': 0.0},
+        ]
+        self._optimiser = torch.optim.AdamW(groups, recipe.rate, (0.9, 0.98), fused=True)
+        self._average = {name: p.detach().clone() for name, p in model.named_parameters()}
+        self._losses = self.objective.losses
+
+    def compile(self) -> None:
+        """Compile the objective: worth it from some thousand steps on."""
+        self._losses = torch.compile(self.objective.losses)
+
+    def learn(self, batch: Batch) -> dict[str, float]:
+        """One step of the recipe; its losses and metrics."""
+        recipe = self.recipe
+        for group in self._optimiser.param_groups:
+            group['lr'] = recipe.learning_rate(self.step)
+        weights = recipe.weights(self.step)
+        values = self._values(batch, tuple(weights), recipe.seed + (self.step << 20))
+        loss = sum(weight * values[name] for name, weight in weights.items())
+        self._optimiser.zero_grad()
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(self.objective.parameters(), recipe.clip)
+        if not torch.isfinite(norm):
+            raise ValueError(f'the gradient of step {self.step} is not finite; lower --rate')
+        self._optimiser.step()
+        with torch.no_grad():
+            keep = recipe.averaging(self.step)
+            live = dict(self.objective.model.named_parameters())
+            torch._foreach_lerp_(
+                list(self._average.values()), [live[n] for n in self._average], 1 - keep
+            )
+        self.step += 1
+        return {name: float(value.detach()) for name, value in values.items()}
+
+    def _values(self, batch: Batch, asked: tuple[str, ...], seed: int) -> dict[str, Tensor]:
+        batch = replace(
+            batch, **{f.name: getattr(batch, f.name).to(self._device) for f in fields(batch)}
+        )
+        generator = torch.Generator().manual_seed(seed)
+        size = len(batch.actions) * self.recipe.draws
+        times = 0.001 + 0.999 * torch.rand(size, generator=generator) ** (1 / 1.5)
+        noise = torch.randn((size, *batch.actions.shape[1:]), generator=generator)
+        with torch.autocast(torch.device(self._device).type, torch.bfloat16):
+            return self._losses(batch, asked, times.to(self._device), noise.to(self._device))
+
+    @torch.no_grad()
+    def judge(self, batches: Iterable[Batch]) -> dict[str, float]:
+        """Means over batches that are not learnt from, with the averaged weights."""
+        live = {n: p.detach().clone() for n, p in self.objective.model.named_parameters()}
+        sums: dict[str, list[float]] = defaultdict(list)
+        asked = tuple(self.recipe.weights(self.step - 1))
+        self.objective.model.load_state_dict(self._average, strict=False)
+        try:
+            for i, batch in enumerate(batches):
+                for name, value in self._values(batch, asked, i).items():
+                    sums[name].append(float(value))
+        finally:
+            self.objective.model.load_state_dict(live, strict=False)
+        return {name: sum(values) / len(values) for name, values in sums.items()}
+
+    def averages(self) -> dict[str, Tensor]:
+        """The weights to ship, by the names of Pi05."""
+        return self._average
+
+    def store(self, path: Path) -> None:
+        """Everything that the next step depends on, as safetensors: written, synced, renamed."""
+        tensors = {f'objective.{n}': p.detach() for n, p in self.objective.named_parameters()}
+        tensors |= {f'average.{n}': t for n, t in self._average.items()}
+        for n, p in self.objective.named_parameters():
+            state = self._optimiser.state[p]
+            tensors |= {f'{moment}.{n}': state[moment] for moment in MOMENTS if state}
+        about = {'step': str(self.step), 'recipe': json.dumps(asdict(self.recipe))}
+        temporary = path.with_name(f'.{path.name}.{os.getpid()}')
+        save_file({n: t.contiguous().cpu() for n, t in tensors.items()}, temporary, about)
+        with temporary.open('rb') as stream:
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+
+    @torch.no_grad()
+    def restore(self, path: Path) -> None:
+        """Go on from `store`. Raises ValueError that says how the file does not fit."""
+        try:
+            with safe_open(path, 'pt') as file:
+                about = file.metadata() or {}
+                recipe = json.loads(about['recipe'])
+                if recipe != asdict(self.recipe):
+                    differ = [k for k, v in asdict(self.recipe).items() if recipe.get(k) != v]
+                    raise ValueError(
+                        f'{path} was made by another recipe: {", ".join(differ)}; '
+                        'give the same options, or another --out'
+                    )
+                for n, p in self.objective.named_parameters():
+                    p.copy_(file.get_tensor(f'objective.{n}'))
+                    self._optimiser.state[p] = {
+                        'step': torch.tensor(float(about['step'])),
+                        **{m: file.get_tensor(f'{m}.{n}').to(p.device) for m in MOMENTS},
+                    }
+                for n, t in self._average.items():
+                    t.copy_(file.get_tensor(f'average.{n}'))
+                self.step = int(about['step'])
+        except (SafetensorError, KeyError, RuntimeError, OSError) as error:
+            raise ValueError(f'{path} is not the state of such a run: {error}') from error

@@ -1,0 +1,108 @@
+"""What a layer sees of the cache while it is trained: the same `attend` and `store`, on a tape.
+
+The serving views (`kv.views`) write rows of an arena in place, which gradients cannot follow.
+These keep K and V as autograd made them, for a right-padded batch, and see exactly what the
+serving views see. They know no losses. Attention is two batched products: on a CPU the fused
+kernel's backward costs several times as much. q: [B, T, heads, head_dim]; k, v: [B, T, kv_heads,
+head_dim].
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+UNSEEN = -1e30  # finite: a line that sees nothing becomes uniform, and never NaN
+
+
+def seen(mask: Tensor) -> Tensor:
+    """bool -> float32 to add to scores: 0 where seen."""
+    return torch.zeros(mask.shape, device=mask.device).masked_fill(~mask, UNSEEN)
+
+
+def dense_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    """Softmax attention in float32 with scale head_dim^-0.5; the result is like q.
+
+    mask: additive [B, 1 or T, N], the same for all heads.
+    """
+    batch, tokens, heads, dim = q.shape
+    kv_heads = k.shape[2]
+    group = heads // kv_heads
+    # The heads that share K and V become further queries of it: [B * kv_heads, T * group, D].
+    q = q.unflatten(2, (kv_heads, group)).transpose(1, 2).reshape(-1, tokens * group, dim)
+    k, v = (x.transpose(1, 2).flatten(0, 1) for x in (k, v))  # [B * kv_heads, N, D]
+    if kv_heads > 1:
+        mask = mask.repeat_interleave(kv_heads, 0)
+    if mask.shape[1] > 1:
+        mask = mask.repeat_interleave(group, 1)
+    scores = torch.baddbmm(mask, q, k.mT, alpha=dim**-0.5)
+    out = torch.bmm(scores.softmax(-1), v)
+    return out.view(batch, kv_heads, tokens, group, dim).transpose(1, 2).flatten(2, 3)
+
+
+class PrefixTape:
+    """Keeps K and V of every layer; each token sees the valid tokens of its sample.
+
+    lengths: long [B], valid tokens. width: tokens of the padded batch.
+    """
+
+    def __init__(self, lengths: Tensor, width: int) -> None:
+        self.lengths = lengths
+        self.visible = seen(torch.arange(width, device=lengths.device) < lengths[:, None])  # [B,N]
+        self.layers: dict[int, tuple[Tensor, Tensor]] = {}
+        self._mask = self.visible[:, None]
+
+    def store(self, layer: int, k: Tensor, v: Tensor) -> None:
+        self.layers[layer] = k, v
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        self.store(layer, k, v)
+        return dense_attention(q, k, v, self._mask)
+
+
+class _Read:
+    """Reads a prefix and the tokens at hand; stores nothing.
+
+    own: bool [B * draws, 1 or T, T], which of the tokens at hand are seen. draws: consecutive
+    batch entries that share one prefix.
+    """
+
+    def __init__(self, prefix: PrefixTape, own: Tensor, draws: int = 1) -> None:
+        self._prefix, self._draws = prefix, draws
+        visible = prefix.visible.repeat_interleave(draws, 0)[:, None].expand(-1, own.shape[1], -1)
+        self._mask = torch.cat([visible, seen(own)], dim=-1)
+
+    def store(self, layer: int, k: Tensor, v: Tensor) -> None:
+        """Nothing is read after these tokens."""
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        # Few heads are shared by many queries, so these copies are small.
+        keys, values = (
+            torch.cat([past.repeat_interleave(self._draws, 0), new], dim=1)
+            for past, new in zip(self._prefix.layers[layer], (k, v), strict=True)
+        )
+        return dense_attention(q, keys, values, self._mask)
+
+
+class SuffixTape(_Read):
+    """Blocks of action slots [B * draws, block]: each sees its sample's prefix and itself, whole.
+
+    The draws of a sample are entries of the batch, so that no draw can see another.
+    """
+
+    def __init__(self, prefix: PrefixTape, draws: int, block: int) -> None:
+        slots = len(prefix.lengths) * draws
+        own = torch.ones(slots, 1, block, dtype=torch.bool, device=prefix.lengths.device)
+        super().__init__(prefix, own, draws)
+        self.start = prefix.lengths.repeat_interleave(draws)  # [B * draws]: first slot's position
+
+
+class TailTape(_Read):
+    """Several tails packed in one line: each sees the prefix and, causally, its own segment.
+
+    segment: long [B, T], which tail a token belongs to; -1 is padding.
+    """
+
+    def __init__(self, prefix: PrefixTape, segment: Tensor) -> None:
+        same = segment[:, :, None] == segment[:, None, :]
+        super().__init__(prefix, same.tril() & (segment >= 0)[:, None, :])

@@ -1,0 +1,62 @@
+"""The policy's own tokenizer: a small byte-level BPE over everything it is told, asked and says.
+
+Knows the sentences of `sim.language` and `sim.tasks`, and the prompt's numbers. Any other text
+still has an encoding: byte by byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from embodied_kv.model.preprocess import STATE_BINS
+from embodied_kv.model.tokenizer import Tokenizer, byte_symbols
+from embodied_kv.sim import language
+from embodied_kv.sim.expert import SUBTASKS
+from embodied_kv.sim.scene import COLOURS, MOVABLE, RECEPTACLES
+from embodied_kv.sim.tasks import PHRASES, SIDES
+
+
+def corpus() -> Iterator[str]:
+    """Sentences in which every word and number of the policy's world occurs."""
+    fill = {'x': 'red cube', 'y': 'red bin', 'held': 'red cube', 'on': 'on', 'side': 'left'}
+    templates = [
+        *(phrase for phrases in PHRASES.values() for phrase in phrases),
+        *SUBTASKS.values(),
+        *language.DOING.values(),
+        *language.PURPOSE.values(),
+        *language.RESULT.values(),
+    ]
+    for template in templates:
+        yield f'Task: {template.format(**fill)}, State: 0;\nAction: '
+        yield f' {template.format(**fill)}'
+    for colour, shape in product(COLOURS, (*MOVABLE, *RECEPTACLES)):
+        yield f' the {colour} {shape}? {colour} {shape}.'
+    yield from (f' {word}' for word in (*SIDES, 'into', 'onto', 'in', 'yes', 'no', 'nothing'))
+    yield from (f' {number}' for number in range(STATE_BINS))
+    yield from (language.SUBTASK, language.NARRATE, language.DONE, language.HELD, language.COUNT)
+    yield 'What colour is the cube? What shape is the red thing? Do you see the red cube?'
+    yield 'Is the red cube left of the red bin?'
+
+
+def train_tokenizer(vocab_size: int) -> Tokenizer:
+    """Raises ValueError if a vocabulary of that size does not hold every word of the corpus."""
+    backend = Backend(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=['<pad>', '<eos>', '<bos>'],
+        initial_alphabet=sorted(byte_symbols()),
+        show_progress=False,
+    )
+    backend.train_from_iterator(corpus(), trainer)
+    tokenizer = Tokenizer(backend, 'the tabletop tokenizer')
+    for sentence in corpus():
+        words = len(backend.pre_tokenizer.pre_tokenize_str(sentence))
+        if len(tokenizer.encode(sentence)) > words:
+            raise ValueError(f'{vocab_size} tokens do not hold the words of {sentence!r}')
+    return tokenizer

@@ -1,0 +1,231 @@
+"""Tabletops in lockstep: in each a scene nobody trained on and one task, judged every period.
+
+Knows simulated time, tasks, and how a chunk takes over from the one before. Does not know who
+acts: that is an Actor. Scene seeds of evaluation begin at 2,000,000; those of training end below
+1,000,000.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Protocol
+
+import numpy as np
+
+from embodied_kv.sim.rollout import Rollout
+from embodied_kv.sim.scene import CAMERAS
+from embodied_kv.sim.tabletop import Tabletop, Truth
+from embodied_kv.sim.tasks import (
+    PHRASES,
+    SECONDS,
+    Judge,
+    Task,
+    can_be_taken,
+    draw_task,
+    task_scene,
+)
+from embodied_kv.types import Observation
+
+FIRST_SCENE, SCENES_PER_SEED = 2_000_000, 10_000
+ANOTHER = 1_000_000  # added to the seed of a scene in which the family has no task
+CONTROLS = ('none', 'blank', 'wrong_colour')
+TASK_RNG, QUESTION_RNG = 1, 2  # what a random stream of a scene is for
+
+
+@dataclass(frozen=True)
+class Case:
+    """One episode: the family of its task, and episode `episode` of seed `seed`."""
+
+    family: str
+    seed: int
+    episode: int
+
+    @property
+    def name(self) -> str:
+        """The robot's name; with the period it is the key of the action noise."""
+        return f'{self.family}-{self.seed}-{self.episode}'
+
+    @property
+    def scene_seed(self) -> int:
+        return FIRST_SCENE + self.seed * SCENES_PER_SEED + self.episode
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How episodes run.
+
+    dt: s of a control period and between two actions. latency: s from an observation until its
+    chunk takes over, 0 to dt. every: periods between two chunks. control: of CONTROLS; `blank`
+    hides the images, `wrong_colour` names another object than the one that is judged.
+    """
+
+    dt: float
+    latency: float
+    every: int = 1
+    control: str = 'none'
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """What an actor is given.
+
+    number: 0 for the first frame of the episode. told: the task that the instruction names.
+    truth: for an expert, and for the right answers to questions. scene: its seed.
+    """
+
+    case: Case
+    number: int
+    scene: int
+    observation: Observation
+    truth: Truth
+    told: Task
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """How an episode ended.
+
+    success, wrong: as the Judge says. seconds: it lasted. path: m that the gripper point went.
+    first: the first chunk, float [horizon, 7].
+    """
+
+    case: Case
+    success: bool
+    wrong: bool
+    seconds: float
+    path: float
+    first: np.ndarray
+
+
+class Actor(Protocol):
+    """Who chooses the actions."""
+
+    def act(self, frames: Sequence[Frame]) -> list[np.ndarray]:
+        """A chunk [horizon, 7] for each frame: absolute joint targets, rad and m, dt apart."""
+
+    def finish(self) -> None:
+        """The last episode is over."""
+
+
+class World:
+    """One tabletop and its present episode. Close it when no more is to come."""
+
+    def __init__(self, image_size: int, setting: Setting) -> None:
+        self.setting = setting
+        self._image_size = image_size
+        self._table = Tabletop(task_scene(image_size=image_size))
+        self._rollout = Rollout(self._table)
+
+    def begin(self, case: Case) -> None:
+        """The scene of the case at time 0, and its task."""
+        self.case, self.period = case, 0
+        self._limit = round(SECONDS[case.family] / self.setting.dt)
+        self._table.config = task_scene(case.family, image_size=self._image_size)
+        for self._scene in count(case.scene_seed, ANOTHER):
+            self._table.reset(self._scene)
+            self._truth = self._table.truth()
+            rng = np.random.default_rng((self._scene, TASK_RNG))
+            task = draw_task(self._truth.things, rng, case.family)
+            if task is not None:
+                break
+        self._rollout.restart()
+        self._judge = Judge(task, self._truth)
+        self._told = self._another(task, rng) if self.setting.control == 'wrong_colour' else task
+        self._instruction = self._told.phrase(int(rng.integers(2 * len(PHRASES[case.family]))))
+        self._path, self._first = 0.0, None
+
+    def _another(self, task: Task, rng: np.random.Generator) -> Task:
+        others = [t.name for t in self._truth.things if can_be_taken(t) and t.name != task.target]
+        return replace(task, target=others[rng.integers(len(others))])
+
+    @property
+    def is_due(self) -> bool:
+        """Whether this period begins with a frame."""
+        return self.period % self.setting.every == 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the task is done, or its time is up."""
+        return self._judge.done or self.period >= self._limit
+
+    def look(self) -> Frame:
+        """The present moment."""
+        images = self._table.render()
+        if self.setting.control == 'blank':
+            images = {name: np.zeros_like(image) for name, image in images.items()}
+        observation = Observation(
+            images=tuple(images[name] for name in CAMERAS),
+            state=self._table.state(),
+            instruction=self._instruction,
+            stamp=round(self._rollout.time * 1e9),
+            deadline=-np.inf,  # nobody waits: the row is free as soon as nobody reads it
+            sequence=self.period,
+            robot=self.case.name,
+        )
+        number = self.period // self.setting.every
+        return Frame(self.case, number, self._scene, observation, self._truth, self._told)
+
+    def step(self, chunk: np.ndarray | None) -> None:
+        """One control period; `chunk`, of its first moment, takes over when the latency is over.
+
+        Without one the last chunk goes on.
+        """
+        start, before = self._rollout.time, self._truth.grip
+        if chunk is None:
+            self._rollout.advance(self.setting.dt)
+        else:
+            self._rollout.advance(self.setting.latency)
+            self._rollout.follow(chunk, start, self.setting.dt)
+            self._rollout.advance(self.setting.dt - self.setting.latency)
+            self._first = chunk if self._first is None else self._first
+        self.period += 1
+        self._truth = self._table.truth()
+        self._path += float(np.linalg.norm(self._truth.grip - before))
+        self._judge.see(self._truth)
+
+    def outcome(self) -> Outcome:
+        """Of the episode until now."""
+        judge, seconds = self._judge, self.period * self.setting.dt
+        return Outcome(self.case, judge.done, judge.wrong, seconds, self._path, self._first)
+
+    def close(self) -> None:
+        """Frees the table."""
+        self._table.close()
+
+
+def run(
+    worlds: Sequence[World],
+    cases: Sequence[Case],
+    actor: Actor,
+    on_end: Callable[[Outcome], object] = lambda outcome: None,
+) -> list[Outcome]:
+    """All cases -> their outcomes, in the same order; a world whose episode ends takes the next.
+
+    on_end: called with each outcome as it comes.
+    """
+    queue, outcomes = iter(cases), {}
+    live = _begin(worlds, queue)
+    while live:
+        due = [world for world in live if world.is_due]
+        chunks = dict(zip(due, actor.act([world.look() for world in due]), strict=True))
+        for world in live:
+            world.step(chunks.get(world))
+        ended = [world for world in live if world.is_over]
+        for world in ended:
+            outcomes[world.case] = world.outcome()
+            on_end(outcomes[world.case])
+        begun = _begin(ended, queue)
+        live = [world for world in live if world not in ended or world in begun]
+    actor.finish()
+    return [outcomes[case] for case in cases]
+
+
+def _begin(worlds: Sequence[World], queue) -> list[World]:
+    """The worlds for which there was another case."""
+    begun = []
+    for world, case in zip(worlds, queue):  # noqa: B905, the shorter ends it
+        world.begin(case)
+        begun.append(world)
+    return begun
