@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+import embodied_kv
 from embodied_kv.config import ModelConfig
 from embodied_kv.model.checkpoint import load_policy_parts
 from embodied_kv.model.pi05 import Pi05
@@ -16,6 +18,7 @@ from embodied_kv.model.preprocess import Normalizer, prompt_tokens, to_model_ima
 from embodied_kv.model.random import init_random
 from embodied_kv.model.tokenizer import Tokenizer
 
+BUNDLED = Path(embodied_kv.__file__).parent / 'assets'
 TWITCH = 0.05  # rad or m; how far random weights move a joint
 
 
@@ -67,3 +70,14 @@ def empty_model(config: ModelConfig, device: str) -> Pi05:
         model = Pi05(config)
     model = model.to(getattr(torch, config.dtype)).to_empty(device=device)
     return model.requires_grad_(False).eval()
+
+
+def bundled(preset: str) -> Path:
+    """The checkpoint that comes with the package. Raises ValueError where there is none."""
+    path = BUNDLED / preset
+    if not path.exists():
+        raise ValueError(
+            f"preset '{preset}' has no checkpoint of its own: name one in `checkpoint`, or "
+            "'random'"
+        )
+    return path

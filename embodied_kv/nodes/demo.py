@@ -1,34 +1,39 @@
-"""`make demo`: the suite and the simulated robot, watched for a while.
+"""`make demo`: the suite and the simulated robot, given tasks and watched for a while.
 
 Knows processes and a clock. What it shows and reports, it learns from topics and services, as any
-other program could (`witness`). Writes report.json and frames.png.
+other program could (`witness`); what it tells, a `director` decides. Writes report.json and
+frames.png.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import rclpy
 from ament_index_python.packages import get_package_share_directory
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
-from rclpy.utilities import get_rmw_implementation_identifier
 
+from embodied_kv.nodes.director import Director
+from embodied_kv.nodes.report import report
+from embodied_kv.nodes.score import SAY, Score
 from embodied_kv.nodes.screen import Screen
 from embodied_kv.nodes.storyboard import Card, draw_storyboard
 from embodied_kv.nodes.witness import Witness
 from embodied_kv.sim.tabletop import Tabletop
+from embodied_kv.sim.tasks import task_scene
 
-CARDS = 6  # frames in the picture
+FAMILY = 'put'  # scenes of it have tasks of all four
+SEED, EVALUATION_SEED = 1_000_000, 2_000_000  # scenes below the first are those of training
+CARDS = 6  # tasks in the picture
 PATIENCE = {signal.SIGINT: 5.0, signal.SIGTERM: 3.0, signal.SIGKILL: 3.0}  # s, in this order
 
 
@@ -90,46 +95,38 @@ class Demo:
         self.out.mkdir(parents=True, exist_ok=True)
         self.started = time.monotonic()
         common = ('--params-file', arguments.params, '-r', f'__ns:=/{arguments.namespace}')
+        scenes = ('-p', f'seed:={arguments.seed}', '-p', f'family:={FAMILY}', '-p', 'truth:=true')
         self.children: list[Child] = []
         resources.callback(end, self.children)
-        for name, own in (('robot', ()), ('sim', ('-p', f'seed:={arguments.seed}'))):
+        for name, own in (('robot', ()), ('sim', scenes)):
             self.children.append(Child(name, self.out / f'{name}.log', *common, *own))
-        self.table = Tabletop(seed=arguments.seed)
-        resources.callback(self.table.close)
-        self.witness = Witness(arguments.namespace)
+        self.witness = Witness(arguments.namespace, task_scene(FAMILY))
+        self.director = Director(
+            arguments.seed,
+            tell=self.witness.tell,
+            ask=self.witness.ask,
+            reset=self.witness.reset,
+            fresh=arguments.episodes is not None,
+        )
+        self.score = Score(self.director.task_at)
         self._executor = SingleThreadedExecutor()
         self._executor.add_node(self.witness)
         self._screen = resources.enter_context(Screen(not arguments.no_table))
-        self.cards: list[Card] = []
-        self._script = self._write_script()
+        self._cards: dict[int, Card] = {}  # number of the task -> the newest of its frames
 
-    def _write_script(self) -> list[tuple[float, Callable[[], None]]]:
-        """What is said when, in s since the first command."""
-        tell, ask = self.witness.tell, self.witness.ask
-        names = [truth.name for truth in self.table.objects()] * 2
-        lines = (
-            (0.0, tell, f'pick up the {names[0]}'),
-            (0.3, ask, f'what is next to the {names[1]}?'),
-            (0.35, tell, f'push the {names[1]} to the left'),
-            (0.7, tell, f'reach the {names[2]}'),
-        )
-        return [
-            (share * self.arguments.seconds, lambda say=say, line=line: say(line))
-            for share, say, line in lines
-        ]
-
-    def run(self) -> None:
-        """Raises DemoError where nothing comes, or a process ends."""
+    def run(self) -> str:
+        """What came of it, in a line. Raises DemoError where nothing comes, or a process ends."""
         self._await_first_command()
         first = time.monotonic() - self.started
-        while self.witness.seconds < self.arguments.seconds:
-            while self._script and self._script[0][0] <= self.witness.seconds:
-                self._script.pop(0)[1]()
+        while not self._is_over():
             self._tick()
-            due = (len(self.cards) + 0.5) / CARDS * self.arguments.seconds
-            if self.witness.seconds >= due and (card := self.witness.card()):
-                self.cards.append(card)
-        self._write(first)
+            self._direct()
+        return self._write(first)
+
+    def _is_over(self) -> bool:
+        if self.arguments.episodes is not None:
+            return len(self.director.judged) >= self.arguments.episodes
+        return self.witness.seconds >= self.arguments.seconds
 
     def _await_first_command(self) -> None:
         while self.witness.began is None:
@@ -138,44 +135,57 @@ class Demo:
             if waited > self.arguments.timeout:
                 words = '\n'.join(child.last_words() for child in self.children)
                 raise DemoError(f'no action within {self.arguments.timeout:.0f} s\n{words}')
+        self.witness.moments.clear()
 
     def _tick(self) -> None:
-        self._executor.spin_once(timeout_sec=0.1)
+        try:
+            self._executor.spin_once(timeout_sec=0.1)
+        except ValueError as error:  # the truth is that of another robot
+            raise DemoError(str(error)) from error
         if not rclpy.ok():
             raise KeyboardInterrupt
         if self._screen.due():
             for child in self.children:
                 child.check()
             self.witness.poll()
-            self._screen.show(self.witness, time.monotonic() - self.started)
+            self._screen.show(self.witness, self.director, time.monotonic() - self.started)
 
-    def _write(self, first: float) -> None:
-        report = {
+    def _direct(self) -> None:
+        """Hand on what is new."""
+        while self.witness.moments:
+            moment = self.witness.moments.popleft()
+            self.director.see(moment)
+            self.score.see(moment)
+            self._picture()
+        while self.witness.ended:
+            words = self.witness.ended.popleft()
+            self.score.hear(words.stamp, words.query, words.text)
+
+    def _picture(self) -> None:
+        """Keep the newest frame of the task: in the end, the one just before it was done."""
+        told, number = self.director.current, len(self.director.told) - 1
+        if told is None or number >= CARDS:
+            return
+        said = [words for query, words in self.witness.newest.items() if query in SAY]
+        newest = max(said, key=lambda words: words.stamp, default=None)
+        card = self.witness.card(told.scene, f'{newest.query} {newest.text}' if newest else '')
+        if card:
+            self._cards[number] = card
+
+    def _write(self, first: float) -> str:
+        done = {
             'seconds from start to first command': round(first, 2),
-            **self.witness.report(),
-            'machine': machine(),
+            **report(self.witness, self.director, self.score),
         }
-        text = json.dumps(report, indent=2, ensure_ascii=False)
+        text = json.dumps(done, indent=2, ensure_ascii=False)
         (self.out / 'report.json').write_text(text + '\n')
-        title = f'Actions and words from one KV cache ({self.witness.weights} weights)'
-        draw_storyboard(self.out / 'frames.png', self.cards, self.table, title)
-
-
-def machine() -> dict[str, object]:
-    """What this ran on."""
-    cpu = platform.processor()
-    if (info := Path('/proc/cpuinfo')).exists():
-        names = [line for line in info.read_text().splitlines() if line.startswith('model name')]
-        cpu = names[0].partition(': ')[2] if names else cpu
-    return {
-        'cpu': cpu,
-        'cores': len(os.sched_getaffinity(0)),
-        'load average': os.getloadavg()[0],
-        'system': platform.platform(),
-        'python': platform.python_version(),
-        'ros': os.environ.get('ROS_DISTRO', 'unknown'),
-        'rmw': get_rmw_implementation_identifier(),
-    }
+        told, weights = self.director.told, self.witness.weights
+        cards = [replace(card, done=told[i].done) for i, card in self._cards.items()]
+        title = f'Actions and words from one KV cache ({weights} weights)'
+        with Tabletop(task_scene(FAMILY)) as table:
+            draw_storyboard(self.out / 'frames.png', cards, table, title)
+        line = '{done} of {told} tasks done'.format(**done['tasks done'])
+        return f'{line}: the weights are random, none is expected' if weights == 'random' else line
 
 
 def main() -> None:
@@ -183,17 +193,24 @@ def main() -> None:
     share = Path(get_package_share_directory('embodied_kv'))
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--seconds', type=float, default=20.0, help='from the first command on')
+    parser.add_argument(
+        '--episodes', type=int, help='instead: until so many tasks, each in a new scene, are over'
+    )
     parser.add_argument('--out', type=Path, default=Path('out/demo'), help='folder to write to')
     parser.add_argument('--namespace', default='demo', help='of the suite and the robot')
     parser.add_argument('--no-table', action='store_true', help='lines, also in a terminal')
-    parser.add_argument('--seed', type=int, default=0, help='of the scene')
+    parser.add_argument('--seed', type=int, help='of the first scene')
     parser.add_argument('--timeout', type=float, default=120.0, help='s until the first command')
     parser.add_argument('--params', default=str(share / 'config' / 'robot.yaml'))
     arguments = parser.parse_args()
+    if arguments.episodes is not None and arguments.episodes < 1:
+        parser.error('--episodes is at least 1')
+    if arguments.seed is None:
+        arguments.seed = SEED if arguments.episodes is None else EVALUATION_SEED
     rclpy.init()
     try:
         with ExitStack() as resources:
-            Demo(arguments, resources).run()
+            print(Demo(arguments, resources).run())
     except DemoError as error:
         sys.exit(f'demo: {error}')
     except (KeyboardInterrupt, ExternalShutdownException):

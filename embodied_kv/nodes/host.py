@@ -15,21 +15,18 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 
 import torch
 
-import embodied_kv
 from embodied_kv.config import EngineConfig, ModelConfig, preset
 from embodied_kv.engine.device import DeviceThread
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.warmup import warm_up
 from embodied_kv.model.checkpoint import read_config
-from embodied_kv.model.policy import Policy
+from embodied_kv.model.policy import Policy, bundled
 from embodied_kv.nodes.params import SuiteParams
 from embodied_kv.types import TextDelta
 
-BUNDLED = Path(embodied_kv.__file__).parent / 'assets'
 Listener = Callable[[Sequence[TextDelta]], None]
 Say = Callable[[str], object]
 
@@ -132,15 +129,10 @@ def load_policy(suite: SuiteParams, config: EngineConfig, warn: Say) -> Policy:
         torch.empty(0, device=config.device)
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"engine.device '{config.device}' cannot be used: {error}") from error
-    path = suite.checkpoint or str(BUNDLED / suite.preset)
-    if path == 'random':
+    if suite.checkpoint == 'random':
         warn(f'weights of {suite.preset} are random: the robot moves, but to no purpose')
         return Policy.random(preset(suite.preset), config.seed, config.device)
-    if not suite.checkpoint and not Path(path).exists():
-        raise ValueError(
-            f"preset '{suite.preset}' has no checkpoint of its own: name one in `checkpoint`, or "
-            "'random'"
-        )
+    path = suite.checkpoint or str(bundled(suite.preset))
     model = preset(suite.preset) if suite.preset else read_config(path)
     return Policy.load(path, model, config.device)
 

@@ -1,6 +1,6 @@
 """What the demo shows while it runs: a live table, or a line a second where there is no terminal.
 
-Knows rich and what a Witness counted. Does not know topics or processes.
+Knows rich, what a Witness counted and what a Director told. Does not know topics or processes.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from embodied_kv.nodes.director import Director
 from embodied_kv.nodes.storyboard import printable
 from embodied_kv.nodes.witness import Witness
+from embodied_kv.sim.language import NARRATE, SUBTASK
 
 LATELY = 30  # commands that the shown durations are the median of
-WORDS = 240  # characters of the text so far
+WORDS = 120  # characters of a sentence
 
 
 class Screen:
@@ -47,23 +49,29 @@ class Screen:
         self._next = now + self._period
         return True
 
-    def show(self, witness: Witness, elapsed: float) -> None:
+    def show(self, witness: Witness, director: Director, elapsed: float) -> None:
         """elapsed: s since the start of the demo."""
-        rows = _rows(witness, elapsed)
+        rows = _rows(witness, director, elapsed)
         if self._live:
-            self._live.update(_table(rows, witness), refresh=True)
+            table = Table(title='embodied_kv', min_width=60)
+            table.add_column('what', style='bold')
+            table.add_column('now')
+            for name, value in rows.items():
+                table.add_row(name, Text(value))
+            self._live.update(table, refresh=True)
         else:
             line = ', '.join(f'{name} {value}' for name, value in rows.items())
-            self._console.print(line, highlight=False, soft_wrap=True)
+            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _rows(witness: Witness, elapsed: float) -> dict[str, str]:
+def _rows(witness: Witness, director: Director, elapsed: float) -> dict[str, str]:
     if witness.began is None:
         return {'starting': f'{elapsed:.0f} s'}
     commands = witness.commands[-LATELY:]
     prefill = np.median([command.prefill_ms for command in commands])
     denoise = np.median([command.denoise_ms for command in commands])
     language = witness.diagnostics.get('language', {})
+    judged = director.judged
     return {
         'weights': witness.weights,
         'time': f'{witness.seconds:.1f} s',
@@ -74,18 +82,13 @@ def _rows(witness: Witness, elapsed: float) -> dict[str, str]:
         'deadlines missed': f'{witness.missed} of {len(witness.commands)}',
         'live streams': str(witness.stats.streams),
         'tokens/s': f'{witness.rate("tokens"):.0f}',
+        'tasks done': f'{sum(told.done for told in judged)} of {len(judged)}',
+        'instruction': witness.instruction,
+        'subtask': _said(witness, SUBTASK),
+        'narration': _said(witness, NARRATE),
     }
 
 
-def _table(rows: dict[str, str], witness: Witness) -> Table:
-    table = Table(title='embodied_kv', min_width=60)
-    table.add_column('what', style='bold')
-    table.add_column('now')
-    for name, value in rows.items():
-        table.add_row(name, value)
-    told = witness.instructions[-1][1] if witness.instructions else ''
-    words = witness.newest_words
-    table.add_row('instruction', Text(told))
-    said = printable(f'{words.query} {words.text}')
-    table.add_row('says', Text(said[-WORDS:], style='italic'))
-    return table
+def _said(witness: Witness, query: str) -> str:
+    words = witness.newest.get(query)
+    return printable(words.text.strip())[:WORDS] if words else '-'

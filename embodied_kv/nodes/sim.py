@@ -1,7 +1,8 @@
 """The simulated robot as a ROS node: cameras and joints out, trajectories in. Its own process.
 
-Knows the tabletop and messages. Does not know models or the suite. Everything runs on one thread:
-the simulation steps on absolute deadlines, and callbacks run in the time between them.
+Knows the tabletop and messages. Does not know models or the suite. After the pictures goes the
+truth about them, for judges: the suite does not listen. Everything runs on one thread: the
+simulation steps on absolute deadlines, and callbacks run in the time between them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import rclpy
+from geometry_msgs.msg import PoseArray
 from rclpy.duration import Duration
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
@@ -21,17 +23,21 @@ from rclpy.signals import SignalHandlerOptions
 from rclpy.time import Time
 from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import Image, JointState
+from std_msgs.msg import Header
 from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory
 
 from embodied_kv.nodes import qos
 from embodied_kv.nodes.params import Parameters, param
+from embodied_kv.nodes.truth import held_message, objects_message
 from embodied_kv.sim.player import TrajectoryPlayer
+from embodied_kv.sim.rollout import SET_POINT
 from embodied_kv.sim.scene import CAMERAS
-from embodied_kv.sim.tabletop import JOINTS, SceneConfig, Tabletop
+from embodied_kv.sim.tabletop import JOINTS, Tabletop
+from embodied_kv.sim.tasks import FAMILIES, task_scene
 
-SET_POINT = 0.01  # s between two set-points of the arm
 MOST = 0.25  # s simulated at once: when the process was away longer, the world has waited
+REST = 0.4  # s after a reset in which no trajectory is executed: they are of the last scene
 
 
 @dataclass(frozen=True)
@@ -42,29 +48,49 @@ class SimParams:
     rate: float = param(30.0, 'Images and joint states per second', 'start', range=(1.0, 200.0))
     image_size: int = param(64, 'Width and height of images, pixels', 'start', range=(8, 4096))
     publish_clock: bool = param(False, 'Publish /clock, for nodes with use_sim_time', 'start')
+    family: str = param(
+        'put',
+        "Of tasks that every scene has: reach, pick, put (has all four), push; '' for any",
+        'start',
+    )
+    truth: bool = param(True, 'Publish where everything really is', 'start')
+
+    def __post_init__(self) -> None:
+        if self.family not in ('', *FAMILIES):
+            raise ValueError(
+                f"parameter family is '{self.family}': there are {', '.join(FAMILIES)}, and ''"
+            )
 
 
 class Sim(Node):
     """A tabletop in real time.
 
-    Publishes `camera/NAME/image` and `joint_states` of one moment with one stamp, and /clock when
-    asked to. Executes `joint_trajectory`; its stamp 0 means at once. Service `reset`: a new scene.
+    Publishes `camera/NAME/image`, `joint_states` and the truth (`objects`, `held`) of one moment
+    with one stamp, and /clock when asked to. Executes `joint_trajectory`; its stamp 0 means at
+    once. Service `reset`: a new scene, in which the arm rests for REST.
     """
 
     def __init__(self, **arguments) -> None:
         super().__init__('sim', **arguments)
         params = Parameters(self, [('', SimParams)], lambda: True).read(SimParams)
         self.period = 1.0 / params.rate
-        self.table = Tabletop(SceneConfig(image_size=params.image_size), params.seed)
+        self.table = Tabletop(
+            task_scene(params.family or None, image_size=params.image_size), params.seed
+        )
         self._player = TrajectoryPlayer(JOINTS, self.table.state())
         self._elapsed = 0.0  # s simulated since the start, whatever the resets
         self._before = time.monotonic()  # when that much was simulated
+        self._rest = 0.0  # s simulated before which no trajectory is executed
 
         self._images = {
             name: self.create_publisher(Image, f'camera/{name}/image', qos.SENSOR)
             for name in CAMERAS
         }
         self._joints = self.create_publisher(JointState, 'joint_states', 1)
+        self._objects = self._held = None
+        if params.truth:
+            self._objects = self.create_publisher(PoseArray, 'objects', qos.JOINTS)
+            self._held = self.create_publisher(Header, 'held', qos.JOINTS)
         self._sim_clock = (
             self.create_publisher(Clock, '/clock', 1) if params.publish_clock else None
         )
@@ -107,11 +133,16 @@ class Sim(Node):
         self._joints.publish(joints)
         for name, image in self.table.render().items():
             self._images[name].publish(_image(image, stamp, f'camera_{name}'))
+        if self._objects:
+            self._objects.publish(objects_message(self.table, stamp))
+            self._held.publish(held_message(self.table, stamp))
 
     def _on_trajectory(self, message: JointTrajectory) -> None:
         """Execute it from its stamp on, instead of what is left of the last one."""
         now, stamp = self._now().nanoseconds, Time.from_msg(message.header.stamp).nanoseconds
         present = self._elapsed + (0.0 if self._sim_clock else time.monotonic() - self._before)
+        if present < self._rest:
+            return  # still about the last scene
         start = present + (stamp - now) / 1e9 if stamp else present
         try:
             points, times = _points(message)
@@ -122,6 +153,7 @@ class Sim(Node):
     def _on_reset(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         self.table.reset()
         self._player = TrajectoryPlayer(JOINTS, self.table.state())
+        self._rest = self._elapsed + REST
         response.success, response.message = True, f'scene {self.table.seed}: {self._things()}'
         self.get_logger().info(response.message)
         return response

@@ -2,7 +2,8 @@
 
 Knows pictures and the tabletop's camera geometry. Does not know ROS.
 A card shows one frame: the front camera with the actions of that frame's chunk as the path of the
-gripper point, from white (now) to red (the chunk's end), the wrist camera, and the words.
+gripper point, from white (now) to red (the chunk's end), the wrist camera, the words, and what
+became of the task.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from matplotlib.figure import Figure
 from embodied_kv.sim.tabletop import Tabletop
 
 INK, GREY, PATH = '#1d2430', '#6b7480', ('#ffffff', '#ff2d20')
+MARKS = {True: ('✓ done', '#1b8a3a'), False: ('✗ not done', '#c62828')}
 COLUMNS, CARD = 3, (5.75, 3.1)  # inches
 TOLD, SAID = (27, 2), (34, 5)  # characters a line, and lines, of the instruction and of the words
 
@@ -29,20 +31,23 @@ TOLD, SAID = (27, 2), (34, 5)  # characters a line, and lines, of the instructio
 class Card:
     """One frame. seconds: since the first chunk. front, wrist: uint8 [height, width, 3].
 
-    path: float64 [n, joints], the joints of the frame, then the actions of its chunk.
+    scene: its seed. path: float64 [n, joints], the joints of the frame, then the actions of its
+    chunk. done: whether its task was done in the end, None if that is not known.
     """
 
     seconds: float
+    scene: int
     front: np.ndarray
     wrist: np.ndarray
     path: np.ndarray
     instruction: str
     said: str
     note: str
+    done: bool | None = None
 
 
 def draw_storyboard(path: Path, cards: Sequence[Card], table: Tabletop, title: str) -> None:
-    """Write the PNG. table: the scene of the cards, for its front camera."""
+    """Write the PNG. table: draws the scenes of the cards again, for their front cameras."""
     rows = -(-len(cards) // COLUMNS)
     figure = Figure((COLUMNS * CARD[0], rows * CARD[1] + 0.6), dpi=110, facecolor='white')
     FigureCanvasAgg(figure)
@@ -51,7 +56,9 @@ def draw_storyboard(path: Path, cards: Sequence[Card], table: Tabletop, title: s
     for i, card in enumerate(cards):
         left = i % COLUMNS / COLUMNS
         bottom = (rows - 1 - i // COLUMNS) * CARD[1] / height
-        _draw_card(figure, card, table, (left, bottom, 1 / COLUMNS, CARD[1] / height))
+        table.reset(card.scene)
+        _draw_card(figure, card, table, (left, bottom, 1 / MARKS = {True: ('✓ done', '#1b8a3a'), False: ('✗ not done', '#c62828')}
+COLUMNS, CARD[1] / height))
     figure.savefig(path)
 
 
@@ -89,6 +96,8 @@ def _draw_card(figure: Figure, card: Card, table: Tabletop, box: tuple[float, ..
     for line, style in text:
         words.text(0, y, line, va='top', linespacing=1.25, parse_math=False, **style)
         y -= 0.005 + (line.count('\n') + 1) * style['size'] * 1.25 * 1.15 / 72 / 2.85
+    mark, colour = MARKS.get(card.done, ('', INK))
+    words.text(0.43, 1.0, mark, va='top', size=9, weight='bold', color=colour)
     note = dict(size=8, color=GREY, va='top', linespacing=1.4)
     words.text(0.43, 1.15 / 2.85, card.note, **note)
 

@@ -1,26 +1,30 @@
-"""Watches a suite from outside, by its topics and services only, and counts.
+"""Watches a suite and its robot from outside, by their topics and services only, and counts.
 
-Knows messages and numbers. Does not know the engine, processes or pictures. One thread's.
+Knows messages and numbers. Does not know the engine, processes, pictures or tasks. One thread's.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections import deque
+from dataclasses import dataclass
 
 import numpy as np
 from diagnostic_msgs.msg import DiagnosticArray
+from geometry_msgs.msg import PoseArray
 from rcl_interfaces.srv import GetParameters
 from rclpy.node import Node
 from sensor_msgs.msg import Image, JointState
-from std_msgs.msg import String
+from std_msgs.msg import Header, String
+from std_srvs.srv import Trigger
 
 from embodied_kv.engine.timeline import FRESH, SOURCES
 from embodied_kv.msg import ActionChunk, KvHandle, TextDelta
 from embodied_kv.nodes import qos
+from embodied_kv.nodes.director import Question
 from embodied_kv.nodes.storyboard import Card
+from embodied_kv.nodes.truth import Moment, Moments
+from embodied_kv.sim.scene import SceneConfig
 from embodied_kv.srv import Ask, KvStats
 
 CAMERAS = ('front', 'wrist')
@@ -30,44 +34,57 @@ WINDOW = 3.0  # s that the rates of this moment look back
 
 @dataclass
 class Words:
-    """A stream, as its deltas told it. reason: '' while it lives."""
+    """A stream, as its deltas told it. stamp: ns, of its frame. reason: '' while it lives."""
 
+    stamp: int
     query: str
     text: str = ''
     tokens: int = 0
     reason: str = ''
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it said all that it had to say."""
+        return self.reason in ('eos', 'length')
+
 
 class Witness(Node):
-    """Hears what the suite and the robot publish; also tells, asks and polls.
+    """Hears what the suite and the robot publish; also tells, asks, resets and polls.
 
-    Counts from `began` on: the moment of the first fresh command, s on the steady clock.
+    Counts from `began` on: the moment of the first fresh command, s on the steady clock. moments,
+    ended: the truth and the whole streams that are new, for whoever takes them out. ranges: that
+    the robot's scenes are drawn from.
     """
 
-    def __init__(self, namespace: str) -> None:
+    def __init__(self, namespace: str, ranges: SceneConfig) -> None:
         super().__init__('witness', namespace=namespace)
         self.began: float | None = None
+        self.began_stamp = 0  # ns on the ROS clock
+        self.moments: deque[Moment] = deque()
+        self.ended: deque[Words] = deque()
         self.commands: list[ActionChunk] = []
         self.frames = self.tokens = 0
         self.streams: dict[int, Words] = {}
-        self.newest_words = Words('')
-        self.instructions: list[tuple[float, str]] = []
-        self.question = ''
-        self.answer: Ask.Response | None = None
+        self.newest: dict[str, Words] = {}  # query -> what was said last, whole
+        self.instruction = ''
         self.weights = 'unknown'
         self.stats = KvStats.Response()
         self.diagnostics: dict[str, dict[str, str]] = {}  # node -> its newest values
         self._seen: dict[str, dict[int, np.ndarray]] = {name: {} for name in (*CAMERAS, 'joints')}
+        self._moments = Moments(ranges)
         self._recent: dict[str, deque[tuple[float, int]]] = {'frames': deque(), 'tokens': deque()}
         for name in CAMERAS:
             self._subscribe(Image, f'camera/{name}/image', self._on_image(name), qos.SENSOR)
         self._subscribe(JointState, 'joint_states', self._on_joints, qos.JOINTS)
+        self._subscribe(PoseArray, 'objects', self._on_truth('objects'), qos.JOINTS)
+        self._subscribe(Header, 'held', self._on_truth('held'), qos.JOINTS)
         self._subscribe(KvHandle, 'kv_handle', self._on_handle, qos.HANDLE)
         self._subscribe(ActionChunk, 'action_chunk', self._on_command, 10)
         self._subscribe(TextDelta, 'text', self._on_text, qos.TEXT)
         self._subscribe(DiagnosticArray, '/diagnostics', self._on_diagnostics, 10)
-        self._instruction = self.create_publisher(String, 'instruction', qos.INSTRUCTION)
+        self._instructions = self.create_publisher(String, 'instruction', qos.INSTRUCTION)
         self._ask = self.create_client(Ask, 'ask')
+        self._reset = self.create_client(Trigger, 'reset')
         self._stats = self.create_client(KvStats, 'kv/stats')
         self._parameters = self.create_client(GetParameters, 'perception/get_parameters')
 
@@ -81,20 +98,30 @@ class Witness(Node):
         """Since the first fresh command; 0 before."""
         return 0.0 if self.began is None else time.monotonic() - self.began
 
+    def since_began(self, stamp: int) -> float:
+        """A stamp in s since the first fresh command."""
+        return (stamp - self.began_stamp) / 1e9
+
     def tell(self, instruction: str) -> None:
         """Publish an instruction."""
-        self.instructions.append((round(self.seconds, 2), instruction))
-        self._instruction.publish(String(data=instruction))
+        self.instruction = instruction
+        self._instructions.publish(String(data=instruction))
 
-    def ask(self, question: str) -> None:
-        """Ask about the newest frame; `answer` is what the service said."""
+    def ask(self, question: Question) -> None:
+        """Ask about the newest frame; the question is told the stream of its answer."""
 
         def answered(future) -> None:
-            self.answer = future.result()
+            response = future.result()
+            question.stream = response.stream
+            question.refused = '' if response.ok else response.message
 
-        self.question = question
-        request = Ask.Request(question=question)
+        request = Ask.Request(question=question.text)
         self._ask.call_async(request).add_done_callback(answered)
+
+    def reset(self) -> None:
+        """Ask the robot for a new scene, if it can hear."""
+        if self._reset.service_is_ready():
+            self._reset.call_async(Trigger.Request())
 
     def poll(self) -> None:
         """Ask for the cache's statistics and for the weights' name: `stats`, `weights`."""
@@ -123,6 +150,14 @@ class Witness(Node):
 
     def _on_joints(self, message: JointState) -> None:
         self._remember('joints', message, np.array(message.position))
+        self._on_truth('joints')(message)
+
+    def _on_truth(self, part: str):
+        def heard(message: JointState | PoseArray | Header) -> None:
+            if moment := self._moments.add(part, message):
+                self.moments.append(moment)
+
+        return heard
 
     def _remember(self, name: str, message: Image | JointState, value: np.ndarray) -> None:
         seen = self._seen[name]
@@ -138,18 +173,21 @@ class Witness(Node):
     def _on_command(self, message: ActionChunk) -> None:
         if self.began is None and SOURCES[message.source] == FRESH:
             self.began = time.monotonic()
+            self.began_stamp = self.get_clock().now().nanoseconds
         if self.began is not None:
             self.commands.append(message)
 
     def _on_text(self, message: TextDelta) -> None:
-        words = self.streams.setdefault(message.stream, Words(message.query))
+        new = Words(_nanoseconds(message), message.query)
+        words = self.streams.setdefault(message.stream, new)
         if self.began is not None:
             self.tokens += message.tokens - words.tokens
             self._recent['tokens'].append((time.monotonic(), message.tokens - words.tokens))
         words.text += message.text
         words.tokens, words.reason = message.tokens, message.reason
-        if words.text.strip():
-            self.newest_words = words
+        if words.is_whole:
+            self.ended.append(words)
+            self.newest[words.query] = words
 
     def _on_diagnostics(self, message: DiagnosticArray) -> None:
         for status in message.status:
@@ -172,7 +210,7 @@ class Witness(Node):
         """Periods whose deadline was not met."""
         return sum(not command.deadline_met for command in self.commands)
 
-    def card(self) -> Card | None:
+    def card(self, scene: int, said: str) -> Card | None:
         """The newest command's frame, None if that was not seen or the command is not fresh."""
         command = self.commands[-1]
         stamp = _nanoseconds(command)
@@ -180,72 +218,19 @@ class Witness(Node):
         if SOURCES[command.source] != FRESH or any(value is None for value in frame.values()):
             return None
         actions = np.array(command.values).reshape(command.horizon, -1)[command.first :]
-        words = self.newest_words
         return Card(
             seconds=self.seconds,
+            scene=scene,
             front=frame['front'],
             wrist=frame['wrist'],
             path=np.vstack([frame['joints'], actions]),
-            instruction=self.instructions[-1][1] if self.instructions else '',
-            said=f'{words.query} {words.text}',
+            instruction=self.instruction,
+            said=said,
             note=f'frame {command.sequence}\nprefill {command.prefill_ms:.1f} ms\n'
             f'denoise {command.denoise_ms:.1f} ms\n{command.steps} Euler steps\n'
             f'{self.stats.streams} streams',
         )
 
-    def report(self) -> dict[str, object]:
-        """Counts, rates per second, durations in ms, and what was said."""
-        seconds = max(self.seconds, 1e-9)
-        answer = self.answer
-        answered = self.streams.get(answer.stream if answer else 0, Words(self.question))
-        fresh = [c for c in self.commands if SOURCES[c.source] == FRESH]
-        ended = Counter(words.reason or 'alive' for words in self.streams.values())
-        return {
-            'weights': self.weights,
-            'seconds': round(seconds, 2),
-            'counts': {
-                'frames': self.frames,
-                'commands': len(self.commands),
-                **Counter(SOURCES[c.source] for c in self.commands),
-                'deadlines missed': self.missed,
-                'streams': len(self.streams),
-                'tokens': self.tokens,
-            },
-            'per second': {
-                'frames': round(self.frames / seconds, 2),
-                'commands': round(len(self.commands) / seconds, 2),
-                'tokens': round(self.tokens / seconds, 2),
-            },
-            'ms': {
-                'prefill': percentiles(c.prefill_ms for c in fresh),
-                'denoise': percentiles(c.denoise_ms for c in fresh),
-                'age': percentiles(c.age * 1e3 for c in fresh),
-            },
-            'euler steps': round(float(np.mean([c.steps for c in fresh] or [0])), 2),
-            'streams ended': dict(ended),
-            'instructions': [{'at': at, 'text': text} for at, text in self.instructions],
-            'question': {
-                **asdict(answered),
-                'service': answer.message if answer else 'no answer from the service',
-            },
-            'words': [asdict(words) for words in list(self.streams.values())[-20:]],
-            'kv': _fields(self.stats),
-            'diagnostics': self.diagnostics,
-        }
 
-
-def percentiles(values: Iterable[float]) -> dict[str, float]:
-    """p50, p90, p99 and max; nothing where there are no values."""
-    values = list(values)
-    if not values:
-        return {}
-    names = {'p50': 50, 'p90': 90, 'p99': 99, 'max': 100}
-    return {name: round(float(np.percentile(values, p)), 2) for name, p in names.items()}
-
-
-def _fields(message: object) -> dict[str, object]:
-    return {name: getattr(message, name) for name in message.get_fields_and_field_types()}
-
-
-def _nanoseconds(message: Image | JointState | ActionChunk) -> int:
+def _nanoseconds(message: Image | JointState | ActionChunk | TextDelta) -> int:
     return message.header.stamp.sec * 1_000_000_000 + message.header.stamp.nanosec

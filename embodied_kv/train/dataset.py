@@ -116,7 +116,7 @@ class Sampler:
         batch: int,
         seed: int,
         prompt: int = 32,
-        tail: int = 40,
+        tail: int = 32,
     ) -> None:
         self._frames, self._config, self._seed = frames, config, seed
         self._tokenizer, self._normalizer = tokenizer, normalizer
@@ -157,7 +157,7 @@ class Sampler:
             colour=torch.from_numpy(frames.colours[kinds]),
             shape=torch.from_numpy(frames.shapes[kinds]),
             goal=torch.from_numpy(goals(tables, orders)),
-            where=torch.from_numpy(frames.things[at, :, :3]),
+            where=torch.from_numpy(on_the_table(frames.things[at, :, :3])),
         )
 
     def _draw_task(self, frame: int, truth: Truth, rng: np.random.Generator) -> Task | None:
@@ -203,7 +203,13 @@ def goals(tables: Tables, orders: Orders) -> np.ndarray:
     thing = np.where(carried, orders.place, orders.target)
     points = tables.things[rows, thing, :3].astype(np.float32)
     points[orders.family < 0] = np.nan
-    return points
+    return on_the_table(points)
+
+
+def on_the_table(points: np.ndarray) -> np.ndarray:
+    """Points [..., 3] m, NaN where a thing fell off: its place would drown all others."""
+    off = (points[..., 2] < -0.02) | (np.abs(points[..., 1]) > 0.5) | (points[..., 0] > 0.8)
+    return np.where(off[..., None], np.float32(np.nan), points)
 
 
 def measure(

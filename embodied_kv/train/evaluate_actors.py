@@ -17,19 +17,18 @@ from embodied_kv.config import EngineConfig
 from embodied_kv.engine.engine import Engine
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.model.policy import Policy
-from embodied_kv.sim.expert import Orders, Tables, plan
 from embodied_kv.train.evaluate_questions import (
     Answer,
     Question,
+    expert_plan,
     most_alive,
-    phases,
     questions,
     subtask_of,
 )
 from embodied_kv.train.worlds import Case, Frame
 from embodied_kv.types import TextDelta
 
-MODES = ('isolated', 'shared', 'batched')
+MODES = ('isolated', 'shared', 'batched')  # and 'silent'
 LONGEST_QUERY = 64  # tokens
 EULER_STEPS = 10
 
@@ -41,11 +40,7 @@ class Expert:
         self._horizon = horizon
 
     def act(self, frames: Sequence[Frame]) -> list[np.ndarray]:
-        names = [[thing.name for thing in frame.truth.things] for frame in frames]
-        orders = Orders.of([frame.told for frame in frames], names)
-        states = np.stack([frame.observation.state for frame in frames])
-        tables = Tables.of([frame.truth for frame in frames])
-        return list(plan(states, tables, orders, self._horizon)[0])
+        return list(expert_plan(frames, self._horizon)[0])
 
     def finish(self) -> None:
         """Has nothing to end."""
@@ -56,8 +51,8 @@ class Served:
 
     mode: `isolated` prefills a second time for words, `shared` reads the action's row, both speak
     to the end before the next frame; `batched` reads the action's row and takes `steps` decode
-    steps of all live streams per frame. answers: what was said. subtasks: by case, the right one
-    of every frame.
+    steps of all live streams per frame; `silent` says nothing. answers: what was said. subtasks:
+    by case, the right one of every frame.
     """
 
     def __init__(
@@ -81,21 +76,21 @@ class Served:
         self._said: dict[int, str] = defaultdict(str)
 
     def act(self, frames: Sequence[Frame]) -> list[np.ndarray]:
-        if not frames:
-            return []
         handles, chunks = self._prefill_and_denoise(frames)
-        asked = [
-            (i, question)
-            for i, (frame, phase) in enumerate(zip(frames, phases(frames), strict=True))
-            for question in self._questions(frame, phase)
-        ]
+        if self._mode != 'silent':
+            self._talk(frames, handles)
+        return chunks
+
+    def _talk(self, frames: Sequence[Frame], handles: Sequence[KvHandle]) -> None:
         if self._mode == 'isolated':
             handles = self.engine.prefill([frame.observation for frame in frames])
-        for i, question in asked:
-            stream = self.engine.open(handles[i], question.text, max_tokens=self._max_tokens)
-            self._asked[stream.id] = question
+        _, phases = expert_plan(frames, horizon=1)
+        for frame, handle, phase in zip(frames, handles, phases, strict=True):
+            self.subtasks[frame.case].append(subtask_of(frame, phase))
+            for question in questions(frame, phase):
+                stream = self.engine.open(handle, question.text, max_tokens=self._max_tokens)
+                self._asked[stream.id] = question
         self._decode(self._steps if self._mode == 'batched' else None)
-        return chunks
 
     def finish(self) -> None:
         """Lets every stream speak to its end."""
@@ -119,10 +114,6 @@ class Served:
         for lease in leases:
             lease.release()
         return handles, [chunk.values for chunk in chunks]
-
-    def _questions(self, frame: Frame, phase: int) -> list[Question]:
-        self.subtasks[frame.case].append(subtask_of(frame, phase))
-        return questions(frame, phase)
 
     def _decode(self, steps: int | None) -> None:
         """Begins what is new, then `steps` steps of all streams; None: until all have ended."""

@@ -55,12 +55,12 @@ def most_alive(frames: int) -> int:
     return sum(ceil(frames / every) for every, _ in SCHEDULE.values())
 
 
-def phases(frames: Sequence[Frame]) -> np.ndarray:
-    """What the expert would do now in each frame, int [frames]."""
+def expert_plan(frames: Sequence[Frame], horizon: int) -> tuple[np.ndarray, np.ndarray]:
+    """What the expert would do: chunks [frames, horizon, 7] and the phase now, int [frames]."""
     names = [[thing.name for thing in frame.truth.things] for frame in frames]
     orders = Orders.of([frame.told for frame in frames], names)
     states = np.stack([frame.observation.state for frame in frames])
-    return plan(states, Tables.of([frame.truth for frame in frames]), orders, horizon=1)[1]
+    return plan(states, Tables.of([frame.truth for frame in frames]), orders, horizon)
 
 
 def subtask_of(frame: Frame, phase: int) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor, nn
@@ -59,6 +59,13 @@ class Batch:
     goal: Tensor
     where_at: Tensor
     where: Tensor
+
+    def split(self, parts: int) -> list[Batch]:
+        """Equal parts of the samples, in order."""
+        columns = {f.name: getattr(self, f.name).chunk(parts) for f in fields(self)}
+        return [
+            Batch(**{name: column[i] for name, column in columns.items()}) for i in range(parts)
+        ]
 
 
 class Objective(nn.Module):

@@ -51,7 +51,7 @@ def train(arguments: argparse.Namespace, recipe: Recipe) -> None:
     """One run: until the recipe is done or the minutes are over. Raises ValueError."""
     console = Console(stderr=True)
     began = time.monotonic()
-    torch.set_num_threads(arguments.threads)
+    torch.set_num_threads(1 if arguments.device == 'cpu' else arguments.threads)
     config = replace(preset(arguments.preset), dtype='float32')
     paths = find_episodes(arguments.data)
     held_out = max(1, min(HELD_OUT, len(paths) // 10))
@@ -62,7 +62,10 @@ def train(arguments: argparse.Namespace, recipe: Recipe) -> None:
     def sampler(of: Frames, seed: int) -> Sampler:
         return Sampler(of, config, tokenizer, normalizer, batch=recipe.batch, seed=seed)
 
-    trainer = Trainer(config, recipe, len(COLOUR_NAMES), len(SHAPE_NAMES), arguments.device)
+    shards = arguments.threads if arguments.device == 'cpu' else 1
+    trainer = Trainer(
+        config, recipe, len(COLOUR_NAMES), len(SHAPE_NAMES), arguments.device, shards
+    )
     arguments.out.mkdir(parents=True, exist_ok=True)
     checkpoint = arguments.out / 'state.safetensors'
     if checkpoint.exists():

@@ -7,6 +7,7 @@ acts: that is an Actor. Scene seeds of evaluation begin at 2,000,000; those of t
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -205,27 +206,25 @@ def run(
 
     on_end: called with each outcome as it comes.
     """
-    queue, outcomes = iter(cases), {}
-    live = _begin(worlds, queue)
+    waiting, outcomes = deque(cases), {}
+    live = [world for world in worlds if _begin(world, waiting)]
     while live:
         due = [world for world in live if world.is_due]
-        chunks = dict(zip(due, actor.act([world.look() for world in due]), strict=True))
+        frames = [world.look() for world in due]
+        chunks = dict(zip(due, actor.act(frames), strict=True)) if due else {}
         for world in live:
             world.step(chunks.get(world))
-        ended = [world for world in live if world.is_over]
-        for world in ended:
-            outcomes[world.case] = world.outcome()
-            on_end(outcomes[world.case])
-        begun = _begin(ended, queue)
-        live = [world for world in live if world not in ended or world in begun]
+            if world.is_over:
+                outcomes[world.case] = world.outcome()
+                on_end(outcomes[world.case])
+        live = [world for world in live if not world.is_over or _begin(world, waiting)]
     actor.finish()
     return [outcomes[case] for case in cases]
 
 
-def _begin(worlds: Sequence[World], queue) -> list[World]:
-    """The worlds for which there was another case."""
-    begun = []
-    for world, case in zip(worlds, queue):  # noqa: B905, the shorter ends it
-        world.begin(case)
-        begun.append(world)
-    return begun
+def _begin(world: World, waiting: deque[Case]) -> bool:
+    """Whether there was another case for the world."""
+    if waiting:
+        world.begin(waiting.popleft())
+        return True
+    return False

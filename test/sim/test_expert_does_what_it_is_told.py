@@ -1,0 +1,44 @@
+"""The scripted expert in the simulator: clean, disturbed, and told something else on the way."""
+
+import numpy as np
+import pytest
+
+from embodied_kv.sim.expert import Phase
+from embodied_kv.sim.tasks import FAMILIES, Task, draw_task
+
+
+@pytest.mark.parametrize('family', FAMILIES)
+@pytest.mark.parametrize('seed', range(3))
+def test_the_expert_does_the_task(episode, family, seed):
+    e = episode(family, seed)
+    judge = e.follow(e.task)
+    assert judge.done and not judge.wrong, e.phases
+
+
+@pytest.mark.parametrize('family', FAMILIES)
+def test_the_expert_recovers_from_noise(episode, family):
+    e = episode(family, 10)
+    assert e.follow(e.task, noise=0.015).done, e.phases
+
+
+def test_what_is_held_is_put_down_before_another_thing_is_taken(episode):
+    e = episode('pick', 3)
+    assert e.follow(e.task).done
+    held = e.table.truth().held
+    assert held == e.task.target
+    other = next(
+        task
+        for task in (draw_task(e.table.objects(), np.random.default_rng(i), 'pick') for i in range(50))
+        if task.target != held
+    )
+    e.phases.clear()
+    assert e.follow(other, stride=1).done
+    assert Phase.PUT_DOWN in e.phases and Phase.OPEN in e.phases
+    lying = next(thing for thing in e.table.objects() if thing.name == held)
+    assert lying.position[2] < 0.05
+
+
+def test_a_thing_is_taken_from_where_it_was_put_down(episode):
+    e = episode('put', 4)
+    assert e.follow(e.task).done
+    assert e.follow(Task('pick', e.task.target)).done
