@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import rclpy
+import yaml
 from ament_index_python.packages import get_package_share_directory
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 
@@ -32,7 +33,8 @@ from embodied_kv.sim.tabletop import Tabletop
 from embodied_kv.sim.tasks import task_scene
 
 FAMILY = 'put'  # scenes of it have tasks of all four
-SEED, EVALUATION_SEED = 1_000_000, 2_000_000  # scenes below the first are those of training
+# Scenes below 1,000,000 are those of training; the next but one is the first with five objects.
+SEED, EVALUATION_SEED = 1_000_001, 2_000_000
 CARDS = 6  # tasks in the picture
 PATIENCE = {signal.SIGINT: 5.0, signal.SIGTERM: 3.0, signal.SIGKILL: 3.0}  # s, in this order
 
@@ -95,10 +97,9 @@ class Demo:
         self.out.mkdir(parents=True, exist_ok=True)
         self.started = time.monotonic()
         common = ('--params-file', arguments.params, '-r', f'__ns:=/{arguments.namespace}')
-        scenes = ('-p', f'seed:={arguments.seed}', '-p', f'family:={FAMILY}', '-p', 'truth:=true')
         self.children: list[Child] = []
         resources.callback(end, self.children)
-        for name, own in (('robot', ()), ('sim', scenes)):
+        for name, own in (('robot', ()), ('sim', ('--params-file', self._scenes()))):
             self.children.append(Child(name, self.out / f'{name}.log', *common, *own))
         self.witness = Witness(arguments.namespace, task_scene(FAMILY))
         self.director = Director(
@@ -113,6 +114,13 @@ class Demo:
         self._executor.add_node(self.witness)
         self._screen = resources.enter_context(Screen(not arguments.no_table))
         self._cards: dict[int, Card] = {}  # number of the task -> the newest of its frames
+
+    def _scenes(self) -> str:
+        """A file with what the simulator has to be told; `-p` would yield to the params file."""
+        values = {'seed': self.arguments.seed, 'family': FAMILY, 'truth': True}
+        path = self.out / 'sim.yaml'
+        path.write_text(yaml.safe_dump({'/**/sim': {'ros__parameters': values}}))
+        return str(path)
 
     def run(self) -> str:
         """What came of it, in a line. Raises DemoError where nothing comes, or a process ends."""
@@ -210,13 +218,14 @@ def main() -> None:
     rclpy.init()
     try:
         with ExitStack() as resources:
-            print(Demo(arguments, resources).run())
+            summary = Demo(arguments, resources).run()
     except DemoError as error:
         sys.exit(f'demo: {error}')
     except (KeyboardInterrupt, ExternalShutdownException):
         sys.exit(130)
     finally:
         rclpy.try_shutdown()
+    print(summary)
     print(f'wrote {arguments.out / "report.json"} and {arguments.out / "frames.png"}')
 
 

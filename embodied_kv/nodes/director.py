@@ -14,7 +14,7 @@ import numpy as np
 from embodied_kv.nodes.truth import Moment
 from embodied_kv.sim.language import SCENE_QUESTIONS
 from embodied_kv.sim.tabletop import Truth
-from embodied_kv.sim.tasks import PHRASES, SECONDS, STEADY, Judge, Task, draw_task
+from embodied_kv.sim.tasks import PHRASES, SECONDS, STEADY, Judge, Task, draw_task, lies_in
 
 ORDER = ('pick', 'put', 'push', 'reach')  # of families, over and over
 SECOND = 1_000_000_000  # ns
@@ -24,7 +24,7 @@ SETTLE = 0.5 * SECOND  # after a reset, until the robot acts on pictures of the 
 HEARD = 0.15 * SECOND  # after which an instruction is surely in the robot's frames
 ASK_EVERY = 4.0 * SECOND
 PATIENCE = 3.0 * SECOND  # with a reset, before it is asked for again
-TRIES = 8  # draws of a task that is not over before it begins
+TRIES = 8  # draws of a task that is worth telling
 
 
 @dataclass
@@ -62,7 +62,7 @@ class Director:
     """Gives out tasks, drawn from where things lie, and keeps what became of them.
 
     seed: of tasks, phrases and questions. tell, ask, reset: take an instruction, a Question, and
-    nothing. fresh: a new scene for every task; else only where nothing is left to do.
+    nothing. fresh: a new scene for every task; else where the family in turn has none in the old.
     """
 
     def __init__(
@@ -79,7 +79,6 @@ class Director:
         self.told: list[Told] = []
         self.questions: list[Question] = []
         self.current: Told | None = None
-        self._turn = 0
         self._scene: int | None = None
         self._spent: int | None = None  # the scene in which no more is told
         self._look = self._free = self._reset_again = self._next_question = 0.0  # ns
@@ -144,14 +143,12 @@ class Director:
             self._reset()
 
     def _draw(self, truth: Truth) -> Task | None:
-        """A task of the family whose turn it is; or of the next one that has any, if not fresh."""
-        for skipped in range(1 if self._fresh else len(ORDER)):
-            family = ORDER[(self._turn + skipped) % len(ORDER)]
-            for _ in range(TRIES):
-                task = draw_task(truth.things, self._rng, family)
-                if task is not None and not _is_over(task, truth):
-                    self._turn += skipped + 1
-                    return task
+        """A task of the family whose turn it is, or None."""
+        family = ORDER[len(self.told) % len(ORDER)]
+        for _ in range(TRIES):
+            task = draw_task(truth.things, self._rng, family)
+            if task is not None and _is_worth_telling(task, truth):
+                return task
         return None
 
     def _question(self, moment: Moment) -> None:
@@ -164,9 +161,12 @@ class Director:
                 return
 
 
-def _is_over(task: Task, truth: Truth) -> bool:
-    """Whether a judge would say so if nothing moved at all."""
+def _is_worth_telling(task: Task, truth: Truth) -> bool:
+    """Whether its place is free, and a judge would not call it over if nothing moved at all."""
+    place = next((thing for thing in truth.things if thing.name == task.place), None)
+    if place and any(lies_in(thing, place) for thing in truth.things if thing is not place):
+        return False
     judge = Judge(task, truth)
     for _ in range(STEADY):
         judge.see(truth)
-    return judge.done or judge.wrong
+    return not (judge.done or judge.wrong)

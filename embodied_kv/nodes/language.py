@@ -24,7 +24,7 @@ class LanguageParams:
     """What is said unasked, and how."""
 
     prompts: tuple[str, ...] = param(
-        ('Subtask:',), 'Each is continued about every n-th frame', 'live'
+        ('Subtask:', 'Narrate:'), 'Each is continued about every n-th frame', 'live'
     )
     every: int = param(2, 'The n: 0 for only when asked', 'live', range=(0, 100_000))
     max_tokens: int = param(32, 'Longest answer, tokens', 'live', range=(1, 4096))

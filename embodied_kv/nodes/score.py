@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from embodied_kv.nodes.truth import Moment
-from embodied_kv.sim.expert import Orders, Tables, plan
+from embodied_kv.sim.expert import plan
 from embodied_kv.sim.language import NARRATE, SUBTASK, narrate, say_subtask
+from embodied_kv.sim.tables import Orders, Tables
 from embodied_kv.sim.tasks import Task
 
 SAY = {SUBTASK: say_subtask, NARRATE: narrate}

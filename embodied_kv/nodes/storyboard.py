@@ -57,8 +57,7 @@ def draw_storyboard(path: Path, cards: Sequence[Card], table: Tabletop, title: s
         left = i % COLUMNS / COLUMNS
         bottom = (rows - 1 - i // COLUMNS) * CARD[1] / height
         table.reset(card.scene)
-        _draw_card(figure, card, table, (left, bottom, 1 / MARKS = {True: ('✓ done', '#1b8a3a'), False: ('✗ not done', '#c62828')}
-COLUMNS, CARD[1] / height))
+        _draw_card(figure, card, table, (left, bottom, 1 / COLUMNS, CARD[1] / height))
     figure.savefig(path)
 
 

@@ -7,16 +7,14 @@ pushes in its mind, not in a simulator.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import numpy as np
 
 from embodied_kv.sim.kinematics import forward, joint_limits, top_down
-from embodied_kv.sim.scene import RECEPTACLES
-from embodied_kv.sim.tabletop import Truth
-from embodied_kv.sim.tasks import FAMILIES, HOVER, SIDE_LINE, SIDES, Task
+from embodied_kv.sim.tables import Orders, Tables, bottom_of_held, support_of_held
+from embodied_kv.sim.tasks import FAMILIES, HOVER, SIDE_LINE
 
 SPEED, TURN = 0.02, 0.2  # m and rad per control period
 CARRY, PUSHING = 0.16, 0.024  # m, heights of the gripper point
@@ -28,7 +26,7 @@ REACH, PAD = joint_limits(), 0.011  # PAD: half of a finger's width, m
 
 
 class Phase(IntEnum):
-    """What the expert is doing; SUBTASKS says it in words."""
+    """What the expert is doing; `language` says it in words."""
 
     HOLD = 0
     PUT_DOWN = 1
@@ -45,89 +43,7 @@ class Phase(IntEnum):
     LOST = 12
 
 
-SUBTASKS = {
-    Phase.HOLD: 'done, hold still',
-    Phase.PUT_DOWN: 'put down the {held}',
-    Phase.OPEN: 'open the gripper',
-    Phase.ABOVE: 'move above the {x}',
-    Phase.LOWER: 'lower to the {x}',
-    Phase.CLOSE: 'close the gripper',
-    Phase.LIFT: 'lift the {x}',
-    Phase.CARRY: 'move above the {y}',
-    Phase.PLACE: 'lower to the {y}',
-    Phase.BESIDE: 'move beside the {x}',
-    Phase.LOWER_BESIDE: 'lower beside the {x}',
-    Phase.PUSH: 'push the {x} to the {side}',
-    Phase.LOST: 'hold still, I do not understand',
-}
-
-
-def subtask(phase: int, task: Task | None, held: str) -> str:
-    """The phase in words. task: None where the instruction has no meaning."""
-    words = SUBTASKS[Phase(phase)]
-    return words.format(x=task.target, y=task.place, side=task.side, held=held) if task else words
-
-
-@dataclass(frozen=True, eq=False)
-class Tables:
-    """B tables at one moment, N things at most on each.
-
-    things: float64 [B, N, 4] x, y, z in m and yaw in rad, NaN where there is none. size: float64
-    [B, N, 3] m. round, receptacle: bool [B, N]. held: int [B], -1 for nothing.
-    """
-
-    things: np.ndarray
-    size: np.ndarray
-    round: np.ndarray
-    receptacle: np.ndarray
-    held: np.ndarray
-
-    @classmethod
-    def of(cls, truths: Sequence[Truth]) -> Tables:
-        """The tables of so many moments."""
-        most = max(len(truth.things) for truth in truths)
-        things = np.full((len(truths), most, 4), np.nan)
-        size = np.full((len(truths), most, 3), np.nan)
-        kinds = np.zeros((2, len(truths), most), bool)
-        held = np.full(len(truths), -1)
-        for b, truth in enumerate(truths):
-            for n, thing in enumerate(truth.things):
-                things[b, n] = *thing.position, thing.yaw
-                size[b, n] = thing.size
-                kinds[:, b, n] = thing.shape == 'cylinder', thing.shape in RECEPTACLES
-                if thing.name == truth.held:
-                    held[b] = n
-        return cls(things, size, *kinds, held)
-
-
-@dataclass(frozen=True, eq=False)
-class Orders:
-    """B tasks as numbers.
-
-    family: index in FAMILIES, -1 for an order that has no meaning. target, place: index of a
-    thing (0 where the family has none). side: +1 left, -1 right. Each int [B].
-    """
-
-    family: np.ndarray
-    target: np.ndarray
-    place: np.ndarray
-    side: np.ndarray
-
-    @classmethod
-    def of(cls, tasks: Sequence[Task | None], names: Sequence[Sequence[str]]) -> Orders:
-        """names: of the things on each table, in order. Raises ValueError for an unknown one."""
-        rows = [
-            (
-                FAMILIES.index(task.family),
-                things.index(task.target),
-                things.index(task.place) if task.place else 0,
-                int(SIDES.get(task.side, 0)),
-            )
-            if task
-            else (-1, 0, 0, 0)
-            for task, things in zip(tasks, names, strict=True)
-        ]
-        return cls(*np.array(rows, int).reshape(-1, 4).T)
+SHUT = (Phase.CLOSE, Phase.LIFT, Phase.CARRY, Phase.PLACE, Phase.PUT_DOWN)  # the gripper is
 
 
 def plan(
@@ -142,7 +58,8 @@ def plan(
     actions = np.empty((len(joints), horizon, joints.shape[1]), np.float32)
     goals = []
     for i in range(horizon):
-        goals.append(_decide(joints, tables, orders))
+        moment = Moment(joints, tables, orders)
+        goals.append(moment.goal(moment.phase()))
         actions[:, i] = _command(joints, goals[-1])
         joints, tables = _imagine(joints, actions[:, i], goals[-1].phase, tables, orders)
     return actions, goals[0].phase
@@ -158,119 +75,139 @@ class Goal:
     phase: np.ndarray
 
 
-def _decide(joints: np.ndarray, tables: Tables, orders: Orders) -> Goal:
-    """The phase of every table and what it aims at."""
-    rows = np.arange(len(joints))
-    p, roll, gap = forward(joints), joints[:, 5], joints[:, 6]
-    thing, size = tables.things[rows, orders.target], tables.size[rows, orders.target]
-    place, place_size = tables.things[rows, orders.place], tables.size[rows, orders.place]
-    low = p[:, 2] < LOW
-    family = {name: orders.family == i for i, name in enumerate(FAMILIES)}
+class Moment:
+    """What the rules look at: one number, or one point, for each of B tables.
 
-    # what is held, and whether it is wanted
-    holds = tables.held >= 0
-    wanted = holds & (tables.held == orders.target) & (family['pick'] | family['put'])
-    unwanted = holds & ~wanted & (orders.family >= 0)
-    bottom = _bottom(tables)
-    support = _support(tables)
+    p, roll, gap: of the gripper. thing, place: x, y, z, yaw of the order's target and place.
+    """
 
-    # a thing to be taken
-    apart = _distance(p, thing)
-    period = np.where(tables.round[rows, orders.target], np.nan, np.pi / 2)
-    grasp_roll = _nearest_roll(thing[:, 3], thing, roll, period)
-    height = np.maximum(thing[:, 2], 0.016)
-    turned = np.abs(roll - grasp_roll) < 0.15
-    aligned = (apart < np.where(low, 0.02, 0.012)) & turned
-    ready = aligned & (apart < 0.012) & (np.abs(p[:, 2] - height) < 0.012)
-    opened = gap > 0.032
+    def __init__(self, joints: np.ndarray, tables: Tables, orders: Orders) -> None:
+        rows = np.arange(len(joints))
+        self.p, self.roll, self.gap = forward(joints), joints[:, 5], joints[:, 6]
+        self.thing, size = tables.things[rows, orders.target], tables.size[rows, orders.target]
+        self.place = tables.things[rows, orders.place]
+        self.low = self.p[:, 2] < LOW
+        self.family = {name: orders.family == i for i, name in enumerate(FAMILIES)}
+        self.lost = orders.family < 0
+        self.side = orders.side.astype(float)
+        round_ = tables.round[rows, orders.target]
 
-    # a place to put it
-    to_place = _distance(thing, place)
-    release = place_size[:, 2] + np.where(place_size[:, 2] > 0.02, -0.005, 0.006)
-    over = to_place < np.where(bottom < 0.06, 0.03, 0.012)
-    placed = (to_place < 0.05) & (thing[:, 2] - size[:, 2] / 2 < 0.045)
+        # what is held, and whether it is wanted
+        self.holds = tables.held >= 0
+        takes = self.family['pick'] | self.family['put']
+        self.wanted = self.holds & (tables.held == orders.target) & takes
+        self.take = takes & ~self.wanted
+        self.bottom, self.support = bottom_of_held(tables), support_of_held(tables)
 
-    # a thing to be pushed
-    side = orders.side.astype(float)
-    radius = np.where(
-        tables.round[rows, orders.target], size[:, 0] / 2, np.hypot(size[:, 0], size[:, 1]) / 2
-    )
-    start = thing[:, :2].copy()
-    start[:, 1] -= side * (radius + BEHIND)
-    along, lateral = (p[:, 1] - thing[:, 1]) * side, np.abs(p[:, 0] - thing[:, 0])
-    push_roll = _nearest_roll(np.full(len(p), np.pi / 2), thing, roll, np.full(len(p), np.pi))
-    pushing = (p[:, 2] < 0.06) & (lateral < 0.02) & (along < -0.012) & (-along < radius + 0.07)
-    at_start = (_distance(p, start) < np.where(p[:, 2] < 0.08, 0.03, 0.015)) & (
-        np.abs(roll - push_roll) < 0.2
-    )
-    aside = side * thing[:, 1] > SIDE_LINE
+        # a thing to be taken
+        self.apart = _distance(self.p, self.thing)
+        period = np.where(round_, np.nan, np.pi / 2)
+        self.grasp_roll = _nearest_roll(self.thing[:, 3], self.thing, self.roll, period)
+        self.grasp_height = np.maximum(self.thing[:, 2], 0.016)
 
-    take = (family['pick'] | family['put']) & ~wanted
-    rules = (  # the first that holds decides
-        (orders.family < 0, Phase.LOST),
-        (unwanted & (bottom > support + 0.012), Phase.PUT_DOWN),
-        (unwanted, Phase.OPEN),
-        (family['reach'] & (apart < 0.012) & (np.abs(p[:, 2] - HOVER) < 0.02), Phase.HOLD),
-        (family['reach'], Phase.ABOVE),
-        (family['put'] & ~wanted & placed, Phase.HOLD),
-        (take & ready, Phase.CLOSE),
-        (take & aligned, Phase.LOWER),
-        (take, Phase.ABOVE),
-        (family['pick'] & (p[:, 2] > CARRY - 0.02), Phase.HOLD),
-        (family['pick'], Phase.LIFT),
-        (family['put'] & over & (bottom < release + 0.008), Phase.OPEN),
-        (family['put'] & over, Phase.PLACE),
-        (family['put'] & (p[:, 2] < CARRY - 0.04), Phase.LIFT),
-        (family['put'], Phase.CARRY),
-        (aside, Phase.HOLD),
-        (pushing, Phase.PUSH),
-        (at_start, Phase.LOWER_BESIDE),
-    )
-    phase = np.select([when for when, _ in rules], [then for _, then in rules], Phase.BESIDE)
+        # a place to put it
+        self.to_place = _distance(self.thing, self.place)
+        rim = tables.size[rows, orders.place, 2]
+        self.release = rim + np.where(rim > 0.02, -0.005, 0.006)
+        self.resting = self.thing[:, 2] - size[:, 2] / 2
 
-    def at(xy: np.ndarray, z: np.ndarray | float) -> np.ndarray:
-        return np.column_stack([xy[:, :2], np.broadcast_to(z, len(p))])
+        # a thing to be pushed
+        self.radius = np.where(round_, size[:, 0] / 2, np.hypot(size[:, 0], size[:, 1]) / 2)
+        self.start = self.thing[:, :2].copy()
+        self.start[:, 1] -= self.side * (self.radius + BEHIND)
+        across = np.full(len(joints), np.pi / 2)
+        self.push_roll = _nearest_roll(across, self.thing, self.roll, 2 * across)
 
-    def clear_of_things(point: np.ndarray) -> np.ndarray:
+    def phase(self) -> np.ndarray:
+        """Phases int [B]: of these rules, the first that holds decides."""
+        p, family, wanted = self.p, self.family, self.wanted
+        unwanted = self.holds & ~wanted & ~self.lost
+        turned = np.abs(self.roll - self.grasp_roll) < 0.15
+        aligned = (self.apart < np.where(self.low, 0.02, 0.012)) & turned
+        there = (self.apart < 0.012) & (np.abs(p[:, 2] - self.grasp_height) < 0.012)
+        over = self.to_place < np.where(self.bottom < 0.06, 0.03, 0.012)
+        placed = (self.to_place < 0.05) & (self.resting < 0.045)
+        behind = (self.thing[:, 1] - p[:, 1]) * self.side
+        pushing = (p[:, 2] < 0.06) & (np.abs(p[:, 0] - self.thing[:, 0]) < 0.02)
+        pushing &= (behind > 0.012) & (behind < self.radius + 0.07)
+        at_start = _distance(p, self.start) < np.where(p[:, 2] < 0.08, 0.03, 0.015)
+        at_start &= np.abs(self.roll - self.push_roll) < 0.2
+        rules = (
+            (self.lost, Phase.LOST),
+            (unwanted & (self.bottom > self.support + 0.012), Phase.PUT_DOWN),
+            (unwanted, Phase.OPEN),
+            (
+                family['reach'] & (self.apart < 0.012) & (np.abs(p[:, 2] - HOVER) < 0.02),
+                Phase.HOLD,
+            ),
+            (family['reach'], Phase.ABOVE),
+            (family['put'] & ~wanted & placed, Phase.HOLD),
+            (self.take & aligned & there, Phase.CLOSE),
+            (self.take & aligned, Phase.LOWER),
+            (self.take, Phase.ABOVE),
+            (family['pick'] & (p[:, 2] > CARRY - 0.02), Phase.HOLD),
+            (family['pick'], Phase.LIFT),
+            (family['put'] & over & (self.bottom < self.release + 0.008), Phase.OPEN),
+            (family['put'] & over, Phase.PLACE),
+            (family['put'] & (p[:, 2] < CARRY - 0.04), Phase.LIFT),
+            (family['put'], Phase.CARRY),
+            (self.side * self.thing[:, 1] > SIDE_LINE, Phase.HOLD),
+            (pushing, Phase.PUSH),
+            (at_start, Phase.LOWER_BESIDE),
+        )
+        return np.select([when for when, _ in rules], [then for _, then in rules], Phase.BESIDE)
+
+    def goal(self, phase: np.ndarray) -> Goal:
+        """What each table's phase aims at."""
+        return Goal(self._point(phase), self._roll(phase), self._opening(phase), phase)
+
+    def _point(self, phase: np.ndarray) -> np.ndarray:
+        p, thing = self.p, self.thing
+        onto = self.place[:, :2] + p[:, :2] - thing[:, :2]
+        opened = self.gap > 0.032
+        ahead = np.column_stack([thing[:, 0], p[:, 1] + self.side * SPEED])
+        rest = np.where(self.family['pick'] & self.wanted, CARRY, HOVER)
+        points = {
+            Phase.HOLD: _at(p, rest),
+            Phase.PUT_DOWN: _at(p, p[:, 2] - (self.bottom - self.support) + 0.004),
+            Phase.OPEN: p,
+            Phase.ABOVE: self._clear_of_things(_at(thing, HOVER)),
+            Phase.LOWER: _at(
+                thing, np.where(opened, self.grasp_height, np.maximum(p[:, 2], 0.09))
+            ),
+            Phase.CLOSE: _at(thing, self.grasp_height),
+            Phase.LIFT: _at(p, CARRY),
+            Phase.CARRY: _at(onto, CARRY),
+            Phase.PLACE: _at(onto, p[:, 2] - self.bottom + self.release),
+            Phase.BESIDE: self._clear_of_things(_at(self.start, HOVER)),
+            Phase.LOWER_BESIDE: _at(self.start, PUSHING),
+            Phase.PUSH: _at(ahead, PUSHING),
+            Phase.LOST: p,
+        }
+        return np.select([(phase == k)[:, None] for k in points], list(points.values()))
+
+    def _clear_of_things(self, point: np.ndarray) -> np.ndarray:
         """Straight up first, from where things would be in the way."""
-        up = low & (_distance(p, point) > 0.03)
-        return np.where(up[:, None], at(p, HOVER), point)
+        up = self.low & (_distance(self.p, point) > 0.03)
+        return np.where(up[:, None], _at(self.p, HOVER), point)
 
-    step = at(p, PUSHING)
-    step[:, 0], step[:, 1] = thing[:, 0], p[:, 1] + side * SPEED
-    carried = thing.copy()
-    carried[:, :2] += np.where(wanted[:, None], p[:, :2] - thing[:, :2], 0)
-    onto = place[:, :2] + p[:, :2] - thing[:, :2]
-    held_up = family['pick'] & wanted
-    points = {
-        Phase.HOLD: np.where(held_up[:, None], at(p, CARRY), at(p, HOVER)),
-        Phase.PUT_DOWN: at(p, p[:, 2] - (bottom - support) + 0.004),
-        Phase.OPEN: p,
-        Phase.ABOVE: clear_of_things(at(thing, HOVER)),
-        Phase.LOWER: at(thing, np.where(opened, height, np.maximum(p[:, 2], 0.09))),
-        Phase.CLOSE: at(thing, height),
-        Phase.LIFT: at(p, CARRY),
-        Phase.CARRY: at(onto, CARRY),
-        Phase.PLACE: at(onto, p[:, 2] - bottom + release),
-        Phase.BESIDE: clear_of_things(at(start, HOVER)),
-        Phase.LOWER_BESIDE: at(start, PUSHING),
-        Phase.PUSH: step,
-        Phase.LOST: p,
-    }
-    shut = np.isin(
-        phase, (Phase.CLOSE, Phase.LIFT, Phase.CARRY, Phase.PLACE, Phase.PUT_DOWN)
-    ) | (held_up & (phase == Phase.HOLD))
-    cradle = family['push'] & (phase != Phase.OPEN) & ~((phase == Phase.BESIDE) & low)
-    lost = phase == Phase.LOST
-    grasping = np.isin(phase, (Phase.LOWER, Phase.CLOSE)) | (take & (phase == Phase.ABOVE))
-    beside = np.isin(phase, (Phase.BESIDE, Phase.LOWER_BESIDE, Phase.PUSH))
-    level = np.isin(phase, (Phase.ABOVE, Phase.CARRY))
-    return Goal(
-        point=np.select([(phase == k)[:, None] for k in points], list(points.values())),
-        roll=np.select([grasping, beside, level], [grasp_roll, push_roll, 0 * roll], roll),
-        opening=np.select([lost & ~holds, shut | lost, cradle], [gap, CLOSED, APART], OPEN),
-        phase=phase,
-    )
+    def _roll(self, phase: np.ndarray) -> np.ndarray:
+        grasping = np.isin(phase, (Phase.LOWER, Phase.CLOSE)) | (
+            self.take & (phase == Phase.ABOVE)
+        )
+        beside = np.isin(phase, (Phase.BESIDE, Phase.LOWER_BESIDE, Phase.PUSH))
+        level = np.isin(phase, (Phase.ABOVE, Phase.CARRY))
+        return np.select(
+            [grasping, beside, level], [self.grasp_roll, self.push_roll, 0 * self.roll], self.roll
+        )
+
+    def _opening(self, phase: np.ndarray) -> np.ndarray:
+        shut = np.isin(phase, SHUT) | (self.family['pick'] & self.wanted & (phase == Phase.HOLD))
+        rising = (phase == Phase.OPEN) | ((phase == Phase.BESIDE) & self.low)
+        cradle = self.family['push'] & ~rising
+        return np.select(
+            [self.lost & ~self.holds, shut | self.lost, cradle], [self.gap, CLOSED, APART], OPEN
+        )
 
 
 def _command(joints: np.ndarray, goal: Goal) -> np.ndarray:
@@ -308,7 +245,10 @@ def _imagine(
     dropped = carried & (gap > width + 0.002)
     moves = carried & ~grasped & ~dropped
     things[rows, index, :3] += np.where(moves[:, None], after - before, 0)
-    rest = _support(replace(tables, things=things, held=held)) + tables.size[rows, index, 2] / 2
+    rest = (
+        support_of_held(replace(tables, things=things, held=held))
+        + tables.size[rows, index, 2] / 2
+    )
     things[rows, index, 2] = np.where(dropped, rest, things[rows, index, 2])
     held = np.where(dropped, -1, held)
 
@@ -319,20 +259,6 @@ def _imagine(
     things[rows, orders.target, 1] += pushed
     joints = np.column_stack([command[:, :6], gap])
     return joints, replace(tables, things=things, held=held)
-
-
-def _bottom(tables: Tables) -> np.ndarray:
-    """Height [B] of the lower side of what is held."""
-    rows, index = np.arange(len(tables.held)), np.maximum(tables.held, 0)
-    return tables.things[rows, index, 2] - tables.size[rows, index, 2] / 2
-
-
-def _support(tables: Tables) -> np.ndarray:
-    """Height [B] of what is under the held thing: the table, or a receptacle."""
-    rows, index = np.arange(len(tables.held)), np.maximum(tables.held, 0)
-    apart = tables.things[..., :2] - tables.things[rows, index][:, None, :2]
-    under = tables.receptacle & (np.hypot(apart[..., 0], apart[..., 1]) < 0.09)
-    return np.where(under, tables.size[..., 2], 0).max(1)
 
 
 def _distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -359,3 +285,8 @@ def _within_reach(point: np.ndarray) -> np.ndarray:
     scale = np.clip(distance, 0.16, 0.62) / np.maximum(distance, 1e-9)
     xy = point[:, :2] * scale[:, None]
     return np.column_stack([xy, np.clip(point[:, 2], 0.012, 0.30)])
+
+
+def _at(xy: np.ndarray, z: np.ndarray | float) -> np.ndarray:
+    """Points [B, 3] over xy [B, 2 or more]."""
+    return np.column_stack([xy[:, :2], np.broadcast_to(z, len(xy))])

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from embodied_kv.sim.expert import Phase, subtask
+from embodied_kv.sim.expert import Phase
 from embodied_kv.sim.scene import COLOURS, MOVABLE
 from embodied_kv.sim.tabletop import ObjectTruth, Truth
 from embodied_kv.sim.tasks import Task
@@ -18,6 +18,21 @@ SUBTASK, NARRATE = 'Subtask:', 'Narrate:'
 DONE, HELD, COUNT = 'Is it done?', 'What is in the gripper?', 'How many objects are there?'
 BETWEEN = 0.03  # m of y between two things that are asked about as left and right
 
+SUBTASKS = {
+    Phase.HOLD: 'done, hold still',
+    Phase.PUT_DOWN: 'put down the {held}',
+    Phase.OPEN: 'open the gripper',
+    Phase.ABOVE: 'move above the {x}',
+    Phase.LOWER: 'lower to the {x}',
+    Phase.CLOSE: 'close the gripper',
+    Phase.LIFT: 'lift the {x}',
+    Phase.CARRY: 'move above the {y}',
+    Phase.PLACE: 'lower to the {y}',
+    Phase.BESIDE: 'move beside the {x}',
+    Phase.LOWER_BESIDE: 'lower beside the {x}',
+    Phase.PUSH: 'push the {x} to the {side}',
+    Phase.LOST: 'hold still, I do not understand',
+}
 DOING = {
     Phase.PUT_DOWN: 'I put down the {held}',
     Phase.OPEN: 'I open the gripper',
@@ -56,8 +71,11 @@ OF_THE_TARGET = (
 
 
 def say_subtask(phase: int, task: Task | None, truth: Truth) -> str:
-    """The answer to SUBTASK."""
-    return subtask(phase, task, truth.held)
+    """The answer to SUBTASK. task: None where the instruction has no meaning."""
+    words = SUBTASKS[Phase(phase)]
+    if task is None:
+        return words
+    return words.format(x=task.target, y=task.place, side=task.side, held=truth.held)
 
 
 def narrate(phase: int, task: Task | None, truth: Truth) -> str:

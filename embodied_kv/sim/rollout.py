@@ -1,4 +1,4 @@
-"""A tabletop that follows chunks of actions in simulated time, as the live robot does in real time.
+"""A tabletop that follows chunks of actions in simulated time, as the live robot in real time.
 
 Knows the table and its trajectory player. Does not know ROS, tasks or who planned the chunk.
 """

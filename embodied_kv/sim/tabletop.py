@@ -42,7 +42,7 @@ class ObjectTruth:
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """A moment of the table. grip: float64 [3] m, the gripper point. held: a thing's name or ''."""
+    """A moment. grip: float64 [3] m, the gripper point. held: a thing's name or ''."""
 
     things: tuple[ObjectTruth, ...]
     grip: np.ndarray
@@ -70,6 +70,7 @@ class Tabletop:
         self._context = mujoco.MjrContext(self._model, mujoco.mjtFontScale.mjFONTSCALE_50.value)
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN.value, self._context)
         self._release = weakref.finalize(self, _release, self._gl, self._context)
+        self._release.atexit = False  # by then the display may be gone, and all of it is freed
 
     def reset(self, seed: int | None = None) -> None:
         """Sets time to 0 and draws the scene of `seed`; without one, of the last seed plus one."""

@@ -75,10 +75,19 @@ def draw_task(
 
 def _options(family: str, things: Sequence[ObjectTruth]) -> list[Task]:
     places = [t for t in things if t.shape in RECEPTACLES]
-    free = [t for t in things if can_be_taken(t) and not any(lies_in(t, p) for p in places)]
+    taken = {
+        name
+        for t in things
+        for p in places
+        if t.shape in MOVABLE and lies_in(t, p)
+        for name in (t.name, p.name)
+    }
+    free = [t for t in things if can_be_taken(t) and t.name not in taken]
     match family:
         case 'put':
-            return [Task('put', t.name, p.name) for t in free for p in places]
+            return [
+                Task('put', t.name, p.name) for t in free for p in places if p.name not in taken
+            ]
         case 'push':
             return [
                 Task('push', t.name, side=side)
@@ -117,6 +126,7 @@ class Judge:
     def __init__(self, task: Task, truth: Truth) -> None:
         self.task = task
         self._start = {thing.name: thing.position.copy() for thing in truth.things}
+        self._held = truth.held  # from an earlier task: nobody's mistake
         self._steady: dict[str, int] = {}
         self.done = self.wrong = False
 
@@ -131,7 +141,7 @@ class Judge:
             if count >= (STEADY if self.task.family in ('reach', 'pick') else 1):
                 if thing.name == self.task.target:
                     self.done = True
-                elif not self.done:
+                elif not self.done and thing.name != self._held:
                     self.wrong = True
 
     def _is_done(self, thing: ObjectTruth, truth: Truth, place: ObjectTruth | None) -> bool:

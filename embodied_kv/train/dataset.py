@@ -19,8 +19,9 @@ from embodied_kv.config import ModelConfig
 from embodied_kv.model.preprocess import Normalizer, prompt_tokens
 from embodied_kv.model.tokenizer import Tokenizer
 from embodied_kv.sim import language
-from embodied_kv.sim.expert import Orders, Tables, plan
+from embodied_kv.sim.expert import plan
 from embodied_kv.sim.scene import CAMERAS, SIZES
+from embodied_kv.sim.tables import Orders, Tables
 from embodied_kv.sim.tabletop import ObjectTruth, Truth
 from embodied_kv.sim.tasks import FAMILIES, Task, draw_task
 from embodied_kv.train.episodes import COLOUR_NAMES, SHAPE_NAMES, read_episode
@@ -212,9 +213,7 @@ def on_the_table(points: np.ndarray) -> np.ndarray:
     return np.where(off[..., None], np.float32(np.nan), points)
 
 
-def measure(
-    frames: Frames, config: ModelConfig, seed: int, samples: int = 16384
-) -> Normalizer:
+def measure(frames: Frames, config: ModelConfig, seed: int, samples: int = 16384) -> Normalizer:
     """The statistics of states and of the expert's plans: joint deltas, gripper absolute."""
     rng = np.random.default_rng((seed, 7))
     at = rng.integers(len(frames), size=min(samples, 4 * len(frames)))

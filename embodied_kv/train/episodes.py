@@ -1,7 +1,8 @@
 """Episodes on disk, in LeRobot's layout: meta/*.json(l), data/chunk-NNN/episode_NNNNNN.npz.
 
 Knows files and arrays. Does not know how an episode came about or what is learnt from it. Arrays
-carry LeRobot's names; what the simulator knows beyond them begins with `truth.`. Nothing is pickled.
+carry LeRobot's names; what the simulator knows beyond them begins with `truth.`. Nothing is
+pickled.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -78,7 +80,7 @@ def read_episode(path: Path) -> Episode:
             frames = {name: arrays[name] for name in FEATURES}
             tasks = tuple(Task(**json.loads(str(text))) for text in arrays['tasks'])
             episode = Episode(frames, tasks, arrays['truth.colours'], arrays['truth.shapes'])
-    except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+    except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
         raise ValueError(f'{path} is not an episode: {error}; generate it again') from error
     for name, shape in FEATURES.items():
         if frames[name].shape != (len(episode), *shape):

@@ -12,7 +12,7 @@ from math import ceil
 
 import numpy as np
 
-from embodied_kv.sim.expert import Orders, Tables, plan
+from embodied_kv.sim.expert import plan
 from embodied_kv.sim.language import (
     NARRATE,
     SCENE_QUESTIONS,
@@ -21,6 +21,7 @@ from embodied_kv.sim.language import (
     narrate,
     say_subtask,
 )
+from embodied_kv.sim.tables import Orders, Tables
 from embodied_kv.train.worlds import QUESTION_RNG, Case, Frame
 
 # what: (every n-th frame, of these the n-th)

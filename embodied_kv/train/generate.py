@@ -18,10 +18,11 @@ from pathlib import Path
 import numpy as np
 from rich.progress import track
 
-from embodied_kv.sim.expert import Orders, Phase, Tables, plan
+from embodied_kv.sim.expert import Phase, plan
 from embodied_kv.sim.kinematics import forward, joint_limits
 from embodied_kv.sim.rollout import Rollout
 from embodied_kv.sim.scene import CAMERAS
+from embodied_kv.sim.tables import Orders, Tables
 from embodied_kv.sim.tabletop import Tabletop, Truth
 from embodied_kv.sim.tasks import FAMILIES, SECONDS, Task, draw_task, task_scene
 from embodied_kv.train.episodes import (
@@ -31,7 +32,6 @@ from embodied_kv.train.episodes import (
     SHAPE_NAMES,
     Episode,
     episode_path,
-    find_episodes,
     read_episode,
     write_episode,
     write_meta,
@@ -186,14 +186,12 @@ def main() -> None:
         parser.error('--episodes, --length and --processes are at least 1')
     if arguments.seed + arguments.episodes > 1_000_000:
         parser.error('scene seeds from 1,000,000 on are kept for evaluation')
-    make = partial(
-        make_episode, root=arguments.out, seed=arguments.seed, length=arguments.length
-    )
+    make = partial(make_episode, root=arguments.out, seed=arguments.seed, length=arguments.length)
     with ProcessPoolExecutor(arguments.processes) as pool:
         results = pool.map(make, range(arguments.episodes), chunksize=8)
         lengths = list(track(results, 'episodes', total=arguments.episodes))
     write_meta(arguments.out, lengths, 1 / DT, arguments.seed)
-    print(f'{len(find_episodes(arguments.out))} episodes, {sum(lengths)} frames in {arguments.out}')
+    print(f'{len(lengths)} episodes, {sum(lengths)} frames in {arguments.out}')
 
 
 if __name__ == '__main__':

@@ -13,7 +13,7 @@ COLUMNS = ('step', 'of', 'name', 'value')
 
 
 class Journal:
-    """Appends to a log; lines of step `start` and later, of a run that was cut off, are dropped."""
+    """Appends to a log; lines after step `start`, of a run that was cut off, are dropped."""
 
     def __init__(self, path: Path, start: int = 0) -> None:
         self._path = path

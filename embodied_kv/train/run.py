@@ -1,4 +1,4 @@
-"""`python -m embodied_kv.train.run`: trains a policy on a dataset, in runs that go on where the last ended.
+"""`python -m embodied_kv.train.run`: trains a policy; each run goes on where the last ended.
 
 Flow matching on actions and cross-entropy on text through one shared prefix, with grounding beside
 them (`objective`). Everything of a step is a function of the recipe, the dataset and the step's
@@ -80,9 +80,9 @@ def train(arguments: argparse.Namespace, recipe: Recipe) -> None:
     unseen_sampler = sampler(unseen, recipe.seed + 1)
 
     def keep() -> None:
-        for ground in {recipe.grounds(trainer.step - 1)}:
-            batches = (unseen_sampler.batch(i, ground) for i in range(VALIDATION))
-            journal.write(trainer.step, 'unseen', trainer.judge(batches))
+        ground = recipe.grounds(trainer.step - 1)
+        batches = (unseen_sampler.batch(i, ground) for i in range(VALIDATION))
+        journal.write(trainer.step, 'unseen', trainer.judge(batches))
         trainer.store(checkpoint)
         journal.plot(arguments.out / 'curves.png')
         console.print(f'{(time.monotonic() - began) / 60:.1f} min', journal.last())
@@ -120,7 +120,9 @@ def main() -> None:
     """Parse the command line and train."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--data', type=Path, default=Path('out/train/data'), help='dataset folder')
-    parser.add_argument('--out', type=Path, default=Path('out/train/run'), help='folder of the run')
+    parser.add_argument(
+        '--out', type=Path, default=Path('out/train/run'), help='folder of the run'
+    )
     parser.add_argument('--preset', default='tabletop', help='dimensions of the model')
     parser.add_argument('--minutes', type=float, default=75.0, help='that this run may take')
     parser.add_argument('--keep-every', type=float, default=5.0, help='minutes')

@@ -10,7 +10,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,8 @@ from torch import Tensor
 
 from embodied_kv.config import ModelConfig
 from embodied_kv.model.policy import empty_model
-from embodied_kv.train.objective import Batch, Objective, init_for_training
+from embodied_kv.train.initial import init_for_training
+from embodied_kv.train.objective import Batch, Objective
 from embodied_kv.train.recipe import Recipe
 
 ADAM = ('step', 'exp_avg', 'exp_avg_sq')  # what AdamW keeps of a parameter that it has moved
@@ -58,18 +59,20 @@ class Trainer:
         ]
         self._optimiser = torch.optim.AdamW(groups, recipe.rate, (0.9, 0.98), fused=True)
         self._average = {name: p.detach().clone() for name, p in model.named_parameters()}
-        self._losses = self.objective.losses
 
     def compile(self) -> None:
-        """Compile the objective: worth it from some thousand steps on."""
-        self._losses = torch.compile(self.objective.losses)
+        """Compile the objective. Raises ValueError with several shards: it is not thread-safe."""
+        if self._shards > 1:
+            raise ValueError('what is compiled learns on one thread: drop --compile or --threads')
+        self.objective.losses = torch.compile(self.objective.losses)
 
     def learn(self, batch: Batch) -> dict[str, float]:
         """One step of the recipe; its losses and metrics."""
         recipe = self.recipe
         for group in self._optimiser.param_groups:
             group['lr'] = recipe.learning_rate(self.step)
-        parts = list(self._pool.map(self._learn_shard, range(self._shards), batch.split(self._shards)))
+        shards = batch.split(self._shards)
+        parts = list(self._pool.map(self._learn_shard, range(self._shards), shards))
         for i, p in enumerate(self._parameters):
             gradients = [g[i] for g, _ in parts if g[i] is not None]
             p.grad = torch.stack(gradients).mean(0) if gradients else None
@@ -94,32 +97,29 @@ class Trainer:
     ) -> tuple[tuple[Tensor | None, ...], dict[str, Tensor]]:
         """Gradients of the parameters, and the values, of one part of a batch."""
         weights = self.recipe.weights(self.step)
-        values = self._values(batch, tuple(weights), (self.recipe.seed, self.step, shard))
+        values = self._values(batch, self.step, (self.recipe.seed, self.step, shard))
         loss = sum(weight * values[name] for name, weight in weights.items())
         gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
         return gradients, {name: value.detach() for name, value in values.items()}
 
-    def _values(self, batch: Batch, asked: tuple[str, ...], seed: tuple[int, ...]) -> dict[str, Tensor]:
-        batch = replace(
-            batch, **{f.name: getattr(batch, f.name).to(self._device) for f in fields(batch)}
-        )
-        generator = torch.Generator().manual_seed(int(np.random.SeedSequence(seed).generate_state(1)[0]))
-        size = len(batch.actions) * self.recipe.draws
-        times = 0.001 + 0.999 * torch.rand(size, generator=generator) ** (1 / 1.5)
-        noise = torch.randn((size, *batch.actions.shape[1:]), generator=generator)
+    def _values(self, batch: Batch, step: int, seed: tuple[int, ...]) -> dict[str, Tensor]:
+        """Losses and metrics of the stage that a step belongs to; chance comes from the seed."""
+        columns = {f.name: getattr(batch, f.name).to(self._device) for f in fields(batch)}
+        state = np.random.SeedSequence(seed).generate_state(1, np.uint64)
+        generator = torch.Generator(self._device).manual_seed(int(state[0]))
+        weights = self.recipe.weights(step)
         with torch.autocast(torch.device(self._device).type, torch.bfloat16):
-            return self._losses(batch, asked, times.to(self._device), noise.to(self._device))
+            return self.objective(Batch(**columns), weights, generator, self.recipe.draws)
 
     @torch.no_grad()
     def judge(self, batches: Iterable[Batch]) -> dict[str, float]:
         """Means over batches that are not learnt from, with the averaged weights."""
         live = {n: p.detach().clone() for n, p in self.objective.model.named_parameters()}
         sums: dict[str, list[float]] = defaultdict(list)
-        asked = tuple(self.recipe.weights(self.step - 1))
         self.objective.model.load_state_dict(self._average, strict=False)
         try:
             for i, batch in enumerate(batches):
-                for name, value in self._values(batch, asked, (i,)).items():
+                for name, value in self._values(batch, self.step - 1, (i,)).items():
                     sums[name].append(float(value))
         finally:
             self.objective.model.load_state_dict(live, strict=False)

@@ -15,7 +15,6 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from embodied_kv.model.preprocess import STATE_BINS
 from embodied_kv.model.tokenizer import Tokenizer, byte_symbols
 from embodied_kv.sim import language
-from embodied_kv.sim.expert import SUBTASKS
 from embodied_kv.sim.scene import COLOURS, MOVABLE, RECEPTACLES
 from embodied_kv.sim.tasks import PHRASES, SIDES
 
@@ -25,7 +24,7 @@ def corpus() -> Iterator[str]:
     fill = {'x': 'red cube', 'y': 'red bin', 'held': 'red cube', 'on': 'on', 'side': 'left'}
     templates = [
         *(phrase for phrases in PHRASES.values() for phrase in phrases),
-        *SUBTASKS.values(),
+        *language.SUBTASKS.values(),
         *language.DOING.values(),
         *language.PURPOSE.values(),
         *language.RESULT.values(),

@@ -32,6 +32,7 @@ from embodied_kv.types import Observation
 FIRST_SCENE, SCENES_PER_SEED = 2_000_000, 10_000
 ANOTHER = 1_000_000  # added to the seed of a scene in which the family has no task
 CONTROLS = ('none', 'blank', 'wrong_colour')
+AFTERWARDS = 8  # control periods that an episode goes on when its task is done
 TASK_RNG, QUESTION_RNG = 1, 2  # what a random stream of a scene is for
 
 
@@ -136,6 +137,7 @@ class World:
         self._told = self._another(task, rng) if self.setting.control == 'wrong_colour' else task
         self._instruction = self._told.phrase(int(rng.integers(2 * len(PHRASES[case.family]))))
         self._path, self._first = 0.0, None
+        self._result: Outcome | None = None  # as it was when the task was done
 
     def _another(self, task: Task, rng: np.random.Generator) -> Task:
         others = [t.name for t in self._truth.things if can_be_taken(t) and t.name != task.target]
@@ -148,8 +150,10 @@ class World:
 
     @property
     def is_over(self) -> bool:
-        """Whether the task is done, or its time is up."""
-        return self._judge.done or self.period >= self._limit
+        """Whether the task has been done for a while, or its time is up."""
+        if self._result is not None:
+            return self.period - round(self._result.seconds / self.setting.dt) >= AFTERWARDS
+        return self.period >= self._limit
 
     def look(self) -> Frame:
         """The present moment."""
@@ -185,9 +189,13 @@ class World:
         self._truth = self._table.truth()
         self._path += float(np.linalg.norm(self._truth.grip - before))
         self._judge.see(self._truth)
+        if self._judge.done and self._result is None:
+            self._result = self.outcome()
 
     def outcome(self) -> Outcome:
-        """Of the episode until now."""
+        """Of the episode until now, or until its task was done."""
+        if self._result is not None:
+            return self._result
         judge, seconds = self._judge, self.period * self.setting.dt
         return Outcome(self.case, judge.done, judge.wrong, seconds, self._path, self._first)
 

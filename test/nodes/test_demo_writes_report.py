@@ -40,9 +40,9 @@ def processes_of(namespace):
 
 @pytest.fixture(scope='module')
 def run(tmp_path_factory):
-    """A run of three seconds, and its folder."""
+    """A run of five seconds, and its folder."""
     out = tmp_path_factory.mktemp('demo')
-    return demo(out, '--seconds', 3), out
+    return demo(out, '--seconds', 5), out
 
 
 @pytest.fixture
@@ -54,11 +54,12 @@ def test_it_ends_well_and_shows_progress(run):
     assert run[0].returncode == 0, run[0].stderr
     assert 'prefill' in run[0].stdout
     assert 'tokens/s' in run[0].stdout
+    assert 'tasks done 0 of' in run[0].stdout
 
 
 def test_the_report_counts_what_happened(report):
     counts = report['counts']
-    assert report['seconds'] >= 3
+    assert report['seconds'] >= 5
     assert counts['frames'] > 0 and counts['tokens'] > 0
     sources = ('fresh', 'previous', 'hold', 'stop')
     assert counts['commands'] == sum(counts.get(source, 0) for source in sources)
@@ -70,22 +71,47 @@ def test_the_report_counts_what_happened(report):
     assert report['machine']['cores'] >= 1
 
 
-def test_the_report_says_what_was_said(report):
-    assert len(report['instructions']) == 3
-    assert report['question']['query'].startswith('what is next to the')
-    assert report['question']['tokens'] > 0
+def test_the_report_says_what_was_told_and_what_became_of_it(run, report):
+    first = report['tasks'][0]
+    assert first.keys() == {'at', 'instruction', 'family', 'scene', 'done', 'wrong', 'seconds'}
+    assert first['family'] == 'pick' and first['scene'] == 1_000_001
+    assert 0 <= first['at'] < 1.5
+    judged = [task for task in report['tasks'] if task['done'] is not None]
+    done = sum(task['done'] for task in judged)
+    assert report['tasks done'] == {'done': done, 'told': len(judged)}
+    assert f'{done} of {len(judged)} tasks done' in run[0].stdout
+
+
+def test_the_report_compares_what_was_said_with_the_truth(report):
+    right = report['words right']
+    assert right.keys() == {'subtask', 'narration', 'questions'}
+    assert right['subtask']['of'] > 0
+    assert right['subtask']['exact'] <= right['subtask']['within one frame']
+    question = right['questions'][0]
+    assert question.keys() == {'at', 'asked', 'answer', 'truth', 'right', 'refused'}
+    assert question['asked'].endswith('?') and question['truth'] and not question['refused']
+    assert any(
+        words['query'] == question['asked'] and words['tokens'] for words in report['words']
+    )
     assert any(words['query'] == 'Subtask:' for words in report['words'])
 
 
 def test_the_report_says_that_the_weights_are_random(run, report):
     assert report['weights'] == 'random'
     assert 'weights random' in run[0].stdout
+    assert 'the weights are random, none is expected' in run[0].stdout
 
 
 def test_the_picture_is_full_of_frames(run):
     picture = cv2.imread(str(run[1] / 'frames.png'))
     assert picture.shape[0] > 300 and picture.shape[1] > 1500
     assert picture.std() > 30
+
+
+def test_no_episodes_are_refused(tmp_path):
+    refused = demo(tmp_path / 'out', '--episodes', 0)
+    assert refused.returncode == 2
+    assert '--episodes is at least 1' in refused.stderr
 
 
 def test_a_process_that_ends_ends_the_demo_with_its_words(tmp_path):

@@ -1,4 +1,4 @@
-"""The simulated robot from outside: pictures and joints of one moment, trajectories, resets."""
+"""The simulated robot from outside: what it shows of one moment, trajectories, resets."""
 
 import signal
 import subprocess
@@ -9,14 +9,18 @@ import numpy as np
 import pytest
 import rclpy
 from builtin_interfaces.msg import Duration
+from geometry_msgs.msg import PoseArray
 from rclpy.executors import SingleThreadedExecutor
 from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import Image, JointState
+from std_msgs.msg import Header
 from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from embodied_kv.nodes import qos
+from embodied_kv.nodes.truth import Moments
 from embodied_kv.sim.tabletop import JOINTS
+from embodied_kv.sim.tasks import task_scene
 
 CAMERAS = ('front', 'wrist')
 PATIENCE = 60.0  # s
@@ -37,19 +41,28 @@ class Outside:
         self.executor = SingleThreadedExecutor(context=self.context)
         self.executor.add_node(self.node)
         self.images = {name: {} for name in CAMERAS}
-        self.joints = {}
+        self.joints, self.objects, self.held = {}, {}, {}
         self.clocks = []
         for name in CAMERAS:
             self.node.create_subscription(
                 Image, f'camera/{name}/image', self.keep(self.images[name]), qos.SENSOR
             )
         self.node.create_subscription(JointState, 'joint_states', self.keep(self.joints), 10)
+        for kind, topic, messages in (
+            (PoseArray, 'objects', self.objects),
+            (Header, 'held', self.held),
+        ):
+            self.node.create_subscription(kind, topic, self.keep(messages), qos.JOINTS)
         self.node.create_subscription(Clock, '/clock', self.clocks.append, 10)
         self.commands = self.node.create_publisher(JointTrajectory, 'joint_trajectory', 1)
 
     @staticmethod
     def keep(messages):
-        return lambda m: messages.update({(m.header.stamp.sec, m.header.stamp.nanosec): m})
+        def heard(message):
+            stamp = getattr(message, 'header', message).stamp
+            messages[stamp.sec, stamp.nanosec] = message
+
+        return heard
 
     def until(self, done):
         end = time.monotonic() + PATIENCE
@@ -113,6 +126,28 @@ def test_pictures_and_joints_of_a_moment_carry_one_stamp(start):
     assert outside.end(signal.SIGTERM) == 0
 
 
+def test_the_truth_carries_the_stamp_of_the_pictures_and_names_its_scene(start):
+    outside = start('-p', 'seed:=5', '-p', 'image_size:=48')
+    everything = (*outside.images.values(), outside.joints, outside.objects, outside.held)
+    outside.until(lambda: set.intersection(*(set(messages) for messages in everything)))
+    stamp = min(set.intersection(*(set(messages) for messages in everything)))
+    moments = Moments(task_scene('put'))
+    moments.add('joints', outside.joints[stamp])
+    moments.add('held', outside.held[stamp])
+    moment = moments.add('objects', outside.objects[stamp])
+    assert moment.scene == 5
+    assert moment.truth.held == ''
+    assert all(abs(thing.position[2]) < 0.1 for thing in moment.truth.things)
+
+
+def test_without_the_truth_there_are_pictures_alone(start):
+    outside = start('-p', 'truth:=false')
+    outside.until(lambda: len(outside.images['front']) > 3 and len(outside.joints) > 3)
+    topics = {name for name, _ in outside.node.get_topic_names_and_types()}
+    publishers = [outside.node.count_publishers(f'/test_sim/{t}') for t in ('objects', 'held')]
+    assert '/test_sim/joint_states' in topics and publishers == [0, 0]
+
+
 def test_a_trajectory_is_executed_by_joint_name_and_a_bad_one_is_not(start):
     outside = start()
     goal = outside.state() + [0.3, -0.2, 0.1, 0.0, 0.1, 0.2, -0.01]
@@ -143,8 +178,10 @@ def test_reset_draws_the_next_scene_and_forgets_the_trajectory(start):
     assert answer.result().success
     assert answer.result().message.startswith('scene 6: ')
     outside.until(lambda: np.abs(outside.state() - begin).max() < 0.4)
+    here = outside.state()
+    outside.send([here + [1, 0, 0, 0, 0, 0, 0]])  # of the last scene, by its time
     for _ in range(10):
-        assert np.abs(outside.state() - begin).max() < 0.4
+        assert np.abs(outside.state() - here).max() < 0.2
 
 
 def test_the_clock_it_publishes_is_the_time_of_its_stamps(start):
@@ -155,12 +192,16 @@ def test_the_clock_it_publishes_is_the_time_of_its_stamps(start):
     outside.until(lambda: set(times) & set(outside.joints))
 
 
-def test_a_parameter_out_of_range_ends_it_with_the_reason():
+@pytest.mark.parametrize(
+    ('parameter', 'problem'),
+    [('rate:=1000.0', 'parameter rate'), ('family:=juggle', "parameter family is 'juggle'")],
+)
+def test_a_parameter_out_of_range_ends_it_with_the_reason(parameter, problem):
     ended = subprocess.run(
-        [sys.executable, '-m', 'embodied_kv.nodes.sim', '--ros-args', '-p', 'rate:=1000.0'],
+        [sys.executable, '-m', 'embodied_kv.nodes.sim', '--ros-args', '-p', parameter],
         capture_output=True,
         text=True,
         timeout=PATIENCE,
     )
     assert ended.returncode == 1
-    assert 'parameter rate' in ended.stderr
+    assert problem in ended.stderr

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from embodied_kv.sim.expert import Orders, Phase, Tables, plan
+from embodied_kv.sim.expert import Phase, plan
 from embodied_kv.sim.rollout import Rollout
+from embodied_kv.sim.tables import Orders, Tables
 from embodied_kv.sim.tabletop import Tabletop
 from embodied_kv.sim.tasks import SECONDS, Judge, Task, draw_task, task_scene
 

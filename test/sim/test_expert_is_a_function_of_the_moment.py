@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
-from embodied_kv.sim.expert import Orders, Phase, Tables, plan, subtask
+from embodied_kv.sim.expert import Phase, plan
 from embodied_kv.sim.kinematics import forward, joint_limits, top_down
+from embodied_kv.sim.language import say_subtask
+from embodied_kv.sim.tables import Orders, Tables
 from embodied_kv.sim.tabletop import Tabletop, Truth
 from embodied_kv.sim.tasks import Task, draw_task, task_scene
 
@@ -53,7 +55,7 @@ def test_an_order_without_meaning_holds_still(moments):
     actions, phases = planned([(state, truth, None) for state, truth, _ in moments])
     assert (phases == Phase.LOST).all()
     np.testing.assert_allclose(actions, np.repeat(states[:, None], 10, 1), atol=1e-6)
-    assert subtask(Phase.LOST, None, '') == 'hold still, I do not understand'
+    assert say_subtask(Phase.LOST, None, moments[0][1]) == 'hold still, I do not understand'
 
 
 def test_a_reach_comes_to_rest_above_the_thing(moments):
@@ -65,8 +67,9 @@ def test_a_reach_comes_to_rest_above_the_thing(moments):
 
 
 def test_the_gripper_closes_only_around_the_thing(moments):
-    state, truth, _ = moments[0]
-    thing = next(t for t in truth.things if t.shape == 'cube')
+    state, truth, thing = next(
+        (state, truth, t) for state, truth, _ in moments for t in truth.things if t.shape == 'cube'
+    )
     task = Task('pick', thing.name)
     far = planned([(state, truth, task)])[0][0, :, 6]
     assert (far == np.float32(0.04)).all()
@@ -74,7 +77,9 @@ def test_the_gripper_closes_only_around_the_thing(moments):
     there[:6] = top_down(thing.position[None], thing.yaw)[0]
     there[6] = 0.04
     roll = there[5]
-    there[5] = (roll + np.pi / 4) % (np.pi / 2) - np.pi / 4  # a cube looks the same every 90 degrees
+    there[5] = (roll + np.pi / 4) % (
+        np.pi / 2
+    ) - np.pi / 4  # a cube looks the same every 90 degrees
     actions, phases = planned([(there, truth, task)])
     assert phases[0] == Phase.CLOSE and actions[0, 0, 6] == 0
     assert forward(actions[0])[-1, 2] > thing.position[2] + 0.03  # and then it lifts

@@ -21,7 +21,14 @@ from embodied_kv.sim.tasks import Task, task_scene
 def drawn(seed: int, held: int = -1) -> Truth:
     scene = draw_scene(task_scene('put'), np.random.default_rng(seed))
     things = tuple(
-        ObjectTruth(t.name, t.shape, t.colour, np.array([*t.position, t.size[2] / 2]), t.yaw, np.array(t.size))
+        ObjectTruth(
+            t.name,
+            t.shape,
+            t.colour,
+            np.array([*t.position, t.size[2] / 2]),
+            t.yaw,
+            np.array(t.size),
+        )
         for t in scene.things
     )
     return Truth(things, np.zeros(3), things[held].name if held >= 0 else '')

@@ -25,7 +25,11 @@ def thing(name: str, x: float, y: float, z: float | None = None) -> ObjectTruth:
     return ObjectTruth(name, shape, colour, np.array([x, y, z]), 0.0, size)
 
 
-BIN, CUBE, OTHER = thing('cyan bin', 0.45, 0.1), thing('red cube', 0.3, 0.0), thing('blue cylinder', 0.35, -0.15)
+BIN, CUBE, OTHER = (
+    thing('cyan bin', 0.45, 0.1),
+    thing('red cube', 0.3, 0.0),
+    thing('blue cylinder', 0.35, -0.15),
+)
 AWAY = np.array([0.2, 0.2, 0.3])
 
 

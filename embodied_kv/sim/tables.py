@@ -1,0 +1,91 @@
+"""Many tables at one moment, and what is ordered on them, as arrays.
+
+Knows truths and tasks, and turns them into numbers. Does not know what to do about them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from embodied_kv.sim.scene import RECEPTACLES
+from embodied_kv.sim.tabletop import Truth
+from embodied_kv.sim.tasks import FAMILIES, SIDES, Task
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """B tables at one moment, N things at most on each.
+
+    things: float64 [B, N, 4] x, y, z in m and yaw in rad, NaN where there is none. size: float64
+    [B, N, 3] m. round, receptacle: bool [B, N]. held: int [B], -1 for nothing.
+    """
+
+    things: np.ndarray
+    size: np.ndarray
+    round: np.ndarray
+    receptacle: np.ndarray
+    held: np.ndarray
+
+    @classmethod
+    def of(cls, truths: Sequence[Truth]) -> Tables:
+        """The tables of so many moments."""
+        most = max(len(truth.things) for truth in truths)
+        things = np.full((len(truths), most, 4), np.nan)
+        size = np.full((len(truths), most, 3), np.nan)
+        kinds = np.zeros((2, len(truths), most), bool)
+        held = np.full(len(truths), -1)
+        for b, truth in enumerate(truths):
+            for n, thing in enumerate(truth.things):
+                things[b, n] = *thing.position, thing.yaw
+                size[b, n] = thing.size
+                kinds[:, b, n] = thing.shape == 'cylinder', thing.shape in RECEPTACLES
+                if thing.name == truth.held:
+                    held[b] = n
+        return cls(things, size, *kinds, held)
+
+
+@dataclass(frozen=True, eq=False)
+class Orders:
+    """B tasks as numbers.
+
+    family: index in FAMILIES, -1 for an order that has no meaning. target, place: index of a
+    thing (0 where the family has none). side: +1 left, -1 right. Each int [B].
+    """
+
+    family: np.ndarray
+    target: np.ndarray
+    place: np.ndarray
+    side: np.ndarray
+
+    @classmethod
+    def of(cls, tasks: Sequence[Task | None], names: Sequence[Sequence[str]]) -> Orders:
+        """names: of the things on each table, in order. Raises ValueError for an unknown one."""
+        rows = [
+            (
+                FAMILIES.index(task.family),
+                things.index(task.target),
+                things.index(task.place) if task.place else 0,
+                int(SIDES.get(task.side, 0)),
+            )
+            if task
+            else (-1, 0, 0, 0)
+            for task, things in zip(tasks, names, strict=True)
+        ]
+        return cls(*np.array(rows, int).reshape(-1, 4).T)
+
+
+def bottom_of_held(tables: Tables) -> np.ndarray:
+    """Height [B] of the lower side of what is held."""
+    rows, index = np.arange(len(tables.held)), np.maximum(tables.held, 0)
+    return tables.things[rows, index, 2] - tables.size[rows, index, 2] / 2
+
+
+def support_of_held(tables: Tables) -> np.ndarray:
+    """Height [B] of what is under the held thing: the table, or a receptacle."""
+    rows, index = np.arange(len(tables.held)), np.maximum(tables.held, 0)
+    apart = tables.things[..., :2] - tables.things[rows, index][:, None, :2]
+    under = tables.receptacle & (np.hypot(apart[..., 0], apart[..., 1]) < 0.09)
+    return np.where(under, tables.size[..., 2], 0).max(1)

@@ -1,0 +1,71 @@
+"""The report counts tasks that were judged, and answers that were given whole."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from embodied_kv.nodes.director import Question, Told
+from embodied_kv.nodes.report import report
+from embodied_kv.nodes.score import Score
+from embodied_kv.nodes.witness import Words
+from embodied_kv.sim.tasks import Task
+from embodied_kv.srv import KvStats
+
+PICK, REACH = Task('pick', 'red cube'), Task('reach', 'red cube')
+
+
+@pytest.fixture
+def told():
+    """What the report says of three tasks and four questions."""
+    tasks = [
+        Told(2_000_000_000, 7, PICK, 'lift the red cube', True, False, 4.2),
+        Told(8_000_000_000, 7, REACH, 'reach the red cube', False, True, 6.0),
+        Told(15_000_000_000, 7, PICK, 'take the red cube'),
+    ]
+    questions = [
+        Question(0, 'What shape is the red thing?', 'cube', stream=1),
+        Question(0, 'How many objects are there?', '4', stream=2),
+        Question(0, 'What is in the gripper?', 'nothing', stream=3),
+        Question(0, 'What is in the gripper?', 'nothing', refused='there is no frame'),
+    ]
+    witness = SimpleNamespace(
+        weights='random',
+        seconds=20.0,
+        since_began=lambda stamp: (stamp - 1_000_000_000) / 1e9,
+        commands=[],
+        streams={
+            1: Words(0, questions[0].text, ' cube', 2, 'eos'),
+            2: Words(0, questions[1].text, ' 3', 2, 'eos'),
+            3: Words(0, questions[2].text, ' not', 1, ''),
+        },
+        frames=0,
+        tokens=5,
+        missed=0,
+        stats=KvStats.Response(),
+        diagnostics={},
+    )
+    director = SimpleNamespace(told=tasks, judged=tasks[:2], questions=questions)
+    made = report(witness, director, Score(lambda moment: None))
+    return json.loads(json.dumps(made))
+
+
+def test_a_task_that_is_not_over_is_listed_but_not_counted(told):
+    assert told['tasks done'] == {'done': 1, 'told': 2}
+    assert [task['done'] for task in told['tasks']] == [True, False, None]
+    assert told['tasks'][1] == {
+        'at': 7.0,
+        'instruction': 'reach the red cube',
+        'family': 'reach',
+        'scene': 7,
+        'done': False,
+        'wrong': True,
+        'seconds': 6.0,
+    }
+
+
+def test_an_answer_is_right_wrong_or_not_there(told):
+    questions = told['words right']['questions']
+    assert [question['right'] for question in questions] == [True, False, None, None]
+    assert [question['answer'] for question in questions] == ['cube', '3', 'not', '']
+    assert questions[3]['refused'] == 'there is no frame'

@@ -1,0 +1,134 @@
+"""Training that is cut off goes on as if it had not been; what it leaves loads and acts."""
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from embodied_kv.config import TABLETOP, EngineConfig
+from embodied_kv.engine.engine import Engine
+from embodied_kv.model.policy import Policy
+from embodied_kv.train.dataset import Frames, Sampler, measure
+from embodied_kv.train.episodes import find_episodes
+from embodied_kv.train.generate import make_episode
+from embodied_kv.train.recipe import Recipe
+from embodied_kv.train.trainer import Trainer
+from embodied_kv.train.words import train_tokenizer
+from embodied_kv.types import Observation
+
+RECIPE = Recipe(ground_steps=2, joint_steps=3, batch=4, draws=2)
+SMALL = replace(
+    TABLETOP,
+    vision=replace(TABLETOP.vision, layers=1, width=32, heads=2, mlp=64),
+    backbone=replace(TABLETOP.backbone, layers=2, width=48, mlp=64, heads=2, head_dim=16),
+    expert=replace(TABLETOP.expert, width=32, mlp=48),
+)
+
+
+@pytest.fixture(scope='module')
+def data(tmp_path_factory):
+    root = tmp_path_factory.mktemp('data')
+    for index in range(3):
+        make_episode(index, root, 90, 8)
+    return root
+
+
+@pytest.fixture(scope='module')
+def batches(data):
+    frames = Frames.read(find_episodes(data))
+    tokenizer = train_tokenizer(SMALL.backbone.vocab_size)
+    sampler = Sampler(
+        frames, SMALL, tokenizer, measure(frames, SMALL, 0, 64), batch=RECIPE.batch, seed=0
+    )
+    return [sampler.batch(step, RECIPE.grounds(step)) for step in range(RECIPE.steps)]
+
+
+def trainer(**changes) -> Trainer:
+    return Trainer(SMALL, replace(RECIPE, **changes), 7, 5)
+
+
+@pytest.mark.parametrize('cut', [1, 2, 4])
+def test_a_run_in_pieces_equals_a_run(batches, tmp_path, cut):
+    whole, first = trainer(), trainer()
+    for batch in batches:
+        whole.learn(batch)
+    for batch in batches[:cut]:
+        first.learn(batch)
+    first.store(tmp_path / 'state.safetensors')
+    second = trainer()
+    second.restore(tmp_path / 'state.safetensors')
+    assert second.step == cut
+    for batch in batches[cut:]:
+        second.learn(batch)
+    for name, value in whole.averages().items():
+        assert torch.equal(value, second.averages()[name]), name
+    for a, b in zip(whole.objective.parameters(), second.objective.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_another_recipe_is_refused_by_the_option_that_differs(batches, tmp_path):
+    first = trainer()
+    first.learn(batches[0])
+    first.store(tmp_path / 'state')
+    with pytest.raises(ValueError, match='another recipe: rate'):
+        trainer(rate=1e-4).restore(tmp_path / 'state')
+
+
+def test_a_truncated_state_is_refused(batches, tmp_path):
+    first = trainer()
+    first.learn(batches[0])
+    first.store(tmp_path / 'state')
+    whole = (tmp_path / 'state').read_bytes()
+    (tmp_path / 'state').write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match='is not the state of such a run'):
+        trainer().restore(tmp_path / 'state')
+
+
+def test_judging_changes_nothing(batches):
+    one = trainer()
+    one.learn(batches[0])
+    before = [p.detach().clone() for p in one.objective.parameters()]
+    values = one.judge(batches[:2])
+    assert values['detect'] > 0
+    assert all(torch.equal(a, b) for a, b in zip(before, one.objective.parameters(), strict=True))
+
+
+def test_the_rate_warms_up_and_ends_low():
+    recipe = Recipe(ground_steps=300, joint_steps=1000)
+    assert recipe.learning_rate(0) < 1e-5
+    assert recipe.learning_rate(299) == pytest.approx(1e-3)
+    assert recipe.learning_rate(1299) == pytest.approx(2e-5, rel=0.05)
+    assert 'flow' not in recipe.weights(299) and recipe.weights(300)['flow'] == 1
+
+
+@pytest.mark.timeout(120)
+def test_train_save_load_act(data, tmp_path):
+    """The smoke test: the command, twice, then the engine with what it wrote."""
+    command = [
+        *(sys.executable, '-m', 'embodied_kv.train.run', '--data', str(data)),
+        *('--out', str(tmp_path), '--threads', '1', '--device', 'cpu', '--batch', '4'),
+        *('--ground-steps', '2', '--joint-steps', '2'),
+    ]
+    for minutes in ('0', '5'):
+        run = subprocess.run([*command, '--minutes', minutes], capture_output=True, text=True)
+        assert run.returncode == 0, run.stderr
+    assert 'from step 1 of 4' in run.stderr and 'policy of step 4' in run.stderr
+    assert (tmp_path / 'curves.png').stat().st_size > 1000
+    assert (tmp_path / 'log.csv').read_text().startswith('step,of,name,value')
+
+    policy = Policy.load(tmp_path / 'policy', TABLETOP)
+    assert (tmp_path / 'policy' / 'model.safetensors').stat().st_size < 20e6
+    engine = Engine(policy, EngineConfig(budget=False))
+    image = np.zeros((64, 64, 3), np.uint8)
+    seen = Observation(
+        (image, image), np.zeros(7, np.float32), 'reach the red cube', 0, time.monotonic() + 9, 0
+    )
+    (chunk,), _ = engine.step([seen])
+    assert chunk.values.shape == (10, 7) and np.isfinite(chunk.values).all()
+    stats = json.loads((tmp_path / 'policy' / 'norm_stats.json').read_text())
+    assert stats['delta'] == [True] * 6 + [False]

@@ -1,0 +1,117 @@
+"""What a batch asks for is what the expert and the simulator say of its frames."""
+
+import numpy as np
+import pytest
+import torch
+
+from embodied_kv.config import TABLETOP
+from embodied_kv.model.preprocess import Normalizer
+from embodied_kv.train.dataset import Frames, Sampler, gibberish, measure, on_the_table
+from embodied_kv.train.episodes import find_episodes
+from embodied_kv.train.generate import make_episode
+from embodied_kv.train.words import train_tokenizer
+
+
+@pytest.fixture(scope='module')
+def frames(tmp_path_factory):
+    root = tmp_path_factory.mktemp('data')
+    for index in range(6):
+        make_episode(index, root, 7, 20)
+    return Frames.read(find_episodes(root))
+
+
+@pytest.fixture(scope='module')
+def tokenizer():
+    return train_tokenizer(TABLETOP.backbone.vocab_size)
+
+
+@pytest.fixture(scope='module')
+def normalizer(frames):
+    return measure(frames, TABLETOP, seed=0, samples=256)
+
+
+@pytest.fixture(scope='module')
+def sampler(frames, tokenizer, normalizer):
+    return Sampler(frames, TABLETOP, tokenizer, normalizer, batch=48, seed=1)
+
+
+def segments(batch, tokenizer, sample):
+    """(what is asked, what is to be said) of one sample."""
+    for number in range(int(batch.segment[sample].max()) + 1):
+        mine = batch.segment[sample] == number
+        ids, answers = batch.tail[sample][mine].tolist(), batch.answer[sample][mine].tolist()
+        said = [token for token in answers if token >= 0]
+        asked = len(ids) - max(0, len(said) - 1)
+        yield tokenizer.decode(ids[:asked]), tokenizer.decode(said), said
+
+
+def test_the_same_number_is_the_same_batch(sampler):
+    a, b, other = sampler.batch(3, False), sampler.batch(3, False), sampler.batch(4, False)
+    assert torch.equal(a.images, b.images) and torch.equal(a.tail, b.tail)
+    assert torch.equal(a.actions, b.actions)
+    assert not torch.equal(a.images, other.images)
+
+
+def test_every_sample_says_its_subtask_and_then_ends(sampler, tokenizer):
+    batch = sampler.batch(0, False)
+    for sample in range(48):
+        (asked, said, ids), *rest = segments(batch, tokenizer, sample)
+        assert asked == 'Subtask:' and said.startswith(' ')
+        assert ids[-1] == tokenizer.eos
+        assert all(answer.strip() and ids[-1] == tokenizer.eos for _, answer, ids in rest)
+
+
+def test_words_of_no_meaning_are_answered_by_holding_still(sampler, tokenizer, normalizer):
+    found = 0
+    for number in range(4):
+        batch = sampler.batch(number, False)
+        for sample in range(48):
+            (_, said, _), *_ = segments(batch, tokenizer, sample)
+            if 'do not understand' in said:
+                found += 1
+                assert batch.goal[sample].isnan().all()
+                steps = batch.actions[sample].diff(dim=0).abs()
+                span = torch.from_numpy(normalizer.action_q99 - normalizer.action_q01)
+                moved = normalizer.actions(batch.actions[sample].numpy(), np.zeros(7, np.float32))
+                assert np.abs(moved[:, :6]).max() < 1e-4, (steps, span)
+    assert found > 0
+
+
+def test_actions_are_normalised_deltas_and_an_absolute_gripper(sampler, normalizer):
+    actions = sampler.batch(0, False).actions
+    assert actions.shape == (48, TABLETOP.horizon, 7)
+    assert actions.abs().median() < 1 < actions.abs().max() < 8
+    assert actions[..., 6].abs().max() <= 1 + 1e-3
+    assert normalizer.delta.tolist() == [True] * 6 + [False]
+    assert isinstance(Normalizer.from_dict(normalizer.to_dict(), TABLETOP), Normalizer)
+
+
+def test_grounding_asks_where_every_thing_is(sampler, tokenizer):
+    batch = sampler.batch(0, True)
+    there = batch.colour >= 0
+    assert torch.equal(batch.where_at >= 0, there)
+    assert batch.where[there].isfinite().all(-1).float().mean() > 0.95
+    slot = int(batch.where_at[0, 0])
+    assert tokenizer.decode(batch.tail[0][slot - 1 : slot + 1].tolist()).count(' ') == 2
+
+
+def test_what_fell_off_the_table_is_nowhere():
+    points = np.array([[0.4, 0.0, 0.02], [0.4, 0.0, -40.0], [0.4, 0.7, 0.02]], np.float32)
+    assert np.isnan(on_the_table(points)).all(1).tolist() == [False, True, True]
+
+
+def test_gibberish_is_no_word_of_ours():
+    rng = np.random.default_rng(0)
+    assert all(1 <= len(gibberish(rng).split()) <= 3 for _ in range(50))
+
+
+def test_every_word_and_number_is_one_token(tokenizer):
+    for word in (' cube', ' cylinder', ' left', ' 0', ' 255', ' gripper'):
+        assert len(tokenizer.encode(word)) == 1
+    text = 'something else entirely: äß'
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_too_small_a_vocabulary_is_refused():
+    with pytest.raises(ValueError, match='300 tokens do not hold the words'):
+        train_tokenizer(300)

@@ -1,0 +1,85 @@
+"""Datasets: generated once, resumed without loss, refused when broken."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from embodied_kv.sim.tasks import FAMILIES
+from embodied_kv.train.episodes import FEATURES, episode_path, find_episodes, read_episode
+from embodied_kv.train.generate import make_episode
+
+
+@pytest.fixture(scope='module')
+def dataset(tmp_path_factory):
+    """Four episodes of twelve frames."""
+    root = tmp_path_factory.mktemp('data')
+    for index in range(4):
+        assert make_episode(index, root, 40, 12) == 12
+    return root
+
+
+def test_an_episode_has_every_feature_for_every_frame(dataset):
+    episode = read_episode(episode_path(dataset, 0))
+    assert len(episode) == 12
+    for name, shape in FEATURES.items():
+        assert episode.frames[name].shape == (12, *shape)
+    things = episode.colours >= 0
+    assert 2 <= things.sum() <= 6
+    assert np.isfinite(episode.frames['truth.things'][:, things]).all()
+    assert np.isnan(episode.frames['truth.things'][:, ~things]).all()
+    assert {task.family for task in episode.tasks} <= set(FAMILIES)
+    assert episode.frames['task_index'].max() == len(episode.tasks) - 1
+
+
+def test_every_other_scene_has_a_receptacle_for_certain(dataset):
+    for index in (1, 3):
+        assert (read_episode(episode_path(dataset, index)).shapes >= 3).any()
+
+
+def test_what_is_there_is_kept_and_what_is_missing_is_made_again(dataset):
+    kept, lost = episode_path(dataset, 2), episode_path(dataset, 3)
+    before, stamp = read_episode(lost), kept.stat().st_mtime_ns
+    lost.unlink()
+    for index in (2, 3):
+        make_episode(index, dataset, 40, 12)
+    assert kept.stat().st_mtime_ns == stamp
+    for name, values in read_episode(lost).frames.items():
+        np.testing.assert_array_equal(values, before.frames[name])
+
+
+def test_a_truncated_episode_is_refused_by_name(dataset, tmp_path):
+    path = tmp_path / 'episode_000000.npz'
+    path.write_bytes(episode_path(dataset, 0).read_bytes()[:5000])
+    with pytest.raises(
+        ValueError, match=r'episode_000000.npz is not an episode.*generate it again'
+    ):
+        read_episode(path)
+
+
+def test_an_empty_folder_says_what_to_run(tmp_path):
+    with pytest.raises(ValueError, match=r'train\.generate'):
+        find_episodes(tmp_path)
+
+
+def test_the_command_writes_the_dataset_and_its_meta(tmp_path):
+    command = [sys.executable, '-m', 'embodied_kv.train.generate', '--out', str(tmp_path)]
+    run = subprocess.run(
+        [*command, '--episodes', '2', '--length', '3', '--processes', '1'],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert '2 episodes, 6 frames' in run.stdout
+    info = json.loads((tmp_path / 'meta' / 'info.json').read_text())
+    assert (info['total_frames'], info['fps']) == (6, 10.0)
+    lines = (tmp_path / 'meta' / 'episodes.jsonl').read_text().splitlines()
+    assert [json.loads(line)['length'] for line in lines] == [3, 3]
+
+
+def test_seeds_of_the_evaluation_are_refused(tmp_path):
+    command = [sys.executable, '-m', 'embodied_kv.train.generate', '--out', str(tmp_path)]
+    run = subprocess.run([*command, '--seed', '1000000'], capture_output=True, text=True)
+    assert run.returncode == 2 and 'kept for evaluation' in run.stderr
