@@ -7,6 +7,7 @@ that is missing is replaced by a guess.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -21,7 +22,7 @@ from embodied_kv.model.preprocess import Normalizer
 from embodied_kv.model.tokenizer import Tokenizer
 from embodied_kv.model.weights import CheckpointError, Weights, fill
 
-CONFIG = 'embodied_kv.config'
+CONFIG, WORDS = 'embodied_kv.config', 'embodied_kv.tokenizer'
 # Fields that may differ between a checkpoint and the model that it is loaded into.
 FREE = {'name', 'dtype'}
 
@@ -39,6 +40,7 @@ def load_policy_parts(
         _check_same(weights.path, asdict(_parse_config(weights)), asdict(config))
     folder = weights.path if weights.path.is_dir() else weights.path.parent
     try:
+        _check_words(weights.metadata, folder / 'tokenizer.json')
         tokenizer = Tokenizer.load(folder, limit=config.backbone.vocab_size)
         normalizer = Normalizer.from_dict(_read_stats(folder), config)
     except ValueError as error:
@@ -69,10 +71,10 @@ def save(
     new.mkdir(parents=True)
     try:
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
-        metadata = {'format': 'pt', CONFIG: json.dumps(asdict(config)), **(card or {})}
-        save_file(tensors, new / 'model.safetensors', metadata)
-        (new / 'norm_stats.json').write_text(json.dumps(normalizer.to_dict(), indent=1))
         tokenizer.save(new / 'tokenizer.json')
+        (new / 'norm_stats.json').write_text(json.dumps(normalizer.to_dict(), indent=1))
+        about = {CONFIG: json.dumps(asdict(config)), WORDS: _digest(new / 'tokenizer.json')}
+        save_file(tensors, new / 'model.safetensors', {'format': 'pt', **about, **(card or {})})
         for item in (*new.iterdir(), new):
             _sync(item)
         if path.exists():
@@ -107,6 +109,16 @@ def _parse_config(weights: Weights) -> ModelConfig:
         return ModelConfig(**fields)
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f'{weights.path}: its config is not one of ours: {error}') from error
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _check_words(metadata: dict[str, str], path: Path) -> None:
+    """Raises ValueError for a tokenizer.json that is not the one the weights were trained with."""
+    if WORDS in metadata and path.is_file() and metadata[WORDS] != _digest(path):
+        raise ValueError(f'{path.name} is not the one that these weights were trained with')
 
 
 def _check_same(path: Path, there: dict, here: dict, prefix: str = '') -> None:

@@ -40,7 +40,7 @@ class SuiteParams:
         'tabletop', "Model dimensions by name; '' takes those that the checkpoint carries", 'start'
     )
     checkpoint: str = param(
-        'random',
+        '',
         "Folder or file of weights; '' is the preset's own, 'random' untrained weights",
         'start',
     )

@@ -31,6 +31,8 @@ from embodied_kv.train.segments import Segments
 OWN, LOST = 0.6, 0.03  # shares of samples with the recorded task, and with words of no meaning
 STATE_SPAN, ACTION_SPAN = (0.1, 99.9), (1.0, 99.0)  # percentiles that become -1 and 1
 QUESTIONS = 2  # scene questions of a sample, beside its subtask
+# How often each kind is asked: the hard ones more.
+OFTEN = {'held': 1, 'exists': 1, 'count': 2, 'colour': 2, 'shape': 2, 'side': 3}
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,10 +144,11 @@ class Sampler:
             words = task.phrase(int(rng.integers(16))) if task else gibberish(rng)
             ids = self._prompt_ids(words, state[b])
             prompts[b, : len(ids)], lengths[b] = ids, len(ids)
-            if ground:
-                segments.ask_where(b, names[b])
+            for name in names[b] if ground else ():
+                segments.name(b, name)
             for question, answer in sentences(task, truth, phase, rng, ground):
                 segments.say(b, question, answer)
+            segments.ask_where(b, names[b])
         kinds = frames.episode[at]
         targets = self._normalizer.targets(actions, state)
         return Batch(
@@ -178,9 +181,9 @@ def sentences(
     task: Task | None, truth: Truth, phase: int, rng: np.random.Generator, ground: bool
 ) -> list[tuple[str, str]]:
     """Questions and answers of one moment; while grounding, of the scene alone."""
-    kinds = list(language.SCENE_QUESTIONS.values())
-    chosen = [kinds[k] for k in rng.choice(len(kinds), QUESTIONS, replace=False)]
-    asked = [ask(truth, rng) for ask in chosen]
+    kinds, shares = list(OFTEN), np.array(list(OFTEN.values()), float)
+    chosen = rng.choice(kinds, QUESTIONS, replace=False, p=shares / shares.sum())
+    asked = [language.SCENE_QUESTIONS[kind](truth, rng) for kind in chosen]
     if not ground:
         asked.insert(0, (language.SUBTASK, language.say_subtask(phase, task, truth)))
         if rng.random() < 0.3:

@@ -56,16 +56,19 @@ def train(arguments: argparse.Namespace, recipe: Recipe) -> None:
     paths = find_episodes(arguments.data)
     held_out = max(1, min(HELD_OUT, len(paths) // 10))
     frames, unseen = Frames.read(paths[held_out:]), Frames.read(paths[:held_out])
-    tokenizer = train_tokenizer(config.backbone.vocab_size)
-    normalizer = measure(frames, config, recipe.seed)
-
-    def sampler(of: Frames, seed: int) -> Sampler:
-        return Sampler(of, config, tokenizer, normalizer, batch=recipe.batch, seed=seed)
-
     shards = arguments.threads if arguments.device == 'cpu' else 1
     trainer = Trainer(
         config, recipe, len(COLOUR_NAMES), len(SHAPE_NAMES), arguments.device, shards
     )
+    if arguments.init:
+        tokenizer, normalizer = trainer.adopt(arguments.init)
+    else:
+        tokenizer = train_tokenizer(config.backbone.vocab_size)
+        normalizer = measure(frames, config, recipe.seed)
+
+    def sampler(of: Frames, seed: int) -> Sampler:
+        return Sampler(of, config, tokenizer, normalizer, batch=recipe.batch, seed=seed)
+
     arguments.out.mkdir(parents=True, exist_ok=True)
     checkpoint = arguments.out / 'state.safetensors'
     if checkpoint.exists():
@@ -123,6 +126,7 @@ def main() -> None:
     parser.add_argument(
         '--out', type=Path, default=Path('out/train/run'), help='folder of the run'
     )
+    parser.add_argument('--init', type=Path, help='a policy to start from, with its words')
     parser.add_argument('--preset', default='tabletop', help='dimensions of the model')
     parser.add_argument('--minutes', type=float, default=75.0, help='that this run may take')
     parser.add_argument('--keep-every', type=float, default=5.0, help='minutes')

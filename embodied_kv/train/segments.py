@@ -39,13 +39,19 @@ class Segments:
         self._answer[sample, first : first + len(said) + 1] = [*said, self._eos]
         return True
 
+    def name(self, sample: int, name: str) -> None:
+        """Appends a segment that is a thing's name."""
+        self._append(sample, self._encode(f' {name}'))
+
     def ask_where(self, sample: int, names: list[str]) -> None:
-        """Appends a segment for every thing, by name; its last token is to know where it is."""
+        """Where a thing is named first, the last token of its name is to know where it is."""
+        ids = self._ids[sample, : self._used[sample]].tolist()
         for n, name in enumerate(names):
-            ids = self._encode(f' {name}')
-            at = self._append(sample, ids)
+            wanted = self._encode(f' {name}')
+            starts = range(len(ids) - len(wanted) + 1)
+            at = next((i for i in starts if ids[i : i + len(wanted)] == wanted), None)
             if at is not None:
-                self._where[sample, n] = at + len(ids) - 1
+                self._where[sample, n] = at + len(wanted) - 1
 
     def _append(self, sample: int, ids: list[int]) -> int | None:
         at = self._used[sample]

@@ -20,7 +20,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from embodied_kv.config import ModelConfig
+from embodied_kv.model.checkpoint import load_policy_parts
 from embodied_kv.model.policy import empty_model
+from embodied_kv.model.preprocess import Normalizer
+from embodied_kv.model.tokenizer import Tokenizer
 from embodied_kv.train.initial import init_for_training
 from embodied_kv.train.objective import Batch, Objective
 from embodied_kv.train.recipe import Recipe
@@ -59,6 +62,14 @@ class Trainer:
         ]
         self._optimiser = torch.optim.AdamW(groups, recipe.rate, (0.9, 0.98), fused=True)
         self._average = {name: p.detach().clone() for name, p in model.named_parameters()}
+
+    def adopt(self, path: Path) -> tuple[Tokenizer, Normalizer]:
+        """Starts from the weights of a policy; returns what came with it. Raises ValueError."""
+        model = self.objective.model
+        parts = load_policy_parts(path, model, model.config)
+        for name, p in model.named_parameters():
+            self._average[name].copy_(p.detach())
+        return parts
 
     def compile(self) -> None:
         """Compile the objective. Raises ValueError with several shards: it is not thread-safe."""

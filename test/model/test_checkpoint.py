@@ -258,6 +258,16 @@ def test_a_part_that_is_missing_is_named(folder, name):
         load_policy_parts(path, Pi05(TINY), TINY)
 
 
+def test_another_tokenizer_than_that_of_the_weights_is_refused(folder):
+    path, _ = folder
+    words = (path / 'tokenizer.json').read_text()
+    assert '"a": ' in words and '"b": ' in words
+    swapped = words.replace('"a": ', '"?": ').replace('"b": ', '"a": ').replace('"?": ', '"b": ')
+    (path / 'tokenizer.json').write_text(swapped)
+    with pytest.raises(CheckpointError, match='not the one that these weights were trained with'):
+        load_policy_parts(path, Pi05(TINY), TINY)
+
+
 @pytest.mark.parametrize('place', ['norm_stats.json', 'assets/robot/norm_stats.json', 'lerobot'])
 def test_statistics_are_found_where_each_project_keeps_them(folder, place):
     path, _ = folder

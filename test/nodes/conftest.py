@@ -26,6 +26,7 @@ JOINTS = list(SuiteParams().joint_names)
 PERIOD = 0.2  # s
 OVERRIDES = {
     'preset': 'tiny',
+    'checkpoint': 'random',
     'rate': 1 / PERIOD,
     'camera_timeout': 2 * PERIOD,
     'instruction': 'reach',

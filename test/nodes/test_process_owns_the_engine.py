@@ -1,5 +1,7 @@
 """One engine for all nodes of a process; nodes come and go, it stays."""
 
+from dataclasses import replace
+
 import pytest
 
 from embodied_kv.config import TABLETOP, EngineConfig
@@ -13,7 +15,7 @@ from embodied_kv.nodes.language import Language
 from embodied_kv.nodes.params import SuiteParams
 from embodied_kv.nodes.perception import Perception
 
-TINY = SuiteParams(preset='tiny')
+TINY = SuiteParams(preset='tiny', checkpoint='random')
 
 
 @pytest.fixture
@@ -36,10 +38,10 @@ def test_the_same_parameters_share_one_engine(share):
     'other, name',
     [
         (
-            dict(suite=SuiteParams(preset='tabletop')),
+            dict(suite=SuiteParams(preset='tabletop', checkpoint='random')),
             "preset is 'tabletop', but the engine of this ",
         ),
-        (dict(suite=SuiteParams(preset='tiny', rate=5.0)), 'rate is 5.0, but'),
+        (dict(suite=replace(TINY, rate=5.0)), 'rate is 5.0, but'),
         (dict(rows=17), 'engine.rows is 17, but the engine of this process was built with 16'),
         (dict(seed=3), 'engine.seed is 3, but'),
     ],

@@ -10,7 +10,14 @@ import pytest
 
 from embodied_kv.msg import ActionChunk
 
-PARAMETERS = ('preset:=tiny', 'rate:=5.0', 'every:=1', 'max_tokens:=8', 'instruction:=reach')
+PARAMETERS = (
+    'preset:=tiny',
+    'checkpoint:=random',
+    'rate:=5.0',
+    'every:=1',
+    'max_tokens:=8',
+    'instruction:=reach',
+)
 SUITES = {
     '/left': ('robot',),
     '/right': ('robot',),

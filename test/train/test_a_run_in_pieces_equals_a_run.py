@@ -121,7 +121,15 @@ def test_train_save_load_act(data, tmp_path):
     assert (tmp_path / 'curves.png').stat().st_size > 1000
     assert (tmp_path / 'log.csv').read_text().startswith('step,of,name,value')
 
+    # a second run may start from the first one's policy: no step, the same weights
+    more = [*command, '--init', str(tmp_path / 'policy'), '--out', str(tmp_path / 'more')]
+    run = subprocess.run([*more, '--minutes', '0', '--rate', '0'], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
     policy = Policy.load(tmp_path / 'policy', TABLETOP)
+    again = Policy.load(tmp_path / 'more' / 'policy', TABLETOP)
+    for name, value in policy.model.state_dict().items():
+        assert torch.equal(value, again.model.state_dict()[name]), name
     assert (tmp_path / 'policy' / 'model.safetensors').stat().st_size < 20e6
     engine = Engine(policy, EngineConfig(budget=False))
     image = np.zeros((64, 64, 3), np.uint8)

@@ -7,7 +7,7 @@ import torch
 from embodied_kv.config import TABLETOP
 from embodied_kv.model.preprocess import Normalizer
 from embodied_kv.train.dataset import Frames, Sampler, gibberish, measure, on_the_table
-from embodied_kv.train.episodes import find_episodes
+from embodied_kv.train.episodes import COLOUR_NAMES, SHAPE_NAMES, find_episodes
 from embodied_kv.train.generate import make_episode
 from embodied_kv.train.words import train_tokenizer
 
@@ -93,6 +93,18 @@ def test_grounding_asks_where_every_thing_is(sampler, tokenizer):
     assert batch.where[there].isfinite().all(-1).float().mean() > 0.95
     slot = int(batch.where_at[0, 0])
     assert tokenizer.decode(batch.tail[0][slot - 1 : slot + 1].tolist()).count(' ') == 2
+
+
+def test_a_thing_that_a_sentence_names_is_asked_for_where_it_is(sampler, tokenizer):
+    batch = sampler.batch(1, False)
+    asked = 0
+    for sample, thing in (batch.where_at >= 0).nonzero().tolist():
+        slot = int(batch.where_at[sample, thing])
+        name = tokenizer.decode(batch.tail[sample][slot - 1 : slot + 1].tolist())
+        colour, shape = int(batch.colour[sample, thing]), int(batch.shape[sample, thing])
+        assert name == f' {COLOUR_NAMES[colour]} {SHAPE_NAMES[shape]}'
+        asked += 1
+    assert asked > 48
 
 
 def test_what_fell_off_the_table_is_nowhere():
