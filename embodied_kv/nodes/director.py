@@ -14,7 +14,7 @@ import numpy as np
 from embodied_kv.nodes.truth import Moment
 from embodied_kv.sim.language import SCENE_QUESTIONS
 from embodied_kv.sim.tabletop import Truth
-from embodied_kv.sim.tasks import PHRASES, SECONDS, STEADY, Judge, Task, draw_task, lies_in
+from embodied_kv.sim.tasks import PHRASES, SECONDS, STEADY, Judge, Task, draw_task
 
 ORDER = ('pick', 'put', 'push', 'reach')  # of families, over and over
 SECOND = 1_000_000_000  # ns
@@ -162,10 +162,7 @@ class Director:
 
 
 def _is_worth_telling(task: Task, truth: Truth) -> bool:
-    """Whether its place is free, and a judge would not call it over if nothing moved at all."""
-    place = next((thing for thing in truth.things if thing.name == task.place), None)
-    if place and any(lies_in(thing, place) for thing in truth.things if thing is not place):
-        return False
+    """Whether a judge would not call it over if nothing moved at all."""
     judge = Judge(task, truth)
     for _ in range(STEADY):
         judge.see(truth)
