@@ -22,7 +22,7 @@ from embodied_kv.sim.scene import CAMERAS, Scene, SceneConfig, draw_scene
 
 __all__ = ['JOINTS', 'ObjectTruth', 'SceneConfig', 'Tabletop', 'Truth', 'joint_limits']
 
-BETWEEN = 0.015  # m from the gripper point, at most, to the middle of what the fingers hold
+BETWEEN = 0.024  # m from the gripper point, at most, to the middle of what the fingers hold
 
 
 @dataclass(frozen=True, eq=False)

@@ -115,12 +115,12 @@ class Objective(nn.Module):
         if 'flow' in asked:
             found['flow'] = self._flow(batch.actions, prefix, times, noise)
         if 'text' in asked or 'where' in asked:
-            tail = self.tail(batch, prefix)
+            middle, tail = self.tail(batch, prefix)
         if 'text' in asked:
             found |= text_losses(self.model.backbone.logits(tail), batch.answer, batch.segment)
         if 'where' in asked:
-            slots = batch.where_at.clamp(min=0)[:, :, None].expand(-1, -1, tail.shape[-1])
-            guess = self.where(tail.gather(1, slots)).float()
+            slots = batch.where_at.clamp(min=0)[:, :, None].expand(-1, -1, middle.shape[-1])
+            guess = self.where(self._normed(middle.gather(1, slots))).float()
             valid = (batch.where_at >= 0) & batch.where.isfinite().all(-1)
             loss, error = position_loss(guess, batch.where, valid)
             found |= {'where': loss, 'where_hit': mean((error < HIT).float(), valid)}
@@ -156,11 +156,21 @@ class Objective(nn.Module):
         rope = self.model.suffix_rope(cache.start)
         return self.model.velocity(x, slot_modulation(self.model.expert, times), cache, rope)
 
-    def tail(self, batch: Batch, prefix: PrefixTape) -> Tensor:
-        """Hidden state of every tail token after the final norm, [B, T, width]."""
-        cache = TailTape(prefix, batch.segment)
-        positions = prefix.lengths[:, None] + batch.offset
-        return self.model.backbone(self.model.embed_tokens(batch.tail), positions, cache)
+    def tail(self, batch: Batch, prefix: PrefixTape) -> tuple[Tensor, Tensor]:
+        """Hidden states of the tail, each [B, T, width]: in the middle, and after the final norm.
+
+        The middle is after two thirds of the layers. Where a named thing is must be known
+        there, so that the last layers can compare things.
+        """
+        backbone, cache = self.model.backbone, TailTape(prefix, batch.segment)
+        hidden = middle = self.model.embed_tokens(batch.tail)
+        rope = backbone.rope(prefix.lengths[:, None] + batch.offset, hidden.dtype)
+        layers = backbone.config.layers
+        for i in range(layers):
+            hidden = backbone.layer(i, hidden, cache, rope)
+            if i + 1 == 2 * layers // 3:
+                middle = hidden
+        return middle, backbone.norm(hidden)
 
     def _flow(self, actions: Tensor, prefix: PrefixTape, times: Tensor, noise: Tensor) -> Tensor:
         actions = actions.repeat_interleave(len(times) // len(actions), 0)
@@ -172,9 +182,11 @@ class Objective(nn.Module):
         prompt = hidden[:, -batch.prompt.shape[1] :]
         tokens = torch.arange(prompt.shape[1], device=hidden.device)
         share = (tokens < batch.prompt_length[:, None]) / batch.prompt_length[:, None]
-        pooled = (prompt.float() * share[..., None]).sum(1)
-        one = torch.ones(pooled.shape[-1], device=pooled.device)
-        return self.goal(rms(pooled, one, self.model.config.backbone.eps)).float()
+        return self.goal(self._normed((prompt.float() * share[..., None]).sum(1))).float()
+
+    def _normed(self, hidden: Tensor) -> Tensor:
+        one = torch.ones(hidden.shape[-1], device=hidden.device)
+        return rms(hidden, one, self.model.config.backbone.eps)
 
 
 def slot_modulation(expert: Expert, times: Tensor) -> Modulation:

@@ -35,8 +35,8 @@ class Recipe:
     def weights(self, step: int) -> dict[str, float]:
         """Of the losses, by name."""
         if self.grounds(step):
-            return {'where': 1.0, 'goal': 1.0, 'detect': 1.0, 'text': 0.1}
-        return {'flow': 1.0, 'text': 0.3, 'goal': 1.0, 'where': 0.3, 'detect': 0.5}
+            return {'where': 1.0, 'goal': 1.0, 'detect': 1.0, 'text': 0.3}
+        return {'flow': 1.0, 'text': 1.0, 'goal': 1.0, 'where': 0.5, 'detect': 0.5}
 
     def learning_rate(self, step: int, warm: int = 200) -> float:
         """A linear start, then constant while grounding, then half a cosine down to a fiftieth."""

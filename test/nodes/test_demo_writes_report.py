@@ -90,12 +90,10 @@ def test_the_report_compares_what_was_said_with_the_truth(report):
     assert right.keys() == {'subtask', 'narration', 'questions'}
     assert right['subtask']['of'] > 0
     assert right['subtask']['exact'] <= right['subtask']['within one frame']
-    question = right['questions'][0]
-    assert question.keys() == {'at', 'asked', 'answer', 'truth', 'right', 'refused'}
-    assert question['asked'].endswith('?') and question['truth'] and not question['refused']
-    assert any(
-        words['query'] == question['asked'] and words['tokens'] for words in report['words']
-    )
+    for question in right['questions']:
+        assert question.keys() == {'at', 'asked', 'answer', 'truth', 'right', 'refused'}
+        assert question['asked'].endswith('?') and question['truth'] and not question['refused']
+    assert any(question['answer'] for question in right['questions'])
     assert any(words['query'] == 'Subtask:' for words in report['words'])
 
 

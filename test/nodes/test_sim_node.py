@@ -94,6 +94,7 @@ class Outside:
     def close(self):
         self.process.kill()
         self.process.wait()
+        self.executor.shutdown()
         self.node.destroy_node()
         rclpy.shutdown(context=self.context)
 

@@ -74,7 +74,7 @@ def test_trained_logits_equal_extended_streams(objective, batch, tokens):
     model = objective.model
     prefixes, tails = served_prefix(model, batch), arena(16)
     _, prefix, _ = objective.fill(batch)
-    logits = model.backbone.logits(objective.tail(batch, prefix))
+    logits = model.backbone.logits(objective.tail(batch, prefix)[1])
     for first in (0, 5):  # where the packed segments begin
         tails.set_length(ROWS, tokens)
         cache = TailAppend(prefixes, tails, ROWS, ROWS, tokens)
