@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.handle import KvHandle
+from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.kv.prefix_rows import OutOfRows, PrefixRows
 from embodied_kv.kv.rows import RowPool
 from embodied_kv.kv.stream import Query, Stream
@@ -76,6 +76,23 @@ class KvManager(PrefixRows):
         May wait for the tail of a step that is under way, so it must not be called within one.
         Raises Stale as `acquire` does, ValueError if the query does not fit a tail row.
         """
+        self._check_fits(query)
+        with self._lock:
+            return self._join(self.acquire(handle), query)
+
+    def resume(self, lease: Lease, query: Query, tokens: Sequence[int]) -> Stream:
+        """A stream that has said `tokens` elsewhere and goes on here; the lease becomes its own.
+
+        Whoever calls fills its tail, of length `stream.extent`, before the next step. Bounds and
+        errors are those of `create`.
+        """
+        self._check_fits(query)
+        with self._lock:
+            stream = self._join(lease, query, tokens)
+            self.tails.set_length(stream.tail, stream.extent)
+            return stream
+
+    def _check_fits(self, query: Query) -> None:
         needed = len(query.ids) + query.max_tokens
         if not query.ids or needed > self.tails.max_tokens:
             raise ValueError(
@@ -83,21 +100,19 @@ class KvManager(PrefixRows):
                 f'fit a tail of {self.tails.max_tokens} tokens: shorten it, or raise '
                 'engine.tail_tokens'
             )
-        with self._lock:
-            if self.streams_max < 1 or self.language_rows_max < 1:
-                raise ValueError(
-                    'the budget allows language no stream: raise it with kv/set_budget'
-                )
-            lease = self.acquire(handle)
-            while True:
-                self._shrink_to(self.streams_max - 1, self.language_rows_max, joining=handle.row)
-                if self._free_tails:
-                    break
-                self._step_over.wait()
-            stream = Stream(self._next_stream, lease, self._free_tails.take(), query)
-            self._next_stream += 1
-            self._streams[stream.id] = stream
-            return stream
+        if self.streams_max < 1 or self.language_rows_max < 1:
+            raise ValueError('the budget allows language no stream: raise it with kv/set_budget')
+
+    def _join(self, lease: Lease, query: Query, tokens: Sequence[int] = ()) -> Stream:
+        while True:
+            self._shrink_to(self.streams_max - 1, self.language_rows_max, joining=lease.row)
+            if self._free_tails:
+                break
+            self._step_over.wait()
+        stream = Stream(self._next_stream, lease, self._free_tails.take(), query, list(tokens))
+        self._next_stream += 1
+        self._streams[stream.id] = stream
+        return stream
 
     def get(self, stream: int) -> Stream:
         """The live stream of that number. Raises KeyError with a message for the user."""
@@ -231,10 +246,9 @@ class KvManager(PrefixRows):
             for stream in holders:
                 assert stream.lease in self._leases[stream.row], f'stream {stream.id} has no lease'
             for stream in holders - self._stepping:
-                expected = 0 if stream.is_new else len(stream.query.ids) + len(stream.tokens) - 1
                 length = int(self.tails.lengths[0, stream.tail])
-                assert length == expected, (
-                    f'stream {stream.id}: {length} tokens in its tail, not {expected}'
+                assert length == stream.extent, (
+                    f'stream {stream.id}: {length} tokens in its tail, not {stream.extent}'
                 )
             language = {stream.row for stream in self._streams.values()}
             assert len(language) <= self.language_rows_max, f'language holds {len(language)} rows'

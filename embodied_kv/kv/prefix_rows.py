@@ -5,6 +5,7 @@ Knows frames, handles and leases. Does not know streams.
 
 from __future__ import annotations
 
+import math
 import threading
 import uuid
 
@@ -65,26 +66,48 @@ class PrefixRows:
         Supersedes the robot's frame before.
         """
         with self._lock:
-            self._writing.remove(row)
-            self.prefixes.set_length(row, length)
-            handle = KvHandle(
-                self.boot,
-                row,
-                self._free_prefixes.generation[row],
-                sequence,
-                length,
-                self.prefixes.layout,
-                stamp,
-                deadline,
-                prefill_ms,
-                robot,
-            )
+            handle = self._written(row, length, sequence, stamp, deadline, prefill_ms, robot)
             superseded = self._current.get(robot)
             self._current[robot] = handle
             self._prefills += 1
             if superseded is not None:
                 self._free_if_unheld(superseded.row)
             return handle
+
+    def adopt(self, row: int, length: int, *, robot: str, sequence: int, stamp: int) -> Lease:
+        """The row is written with a frame of another time: readable by this lease alone.
+
+        It is nobody's newest frame, its deadline is over, and it goes with its last lease.
+        """
+        with self._lock:
+            handle = self._written(row, length, sequence, stamp, -math.inf, 0.0, robot)
+            return self._lease(handle)
+
+    def _written(
+        self,
+        row: int,
+        length: int,
+        sequence: int,
+        stamp: int,
+        deadline: float,
+        prefill_ms: float,
+        robot: str,
+    ) -> KvHandle:
+        """The handle of a reserved row that holds `length` tokens now."""
+        self._writing.remove(row)
+        self.prefixes.set_length(row, length)
+        return KvHandle(
+            self.boot,
+            row,
+            self._free_prefixes.generation[row],
+            sequence,
+            length,
+            self.prefixes.layout,
+            stamp,
+            deadline,
+            prefill_ms,
+            robot,
+        )
 
     def abandon(self, row: int) -> None:
         """The prefill into a reserved row failed."""
@@ -114,9 +137,12 @@ class PrefixRows:
                 raise Stale(
                     f'frame {handle.sequence} is gone: row {handle.row} was freed or rewritten'
                 )
-            lease = Lease(handle, self._give_back)
-            self._leases.setdefault(handle.row, set()).add(lease)
-            return lease
+            return self._lease(handle)
+
+    def _lease(self, handle: KvHandle) -> Lease:
+        lease = Lease(handle, self._give_back)
+        self._leases.setdefault(handle.row, set()).add(lease)
+        return lease
 
     def current(self, robot: str = '') -> KvHandle | None:
         """The newest frame of a robot, if it is still there."""

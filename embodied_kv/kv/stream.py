@@ -47,3 +47,8 @@ class Stream:
     def is_new(self) -> bool:
         """Its query is not in its tail yet."""
         return not self.tokens
+
+    @property
+    def extent(self) -> int:
+        """Tokens in its tail between two steps; the newest token enters with the next one."""
+        return 0 if self.is_new else len(self.query.ids) + len(self.tokens) - 1

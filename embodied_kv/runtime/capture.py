@@ -1,0 +1,120 @@
+"""Turning a function into something that is replayed: a CUDA graph, or the function itself.
+
+Knows devices and their scratch memory. Does not know what is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from embodied_kv.runtime.buffer import Buffers
+from embodied_kv.runtime.stream import Stream
+from embodied_kv.runtime.writes import DeclaredWrites
+
+Computation = Callable[[], None]
+
+
+class Replayable(Protocol):
+    """What can be run again over the same memory; a `torch.cuda.CUDAGraph` is one."""
+
+    def replay(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Eager:
+    """Runs the function."""
+
+    fn: Computation
+
+    def replay(self) -> None:
+        with torch.inference_mode():
+            self.fn()
+
+
+@dataclass(frozen=True)
+class Captured:
+    """Runs what was captured. fn: keeps alive what the graph knows by address only."""
+
+    graph: torch.cuda.CUDAGraph
+    fn: Computation
+
+    def replay(self) -> None:
+        self.graph.replay()
+
+
+class Pool:
+    """Scratch memory of one device, shared by all graphs that are captured into it.
+
+    So they are replayed one after another, on one stream, and leave results in buffers alone.
+
+    captures: how many so far; it stays as it is while graphs are only replayed.
+    """
+
+    def __init__(self, device: str | torch.device = 'cpu') -> None:
+        self.captures = 0
+        self._stream = Stream.on(device)  # memory of a pool is reused on the same stream only
+        self._handle = torch.cuda.graph_pool_handle() if self._stream.cuda is not None else None
+
+    @property
+    def device(self) -> torch.device:
+        return self._stream.device
+
+    @torch.inference_mode()
+    def capture(self, fn: Computation, buffers: Buffers) -> Replayable:
+        """Runs `fn` twice to warm it up, captures it, and leaves the buffers as they were.
+
+        First runs allocate, compile and tune, which cannot be captured; the first is watched for
+        writes beside the buffers. Raises ValueError for a buffer on another device, TypeError for
+        a result, UndeclaredWrite, Moved, and what `fn` raises.
+        """
+        for buffer in buffers:
+            if buffer.device.type != 'cpu' and buffer.device != self.device:
+                raise ValueError(
+                    f'buffer {buffer.name!r} is on {buffer.device}, the pool on {self.device}'
+                )
+        with self._aside(), _unchanged(buffers):
+            with DeclaredWrites(buffers):
+                _warm_up(fn, buffers)
+            _warm_up(fn, buffers)
+            work = Eager(fn) if self._stream.cuda is None else self._record(fn)
+        self.captures += 1
+        return work
+
+    def _record(self, fn: Computation) -> Captured:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._handle, stream=self._stream.cuda):
+            fn()
+        return Captured(graph, fn)
+
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """On the pool's stream, after what was launched before and before what comes next."""
+        outside = Stream.current(self.device)
+        self._stream.wait(outside.record())
+        try:
+            with self._stream.use():
+                yield
+        finally:
+            outside.wait(self._stream.record())
+
+
+def _warm_up(fn: Computation, buffers: Buffers) -> None:
+    if fn() is not None:
+        raise TypeError('a computation returns nothing: what it makes goes into its buffers')
+    buffers.check()
+
+
+@contextmanager
+def _unchanged(buffers: Buffers) -> Iterator[None]:
+    """Puts the bytes back at the end, if the buffers are still there."""
+    kept = [buffer.tensor.clone() for buffer in buffers]
+    try:
+        yield
+    finally:
+        for buffer, tensor in zip(buffers, kept, strict=True):
+            buffer.write(tensor)

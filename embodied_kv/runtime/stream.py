@@ -1,0 +1,72 @@
+"""Order and completion on a device, thinly.
+
+On CUDA these are streams and events. A CPU does everything in the order in which it is asked, so
+there a stream orders nothing and an event is done when it is recorded.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Event:
+    """A point in a stream's work; `Stream.record` makes one."""
+
+    cuda: torch.cuda.Event | None
+
+    @property
+    def done(self) -> bool:
+        """Whether everything before it has finished."""
+        return self.cuda is None or self.cuda.query()
+
+    def wait(self) -> None:
+        """Puts the calling thread to sleep until it is done."""
+        if self.cuda is not None:
+            self.cuda.synchronize()
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Work that runs in the order in which it was launched. cuda: None on a CPU."""
+
+    cuda: torch.cuda.Stream | None
+
+    @classmethod
+    def on(cls, device: str | torch.device) -> Stream:
+        """A new stream, beside the others of the device."""
+        device = torch.device(device)
+        return cls(torch.cuda.Stream(device) if device.type == 'cuda' else None)
+
+    @classmethod
+    def current(cls, device: str | torch.device) -> Stream:
+        """The one that work is launched on at present."""
+        device = torch.device(device)
+        return cls(torch.cuda.current_stream(device) if device.type == 'cuda' else None)
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device('cpu') if self.cuda is None else self.cuda.device
+
+    def use(self) -> AbstractContextManager[object]:
+        """While it is open, work is launched on this stream."""
+        return nullcontext() if self.cuda is None else torch.cuda.stream(self.cuda)
+
+    def record(self) -> Event:
+        """The point after all work launched so far."""
+        if self.cuda is None:
+            return Event(None)
+        # A blocking event lets the waiting thread sleep: a core is not spent on polling.
+        return Event(self.cuda.record_event(torch.cuda.Event(blocking=True)))
+
+    def wait(self, event: Event) -> None:
+        """Work launched from here on starts after the event; the calling thread goes on."""
+        if event.cuda is not None and self.cuda is not None:
+            self.cuda.wait_event(event.cuda)
+
+    def synchronize(self) -> None:
+        """Puts the calling thread to sleep until all work launched so far has finished."""
+        self.record().wait()

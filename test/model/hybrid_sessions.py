@@ -1,0 +1,51 @@
+"""What the tests of the hybrid planner share: prompts, one model, snapshots, byte equality."""
+
+from dataclasses import replace
+from functools import cache
+
+import torch
+
+from embodied_kv.model.hybrid import HybridPlanner
+from embodied_kv.model.hybrid_config import PLANNER_TINY
+from embodied_kv.model.hybrid_weights import random_hybrid
+
+BLOCK = PLANNER_TINY.block
+
+
+@cache
+def model(dtype):
+    return random_hybrid(replace(PLANNER_TINY, dtype=dtype), seed=3)
+
+
+def planner(dtype='float32', **changes):
+    """A fresh session of one shared model."""
+    return HybridPlanner(replace(PLANNER_TINY, dtype=dtype, **changes), model(dtype))
+
+
+def prompt(length, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(PLANNER_TINY.vocab_size, (length,), generator=generator).tolist()
+
+
+def cold(tokens, dtype='float32'):
+    """A planner that has done nothing but prefill these tokens."""
+    fresh = planner(dtype)
+    fresh.prefill(tokens)
+    return fresh
+
+
+def snapshot(session):
+    return {name: t.clone() for name, t in session.state().items()}, session.facts()
+
+
+def assert_same_bytes(a, b):
+    """State and facts of two sessions."""
+    assert a.facts() == b.facts()
+    ours, theirs = a.state(), b.state()
+    assert ours.keys() == theirs.keys()
+    assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []
+
+
+def first_difference(a, b):
+    """Index of the first token that differs, or None."""
+    return next((i for i, pair in enumerate(zip(a, b, strict=True)) if pair[0] != pair[1]), None)

@@ -1,0 +1,122 @@
+"""A buffer is written in place; who rebinds it is found out."""
+
+import re
+from dataclasses import FrozenInstanceError
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from embodied_kv.runtime.buffer import Buffer, Moved, host_buffer
+
+DTYPES = [
+    torch.bool,
+    torch.uint8,
+    torch.int16,
+    torch.int64,
+    torch.bfloat16,
+    torch.float16,
+    torch.float32,
+    torch.float64,
+    torch.float8_e4m3fn,
+    torch.complex64,
+]
+
+
+def random_bytes(shape, dtype, seed):
+    """A tensor of any bytes: infinities and NaN of every kind too."""
+    generator = torch.Generator().manual_seed(seed)
+    count = torch.empty(shape, dtype=dtype).nbytes
+    high = 2 if dtype == torch.bool else 256
+    raw = torch.randint(0, high, (count,), dtype=torch.uint8, generator=generator)
+    return raw.view(dtype).view(shape)
+
+
+@settings(deadline=None)
+@given(
+    shape=st.lists(st.integers(0, 4), max_size=4),
+    dtype=st.sampled_from(DTYPES),
+    seed=st.integers(0, 999),
+)
+def test_write_then_read_equals_the_bytes_written(shape, dtype, seed):
+    source = random_bytes(shape, dtype, seed)
+    buffer, twin = Buffer.zeros('x', shape, dtype), Buffer('twin', source.clone())
+    address = buffer.address
+    buffer.write(source)
+    assert buffer.equals(twin)
+    assert buffer.digest() == twin.digest()
+    assert buffer.address == buffer.tensor.data_ptr() == address
+    assert buffer.bytes == len(buffer.raw) == source.nbytes
+
+
+def test_raw_is_the_same_memory(device):
+    buffer = Buffer.zeros('x', (2, 3), torch.bfloat16, device)
+    assert buffer.raw.data_ptr() == buffer.address
+    assert (buffer.raw.dtype, tuple(buffer.raw.shape)) == (torch.uint8, (12,))
+    buffer.raw.fill_(0x40)
+    assert torch.equal(buffer.tensor, torch.full((2, 3), 3.0, dtype=torch.bfloat16).to(device))
+
+
+def test_memory_made_for_inference_is_written_from_anywhere():
+    with torch.inference_mode():
+        buffer = Buffer('x', torch.zeros(3))
+    buffer.write(torch.ones(3))
+    assert buffer.tensor.tolist() == [1, 1, 1]
+
+
+def test_equality_is_of_bytes():
+    def of(value, dtype=torch.float32):
+        return Buffer('x', torch.tensor([value], dtype=dtype))
+
+    assert of(float('nan')).equals(of(float('nan')))
+    assert not of(0.0).equals(of(-0.0))
+    assert not of(0.0).equals(of(0, torch.int32))
+    assert not of(0.0).equals(Buffer('x', torch.zeros(1, 1)))
+    assert of(0.0).digest() != of(-0.0).digest()
+
+
+@pytest.mark.parametrize('wrong', [torch.zeros(3, 2), torch.zeros(6), torch.zeros(2, 3).double()])
+def test_another_shape_or_dtype_is_refused_and_nothing_written(wrong):
+    buffer = Buffer('goal', torch.ones(2, 3))
+    with pytest.raises(ValueError, match=re.escape("'goal' holds float32 [2, 3], not float")):
+        buffer.write(wrong)
+    assert buffer.tensor.tolist() == [[1, 1, 1]] * 2
+
+
+def rebind(tensor):
+    tensor.data = tensor.clone()
+
+
+@pytest.mark.parametrize(
+    'change', [rebind, lambda t: t.resize_(100), lambda t: t.resize_(1), lambda t: t.t_()]
+)
+def test_a_changed_tensor_is_found_out(change):
+    buffer = Buffer('goal', torch.zeros(2, 3))
+    buffer.check()
+    change(buffer.tensor)
+    with pytest.raises(Moved, match=r"'goal' was made as float32 \[2, 3\] at 0x"):
+        buffer.check()
+    with pytest.raises(Moved, match='write into it instead'):
+        buffer.write(torch.zeros(2, 3))
+
+
+def test_a_buffer_cannot_be_given_another_tensor():
+    buffer = Buffer('x', torch.zeros(1))
+    with pytest.raises(FrozenInstanceError):
+        buffer.tensor = torch.ones(1)
+
+
+def test_what_has_no_name_or_no_range_of_bytes_is_refused():
+    with pytest.raises(ValueError, match='needs a name'):
+        Buffer('', torch.zeros(1))
+    with pytest.raises(ValueError, match="'x' must be contiguous"):
+        Buffer('x', torch.zeros(2, 3).t())
+
+
+def test_a_host_buffer_is_shaped_alike_and_pinned_where_there_is_cuda(device):
+    like = torch.ones(2, 3, dtype=torch.bfloat16, device=device)
+    buffer = host_buffer('parked', like)
+    assert (buffer.tensor.dtype, buffer.tensor.shape) == (like.dtype, like.shape)
+    assert buffer.device.type == 'cpu'
+    assert buffer.tensor.is_pinned() == torch.cuda.is_available()

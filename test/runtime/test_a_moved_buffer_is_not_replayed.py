@@ -1,0 +1,35 @@
+"""A graph whose buffer was rebound refuses to run: the memory it knows is not the buffer's now."""
+
+import pytest
+import torch
+
+from embodied_kv.runtime.buffer import Buffer, Moved
+from embodied_kv.runtime.capture import Pool
+from embodied_kv.runtime.graph import Graph
+
+
+def test_replay_is_refused_before_anything_runs(device):
+    x, y = (Buffer.zeros(name, (2,), torch.float32, device) for name in 'xy')
+
+    def run():
+        y.tensor.add_(1)
+
+    graph = Graph.capture('add', run, [x, y], Pool(device))
+    graph.replay()
+    x.tensor.data = torch.zeros(2, device=device)
+    with pytest.raises(Moved, match="buffer 'x' was made as"):
+        graph.replay()
+    assert y.tensor.tolist() == [1, 1]
+    assert graph.replays == 1
+
+
+def test_a_function_that_rebinds_is_not_captured():
+    x = Buffer.zeros('x', (2,), torch.float32)
+
+    def run():
+        x.tensor.data = torch.ones(2)
+
+    pool = Pool()
+    with pytest.raises(Moved, match="buffer 'x'"):
+        Graph.capture('rebinds', run, [x], pool)
+    assert pool.captures == 0

@@ -1,0 +1,37 @@
+"""Each name once, and nothing joins later."""
+
+import pytest
+import torch
+
+from embodied_kv.runtime.buffer import Buffer, Buffers, Moved
+
+
+def zeros(name, count=1):
+    return Buffer.zeros(name, (count,), torch.float32)
+
+
+def test_iteration_gives_what_was_given_and_bytes_are_the_sum():
+    given = [zeros('b', 3), zeros('a', 2)]
+    buffers = Buffers(given)
+    assert list(buffers) == given
+    assert (len(buffers), buffers.bytes) == (2, 20)
+    assert buffers['a'] is given[1]
+    assert 'a' in buffers and 'c' not in buffers
+
+
+def test_a_name_twice_is_refused():
+    with pytest.raises(ValueError, match="two buffers have the name 'a'"):
+        Buffers([zeros('a'), zeros('b'), zeros('a')])
+
+
+def test_a_missing_name_is_told_with_those_that_there_are():
+    with pytest.raises(LookupError, match="no buffer 'c'; there are: a, b"):
+        Buffers([zeros('a'), zeros('b')])['c']
+
+
+def test_one_that_moved_is_found_out():
+    buffers = Buffers([zeros('a'), zeros('b')])
+    buffers.check()
+    buffers['b'].tensor.resize_(100)
+    with pytest.raises(Moved, match="'b'"):
+        buffers.check()

@@ -1,0 +1,112 @@
+"""A replay equals the function over the same buffers, bit for bit, and capturing changes nothing.
+
+On a CPU the graph is the function; on CUDA it is what was captured of it.
+"""
+
+import pytest
+import torch
+
+from embodied_kv.runtime.buffer import Buffer
+from embodied_kv.runtime.capture import Pool
+from embodied_kv.runtime.graph import Graph
+
+
+class Layers:
+    """Three small layers over a state that each run reads, changes and writes."""
+
+    def __init__(self, device):
+        generator = torch.Generator().manual_seed(0)
+        self.weights = (torch.randn(3, 64, 64, generator=generator) / 8).to(device)
+        self.x = Buffer('x', torch.randn(4, 64, generator=generator).to(device))
+        self.state = Buffer.zeros('state', (4, 64), torch.float32, device)
+        self.count = Buffer.zeros('count', (1,), torch.int64, device)
+        self.buffers = [self.x, self.state, self.count]
+        self.calls = 0
+
+    def __call__(self):
+        self.calls += 1
+        h = self.x.tensor
+        for weight in self.weights:
+            h = torch.nn.functional.rms_norm(torch.tanh(h @ weight) + self.state.tensor, (64,))
+        self.state.tensor.lerp_(h.softmax(-1), 0.5)
+        self.count.tensor.add_(1)
+
+    def bytes(self):
+        return [buffer.digest() for buffer in self.buffers]
+
+
+def inputs(device):
+    return torch.randn(5, 4, 64, generator=torch.Generator().manual_seed(1)).to(device)
+
+
+def test_replays_equal_eager_calls_bit_for_bit(device):
+    eager, replayed = Layers(device), Layers(device)
+    graph = Graph.capture('layers', replayed, replayed.buffers, Pool(device))
+    for x in inputs(device):
+        eager.x.write(x)
+        replayed.x.write(x)
+        with torch.inference_mode():
+            eager()
+        graph.replay()
+        assert replayed.bytes() == eager.bytes()
+    assert eager.count.tensor.tolist() == [5]
+    assert graph.replays == 5
+
+
+def test_capture_leaves_the_buffers_as_they_were(device):
+    layers = Layers(device)
+    before = layers.bytes()
+    Graph.capture('layers', layers, layers.buffers, Pool(device))
+    assert layers.calls >= 2
+    assert layers.bytes() == before
+
+
+def test_graphs_of_one_pool_do_not_disturb_each_other(device):
+    pool, runs = Pool(device), [Layers(device), Layers(device)]
+    graphs = [Graph.capture('layers', layers, layers.buffers, pool) for layers in runs]
+    for x in inputs(device):
+        for layers, graph in zip(runs, graphs, strict=True):
+            layers.x.write(x)
+            graph.replay()
+    assert runs[0].bytes() == runs[1].bytes()
+    assert pool.captures == 2
+
+
+def test_on_cuda_a_replay_calls_nothing(cuda):
+    layers = Layers(cuda)
+    graph = Graph.capture('layers', layers, layers.buffers, Pool(cuda))
+    calls = layers.calls
+    graph.replay()
+    assert layers.calls == calls
+
+
+def test_a_function_that_fails_leaves_the_buffers_as_they_were(device):
+    x = Buffer.zeros('x', (3,), torch.float32, device)
+
+    def fail():
+        x.tensor.fill_(7)
+        raise MemoryError('no memory')
+
+    pool = Pool(device)
+    with pytest.raises(MemoryError, match='no memory'):
+        Graph.capture('fails', fail, [x], pool)
+    assert x.tensor.tolist() == [0, 0, 0]
+    assert pool.captures == 0
+
+
+def test_a_result_outside_the_buffers_is_refused():
+    x = Buffer.zeros('x', (3,), torch.float32)
+    with pytest.raises(TypeError, match='what it makes goes into its buffers'):
+        Graph.capture('returns', lambda: x.tensor + 1, [x], Pool())
+
+
+def test_a_buffer_on_another_device_is_refused():
+    x = Buffer.zeros('x', (3,), torch.float32, 'meta')
+    with pytest.raises(ValueError, match="buffer 'x' is on meta, the pool on cpu"):
+        Graph.capture('far', lambda: None, [x], Pool())
+
+
+def test_a_name_twice_is_refused():
+    x, y = (Buffer.zeros('x', (3,), torch.float32) for _ in range(2))
+    with pytest.raises(ValueError, match="two buffers have the name 'x'"):
+        Graph.capture('twins', lambda: None, [x, y], Pool())
