@@ -62,9 +62,8 @@ class Engine:
                 model, prefixes, range(config.min_euler_steps, config.euler_steps + 1)
             )
         self._decoder = Decoder(model, self.kv, policy.tokenizer.eos, config.batch_multiple)
-        self._states: dict[
-            int, np.ndarray
-        ] = {}  # row -> the state that the frame's deltas start from
+        self.committed = 0  # steps that are over: prefills, chunks, decode steps
+        self.states: dict[int, np.ndarray] = {}  # row -> what the frame's deltas start from
         self._texts: dict[int, tuple[StreamDecoder, int]] = {}  # stream -> its text, tokens in it
 
     # ------------------------------------------------------------------ the step
@@ -100,10 +99,11 @@ class Engine:
                 self.kv.abandon(row)
             raise
         took = time.monotonic() - began
+        self.committed += 1
         self.costs.observe('prefill', took, len(rows))
         handles = []
         for o, row, length in zip(observations, rows, lengths, strict=True):
-            self._states[row] = o.state
+            self.states[row] = o.state
             handles.append(
                 self.kv.commit(
                     row,
@@ -160,12 +160,13 @@ class Engine:
         x = torch.from_numpy(noises).to(self.policy.model.device)
         normalised = self._denoiser.run([lease.row for lease in leases], x, steps).cpu().numpy()
         took = time.monotonic() - began
+        self.committed += 1
         self.costs.observe('denoise_step', took / steps, len(leases))
         if not np.isfinite(normalised).all():
             raise FloatingPointError('the policy returned actions that are not finite')
         return [
             ActionChunk(
-                values=self.policy.normalizer.actions(values, self._states[lease.row]),
+                values=self.policy.normalizer.actions(values, self.states[lease.row]),
                 dt=c.action_dt,
                 stamp=lease.handle.stamp,
                 deadline=deadline,
@@ -218,6 +219,7 @@ class Engine:
             for stream in streams:
                 self.kv.release(stream, 'error')
             raise
+        self.committed += 1
         return self.deltas(moved)
 
     def _begin(self, stream: Stream) -> list[Stream]:
@@ -237,6 +239,16 @@ class Engine:
         ended = self.kv.take_ended()
         living = [stream for stream in moved if not stream.reason]
         return [self._delta(stream) for stream in (*living, *ended)]
+
+    def said(self, stream: int) -> int:
+        """Tokens of a stream whose text was handed out."""
+        return self._texts[stream][1] if stream in self._texts else 0
+
+    def resume_text(self, stream: Stream, said: int) -> None:
+        """The text of the stream's first `said` tokens was handed out already."""
+        decoder = StreamDecoder(self.policy.tokenizer)
+        decoder.feed(stream.tokens[:said])
+        self._texts[stream.id] = decoder, said
 
     def _delta(self, stream: Stream) -> TextDelta:
         decoder, said = self._texts.pop(stream.id, None) or (

@@ -1,0 +1,290 @@
+"""Capsules in a folder: they outlive the process, and each is whole or absent.
+
+It knows files. It does not know what a capsule means, nor which to keep.
+
+A capsule is one file, `NAME.safetensors`, written under a temporary name, synced, then renamed:
+one rename replaces an older capsule of that name in one step, which a folder with two files could
+not promise. A writer locks the folder, so whoever holds the lock may remove every temporary file:
+its writer is dead. A file is read through one descriptor, never mapped: what was checked is what
+is handed out, and a file cut short under a reader is an error and not a signal.
+
+Needs Linux and a local file system (flock on a folder, O_NOFOLLOW).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import stat
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from embodied_kv.capsule.capsule import Capsule, CapsuleError
+from embodied_kv.capsule.manifest import DAMAGED, MAX_HEADER, Entry, Manifest, describe, parse
+
+NAME = re.compile(r'[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}')  # so no name leaves the folder
+ENDING = '.safetensors'
+TEMPORARY = '.new'  # and a dot in front, which no name has
+FULL = 'drop capsules or free some space'
+REMEDIES = {
+    errno.ENOSPC: FULL,
+    errno.EDQUOT: FULL,
+    errno.EFBIG: FULL,
+    errno.EACCES: 'give this user the right to',
+    errno.EROFS: 'choose a folder that can be written',
+    errno.EISDIR: 'move that folder away',
+    errno.EEXIST: 'move it away',
+    errno.ENOTDIR: 'choose a folder',
+}
+
+
+class Disk:
+    """The capsules in one folder, which is created where it does not exist.
+
+    Any number of processes and threads may share a folder; saving is one at a time. Every method
+    raises CapsuleError, in one line, that names the file and says what to do.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        with _explained(self.folder, 'opened'):
+            if not self.folder.is_dir():
+                self.folder.mkdir(parents=True, exist_ok=True)
+                _sync(self.folder.parent)
+            with _locked(self.folder, fcntl.LOCK_EX | fcntl.LOCK_NB) as locked:
+                if locked:
+                    self._remove_leftovers()
+
+    def save(self, capsule: Capsule) -> int:
+        """Keeps it, in place of any older one of its name. Returns the bytes of the file.
+
+        When it returns the capsule is on the medium; when it raises the older one still stands.
+        """
+        path = self._path(capsule.name)
+        contents = {name: _bytes(capsule, name) for name in capsule.tensors}
+        manifest = describe(capsule, {name: zlib.crc32(b) for name, b in contents.items()})
+        header = manifest.header()
+        temporary = self.folder / f'.{path.name}{TEMPORARY}'
+        with _explained(path, 'written'), _locked(self.folder, fcntl.LOCK_EX):
+            self._remove_leftovers()
+            try:
+                with temporary.open('xb', buffering=0) as stream:
+                    for part in (header, *(contents[entry.name] for entry in manifest.tensors)):
+                        _write(stream, memoryview(part))
+                    os.fsync(stream.fileno())
+                temporary.replace(path)
+            finally:
+                temporary.unlink(missing_ok=True)
+            _sync(self.folder)
+        return len(header) + manifest.bytes
+
+    def load(self, name: str, fingerprint: str) -> Capsule:
+        """The capsule, in host memory that is its own.
+
+        fingerprint: of who asks. Where the capsule has another, no byte of its tensors is read.
+        """
+        path = self._path(name)
+        with self._open(path) as stream:
+            manifest = _read_manifest(stream, name)
+            if manifest.fingerprint != fingerprint:
+                raise CapsuleError(
+                    f'was made by {manifest.fingerprint}, this is {fingerprint}: weights, dtype, '
+                    'kernels, layout or config differ; start what made it, or make a new one'
+                )
+            tensors = {entry.name: _read_tensor(stream, entry) for entry in manifest.tensors}
+        return Capsule(
+            name,
+            manifest.boundary,
+            manifest.fingerprint,
+            tensors,
+            manifest.facts,
+            manifest.created,
+        )
+
+    def entry(self, name: str) -> Manifest:
+        """What the file says of itself; its tensors are not read, so not checked either."""
+        with self._open(self._path(name)) as stream:
+            return _read_manifest(stream, name)
+
+    def names(self) -> tuple[str, ...]:
+        """Of all files that are called like capsules, sorted; some may turn out damaged."""
+        with _explained(self.folder, 'listed'):
+            files = sorted(os.listdir(self.folder))
+        names = (file.removesuffix(ENDING) for file in files if file.endswith(ENDING))
+        return tuple(name for name in names if NAME.fullmatch(name))
+
+    def entries(self) -> tuple[Manifest, ...]:
+        """Of every name whose file can be read; `entry` says what is wrong with another."""
+        found = []
+        for name in self.names():
+            try:
+                found.append(self.entry(name))
+            except CapsuleError:
+                continue
+        return tuple(found)
+
+    def drop(self, name: str) -> None:
+        """Removes the file, whatever it holds."""
+        path = self._path(name)
+        with _explained(path, 'dropped'):
+            try:
+                path.unlink()
+            except FileNotFoundError:
+                raise self._absent(name) from None
+            _sync(self.folder)
+
+    def _path(self, name: str) -> Path:
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            raise CapsuleError(
+                f'{str(name)[:80]!r} cannot name a capsule: use 1 to 64 letters, digits, '
+                'dots, _ and -, with no dot in front'
+            )
+        return self.folder / f'{name}{ENDING}'
+
+    def _absent(self, name: str) -> CapsuleError:
+        there = ', '.join(self.names()) or 'nothing'
+        return CapsuleError(f'no capsule {name} in {self.folder}; there is {there}')
+
+    def _remove_leftovers(self) -> None:
+        """Under the lock alone: the writer of every temporary file is dead then."""
+        for path in self.folder.glob(f'.*{ENDING}{TEMPORARY}'):
+            path.unlink()
+
+    @contextmanager
+    def _open(self, path: Path) -> Iterator[BinaryIO]:
+        """A regular file, never through a link; puts its path before what is wrong with it."""
+        with _explained(path, 'read'):
+            try:  # without O_NONBLOCK a pipe of that name would wait for a writer
+                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+                descriptor = os.open(path, flags)
+            except FileNotFoundError:
+                raise self._absent(path.name.removesuffix(ENDING)) from None
+            except OSError as error:
+                if error.errno != errno.ELOOP:
+                    raise
+                raise CapsuleError(f'{path} is a link, which is never followed: drop it') from None
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                os.close(descriptor)
+                raise CapsuleError(f'{path} is no regular file: move it away')
+            with os.fdopen(descriptor, 'rb', buffering=0) as stream:
+                try:
+                    yield stream
+                except CapsuleError as error:
+                    raise CapsuleError(f'{path} {error}') from error
+
+
+def _bytes(capsule: Capsule, name: str) -> np.ndarray:
+    """[bytes] of a tensor, in C order: shared where it lies so on the host, else copied."""
+    tensor = capsule.tensors[name].detach()
+    try:
+        if tensor.is_quantized:
+            raise TypeError('its scale would be lost')
+        host = tensor.resolve_conj().resolve_neg().cpu()
+        if host.itemsize == 1:  # so can be copied what has no copy of its own, such as int4
+            host = host.view(torch.uint8)
+        host = host.contiguous()
+        # One axis of stride 1: where an axis holds one number or none, its stride may be any.
+        return host.as_strided((host.numel(),), (1,)).view(torch.uint8).numpy()
+    except (RuntimeError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise CapsuleError(
+            f'capsule {capsule.name}: {name} ({tensor.dtype}, {tensor.layout}, {tensor.device}) '
+            f'has no plain bytes to keep: {reason}'
+        ) from error
+
+
+def _write(stream: BinaryIO, data: memoryview) -> None:
+    while data:  # one write moves 2 GB at most
+        data = data[stream.write(data) :]
+
+
+def _read(stream: BinaryIO, data: memoryview) -> None:
+    """Fills `data`. Raises CapsuleError where the file ends before."""
+    while data:
+        count = stream.readinto(data)
+        if not count:
+            raise CapsuleError(DAMAGED.format('it was cut short while it was read'))
+        data = data[count:]
+
+
+def _read_manifest(stream: BinaryIO, name: str) -> Manifest:
+    """Leaves the stream at the first tensor. Nothing is allocated that the file does not hold."""
+    size = os.fstat(stream.fileno()).st_size
+    start = bytearray(min(size, 9))
+    _read(stream, memoryview(start))
+    length = 8 + int.from_bytes(start[:8], 'little')
+    if len(start) == 9 and (start[8:] != b'{' or length > 8 + MAX_HEADER):
+        raise CapsuleError('is not a capsule, or its start is damaged: drop it')
+    if len(start) < 9 or length > size:
+        raise CapsuleError(f'is truncated, it has {size} bytes: drop it')
+    header = bytearray(length)
+    header[:9] = start
+    _read(stream, memoryview(header)[9:])
+    manifest = parse(bytes(header))
+    if manifest.name != name:
+        raise CapsuleError(f'holds the capsule {manifest.name}: give it that name again')
+    whole = length + manifest.bytes
+    if size < whole:
+        raise CapsuleError(f'is truncated, it has {size} of {whole} bytes: drop it')
+    if size > whole:
+        raise CapsuleError(DAMAGED.format(f'it has {size} bytes, {whole} belong to it'))
+    return manifest
+
+
+def _read_tensor(stream: BinaryIO, entry: Entry) -> Tensor:
+    try:
+        tensor = torch.empty(entry.bytes, dtype=torch.uint8)
+        shaped = tensor.view(entry.torch_dtype).reshape(entry.shape)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise CapsuleError(
+            f'cannot be loaded: {entry.name} takes {entry.bytes} bytes of memory; {reason}'
+        ) from error
+    data = memoryview(tensor.numpy())
+    _read(stream, data)
+    if zlib.crc32(data) != entry.checksum:
+        raise CapsuleError(DAMAGED.format(f'{entry.name} does not have its checksum'))
+    return shaped
+
+
+@contextmanager
+def _locked(folder: Path, how: int) -> Iterator[bool]:
+    """Whether the folder is ours until the end, or the end of this process. how: as flock's."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, how)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)
+
+
+def _sync(folder: Path) -> None:
+    """Waits until the names in a folder are on the medium."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _explained(path: Path, done: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        remedy = REMEDIES.get(error.errno, 'look at this disk')
+        which = error.filename2 or error.filename or path
+        raise CapsuleError(f'{which} cannot be {done}: {error.strerror}; {remedy}') from error

@@ -1,0 +1,45 @@
+"""What takes a share of a session into a capsule and out again.
+
+Knows that a session is made of parts. Does not know what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from torch import Tensor
+
+from embodied_kv.capsule.capsule import Fact
+
+
+@dataclass(frozen=True, eq=False)
+class Frozen:
+    """A part at a boundary. tensors: copies, by names of the part's own. facts: plain values."""
+
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    facts: Fact = None
+
+
+class Part(Protocol):
+    """Freezes and resumes its share of a session. All of it runs between two steps.
+
+    depth: 'planner' or 'actor': the shallowest re-entry at which it is resumed.
+    """
+
+    name: str
+    depth: str
+
+    def buffers(self) -> Iterable[Tensor | np.ndarray]:
+        """The live memory that it answers for."""
+
+    def freeze(self) -> Frozen:
+        """Copies of all that the next step depends on."""
+
+    def check(self, frozen: Frozen) -> None:
+        """Raises CapsuleError for what could not be resumed. Changes nothing."""
+
+    def resume(self, frozen: Frozen) -> None:
+        """Goes on from there, with what was checked, instead of from where it stands."""

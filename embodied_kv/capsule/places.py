@@ -1,0 +1,108 @@
+"""Copies of capsules: on the device, on the host, on the disk.
+
+It knows how to make a copy and give it up. It does not know which capsules there are, nor which
+has to give way. An item says where its copies lie and is never changed: each method returns the
+next one, so whoever keeps the table replaces it when a copy is done and not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Set
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from embodied_kv.capsule.capsule import Boundary, Capsule
+from embodied_kv.capsule.manifest import Manifest
+from embodied_kv.capsule.tiers import Held, Tier
+
+
+class Store(Protocol):
+    """What keeps capsules while no process runs; `disk.Disk` is one."""
+
+    def save(self, capsule: Capsule) -> object: ...
+    def load(self, name: str, fingerprint: str) -> Capsule: ...
+    def names(self) -> Iterable[str]: ...
+    def entry(self, name: str) -> Manifest: ...
+    def entries(self) -> Iterable[Manifest]: ...
+    def drop(self, name: str) -> None: ...
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Item(Held):
+    """A capsule, and where it lies. capsule: None where the disk alone has it."""
+
+    boundary: Boundary
+    fingerprint: str
+    created: float
+    capsule: Capsule | None = None
+
+    @classmethod
+    def of(
+        cls, about: Capsule | Manifest, tiers: Set[Tier], capsule: Capsule | None = None
+    ) -> Item:
+        return cls(
+            name=about.name,
+            bytes=about.bytes,
+            tiers=frozenset(tiers),
+            boundary=about.boundary,
+            fingerprint=about.fingerprint,
+            created=about.created,
+            capsule=capsule,
+        )
+
+
+def copy_to(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on that device, in pinned memory if that is the host of a GPU.
+
+    The tensor itself where it lies so already.
+    """
+    if device.type != 'cpu' or not torch.cuda.is_available():
+        return tensor.to(device)
+    if tensor.device.type == 'cpu' and tensor.is_pinned():
+        return tensor
+    return torch.empty_like(tensor, device=device, pin_memory=True).copy_(tensor)
+
+
+class Places:
+    """The memory of a device, that of the host, and a disk if there is one.
+
+    In memory a capsule has one copy at most; its copy on the disk is apart from that.
+    """
+
+    def __init__(
+        self,
+        disk: Store | None,
+        device: torch.device | str,
+        copy: Callable[[Tensor, torch.device], Tensor],
+    ) -> None:
+        self.disk, self._copy = disk, copy
+        self._devices = {Tier.DEVICE: torch.device(device), Tier.HOST: torch.device('cpu')}
+
+    def loaded(self, item: Item) -> Item:
+        """With its capsule at hand, read from the disk if need be."""
+        if item.capsule is not None:
+            return item
+        return replace(item, capsule=self.disk.load(item.name, item.fingerprint))
+
+    def copied(self, item: Item, tier: Tier) -> Item:
+        """A loaded item with a copy in the tier; in memory it takes the place of the other."""
+        if tier in item.tiers:
+            return item
+        if tier is Tier.DISK:
+            self.disk.save(item.capsule)
+            return replace(item, tiers=item.tiers | {tier})
+        device = self._devices[tier]
+        tensors = {name: self._copy(t, device) for name, t in item.capsule.tensors.items()}
+        capsule = replace(item.capsule, tensors=tensors)
+        return replace(item, tiers=item.tiers & {Tier.DISK} | {tier}, capsule=capsule)
+
+    def only(self, item: Item, tiers: Set[Tier]) -> Item:
+        """Without the copies that lie elsewhere."""
+        kept = item.tiers & tiers
+        if Tier.DISK in item.tiers - kept and item.name in self.disk.names():
+            self.disk.drop(item.name)  # unless somebody removed the file
+        in_memory = bool(kept - {Tier.DISK})
+        return replace(item, tiers=kept, capsule=item.capsule if in_memory else None)

@@ -1,0 +1,196 @@
+"""Bounded re-entry: how deep a restored session may go back into a world that went on.
+
+It knows what was seen and felt when a capsule was taken, and what is now. It does not know
+capsules, models or how to resume; the computation restores exactly, the world does not.
+
+Source: Execution-State Capsules, on re-entry: "actor state only if the scene is essentially
+unchanged; otherwise the planner context with a fresh observation; otherwise a safe fallback".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from enum import Enum
+
+import numpy as np
+
+SIDE = 16  # pixels of a thumbnail
+
+
+class Depth(Enum):
+    """How much is resumed, the deepest first.
+
+    ACTOR: the leftover chunk and all below it. PLANNER: its context, with an observation of now.
+    HOLD: nothing; the robot stays where it is.
+    """
+
+    ACTOR = 'actor'
+    PLANNER = 'planner'
+    HOLD = 'hold'
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, eq=False)
+class Witness:
+    """What a robot saw and felt at one moment, small enough to go into each capsule.
+
+    joints: float64 [J], rad, or m where a joint slides. images: uint8 [H, W] or [H, W, 3] by
+    view, made by `thumbnail`. stamp: ns, as an observation's.
+    """
+
+    joints: np.ndarray
+    images: Mapping[str, np.ndarray]
+    stamp: int
+    robot: str = ''
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What belongs among a capsule's tensors: 'joints', and 'image/VIEW' for each view."""
+        return {'joints': self.joints, **{f'image/{v}': i for v, i in self.images.items()}}
+
+    def facts(self) -> dict[str, int | str]:
+        """What belongs among its facts."""
+        return {'stamp': self.stamp, 'robot': self.robot}
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, np.ndarray], facts: Mapping[str, int | str]) -> Witness:
+        """The witness that `arrays` and `facts` came from."""
+        images = {n.removeprefix('image/'): a for n, a in arrays.items() if n != 'joints'}
+        return cls(arrays['joints'], images, facts['stamp'], facts['robot'])
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much may differ. Raises ValueError for limits that mean nothing.
+
+    joint_distance: rad (m where a joint slides), of any joint. image_change: 0 to 1, of any pixel
+    of a thumbnail. age: s, for the actor's state. planner_age: s, for the planner's context.
+
+    On the tabletop at 64 x 64 pixels, noise of 8 in 255 changes a thumbnail by 0.04 and a tenth
+    more light by 0.09; a thing that moves 2 cm changes it by 0.12 to 0.54, the arm by about 0.15
+    when a joint turns 0.02 rad. Hence the default of image_change.
+    """
+
+    joint_distance: float = 0.05
+    image_change: float = 0.1
+    age: float = 2.0
+    planner_age: float = 600.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not value >= 0:
+                raise ValueError(f'{field.name} is {value}: it must not be negative')
+        if self.image_change > 1:
+            raise ValueError(f'image_change is {self.image_change}: it goes from 0 to 1')
+        if self.age > self.planner_age:
+            raise ValueError(
+                f'age is {self.age} s, above planner_age of {self.planner_age} s: the state of '
+                'the actor grows old before the context of the planner'
+            )
+
+
+@dataclass(frozen=True)
+class Decision:
+    """reason: one sentence, with the numbers that decided."""
+
+    depth: Depth
+    reason: str
+
+
+def thumbnail(image: np.ndarray) -> np.ndarray:
+    """uint8 [H, W] or [H, W, 3] to [SIDE, SIDE] or [SIDE, SIDE, 3]: the means of equal blocks.
+
+    A block averages a camera's noise away, yet is small enough that one thing moved in it shows.
+    Raises ValueError for an image smaller than that.
+    """
+    height, width = image.shape[:2]
+    if min(height, width) < SIDE:
+        raise ValueError(f'an image of {width} x {height} pixels has no {SIDE} x {SIDE} blocks')
+    rows, columns = (np.arange(SIDE + 1) * size // SIDE for size in (height, width))
+    sums = np.add.reduceat(image.astype(np.float64), rows[:-1], axis=0)
+    sums = np.add.reduceat(sums, columns[:-1], axis=1)  # [SIDE, SIDE, ...]
+    pixels = np.outer(np.diff(rows), np.diff(columns))
+    return np.rint((sums.T / pixels.T).T).astype(np.uint8)
+
+
+def choose_depth(then: Witness | None, now: Witness | None, limits: Limits) -> Decision:
+    """How deep a capsule taken at `then` may be re-entered at `now`; never raises.
+
+    then: None where the capsule has no witness. now: None where there is no fresh observation.
+    The actor's state is resumed if joints, images and age are all within the limits; a larger
+    distance never leads deeper.
+    """
+    obstacle = next(_obstacles(then, now), None)
+    if obstacle is not None:
+        return Decision(Depth.HOLD, f'{obstacle}: the robot holds')
+    age = (now.stamp - then.stamp) / 1e9
+    if age > limits.planner_age:
+        too_old = f'the capsule is {age:.4g} s old, more than {limits.planner_age:g}'
+        return Decision(Depth.HOLD, f'{too_old}: the robot holds')
+    with np.errstate(over='ignore'):
+        moved = np.abs(now.joints - then.joints)  # [J]
+    joint = int(moved.argmax())
+    changes = {view: _change(then.images[view], now.images[view]) for view in now.images}
+    view = max(changes, key=changes.get)
+    measured = (
+        (moved[joint], limits.joint_distance, f'joint {joint} has moved {moved[joint]:.4g} rad'),
+        (changes[view], limits.image_change, f'the {view} image has changed {changes[view]:.4g}'),
+        (age, limits.age, f'the capsule is {age:.4g} s old'),
+    )
+    over = [f'{text}, more than {limit:g}' for value, limit, text in measured if value > limit]
+    if over:
+        return Decision(
+            Depth.PLANNER, f'{"; ".join(over)}: the planner goes on with what is seen now'
+        )
+    within = ', '.join(f'{text} of {limit:g}' for _, limit, text in measured)
+    return Decision(Depth.ACTOR, f'{within}: the actor goes on')
+
+
+def _change(then: np.ndarray, now: np.ndarray) -> float:
+    """Of the pixel that changed most, 0 to 1."""
+    return int(np.abs(now.astype(np.int16) - then).max()) / 255
+
+
+def _obstacles(then: Witness | None, now: Witness | None) -> Iterator[str]:
+    """Why then and now cannot be compared."""
+    if now is None:
+        yield 'there is no fresh observation'
+        return
+    if then is None:
+        yield 'the capsule has no witness of its scene'
+        return
+    for witness, whose in ((now, 'the observation'), (then, 'the capsule')):
+        yield from _defects(witness, whose)
+    if then.robot != now.robot:
+        yield f'the capsule is of the robot {then.robot!r}, this is {now.robot!r}'
+    if then.joints.shape != now.joints.shape:
+        yield f'the capsule has {len(then.joints)} joints, the robot has {len(now.joints)}'
+    if then.images.keys() != now.images.keys():
+        yield f'the capsule has the views {_names(then)}, the observation has {_names(now)}'
+    for view, image in now.images.items():
+        if image.shape != then.images[view].shape:
+            yield f'the {view} image is {image.shape}, in the capsule {then.images[view].shape}'
+    if now.stamp < then.stamp:
+        ahead = (then.stamp - now.stamp) / 1e9
+        yield f'the observation is {ahead:.4g} s older than the capsule, by stamps'
+
+
+def _defects(witness: Witness, whose: str) -> Iterator[str]:
+    joints = witness.joints
+    if joints.ndim != 1 or not joints.size or joints.dtype.kind != 'f':
+        yield f'{whose} has joints of shape {joints.shape}, {joints.dtype}, not of [J], float64'
+        return
+    for joint in np.flatnonzero(~np.isfinite(joints)):
+        yield f'{whose} says that joint {joint} is at {joints[joint]}'
+    if not witness.images:
+        yield f'{whose} has no image'
+    for view, image in witness.images.items():
+        if image.dtype != np.uint8 or image.ndim not in (2, 3) or not image.size:
+            yield f'{whose} has a {view} image of shape {image.shape}, {image.dtype}, not uint8'
+
+
+def _names(witness: Witness) -> str:
+    return ', '.join(sorted(witness.images))

@@ -1,0 +1,243 @@
+"""The capsules of this process by name: where each lies, which are pinned, which fit.
+
+It knows names, tiers and the order of use. It does not know what a capsule means, nor when one is
+taken.
+
+A capsule never changes, so a copy of it stays true. What was once on the disk stays there when it
+is used again: going back to it writes nothing, and a crash does not lose it.
+
+Threads: any method may be called from any thread. `_changing` is held by whoever moves bytes, one
+at a time; `_lock` guards the table, for no longer than it takes to look. So `get` from memory,
+`entries` and `used` never wait for a copy or a file, and what `get` gave stays whole whatever
+happens to its name. The others may wait for a file that is being written: call them from a thread
+that has no deadline.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Set
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from embodied_kv.capsule.capsule import Boundary, Capsule, CapsuleError
+from embodied_kv.capsule.disk import NAME
+from embodied_kv.capsule.places import Item, Places, Store, copy_to
+from embodied_kv.capsule.tiers import Budgets, NoRoom, Tier, make_room
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A capsule as it is listed.
+
+    bytes: of its tensors. tier: the fastest that has it. saved: whether the disk has it too.
+    age: s since it was made. fits: whether its fingerprint is this engine's.
+    """
+
+    name: str
+    bytes: int
+    tier: Tier
+    saved: bool
+    pinned: bool
+    age: float
+    boundary: Boundary
+    fingerprint: str
+    fits: bool
+
+
+class Registry:
+    """Capsules by unique names, in tiers of bounded size; at the start, those on the disk.
+
+    fingerprint: of this engine. disk: None for no disk tier. device: the fastest tier's. copy: as
+    `copy_to`; one may use a stream of its own, but returns when the copy is done. clock: s since
+    the epoch. What cannot be done raises CapsuleError; whatever is raised, no capsule is lost but
+    by the policy.
+    """
+
+    def __init__(
+        self,
+        fingerprint: str,
+        budgets: Budgets | None = None,
+        disk: Store | None = None,
+        *,
+        device: torch.device | str = 'cpu',
+        copy: Callable[[Tensor, torch.device], Tensor] = copy_to,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        budgets = budgets or Budgets()
+        self.fingerprint = fingerprint
+        self.budgets = replace(budgets, disk=0) if disk is None else budgets
+        self._disk = disk if self.budgets.disk != 0 else None
+        self._places = Places(self._disk, device, copy)
+        self._clock = clock
+        self._changing, self._lock = threading.Lock(), threading.Lock()
+        found = self._disk.entries() if self._disk is not None else ()
+        self._items: OrderedDict[str, Item] = OrderedDict(  # least recently used first
+            (manifest.name, Item.of(manifest, {Tier.DISK}))
+            for manifest in sorted(found, key=lambda manifest: manifest.created)
+        )
+
+    def add(self, capsule: Capsule, tier: Tier = Tier.DEVICE) -> None:
+        """Keeps it in that tier. Raises NoRoom, or CapsuleError for a name that is in use."""
+        if not NAME.fullmatch(capsule.name):
+            raise CapsuleError(
+                f'{capsule.name[:80]!r} cannot name a capsule: use 1 to 64 letters, digits, '
+                'dots, _ and -, with no dot in front'
+            )
+        with self._changing:
+            if capsule.name in self._items:
+                raise CapsuleError(f'there is a capsule {capsule.name} already: drop it first')
+            self._keep(
+                self._with_copy(Item.of(capsule, set(), capsule), tier, self.budgets), {tier}
+            )
+
+    def get(self, name: str, promote: Tier = Tier.HOST) -> Capsule:
+        """The capsule on the device or the host, where it lies; one on the disk is loaded.
+
+        promote: where a loaded one is kept from then on, if it is not pinned and there is room
+        for it that costs no other capsule; DISK for nowhere. Raises CapsuleError where the
+        fingerprint is another engine's, before its bytes are read.
+        """
+        self._touch(name)
+        item = self._item(name)
+        if item.capsule is not None:
+            return item.capsule
+        with self._changing:
+            item = self._item(name)
+            if item.capsule is not None:  # another thread was first
+                return item.capsule
+            self._check_fits(item)
+            item = self._places.loaded(item)
+            if item.pinned or promote is Tier.DISK:
+                return item.capsule
+            policy = 'refuse' if self.budgets.policy == 'refuse' else 'demote'
+            try:
+                item = self._with_copy(item, promote, replace(self.budgets, policy=policy))
+            except NoRoom:
+                return item.capsule
+            self._put(item)
+            return item.capsule
+
+    def pin(self, name: str) -> None:
+        """From now on nothing but `move` moves it, and nothing drops it."""
+        with self._changing:
+            self._put(replace(self._item(name), pinned=True))
+
+    def unpin(self, name: str) -> None:
+        """It may give way to others again."""
+        with self._changing:
+            self._put(replace(self._item(name), pinned=False))
+
+    def move(self, name: str, tier: Tier) -> None:
+        """To that tier, even if it is pinned; a use. Its copy on the disk stays. Raises NoRoom."""
+        with self._changing:
+            self._keep(self._with_copy(self._item(name), tier, self.budgets), {tier, Tier.DISK})
+            self._touch(name)
+
+    def drop(self, name: str) -> None:
+        """Gives it up in every tier; also a damaged file of that name, which is not listed."""
+        with self._changing:
+            if name not in self._items and self._has_file(name):
+                self._disk.drop(name)
+                return
+            item = self._item(name)
+            if item.pinned:
+                raise CapsuleError(f'capsule {name} is pinned: unpin it first')
+            self._keep(item, set())
+
+    def entries(self) -> list[Entry]:
+        """All that there are, least recently used first."""
+        with self._lock:
+            items = list(self._items.values())
+        now = self._clock()
+        return [
+            Entry(
+                name=item.name,
+                bytes=item.bytes,
+                tier=next(tier for tier in Tier if tier in item.tiers),
+                saved=Tier.DISK in item.tiers,
+                pinned=item.pinned,
+                age=max(0.0, now - item.created),  # a clock may be set back
+                boundary=item.boundary,
+                fingerprint=item.fingerprint,
+                fits=item.fingerprint == self.fingerprint,
+            )
+            for item in items
+        ]
+
+    def used(self, tier: Tier) -> int:
+        """Bytes of all copies in the tier."""
+        with self._lock:
+            return sum(item.bytes for item in self._items.values() if tier in item.tiers)
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError with the broken law."""
+        with self._changing:
+            for tier in Tier:
+                used = self.used(tier)
+                assert used <= self.budgets.of(tier), f'{used} bytes in the {tier} tier'
+            for name, item in self._items.items():
+                memory = item.tiers - {Tier.DISK}
+                assert item.tiers and name == item.name, f'{name} lies nowhere'
+                assert len(memory) == (item.capsule is not None), f'{name} lies in {memory}'
+            listed = {item.name for item in self._items.values() if Tier.DISK in item.tiers}
+            found = set() if self._disk is None else {e.name for e in self._disk.entries()}
+            assert listed == found, f'listed on the disk: {listed}, found: {found}'
+
+    def _with_copy(self, item: Item, tier: Tier, budgets: Budgets) -> Item:
+        """The item with a copy in the tier, for which others have given way."""
+        if tier in item.tiers:
+            return item
+        self._check_fits(item)
+        with self._lock:
+            held = list(self._items.values())
+        moves = make_room(held, item.name, item.bytes, tier, budgets)
+        item = self._places.loaded(item)  # may fail: before anything gives way
+        for move in moves:
+            other = self._items[move.name]
+            if move.target is not None:
+                other = self._places.copied(other, move.target)
+            self._keep(other, other.tiers - {move.source})
+        return self._places.copied(item, tier)
+
+    def _keep(self, item: Item, tiers: Set[Tier]) -> None:
+        """Gives up the copies in other tiers; the table says so when it is done."""
+        item = self._places.only(item, tiers)
+        if item.tiers:
+            self._put(item)
+        else:
+            with self._lock:
+                del self._items[item.name]
+
+    def _put(self, item: Item) -> None:
+        with self._lock:
+            self._items[item.name] = item
+
+    def _touch(self, name: str) -> None:
+        with self._lock:
+            if name in self._items:
+                self._items.move_to_end(name)
+
+    def _item(self, name: str) -> Item:
+        with self._lock:
+            item, there = self._items.get(name), ', '.join(self._items) or 'nothing'
+        if item is None:
+            if self._has_file(name):
+                self._disk.entry(name)  # raises, with what is wrong with it
+            raise CapsuleError(f'no capsule {name!r}; there is {there}')
+        return item
+
+    def _has_file(self, name: str) -> bool:
+        return self._disk is not None and name in self._disk.names()
+
+    def _check_fits(self, item: Item) -> None:
+        if item.fingerprint != self.fingerprint:
+            raise CapsuleError(
+                f'capsule {item.name} was made by {item.fingerprint}, this is '
+                f'{self.fingerprint}: weights, dtype, kernels, layout or config differ; drop it, '
+                'or start what made it'
+            )

@@ -1,0 +1,237 @@
+"""The rows and streams of one robot, frozen and resumed: the engine's part of a capsule.
+
+Knows rows, streams and the engine's bookkeeping of them. Does not know tiers, files or when a
+capsule is taken. The random state of a stream is its seed and its token count, and that of an
+action its seed and frame, so both travel as plain facts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from embodied_kv.capsule.capsule import CapsuleError
+from embodied_kv.capsule.part import Frozen
+from embodied_kv.engine.engine import Engine
+from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.handle import KvHandle, Lease
+from embodied_kv.kv.stream import Query, Stream
+from embodied_kv.types import ActionChunk
+
+
+@dataclass(frozen=True)
+class Branch:
+    """How a resumed stream differs from the frozen one. seed: None keeps its own."""
+
+    seed: int | None = None
+
+
+class Session:
+    """robot: whose. Everything here runs on the engine's thread, between two steps.
+
+    on_resumed: called with the streams that were resumed, before any of them moves on.
+    """
+
+    name, depth = 'session', 'planner'
+
+    def __init__(self, engine: Engine, robot: str = '') -> None:
+        self._engine, self._kv, self.robot = engine, engine.kv, robot
+        self.on_resumed = lambda streams: None
+
+    def buffers(self) -> list[Tensor | np.ndarray]:
+        """Both arenas, and the states that the frames' deltas start from."""
+        arenas = (self._kv.prefixes, self._kv.tails)
+        return [
+            *(getattr(a, n) for a in arenas for n in ('k', 'v', 'lengths', 'positions')),
+            *(a.device_lengths for a in arenas),
+            *self._engine.states.values(),
+        ]
+
+    # ------------------------------------------------------------------ freezing
+
+    @property
+    def stamp(self) -> int:
+        """ns, of the robot's newest frame; 0 before the first."""
+        handle = self._kv.current(self.robot)
+        return handle.stamp if handle else 0
+
+    @torch.inference_mode()
+    def freeze(self) -> Frozen:
+        """The newest frame's row and the live streams with theirs; valid bytes only.
+
+        tensors: 'row/I/k', 'row/I/v' [layers, kv_heads, length, head_dim], 'row/I/state' [state];
+        'stream/I/k', 'stream/I/v', its tail.
+        """
+        streams, current = self.streams(), self._kv.current(self.robot)
+        handles = {stream.row: stream.lease.handle for stream in streams}
+        if current is not None:
+            handles[current.row] = current
+        numbers = {row: i for i, row in enumerate(handles)}
+        tensors: dict[str, Tensor] = {}
+        for row, i in numbers.items():
+            tensors |= _copies(f'row/{i}', self._kv.prefixes, row)
+            tensors[f'row/{i}/state'] = torch.from_numpy(self._engine.states[row].copy())
+        for i, stream in enumerate(streams):
+            tensors |= _copies(f'stream/{i}', self._kv.tails, stream.tail)
+        facts = {
+            'rows': [_row_facts(handle) for handle in handles.values()],
+            'current': None if current is None else numbers[current.row],
+            'streams': [
+                {
+                    'row': numbers[stream.row],
+                    'query': asdict(stream.query) | {'ids': list(stream.query.ids)},
+                    'tokens': list(stream.tokens),
+                    'said': self._engine.said(stream.id),
+                }
+                for stream in streams
+            ],
+        }
+        return Frozen(tensors, facts)
+
+    def streams(self) -> list[Stream]:
+        """The robot's live ones, oldest first."""
+        return [s for s in self._kv.streams() if s.lease.handle.robot == self.robot]
+
+    # ------------------------------------------------------------------ resuming
+
+    def check(self, frozen: Frozen, branches: int = 1) -> None:
+        """Raises CapsuleError if the streams, each so many times, do not fit in here."""
+        streams, rows = frozen.facts['streams'], frozen.facts['rows']
+        if len(streams) * branches > self._kv.streams_max:
+            raise CapsuleError(
+                f'{len(streams) * branches} streams are to go on, but there may be only '
+                f'{self._kv.streams_max}: raise engine.streams, or the budget with kv/set_budget'
+            )
+        needed = len({stream['row'] for stream in streams})
+        if needed > self._kv.language_rows_max:
+            raise CapsuleError(
+                f'the streams need {needed} prefix rows, language may hold '
+                f'{self._kv.language_rows_max}: raise engine.rows, or the budget with '
+                'kv/set_budget'
+            )
+        for i, row in enumerate(rows):
+            _check_shape(frozen, f'row/{i}', self._kv.prefixes, row['length'])
+        for i, stream in enumerate(streams):
+            length = _extent(stream)
+            _check_shape(frozen, f'stream/{i}', self._kv.tails, length)
+
+    def resume(self, frozen: Frozen) -> None:
+        """The frozen streams go on instead of the robot's present ones, which end 'replaced'."""
+        present = self.streams()
+        self.branch(frozen, [Branch()])
+        for stream in present:
+            self._kv.release(stream, 'replaced')
+
+    @torch.inference_mode()
+    def branch(self, frozen: Frozen, branches: Sequence[Branch]) -> list[list[Stream]]:
+        """Each frozen stream goes on once for every branch, beside all others.
+
+        The branches read one copy of each row. Returns the streams by branch. The rows come to
+        life under new handles of this process with their old stamps; no action is made from them.
+        """
+        grown: list[list[Stream]] = [[] for _ in branches]
+        with ExitStack() as undo, ExitStack() as leases:
+            rows: dict[int, Lease] = {}
+            for i, facts in enumerate(frozen.facts['streams']):
+                number = facts['row']
+                if number not in rows:
+                    rows[number] = leases.enter_context(self._adopt(frozen, number))
+                for j, branch in enumerate(branches):
+                    stream = self._grow(frozen, i, rows[number].handle, branch)
+                    undo.callback(self._kv.release, stream, 'error')
+                    grown[j].append(stream)
+            undo.pop_all()
+        self.on_resumed([stream for streams in grown for stream in streams])
+        return grown
+
+    def _grow(self, frozen: Frozen, i: int, handle: KvHandle, branch: Branch) -> Stream:
+        """Stream i of the capsule, on an adopted row and a tail of its own."""
+        facts = frozen.facts['streams'][i]
+        query = dict(facts['query'])
+        if branch.seed is not None:
+            query['seed'] = branch.seed
+        lease = self._kv.acquire(handle)
+        try:
+            stream = self._kv.resume(lease, Query(**query), facts['tokens'])
+        except ValueError as error:
+            lease.release()
+            raise CapsuleError(str(error)) from error
+        _fill(frozen, f'stream/{i}', self._kv.tails, stream.tail)
+        self._engine.resume_text(stream, facts['said'])
+        return stream
+
+    def _adopt(self, frozen: Frozen, number: int) -> Lease:
+        """Row `number` of the capsule, in a row of this arena."""
+        facts = frozen.facts['rows'][number]
+        row = self._kv.reserve(time.monotonic())
+        try:
+            _fill(frozen, f'row/{number}', self._kv.prefixes, row)
+        except BaseException:
+            self._kv.abandon(row)
+            raise
+        self._engine.states[row] = frozen.tensors[f'row/{number}/state'].cpu().numpy()
+        return self._kv.adopt(
+            row,
+            facts['length'],
+            robot=self.robot,
+            sequence=facts['sequence'],
+            stamp=facts['stamp'],
+        )
+
+    # ------------------------------------------------------------------ replay
+
+    def replay(self, frozen: Frozen, noises: np.ndarray | None = None) -> ActionChunk:
+        """The chunk of the frozen newest frame, again: to compare bytes, never to be executed.
+
+        Raises CapsuleError if there was no frame.
+        """
+        number = frozen.facts['current']
+        if number is None:
+            raise CapsuleError('the capsule has no frame: it was taken before the first one')
+        with self._adopt(frozen, number) as lease:
+            (chunk,) = self._engine.denoise([lease], [float('inf')], noises)
+        return chunk
+
+
+def _row_facts(handle: KvHandle) -> dict[str, int]:
+    return {'sequence': handle.sequence, 'stamp': handle.stamp, 'length': handle.length}
+
+
+def _extent(facts: Mapping) -> int:
+    """Tokens in the tail of a frozen stream."""
+    tokens = facts['tokens']
+    return len(facts['query']['ids']) + len(tokens) - 1 if tokens else 0
+
+
+def _copies(name: str, arena: Arena, row: int) -> dict[str, Tensor]:
+    """Contiguous copies of a row's valid K and V."""
+    k, v = arena.row(row)
+    kept = torch.contiguous_format
+    return {f'{name}/k': k.clone(memory_format=kept), f'{name}/v': v.clone(memory_format=kept)}
+
+
+def _fill(frozen: Frozen, name: str, arena: Arena, row: int) -> None:
+    for kind, target in (('k', arena.k), ('v', arena.v)):
+        saved = frozen.tensors[f'{name}/{kind}']
+        target[:, row, :, : saved.shape[2]].copy_(saved)
+
+
+def _check_shape(frozen: Frozen, name: str, arena: Arena, length: int) -> None:
+    layers, _, heads, most, dim = arena.k.shape
+    for kind in ('k', 'v'):
+        saved = frozen.tensors.get(f'{name}/{kind}')
+        wanted = (layers, heads, length, dim)
+        if saved is None or tuple(saved.shape) != wanted or saved.dtype != arena.k.dtype:
+            there = 'missing' if saved is None else f'{list(saved.shape)} of {saved.dtype}'
+            raise CapsuleError(
+                f'{name}/{kind} is {there}, not {list(wanted)} of {arena.k.dtype}: the capsule is '
+                'of another model'
+            )
+        if length > most:
+            raise CapsuleError(f'{name} has {length} tokens, a row here holds {most}')

@@ -1,0 +1,77 @@
+"""A save that fails says why, leaves no temporary file, and the older capsule stands."""
+
+import errno
+import os
+import resource
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from embodied_kv.capsule.capsule import Boundary, Capsule, CapsuleError
+from embodied_kv.capsule.disk import Disk
+
+
+def capsule(size, name='a'):
+    return Capsule(name, Boundary('s', 0, 0), 'f', {'x': torch.full((size,), 7)}, {}, 1.0)
+
+
+@contextmanager
+def files_of_at_most(size):
+    """The kernel refuses to write further, as it does on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def assert_stands(disk):
+    assert [path.name for path in disk.folder.iterdir()] == ['a.safetensors']
+    assert torch.equal(disk.load('a', 'f').tensors['x'], torch.full((10,), 7))
+
+
+@pytest.fixture
+def disk(tmp_path):
+    disk = Disk(tmp_path)
+    disk.save(capsule(10))
+    return disk
+
+
+@pytest.mark.parametrize('name', ['a', 'b'])
+@pytest.mark.parametrize('limit', [0, 100, 50_000])
+def test_no_room_for_the_file(disk, name, limit):
+    message = rf'/{name}\.safetensors cannot be written: File too large; drop capsules or free'
+    with files_of_at_most(limit), pytest.raises(CapsuleError, match=message):
+        disk.save(capsule(10_000, name))
+    assert_stands(disk)
+
+
+@pytest.mark.parametrize('call', ['fsync', 'replace'])
+def test_the_disk_tells_late_that_it_is_full(disk, monkeypatch, call):
+    def fails(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, call, fails)
+    message = r'a\.safetensors cannot be written: No space left on device; drop capsules or free'
+    with pytest.raises(CapsuleError, match=message):
+        disk.save(capsule(10_000))
+    monkeypatch.undo()
+    assert_stands(disk)
+
+
+def test_it_saves_again_when_there_is_room(disk):
+    with files_of_at_most(100), pytest.raises(CapsuleError):
+        disk.save(capsule(10_000))
+    disk.save(capsule(10_000))
+    assert disk.load('a', 'f').tensors['x'].shape == (10_000,)
+
+
+def test_a_folder_that_went_away_is_told(disk):
+    disk.drop('a')
+    disk.folder.rmdir()
+    with pytest.raises(CapsuleError, match='cannot be written: No such file or directory'):
+        disk.save(capsule(10))
+    with pytest.raises(CapsuleError, match='cannot be listed: No such file or directory'):
+        disk.names()

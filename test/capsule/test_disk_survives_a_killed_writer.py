@@ -1,0 +1,137 @@
+"""kill -9 in the middle of a write: each capsule is whole or absent, the earlier ones stand."""
+
+import os
+import random
+import signal
+import threading
+import time
+from contextlib import contextmanager
+
+import torch
+
+from embodied_kv.capsule.capsule import Boundary, Capsule, CapsuleError
+from embodied_kv.capsule.disk import Disk
+
+KILLS = 100
+NAMES = ['earlier.safetensors', 'fresh.safetensors', 'replaced.safetensors']
+
+
+def capsule(name, number):
+    """One whose tensors all say its number, so a mixture of two would be seen."""
+    tensors = {f'part/{i}': torch.full((10_000,), number) for i in range(8)}
+    return Capsule(name, Boundary('s', number, 0), 'f', tensors, {}, 1.0)
+
+
+def assert_whole(loaded):
+    assert len(loaded.tensors) == 8
+    for tensor in loaded.tensors.values():
+        assert tensor.shape == (10_000,) and bool((tensor == loaded.boundary.number).all())
+
+
+@contextmanager
+def a_writer(folder):
+    """Another process that saves without end, until it is killed."""
+    capsules = [capsule(name, number) for number in (1, 2) for name in ('fresh', 'replaced')]
+    process = os.fork()
+    if not process:
+        try:
+            disk = Disk(folder)
+            while True:
+                for each in capsules:
+                    disk.save(each)
+                disk.drop('fresh')
+        finally:
+            os._exit(1)
+    try:
+        yield
+    finally:
+        os.kill(process, signal.SIGKILL)
+        _, status = os.waitpid(process, 0)
+    assert os.WTERMSIG(status) == signal.SIGKILL, 'the writer ended by itself'
+
+
+def test_a_hundred_killed_writers_leave_whole_capsules(tmp_path):
+    folder = tmp_path / 'capsules'
+    disk = Disk(folder)
+    disk.save(capsule('earlier', 0))
+    disk.save(capsule('replaced', 0))
+    before = (folder / 'earlier.safetensors').read_bytes()
+    wait = random.Random(0)
+    torn = 0
+    for _ in range(KILLS):
+        with a_writer(folder):
+            time.sleep(wait.uniform(0.002, 0.03))
+        files = {path.name for path in folder.iterdir()}
+        left = {name for name in files if name.endswith('.new')}
+        assert len(left) <= 1 and files - left <= set(NAMES)
+        torn += len(left)
+        disk = Disk(folder)
+        assert {path.name for path in folder.iterdir()} == files - left
+        for name in disk.names():
+            assert_whole(disk.load(name, 'f'))
+        assert {'earlier', 'replaced'} <= set(disk.names())
+    assert torn >= KILLS // 10, f'only {torn} were killed in the middle of a write'
+    assert (folder / 'earlier.safetensors').read_bytes() == before
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_living_writer_keeps_its_temporary_file(tmp_path, monkeypatch):
+    disk, sync, seen = Disk(tmp_path), os.fsync, []
+
+    def open_another(descriptor):
+        Disk(tmp_path)
+        seen.append(sorted(path.name for path in tmp_path.iterdir()))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, 'fsync', open_another)
+    disk.save(capsule('a', 1))
+    assert seen == [['.a.safetensors.new'], ['a.safetensors']]
+
+
+def test_a_file_is_synced_before_it_has_its_name_and_its_name_after(tmp_path, monkeypatch):
+    disk, calls = Disk(tmp_path), []
+    sync, rename = os.fsync, os.replace
+
+    def log_sync(descriptor):
+        calls.append(os.readlink(f'/proc/self/fd/{descriptor}'))
+        sync(descriptor)
+
+    def log_rename(source, target):
+        calls.append(f'{source} to {target}')
+        rename(source, target)
+
+    monkeypatch.setattr(os, 'fsync', log_sync)
+    monkeypatch.setattr(os, 'replace', log_rename)
+    disk.save(capsule('a', 1))
+    new, path = tmp_path / '.a.safetensors.new', tmp_path / 'a.safetensors'
+    assert calls == [f'{new}', f'{new} to {path}', f'{tmp_path}']
+    disk.drop('a')
+    assert calls[3:] == [f'{tmp_path}']
+
+
+def test_the_next_save_removes_what_a_killed_writer_left(tmp_path):
+    disk = Disk(tmp_path)
+    (tmp_path / '.old.safetensors.new').write_bytes(b'half')
+    (tmp_path / '.other').write_bytes(b'not ours')
+    disk.save(capsule('a', 1))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ['.other', 'a.safetensors']
+
+
+def test_threads_may_save_the_same_name(tmp_path):
+    disks, failed = [Disk(tmp_path), Disk(tmp_path)], []
+
+    def save(disk, number):
+        try:
+            for _ in range(5):
+                disk.save(capsule('a', number))
+        except CapsuleError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=save, args=(disk, n)) for n, disk in enumerate(disks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert_whole(disks[0].load('a', 'f'))
+    assert [path.name for path in tmp_path.iterdir()] == ['a.safetensors']

@@ -1,0 +1,60 @@
+"""What stands under the name of a capsule and is no file of that capsule is left alone."""
+
+import os
+
+import pytest
+from hostile_folder import FINE, Folder, capsule
+
+from embodied_kv.capsule.capsule import CapsuleError
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return Folder(tmp_path)
+
+
+def test_a_file_under_another_name_is_refused(folder):
+    folder.path.write_bytes((folder.disk.folder / 'kept.safetensors').read_bytes())
+    folder.refuses(None, 'holds the capsule kept: give it that name again')
+
+
+def test_a_link_is_not_followed(folder, tmp_path_factory):
+    outside = tmp_path_factory.mktemp('outside') / 'a.safetensors'
+    outside.write_bytes(folder.good)
+    folder.path.unlink()
+    folder.path.symlink_to(outside)
+    folder.refuses(None, 'is a link, which is never followed: drop it')
+    with pytest.raises(CapsuleError, match='is a link'):
+        folder.disk.entry('a')
+    folder.disk.save(capsule())  # in place of the link, not through it
+    assert not folder.path.is_symlink() and outside.read_bytes() == folder.good
+    folder.path.unlink()
+    folder.path.symlink_to(outside)
+    folder.disk.drop('a')
+    assert outside.exists() and folder.disk.names() == ('kept',)
+
+
+def test_a_temporary_link_is_not_followed(folder, tmp_path_factory):
+    outside = tmp_path_factory.mktemp('outside') / 'victim'
+    outside.write_bytes(b'mine')
+    (folder.disk.folder / '.a.safetensors.new').symlink_to(outside)
+    folder.disk.save(capsule())
+    folder.disk.load('a', FINE)
+    assert outside.read_bytes() == b'mine'
+
+
+def test_a_pipe_is_refused_without_waiting(folder):
+    folder.path.unlink()
+    os.mkfifo(folder.path)
+    folder.refuses(None, 'is no regular file: move it away')
+
+
+def test_a_folder_in_its_place_is_refused(folder):
+    folder.path.unlink()
+    folder.path.mkdir()
+    folder.refuses(None, 'is no regular file: move it away')
+    for verb, do in (('written', lambda: folder.disk.save(capsule())),
+                     ('dropped', lambda: folder.disk.drop('a'))):  # fmt: skip
+        with pytest.raises(CapsuleError, match=f'{verb}: Is a directory; move that folder away'):
+            do()
+    folder.keeps()

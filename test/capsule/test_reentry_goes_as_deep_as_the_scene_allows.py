@@ -1,0 +1,131 @@
+"""Actor state in an unchanged scene, planner context in a changed one, else a safe hold."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from embodied_kv.capsule.reentry import Decision, Depth, Limits, Witness, choose_depth
+
+LIMITS = Limits(joint_distance=0.05, image_change=0.1, age=2.0, planner_age=60.0)
+SECOND = 10**9
+
+
+def witness(seconds=0.0, **changes):
+    front = np.full((16, 16, 3), 100, np.uint8)
+    images = {'front': front, 'wrist': np.zeros((16, 16), np.uint8)}
+    return replace(Witness(np.zeros(7), images, round(seconds * SECOND), 'arm'), **changes)
+
+
+def turned(joint, angle):
+    joints = np.zeros(7)
+    joints[joint] = angle
+    return joints
+
+
+def seen(value):
+    """A front image with one pixel of that value, all others 100."""
+    images = {view: image.copy() for view, image in witness().images.items()}
+    images['front'][3, 4, 1] = value
+    return images
+
+
+def decide(**changes):
+    return choose_depth(witness(), witness(**{'seconds': 1.0, **changes}), LIMITS)
+
+
+def test_an_unchanged_scene_resumes_the_actor():
+    assert decide(joints=turned(3, -0.04), images=seen(110)) == Decision(
+        Depth.ACTOR,
+        'joint 3 has moved 0.04 rad of 0.05, the front image has changed 0.03922 of 0.1, '
+        'the capsule is 1 s old of 2: the actor goes on',
+    )
+    assert choose_depth(witness(), witness(), LIMITS).depth is Depth.ACTOR
+
+
+@pytest.mark.parametrize(
+    ('changes', 'reason'),
+    [
+        ({'joints': turned(3, -0.31)}, 'joint 3 has moved 0.31 rad, more than 0.05'),
+        ({'images': seen(200)}, 'the front image has changed 0.3922, more than 0.1'),
+        ({'images': seen(0)}, 'the front image has changed 0.3922, more than 0.1'),
+        ({'seconds': 2.5}, 'the capsule is 2.5 s old, more than 2'),
+        (
+            {'joints': turned(0, 1.0), 'seconds': 60.0},
+            'joint 0 has moved 1 rad, more than 0.05; the capsule is 60 s old, more than 2',
+        ),
+    ],
+)
+def test_a_changed_scene_resumes_the_planner_and_says_what_changed(changes, reason):
+    assert decide(**changes) == Decision(
+        Depth.PLANNER, f'{reason}: the planner goes on with what is seen now'
+    )
+
+
+def test_each_limit_itself_is_still_within():
+    now = witness(2.0, joints=turned(1, 0.5), images=seen(151))
+    limits = Limits(joint_distance=0.5, image_change=51 / 255, age=2.0, planner_age=2.0)
+    assert choose_depth(witness(), now, limits).depth is Depth.ACTOR
+    assert choose_depth(witness(), now, replace(limits, image_change=50 / 255)).depth is (
+        Depth.PLANNER
+    )
+
+
+NAN = turned(2, np.nan)
+NO_FRONT = {'wrist': witness().images['wrist']}
+FLOATS = {view: image.astype(float) for view, image in witness().images.items()}
+SMALL = {view: image[:8] for view, image in witness().images.items()}
+
+
+@pytest.mark.parametrize(
+    ('changes', 'reason'),
+    [
+        ({'seconds': 61.0}, 'the capsule is 61 s old, more than 60'),
+        ({'seconds': -3.0}, 'the observation is 3 s older than the capsule, by stamps'),
+        ({'robot': 'leg'}, "the capsule is of the robot 'arm', this is 'leg'"),
+        ({'joints': np.zeros(6)}, 'the capsule has 7 joints, the robot has 6'),
+        ({'joints': NAN}, 'the observation says that joint 2 is at nan'),
+        ({'joints': turned(6, -np.inf)}, 'the observation says that joint 6 is at -inf'),
+        (
+            {'joints': np.zeros(0)},
+            'the observation has joints of shape (0,), float64, not of [J], float64',
+        ),
+        ({'images': {}}, 'the observation has no image'),
+        (
+            {'images': NO_FRONT},
+            'the capsule has the views front, wrist, the observation has wrist',
+        ),
+        (
+            {'images': FLOATS},
+            'the observation has a front image of shape (16, 16, 3), float64, not uint8',
+        ),
+        ({'images': SMALL}, 'the front image is (8, 16, 3), in the capsule (16, 16, 3)'),
+    ],
+)
+def test_what_cannot_be_compared_holds(changes, reason):
+    assert decide(**changes) == Decision(Depth.HOLD, f'{reason}: the robot holds')
+
+
+def test_without_an_observation_or_a_witness_it_holds():
+    assert choose_depth(witness(), None, LIMITS) == Decision(
+        Depth.HOLD, 'there is no fresh observation: the robot holds'
+    )
+    assert choose_depth(None, witness(), LIMITS) == Decision(
+        Depth.HOLD, 'the capsule has no witness of its scene: the robot holds'
+    )
+    damaged = witness(joints=NAN)
+    assert 'the capsule says that joint 2' in choose_depth(damaged, witness(1), LIMITS).reason
+
+
+@pytest.mark.parametrize(
+    ('limits', 'message'),
+    [
+        ({'age': -1.0}, 'age is -1.0: it must not be negative'),
+        ({'joint_distance': np.nan}, 'joint_distance is nan: it must not be negative'),
+        ({'image_change': 1.5}, 'image_change is 1.5: it goes from 0 to 1'),
+        ({'age': 9.0, 'planner_age': 8.0}, 'age is 9.0 s, above planner_age of 8.0 s'),
+    ],
+)
+def test_limits_that_mean_nothing_are_refused(limits, message):
+    with pytest.raises(ValueError, match=message):
+        Limits(**limits)

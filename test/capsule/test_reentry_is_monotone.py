@@ -1,0 +1,65 @@
+"""A larger distance never leads deeper, and no distance makes it raise."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from embodied_kv.capsule.reentry import Depth, Limits, Witness, choose_depth
+
+DEEPEST_FIRST = list(Depth)
+NOTHING_SEEN = {'front': np.zeros((2, 2), np.uint8)}
+distances = st.tuples(st.floats(0, 0.2), st.integers(0, 80), st.floats(0, 100))
+more = st.tuples(st.floats(0, 10), st.integers(0, 175), st.floats(0, 1e6))
+limits = st.builds(
+    Limits,
+    joint_distance=st.floats(0, 0.3),
+    image_change=st.floats(0, 0.5),
+    age=st.floats(0, 50),
+    planner_age=st.floats(50, 200),
+)
+
+
+def depth(joint, pixel, age, limits):
+    """From a scene at rest to one with a joint, a pixel and a clock that far away."""
+    then = Witness(np.zeros(2), NOTHING_SEEN, 0)
+    image = np.array([[0, pixel], [0, 0]], np.uint8)
+    now = Witness(np.array([0.0, -joint]), {'front': image}, round(age * 1e9))
+    return choose_depth(then, now, limits).depth
+
+
+@given(distances, more, st.sets(st.sampled_from([0, 1, 2])), limits)
+def test_a_larger_distance_is_never_a_deeper_reentry(near, step, grown, limits):
+    far = [d + step[i] * (i in grown) for i, d in enumerate(near)]
+    assert DEEPEST_FIRST.index(depth(*far, limits)) >= DEEPEST_FIRST.index(depth(*near, limits))
+
+
+@given(distances, limits)
+def test_the_actor_goes_on_only_within_all_three_limits(near, limits):
+    joint, pixel, age = near
+    age = round(age * 1e9) / 1e9
+    within = (
+        joint <= limits.joint_distance and pixel / 255 <= limits.image_change and age <= limits.age
+    )
+    assert (depth(*near, limits) is Depth.ACTOR) == within
+    assert (depth(*near, limits) is Depth.HOLD) == (age > limits.planner_age)
+
+
+anything = st.builds(
+    Witness,
+    joints=arrays(st.sampled_from(['f8', 'f4', 'i4']), st.sampled_from([(), (0,), (2,), (3,)])),
+    images=st.dictionaries(
+        st.sampled_from(['front', 'wrist']),
+        arrays(st.sampled_from(['u1', 'f4']), st.sampled_from([(), (2, 2), (2, 2, 3), (0, 4)])),
+    ),
+    stamp=st.integers(-(2**63), 2**63),
+    robot=st.sampled_from(['', 'arm']),
+)
+
+
+@given(st.none() | anything, st.none() | anything)
+def test_whatever_is_seen_there_is_a_decision_in_one_line(then, now):
+    decision = choose_depth(then, now, Limits())
+    assert decision.reason and '\n' not in decision.reason
+    if now is None or then is None:
+        assert decision.depth is Depth.HOLD

@@ -1,0 +1,191 @@
+"""After any operations: budgets hold, pins hold, nothing is lost but by drop, and LRU is LRU.
+
+A model of what must be there runs beside the registry: which capsules, in which order of use,
+which are pinned where, and which the disk has. The disk and the copies fail now and then.
+"""
+
+from typing import get_args
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tier_stand_ins import FOREIGN, OURS, MemoryDisk, capsule, same
+
+from embodied_kv.capsule.capsule import CapsuleError
+from embodied_kv.capsule.registry import Registry
+from embodied_kv.capsule.tiers import Budgets, NoRoom, Policy, Tier
+
+DEVICE, HOST, DISK = Tier
+NAMES = [*'abcdefgh']
+BUDGET = st.sampled_from([None, 0, 4, 6, 9, 12])
+
+
+class Machine(RuleBasedStateMachine):
+    @initialize(
+        budgets=st.builds(Budgets, BUDGET, BUDGET, BUDGET, st.sampled_from(get_args(Policy))),
+        foreign=st.booleans(),
+    )
+    def start(self, budgets, foreign):
+        theirs = [capsule('theirs', 3, fingerprint=FOREIGN)] * (foreign and budgets.of(DISK) > 3)
+        self.budgets, self.disk = budgets, MemoryDisk(*theirs, budget=budgets.of(DISK))
+        self.made = {c.name: c for c in theirs}  # what must be there, least recently used first
+        self.saved = {*self.made}  # what the disk must have
+        self.pinned = {}  # name: the tiers it must not leave
+        self.time, self.copies_fail = 0.0, False
+        self.begin()
+
+    def begin(self):
+        self.registry = Registry(OURS, self.budgets, self.disk, copy=self.copy)
+
+    def copy(self, tensor, device):
+        """Takes up memory of its own; at this very moment, too, the budgets hold."""
+        self.check_budgets()
+        if self.copies_fail:
+            self.copies_fail = False
+            raise MemoryError
+        return tensor.clone()
+
+    def check_budgets(self):
+        assert all(self.registry.used(tier) <= self.budgets.of(tier) for tier in Tier)
+
+    def where(self):
+        """The tiers of each capsule by name."""
+        return {e.name: {e.tier} | ({DISK} if e.saved else set()) for e in self.registry.entries()}
+
+    def use(self, name):
+        self.made[name] = self.made.pop(name)
+
+    def placed(self, operation, name, size, tier):
+        """Whether it was done. Judges who gave way, and takes note of what the policy dropped."""
+        before = self.where()
+        lists = self.listed()
+        pinned = set(self.pinned)
+        try:
+            operation()
+        except NoRoom:
+            assert self.listed() == lists
+            return False
+        except (CapsuleError, MemoryError):
+            done = False
+        else:
+            done = True
+        after = self.where()
+        fixed = sum(self.made[n].bytes for n in pinned - {name} if tier in before[n])
+        room = self.budgets.of(tier) - fixed - size
+        others = [n for n in before if tier in before[n] and n not in {name, *pinned}]
+        left = [n for n in others if tier not in after.get(n, ()) and self.made[n].bytes <= room]
+        stayed = [n for n in others if tier in after.get(n, ())]
+        order = list(self.made)
+        assert not done or all(order.index(old) < order.index(y) for old in left for y in stayed)
+        for gone in set(self.made) - set(after) - {name}:
+            assert self.budgets.policy == 'drop' and gone not in pinned
+            del self.made[gone]
+        lost = {n for n in self.saved if DISK not in after.get(n, ())}
+        assert not lost or self.budgets.policy == 'drop'
+        self.saved = {n for n in after if DISK in after[n]}
+        return done
+
+    def listed(self):
+        return [(e.name, e.tier, e.saved, e.pinned) for e in self.registry.entries()]
+
+    @rule(name=st.sampled_from(NAMES), size=st.integers(0, 7), tier=st.sampled_from(Tier))
+    def add(self, name, size, tier):
+        self.time += 1
+        new = capsule(name, size, created=self.time)
+        if name in self.made:
+            with pytest.raises(CapsuleError, match='already'):
+                self.registry.add(new, tier)
+        elif self.placed(lambda: self.registry.add(new, tier), name, size, tier):
+            self.made[name] = new
+
+    @precondition(lambda self: self.made)
+    @rule(data=st.data(), promote=st.sampled_from(Tier))
+    def get(self, data, promote):
+        name = data.draw(st.sampled_from(list(self.made)))
+        expected, before = self.made[name], set(self.made)
+        self.use(name)
+        if expected.fingerprint == FOREIGN:
+            with pytest.raises(CapsuleError, match='was made by foreign'):
+                self.registry.get(name, promote)
+            return
+        try:
+            assert same(self.registry.get(name, promote), expected)
+        except (CapsuleError, MemoryError):  # a copy that failed
+            pass
+        after = self.where()
+        assert set(after) == before
+        assert {n for n in self.saved if DISK in after[n]} == self.saved
+        self.saved = {n for n in after if DISK in after[n]}
+
+    @precondition(lambda self: self.made)
+    @rule(data=st.data(), tier=st.sampled_from(Tier))
+    def move(self, data, tier):
+        name = data.draw(st.sampled_from(list(self.made)))
+        there = self.where()[name]
+        done = self.placed(
+            lambda: self.registry.move(name, tier), name, self.made[name].bytes, tier
+        )
+        assert name in self.made
+        if done:
+            self.use(name)
+            assert self.where()[name] == {tier} | (there & {DISK})
+            if name in self.pinned:
+                self.pinned[name] = self.where()[name]
+        else:
+            assert self.where()[name] == there
+
+    @precondition(lambda self: self.made)
+    @rule(data=st.data())
+    def pin(self, data):
+        name = data.draw(st.sampled_from(list(self.made)))
+        self.registry.pin(name)
+        self.pinned[name] = self.where()[name]
+
+    @precondition(lambda self: self.pinned)
+    @rule(data=st.data())
+    def unpin(self, data):
+        name = data.draw(st.sampled_from(sorted(self.pinned)))
+        self.registry.unpin(name)
+        del self.pinned[name]
+
+    @precondition(lambda self: self.made)
+    @rule(data=st.data())
+    def drop(self, data):
+        name = data.draw(st.sampled_from(list(self.made)))
+        if name in self.pinned:
+            with pytest.raises(CapsuleError, match='unpin it first'):
+                self.registry.drop(name)
+        else:
+            self.registry.drop(name)
+            del self.made[name]
+            self.saved.discard(name)
+
+    @rule(disk=st.booleans())
+    def fail_soon(self, disk):
+        self.disk.fail, self.copies_fail = disk, not disk
+
+    @rule()
+    def restart(self):
+        self.disk.fail = self.copies_fail = False
+        self.begin()
+        oldest_first = sorted(self.saved, key=lambda name: self.made[name].created)
+        self.made = {name: self.made[name] for name in oldest_first}
+        self.pinned = {}
+
+    @invariant()
+    def laws_hold(self):
+        if not hasattr(self, 'registry'):
+            return
+        self.registry.check_integrity()
+        self.check_budgets()
+        assert [e.name for e in self.registry.entries()] == list(self.made)
+        where = self.where()
+        assert {name for name in where if DISK in where[name]} == self.saved == {*self.disk.files}
+        assert {e.name for e in self.registry.entries() if e.pinned} == set(self.pinned)
+        assert {name: where[name] for name in self.pinned} == self.pinned
+        assert all(same(self.disk.files[name], self.made[name]) for name in self.saved)
+
+
+TestRegistry = Machine.TestCase
+TestRegistry.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

@@ -1,0 +1,77 @@
+"""A new registry over the same folder has what the disk had, byte for byte."""
+
+import pytest
+from tier_stand_ins import OURS, capsule, same, tiers
+
+from embodied_kv.capsule.capsule import CapsuleError
+from embodied_kv.capsule.disk import Disk
+from embodied_kv.capsule.registry import Registry
+from embodied_kv.capsule.tiers import Budgets, Tier
+
+DEVICE, HOST, DISK = Tier
+
+
+@pytest.fixture
+def restarted(tmp_path):
+    return lambda **budgets: Registry(OURS, Budgets(**budgets), Disk(tmp_path))
+
+
+def test_saved_capsules_are_there_again_oldest_first(restarted):
+    registry = restarted()
+    for i, name in enumerate('cab'):
+        registry.add(capsule(name, size=10 + i, created=float(i)), DISK)
+    registry.add(capsule('gone'), HOST)
+    registry.get('a')
+    registry.pin('b')
+    again = restarted()
+    again.check_integrity()
+    assert [(e.name, e.bytes, e.pinned) for e in again.entries()] == [
+        ('c', 10, False),
+        ('a', 11, False),
+        ('b', 12, False),
+    ]
+    assert tiers(again) == {'a': 'disk', 'b': 'disk', 'c': 'disk'}
+    assert same(again.get('a'), capsule('a', size=11, created=1.0))
+
+
+def test_one_that_was_used_again_survives_the_next_restart_too(restarted):
+    restarted().add(capsule('a'), DISK)
+    restarted().move('a', DEVICE)
+    assert same(restarted().get('a'), capsule('a'))
+
+
+def test_one_that_gave_way_to_others_survives(restarted):
+    registry = restarted(device=4, host=4)
+    for name in 'abc':
+        registry.add(capsule(name))
+    assert tiers(registry) == {'a': 'disk', 'b': 'host', 'c': 'device'}
+    registry.check_integrity()
+    assert same(restarted().get('a'), capsule('a'))
+
+
+def test_a_dropped_one_is_gone_for_good(restarted):
+    registry = restarted()
+    registry.add(capsule('a'), DISK)
+    registry.get('a')
+    registry.drop('a')
+    assert restarted().entries() == []
+
+
+def test_a_damaged_file_is_not_listed_and_can_be_dropped(restarted, tmp_path):
+    restarted().add(capsule('a'), DISK)
+    (file,) = tmp_path.glob('a*')
+    file.write_bytes(file.read_bytes()[:20])
+    registry = restarted()
+    assert registry.entries() == []
+    with pytest.raises(CapsuleError, match='truncated'):
+        registry.get('a')
+    registry.drop('a')
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_somebody_removed_can_still_be_dropped(restarted, tmp_path):
+    registry = restarted()
+    registry.add(capsule('a'), DISK)
+    Disk(tmp_path).drop('a')
+    registry.drop('a')
+    assert registry.entries() == []

@@ -1,0 +1,80 @@
+"""What the tests of the registry stand on: small capsules, and a disk that is a dictionary."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+
+from embodied_kv.capsule.capsule import Boundary, Capsule, CapsuleError
+from embodied_kv.capsule.registry import Registry
+
+OURS, FOREIGN = 'ours', 'foreign'
+
+
+def capsule(name: str, size: int = 4, created: float = 0.0, fingerprint: str = OURS) -> Capsule:
+    """A capsule of `size` bytes that no capsule of another name or size holds."""
+    values = (torch.arange(size) * 7 + sum(name.encode())) % 251
+    return Capsule(
+        name,
+        Boundary('arm', 3, 5_000),
+        fingerprint,
+        {'kv/rows': values.to(torch.uint8)},
+        {'kv': {'rows': [1, 2]}},
+        created,
+    )
+
+
+def same(left: Capsule, right: Capsule) -> bool:
+    """Whether they are equal in all but the place of their tensors."""
+    names = left.tensors.keys() == right.tensors.keys()
+    return (
+        names
+        and all(torch.equal(left.tensors[n], right.tensors[n]) for n in left.tensors)
+        and replace(left, tensors={}).__dict__ == replace(right, tensors={}).__dict__
+    )
+
+
+class MemoryDisk:
+    """As `capsule.disk.Disk`, for as long as the test lasts. `fail` makes the next save raise.
+
+    budget: bytes that must not lie there at any moment.
+    """
+
+    def __init__(self, *capsules: Capsule, budget: float = math.inf) -> None:
+        self.files, self.budget = {c.name: c for c in capsules}, budget
+        self.saves, self.loads, self.fail = 0, 0, False
+
+    def save(self, saved: Capsule) -> None:
+        if self.fail:
+            self.fail = False
+            raise CapsuleError('the disk is full')
+        self.saves += 1
+        self.files[saved.name] = replace(
+            saved, tensors={name: tensor.clone() for name, tensor in saved.tensors.items()}
+        )
+        assert sum(c.bytes for c in self.files.values()) <= self.budget
+
+    def load(self, name: str, fingerprint: str) -> Capsule:
+        assert self.files[name].fingerprint == fingerprint
+        self.loads += 1
+        return self.files[name]
+
+    def names(self) -> list[str]:
+        return list(self.files)
+
+    def entry(self, name: str) -> Capsule:
+        return self.files[name]
+
+    def entries(self) -> list[Capsule]:
+        return list(self.files.values())
+
+    def drop(self, name: str) -> None:
+        del self.files[name]
+
+
+def tiers(registry: Registry) -> dict[str, str]:
+    """The tier of each capsule by its name, '+' where the disk has it besides."""
+    also = {e.name: '+' if e.saved and str(e.tier) != 'disk' else '' for e in registry.entries()}
+    return {e.name: f'{e.tier}{also[e.name]}' for e in registry.entries()}

@@ -1,0 +1,67 @@
+"""Each of N forks = the run that it would have been alone."""
+
+import pytest
+from capsule_sessions import begin, capsules_of, dirty, go_on
+
+from embodied_kv.capsule.capsule import CapsuleError
+from embodied_kv.engine.session import Branch
+
+SEEDS = range(8)
+
+
+def alone(make_engine, observe, seed):
+    """One stream from the first step on, its seed set where the fork sets it."""
+    engine = make_engine()
+    begin(engine, observe(1), 3, ('Subtask:',), temperature=1.0, seed=0)
+    capsules = capsules_of(engine)
+    capsules.snapshot('here')
+    dirty(engine, observe)
+    capsules.fork('here', [Branch(seed)])
+    return list(go_on(engine).values())
+
+
+def test_each_of_8_forks_equals_its_own_run(make_engine, observe):
+    engine = make_engine()
+    begin(engine, observe(1), 3, ('Subtask:',), temperature=1.0, seed=0)
+    capsules = capsules_of(engine)
+    capsules.snapshot('here')
+    for stream in engine.kv.streams():
+        engine.kv.release(stream, 'cancelled')
+    branches, _ = capsules.fork('here', [Branch(seed) for seed in SEEDS])
+    rows = {stream.row for streams in branches for stream in streams}
+    assert len(rows) == 1  # one copy of the prefix for all
+    said = list(go_on(engine).values())
+    assert len(set(said)) > 1  # the branches differ
+    for seed, words in zip(SEEDS, said, strict=True):
+        assert alone(make_engine, observe, seed) == [words]
+    engine.kv.check_integrity()
+
+
+def test_a_fork_that_keeps_its_seed_equals_what_was_never_forked(make_engine, observe):
+    engine = make_engine()
+    begin(engine, observe(1), 3, ('Subtask:',), temperature=1.0, seed=0)
+    capsules = capsules_of(engine)
+    capsules.snapshot('here')
+    capsules.fork('here', [Branch(), Branch()])
+    first, second, third = go_on(engine).values()
+    assert first == second == third
+
+
+def test_more_branches_than_streams_are_refused(make_engine, observe):
+    engine = make_engine()
+    begin(engine, observe(1))
+    capsules = capsules_of(engine)
+    capsules.snapshot('here')
+    live = engine.kv.streams()
+    with pytest.raises(CapsuleError, match='9 streams are to go on, but there may be only 8'):
+        capsules.fork('here', [Branch()] * 3)
+    assert engine.kv.streams() == live
+
+
+def test_a_fork_into_nothing_is_refused(make_engine, observe):
+    engine = make_engine()
+    begin(engine, observe(1))
+    capsules = capsules_of(engine)
+    capsules.snapshot('here')
+    with pytest.raises(CapsuleError, match='at least one branch'):
+        capsules.fork('here', [])

@@ -1,0 +1,64 @@
+"""Whatever an engine writes between two steps is answered for by a part of the capsule."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from capsule_sessions import begin, capsules_of
+from torch import Tensor
+
+PLAIN = (str, bytes, int, float, complex, bool, type(None), range)
+
+
+def walk(thing: object, path: str, seen: set[int]) -> Iterator[tuple[str, Tensor | np.ndarray]]:
+    """Every array that can be reached from a thing, with the way there."""
+    if id(thing) in seen or isinstance(thing, PLAIN) or callable(thing):
+        if not isinstance(thing, torch.nn.Module) or id(thing) in seen:
+            return
+    seen.add(id(thing))
+    if isinstance(thing, Tensor | np.ndarray):
+        yield path, thing
+    elif isinstance(thing, dict):
+        for key, value in thing.items():
+            yield from walk(value, f'{path}[{key!r}]', seen)
+    elif isinstance(thing, list | tuple | set | frozenset):
+        for i, value in enumerate(thing):
+            yield from walk(value, f'{path}[{i}]', seen)
+    elif hasattr(thing, '__dict__'):
+        for name, value in vars(thing).items():
+            yield from walk(value, f'{path}.{name}', seen)
+
+
+def address(array: Tensor | np.ndarray) -> int:
+    if isinstance(array, Tensor):
+        return array.untyped_storage().data_ptr()
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array.__array_interface__['data'][0]
+
+
+def unregistered(engine, capsules) -> list[str]:
+    """Ways to live buffers that no part answers for. Weights and tables are never written."""
+    constants = {address(a) for _, a in walk(engine.policy, 'policy', set())}
+    constants |= {address(a) for _, a in walk(engine._denoiser._tables, 'tables', set())}
+    known = constants | {address(a) for part in capsules.parts for a in part.buffers()}
+    return [path for path, a in walk(engine, 'engine', set()) if address(a) not in known]
+
+
+def test_no_live_buffer_is_left_out(make_engine, observe):
+    engine = make_engine()
+    begin(engine, observe(1))
+    capsules = capsules_of(engine)
+    assert unregistered(engine, capsules) == []
+
+
+def test_the_walk_finds_one_that_is(make_engine, observe):
+    engine = make_engine()
+    begin(engine, observe(1))
+    capsules = capsules_of(engine)
+    engine.kv.forgotten = {'somewhere': [torch.zeros(3)]}
+    engine.budget.also = np.zeros(2)
+    assert sorted(unregistered(engine, capsules)) == [
+        'engine.budget.also',
+        "engine.kv.forgotten['somewhere'][0]",
+    ]
