@@ -109,6 +109,10 @@ class HybridPlanner:
             facts[OPTIONAL] = mark(tokens[: self._aligned])
         return facts
 
+    def check(self, state: Mapping[str, Tensor], facts: Mapping[str, Mark]) -> None:
+        """Raises ValueError for what `load` would refuse."""
+        check(state, facts, self._live)
+
     @torch.inference_mode()
     def load(self, state: Mapping[str, Tensor], facts: Mapping[str, Mark]) -> None:
         """Writes a saved state over the live one, in place; nothing of another prompt stays.
@@ -117,7 +121,7 @@ class HybridPlanner:
         state stands at a block boundary, where its fold is the checkpoint. Raises ValueError, with
         nothing changed, for any other part that is missing or has folded another prompt.
         """
-        check(state, facts, self._live)
+        self.check(state, facts)
         length = facts['kv']['length']
         for name, tensor in state.items():
             self._live.write(name, tensor, length)
