@@ -8,8 +8,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-DEFAULT = (('parts',), ('frame',), ('deadline', '--quick'))
-FULL = (('parts',), ('frame', '--full'), ('deadline',))
+DEFAULT = (('parts',), ('frame',), ('deadline', '--quick'), ('capsule', '--quick'))
+FULL = (('parts',), ('frame', '--full'), ('deadline',), ('capsule',))
 
 
 def main() -> None:

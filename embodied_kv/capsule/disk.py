@@ -67,7 +67,8 @@ class Disk:
     def save(self, capsule: Capsule) -> int:
         """Keeps it, in place of any older one of its name. Returns the bytes of the file.
 
-        When it returns the capsule is on the medium; when it raises the older one still stands.
+        When it returns, the capsule is on the medium. When it raises, the older one still stands;
+        but where only the last sync failed, the new one does, and a power cut may take it back.
         """
         path = self._path(capsule.name)
         contents = {name: _bytes(capsule, name) for name in capsule.tensors}

@@ -1,0 +1,123 @@
+"""Rollouts from one start, as reinforcement learning wants them: a reset is a rollback.
+
+The start is frozen once: the row of its frame, and a stream that talks about it. A rollout ends
+when the critic, the clock or the Enter key says so; then the scene is set back and the session
+goes on from the capsule. Words go on without a prefill; an action always needs a fresh frame.
+
+Run it: `python examples/episode_reset.py`, with `--weights random` for a robot that twitches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import select
+import sys
+from concurrent.futures import Future
+
+import numpy as np
+
+from embodied_kv.capsule.registry import Registry
+from embodied_kv.config import TABLETOP, EngineConfig
+from embodied_kv.engine.capsules import Capsules
+from embodied_kv.engine.engine import Engine
+from embodied_kv.engine.fingerprint import fingerprint
+from embodied_kv.model.policy import Policy, bundled
+from embodied_kv.sim.rollout import Rollout
+from embodied_kv.sim.scene import CAMERAS
+from embodied_kv.sim.tabletop import Tabletop
+from embodied_kv.sim.tasks import Judge, draw_task, task_scene
+from embodied_kv.types import ActionChunk, Observation
+
+SCENE = 2_000_000  # a seed
+EXECUTED = 5  # actions of each chunk, then the next one takes over
+
+
+def at_once(work) -> Future:
+    """This loop is the engine's thread: what a capsule has to do there is done here and now."""
+    future: Future = Future()
+    future.set_result(work())
+    return future
+
+
+def act(engine: Engine, table: Tabletop, instruction: str, sequence: int) -> ActionChunk:
+    """A chunk for what the robot sees now; the number of the frame draws its noise."""
+    images = table.render()
+    frame = Observation(
+        images=tuple(images[name] for name in CAMERAS),
+        state=table.state(),
+        instruction=instruction,
+        stamp=round(table.time * 1e9),
+        deadline=math.inf,
+        sequence=sequence,
+    )
+    (handle,) = engine.prefill([frame])
+    with engine.kv.acquire(handle) as lease:
+        return engine.denoise([lease], [math.inf])[0]
+
+
+def speak(engine: Engine) -> str:
+    """What the live streams still say."""
+    text = ''
+    while engine.kv.streams():
+        text += ''.join(delta.text for delta in engine.decode())
+    return text
+
+
+def why_over(judge: Judge, rollout: Rollout, seconds: float) -> str:
+    """What ends the rollout: the critic, the clock or the Enter key; '' while it goes on."""
+    enter = sys.stdin.isatty() and select.select([sys.stdin], [], [], 0)[0]
+    ends = {
+        'done': judge.done,
+        'wrong object': judge.wrong,
+        'time is up': rollout.time > seconds,
+        'Enter': enter and sys.stdin.readline(),
+    }
+    return next((name for name, is_so in ends.items() if is_so), '')
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('--weights', choices=('bundled', 'random'), default='bundled')
+    parser.add_argument('--rollouts', type=int, default=4)
+    parser.add_argument('--seconds', type=float, default=8.0, help='simulated, of a rollout')
+    args = parser.parse_args(argv)
+    random = args.weights == 'random'
+    policy = Policy.random(TABLETOP) if random else Policy.load(bundled('tabletop'), TABLETOP)
+    engine = Engine(policy, EngineConfig(budget=False))
+    capsules = Capsules(engine, Registry(fingerprint(engine)), at_once)
+
+    with Tabletop(task_scene('pick'), SCENE) as table:
+        task = draw_task(table.objects(), np.random.default_rng(SCENE), 'pick')
+        instruction, rollout = task.phrase(0), Rollout(table)
+        first = act(engine, table, instruction, sequence=0)
+        engine.open(engine.kv.current(), 'Subtask:')
+        said = ''.join(delta.text for delta in engine.decode())
+        capsule, _ = capsules.snapshot('start')
+        print(f'{instruction}: its start is a capsule of {capsule.bytes / 1e3:.0f} kB')
+
+        for number in range(args.rollouts):
+            chunk, reset = first, ''
+            if number:
+                table.reset(SCENE)
+                rollout.restart()
+                resumed = capsules.rollback('start')
+                chunk = act(engine, table, instruction, sequence=0)
+                for again in (chunk, capsules.replay('start')):
+                    assert again.values.tobytes() == first.values.tobytes(), 'not the same start'
+                reset = f'rolled back in {resumed.seconds * 1e3:.1f} ms, same first chunk; '
+            words = (said + speak(engine)).strip()
+            judge, frames = Judge(task, table.truth()), 1
+            while not (why := why_over(judge, rollout, args.seconds)):
+                rollout.follow(chunk.values, rollout.time, chunk.dt)
+                for _ in range(EXECUTED):
+                    rollout.advance(chunk.dt)
+                    judge.see(table.truth())
+                # Other numbers, other noise: from here on every rollout is one of its own.
+                chunk = act(engine, table, instruction, sequence=1000 * number + frames)
+                frames += 1
+            print(f'rollout {number}: {reset}"{words}"; {why} at {rollout.time:.1f} s')
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,86 @@
+"""`bench.capsule` compares equal work: the asserted bytes are compared, the figures are there."""
+
+import contextlib
+import io
+import json
+import sys
+
+import pytest
+import torch
+
+from embodied_kv.bench import capsule, capsule_figures, capsule_planner
+from embodied_kv.bench.capsule import Plan
+
+SMALL = Plan(
+    prefixes={64: 1, 128: 2}, context=64, sets=(1, 2, 3), kept=2, rounds=1, actions=1, copied=2
+)
+
+
+@pytest.fixture(scope='module')
+def found(tmp_path_factory):
+    """What the command wrote, and its last line."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp('bench'))
+        patch.setitem(capsule.PLANS, 'quick', SMALL)
+        patch.setattr(capsule_planner, 'FEWEST_VISITS', 2)
+        options = '--quick --preset tiny --planner planner_tiny --threads 1 --device cpu'
+        patch.setattr(sys, 'argv', ['capsule', *options.split()])
+        capsule.main()
+        assert (capsule.report.OUT / 'capsule.png').stat().st_size > 0
+        written = json.loads((capsule.report.OUT / 'capsule.json').read_text())
+    assert json.loads(out.getvalue().splitlines()[-1]) == written
+    return written
+
+
+def test_each_prefix_has_its_times(found):
+    assert [row['length'] for row in found['prefixes']] == [64, 128]
+    for row in found['prefixes']:
+        assert row['speedup'] == pytest.approx(row['cold_p50_ms'] / row['restored_p50_ms'])
+        for way in ('cold', 'restored'):
+            assert 0 < row[f'{way}_p50_ms'] <= row[f'{way}_p90_ms'] <= row[f'{way}_p99_ms']
+        assert 0 < row['append_ms'] < row['restored_p99_ms']
+
+
+def test_copies_move_the_bytes_of_their_capsules(found):
+    *prefixes, frame = found['copies']
+    assert [row['mb'] for row in prefixes] == [row['capsule_mb'] for row in found['prefixes']]
+    for row in (*prefixes, frame):
+        assert row['restore_of_copy'] == pytest.approx(row['restore_gbs'] / row['copy_gbs'])
+        for name in ('snapshot_of_copy', 'restore_of_copy', 'snapshot_of_clone', 'mb'):
+            assert row[name] > 0
+
+
+def test_a_cycle_that_does_not_fit_never_hits_an_lru(found):
+    hits = {
+        row['contexts']: [row[f'{s}_hit_pct'] for s in ('pinned', 'pinned_bounded', 'lru')]
+        for row in found['working_sets']
+    }
+    assert hits[1] == hits[2] == [100, 100, 100]
+    assert hits[3] == [100, pytest.approx(200 / 3), 0]
+
+
+def test_bounded_stores_hold_the_same_bytes(found):
+    full = found['working_sets'][-1]
+    assert full['lru_mb'] == full['pinned_bounded_mb'] == pytest.approx(full['pinned_mb'] * 2 / 3)
+
+
+def test_action_and_memory_are_reported(found):
+    assert found['action']['speedup'] > 0
+    assert 0 < found['action']['restored_p50_ms'] <= found['action']['restored_p99_ms']
+    memory = found['memory']
+    assert memory['at_end']['peak_rss_mb'] >= memory['at_start']['peak_rss_mb'] > 0
+
+
+@pytest.mark.parametrize('changed', ['a byte', 'a name'])
+def test_a_state_that_differs_is_noticed(changed):
+    cold = {'fold': torch.zeros(3), 'head': torch.ones(2)}
+    state = {name: tensor.clone() for name, tensor in cold.items()}
+    if changed == 'a byte':
+        state['head'][1] += 1e-6
+        problem = 'head differs from that of a cold prefill'
+    else:
+        del state['fold']
+        problem = 'other tensors than those of a cold prefill'
+    with pytest.raises(AssertionError, match=problem):
+        capsule_figures.assert_same(state, cold)
