@@ -19,6 +19,7 @@ from rich.console import Console
 
 from embodied_kv.config import preset
 from embodied_kv.model.checkpoint import save
+from embodied_kv.model.weights import Weights
 from embodied_kv.train.dataset import Frames, Sampler, measure
 from embodied_kv.train.episodes import COLOUR_NAMES, SHAPE_NAMES, find_episodes
 from embodied_kv.train.journal import Journal
@@ -60,8 +61,10 @@ def train(arguments: argparse.Namespace, recipe: Recipe) -> None:
     trainer = Trainer(
         config, recipe, len(COLOUR_NAMES), len(SHAPE_NAMES), arguments.device, shards
     )
+    past = []  # what the weights went through before this run
     if arguments.init:
         tokenizer, normalizer = trainer.adopt(arguments.init)
+        past = [Weights(arguments.init).metadata.get('embodied_kv.trained', 'other weights')]
     else:
         tokenizer = train_tokenizer(config.backbone.vocab_size)
         normalizer = measure(frames, config, recipe.seed)
@@ -110,7 +113,9 @@ def train(arguments: argparse.Namespace, recipe: Recipe) -> None:
         tokenizer,
         card={
             'embodied_kv.recipe': repr(recipe),
-            'embodied_kv.trained': f'{trainer.step} steps of {recipe.batch} samples, EMA weights',
+            'embodied_kv.trained': ', then '.join(
+                [*past, f'{trainer.step} steps of {recipe.batch} samples, EMA weights']
+            ),
             'embodied_kv.data': f'{len(frames)} frames of the scripted expert, simulated tabletop',
             'embodied_kv.use': 'the simulated tabletop of embodied_kv; not for a real robot',
             'license': 'Apache-2.0',

@@ -13,6 +13,7 @@ import torch
 from embodied_kv.config import TABLETOP, EngineConfig
 from embodied_kv.engine.engine import Engine
 from embodied_kv.model.policy import Policy
+from embodied_kv.model.weights import Weights
 from embodied_kv.train.dataset import Frames, Sampler, measure
 from embodied_kv.train.episodes import find_episodes
 from embodied_kv.train.generate import make_episode
@@ -130,6 +131,8 @@ def test_train_save_load_act(data, tmp_path):
     again = Policy.load(tmp_path / 'more' / 'policy', TABLETOP)
     for name, value in policy.model.state_dict().items():
         assert torch.equal(value, again.model.state_dict()[name]), name
+    card = Weights(tmp_path / 'more' / 'policy').metadata['embodied_kv.trained']
+    assert card == '4 steps of 4 samples, EMA weights, then 1 steps of 4 samples, EMA weights'
     assert (tmp_path / 'policy' / 'model.safetensors').stat().st_size < 20e6
     engine = Engine(policy, EngineConfig(budget=False))
     image = np.zeros((64, 64, 3), np.uint8)
