@@ -6,6 +6,7 @@ from dataclasses import fields
 
 from embodied_kv.config import EngineConfig
 from embodied_kv.nodes.action import ActionParams
+from embodied_kv.nodes.capsules import CapsuleParams
 from embodied_kv.nodes.language import LanguageParams
 from embodied_kv.nodes.observation import ObservationParams
 from embodied_kv.nodes.params import SuiteParams
@@ -22,6 +23,7 @@ PARTS = (
     ('`perception` (and `action`, `language` alone in a process)', '', ObservationParams),
     ('`action`', '', ActionParams),
     ('`language`', '', LanguageParams),
+    ('`capsules`', '', CapsuleParams),
 )
 
 

@@ -35,12 +35,24 @@ class Costs:
         sizes = self._seen[kind]
         if not sizes:
             return 0.0
-        nearest = min((s for s in sizes if s >= size), default=max(sizes))
+        nearest = self._nearest(sizes, size)
         return self._rank(sizes[nearest], self._quantile) * max(1.0, size / nearest)
+
+    def forget_oldest(self, kind: str, size: int = 1) -> None:
+        """Drops the oldest duration that the estimate of this kind and size rests on."""
+        sizes = self._seen[kind]
+        nearest = self._nearest(sizes, size)
+        sizes[nearest].popleft()
+        if not sizes[nearest]:
+            del sizes[nearest]
 
     def median(self, kind: str, size: int = 1) -> float:
         """Seconds of the latest work of exactly this kind and batch size; 0 before any."""
         return self._rank(self._seen[kind].get(size, ()), 0.5)
+
+    @staticmethod
+    def _nearest(sizes: Collection[int], size: int) -> int:
+        return min((s for s in sizes if s >= size), default=max(sizes))
 
     @staticmethod
     def _rank(seconds: Collection[float], quantile: float) -> float:
@@ -80,14 +92,19 @@ class Budget:
     def euler_plan(self, now: float, deadline: float, batch: int = 1) -> int:
         """Euler steps that finish before the deadline, at most `euler_steps`.
 
-        0 if fewer than `min_euler_steps` would.
+        0 if fewer than `min_euler_steps` would; these while nothing is measured. An estimate by
+        which no frame could be in time is not renewed by work, as none is done: it gives up its
+        oldest measurement each time, until one frame is tried again.
         """
         if not self.enabled:
             return self.euler_steps
         step = self.costs.estimate('denoise_step', batch)
         left = deadline - self.margin - now
-        steps = self.euler_steps if step == 0 else min(self.euler_steps, int(left / step))
-        return steps if left > 0 and steps >= self.min_euler_steps else 0
+        fewest = self.min_euler_steps
+        steps = fewest if step == 0 else min(self.euler_steps, int(left / step))
+        if fewest * step > self.period - self.margin:
+            self.costs.forget_oldest('denoise_step', batch)
+        return steps if left > 0 and steps >= fewest else 0
 
     def slack(self, now: float) -> float:
         """Seconds until the next prefill is expected; unbounded once frames stop coming."""

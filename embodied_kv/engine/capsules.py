@@ -49,24 +49,40 @@ class Resumed:
 class Capsules:
     """The capsules of one session.
 
-    call: runs work on the engine's thread, `DeviceThread.call`. limits: of re-entry.
+    registry: None where there is no place for capsules yet, see `keep_in`. call: runs work on the
+    engine's thread, `DeviceThread.call`. limits: of re-entry. witness: what the robot sees and
+    feels now, None where it sees nothing; whoever knows puts it here. on_hold: called on the
+    engine's thread where a restore resumes nothing: the robot is to stay where it is.
     """
 
     def __init__(
         self,
         engine: Engine,
-        registry: Registry,
+        registry: Registry | None,
         call: Callable[[Callable[[], T]], Future[T]],
         *,
         robot: str = '',
         limits: Limits | None = None,
     ) -> None:
-        self._engine, self.registry, self._call = engine, registry, call
+        self._engine, self._registry, self._call = engine, registry, call
         self.session = Session(engine, robot)
         self.name = f'{engine.kv.boot[:8]}{robot}'
         self.limits = limits or Limits()
-        self._parts: dict[str, Part] = {}
+        self.witness: Callable[[], Witness | None] = lambda: None
+        self.on_hold: Callable[[], None] = lambda: None
+        self._parts: dict[str, Part] = {}  # replaced, never changed: a snapshot may be reading it
         self.register(self.session)
+
+    @property
+    def registry(self) -> Registry:
+        """Where they are kept. Raises CapsuleError where there is no such place."""
+        if self._registry is None:
+            raise CapsuleError('there is no place for capsules: configure the node capsules')
+        return self._registry
+
+    def keep_in(self, registry: Registry | None) -> None:
+        """From now on; what another one keeps is not moved."""
+        self._registry = registry
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -75,12 +91,12 @@ class Capsules:
 
     def register(self, part: Part) -> None:
         """From now on it goes into every capsule; one of that name before it does not."""
-        self._parts[part.name] = part
+        self._parts = {**self._parts, part.name: part}
 
     def unregister(self, part: Part) -> None:
         """It goes into no further capsule."""
         if self._parts.get(part.name) is part:
-            del self._parts[part.name]
+            self._parts = {n: p for n, p in self._parts.items() if p is not part}
 
     # ------------------------------------------------------------------ verbs
 
@@ -89,7 +105,7 @@ class Capsules:
     ) -> tuple[Capsule, float]:
         """Freezes the session between two steps and keeps it; also s of the engine's thread.
 
-        Raises CapsuleError, and NoRoom.
+        name: '' for one made of process and boundary. Raises CapsuleError, and NoRoom.
         """
         capsule, seconds = self._on_engine(lambda: self._freeze(name, witness))
         self.registry.add(capsule, tier)
@@ -158,9 +174,10 @@ class Capsules:
         if witness is not None:
             arrays = {n: torch.from_numpy(a.copy()) for n, a in witness.arrays().items()}
             frozen[WITNESS] = Frozen(arrays, witness.facts())
+        number = self._engine.committed
         return Capsule(
-            name,
-            Boundary(self.name, self._engine.committed, self.session.stamp),
+            name or f'{self._engine.kv.boot[:8]}-{number}',
+            Boundary(self.name, number, self.session.stamp),
             self.registry.fingerprint,
             {f'{part}/{n}': t for part, f in frozen.items() for n, t in f.tensors.items()},
             {part: f.facts for part, f in frozen.items()},
@@ -176,6 +193,8 @@ class Capsules:
                 part.check(frozen[part.name])
             for part in parts:
                 part.resume(frozen[part.name])
+            if decision.depth is Depth.HOLD:
+                self.on_hold()
             return tuple(stream.id for stream in self.session.streams()) if parts else ()
 
         streams, seconds = self._on_engine(work)

@@ -68,7 +68,15 @@ class Session:
         tensors: 'row/I/k', 'row/I/v' [layers, kv_heads, length, head_dim], 'row/I/state' [state];
         'stream/I/k', 'stream/I/v', its tail.
         """
-        streams, current = self.streams(), self._kv.current(self.robot)
+        # As in a step: whoever ends a stream meanwhile, from another thread, frees it afterwards.
+        streams = self._kv.grow(self.streams(), 0)
+        try:
+            return self._frozen(streams)
+        finally:
+            self._kv.end_step()
+
+    def _frozen(self, streams: Sequence[Stream]) -> Frozen:
+        current = self._kv.current(self.robot)
         handles = {stream.row: stream.lease.handle for stream in streams}
         if current is not None:
             handles[current.row] = current

@@ -109,9 +109,7 @@ class Timeline:
         began: the moment of its observation. Steps are shortened where they would jump. Raises
         ValueError for a chunk of another shape or dt, or not finite; what runs then goes on.
         """
-        actions = np.asarray(chunk.values, np.float64)
-        if actions.ndim != 2 or actions.shape[1] != self.joints:
-            raise ValueError(f'a chunk is [horizon, {self.joints}]: got {list(actions.shape)}')
+        actions = self._actions(chunk.values)
         if not math.isclose(chunk.dt, self.dt):
             raise ValueError(f'a chunk has dt {self.dt} s: got {chunk.dt}')
         if not (np.isfinite(actions).all() and math.isfinite(began)):
@@ -133,6 +131,21 @@ class Timeline:
         self.counters.blended += blended
         self.counters.clamped += clamped
         return TakeOver(first, blended, clamped)
+
+    def resume(self, values: ArrayLike, observed: float, now: float) -> None:
+        """From now on, execute what was left of an earlier chunk, [n, joints]: never as fresh.
+
+        observed: the moment of its observation; a chunk that answers a later one takes over from
+        it. Steps are shortened where they would jump. Raises ValueError as `take_over` does.
+        """
+        actions = self._actions(values)
+        if not (np.isfinite(actions).all() and math.isfinite(observed)):
+            raise ValueError('what was left of a chunk is not finite')
+        now = self._advance(now)
+        self._base = self._command(now)
+        self._plan = self._limit_steps(np.clip(actions, self.lower, self.upper))
+        self._moments = now + np.arange(len(actions)) * self.dt
+        self._began, self._source = observed, PREVIOUS
 
     def due(self, now: float) -> Due:
         """The command for this moment, at most max_jump from the one given last."""
@@ -165,6 +178,12 @@ class Timeline:
         self.counters.held += source == HOLD
         self.counters.stopped += source == STOP
         return source
+
+    def _actions(self, values: ArrayLike) -> np.ndarray:
+        actions = np.asarray(values, np.float64)
+        if actions.ndim != 2 or actions.shape[1] != self.joints:
+            raise ValueError(f'a chunk is [horizon, {self.joints}]: got {list(actions.shape)}')
+        return actions
 
     def _clear(
         self, base: np.ndarray | None, began: float = -math.inf, source: str = HOLD

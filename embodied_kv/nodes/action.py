@@ -20,6 +20,7 @@ from embodied_kv.nodes.command import Command
 from embodied_kv.nodes.frames import FrameSource, frame_params
 from embodied_kv.nodes.meter import PeriodMeter
 from embodied_kv.nodes.params import param
+from embodied_kv.nodes.parts import ActionPart
 from embodied_kv.types import ActionChunk
 
 DRAIN = 5.0  # s that a denoising loop in hand may take to end
@@ -123,8 +124,20 @@ class Action(SuiteNode):
         )
         self._control.start()
         self._frames.restart()
+        self._part = ActionPart(
+            self._control,
+            lambda: self.get_clock().now().nanoseconds,
+            self.host.model.action_dt,
+            len(self.suite.joint_names),
+        )
+        capsules = self.host.capsules(self.robot)
+        capsules.register(self._part)
+        capsules.on_hold = self._control.hold
 
     def stop(self) -> None:
+        capsules = self.host.capsules(self.robot)
+        capsules.unregister(self._part)
+        capsules.on_hold = lambda: None
         work, self._work = self._work, None
         if work is not None:
             work.cancel()

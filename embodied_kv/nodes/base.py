@@ -38,8 +38,11 @@ PATIENCE = 5.0  # s between two complaints about one thing
 class SuiteNode(LifecycleNode):
     """A node on the process's engine.
 
-    own: the dataclasses of its own parameters. From configure on: `suite`, `host`.
+    own: the dataclasses of its own parameters. From configure on: `suite`, `host`. may_wait: its
+    callbacks may wait, so the process serves them by a thread of their own.
     """
+
+    may_wait = False
 
     def __init__(self, name: str, *own: type, **arguments: object) -> None:
         super().__init__(name, **arguments)

@@ -2,7 +2,8 @@
 
 Knows the steady clock and the timeline. Does not know messages, and never computes: chunks are
 handed to it finished. A fresh chunk goes out as soon as it is there; when the deadline passes
-without one, the fallback goes out: the rest of the previous chunk, then hold, then stop.
+without one, the fallback goes out: the rest of the previous chunk, then hold, then stop. What was
+left of an earlier chunk may be resumed; it goes out as a previous one.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from embodied_kv.engine.timeline import FRESH, HOLD, PREVIOUS, STOP, Timeline
-from embodied_kv.nodes.command import Command
+from embodied_kv.nodes.command import Command, Leftover
 from embodied_kv.types import ActionChunk
 
 
@@ -44,10 +46,12 @@ class ControlClock(threading.Thread):
         self._failed, self._prepare = failed, prepare
         self._wake = threading.Condition()
         self._offered: ActionChunk | None = None
+        self._asked: list[Callable[[], None]] = []  # to be done on this thread, before the offer
         self._expected = -math.inf  # deadline of the newest frame that is being worked on
         self._deadline = math.inf  # when the control period ends; not before the first frame
         self._next_tick = math.inf
-        self._command: Command | None = None  # the chunk that runs, as it was published
+        self._command: Command | None = None  # the newest chunk, as it was published
+        self._running: tuple[Leftover, float] | None = None  # what was to come, from when on
         self._located = False
         self._stopping = False
 
@@ -65,6 +69,32 @@ class ControlClock(threading.Thread):
             self._offered = chunk
             self._wake.notify()
 
+    def resume(self, leftover: Leftover, stamp: int) -> None:
+        """What was left of an earlier chunk begins now, until a fresh one takes over.
+
+        stamp: ns on the ROS clock, of now.
+        """
+        self._ask(lambda: self._resume(leftover, stamp))
+
+    def hold(self) -> None:
+        """Stay where the robot was sent last, until a fresh chunk takes over."""
+        self._ask(self._hold)
+
+    def leftover(self) -> Leftover | None:
+        """What is still to come of the chunk that runs; None if nothing is."""
+        running = self._running
+        if running is None:
+            return None
+        (whole, began), now = running, time.monotonic()
+        passed = max(0, math.ceil((now - began) / self.timeline.dt))
+        values = whole.values[passed:]
+        return replace(whole, values=values, age=whole.age + now - began) if len(values) else None
+
+    def _ask(self, work: Callable[[], None]) -> None:
+        with self._wake:
+            self._asked.append(work)
+            self._wake.notify()
+
     def stop(self) -> None:
         """End the thread; the robot is told to stop where it is, if it ever was told anything."""
         with self._wake:
@@ -78,14 +108,15 @@ class ControlClock(threading.Thread):
         self._prepare()
         while True:
             with self._wake:
-                if self._offered is None and not self._stopping:
+                if self._offered is None and not self._asked and not self._stopping:
                     self._wake.wait(self._pause())
                 chunk, self._offered = self._offered, None
+                asked, self._asked = self._asked, []
                 self._begin_period()
                 if self._stopping:
                     break
             try:
-                self._work(chunk)
+                self._work(chunk, asked)
             except Exception as error:  # the clock must not stop: the next period is another try
                 self._failed(error)
         if self._command is not None:
@@ -104,14 +135,18 @@ class ControlClock(threading.Thread):
         """End of this period: the frame's that is worked on, if that is a little later."""
         return max(self._deadline, min(self._expected, self._deadline + self._period))
 
-    def _work(self, chunk: ActionChunk | None) -> None:
+    def _work(self, chunk: ActionChunk | None, asked: Sequence[Callable[[], None]]) -> None:
         self._locate()
+        for work in asked:
+            work()
         if chunk is not None:
             self._take(chunk)
         now = time.monotonic()
         if now >= self._deadline_now():
             source = self.timeline.missed(now)
             self._deadline = max(self._deadline_now(), now - self._period) + self._period
+            if source == STOP:
+                self._running = None
             self._publish(self._fallback(source, now))
         if now >= self._next_tick:
             self._next_tick = max(self._next_tick + self.timeline.dt, now)
@@ -148,9 +183,43 @@ class ControlClock(threading.Thread):
             points=points,
             times=times,
         )
+        due = now + times[0]
+        whole = Leftover(points, chunk.stamp, due - began, chunk.sequence, chunk.steps)
+        self._running = whole, due
         self._deadline = max(self._deadline, chunk.deadline + self._period)
         self._next_tick = began + taken.first * chunk.dt
         self._publish(self._command)
+
+    def _resume(self, leftover: Leftover, stamp: int) -> None:
+        now = time.monotonic()
+        self.timeline.resume(leftover.values, now - leftover.age, now)
+        points, times = self.timeline.remaining(now)
+        self._command = Command(
+            values=points,
+            dt=self.timeline.dt,
+            stamp=stamp,
+            first=0,
+            sequence=leftover.sequence,
+            age=leftover.age,
+            steps=leftover.steps,
+            source=PREVIOUS,
+            deadline_met=False,
+            prefill_ms=0.0,
+            denoise_ms=0.0,
+            points=points,
+            times=times,
+        )
+        self._running = replace(leftover, values=points), now
+        self._next_tick = now
+        self._publish(self._command)
+
+    def _hold(self) -> None:
+        now = time.monotonic()
+        stays = self.timeline.due(now).values
+        if stays is not None:
+            self.timeline.hold_at(stays)
+        self._running = None
+        self._publish(self._fallback(HOLD, now))
 
     def _fallback(self, source: str, now: float) -> Command:
         """What is said in a period without a fresh chunk."""

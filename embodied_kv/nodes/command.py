@@ -1,4 +1,7 @@
-"""What the robot is told in one control period: `clock` makes it, `convert` sends it."""
+"""What the robot is told in one control period, and what of it is still to come.
+
+`clock` makes both; `convert` sends the one, a capsule keeps the other.
+"""
 
 from __future__ import annotations
 
@@ -31,3 +34,18 @@ class Command:
     denoise_ms: float
     points: np.ndarray
     times: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Leftover:
+    """What is still to come of a chunk: it can be frozen, and begun again at another time.
+
+    values: float64 [n, joints], of which the first is due at once. stamp: ns on the ROS clock, of
+    the observation that they answer; age: s since then. steps: Euler steps that made them.
+    """
+
+    values: np.ndarray
+    stamp: int
+    age: float
+    sequence: int
+    steps: int

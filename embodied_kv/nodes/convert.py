@@ -17,10 +17,13 @@ from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import Float64MultiArray
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
+from embodied_kv.capsule.reentry import Depth
+from embodied_kv.capsule.registry import Entry
 from embodied_kv.engine.timeline import SOURCES  # by their numbers in ActionChunk.msg
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.kv.manager import KvStats
 from embodied_kv.msg import ActionChunk as ActionChunkMsg
+from embodied_kv.msg import CapsuleInfo
 from embodied_kv.msg import KvHandle as KvHandleMsg
 from embodied_kv.msg import TextDelta as TextDeltaMsg
 from embodied_kv.nodes.command import Command
@@ -193,11 +196,12 @@ def command_message(values: np.ndarray) -> Float64MultiArray:
 
 
 def text_message(delta: TextDelta) -> TextDeltaMsg:
+    """A delta as it travels; a string of ROS ends at a zero, so another character stands there."""
     message = TextDeltaMsg(
         stream=delta.stream,
         sequence=delta.sequence,
         query=delta.query,
-        text=delta.text,
+        text=delta.text.replace('\0', '\N{REPLACEMENT CHARACTER}'),
         tokens=delta.tokens,
         finished=delta.finished,
         reason=delta.reason,
@@ -210,3 +214,31 @@ def fill_stats(stats: KvStats, response: object) -> None:
     """Copies every number of the statistics into the field of its name."""
     for name in stats.__dataclass_fields__:
         setattr(response, name, getattr(stats, name))
+
+
+# ---------------------------------------------------------------------- capsules
+
+
+def capsule_message(entry: Entry) -> CapsuleInfo:
+    """A capsule as it is listed."""
+    return CapsuleInfo(
+        name=entry.name,
+        bytes=entry.bytes,
+        tier=str(entry.tier),
+        saved=entry.saved,
+        pinned=entry.pinned,
+        age=entry.age,
+        boundary=entry.boundary.number,
+        session=entry.boundary.session,
+        fingerprint=entry.fingerprint,
+        fits=entry.fits,
+    )
+
+
+def fill_capsule(
+    response: object, entry: Entry, seconds: float = 0.0, depth: Depth | None = None
+) -> None:
+    """What the answers of all verbs say of a capsule. seconds: of the engine's thread."""
+    response.name, response.bytes, response.tier = entry.name, entry.bytes, str(entry.tier)
+    response.boundary, response.ms = entry.boundary.number, seconds * 1e3
+    response.depth = '' if depth is None else str(depth)

@@ -14,13 +14,15 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 
 from embodied_kv.config import EngineConfig, ModelConfig, preset
+from embodied_kv.engine.capsules import Capsules
 from embodied_kv.engine.device import DeviceThread
 from embodied_kv.engine.engine import Engine
+from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.engine.warmup import warm_up
 from embodied_kv.model.checkpoint import read_config
 from embodied_kv.model.policy import Policy, bundled
@@ -74,6 +76,7 @@ class EngineHost:
         self.tokens = 0  # said by language since the start
         self._told: dict[int, int] = {}  # live stream -> its tokens that are counted
         self._listeners: tuple[Listener, ...] = ()
+        self._capsules: dict[str, Capsules] = {}  # by robot
         self.engine = Engine(load_policy(suite, config, warn), config, suite.period)
         self.device = DeviceThread(self.engine, self._on_deltas)
         self.device.start()
@@ -97,6 +100,19 @@ class EngineHost:
     def model(self) -> ModelConfig:
         """The dimensions of its model."""
         return self.engine.policy.config
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the engine; reads every weight, once."""
+        return fingerprint(self.engine)
+
+    def capsules(self, robot: str) -> Capsules:
+        """Of a robot's session, one for all its nodes; `keep_in` gives them a place."""
+        with self._lock:
+            if robot not in self._capsules:
+                new = Capsules(self.engine, None, self.device.call, robot=robot)
+                self._capsules[robot] = new
+            return self._capsules[robot]
 
     def listen(self, listener: Listener) -> None:
         """Call it with all deltas of all streams, on the device thread; it must be quick."""

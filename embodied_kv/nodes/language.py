@@ -58,9 +58,11 @@ class Language(SuiteNode):
     def start(self) -> None:
         self._spoken.clear()
         self.host.listen(self._hear)
+        self.host.capsules(self.robot).session.on_resumed = self._own
         self._frames.restart()
 
     def stop(self) -> None:
+        self.host.capsules(self.robot).session.on_resumed = lambda streams: None
         for stream in list(self._streams.values()):
             self.host.engine.kv.release(stream, 'cancelled')
         self.host.tell()
@@ -93,6 +95,10 @@ class Language(SuiteNode):
         self._streams[stream.id] = stream
         self.host.device.wake()
         return stream
+
+    def _own(self, streams: Sequence[Stream]) -> None:
+        """Streams that a capsule resumed are ours; on the device thread, before they move on."""
+        self._streams.update({stream.id: stream for stream in streams})
 
     def _hear(self, deltas: Sequence[TextDelta]) -> None:
         self._spoken.extend(deltas)

@@ -16,6 +16,7 @@ import numpy as np
 from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import String
 
+from embodied_kv.capsule.reentry import Witness, thumbnail
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.model.preprocess import prompt_tokens
 from embodied_kv.nodes import convert, qos
@@ -87,6 +88,7 @@ class Prefiller:
         self._due = self._given = 0.0  # s: when the next frame is, when the last one was
         self._lacking = False  # a frame was due, but something of it had not arrived
         self._missing: tuple[str, ...] = ()
+        self._newest: Observation | None = None
         for view, topic in zip(params.views, params.image_topics, strict=True):
             node.subscribe(Image, topic, partial(self._on_image, view), qos.SENSOR)
         node.subscribe(JointState, 'joint_states', self._on_joints, qos.JOINTS)
@@ -98,6 +100,7 @@ class Prefiller:
         self._given = time.monotonic()
         self._sync.restart(self._given)
         self._missing = ()
+        self._newest = None
         self._warn_if_cut(self.instruction)
 
     @property
@@ -109,6 +112,15 @@ class Prefiller:
     def missing(self) -> tuple[str, ...]:
         """Views without a living camera."""
         return self._missing
+
+    def witness(self) -> Witness | None:
+        """What the robot saw and felt just now; None without a frame of the last second or so."""
+        newest, host = self._newest, self._host
+        if newest is None or newest.deadline + host.engine.kv.grace < time.monotonic():
+            return None
+        views = zip(host.model.views, newest.images, strict=True)
+        images = {view: thumbnail(image) for view, image in views if image is not None}
+        return Witness(newest.state.astype(np.float64), images, newest.stamp, newest.robot)
 
     # ------------------------------------------------------------------ what arrives
 
@@ -144,9 +156,13 @@ class Prefiller:
                 'the robot, deactivate its action node',
             )
             return
-        self._told = message.data
-        self._node.get_logger().info(f"instruction: '{message.data[:60]}'")
-        self._warn_if_cut(message.data)
+        self.tell(message.data)
+
+    def tell(self, instruction: str) -> None:
+        """From now on the robot is to do this; '' for what the parameter says."""
+        self._told = instruction
+        self._node.get_logger().info(f"instruction: '{self.instruction[:60]}'")
+        self._warn_if_cut(self.instruction)
 
     def _warn_if_cut(self, text: str) -> None:
         """Say so if the policy sees less than the whole text, in its widest prompt."""
@@ -184,6 +200,7 @@ class Prefiller:
         self._given = now
         self._due = max(self._due, now - EARLY * self._period) + self._period
         observation = self._observation(moment)
+        self._newest = observation
         self._host.device.prefill(observation).add_done_callback(self._on_prefilled)
 
     def _observation(self, moment: Moment) -> Observation:

@@ -8,6 +8,7 @@ from embodied_kv.nodes import convert, process, qos
 from embodied_kv.nodes.base import OK, WARN, SuiteNode
 from embodied_kv.nodes.meter import PeriodMeter
 from embodied_kv.nodes.observation import ObservationParams, Prefiller
+from embodied_kv.nodes.parts import InstructionPart
 from embodied_kv.srv import Evict, KvStats, SetBudget
 
 
@@ -28,6 +29,15 @@ class Perception(SuiteNode):
     def start(self) -> None:
         self._period.restart()
         self._frames.restart()
+        self._part = InstructionPart(lambda: self._frames.instruction, self._frames.tell)
+        capsules = self.host.capsules(self.robot)
+        capsules.register(self._part)
+        capsules.witness = self._frames.witness
+
+    def stop(self) -> None:
+        capsules = self.host.capsules(self.robot)
+        capsules.unregister(self._part)
+        capsules.witness = lambda: None
 
     def _on_handle(self, handle: KvHandle) -> None:
         self._handles.publish(convert.handle_message(handle))

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -58,17 +59,37 @@ def run(*kinds: Callable[..., SuiteNode], **options: object) -> None:
         rclpy.try_shutdown()
 
 
-def spin(nodes: Sequence[SuiteNode], stopping: Sequence[int]) -> None:
-    """Bring up the nodes that want it, readers first; serve all until `stopping` has something."""
+def spin(nodes: Sequence[SuiteNode], stopping: list[int]) -> None:
+    """Bring up the nodes that want it, readers first; serve all until `stopping` has something.
+
+    Those that may wait have a thread each.
+    """
+    starting = [node for node in reversed(nodes) if node.autostart]
+    ready = [node for node in starting if node.trigger_configure() == SUCCESS]
+    for node in ready:
+        node.trigger_activate()
+    threads = [
+        threading.Thread(target=serve, args=([node], stopping), name=node.get_name())
+        for node in nodes
+        if node.may_wait
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        serve([node for node in nodes if not node.may_wait], stopping)
+    finally:
+        stopping.append(0)  # also where this thread failed
+        for thread in threads:
+            thread.join()
+
+
+def serve(nodes: Sequence[SuiteNode], stopping: Sequence[int]) -> None:
+    """Answer for these nodes, on this thread, until `stopping` has something."""
     # rclpy's EventsExecutor hands messages on 1 ms sooner, but dies (SIGFPE) where a cleanup
     # destroys timers beside it.
     executor = SingleThreadedExecutor()
     for node in nodes:
         executor.add_node(node)
-    starting = [node for node in reversed(nodes) if node.autostart]
-    ready = [node for node in starting if node.trigger_configure() == SUCCESS]
-    for node in ready:
-        node.trigger_activate()
     while not stopping:
         executor.spin_once(timeout_sec=WAKE)
     executor.shutdown()

@@ -1,16 +1,17 @@
-"""The robot: perception, action and language in one process, on one engine."""
+"""The robot: perception, action, language and its capsules in one process, on one engine."""
 
 from __future__ import annotations
 
 from embodied_kv.nodes import process
 from embodied_kv.nodes.action import Action
+from embodied_kv.nodes.capsules import Capsules
 from embodied_kv.nodes.language import Language
 from embodied_kv.nodes.perception import Perception
 
 
 def main() -> None:
     """Run the executable `robot`."""
-    process.run(Perception, Action, Language)
+    process.run(Perception, Action, Language, Capsules)
 
 
 if __name__ == '__main__':

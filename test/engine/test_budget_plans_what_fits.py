@@ -32,8 +32,25 @@ def test_planned_steps_end_before_the_deadline(left, step):
 
 def test_past_deadline_plans_nothing_even_before_any_measurement():
     budget = Budget(Costs(), period=0.1, margin=0.0, euler_steps=10, min_euler_steps=4)
-    assert budget.euler_plan(now=1.0, deadline=2.0) == 10
+    assert budget.euler_plan(now=1.0, deadline=2.0) == 4
     assert budget.euler_plan(now=1.0, deadline=0.9) == 0
+
+
+@pytest.mark.parametrize('measured', [1, 7])
+def test_an_estimate_that_lets_no_frame_be_in_time_is_tried_again(measured):
+    budget = make(step=0.05)
+    for _ in range(measured - 1):
+        budget.costs.observe('denoise_step', 0.05)
+    plans = [budget.euler_plan(now=i, deadline=i + 0.1) for i in range(measured + 1)]
+    assert plans == [0] * measured + [4]
+    budget.costs.observe('denoise_step', 0.005)  # it was slow only then
+    assert budget.euler_plan(now=9.0, deadline=9.1) == 10
+
+
+def test_a_frame_that_comes_late_costs_no_measurement():
+    budget = make(step=0.01)
+    assert [budget.euler_plan(now=0.09, deadline=0.1) for _ in range(5)] == [0] * 5
+    assert budget.costs.estimate('denoise_step') == 0.01
 
 
 def test_slack_ends_where_the_next_prefill_is_expected():

@@ -126,7 +126,7 @@ class Robot:
         self.until(lambda: len(heard) >= before + count, **frame)
         return heard[before:]
 
-    def call(self, kind, name, **fields):
+    def call(self, kind, name, /, **fields):
         """A service's response."""
         client = self.node.create_client(kind, name)
         assert client.wait_for_service(10.0)

@@ -5,10 +5,13 @@ import time
 
 import numpy as np
 import pytest
+from rclpy.serialization import deserialize_message, serialize_message
 from sensor_msgs.msg import Image
 
 from embodied_kv.kv.handle import KvHandle
+from embodied_kv.msg import TextDelta as TextDeltaMsg
 from embodied_kv.nodes import convert
+from embodied_kv.types import TextDelta
 
 HAS_BRIDGE = importlib.util.find_spec('cv_bridge') is not None
 HEIGHT, WIDTH, PADDING = 3, 5, 7
@@ -94,3 +97,10 @@ def test_a_handle_survives_its_message():
 @pytest.mark.parametrize('moment', [0, 1, 999_999_999, 1_700_000_000_000_000_001])
 def test_a_stamp_survives_its_message(moment):
     assert convert.nanoseconds(convert.stamp(moment)) == moment
+
+
+def test_text_after_a_zero_is_not_lost():
+    """A string of ROS ends at the first zero."""
+    delta = TextDelta(stream=1, sequence=2, stamp=3, query='what?', text='a\0b', tokens=3)
+    message = deserialize_message(serialize_message(convert.text_message(delta)), TextDeltaMsg)
+    assert message.text == 'a\N{REPLACEMENT CHARACTER}b'

@@ -9,6 +9,7 @@ from rclpy.parameter import Parameter
 
 from embodied_kv.config import EngineConfig
 from embodied_kv.nodes.action import Action, ActionParams
+from embodied_kv.nodes.capsules import CapsuleParams
 from embodied_kv.nodes.language import Language, LanguageParams
 from embodied_kv.nodes.observation import ObservationParams
 from embodied_kv.nodes.params import SuiteParams
@@ -21,6 +22,7 @@ PARTS = {
     '/**': [('', SuiteParams), ('', ObservationParams), ('engine.', EngineConfig)],
     '/**/action': [('', ActionParams)],
     '/**/language': [('', LanguageParams)],
+    '/**/capsules': [('', CapsuleParams)],
     '/**/sim': [('', SimParams)],
 }
 

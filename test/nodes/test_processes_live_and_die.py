@@ -17,6 +17,7 @@ PARAMETERS = (
     'every:=1',
     'max_tokens:=8',
     'instruction:=reach',
+    "folder:=''",
 )
 SUITES = {
     '/left': ('robot',),
@@ -91,7 +92,7 @@ def test_a_second_robot_on_a_namespace_is_refused(processes, stand_ins, tmp_path
     acts(stand_ins['/left'])
     second = processes['/left', 'second'] = Process('robot', '/left', tmp_path)
     assert second.handle.wait(60) == 1
-    assert 'namespace /left has its action, language, perception already' in second.said
+    assert 'namespace /left has its action, capsules, language, perception already' in second.said
     assert 'Traceback' not in second.said
     acts(stand_ins['/left'])
 

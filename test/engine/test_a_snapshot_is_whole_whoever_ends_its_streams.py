@@ -1,0 +1,28 @@
+"""A stream that somebody ends in the middle of a snapshot is in the capsule as it was."""
+
+from capsule_sessions import begin, capsules_of, go_on
+
+from embodied_kv.engine import session
+
+
+def test_a_stream_that_ends_meanwhile_is_kept_whole(make_engine, observe, monkeypatch):
+    engine = make_engine()
+    begin(engine, observe(1))
+    capsules = capsules_of(engine)
+    capsules.snapshot('before')
+    copies = session._copies
+
+    def end_all_and_copy(*arguments):
+        for stream in engine.kv.streams():
+            engine.kv.release(stream, 'cancelled')
+        return copies(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session, '_copies', end_all_and_copy)
+        capsules.snapshot('meanwhile')
+    assert engine.kv.streams() == []
+    engine.kv.check_integrity()
+    capsules.rollback('before')
+    expected = list(go_on(engine).values())
+    capsules.rollback('meanwhile')
+    assert list(go_on(engine).values()) == expected

@@ -1,0 +1,52 @@
+"""A suite whose capsules lie in a folder of the test's own."""
+
+from embodied_kv.msg import ActionChunk
+from embodied_kv.nodes.action import Action
+from embodied_kv.nodes.capsules import Capsules
+from embodied_kv.nodes.host import EngineHost
+from embodied_kv.nodes.language import Language
+from embodied_kv.nodes.perception import Perception
+from embodied_kv.srv import Ask
+
+SUITE = (Perception, Action, Language, Capsules)
+
+
+def begin(robot, folder, **parameters):
+    """A suite that speaks only when asked, with its first chunk.
+
+    It denoises however late it is, so that chunks come on a busy machine too.
+    """
+    parameters = {'every': 0, 'folder': str(folder), 'engine.budget': False} | parameters
+    nodes = robot.up(*SUITE, **parameters)
+    robot.until(lambda: any(chunk.source == ActionChunk.FRESH for chunk in robot.chunks))
+    return nodes
+
+
+def engine():
+    return EngineHost._shared.engine
+
+
+def ask(robot, seed=0, question='what is red?', **fields):
+    response = robot.call(Ask, 'ask', question=question, temperature=1.0, seed=seed, **fields)
+    assert response.ok, response.message
+    return response.stream
+
+
+def silent():
+    """Slow down language to nothing, so that streams stay."""
+    engine().decode_fits = lambda now: False
+
+
+def speaking():
+    """And on again."""
+    del engine().decode_fits
+
+
+def said(robot, stream):
+    """The text of a stream so far."""
+    return ''.join(text.text for text in robot.texts if text.stream == stream)
+
+
+def ended(robot, stream):
+    """Why a stream ended, '' while it lives."""
+    return next((t.reason for t in robot.texts if t.stream == stream and t.finished), '')

@@ -1,0 +1,218 @@
+"""The services of the capsules node, called by hand."""
+
+import os
+from dataclasses import replace
+
+import pytest
+from capsule_suite import ask, begin, ended, engine, said, silent, speaking
+from rclpy.parameter import Parameter
+from std_msgs.msg import String
+
+from embodied_kv.capsule.disk import Disk
+from embodied_kv.nodes.capsules import Capsules
+from embodied_kv.srv import (
+    CapsuleDrop,
+    CapsuleFork,
+    CapsuleList,
+    CapsuleMove,
+    CapsulePin,
+    CapsuleRestore,
+    CapsuleRollback,
+    CapsuleSnapshot,
+)
+
+SERVICES = {
+    'snapshot': CapsuleSnapshot,
+    'restore': CapsuleRestore,
+    'rollback': CapsuleRollback,
+    'fork': CapsuleFork,
+    'list': CapsuleList,
+    'pin': CapsulePin,
+    'move': CapsuleMove,
+    'drop': CapsuleDrop,
+}
+
+
+def call(robot, verb, **fields):
+    return robot.call(SERVICES[verb], f'capsule/{verb}', **fields)
+
+
+def done(robot, verb, **fields):
+    """The answer of a call that succeeds."""
+    response = call(robot, verb, **fields)
+    assert response.ok, response.message
+    return response
+
+
+def test_a_session_is_kept_listed_moved_pinned_and_dropped(robot, tmp_path):
+    *_, node = begin(robot, tmp_path)
+    made = done(robot, 'snapshot', name='home')
+    assert (made.name, made.tier, made.depth) == ('home', 'device', '')
+    assert made.bytes > 0 and 0 < made.ms < 1000 and made.boundary > 0
+    assert made.message.startswith('capsule home: 0.')
+    assert f'at boundary {made.boundary}, kept in the device tier' in made.message
+    unnamed = done(robot, 'snapshot')
+    assert unnamed.name == f'{engine().kv.boot[:8]}-{unnamed.boundary}'
+
+    moved = done(robot, 'move', name='home', tier='disk')
+    assert (moved.name, moved.bytes, moved.tier) == ('home', made.bytes, 'disk')
+    folder = tmp_path / robot.namespace[1:]
+    assert os.listdir(folder) == ['home.safetensors']
+    listed = done(robot, 'list')
+    assert 'home (disk)' in listed.message and f'{unnamed.name} (device)' in listed.message
+    info = next(capsule for capsule in listed.capsules if capsule.name == 'home')
+    assert (info.bytes, info.tier, info.boundary) == (made.bytes, 'disk', made.boundary)
+    assert info.saved and info.fits and not info.pinned and info.age >= 0
+    assert info.session == f'{engine().kv.boot[:8]}{robot.namespace}'
+    assert len(info.fingerprint) == 32
+
+    _, says, values = node.report()
+    assert says == 'capsules: 2' and values['host (MiB)'] == '0.0 of 1024'
+
+    assert done(robot, 'pin', name='home').message == 'capsule home stays where it is'
+    refused = call(robot, 'drop', name='home')
+    assert not refused.ok and refused.message == 'capsule home is pinned: unpin it first'
+    assert 'may give way' in done(robot, 'pin', name='home', pinned=False).message
+    assert done(robot, 'drop', name='home').message == 'capsule home is given up'
+    assert os.listdir(folder) == []
+    assert [capsule.name for capsule in done(robot, 'list').capsules] == [unnamed.name]
+
+
+def test_restored_streams_are_published_to_their_ends(robot, tmp_path):
+    begin(robot, tmp_path, max_tokens=24)
+    engine().policy.tokenizer.eos = -1  # they end by length alone
+    silent()
+    streams = [ask(robot, seed) for seed in (1, 2)]
+    done(robot, 'snapshot', name='home')
+    speaking()
+    robot.until(lambda: all(ended(robot, stream) for stream in streams))
+    words = [said(robot, stream) for stream in streams]
+
+    silent()
+    late = ask(robot, 3)
+    restored = done(robot, 'restore', name='home')
+    assert restored.depth in ('actor', 'planner') and len(restored.streams) == 2
+    assert restored.message.endswith(f'streams {restored.streams[0]}, {restored.streams[1]}')
+    speaking()
+    robot.until(lambda: all(ended(robot, stream) for stream in restored.streams))
+    assert [said(robot, stream) for stream in restored.streams] == words
+    assert ended(robot, late) == 'replaced'
+    engine().kv.check_integrity()
+
+
+def test_each_branch_of_a_fork_says_what_its_seed_says(robot, tmp_path):
+    begin(robot, tmp_path, max_tokens=16)
+    engine().policy.tokenizer.eos = -1
+    silent()
+    original = ask(robot, seed=5)
+    done(robot, 'snapshot', name='home')
+    forked = done(robot, 'fork', name='home', seeds=[5, 6, 7])
+    assert (forked.depth, forked.streams_each, len(forked.streams)) == ('planner', 1, 3)
+    assert forked.message.startswith('3 branches; going on: streams ')
+    speaking()
+    robot.until(lambda: all(ended(robot, s) for s in (original, *forked.streams)))
+    same, *others = [said(robot, stream) for stream in forked.streams]
+    assert same == said(robot, original) not in others
+    silent()
+    assert len(done(robot, 'fork', name='home', branches=2).streams) == 2
+
+
+def test_rollback_goes_back_to_the_newest_boundary_and_its_instruction(robot, tmp_path):
+    perception, *_ = begin(robot, tmp_path)
+    silent()
+    ask(robot)
+    made = done(robot, 'snapshot', name='home')
+    robot.instruction.publish(String(data='push'))
+    robot.until(lambda: perception._frames.instruction == 'push')
+    back = done(robot, 'rollback')
+    assert (back.name, back.depth, back.boundary) == ('home', 'planner', made.boundary)
+    assert 'steps back; going on: stream ' in back.message and len(back.streams) == 1
+    assert perception._frames.instruction == 'reach'
+
+
+def test_what_cannot_be_done_is_said_in_a_sentence(robot, tmp_path):
+    begin(robot, tmp_path)
+    done(robot, 'snapshot', name='home')
+    for verb, fields, message in (
+        ('snapshot', dict(name='../home'), "'../home' cannot name a capsule"),
+        ('snapshot', dict(name='home'), 'there is a capsule home already: drop it first'),
+        ('snapshot', dict(tier='cloud'), "no tier 'cloud'; there are: device, host, disk"),
+        ('restore', dict(name='nowhere'), "no capsule 'nowhere'; there is home"),
+        ('rollback', dict(name='nowhere'), "no capsule 'nowhere'"),
+        ('fork', dict(name='nowhere', branches=1), "no capsule 'nowhere'"),
+        ('fork', dict(name='home'), 'a fork needs at least one branch'),
+        ('fork', dict(name='home', branches=2, seeds=[1]), '1 seeds for 2 branches'),
+        ('fork', dict(name='home', branches=2**32 - 1), 'each branch needs a stream, of which'),
+        ('pin', dict(name='nowhere'), "no capsule 'nowhere'"),
+        ('move', dict(name='home', tier=''), "no tier ''"),
+        ('move', dict(name='nowhere', tier='disk'), "no capsule 'nowhere'"),
+        ('drop', dict(name=''), "no capsule ''"),
+    ):
+        response = call(robot, verb, **fields)
+        assert not response.ok and message in response.message, (verb, response.message)
+        assert '\n' not in response.message
+    assert [capsule.name for capsule in done(robot, 'list').capsules] == ['home']
+
+
+def test_a_capsule_of_another_engine_is_listed_and_refused(robot, tmp_path):
+    *_, capsules = begin(robot, tmp_path)
+    done(robot, 'snapshot', name='foreign', tier='disk')
+    path = tmp_path / robot.namespace[1:] / 'foreign.safetensors'
+    ours, other = capsules.host.fingerprint, '0' * 32
+    resave(path, other)
+    for step in ('deactivate', 'cleanup', 'configure', 'activate'):
+        assert getattr(capsules, f'trigger_{step}')().name == 'SUCCESS'
+    (info,) = done(robot, 'list').capsules
+    assert (info.name, info.fingerprint, info.fits) == ('foreign', other, False)
+    for verb, fields in (('restore', {}), ('fork', {'branches': 1})):
+        response = call(robot, verb, name='foreign', **fields)
+        assert not response.ok
+        assert f'was made by {other}, this is {ours}' in response.message
+    assert done(robot, 'drop', name='foreign').name == 'foreign' and not path.exists()
+
+
+def resave(path, fingerprint):
+    """The same capsule, as if an engine with that fingerprint had made it."""
+    disk = Disk(path.parent)
+    capsule = disk.load(path.stem, disk.entry(path.stem).fingerprint)
+    disk.save(replace(capsule, fingerprint=fingerprint))
+
+
+def test_a_node_that_is_not_active_says_so(robot, tmp_path):
+    *_, capsules = begin(robot, tmp_path)
+    capsules.trigger_deactivate()
+    for verb in SERVICES:
+        response = call(robot, verb)
+        assert not response.ok
+        assert response.message == 'capsules is not active: activate it first'
+
+
+def test_without_a_folder_there_is_no_disk(robot):
+    begin(robot, '')
+    refused = call(robot, 'snapshot', name='home', tier='disk')
+    assert not refused.ok and "no disk tier for 'home'" in refused.message
+    assert done(robot, 'snapshot', name='home').tier == 'device'
+
+
+def test_the_default_tier_may_change_while_it_runs(robot, tmp_path):
+    *_, capsules = begin(robot, tmp_path)
+    capsules.set_parameters([Parameter('tier', value='disk')])
+    assert done(robot, 'snapshot', name='home').tier == 'disk'
+
+
+@pytest.mark.parametrize(
+    'name, value, said',
+    [
+        ('tier', 'cloud', "no tier 'cloud'"),
+        ('policy', 'hope', "no policy 'hope'"),
+        ('disk_mib', -2, 'parameter disk_mib'),
+        ('planner_age', 1.0, 'above planner_age of 1.0 s'),
+        ('folder', '/proc/nowhere', '/proc/nowhere'),
+    ],
+)
+def test_a_wrong_parameter_fails_configure(robot, capfd, tmp_path, name, value, said):
+    node = robot.bring(Capsules, **{'folder': str(tmp_path), name: value})
+    assert node.trigger_configure().name == 'FAILURE'
+    complaint = capfd.readouterr().err
+    assert 'configure failed:' in complaint and said in complaint
+    assert 'Traceback' not in complaint
