@@ -3,8 +3,7 @@
 It knows names, tensors and plain facts. It does not know models, rows or streams: what a part of
 the engine puts in, that part takes out again.
 
-Source: Execution-State Capsules, section 5: "the complete state needed to continue the next replay
-at any committed boundary is exactly that closed, named buffer set".
+Source: Execution-State Capsules, section 3.
 """
 
 from __future__ import annotations

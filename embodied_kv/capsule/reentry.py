@@ -3,8 +3,7 @@
 It knows what was seen and felt when a capsule was taken, and what is now. It does not know
 capsules, models or how to resume; the computation restores exactly, the world does not.
 
-Source: Execution-State Capsules, on re-entry: "actor state only if the scene is essentially
-unchanged; otherwise the planner context with a fresh observation; otherwise a safe fallback".
+Source: Execution-State Capsules, section 6, bounded re-entry.
 """
 
 from __future__ import annotations

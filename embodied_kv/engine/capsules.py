@@ -4,7 +4,7 @@ Knows parts, the registry and the thread of the engine. Does not know what a par
 asks. State is copied on the engine's thread, between two steps; tiers and files are the matter of
 whoever calls, who may wait. Nothing is captured or computed again.
 
-Source: Execution-State Capsules, section 5.
+Source: Execution-State Capsules, section 3.
 """
 
 from __future__ import annotations

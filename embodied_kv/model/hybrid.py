@@ -9,7 +9,7 @@ in one call, and keeps the fold of the last whole block as a checkpoint. An appe
 and folds everything after it again, in the same calls on the same shapes as a cold prefill: the
 bytes are the same. Tokens that were decoded one by one are folded again too.
 
-Source: Execution-State Capsules, section 5, "the chunk-alignment condition".
+Source: Execution-State Capsules, section 5, the chunk-alignment condition.
 """
 
 from __future__ import annotations
