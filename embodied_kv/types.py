@@ -50,8 +50,8 @@ class ActionChunk:
 class TextDelta:
     """What a language stream said since its last delta.
 
-    tokens: generated so far in all. reason: '' while it lives, else 'eos', 'length', 'cancelled'
-    or 'evicted' (its row was needed).
+    tokens: generated so far in all. reason: '' while it lives, else 'eos', 'length', 'cancelled',
+    'evicted' (its row was needed), 'replaced' (a capsule's stream took its place) or 'error'.
     """
 
     stream: int

@@ -20,7 +20,7 @@ from embodied_kv.engine.engine import Engine
 
 
 def fingerprint(engine: Engine) -> str:
-    """Of an engine. It reads every weight once: about a second for 3 GB on a CPU."""
+    """Of an engine. It reads every weight once: about a second per GiB on a CPU."""
     policy, config = engine.policy, engine.config
     facts = {
         'model': asdict(policy.config),
