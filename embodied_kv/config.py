@@ -110,6 +110,12 @@ class EngineConfig:
     Each field is also a ROS parameter `engine.NAME`.
     """
 
+    robots: int = field(
+        default=1,
+        metadata=dict(
+            help='Robots whose frames one prefill, and one denoising, may batch', range=(1, 256)
+        ),
+    )
     rows: int = field(default=16, metadata=dict(help='Prefix rows in the arena', range=(3, 4096)))
     reserved_rows: int = field(
         default=2, metadata=dict(help='Prefix rows that language may never hold', range=(2, 64))
@@ -150,7 +156,7 @@ class EngineConfig:
     batch_multiple: int = field(
         default=1,
         metadata=dict(
-            help='Decode batches are padded to a multiple of this, for stable shapes',
+            help='Decode batches are padded to a multiple of this; there is a graph for each',
             range=(1, 256),
         ),
     )

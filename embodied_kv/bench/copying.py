@@ -30,9 +30,13 @@ class ContiguousAppend:
         self.positions = end[:, None].long() + torch.arange(tokens)
         lengths_after = (end + tokens)[None]
         self._batch = RowBatch(
-            range(len(lengths)), lengths_after.numpy(), lengths_after, tokens, causal=True
-        )
+            len(lengths), lengths_after.numpy(), lengths_after, tokens, causal=True
+        ).bind(range(len(lengths)))
         self._ids = torch.arange(len(lengths))[:, None]
+
+    def newest(self, hidden: Tensor) -> Tensor:
+        """Hidden states of the last tokens, [slots, width]."""
+        return hidden[:, -1]
 
     def store(self, layer: int, k: Tensor, v: Tensor) -> None:
         self._k[layer][self._ids, :, self.positions] = k

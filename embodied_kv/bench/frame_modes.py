@@ -205,10 +205,10 @@ MANAGED = [
         '_give_back',
     )
 ] + [
-    (views.PrefixWrite, '__init__'),
+    (views.PrefixWrite, 'bind'),
     (views.PrefixWrite, 'store'),
-    (views.SuffixRead, '__init__'),
-    (views.TailAppend, '__init__'),
+    (views.SuffixRead, 'bind'),
+    (views.TailAppend, 'bind'),
     (views.TailAppend, 'store'),
     (rows, 'make_plan'),
     (decode, 'choose'),

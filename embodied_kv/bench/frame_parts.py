@@ -59,7 +59,7 @@ def predict(policy: Policy, setting: Setting, device: str, repeats: int) -> floa
     prefix = tuple(part[:, :1, :, :length].contiguous() for part in caches)
     tables = model.expert.modulation(torch.linspace(1, 0.1, 10, device=model.device))
     x = torch.randn(1, c.horizon, c.padded_action_dim, device=model.device)
-    rope = model.suffix_rope([length])
+    rope = model.suffix_rope(length + torch.arange(c.horizon, device=model.device)[None])
     token = torch.full((setting.live, 1), 10, device=model.device)
     middle = [room - setting.tokens // 2 - 1] * setting.live
 

@@ -11,10 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from embodied_kv.config import EngineConfig
+from embodied_kv.engine import buckets
+from embodied_kv.engine.graphs import Graphs, Kind
 from embodied_kv.kv.manager import KvManager
 from embodied_kv.kv.stream import Stream
 from embodied_kv.kv.views import TailAppend
 from embodied_kv.model.pi05 import Pi05
+from embodied_kv.runtime.buffer import Buffer
+
+QUERY_STEP = 8  # tokens between two buckets of a query's length
 
 
 def choose(logits: Tensor, streams: Sequence[Stream]) -> list[int]:
@@ -36,14 +42,43 @@ def choose(logits: Tensor, streams: Sequence[Stream]) -> list[int]:
 
 
 class Decoder:
-    """Extends streams. multiple: the batch is padded to a multiple of this, for stable shapes."""
+    """Extends streams, by graphs of so many slots and so many new tokens of each."""
 
-    def __init__(self, model: Pi05, kv: KvManager, eos: int, multiple: int = 1) -> None:
-        self._model, self._kv, self._eos, self._multiple = model, kv, eos, multiple
+    def __init__(
+        self, model: Pi05, kv: KvManager, eos: int, config: EngineConfig, graphs: Graphs
+    ) -> None:
+        self._model, self._kv, self._eos, self._graphs = model, kv, eos, graphs
+        self._slots = buckets.multiples(config.streams, config.batch_multiple)
+        queries = buckets.multiples(config.tail_tokens, QUERY_STEP)
+        self._queries = (*queries[:-1], config.tail_tokens)
+        most, device = self._slots[-1], model.device
+        room = max(most, config.tail_tokens)
+        self._ids = torch.zeros(room, dtype=torch.int64, device=device)
+        self._logits = torch.zeros(most, model.config.backbone.vocab_size, device=device)
+        shapes = [*((slots, 1) for slots in self._slots), *((1, n) for n in self._queries)]
+        self._views = {shape: self._capture(*shape) for shape in dict.fromkeys(shapes)}
+
+    def _capture(self, slots: int, tokens: int) -> TailAppend:
+        model, kv = self._model, self._kv
+        view = TailAppend(kv.prefixes, kv.tails, slots, tokens)
+        ids, logits = self._ids[: slots * tokens].view(slots, tokens), self._logits[:slots]
+
+        def extend() -> None:
+            logits.copy_(model.extend(ids, view))
+
+        self._graphs.capture(
+            Kind.EXTEND,
+            extend,
+            [Buffer('logits', logits), *kv.tails.buffers('tails')],
+            [Buffer('ids', ids), *kv.prefixes.buffers('prefixes'), *view.buffers],
+            rows=slots,
+            tail=tokens,
+        )
+        return view
 
     def padded(self, streams: int) -> int:
         """Slots of a batch of so many streams."""
-        return -(-streams // self._multiple) * self._multiple
+        return buckets.smallest(self._slots, streams, 'streams', 'raise engine.streams')
 
     def begin(self, stream: Stream) -> list[Stream]:
         """Appends the query of a new stream and chooses its first token."""
@@ -54,22 +89,24 @@ class Decoder:
         return self._extend(streams, [[stream.tokens[-1]] for stream in streams])
 
     def logits(self, streams: Sequence[Stream], ids: Sequence[Sequence[int]]) -> Tensor:
-        """Appends ids -> float32 [streams, vocab].
+        """Appends ids -> float32 [streams, vocab], until the next call.
 
-        Equally many ids to each stream; the tails have grown already.
+        One id to each stream, or several to one; the tails have grown already.
         """
-        kv, width = self._kv, self.padded(len(streams))
-        cache = TailAppend(
-            kv.prefixes,
-            kv.tails,
-            [s.row for s in streams],
-            [s.tail for s in streams],
-            tokens=len(ids[0]),
-            slots=width,
-        )
-        batch = torch.zeros(width, len(ids[0]), dtype=torch.int64)
-        batch[: len(streams)] = torch.tensor(ids)
-        return self._model.extend(batch.to(self._model.device), cache)[: len(streams)]
+        count = len(ids[0])
+        slots, tokens = self._shape(len(streams), count)
+        batch = torch.zeros(slots, tokens, dtype=torch.int64)
+        batch[: len(streams), :count] = torch.tensor(ids)
+        self._ids[: batch.numel()].copy_(batch.flatten())
+        view = self._views[slots, tokens]
+        view.bind([s.row for s in streams], [s.tail for s in streams], count)
+        self._graphs.get(Kind.EXTEND, rows=slots, tail=tokens).replay()
+        return self._logits[: len(streams)]
+
+    def _shape(self, streams: int, count: int) -> tuple[int, int]:
+        if count == 1:
+            return self.padded(streams), 1
+        return 1, buckets.smallest(self._queries, count, 'tokens', 'raise engine.tail_tokens')
 
     def _extend(self, streams: Sequence[Stream], ids: Sequence[Sequence[int]]) -> list[Stream]:
         by_stream = dict(zip(streams, ids, strict=True))

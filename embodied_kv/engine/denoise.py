@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from embodied_kv.engine import buckets
+from embodied_kv.engine.graphs import Graphs, Kind
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.views import SuffixRead
 from embodied_kv.model.expert import Modulation
 from embodied_kv.model.pi05 import Pi05
+from embodied_kv.runtime.buffer import Buffer
 
 
 def noise(seed: int, robot: str, sequence: int, shape: tuple[int, int]) -> np.ndarray:
@@ -27,22 +31,79 @@ def noise(seed: int, robot: str, sequence: int, shape: tuple[int, int]) -> np.nd
 class Denoiser:
     """Euler steps x <- x + dt v(x, t), dt = -1/n, from prefix rows that are only read.
 
-    Tables of every permitted step count are made once; planning fewer steps costs nothing then.
+    One graph is one step, of any count: the tables of all permitted counts lie one after another,
+    and the graph reads its line by a number that it counts up itself. So planning fewer steps is
+    replaying fewer times from another line. robots: chunks in one batch at most.
     """
 
-    def __init__(self, model: Pi05, prefixes: Arena, step_counts: Sequence[int]) -> None:
-        self._model, self._prefixes = model, prefixes
-        self._tables: dict[int, list[Modulation]] = {n: self._table(n) for n in step_counts}
+    def __init__(
+        self,
+        model: Pi05,
+        prefixes: Arena,
+        step_counts: Sequence[int],
+        graphs: Graphs,
+        robots: int = 1,
+    ) -> None:
+        c, device = model.config, model.device
+        self._model, self._prefixes, self._graphs = model, prefixes, graphs
+        self._robots = buckets.doubling(robots)
+        self._first = dict(zip(step_counts, accumulate(step_counts, initial=0), strict=False))
+        lines = [line for n in step_counts for line in self._table(n)]
+        self._tables = tuple(
+            torch.stack([getattr(line, part) for line in lines])
+            for part in ('scale', 'shift', 'gate')
+        )  # each [lines, norms, width]
+        counts = torch.tensor(step_counts, dtype=torch.float32, device=device)
+        self._counts = counts.repeat_interleave(torch.tensor(step_counts, device=device))
+        self._line = torch.zeros(1, dtype=torch.int64, device=device)
+        self._x = torch.zeros(robots, c.horizon, c.padded_action_dim, device=device)
+        half = robots, c.horizon, 1, c.backbone.head_dim // 2
+        self._rope = tuple(torch.zeros(half, dtype=model.dtype, device=device) for _ in range(2))
+        self._views = {slots: self._capture(slots) for slots in self._robots}
 
     def _table(self, steps: int) -> list[Modulation]:
         # Each time is made in double and rounded once, as in the reference.
         times = [1.0 + step * (-1.0 / steps) for step in range(steps)]
         return self._model.expert.modulation(torch.tensor(times, device=self._model.device))
 
+    def _capture(self, slots: int) -> SuffixRead:
+        model, line, x = self._model, self._line, self._x[:slots]
+        view = SuffixRead(self._prefixes, slots, x.shape[1])
+        cos, sin = (part[:slots] for part in self._rope)
+
+        def step() -> None:
+            modulation = Modulation(*(table.index_select(0, line)[0] for table in self._tables))
+            x.sub_(model.velocity(x, modulation, view, (cos, sin)) / self._counts[line])
+            line.add_(1)
+
+        self._graphs.capture(
+            Kind.DENOISE,
+            step,
+            [Buffer('x', x), Buffer('line', line)],
+            [
+                *self._prefixes.buffers('prefixes'),
+                *view.buffers,
+                Buffer('cos', cos),
+                Buffer('sin', sin),
+            ],
+            rows=slots,
+        )
+        return view
+
     def run(self, rows: Sequence[int], x: Tensor, steps: int) -> Tensor:
-        """Noise x -> normalised actions, both float32 [slots, horizon, padded_action_dim]."""
-        cache = SuffixRead(self._prefixes, rows, x.shape[1])
-        rope = self._model.suffix_rope(cache.start)
-        for modulation in self._tables[steps]:
-            x = x - self._model.velocity(x, modulation, cache, rope) / steps
-        return x
+        """Noise x -> normalised actions, both float32 [slots, horizon, padded_action_dim].
+
+        Raises ValueError for more rows than fit one batch.
+        """
+        slots = buckets.smallest(
+            self._robots, len(rows), 'chunks', 'raise engine.robots, or denoise fewer at once'
+        )
+        view = self._views[slots].bind(rows)
+        for part, made in zip(self._rope, self._model.suffix_rope(view.positions), strict=True):
+            part[:slots].copy_(made)
+        self._x[: len(rows)].copy_(x)
+        self._line.fill_(self._first[steps])
+        graph = self._graphs.get(Kind.DENOISE, rows=slots)
+        for _ in range(steps):
+            graph.replay()
+        return self._x[: len(rows)].clone()

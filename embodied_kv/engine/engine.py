@@ -13,17 +13,17 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from embodied_kv.config import EngineConfig
 from embodied_kv.engine.budget import Budget, Costs
 from embodied_kv.engine.decode import Decoder
 from embodied_kv.engine.denoise import Denoiser, noise
+from embodied_kv.engine.graphs import Graphs
+from embodied_kv.engine.prefill import Prefiller
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.kv.manager import KvManager
 from embodied_kv.kv.stream import Query, Stream
-from embodied_kv.kv.views import PrefixWrite
 from embodied_kv.model.policy import Policy
 from embodied_kv.model.tokenizer import StreamDecoder
 from embodied_kv.types import ActionChunk, Observation, TextDelta
@@ -32,10 +32,13 @@ from embodied_kv.types import ActionChunk, Observation, TextDelta
 class Engine:
     """Prefill, denoise and decode over lists: a fleet batches over robots by the same calls.
 
-    period: s between two frames of a robot.
+    period: s between two frames of a robot. watched: prove of every graph that it writes its
+    buffers alone, which takes a run of each.
     """
 
-    def __init__(self, policy: Policy, config: EngineConfig, period: float = 0.1) -> None:
+    def __init__(
+        self, policy: Policy, config: EngineConfig, period: float = 0.1, watched: bool = False
+    ) -> None:
         self.policy, self.config = policy, config
         model, b = policy.model, policy.config.backbone
         size = dict(
@@ -57,11 +60,12 @@ class Engine:
             min_euler_steps=config.min_euler_steps,
             enabled=config.budget,
         )
+        self.graphs = Graphs(model.device, watched)
+        steps = range(config.min_euler_steps, config.euler_steps + 1)
         with torch.inference_mode():
-            self._denoiser = Denoiser(
-                model, prefixes, range(config.min_euler_steps, config.euler_steps + 1)
-            )
-        self._decoder = Decoder(model, self.kv, policy.tokenizer.eos, config.batch_multiple)
+            self._prefiller = Prefiller(policy, prefixes, config.robots, self.graphs)
+            self._denoiser = Denoiser(model, prefixes, steps, self.graphs, config.robots)
+            self._decoder = Decoder(model, self.kv, policy.tokenizer.eos, config, self.graphs)
         self.committed = 0  # steps that are over: prefills, chunks, decode steps
         self.states: dict[int, np.ndarray] = {}  # row -> what the frame's deltas start from
         self._texts: dict[int, tuple[StreamDecoder, int]] = {}  # stream -> its text, tokens in it
@@ -89,10 +93,10 @@ class Engine:
         """Writes each observation into a row of its own, once. Raises ValueError, OutOfRows."""
         began = time.monotonic()
         self.budget.frame_began(began)
-        embeddings, lengths = self._embed(observations)
+        self._prefiller.slots(len(observations))
         rows = [self.kv.reserve(began) for _ in observations]
         try:
-            self.policy.model.prefill(embeddings, PrefixWrite(self.kv.prefixes, rows, lengths))
+            lengths = self._prefiller.run(observations, rows)
             self._finish()
         except BaseException:
             for row in rows:
@@ -116,21 +120,6 @@ class Engine:
                 )
             )
         return handles
-
-    def _embed(self, observations: Sequence[Observation]) -> tuple[Tensor, list[int]]:
-        """Packed prefixes [B, longest, width] and lengths: present views, then the prompt."""
-        policy, model = self.policy, self.policy.model
-        prompts = [policy.prompt_ids(o.instruction, o.state) for o in observations]
-        images = policy.images([image for o in observations for image in o.images])
-        views = iter(model.embed_images(images))
-        packed = []
-        for o, ids in zip(observations, prompts, strict=True):
-            parts = [next(views) for image in o.images if image is not None]
-            packed.append(
-                torch.cat([*parts, model.embed_tokens(torch.tensor(ids, device=model.device))])
-            )
-        lengths = [len(p) for p in packed]
-        return torch.nn.utils.rnn.pad_sequence(packed, batch_first=True), lengths
 
     # ------------------------------------------------------------------ actions
 

@@ -10,13 +10,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from embodied_kv.kernels.rows import RowBatch
+from embodied_kv.kernels.rows import Plan, RowBatch
 
 
 def row_attention(
     q: Tensor, k: Tensor, v: Tensor, batch: RowBatch, layer: int = 0
 ) -> tuple[Tensor, Tensor]:
     """Softmax attention of each slot's queries over its row's valid tokens, scale head_dim^-0.5.
+
+    Zero in the slots that are padding.
 
     q: [slots, tokens, heads, head_dim]; k, v: [rows, kv_heads, max_tokens, head_dim], one layer of
     an arena. Returns the output, shaped like q, and the log-sum-exp of the scores, float32 [slots,
@@ -33,7 +35,16 @@ def torch_row_attention(
     q: Tensor, k: Tensor, v: Tensor, batch: RowBatch, layer: int = 0
 ) -> tuple[Tensor, Tensor]:
     """The kernel's twin: one fused call per run of neighbouring rows, on a view of the arena."""
-    plan = batch.plan(layer)
+    live, slots = len(batch), len(q)
+    if live < slots:
+        out, lse = q.new_zeros(q.shape), q.new_zeros(q.shape[:3], dtype=torch.float32)
+        if live:
+            out[:live], lse[:live] = _attend(q[:live], k, v, batch.plan(layer))
+        return out, lse
+    return _attend(q, k, v, batch.plan(layer))
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
     if plan.order is not None:
         q = q[plan.order]
     parts = [

@@ -22,6 +22,7 @@ def _row_attention(
     k,
     v,
     ids,
+    starts,
     lengths,
     out,
     lse,
@@ -40,7 +41,8 @@ def _row_attention(
 ):
     slot, kv_head, block = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     row = tl.load(ids + slot)
-    length = tl.load(lengths + row)
+    is_row = row >= 0  # otherwise the slot is padding: no keys, and zero
+    length = tl.load(lengths + row, mask=is_row, other=0)
     m = block * BLOCK_M + tl.arange(
         0, BLOCK_M
     )  # query m: token m // group, head m % group of the KV head
@@ -52,8 +54,9 @@ def _row_attention(
     query = tl.load(
         q + flat[:, None] * DIM + d[None, :], mask=is_query[:, None] & is_dim[None, :], other=0.0
     )
-    # Of a causal row the queries are the last tokens: token t sees length - (tokens - 1 - t) keys.
-    visible = length - (tokens - 1 - token) if CAUSAL else length + 0 * token
+    visible = length + 0 * token
+    if CAUSAL:  # token t lies at start + t and sees what lies before it, and itself
+        visible = tl.minimum(tl.load(starts + slot) + token + 1, length)
     top = tl.full([BLOCK_M], float('-inf'), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     mixed = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
@@ -73,12 +76,13 @@ def _row_attention(
         mixed += tl.dot(weight.to(values.dtype), values, input_precision='ieee')
         total = total * shrink + tl.sum(weight, 1)
         top = new_top
+    weight_sum = tl.where(is_row, total, 1.0)
     tl.store(
         out + flat[:, None] * DIM + d[None, :],
-        mixed / total[:, None],
+        mixed / weight_sum[:, None],
         mask=is_query[:, None] & is_dim[None, :],
     )
-    tl.store(lse + flat, top + tl.log(total), mask=is_query)
+    tl.store(lse + flat, tl.where(is_row, top, 0.0) + tl.log(weight_sum), mask=is_query)
 
 
 def row_attention(
@@ -101,6 +105,7 @@ def row_attention(
         k,
         v,
         batch.ids,
+        batch.starts,
         lengths[min(layer, len(lengths) - 1)],
         out,
         lse,

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from embodied_kv.runtime.buffer import Buffer
+
 
 class Arena:
     """K and V of every layer: [layers, rows, kv_heads, max_tokens, head_dim].
@@ -69,6 +71,10 @@ class Arena:
     @property
     def bytes_used(self) -> int:
         return int(self.lengths.sum()) * self.bytes_per_token
+
+    def buffers(self, name: str) -> list[Buffer]:
+        """Its K and V, for who computes with them."""
+        return [Buffer(f'{name}.k', self.k), Buffer(f'{name}.v', self.v)]
 
     def set_length(self, rows: int | Sequence[int], length: int | np.ndarray) -> None:
         """Sets length and position of uncompressed rows, in all layers."""

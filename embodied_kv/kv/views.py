@@ -1,8 +1,10 @@
 """What a transformer layer sees of the cache: `attend(layer, q, k, v)`, and where k and v go.
 
 Three ways to use the same rows: write a prefix, read it under a suffix that is thrown away, read
-it under a tail that grows. The model never learns which one it was given. q: [slots, tokens,
-heads, head_dim]; k, v: [slots, tokens, kv_heads, head_dim]; the result is like q.
+it under a tail that grows. The model never learns which one it was given. A view is made once for
+a number of slots and tokens and bound to rows again and again; slots without a row are padding.
+q: [slots, tokens, heads, head_dim]; k, v: [slots, tokens, kv_heads, head_dim]; the result is like
+q.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from torch import Tensor
 
 from embodied_kv.kernels.attention import merge, row_attention
 from embodied_kv.kernels.rows import RowBatch
+from embodied_kv.kernels.store import store_rows
 from embodied_kv.kv.arena import Arena
+from embodied_kv.runtime.buffer import Buffer
 
 
 class KvView(Protocol):
@@ -28,42 +32,59 @@ class KvView(Protocol):
 class PrefixWrite:
     """Writes each slot's tokens into its prefix row; every valid token sees every other.
 
-    rows: reserved rows. lengths: valid tokens of each slot; what lies behind them is neither
-    stored nor seen.
+    What lies behind a slot's valid tokens is neither stored nor seen.
     """
 
-    def __init__(self, arena: Arena, rows: Sequence[int], lengths: Sequence[int]) -> None:
-        self._arena, self._rows, self._lengths = arena, rows, lengths
-        host = np.zeros((1, arena.rows), np.int32)
-        host[0, list(rows)] = lengths
-        self._batch: RowBatch | None = None
-        self._host = host
+    def __init__(self, arena: Arena, slots: int, tokens: int) -> None:
+        self._arena = arena
+        # Of its own: a row that is being written has no length yet for anybody else.
+        self._lengths = np.zeros((1, arena.rows), np.int32)
+        lengths = torch.from_numpy(self._lengths).to(arena.device)
+        self._batch = RowBatch(slots, self._lengths, lengths, tokens)
+
+    def bind(self, rows: Sequence[int], lengths: Sequence[int]) -> PrefixWrite:
+        """rows: reserved ones. lengths: valid tokens of each slot."""
+        self._lengths[0, list(rows)] = lengths
+        if self._arena.device.type != 'cpu':
+            self._batch.device_lengths.copy_(torch.from_numpy(self._lengths))
+        self._batch.bind(rows, starts=[0] * len(rows), counts=lengths)
+        return self
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        """What it reads beside the arena."""
+        return _buffers(prefix=self._batch)
 
     def store(self, layer: int, k: Tensor, v: Tensor) -> None:
-        keys, values = self._arena.layers[layer]
-        for slot, (row, length) in enumerate(zip(self._rows, self._lengths, strict=True)):
-            keys[row, :, :length] = k[slot, :length].transpose(0, 1)
-            values[row, :, :length] = v[slot, :length].transpose(0, 1)
+        store_rows(k, v, *self._arena.layers[layer], self._batch)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         self.store(layer, k, v)
-        if self._batch is None:
-            device_lengths = torch.from_numpy(self._host).to(q.device)
-            self._batch = RowBatch(self._rows, self._host, device_lengths, tokens=q.shape[1])
         return row_attention(q, *self._arena.layers[layer], self._batch, layer)[0]
 
 
 class SuffixRead:
     """Reads each slot's prefix row and the suffix itself, both whole; stores nothing.
 
-    tokens: length of the suffix (the action horizon).
+    tokens: length of the suffix (the action horizon). positions: int64 [slots, tokens], logical.
     """
 
-    def __init__(self, prefixes: Arena, rows: Sequence[int], tokens: int) -> None:
+    def __init__(self, prefixes: Arena, slots: int, tokens: int) -> None:
         self._prefixes = prefixes
-        self._prefix = RowBatch(rows, prefixes.lengths, prefixes.device_lengths, tokens)
-        self._suffix = RowBatch.dense(len(rows), tokens, tokens, prefixes.device)
-        self.start = prefixes.positions[list(rows)]  # [slots]: logical position of the first token
+        self._prefix = RowBatch(slots, prefixes.lengths, prefixes.device_lengths, tokens)
+        self._suffix = RowBatch.dense(slots, tokens, tokens, prefixes.device)
+        self.positions = torch.zeros(slots, tokens, dtype=torch.int64, device=prefixes.device)
+
+    def bind(self, rows: Sequence[int]) -> SuffixRead:
+        self._prefix.bind(rows)
+        _place(self.positions, self._prefixes.positions[list(rows)])
+        return self
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        """What it reads beside the arena; how the suffix lies is a constant."""
+        positions = Buffer('suffix.positions', self.positions)
+        return [*_buffers(prefix=self._prefix), positions]
 
     def store(self, layer: int, k: Tensor, v: Tensor) -> None:
         """A suffix is never stored."""
@@ -78,45 +99,62 @@ class SuffixRead:
 class TailAppend:
     """Appends each slot's tokens to its tail row and reads prefix and tail; the tail is causal.
 
-    rows, tails: row ids; the tails' lengths already count the new tokens (`KvManager.grow`).
-    slots: width of the batch; slots beyond the rows are padding, whose result is zero.
+    positions: int64 [slots, tokens], logical.
     """
 
-    def __init__(
-        self,
-        prefixes: Arena,
-        tails: Arena,
-        rows: Sequence[int],
-        tail_rows: Sequence[int],
-        tokens: int = 1,
-        slots: int | None = None,
-    ) -> None:
+    def __init__(self, prefixes: Arena, tails: Arena, slots: int, tokens: int = 1) -> None:
         self._prefixes, self._tails = prefixes, tails
-        self._live, self._slots = len(rows), slots or len(rows)
-        self._prefix = RowBatch(rows, prefixes.lengths, prefixes.device_lengths, tokens)
-        self._tail = RowBatch(tail_rows, tails.lengths, tails.device_lengths, tokens, causal=True)
-        end = tails.positions[list(tail_rows)]
-        steps = np.arange(-tokens, 0)
-        self._at = torch.from_numpy(end[:, None] + steps).to(tails.device)  # [live, tokens]
-        self._ids = self._tail.ids[:, None]
-        positions = np.zeros((self._slots, tokens), np.int64)
-        positions[: self._live] = prefixes.positions[list(rows), None] + end[:, None] + steps
-        self.positions = torch.from_numpy(positions).to(tails.device)  # [slots, tokens], logical
+        self._prefix = RowBatch(slots, prefixes.lengths, prefixes.device_lengths, tokens)
+        self._tail = RowBatch(slots, tails.lengths, tails.device_lengths, tokens, causal=True)
+        self.positions = torch.zeros(slots, tokens, dtype=torch.int64, device=tails.device)
+        self._slots = torch.arange(slots, device=tails.device)
+
+    def bind(self, rows: Sequence[int], tails: Sequence[int], count: int) -> TailAppend:
+        """rows, tails: row ids; the tails' lengths count the new tokens already.
+
+        count: new tokens of each slot, at most `tokens`.
+        """
+        tails = list(tails)
+        starts = self._tails.positions[tails] - count
+        self._prefix.bind(rows)
+        self._tail.bind(tails, starts, [count] * len(tails))
+        _place(self.positions, self._prefixes.positions[list(rows)] + starts)
+        return self
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        """What it reads beside the arenas."""
+        positions = Buffer('tail.positions', self.positions)
+        return [*_buffers(prefix=self._prefix, tail=self._tail), positions]
+
+    def newest(self, hidden: Tensor) -> Tensor:
+        """hidden [slots, tokens, width] -> of each slot's last own token, [slots, width]."""
+        if hidden.shape[1] == 1:
+            return hidden[:, 0]
+        return hidden[self._slots, (self._tail.counts - 1).clamp(min=0)]
 
     def store(self, layer: int, k: Tensor, v: Tensor) -> None:
-        keys, values = self._tails.layers[layer]
-        keys[self._ids, :, self._at] = k[: self._live]
-        values[self._ids, :, self._at] = v[: self._live]
+        store_rows(k, v, *self._tails.layers[layer], self._tail)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         self.store(layer, k, v)
-        live = q[: self._live]
-        out = merge(
-            row_attention(live, *self._prefixes.layers[layer], self._prefix, layer),
-            row_attention(live, *self._tails.layers[layer], self._tail, layer),
+        return merge(
+            row_attention(q, *self._prefixes.layers[layer], self._prefix, layer),
+            row_attention(q, *self._tails.layers[layer], self._tail, layer),
         )
-        if self._live == self._slots:
-            return out
-        padded = out.new_zeros(q.shape)
-        padded[: self._live] = out
-        return padded
+
+
+def _place(positions: Tensor, starts: np.ndarray) -> None:
+    """Slot b begins at position starts[b]; padding at 0."""
+    slots, tokens = positions.shape
+    first = np.zeros((slots, 1), np.int64)
+    first[: len(starts), 0] = starts
+    positions.copy_(torch.from_numpy(first + np.arange(tokens)))
+
+
+def _buffers(**batches: RowBatch) -> list[Buffer]:
+    return [
+        Buffer(f'{name}.{part}', memory)
+        for name, batch in batches.items()
+        for part, memory in batch.memory.items()
+    ]

@@ -67,7 +67,8 @@ class Prefix:
         packed = pad_sequence(
             [e[v] for e, v in zip(self.embeddings, self.valid, strict=True)], batch_first=True
         )
-        view = PrefixWrite(self.arena, range(samples), self.lengths)
+        view = PrefixWrite(self.arena, samples, packed.shape[1])
+        view.bind(range(samples), self.lengths)
         self.hidden = model.prefill(packed, view, last_hidden=True)  # [B, longest, width]
         for row, length in enumerate(self.lengths):
             self.arena.set_length(row, length)
@@ -119,8 +120,8 @@ def suffix_quantities(golden: Golden, model: Pi05, prefix: Prefix) -> dict[str, 
     noise = golden.inputs['noise']
     samples, horizon = noise.shape[:2]
     times = golden.read('timesteps') if 'timesteps' in golden.expected else golden.times()
-    cache = SuffixRead(prefix.arena, range(samples), horizon)
-    rope = model.suffix_rope(cache.start)
+    cache = SuffixRead(prefix.arena, samples, horizon).bind(range(samples))
+    rope = model.suffix_rope(cache.positions)
     tables = model.expert.modulation(times)
 
     trajectory = [noise]
@@ -137,10 +138,9 @@ def suffix_quantities(golden: Golden, model: Pi05, prefix: Prefix) -> dict[str, 
     condition = model.expert.conditioning(times)[:, None].expand(-1, samples, -1)
     seen = prefix.valid[:, None].expand(-1, horizon, -1)
     every = torch.ones(samples, horizon, horizon, dtype=torch.bool)
-    start = torch.as_tensor(cache.start)[:, None]
 
     found = {
-        'suffix_position_ids': Quantity(start + torch.arange(horizon), EXACT),
+        'suffix_position_ids': Quantity(cache.positions, EXACT),
         'suffix_attention_allowed': Quantity(torch.cat([seen, every], dim=2), EXACT),
         'timesteps': Quantity(golden.times(), 1e-6),
         'time_sincos': Quantity(model.expert.time_embedding(times), 1e-6),

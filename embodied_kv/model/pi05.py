@@ -7,8 +7,6 @@ and positions are 0 .. n-1. Actions and words both read it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 
@@ -58,10 +56,11 @@ class Pi05(nn.Module):
         self.backbone.fill(embeddings, positions, cache)
         return None
 
-    def suffix_rope(self, start: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Rotary tables of action slots; each begins at its number of valid prefix tokens."""
-        steps = torch.arange(self.config.horizon, device=self.device)
-        positions = torch.as_tensor(start, device=self.device)[:, None] + steps
+    def suffix_rope(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Rotary tables of action slots at logical positions [B, horizon].
+
+        Each slot begins at its number of valid prefix tokens.
+        """
         return self.expert.rope(positions, self.dtype)
 
     def velocity(
@@ -74,7 +73,7 @@ class Pi05(nn.Module):
     def extend(self, ids: Tensor, cache: TailAppend) -> Tensor:
         """Appends ids [B, T] to the streams of `cache` -> logits.
 
-        The logits are float32 [B, vocab], after the last id.
+        The logits are float32 [B, vocab], after each slot's last own id.
         """
         hidden = self.backbone(self.embed_tokens(ids), cache.positions, cache)
-        return self.backbone.logits(hidden[:, -1])
+        return self.backbone.logits(cache.newest(hidden))

@@ -6,7 +6,7 @@ Knows devices and their scratch memory. Does not know what is computed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -52,11 +52,13 @@ class Pool:
 
     So they are replayed one after another, on one stream, and leave results in buffers alone.
 
-    captures: how many so far; it stays as it is while graphs are only replayed.
+    watched: whether each computation is run once under watch before it is captured, which proves
+    that it writes its buffers alone. captures: how many so far; it stays as it is while graphs are
+    only replayed.
     """
 
-    def __init__(self, device: str | torch.device = 'cpu') -> None:
-        self.captures = 0
+    def __init__(self, device: str | torch.device = 'cpu', watched: bool = True) -> None:
+        self.captures, self.watched = 0, watched
         self._stream = Stream.on(device)  # memory of a pool is reused on the same stream only
         self._handle = torch.cuda.graph_pool_handle() if self._stream.cuda is not None else None
 
@@ -66,22 +68,26 @@ class Pool:
 
     @torch.inference_mode()
     def capture(self, fn: Computation, buffers: Buffers) -> Replayable:
-        """Runs `fn` twice to warm it up, captures it, and leaves the buffers as they were.
+        """Captures `fn` and leaves the buffers as they were.
 
-        First runs allocate, compile and tune, which cannot be captured; the first is watched for
-        writes beside the buffers. Raises ValueError for a buffer on another device, TypeError for
-        a result, UndeclaredWrite, Moved, and what `fn` raises.
+        On CUDA it runs before that, as first runs allocate, compile and tune, which cannot be
+        captured; where nothing is captured it runs only under watch. Raises ValueError for a
+        buffer on another device, TypeError for a result, UndeclaredWrite, Moved, and what `fn`
+        raises.
         """
         for buffer in buffers:
             if buffer.device.type != 'cpu' and buffer.device != self.device:
                 raise ValueError(
                     f'buffer {buffer.name!r} is on {buffer.device}, the pool on {self.device}'
                 )
-        with self._aside(), _unchanged(buffers):
-            with DeclaredWrites(buffers):
-                _warm_up(fn, buffers)
-            _warm_up(fn, buffers)
-            work = Eager(fn) if self._stream.cuda is None else self._record(fn)
+        work = Eager(fn)
+        if self.watched or self._stream.cuda is not None:
+            with self._aside(), _unchanged(buffers):
+                with DeclaredWrites(buffers) if self.watched else nullcontext():
+                    _warm_up(fn, buffers)
+                if self._stream.cuda is not None:
+                    _warm_up(fn, buffers)
+                    work = self._record(fn)
         self.captures += 1
         return work
 

@@ -26,13 +26,20 @@ class Graph:
         self._work = work
 
     @classmethod
-    def capture(cls, name: str, fn: Computation, buffers: Iterable[Buffer], pool: Pool) -> Graph:
+    def capture(
+        cls,
+        name: str,
+        fn: Computation,
+        buffers: Iterable[Buffer],
+        pool: Pool,
+        reads: Iterable[Buffer] = (),
+    ) -> Graph:
         """A CUDA graph on a CUDA pool, `fn` itself on a CPU; the buffers keep their bytes.
 
-        Raises what `Pool.capture` raises.
+        reads: further ones, that it does not write. Raises what `Pool.capture` raises.
         """
-        buffers = Buffers(buffers)
-        return cls(name, pool.capture(fn, buffers), buffers)
+        written = Buffers(buffers)
+        return cls(name, pool.capture(fn, written), (*written, *reads))
 
     @classmethod
     def adopt(cls, name: str, work: Replayable, buffers: Iterable[Buffer]) -> Graph:

@@ -62,6 +62,7 @@ class Served:
         # Frames that a stream lives, at most.
         life = 1 + math.ceil(max_tokens / steps) if mode == 'batched' else 1
         config = EngineConfig(
+            robots=robots,
             rows=robots * (life + 2) + 2,
             streams=robots * most_alive(life),
             tail_tokens=LONGEST_QUERY + max_tokens,

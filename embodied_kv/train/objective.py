@@ -153,7 +153,7 @@ class Objective(nn.Module):
     def velocity(self, x: Tensor, times: Tensor, prefix: PrefixTape) -> Tensor:
         """v(x_t, t), both float32 [B * draws, horizon, padded_action_dim]; times [B * draws]."""
         cache = SuffixTape(prefix, len(x) // len(prefix.lengths), x.shape[1])
-        rope = self.model.suffix_rope(cache.start)
+        rope = self.model.suffix_rope(cache.positions)
         return self.model.velocity(x, slot_modulation(self.model.expert, times), cache, rope)
 
     def tail(self, batch: Batch, prefix: PrefixTape) -> tuple[Tensor, Tensor]:

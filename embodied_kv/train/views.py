@@ -94,7 +94,8 @@ class SuffixTape(_Read):
         slots = len(prefix.lengths) * draws
         own = torch.ones(slots, 1, block, dtype=torch.bool, device=prefix.lengths.device)
         super().__init__(prefix, own, draws)
-        self.start = prefix.lengths.repeat_interleave(draws)  # [B * draws]: first slot's position
+        start = prefix.lengths.repeat_interleave(draws)
+        self.positions = start[:, None] + torch.arange(block, device=start.device)  # logical
 
 
 class TailTape(_Read):

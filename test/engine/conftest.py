@@ -27,7 +27,8 @@ def make_engine(policy):
 
     def make(**config):
         return Engine(
-            policy, EngineConfig(**{'rows': 12, 'streams': 8, 'budget': False, **config})
+            policy,
+            EngineConfig(**{'rows': 12, 'robots': 5, 'streams': 8, 'budget': False, **config}),
         )
 
     return make

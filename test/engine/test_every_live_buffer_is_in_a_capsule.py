@@ -7,12 +7,15 @@ import torch
 from capsule_sessions import begin, capsules_of
 from torch import Tensor
 
+from embodied_kv.kv.views import PrefixWrite, SuffixRead, TailAppend
+
 PLAIN = (str, bytes, int, float, complex, bool, type(None), range)
+VIEWS = (PrefixWrite, SuffixRead, TailAppend)  # bound before each replay
 
 
 def walk(thing: object, path: str, seen: set[int]) -> Iterator[tuple[str, Tensor | np.ndarray]]:
     """Every array that can be reached from a thing, with the way there."""
-    if id(thing) in seen or isinstance(thing, PLAIN) or callable(thing):
+    if id(thing) in seen or isinstance(thing, PLAIN + VIEWS) or callable(thing):
         if not isinstance(thing, torch.nn.Module) or id(thing) in seen:
             return
     seen.add(id(thing))
@@ -38,10 +41,16 @@ def address(array: Tensor | np.ndarray) -> int:
 
 
 def unregistered(engine, capsules) -> list[str]:
-    """Ways to live buffers that no part answers for. Weights and tables are never written."""
+    """Ways to live buffers that no part answers for.
+
+    Weights and tables are never written; what graphs read beside the cache is written before each
+    replay, which another test proves.
+    """
     constants = {address(a) for _, a in walk(engine.policy, 'policy', set())}
     constants |= {address(a) for _, a in walk(engine._denoiser._tables, 'tables', set())}
-    known = constants | {address(a) for part in capsules.parts for a in part.buffers()}
+    constants |= {address(engine._denoiser._counts)}
+    scratch = {b.tensor.untyped_storage().data_ptr() for b in engine.graphs.buffers}
+    known = constants | scratch | {address(a) for part in capsules.parts for a in part.buffers()}
     return [path for path, a in walk(engine, 'engine', set()) if address(a) not in known]
 
 

@@ -22,10 +22,12 @@ def reference(q, k, v, batch, lengths):
     group = heads // k.shape[1]
     out = torch.empty(q.shape, dtype=torch.float64)
     lse = torch.empty(q.shape[:3], dtype=torch.float64)
-    for slot, row in enumerate(batch.rows):
+    out[len(batch) :], lse[len(batch) :] = 0, 0  # padding
+    for slot, (row, start, _) in enumerate(batch.places):
         for token in range(tokens):
-            hidden = tokens - 1 - token if batch.causal else 0
-            visible = int(lengths[row]) - hidden
+            visible = int(lengths[row])
+            if batch.causal:
+                visible = min(visible, start + token + 1)
             for head in range(heads):
                 keys = k[row, head // group, :visible].double()
                 scores = keys @ q[slot, token, head].double() * dim**-0.5
@@ -36,14 +38,21 @@ def reference(q, k, v, batch, lengths):
     return out, lse
 
 
-def make_case(rows, tokens, causal, kv_heads, seed, dim=16):
+def bound(rows, lengths, tokens, causal=False, padding=0, own=None):
+    slots = len(rows) + padding
+    batch = RowBatch(slots, lengths, torch.from_numpy(lengths), tokens, causal)
+    counts = None if own is None else [own] * len(rows)
+    return batch.bind(rows, counts=counts)
+
+
+def make_case(rows, tokens, causal, kv_heads, seed, dim=16, padding=0, own=None):
     generator = torch.Generator().manual_seed(seed)
     k, v = torch.randn(2, ROWS, kv_heads, MAX_TOKENS, dim, generator=generator)
-    q = torch.randn(len(rows), tokens, 4, dim, generator=generator)
+    q = torch.randn(len(rows) + padding, tokens, 4, dim, generator=generator)
     lengths = np.random.default_rng(seed).integers(
         tokens, MAX_TOKENS + 1, (1, ROWS), dtype=np.int32
     )
-    return q, k, v, RowBatch(rows, lengths, torch.from_numpy(lengths), tokens, causal), lengths[0]
+    return q, k, v, bound(rows, lengths, tokens, causal, padding, own), lengths[0]
 
 
 @settings(deadline=None, max_examples=60)
@@ -53,9 +62,13 @@ def make_case(rows, tokens, causal, kv_heads, seed, dim=16):
     causal=st.booleans(),
     kv_heads=st.sampled_from([1, 2]),
     seed=st.integers(0, 999),
+    padding=st.integers(0, 3),
+    data=st.data(),
 )
-def test_twin_equals_float64_for_any_rows(rows, tokens, causal, kv_heads, seed):
-    q, k, v, batch, lengths = make_case(rows, tokens, causal, kv_heads, seed)
+def test_twin_equals_float64_for_any_rows(rows, tokens, causal, kv_heads, seed, padding, data):
+    own = data.draw(st.integers(1, tokens))  # of the slots' tokens, the rest is padding
+    case = make_case(rows, tokens, causal, kv_heads, seed, padding=padding, own=own)
+    q, k, v, batch, lengths = case
     out, lse = torch_row_attention(q, k, v, batch)
     expected_out, expected_lse = reference(q, k, v, batch, lengths)
     torch.testing.assert_close(out.double(), expected_out, atol=2e-6, rtol=0)
@@ -65,14 +78,12 @@ def test_twin_equals_float64_for_any_rows(rows, tokens, causal, kv_heads, seed):
 def test_merge_of_two_segments_equals_attention_over_both():
     q, k, v, batch, _ = make_case([0], 2, False, 1, seed=5)
     full = np.full((1, ROWS), MAX_TOKENS, np.int32)
-    whole = torch_row_attention(q, k, v, RowBatch([0], full, torch.from_numpy(full), 2))[0]
+    whole = torch_row_attention(q, k, v, bound([0], full, 2))[0]
     for cut in (1, 7, MAX_TOKENS - 1):
 
         def part(keep, length):
             n = np.full((1, ROWS), length, np.int32)
-            return torch_row_attention(
-                q, k[:, :, keep], v[:, :, keep], RowBatch([0], n, torch.from_numpy(n), 2)
-            )
+            return torch_row_attention(q, k[:, :, keep], v[:, :, keep], bound([0], n, 2))
 
         merged = merge(part(slice(cut), cut), part(slice(cut, None), MAX_TOKENS - cut))
         torch.testing.assert_close(merged, whole, atol=1e-6, rtol=0)
@@ -90,10 +101,11 @@ sys.path[:0] = {path!r}
 import torch
 from test_row_attention_equals_float64 import make_case, reference
 from embodied_kv.kernels.triton_attention import row_attention
-for rows, tokens, causal, kv_heads, dim in (
-        ([5, 3, 3, 0], 1, False, 1, 16), ([2, 7, 1], 3, True, 2, 16), ([6], 5, True, 1, 24),
-        ([0, 1], 20, False, 1, 16)):
-    q, k, v, batch, lengths = make_case(rows, tokens, causal, kv_heads, 3, dim)
+for rows, tokens, causal, kv_heads, dim, padding, own in (
+        ([5, 3, 3, 0], 1, False, 1, 16, 2, 1), ([2, 7, 1], 3, True, 2, 16, 1, 2),
+        ([6], 5, True, 1, 24, 0, 5), ([0, 1], 20, False, 1, 16, 0, 20),
+        ([4], 6, True, 1, 16, 0, 3)):
+    q, k, v, batch, lengths = make_case(rows, tokens, causal, kv_heads, 3, dim, padding, own)
     out, lse = row_attention(q, k, v, batch)
     expected_out, expected_lse = reference(q, k, v, batch, lengths)
     torch.testing.assert_close(out.double(), expected_out, atol=2e-6, rtol=0)

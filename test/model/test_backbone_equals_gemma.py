@@ -69,7 +69,7 @@ def test_prefix_equals_gemma_under_a_full_mask(kv_heads):
         layers=c.layers, rows=2, kv_heads=kv_heads, max_tokens=TOKENS, head_dim=c.head_dim,
         dtype=torch.float32,
     )  # fmt: skip
-    got = ours(embeddings, positions, PrefixWrite(arena, [0, 1], [TOKENS, TOKENS]))
+    got = ours(embeddings, positions, PrefixWrite(arena, 2, TOKENS).bind([0, 1], [TOKENS, TOKENS]))
     torch.testing.assert_close(got, hidden, atol=1e-4, rtol=0)
 
 

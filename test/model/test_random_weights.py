@@ -46,7 +46,7 @@ def test_hidden_states_depend_on_the_picture_and_stay_near_one():
         layers=b.layers, rows=2, kv_heads=b.kv_heads, max_tokens=tokens, head_dim=b.head_dim,
         dtype=torch.float32,
     )  # fmt: skip
-    view = PrefixWrite(arena, [0, 1], [tokens, tokens])
+    view = PrefixWrite(arena, 2, tokens).bind([0, 1], [tokens, tokens])
     hidden = model.prefill(embeddings, view, last_hidden=True)
     assert 0.3 < hidden.std() < 3
     assert (hidden[0] - hidden[1]).abs().mean() > 0.05

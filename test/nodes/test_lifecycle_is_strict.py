@@ -122,7 +122,7 @@ def test_a_failed_prefill_is_reported_and_the_next_frame_goes_on(robot, capfd, m
     perception = robot.up(Perception)
     engine = EngineHost._shared.engine
     with monkeypatch.context() as patch:
-        patch.setattr(engine, '_embed', lambda _: 1 / 0)
+        patch.setattr(engine._prefiller, 'run', lambda *_: 1 / 0)
         robot.until(lambda: perception.complaints['prefill'])
     assert 'prefill failed: ZeroDivisionError' in capfd.readouterr().err
     robot.more(robot.handles)

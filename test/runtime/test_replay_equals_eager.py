@@ -57,7 +57,7 @@ def test_capture_leaves_the_buffers_as_they_were(device):
     layers = Layers(device)
     before = layers.bytes()
     Graph.capture('layers', layers, layers.buffers, Pool(device))
-    assert layers.calls >= 2
+    assert layers.calls >= 1
     assert layers.bytes() == before
 
 

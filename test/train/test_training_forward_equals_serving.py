@@ -5,6 +5,7 @@ import torch
 
 from embodied_kv.config import TINY
 from embodied_kv.engine.denoise import Denoiser
+from embodied_kv.engine.graphs import Graphs
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.views import PrefixWrite, SuffixRead, TailAppend
 
@@ -34,7 +35,8 @@ def served_prefix(model, batch):
         packed.append(torch.cat([*views, model.embed_tokens(prompt[:length])]))
     lengths = [len(p) for p in packed]
     padded = torch.nn.utils.rnn.pad_sequence(packed, batch_first=True)
-    model.prefill(padded, PrefixWrite(prefixes, ROWS, lengths))
+    view = PrefixWrite(prefixes, len(ROWS), padded.shape[1])
+    model.prefill(padded, view.bind(ROWS, lengths))
     for row, length in zip(ROWS, lengths, strict=True):
         prefixes.set_length(row, length)
     return prefixes
@@ -50,8 +52,9 @@ def test_trained_velocities_equal_served_velocities(objective, batch):
     _, prefix, _ = objective.fill(batch)
     trained = objective.velocity(x, times, prefix)
     for i, modulation in enumerate(model.expert.modulation(times)):
-        cache = SuffixRead(prefixes, [ROWS[i // draws]], TINY.horizon)
-        served = model.velocity(x[i : i + 1], modulation, cache, model.suffix_rope(cache.start))
+        cache = SuffixRead(prefixes, 1, TINY.horizon).bind([ROWS[i // draws]])
+        rope = model.suffix_rope(cache.positions)
+        served = model.velocity(x[i : i + 1], modulation, cache, rope)
         torch.testing.assert_close(trained[i], served[0], **TOLERANCE)
 
 
@@ -61,7 +64,8 @@ def test_euler_steps_on_the_tape_equal_the_denoiser(objective, batch):
     x = torch.randn(
         len(ROWS), TINY.horizon, TINY.padded_action_dim, generator=torch.Generator().manual_seed(4)
     )
-    served = Denoiser(objective.model, prefixes, [steps]).run(ROWS, x, steps)
+    denoiser = Denoiser(objective.model, prefixes, [steps], Graphs('cpu'), len(ROWS))
+    served = denoiser.run(ROWS, x, steps)
     _, prefix, _ = objective.fill(batch)
     for step in range(steps):
         x = x - objective.velocity(x, torch.full((len(ROWS),), 1 - step / steps), prefix) / steps
@@ -77,6 +81,6 @@ def test_trained_logits_equal_extended_streams(objective, batch, tokens):
     logits = model.backbone.logits(objective.tail(batch, prefix)[1])
     for first in (0, 5):  # where the packed segments begin
         tails.set_length(ROWS, tokens)
-        cache = TailAppend(prefixes, tails, ROWS, ROWS, tokens)
+        cache = TailAppend(prefixes, tails, len(ROWS), tokens).bind(ROWS, ROWS, tokens)
         served = model.extend(batch.tail[:, first : first + tokens], cache)
         torch.testing.assert_close(logits[:, first + tokens - 1], served, **TOLERANCE)

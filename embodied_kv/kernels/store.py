@@ -1,0 +1,36 @@
+"""Writing new keys and values into rows of an arena, each slot's at its own place.
+
+`store_rows` is a Triton kernel on CUDA and its torch twin elsewhere.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from embodied_kv.kernels.rows import RowBatch
+
+
+def store_rows(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, batch: RowBatch) -> None:
+    """Token t of slot b goes to place starts[b] + t of row ids[b], for t < counts[b].
+
+    k, v: [slots, tokens, kv_heads, head_dim]; keys, values: [rows, kv_heads, max_tokens,
+    head_dim], one layer of an arena. Padding is stored nowhere.
+    """
+    if k.is_cuda:
+        from embodied_kv.kernels.triton_store import store_rows as triton_store_rows
+
+        triton_store_rows(k, v, keys, values, batch)
+    else:
+        torch_store_rows(k, v, keys, values, batch)
+
+
+def torch_store_rows(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, batch: RowBatch) -> None:
+    """The kernel's twin."""
+    if batch.tokens == 1:  # many slots, a token each: one indexed write
+        ids, at = batch.ids[: len(batch)], batch.starts[: len(batch)]
+        keys[ids, :, at] = k[: len(batch), 0]
+        values[ids, :, at] = v[: len(batch), 0]
+        return
+    for slot, (row, start, count) in enumerate(batch.places):
+        keys[row, :, start : start + count] = k[slot, :count].transpose(0, 1)
+        values[row, :, start : start + count] = v[slot, :count].transpose(0, 1)

@@ -1,0 +1,66 @@
+"""`store_rows` as a Triton kernel: one program per slot, KV head and block of tokens.
+
+Row ids, places and counts are device tensors: a captured graph can be rebound to other rows.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from embodied_kv.kernels.rows import RowBatch
+
+BLOCK_TOKENS = 64
+
+
+@triton.jit
+def _store_rows(
+    k,
+    v,
+    keys,
+    values,
+    ids,
+    starts,
+    counts,
+    new_slot,
+    new_token,
+    new_head,
+    old_row,
+    old_head,
+    old_token,
+    DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+):
+    slot, head, block = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    row, count = tl.load(ids + slot), tl.load(counts + slot)  # a padding slot has no tokens
+    token = block * BLOCK_T + tl.arange(0, BLOCK_T)
+    d = tl.arange(0, BLOCK_D)
+    own = (token < count)[:, None] & (d < DIM)[None, :]
+    source = slot * new_slot + head * new_head + token[:, None] * new_token + d[None, :]
+    at = tl.load(starts + slot) + token
+    target = row.to(tl.int64) * old_row + head * old_head + at[:, None] * old_token + d[None, :]
+    tl.store(keys + target, tl.load(k + source, mask=own), mask=own)
+    tl.store(values + target, tl.load(v + source, mask=own), mask=own)
+
+
+def store_rows(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, batch: RowBatch) -> None:
+    """See `embodied_kv.kernels.store.store_rows`; keys and values share their strides."""
+    k, v = k.contiguous(), v.contiguous()
+    slots, tokens, kv_heads, dim = k.shape
+    block = min(BLOCK_TOKENS, triton.next_power_of_2(tokens))
+    _store_rows[slots, kv_heads, triton.cdiv(tokens, block)](
+        k,
+        v,
+        keys,
+        values,
+        batch.ids,
+        batch.starts,
+        batch.counts,
+        *k.stride()[:3],
+        *keys.stride()[:3],
+        DIM=dim,
+        BLOCK_D=triton.next_power_of_2(dim),
+        BLOCK_T=block,
+    )

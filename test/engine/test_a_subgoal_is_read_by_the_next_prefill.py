@@ -1,0 +1,80 @@
+"""The planner's hand-off to the engine: it writes words into the prompt that the actor reads.
+
+Both are graphs over one buffer, the text: nothing is captured again, nothing copied.
+Source: Execution-State Capsules, section 6, planner-actor hand-off.
+"""
+
+import torch
+
+from embodied_kv.config import TINY
+from embodied_kv.engine.graphs import Kind
+from embodied_kv.model.hybrid import HybridPlanner
+from embodied_kv.model.hybrid_config import PLANNER_TINY
+from embodied_kv.model.hybrid_weights import random_hybrid
+from embodied_kv.runtime.graph import Graph
+
+BEGIN, WORDS = 3, 6  # of the prompt's tokens: where the subgoal lies, and how long it is
+
+
+class Robot:
+    """A hybrid planner that says `WORDS` tokens into the engine's prompt."""
+
+    def __init__(self, engine, frame):
+        self.engine = engine
+        (self.handle,) = engine.prefill([frame])
+        self.actor = next(
+            engine.graphs.get(Kind.PREFILL, rows=1, tail=key.fields['tail'])
+            for key in engine.graphs._variants.keys()
+            if key.fields['kind'] == Kind.PREFILL and engine.graphs._variants.get(key).replays
+        )
+        self.text = self.actor.buffers['text']
+        self.planner = HybridPlanner(PLANNER_TINY, random_hybrid(PLANNER_TINY, seed=2))
+
+        @torch.inference_mode()
+        def think():
+            words = torch.tensor(self.planner.decode(WORDS))
+            self.text.tensor[0, BEGIN : BEGIN + WORDS] = words % TINY.backbone.vocab_size
+
+        buffers = [self.text]
+        self.think = Graph.adopt('planner', Thinking(think), buffers)
+
+    def row(self):
+        return self.engine.kv.prefixes.k[:, self.handle.row].clone()
+
+
+class Thinking:
+    """A graph that was made elsewhere: the planner's own decode."""
+
+    def __init__(self, fn):
+        self.replay = fn
+
+
+def test_the_next_replay_reads_the_subgoal(make_engine, observe):
+    robot = Robot(make_engine(), observe(1))
+    captures, address = robot.engine.graphs.pool.captures, robot.text.tensor.data_ptr()
+    before = robot.row()
+    robot.planner.prefill([5, 6, 7])
+    robot.think.replay()
+    assert torch.equal(robot.row(), before)  # the planner wrote words, not the cache
+    robot.actor.replay()
+    after, words = robot.row(), robot.text.tensor[0, BEGIN : BEGIN + WORDS].tolist()
+    assert not torch.equal(after, before)
+    assert robot.text.tensor.data_ptr() == address
+    assert robot.engine.graphs.pool.captures == captures
+    assert len(set(words)) > 1
+
+
+def test_it_equals_a_prompt_that_said_so_from_the_start(make_engine, observe, policy, monkeypatch):
+    robot = Robot(make_engine(), observe(1))
+    robot.planner.prefill([5, 6, 7])
+    robot.think.replay()
+    robot.actor.replay()
+    words = robot.text.tensor[0, BEGIN : BEGIN + WORDS].tolist()
+    ids = policy.prompt_ids(observe(1).instruction, observe(1).state)
+    told = [*ids[:BEGIN], *words, *ids[BEGIN + WORDS :]]
+    monkeypatch.setattr(type(policy), 'prompt_ids', lambda self, instruction, state: told)
+    cold = make_engine()
+    (handle,) = cold.prefill([observe(1)])
+    length = handle.length
+    ours, theirs = robot.row()[:, :, :length], cold.kv.prefixes.k[:, handle.row, :, :length]
+    assert torch.equal(ours, theirs)

@@ -1,0 +1,53 @@
+"""What graphs read beside the cache is written before each replay: dirt in it does no harm."""
+
+import math
+
+import numpy as np
+import torch
+from capsule_sessions import QUESTIONS
+
+
+@torch.inference_mode()
+def soil(engine):
+    """Other bytes in everything that graphs read or write, but for rows and their lengths."""
+    arenas = engine.kv.prefixes, engine.kv.tails
+    kept = {t.data_ptr() for a in arenas for t in (a.k, a.v, a.device_lengths)}
+    for buffer in engine.graphs.buffers:
+        if buffer.address not in kept:
+            buffer.tensor.fill_(math.nan if buffer.tensor.is_floating_point() else 1)
+
+
+def lived(engine, observe, dirty):
+    """Frames, chunks and words; a frame of one robot, then of three."""
+    seen = []
+    for number, robots in enumerate((1, 3, 1, 2)):
+        dirty(engine)
+        frames = [observe(number * 10 + r, robot=f'r{r}', missing=()) for r in range(robots)]
+        handles = engine.prefill(frames)
+        leases = [engine.kv.acquire(handle) for handle in handles]
+        dirty(engine)
+        chunks = engine.denoise(leases, [math.inf] * robots)
+        seen += [chunk.values for chunk in chunks]
+        for lease in leases:
+            lease.release()
+        engine.open(handles[-1], QUESTIONS[number % 3], max_tokens=5)
+        for _ in range(3):
+            dirty(engine)
+            seen += [np.array(delta.tokens) for delta in engine.decode()]
+    seen += [np.array(stream.tokens) for stream in engine.kv.streams()]
+    return seen
+
+
+def test_soiled_scratch_changes_no_byte(make_engine, observe):
+    clean = lived(make_engine(), observe, lambda engine: None)
+    soiled = lived(make_engine(), observe, soil)
+    assert len(clean) == len(soiled) > 12
+    assert all(np.array_equal(a, b) for a, b in zip(clean, soiled, strict=True))
+
+
+def test_what_is_soiled_is_no_small_part(make_engine):
+    engine = make_engine()
+    soil(engine)
+    names = {buffer.name for buffer in engine.graphs.buffers}
+    assert {'images', 'seen', 'text', 'source', 'x', 'line', 'cos', 'sin', 'ids'} <= names
+    assert torch.isnan(engine._denoiser._x).all()
