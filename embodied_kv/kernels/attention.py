@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from embodied_kv.kernels.rows import Plan, RowBatch
+from embodied_kv.kernels.rows import RowBatch
 
 
 def row_attention(
@@ -35,25 +35,23 @@ def torch_row_attention(
     q: Tensor, k: Tensor, v: Tensor, batch: RowBatch, layer: int = 0
 ) -> tuple[Tensor, Tensor]:
     """The kernel's twin: one fused call per run of neighbouring rows, on a view of the arena."""
-    live, slots = len(batch), len(q)
-    if live < slots:
-        out, lse = q.new_zeros(q.shape), q.new_zeros(q.shape[:3], dtype=torch.float32)
-        if live:
-            out[:live], lse[:live] = _attend(q[:live], k, v, batch.plan(layer))
-        return out, lse
-    return _attend(q, k, v, batch.plan(layer))
-
-
-def _attend(q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
-    if plan.order is not None:
-        q = q[plan.order]
+    plan = batch.plan(layer)
+    reading = q if plan.order is None else q[plan.order]
     parts = [
-        _attend_run(q[r.slots], k[r.rows, :, : r.longest], v[r.rows, :, : r.longest], r.mask)
+        _attend_run(
+            reading[r.slots],
+            k[r.rows, :, r.begin : r.begin + r.longest],
+            v[r.rows, :, r.begin : r.begin + r.longest],
+            r.mask,
+        )
         for r in plan.runs
     ]
-    out, lse = parts[0] if len(parts) == 1 else (torch.cat(p) for p in zip(*parts, strict=True))
-    if plan.back is not None:
-        out, lse = out[plan.back], lse[plan.back]
+    if len(parts) == 1 and plan.order is None:
+        return parts[0]
+    out, lse = q.new_zeros(q.shape), q.new_zeros(q.shape[:3], dtype=torch.float32)
+    for r, (part, part_lse) in zip(plan.runs, parts, strict=True):
+        slots = r.slots if plan.order is None else plan.order[r.slots]
+        out[slots], lse[slots] = part, part_lse
     return out, lse
 
 

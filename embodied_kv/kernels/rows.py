@@ -5,7 +5,7 @@ Knows row ids, lengths and places. Does not know who owns a row, or why.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
@@ -21,11 +21,13 @@ PADDING = -1  # the row id of a slot that reads and writes nothing
 class Run:
     """Neighbouring rows that equally many slots read: one strided view of the arena, no copy.
 
-    mask: additive [rows, 1, queries, longest], None when every key of the view is visible.
+    begin, longest: the tokens of the view. mask: additive [rows, 1, queries, longest], None when
+    every key of the view is visible.
     """
 
     rows: slice
     slots: slice
+    begin: int
     longest: int
     mask: Tensor | None
 
@@ -34,24 +36,24 @@ class Run:
 class Plan:
     """The runs of one layer.
 
-    order: slots sorted by row (None: they are already); back: its inverse.
+    order: the slots that read, sorted by row (None: it is all of them, and they are already).
     """
 
     runs: tuple[Run, ...]
     order: Tensor | None
-    back: Tensor | None
 
 
 class RowBatch:
     """Slot b of a batch reads row `rows[b]`, of which `lengths[layer, rows[b]]` tokens are valid.
 
     Made once for a number of slots, then bound to rows again and again: `bind` writes row ids and
-    places into memory that never moves, and no byte of a cache. Slots that no row is bound to are
-    padding: they come last, their result is zero, and they store nothing.
+    places into memory that never moves, and no byte of a cache. A slot that no row is bound to is
+    padding: its result is zero, and it stores nothing.
 
     lengths: int32 [layers, rows], the arena's own, host memory. tokens: query tokens per slot.
     causal: the slots' tokens lie in their rows, and each sees what lies before it and itself;
-    otherwise every valid token is visible to every query.
+    otherwise every valid token is visible to every query. offsets: int32 [layers, rows] where rows
+    are pieces of one line of tokens, not lines of their own: where each begins.
     """
 
     def __init__(
@@ -61,10 +63,12 @@ class RowBatch:
         device_lengths: Tensor,
         tokens: int = 1,
         causal: bool = False,
+        offsets: np.ndarray | None = None,
+        device_offsets: Tensor | None = None,
     ) -> None:
         self.slots, self.tokens, self.causal = slots, tokens, causal
-        self.device_lengths = device_lengths
-        self._lengths = lengths
+        self.device_lengths, self.device_offsets = device_lengths, device_offsets
+        self._lengths, self._offsets = lengths, offsets
         self._places = torch.zeros(3, slots, dtype=torch.int32, device=device_lengths.device)
         self.ids, self.starts, self.counts = self._places.unbind(0)
         self.bind(())
@@ -75,24 +79,31 @@ class RowBatch:
         starts: Sequence[int] | None = None,
         counts: Sequence[int] | None = None,
     ) -> RowBatch:
-        """From now on it is about these rows, at most `slots` of them, as long as they are now.
+        """From now on it is about these rows, at most `slots`, `PADDING` among them for none.
 
         starts: where each slot's first token lies in its row; its tokens are the row's last ones
         where not given. counts: how many of the slot's tokens are its own, the rest is padding;
         all where not given.
         """
         self.rows = tuple(rows)
-        taken = self._lengths[:, self.rows]  # a snapshot [layers, slots]
-        # One layer stands for all while they agree.
-        self._valid = taken[:1] if (taken == taken[:1]).all() else taken
+        self.live = tuple(slot for slot, row in enumerate(self.rows) if row != PADDING)
         own = [self.tokens] * len(self.rows) if counts is None else counts
-        first = taken[0] - np.asarray(own, np.int32) if starts is None else starts
+        first = self._lengths[0, self.rows] - np.asarray(own, np.int32)
         places = np.full((3, self.slots), ((PADDING,), (0,), (0,)), np.int32)
-        places[:, : len(self.rows)] = self.rows, first, own
+        places[:, : len(self.rows)] = self.rows, first if starts is None else starts, own
+        places[1:, places[0] == PADDING] = 0
         self._places.copy_(torch.from_numpy(places))
-        self.places = tuple(zip(self.rows, map(int, first), map(int, own), strict=True))
-        self._plans: list[Plan] | None = None
+        self.places = tuple((slot, *map(int, places[:, slot])) for slot in self.live)
+        # As they are now; the twin's plans are made when it asks for them.
+        self._valid = self._taken(self._lengths)
+        self._begins = None if self._offsets is None else self._taken(self._offsets)
+        self._plans: dict[int, Plan] = {}
         return self
+
+    def _taken(self, table: np.ndarray) -> np.ndarray:
+        """Of the live slots: [layers, live], or [1, live] where all layers agree."""
+        taken = table[:, [self.rows[slot] for slot in self.live]]
+        return taken[:1] if (taken == taken[:1]).all() else taken
 
     @classmethod
     def dense(cls, batch: int, length: int, tokens: int, device: torch.device) -> RowBatch:
@@ -100,58 +111,77 @@ class RowBatch:
         lengths = np.full((1, batch), length, np.int32)
         return cls(batch, lengths, torch.from_numpy(lengths).to(device), tokens).bind(range(batch))
 
-    def __len__(self) -> int:
-        """Slots that a row is bound to."""
-        return len(self.rows)
-
     @property
     def memory(self) -> dict[str, Tensor]:
         """What a kernel reads of it, by name; contiguous."""
-        return {'places': self._places, 'lengths': self.device_lengths}
+        memory = {'places': self._places, 'lengths': self.device_lengths}
+        return memory if self._offsets is None else memory | {'offsets': self.device_offsets}
 
     def plan(self, layer: int) -> Plan:
-        """How the twin walks this layer; layers of equal lengths share a plan."""
-        if self._plans is None:
-            starts = tuple(start for _, start, _ in self.places)
-            first = starts if self.causal and self.tokens > 1 else None
-            self._plans = [
-                make_plan(self.rows, tuple(valid), first, self.tokens)
-                for valid in self._valid.tolist()
-            ]
-        return self._plans[min(layer, len(self._plans) - 1)]
+        """How the twin walks this layer; layers of equal lengths and places share a plan."""
+        begins = self._begins
+        if len(self._valid) == 1 and (begins is None or len(begins) == 1):
+            layer = 0
+        if layer not in self._plans:
+            valid = self._valid[min(layer, len(self._valid) - 1)]
+            at = None if begins is None else tuple(begins[min(layer, len(begins) - 1)].tolist())
+            causal = self.causal and self.tokens > 1
+            self._plans[layer] = make_plan(
+                tuple((slot, self.rows[slot]) for slot in self.live),
+                tuple(valid.tolist()),
+                at,
+                tuple(start for _, _, start, _ in self.places) if causal else None,
+                self.tokens,
+                self.slots,
+            )
+        return self._plans[layer]
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def make_plan(
-    rows: tuple[int, ...], valid: tuple[int, ...], starts: tuple[int, ...] | None, tokens: int
+    live: tuple[tuple[int, int], ...],
+    valid: tuple[int, ...],
+    begins: tuple[int, ...] | None,
+    starts: tuple[int, ...] | None,
+    tokens: int,
+    slots: int,
 ) -> Plan:
     """The runs of a batch; remembered, as a batch keeps its prefix rows from step to step.
 
-    rows, valid: row and valid tokens of each slot. starts: where each slot's first query lies in
-    its row, if it sees only what lies before it; None if all queries see all valid tokens.
+    live: (slot, row) of the slots that read; of each of them: valid: tokens of its row; begins:
+    where the row begins in a line that all rows share, None if each has a line of its own; starts:
+    where its first query lies in its row, if it sees only what lies before it, else None.
     """
-    order = sorted(range(len(rows)), key=rows.__getitem__)
-    readers: dict[int, list[int]] = {}  # row -> its slots, rows ascending
-    for slot in order:
-        readers.setdefault(rows[slot], []).append(slot)
-    runs, begin = [], 0
-    # Within a run, row id minus rank and the number of readers stay the same.
-    ranked = enumerate(readers.items())
-    for (_, count), group in groupby(ranked, lambda e: (e[1][0] - e[0], len(e[1][1]))):
-        members = [(row, slots) for _, (row, slots) in group]
-        slots = slice(begin, begin + count * len(members))
+    order = sorted(range(len(live)), key=lambda i: live[i][1])
+    readers: dict[int, list[int]] = {}  # row -> its readers, rows ascending
+    for i in order:
+        readers.setdefault(live[i][1], []).append(i)
+    runs, done = [], 0
+    for members in _neighbours(readers) if begins is None else [[m] for m in readers.items()]:
         limits = np.array([[valid[own[0]]] for _, own in members])  # keys that a query sees
         longest = int(limits.max())
         if starts is not None:
-            first = np.array([[starts[slot] for slot in own] for _, own in members])
+            first = np.array([[starts[i] for i in own] for _, own in members])
             seen = first[:, :, None] + np.arange(1, tokens + 1)
             limits = np.minimum(seen.reshape(len(members), -1), limits)
-        rows_read = slice(members[0][0], members[-1][0] + 1)
-        runs.append(Run(rows_read, slots, longest, _mask(limits, longest)))
-        begin = slots.stop
-    if order == list(range(len(rows))):
-        return Plan(tuple(runs), None, None)
-    return Plan(tuple(runs), torch.tensor(order), torch.tensor(order).argsort())
+        if begins is None:
+            rows, begin = slice(members[0][0], members[-1][0] + 1), 0
+        else:
+            rows, begin = slice(1), begins[members[0][1][0]]
+        read = slice(done, done + sum(len(own) for _, own in members))
+        runs.append(Run(rows, read, begin, longest, _mask(limits, longest)))
+        done = read.stop
+    by_row = [live[i][0] for i in order]
+    inorder = by_row == list(range(slots))
+    return Plan(tuple(runs), None if inorder else torch.tensor(by_row, dtype=torch.int64))
+
+
+def _neighbours(readers: dict[int, list[int]]) -> Iterator[list[tuple[int, list[int]]]]:
+    """Rows side by side with equally many readers, with these."""
+    # Within a run, row id minus rank and the number of readers stay the same.
+    ranked = enumerate(readers.items())
+    for _, group in groupby(ranked, lambda e: (e[1][0] - e[0], len(e[1][1]))):
+        yield [member for _, member in group]
 
 
 def _mask(limits: np.ndarray, longest: int) -> Tensor | None:

@@ -26,11 +26,12 @@ def store_rows(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, batch: RowBat
 
 def torch_store_rows(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, batch: RowBatch) -> None:
     """The kernel's twin."""
-    if batch.tokens == 1:  # many slots, a token each: one indexed write
-        ids, at = batch.ids[: len(batch)], batch.starts[: len(batch)]
-        keys[ids, :, at] = k[: len(batch), 0]
-        values[ids, :, at] = v[: len(batch), 0]
+    live = len(batch.live)
+    if batch.tokens == 1 and batch.live == tuple(range(live)):  # one indexed write
+        ids, at = batch.ids[:live], batch.starts[:live]
+        keys[ids, :, at] = k[:live, 0]
+        values[ids, :, at] = v[:live, 0]
         return
-    for slot, (row, start, count) in enumerate(batch.places):
+    for slot, row, start, count in batch.places:
         keys[row, :, start : start + count] = k[slot, :count].transpose(0, 1)
         values[row, :, start : start + count] = v[slot, :count].transpose(0, 1)

@@ -24,6 +24,7 @@ def _row_attention(
     ids,
     starts,
     lengths,
+    offsets,
     out,
     lse,
     scale,
@@ -34,6 +35,7 @@ def _row_attention(
     stride_head,
     stride_token,
     CAUSAL: tl.constexpr,
+    IN_LINE: tl.constexpr,
     DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -60,7 +62,11 @@ def _row_attention(
     top = tl.full([BLOCK_M], float('-inf'), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     mixed = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    base = row.to(tl.int64) * stride_row + kv_head * stride_head
+    if IN_LINE:  # rows are pieces of one line of tokens
+        first = tl.load(offsets + row, mask=is_row, other=0).to(tl.int64) * stride_token
+    else:
+        first = row.to(tl.int64) * stride_row
+    base = first + kv_head * stride_head
     for begin in range(0, length, BLOCK_N):
         n = begin + tl.arange(0, BLOCK_N)
         at = base + n[:, None] * stride_token + d[None, :]
@@ -107,6 +113,7 @@ def row_attention(
         batch.ids,
         batch.starts,
         lengths[min(layer, len(lengths) - 1)],
+        lengths if batch.device_offsets is None else batch.device_offsets[layer],
         out,
         lse,
         dim**-0.5,
@@ -117,6 +124,7 @@ def row_attention(
         k.stride(1),
         k.stride(2),
         CAUSAL=batch.causal and tokens > 1,
+        IN_LINE=batch.device_offsets is not None,
         DIM=dim,
         BLOCK_D=triton.next_power_of_2(dim),
         BLOCK_M=block_m,

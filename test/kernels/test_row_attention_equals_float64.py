@@ -22,8 +22,8 @@ def reference(q, k, v, batch, lengths):
     group = heads // k.shape[1]
     out = torch.empty(q.shape, dtype=torch.float64)
     lse = torch.empty(q.shape[:3], dtype=torch.float64)
-    out[len(batch) :], lse[len(batch) :] = 0, 0  # padding
-    for slot, (row, start, _) in enumerate(batch.places):
+    out[:], lse[:] = 0, 0  # padding
+    for slot, row, start, _ in batch.places:
         for token in range(tokens):
             visible = int(lengths[row])
             if batch.causal:

@@ -11,7 +11,7 @@ from embodied_kv.kernels import triton_attention, triton_store  # noqa: E402
 
 POINTERS = {
     **dict.fromkeys(('q', 'k', 'v', 'keys', 'values', 'out'), '*bf16'),
-    **dict.fromkeys(('ids', 'starts', 'counts', 'lengths'), '*i32'),
+    **dict.fromkeys(('ids', 'starts', 'counts', 'lengths', 'offsets'), '*i32'),
     'lse': '*fp32',
     'scale': 'fp32',
 }
@@ -22,8 +22,8 @@ STORE = dict(DIM=48, BLOCK_D=64, BLOCK_T=16)
 @pytest.mark.parametrize(
     'function, fixed',
     [
-        (triton_attention._row_attention, ATTENTION | dict(CAUSAL=False)),
-        (triton_attention._row_attention, ATTENTION | dict(CAUSAL=True)),
+        (triton_attention._row_attention, ATTENTION | dict(CAUSAL=False, IN_LINE=True)),
+        (triton_attention._row_attention, ATTENTION | dict(CAUSAL=True, IN_LINE=False)),
         (triton_store._store_rows, STORE),
     ],
 )

@@ -28,7 +28,7 @@ def make_case(rows, starts, counts, tokens, kv_heads, padding):
 
 def expected(k, v, keys, values, batch):
     keys, values = keys.clone(), values.clone()
-    for slot, (row, start, count) in enumerate(batch.places):
+    for slot, row, start, count in batch.places:
         for token in range(count):
             keys[row, :, start + token] = k[slot, token]
             values[row, :, start + token] = v[slot, token]

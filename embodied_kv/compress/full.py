@@ -1,0 +1,24 @@
+"""No compression, as a method: what the others are measured against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from embodied_kv.compress.base import Method, Statistics
+from embodied_kv.compress.limits import check_alpha
+
+
+@dataclass(frozen=True)
+class Full(Method):
+    """Keeps every token, whatever alpha is."""
+
+    name = 'full'
+
+    def budgets(self, stats: Statistics, alpha: float) -> list[int]:
+        check_alpha(alpha)
+        return [stats.n] * stats.layers
+
+    def scores(self, stats: Statistics) -> Tensor:
+        return stats.columns.new_zeros(stats.layers, stats.kv_heads, stats.n)

@@ -1,0 +1,65 @@
+"""HiRED: vision tokens are dropped before the language model, by the vision tower's attention.
+
+The pure part: which tokens of each view are kept. Dropping them is the model's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from embodied_kv.compress.budget import apportion
+from embodied_kv.compress.limits import check_alpha
+
+
+@dataclass(frozen=True)
+class HiRed:
+    """A token budget shared over the views, then the best tokens of each (Arif et al. 2024).
+
+    HiRED asks a class token. SigLIP has none: a token's score is the attention that it gets, meant
+    over all queries and heads of its view. Every view's scores then sum to the same, so a view's
+    mass counts only its tokens among the `salient` best of all views together; HiRED marks the
+    best half of the full image in the same way, where we have views and no full image.
+    """
+
+    salient: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 < self.salient <= 1:
+            raise ValueError(f'salient is {self.salient}, not a share: it must be in (0, 1]')
+
+    def kept(self, alpha: float, vision: int, text: int) -> int:
+        """Vision tokens kept, so that the KV of every layer is alpha of it, to half a token.
+
+        Text is never dropped: where it alone exceeds alpha no vision token is kept. Raises
+        ValueError for alpha outside [0.01, 1].
+        """
+        check_alpha(alpha)
+        return min(max(round(alpha * (vision + text)) - text, 0), vision)
+
+    def view_budgets(self, first: Tensor, kept: int) -> list[int]:
+        """Tokens kept of each view, summing to `kept`; first: scores [views, tokens].
+
+        The scores are those of the tower's first layer, where attention still spreads over what
+        there is to see.
+        """
+        views, tokens = first.shape
+        order = first.flatten().sort(descending=True, stable=True).indices
+        best = order[: max(1, round(self.salient * views * tokens))]
+        marked = torch.zeros_like(first).flatten()
+        marked[best] = first.flatten()[best]
+        return apportion(marked.view(views, tokens).double().sum(1).tolist(), kept, 0, tokens)
+
+    def select(self, first: Tensor, last: Tensor, kept: int) -> list[Tensor]:
+        """Tokens kept of each view, ascending, one int64 [tokens of that view] each.
+
+        first, last: float [views, tokens], scores in the tower's first and last layer; the last
+        decides which tokens stay, ties to the lower one.
+        """
+        order = last.sort(dim=1, descending=True, stable=True).indices
+        budgets = self.view_budgets(first, kept)
+        return [
+            tokens[:budget].sort().values for tokens, budget in zip(order, budgets, strict=True)
+        ]

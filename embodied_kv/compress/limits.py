@@ -1,0 +1,47 @@
+"""What compression refuses, and by which queries a prefix can be scored."""
+
+from __future__ import annotations
+
+LOWEST = 0.01  # Algorithm 1 clips a layer's budget here: a smaller total could not be met
+LAST = 50  # scoring queries at most; the paper takes the last 50 (5.2)
+
+
+def check_alpha(alpha: float) -> None:
+    """Raises ValueError unless alpha, the share of the cache to keep, is in [0.01, 1]."""
+    if not LOWEST <= alpha <= 1:
+        raise ValueError(
+            f'alpha is {alpha}, which is not in [{LOWEST}, 1]: a layer never keeps less than '
+            '1 % of its tokens; alpha 1 keeps everything'
+        )
+
+
+def scoring_queries(
+    wanted: str | None, prefix: int, text: int, question: int = 0, window: int = 0
+) -> range:
+    """Positions of the queries that score a prefix, of those of prefix and question in a row.
+
+    wanted: a method's `queries`. prefix: its tokens, of which the last `text` follow the images.
+    question: tokens of a question appended to it; 0: the prefix is scored by itself. window: how
+    many queries a method of wanted 'window' takes.
+
+    'post_vision' is the question where there is one, else the text behind the images, and at most
+    50 of their last tokens; a prompt without images is all text. 'all' is every token, 'window'
+    the last ones (all, if there are fewer), None nothing. Raises ValueError if 'post_vision' is
+    wanted and no text follows the images.
+    """
+    end = prefix + question
+    if wanted is None:
+        return range(0)
+    if wanted == 'all':
+        return range(end)
+    if wanted == 'window':
+        return range(max(0, end - window), end)
+    if wanted != 'post_vision':
+        raise ValueError(f"no queries {wanted!r}; there are: 'post_vision', 'all', 'window', None")
+    asked = question or text
+    if not asked:
+        raise ValueError(
+            'no text follows the images, so nothing scores them: score by an appended question, '
+            'or take a method that needs no queries (streaming_llm, random)'
+        )
+    return range(end - min(asked, LAST), end)

@@ -1,0 +1,34 @@
+"""The methods by name."""
+
+from __future__ import annotations
+
+from embodied_kv.compress.base import Method
+from embodied_kv.compress.full import Full
+from embodied_kv.compress.h2o import H2o
+from embodied_kv.compress.kvpress import PREFIX, from_kvpress
+from embodied_kv.compress.pyramidkv import PyramidKv
+from embodied_kv.compress.random import Random
+from embodied_kv.compress.snapkv import SnapKv
+from embodied_kv.compress.streaming_llm import StreamingLlm
+from embodied_kv.compress.vl_cache import VlCache
+from embodied_kv.compress.zipcache import ZipCache
+
+METHODS: dict[str, type[Method]] = {
+    m.name: m for m in (VlCache, StreamingLlm, H2o, SnapKv, PyramidKv, ZipCache, Random, Full)
+}
+
+
+def method(name: str, **fields: object) -> Method:
+    """The method of that name, with its fields set; 'kvpress:CLASS' is a scorer of kvpress.
+
+    Raises ValueError that lists the names, or that a field is out of range; ImportError if kvpress
+    is asked for and not installed.
+    """
+    if name.startswith(PREFIX):
+        return from_kvpress(name.removeprefix(PREFIX), **fields)
+    if name not in METHODS:
+        raise ValueError(
+            f'no compression method {name!r}; there are: {", ".join(METHODS)}, and '
+            f'{PREFIX}CLASS for a scorer of kvpress'
+        )
+    return METHODS[name](**fields)

@@ -1,0 +1,40 @@
+"""SnapKV: what a sliding window of the last queries attends to, smoothed over neighbours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from embodied_kv.compress.base import Method, Statistics
+
+
+@dataclass(frozen=True)
+class SnapKv(Method):
+    """Attention of the last `window` queries, pooled over `kernel` neighbours (Li et al. 2024).
+
+    pooling: 'avg' (its code's default) or 'max' (its paper's). Pooled head by head, then averaged
+    over a group; equal budgets. The recent tokens are a share of the budget, as for every method
+    here, not the window.
+    """
+
+    name = 'snapkv'
+    queries = 'window'
+
+    window: int = 32
+    kernel: int = 5
+    pooling: str = 'avg'
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.window < 1:
+            raise ValueError(f'window is {self.window}: it needs at least 1 query')
+        if self.kernel < 1 or self.kernel % 2 == 0:
+            raise ValueError(f'kernel is {self.kernel}: it must be odd, to have a middle')
+        if self.pooling not in ('avg', 'max'):
+            raise ValueError(f"no pooling {self.pooling!r}; there are: 'avg', 'max'")
+
+    def scores(self, stats: Statistics) -> Tensor:
+        pool = F.avg_pool1d if self.pooling == 'avg' else F.max_pool1d
+        return stats.grouped(pool(stats.columns, self.kernel, stride=1, padding=self.kernel // 2))

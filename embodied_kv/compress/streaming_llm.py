@@ -1,0 +1,27 @@
+"""StreamingLLM: the first tokens and the last ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from embodied_kv.compress.base import Method, Statistics
+
+
+@dataclass(frozen=True)
+class StreamingLlm(Method):
+    """Attention sinks and recent tokens (Xiao et al. 2023), equally many in every layer.
+
+    sinks: first positions, kept before any other; the rest of the budget is the last ones.
+    """
+
+    name = 'streaming_llm'
+
+    sinks: int = 4
+
+    def scores(self, stats: Statistics) -> Tensor:
+        position = torch.arange(stats.n, device=stats.columns.device)
+        score = position.float().masked_fill(position < self.sinks, float('inf'))
+        return score.expand(stats.layers, stats.kv_heads, -1)

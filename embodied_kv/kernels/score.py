@@ -1,0 +1,264 @@
+"""Attention statistics by which a prefix is compressed, without an attention matrix in memory.
+
+Three kernels (VL-Cache, A.5), each in Triton on CUDA and as its torch twin elsewhere: statistics
+of the rows (maximum and sum), statistics of the columns (sum of attention, entries below the
+threshold), and the sum of the partial counts. Keys may lie in several segments: a prefix row that
+every query sees, then a stream's own tail, of which query t sees what lies before it. Rows are
+merged over the segments; columns are then taken segment by segment. Does not know who scores, or
+what for.
+
+The scale of a score is head_dim ** -0.5, the model's (the paper's Algorithm 1 prints d for its
+root).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """Keys that lie in one place.
+
+    k: [slots, kv_heads, N, head_dim], any strides. lengths: int32 [slots], valid keys, at most N.
+    starts: int32 [slots]; query t sees keys 0 .. starts + t. None: every query sees every valid
+    key.
+    """
+
+    k: Tensor
+    lengths: Tensor
+    starts: Tensor | None = None
+
+
+def post_vision_statistics(
+    q: Tensor, segments: Sequence[Segment], p: float = 0.01, queries: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Attention that each position of the first segment gets, and density over all segments.
+
+    q: [slots, tau, heads, head_dim], the scoring queries; of slot s the first queries[s] (int32;
+    None: all) are valid. p: threshold, a share of each row's maximum (equation 1). Returns
+    columns, float32 [slots, heads, N of the first segment], sums of softmax attention over the
+    queries, and density, float32 [slots, heads], the share of visible entries that reach the
+    threshold.
+    """
+    if q.is_cuda:
+        return kernel_post_vision_statistics(q, segments, p, queries)
+    return torch_post_vision_statistics(q, segments, p, queries)
+
+
+def kernel_post_vision_statistics(
+    q: Tensor, segments: Sequence[Segment], p: float = 0.01, queries: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """`post_vision_statistics` by the three kernels, segment by segment."""
+    rows = [row_statistics(q, s.k, s.lengths, s.starts) for s in segments]
+    top, total = reduce(merge_rows, rows)
+    parts = [
+        column_statistics(q, s.k, s.lengths, top, total, p, s.starts, queries) for s in segments
+    ]
+    low = sum(reduce_counts(partial) for _, partial in parts)
+    return parts[0][0], density(low, _all_visible(q, segments, queries))
+
+
+def torch_post_vision_statistics(
+    q: Tensor, segments: Sequence[Segment], p: float = 0.01, queries: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """`post_vision_statistics` in one pass over scores that it does write: a CPU's way."""
+    tau = q.shape[1]
+    parts = []
+    for s in segments:
+        n = s.k.shape[2]
+        parts.append(_hide(_scores(q, s.k), _limits(tau, n, s.lengths, s.starts)))
+    scores = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+    attention = scores.softmax(-1)
+    blind = attention[..., :1].isnan()  # rows that see nothing
+    if blind.any():
+        attention = attention.masked_fill_(blind, 0.0)
+    bar = (p * attention.amax(-1, keepdim=True)).clamp_(min=torch.finfo(torch.float32).tiny)
+    kept = torch.ge(attention, bar, out=scores).sum(-1).long()  # [slots, heads, tau]
+    columns = attention[..., : segments[0].k.shape[2]]
+    if queries is None:
+        columns = columns.sum(2)
+    else:
+        valid = torch.arange(tau, device=q.device) < queries[:, None, None]  # [slots, 1, tau]
+        kept, columns = kept * valid, (valid.float()[:, :, None] @ columns)[:, :, 0]
+    visible = _all_visible(q, segments, queries)
+    return columns, density(visible[:, None] - kept.sum(-1), visible)
+
+
+def row_statistics(
+    q: Tensor, k: Tensor, lengths: Tensor, starts: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Maximum of each query's scores over its visible keys, and sum of exp(score - maximum).
+
+    q: [slots, tau, heads, head_dim]; k, lengths, starts: see `Segment`. Returns top and total,
+    float32 [slots, tau, heads]; -inf and 0 for a query that sees no key. A.5, kernel 1.
+    """
+    if q.is_cuda:
+        from embodied_kv.kernels.triton_score import row_statistics as kernel
+
+        return kernel(q, k, lengths, starts)
+    return torch_row_statistics(q, k, lengths, starts)
+
+
+def column_statistics(
+    q: Tensor,
+    k: Tensor,
+    lengths: Tensor,
+    top: Tensor,
+    total: Tensor,
+    p: float,
+    starts: Tensor | None = None,
+    queries: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Attention that each key gets from all queries, and partial counts of low entries.
+
+    q, k, lengths, starts: as in `row_statistics`. top, total: of the rows over all segments.
+    queries: int32 [slots], how many of the tau queries are valid; None: all. Returns columns,
+    float32 [slots, heads, N], 0 beyond the valid keys, and int32 [slots, heads, blocks], visible
+    entries below p times their row's maximum; how many blocks is the implementation's matter.
+    A.5, kernel 2.
+    """
+    if q.is_cuda:
+        from embodied_kv.kernels.triton_score import column_statistics as kernel
+
+        return kernel(q, k, lengths, top, total, p, starts, queries)
+    return torch_column_statistics(q, k, lengths, top, total, p, starts, queries)
+
+
+def reduce_counts(partial: Tensor) -> Tensor:
+    """Sums of partial counts: int32 [slots, heads, blocks] -> int32 [slots, heads]. A.5, kernel 3.
+
+    Exact while a head has fewer than 2^31 entries.
+    """
+    if partial.is_cuda:
+        from embodied_kv.kernels.triton_score import reduce_counts as kernel
+
+        return kernel(partial)
+    return torch_reduce_counts(partial)
+
+
+def merge_rows(
+    first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Row statistics over two segments from each's (top, total).
+
+    Exact where a row sees nothing of one segment: the other's statistics come back unchanged.
+    """
+    (top1, total1), (top2, total2) = first, second
+    top = torch.maximum(top1, top2)
+    pivot = top.masked_fill(top == float('-inf'), 0.0)
+    return top, total1 * (top1 - pivot).exp() + total2 * (top2 - pivot).exp()
+
+
+def visible_entries(
+    lengths: Tensor, tau: int, starts: Tensor | None = None, queries: Tensor | None = None
+) -> Tensor:
+    """How many entries of a segment's attention matrix are visible, per head: int64 [slots].
+
+    The sum over the valid queries t of min(lengths, starts + t + 1), in closed form.
+    """
+    length = lengths.long()
+    count = torch.full_like(length, tau) if queries is None else queries.long()
+    if starts is None:
+        return length * count
+
+    def seen(last: Tensor) -> Tensor:
+        """Sum of min(j, length) over j = 0 .. last; 0 for a negative last."""
+        last = last.clamp(min=0)
+        ramp = torch.minimum(last, length)
+        return ramp * (ramp + 1) // 2 + (last - ramp) * length
+
+    begin = starts.long()
+    return seen(begin + count) - seen(begin)
+
+
+def density(low: Tensor, visible: Tensor) -> Tensor:
+    """1 - gamma (3.1): share of visible entries that reach the threshold, float32 [slots, heads].
+
+    low: int [slots, heads], visible entries below it. visible: int [slots]; where it is 0 so is
+    the density.
+    """
+    kept = visible[:, None] - low.long()
+    return (kept.double() / visible.clamp(min=1)[:, None]).float()
+
+
+def torch_row_statistics(
+    q: Tensor, k: Tensor, lengths: Tensor, starts: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The twin of the first kernel; it does write the scores."""
+    scores = _hide(_scores(q, k), _limits(q.shape[1], k.shape[2], lengths, starts))
+    top = scores.amax(-1)
+    pivot = top.masked_fill(top == float('-inf'), 0.0)
+    total = scores.sub_(pivot[..., None]).exp_().sum(-1)
+    return top.transpose(1, 2), total.transpose(1, 2)
+
+
+def torch_column_statistics(
+    q: Tensor,
+    k: Tensor,
+    lengths: Tensor,
+    top: Tensor,
+    total: Tensor,
+    p: float,
+    starts: Tensor | None = None,
+    queries: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The twin of the second kernel; it does write the scores. One block of counts."""
+    tau, n = q.shape[1], k.shape[2]
+    top, total = top.transpose(1, 2), total.transpose(1, 2)  # [slots, heads, tau]
+    limits = _limits(tau, n, lengths, starts)
+    weight = _hide(_scores(q, k), limits)
+    weight = weight.sub_(top.masked_fill(total == 0, 0.0)[..., None]).exp_()
+    low = (weight < p).sum(-1)  # hidden entries, of weight 0, are taken off again
+    if limits is not None:
+        low -= n - limits[:, None]
+    share = torch.where(total > 0, 1 / total, 0.0)
+    if queries is not None:
+        valid = torch.arange(tau, device=q.device) < queries[:, None, None]
+        share, low = share * valid, low * valid
+    columns = (share[:, :, None] @ weight)[:, :, 0]
+    return columns, low.sum(-1, keepdim=True, dtype=torch.int32)
+
+
+def torch_reduce_counts(partial: Tensor) -> Tensor:
+    """The twin of the third kernel."""
+    return partial.sum(-1, dtype=torch.int32)
+
+
+def _scores(q: Tensor, k: Tensor) -> Tensor:
+    """q [slots, tau, heads, D] times k [slots, kv_heads, N, D] -> [slots, heads, tau, N]."""
+    slots, tau, heads, dim = q.shape
+    kv_heads, n = k.shape[1:3]
+    folded = (q.float() * dim**-0.5).transpose(1, 2)  # heads that share a KV head lie together
+    folded = folded.reshape(slots, kv_heads, heads // kv_heads * tau, dim)
+    return (folded @ k.float().transpose(2, 3)).view(slots, heads, tau, n)
+
+
+def _limits(tau: int, n: int, lengths: Tensor, starts: Tensor | None) -> Tensor | None:
+    """How many keys a query sees, int [slots, tau], [slots, 1] if all see as many; None: all."""
+    if starts is None:
+        return None if bool((lengths == n).all()) else lengths[:, None]
+    steps = torch.arange(1, tau + 1, device=lengths.device)
+    return torch.minimum(lengths[:, None], (starts[:, None] + steps).clamp(min=0))
+
+
+def _hide(scores: Tensor, limits: Tensor | None) -> Tensor:
+    """The same scores [slots, heads, tau, N], overwritten with -inf beyond the limits."""
+    if limits is None:
+        return scores
+    if limits.shape[1] == 1:  # whole columns: nothing that stays is touched
+        for slot, limit in zip(scores, limits[:, 0].tolist(), strict=True):
+            slot[..., limit:] = float('-inf')
+        return scores
+    hidden = torch.arange(scores.shape[3], device=limits.device) >= limits[..., None]
+    return scores.masked_fill_(hidden[:, None], float('-inf'))
+
+
+def _all_visible(q: Tensor, segments: Sequence[Segment], queries: Tensor | None) -> Tensor:
+    """Visible entries of a head over all segments, int64 [slots]."""
+    return sum(visible_entries(s.lengths, q.shape[1], s.starts, queries) for s in segments)

@@ -1,0 +1,75 @@
+"""Random cases of post-vision statistics, and their float64 reference, entry by entry."""
+
+from types import SimpleNamespace
+
+import torch
+
+P = 0.01
+
+
+def make_case(slots, tau, heads, kv_heads, n, dim=16, causal=False, dtype=torch.float32, seed=0):
+    """A segment inside a larger arena (strided views) and queries of which some are padding."""
+    g = torch.Generator().manual_seed(seed)
+    arena = torch.randn(slots, n + 3, kv_heads, 2 * dim, generator=g).to(dtype)
+    projection = 3 * torch.randn(slots, tau + 2, heads, dim, generator=g)
+
+    def count(low, high):
+        return torch.randint(low, high + 1, (slots,), generator=g, dtype=torch.int32)
+
+    lengths = count(0, n)
+    for row, length in zip(arena, lengths, strict=True):
+        row[length:] = float('nan')  # what lies beyond a row's valid keys reaches nobody
+    return SimpleNamespace(
+        q=projection.to(dtype)[:, 2:],
+        k=arena[:, :n, :, dim:].transpose(1, 2),
+        lengths=lengths,
+        starts=count(-2, n) if causal else None,
+        queries=count(0, tau),
+    )
+
+
+def visible(case):
+    """Which key each query sees, bool [slots, tau, N]."""
+    tau, n = case.q.shape[1], case.k.shape[2]
+    limit = case.lengths[:, None].repeat(1, tau)
+    if case.starts is not None:
+        limit = torch.minimum(limit, case.starts[:, None] + torch.arange(tau) + 1)
+    return torch.arange(n) < limit[:, :, None]
+
+
+def scores(case):
+    """Float64 [slots, tau, heads, N], -inf where hidden."""
+    dim, group = case.q.shape[3], case.q.shape[2] // case.k.shape[1]
+    k = case.k.double().nan_to_num().repeat_interleave(group, 1)
+    product = torch.einsum('sthd,shnd->sthn', case.q.double(), k) * dim**-0.5
+    return product.masked_fill(~visible(case)[:, :, None], float('-inf'))
+
+
+def rows(score):
+    """Maximum and sum of exp(score - maximum); -inf and 0 where nothing is seen."""
+    top = score.amax(-1)
+    return top, (score - top.nan_to_num(neginf=0)[..., None]).exp().sum(-1)
+
+
+def check(case, row_statistics, column_statistics, reduce_counts):
+    """All three kernels against float64; counts may differ for entries at the threshold only."""
+    top, total = row_statistics(case.q, case.k, case.lengths, case.starts)
+    score = scores(case)
+    expected_top, expected_total = rows(score)
+    torch.testing.assert_close(top.double(), expected_top, atol=1e-5, rtol=1e-6)
+    torch.testing.assert_close(total.double(), expected_total, atol=1e-5, rtol=1e-5)
+    columns, partial = column_statistics(
+        case.q, case.k, case.lengths, top, total, P, case.starts, case.queries
+    )
+    tau = case.q.shape[1]
+    seen = (
+        visible(case)[:, :, None] & (torch.arange(tau) < case.queries[:, None])[:, :, None, None]
+    )
+    weight = (score - expected_top.nan_to_num(neginf=0)[..., None]).exp()
+    attention = torch.where(seen, weight / expected_total.clamp(min=1)[..., None], 0)
+    torch.testing.assert_close(columns.double(), attention.sum(1), atol=1e-5, rtol=1e-5)
+    counts = reduce_counts(partial)
+    assert partial.dtype == counts.dtype == torch.int32
+    fewest = (seen & (weight < P * (1 - 1e-4))).sum((1, 3))
+    most = (seen & (weight < P * (1 + 1e-4))).sum((1, 3))
+    assert ((fewest <= counts) & (counts <= most)).all()
