@@ -6,7 +6,7 @@ Knows dimensions and budgets. Does not know torch, ROS or files.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -160,6 +160,31 @@ class EngineConfig:
             range=(1, 256),
         ),
     )
+    flat_rows: int = field(
+        default=2,
+        metadata=dict(
+            help='Room for compressed prefixes, in whole ones; 0: nothing is compressed',
+            range=(0, 4096),
+        ),
+    )
+    compress: str = field(
+        default='vl_cache', metadata=dict(help='Method that chooses the tokens that are kept')
+    )
+    compress_by: str = field(
+        default='stream',
+        metadata=dict(
+            help='What language is compressed by: stream (each question) or row (the prompt, '
+            'once a frame)'
+        ),
+    )
+    language_alpha: float = field(
+        default=1.0,
+        metadata=dict(help='Share of a prefix that language keeps; 1: all', range=(0.01, 1.0)),
+    )
+    action_alpha: float = field(
+        default=1.0,
+        metadata=dict(help='Share of a prefix that actions keep; 1: all', range=(0.01, 1.0)),
+    )
     device: str = field(default='cpu', metadata=dict(help='cpu or cuda'))
     seed: int = field(
         default=0,
@@ -174,6 +199,10 @@ class EngineConfig:
             raise ValueError(
                 f'engine.reserved_rows is {self.reserved_rows} of {self.rows} rows: '
                 'none is left for language'
+            )
+        if self.compress_by not in ('stream', 'row'):
+            raise ValueError(
+                f'engine.compress_by is {self.compress_by!r}: it must be stream or row'
             )
         if self.min_euler_steps > self.euler_steps:
             raise ValueError(
@@ -230,6 +259,11 @@ TABLETOP = ModelConfig(
     padded_action_dim=7,
 )
 
+# The tabletop seen sharply: prefixes long enough that a tenth of their cache still says something.
+TABLETOP_LONG = replace(
+    TABLETOP, name='tabletop_long', vision=replace(TABLETOP.vision, image_size=128, merge=1)
+)
+
 TINY = ModelConfig(
     name='tiny',
     vision=VisionConfig(image_size=28, patch_size=14, width=32, layers=1, heads=2, mlp=64),
@@ -245,7 +279,16 @@ TINY = ModelConfig(
     padded_action_dim=8,
 )
 
-PRESETS: dict[str, ModelConfig] = {c.name: c for c in (PI05, PI05_SMALL, TABLETOP, TINY)}
+NEEDLE = replace(  # pages of 1,024 patches with small marks, to be asked about
+    TABLETOP,
+    name='needle',
+    vision=VisionConfig(image_size=256, patch_size=8, width=64, layers=1, heads=2, mlp=256),
+    backbone=replace(TABLETOP.backbone, width=128, layers=4, kv_heads=2, head_dim=32, mlp=256),
+    expert=ExpertConfig(width=32, mlp=32),
+    views=('page',),
+)
+
+PRESETS = {c.name: c for c in (PI05, PI05_SMALL, TABLETOP, TABLETOP_LONG, NEEDLE, TINY)}
 
 
 def preset(name: str) -> ModelConfig:

@@ -38,12 +38,12 @@ class ContiguousAppend:
         """Hidden states of the last tokens, [slots, width]."""
         return hidden[:, -1]
 
-    def store(self, layer: int, k: Tensor, v: Tensor) -> None:
+    def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
         self._k[layer][self._ids, :, self.positions] = k
         self._v[layer][self._ids, :, self.positions] = v
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        self.store(layer, k, v)
+        self.store(layer, q, k, v)
         return row_attention(q, self._k[layer], self._v[layer], self._batch)[0]
 
 

@@ -27,7 +27,7 @@ class Fresh:
         if prefix is not None:
             self._read = RowBatch.dense(batch, prefix[0].shape[3], tokens, device)
 
-    def store(self, layer: int, k: Tensor, v: Tensor) -> None:
+    def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
         """Nothing is kept."""
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -13,8 +13,10 @@ from torch import Tensor
 
 from embodied_kv.config import EngineConfig
 from embodied_kv.engine import buckets
+from embodied_kv.engine.compression import Compression
 from embodied_kv.engine.graphs import Graphs, Kind
 from embodied_kv.kv.manager import KvManager
+from embodied_kv.kv.scored import ScoredTailAppend
 from embodied_kv.kv.stream import Stream
 from embodied_kv.kv.views import TailAppend
 from embodied_kv.model.pi05 import Pi05
@@ -45,75 +47,107 @@ class Decoder:
     """Extends streams, by graphs of so many slots and so many new tokens of each."""
 
     def __init__(
-        self, model: Pi05, kv: KvManager, eos: int, config: EngineConfig, graphs: Graphs
+        self,
+        model: Pi05,
+        kv: KvManager,
+        eos: int,
+        config: EngineConfig,
+        graphs: Graphs,
+        compression: Compression,
     ) -> None:
         self._model, self._kv, self._eos, self._graphs = model, kv, eos, graphs
+        self._compression = compression
         self._slots = buckets.multiples(config.streams, config.batch_multiple)
         queries = buckets.multiples(config.tail_tokens, QUERY_STEP)
         self._queries = (*queries[:-1], config.tail_tokens)
         most, device = self._slots[-1], model.device
         room = max(most, config.tail_tokens)
         self._ids = torch.zeros(room, dtype=torch.int64, device=device)
-        self._logits = torch.zeros(most, model.config.backbone.vocab_size, device=device)
-        shapes = [*((slots, 1) for slots in self._slots), *((1, n) for n in self._queries)]
-        self._views = {shape: self._capture(*shape) for shape in dict.fromkeys(shapes)}
+        self._out = torch.zeros(most, model.config.backbone.vocab_size, device=device)
+        self._views: dict[tuple[Kind, int, int], TailAppend] = {}
+        for slots in self._slots:
+            self._capture(Kind.EXTEND, slots, 1)
+        for tokens in self._queries:
+            self._capture(Kind.EXTEND, 1, tokens)
+        if compression.is_scored and compression.by == 'stream':
+            for tokens in self._queries:
+                self._capture(Kind.SCORED_EXTEND, 1, tokens)
 
-    def _capture(self, slots: int, tokens: int) -> TailAppend:
-        model, kv = self._model, self._kv
-        view = TailAppend(kv.prefixes, kv.tails, slots, tokens)
-        ids, logits = self._ids[: slots * tokens].view(slots, tokens), self._logits[:slots]
+    def _capture(self, kind: Kind, slots: int, tokens: int) -> None:
+        model, kv, scores = self._model, self._kv, self._compression.scores
+        arenas = kv.prefixes, kv.tails, slots, tokens
+        if kind is Kind.SCORED_EXTEND:
+            view = ScoredTailAppend(*arenas, scores, self._compression.most)
+        else:
+            view = TailAppend(*arenas, kv.flats)
+        ids, logits = self._ids[: slots * tokens].view(slots, tokens), self._out[:slots]
 
         def extend() -> None:
             logits.copy_(model.extend(ids, view))
 
         self._graphs.capture(
-            Kind.EXTEND,
+            kind,
             extend,
-            [Buffer('logits', logits), *kv.tails.buffers('tails')],
-            [Buffer('ids', ids), *kv.prefixes.buffers('prefixes'), *view.buffers],
+            [Buffer('logits', logits), *kv.tails.buffers('tails'), *scores.buffers],
+            [
+                Buffer('ids', ids),
+                *kv.prefixes.buffers('prefixes'),
+                *kv.flats.buffers('flats'),
+                *view.buffers,
+            ],
             rows=slots,
             tail=tokens,
         )
-        return view
+        self._views[kind, slots, tokens] = view
 
     def padded(self, streams: int) -> int:
         """Slots of a batch of so many streams."""
         return buckets.smallest(self._slots, streams, 'streams', 'raise engine.streams')
 
     def begin(self, stream: Stream) -> list[Stream]:
-        """Appends the query of a new stream and chooses its first token."""
-        return self._extend([stream], [list(stream.query.ids)])
+        """Appends the query of a new stream, chooses its first token, and compresses its prefix.
+
+        The first token still reads the whole prefix, as in a prefill.
+        """
+        ids = list(stream.query.ids)
+        tokens = buckets.smallest(self._queries, len(ids), 'tokens', 'raise engine.tail_tokens')
+        scored = self._compression.scores_streams and stream.lease.flat < 0
+        kind = Kind.SCORED_EXTEND if scored else Kind.EXTEND
+        if scored:
+            self._views[kind, 1, tokens].ask([self._compression.question_queries(len(ids))])
+        begun = self._extend([stream], [ids], kind, tokens)
+        for stream in begun:
+            self._compression.compress_stream(stream)
+        return begun
 
     def step(self, streams: Sequence[Stream]) -> list[Stream]:
         """One token further; returns the streams that moved."""
-        return self._extend(streams, [[stream.tokens[-1]] for stream in streams])
+        return self._extend(streams, [[stream.tokens[-1]] for stream in streams], Kind.EXTEND, 1)
 
-    def logits(self, streams: Sequence[Stream], ids: Sequence[Sequence[int]]) -> Tensor:
-        """Appends ids -> float32 [streams, vocab], until the next call.
+    def _logits(
+        self, streams: Sequence[Stream], ids: Sequence[Sequence[int]], kind: Kind, tokens: int
+    ) -> Tensor:
+        """Appends ids, equally many to each stream -> float32 [streams, vocab], until the next.
 
-        One id to each stream, or several to one; the tails have grown already.
+        The tails have grown already. tokens: of the bucket.
         """
-        count = len(ids[0])
-        slots, tokens = self._shape(len(streams), count)
+        slots = self.padded(len(streams)) if tokens == 1 else 1
         batch = torch.zeros(slots, tokens, dtype=torch.int64)
-        batch[: len(streams), :count] = torch.tensor(ids)
+        batch[: len(streams), : len(ids[0])] = torch.tensor(ids)
         self._ids[: batch.numel()].copy_(batch.flatten())
-        view = self._views[slots, tokens]
-        view.bind([s.row for s in streams], [s.tail for s in streams], count)
-        self._graphs.get(Kind.EXTEND, rows=slots, tail=tokens).replay()
-        return self._logits[: len(streams)]
+        rows = [s.row for s in streams], [s.tail for s in streams]
+        self._views[kind, slots, tokens].bind(*rows, len(ids[0]), [s.lease.flat for s in streams])
+        self._graphs.get(kind, rows=slots, tail=tokens).replay()
+        return self._out[: len(streams)]
 
-    def _shape(self, streams: int, count: int) -> tuple[int, int]:
-        if count == 1:
-            return self.padded(streams), 1
-        return 1, buckets.smallest(self._queries, count, 'tokens', 'raise engine.tail_tokens')
-
-    def _extend(self, streams: Sequence[Stream], ids: Sequence[Sequence[int]]) -> list[Stream]:
+    def _extend(
+        self, streams: Sequence[Stream], ids: Sequence[Sequence[int]], kind: Kind, tokens: int
+    ) -> list[Stream]:
         by_stream = dict(zip(streams, ids, strict=True))
         live = self._kv.grow(streams, len(ids[0]))
         try:
             if live:
-                logits = self.logits(live, [by_stream[stream] for stream in live])
+                logits = self._logits(live, [by_stream[stream] for stream in live], kind, tokens)
                 self._kv.update(live, choose(logits, live), self._eos)
         finally:
             self._kv.end_step()

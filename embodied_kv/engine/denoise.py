@@ -16,6 +16,7 @@ from torch import Tensor
 from embodied_kv.engine import buckets
 from embodied_kv.engine.graphs import Graphs, Kind
 from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.flat import FlatArena
 from embodied_kv.kv.views import SuffixRead
 from embodied_kv.model.expert import Modulation
 from embodied_kv.model.pi05 import Pi05
@@ -40,12 +41,14 @@ class Denoiser:
         self,
         model: Pi05,
         prefixes: Arena,
+        flats: FlatArena,
         step_counts: Sequence[int],
         graphs: Graphs,
         robots: int = 1,
     ) -> None:
         c, device = model.config, model.device
-        self._model, self._prefixes, self._graphs = model, prefixes, graphs
+        self._model, self._graphs = model, graphs
+        self._prefixes, self._flats = prefixes, flats
         self._robots = buckets.doubling(robots)
         self._first = dict(zip(step_counts, accumulate(step_counts, initial=0), strict=False))
         lines = [line for n in step_counts for line in self._table(n)]
@@ -68,7 +71,7 @@ class Denoiser:
 
     def _capture(self, slots: int) -> SuffixRead:
         model, line, x = self._model, self._line, self._x[:slots]
-        view = SuffixRead(self._prefixes, slots, x.shape[1])
+        view = SuffixRead(self._prefixes, slots, x.shape[1], self._flats)
         cos, sin = (part[:slots] for part in self._rope)
 
         def step() -> None:
@@ -82,6 +85,7 @@ class Denoiser:
             [Buffer('x', x), Buffer('line', line)],
             [
                 *self._prefixes.buffers('prefixes'),
+                *self._flats.buffers('flats'),
                 *view.buffers,
                 Buffer('cos', cos),
                 Buffer('sin', sin),
@@ -90,15 +94,16 @@ class Denoiser:
         )
         return view
 
-    def run(self, rows: Sequence[int], x: Tensor, steps: int) -> Tensor:
+    def run(self, rows: Sequence[int], x: Tensor, steps: int, flats: Sequence[int] = ()) -> Tensor:
         """Noise x -> normalised actions, both float32 [slots, horizon, padded_action_dim].
 
-        Raises ValueError for more rows than fit one batch.
+        rows, flats: what each slot reads; of both, where flats are given, one is -1. Raises
+        ValueError for more slots than fit one batch.
         """
         slots = buckets.smallest(
             self._robots, len(rows), 'chunks', 'raise engine.robots, or denoise fewer at once'
         )
-        view = self._views[slots].bind(rows)
+        view = self._views[slots].bind(rows, flats)
         for part, made in zip(self._rope, self._model.suffix_rope(view.positions), strict=True):
             part[:slots].copy_(made)
         self._x[: len(rows)].copy_(x)

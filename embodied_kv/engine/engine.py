@@ -16,11 +16,13 @@ import torch
 
 from embodied_kv.config import EngineConfig
 from embodied_kv.engine.budget import Budget, Costs
+from embodied_kv.engine.compression import ACTION, Compression
 from embodied_kv.engine.decode import Decoder
 from embodied_kv.engine.denoise import Denoiser, noise
 from embodied_kv.engine.graphs import Graphs
 from embodied_kv.engine.prefill import Prefiller
 from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.flat import FlatArena
 from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.kv.manager import KvManager
 from embodied_kv.kv.stream import Query, Stream
@@ -50,7 +52,10 @@ class Engine:
         )
         prefixes = Arena(rows=config.rows, max_tokens=policy.config.prefix_tokens, **size)
         tails = Arena(rows=config.streams, max_tokens=config.tail_tokens, **size)
-        self.kv = KvManager(prefixes, tails, config.reserved_rows)
+        room = config.flat_rows * b.layers * policy.config.prefix_tokens
+        # Copies of frames, besides those of streams.
+        flats = FlatArena(prefixes, rows=config.streams + 2 * config.rows, tokens=room)
+        self.kv = KvManager(prefixes, tails, flats, config.reserved_rows)
         self.costs = Costs()
         self.budget = Budget(
             self.costs,
@@ -63,9 +68,14 @@ class Engine:
         self.graphs = Graphs(model.device, watched)
         steps = range(config.min_euler_steps, config.euler_steps + 1)
         with torch.inference_mode():
-            self._prefiller = Prefiller(policy, prefixes, config.robots, self.graphs)
-            self._denoiser = Denoiser(model, prefixes, steps, self.graphs, config.robots)
-            self._decoder = Decoder(model, self.kv, policy.tokenizer.eos, config, self.graphs)
+            self.compression = Compression(self.kv, policy.config, config)
+            self._prefiller = Prefiller(
+                policy, prefixes, config.robots, self.graphs, self.compression
+            )
+            self._denoiser = Denoiser(model, prefixes, flats, steps, self.graphs, config.robots)
+            self._decoder = Decoder(
+                model, self.kv, policy.tokenizer.eos, config, self.graphs, self.compression
+            )
         self.committed = 0  # steps that are over: prefills, chunks, decode steps
         self.states: dict[int, np.ndarray] = {}  # row -> what the frame's deltas start from
         self._texts: dict[int, tuple[StreamDecoder, int]] = {}  # stream -> its text, tokens in it
@@ -96,7 +106,7 @@ class Engine:
         self._prefiller.slots(len(observations))
         rows = [self.kv.reserve(began) for _ in observations]
         try:
-            lengths = self._prefiller.run(observations, rows)
+            written = self._prefiller.run(observations, rows)
             self._finish()
         except BaseException:
             for row in rows:
@@ -106,12 +116,12 @@ class Engine:
         self.committed += 1
         self.costs.observe('prefill', took, len(rows))
         handles = []
-        for o, row, length in zip(observations, rows, lengths, strict=True):
+        for slot, (o, row, prefix) in enumerate(zip(observations, rows, written, strict=True)):
             self.states[row] = o.state
             handles.append(
                 self.kv.commit(
                     row,
-                    length,
+                    prefix.length,
                     robot=o.robot,
                     sequence=o.sequence,
                     stamp=o.stamp,
@@ -119,6 +129,7 @@ class Engine:
                     prefill_ms=took * 1e3,
                 )
             )
+            self.compression.compress_frame(handles[-1], slot, prefix.queries)
         return handles
 
     # ------------------------------------------------------------------ actions
@@ -147,7 +158,12 @@ class Engine:
                 ]
             )
         x = torch.from_numpy(noises).to(self.policy.model.device)
-        normalised = self._denoiser.run([lease.row for lease in leases], x, steps).cpu().numpy()
+        read = [self.kv.copy_of(lease.handle, ACTION) or lease for lease in leases]
+        normalised = (
+            self._denoiser.run([r.row for r in read], x, steps, [r.flat for r in read])
+            .cpu()
+            .numpy()
+        )
         took = time.monotonic() - began
         self.committed += 1
         self.costs.observe('denoise_step', took / steps, len(leases))

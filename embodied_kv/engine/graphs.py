@@ -27,6 +27,8 @@ class Kind(IntEnum):
     PREFILL = 2  # tokens -> a prefix row
     DENOISE = 3  # one Euler step
     EXTEND = 4  # a query or a token per stream -> logits
+    SCORED_PREFILL = 5  # the same, and what its text pays attention to
+    SCORED_EXTEND = 6  # the same, and what a query pays attention to
 
 
 class Graphs:

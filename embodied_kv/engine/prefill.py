@@ -7,12 +7,16 @@ so one graph serves every pattern of absent views and every length up to its own
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from embodied_kv.engine import buckets
+from embodied_kv.engine.compression import Compression
 from embodied_kv.engine.graphs import Graphs, Kind
 from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.scored import ScoredPrefixWrite
 from embodied_kv.kv.views import PrefixWrite
 from embodied_kv.model.policy import Policy
 from embodied_kv.runtime.buffer import Buffer
@@ -22,11 +26,27 @@ LENGTHS = 16  # buckets of a prefix's length
 ALIGNED = 8  # tokens, that a bucket's length is a multiple of
 
 
+@dataclass(frozen=True)
+class Written:
+    """A prefix in its row: valid tokens, and how many queries scored it."""
+
+    length: int
+    queries: int
+
+
 class Prefiller:
     """Writes observations into reserved rows. robots: how many of them at most at once."""
 
-    def __init__(self, policy: Policy, prefixes: Arena, robots: int, graphs: Graphs) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        prefixes: Arena,
+        robots: int,
+        graphs: Graphs,
+        compression: Compression,
+    ) -> None:
         c, model = policy.config, policy.model
+        self._compression = compression
         self._policy, self._prefixes, self._graphs = policy, prefixes, graphs
         self._robots = buckets.doubling(robots)
         step = -(-c.prefix_tokens // (LENGTHS * ALIGNED)) * ALIGNED
@@ -39,12 +59,16 @@ class Prefiller:
         index = dict(dtype=torch.int64, device=model.device)
         self._text = torch.zeros(robots, c.max_text, **index)
         self._source = torch.zeros(robots * c.prefix_tokens, **index)
-        self._views: dict[tuple[int, int], PrefixWrite] = {}
+        self._views: dict[tuple[Kind, int, int], PrefixWrite] = {}
         for count in range(1, images + 1):
             self._capture_see(count)
         for slots in self._robots:
             for tokens in self._lengths:
-                self._capture_prefill(slots, tokens)
+                self._capture_prefill(Kind.PREFILL, PrefixWrite(prefixes, slots, tokens))
+                if compression.is_scored:
+                    scored = compression.scores, compression.most
+                    view = ScoredPrefixWrite(prefixes, slots, tokens, *scored)
+                    self._capture_prefill(Kind.SCORED_PREFILL, view)
 
     def _capture_see(self, count: int) -> None:
         model, images = self._policy.model, self._images[:count]
@@ -57,9 +81,8 @@ class Prefiller:
             Kind.SEE, see, [Buffer('seen', seen)], [Buffer('images', images)], rows=count
         )
 
-    def _capture_prefill(self, slots: int, tokens: int) -> None:
-        model = self._policy.model
-        view = PrefixWrite(self._prefixes, slots, tokens)
+    def _capture_prefill(self, kind: Kind, view: PrefixWrite) -> None:
+        model, slots, tokens = self._policy.model, view.slots, view.tokens
         seen, text = self._seen[: self._text_begins(slots)], self._text[:slots]
         source = self._source[: slots * tokens].view(slots, tokens)
 
@@ -69,44 +92,61 @@ class Prefiller:
 
         inputs = dict(seen=seen, text=text, source=source)
         self._graphs.capture(
-            Kind.PREFILL,
+            kind,
             prefill,
-            self._prefixes.buffers('prefixes'),
+            [*self._prefixes.buffers('prefixes'), *self._compression.scores.buffers],
             [*(Buffer(name, tensor) for name, tensor in inputs.items()), *view.buffers],
             rows=slots,
             tail=tokens,
         )
-        self._views[slots, tokens] = view
+        self._views[kind, slots, tokens] = view
 
     def _text_begins(self, slots: int) -> int:
         """Where text lies behind the image tokens of so many robots, before it is packed."""
         c = self._policy.config
         return slots * len(c.views) * c.vision.tokens
 
-    def run(self, observations: Sequence[Observation], rows: Sequence[int]) -> list[int]:
-        """Each observation into its row -> valid tokens of each. Raises ValueError."""
-        policy, c = self._policy, self._policy.config
+    def run(self, observations: Sequence[Observation], rows: Sequence[int]) -> list[Written]:
+        """Each observation into its row, in one batch. Raises ValueError."""
         slots = self.slots(len(observations))
-        images = policy.images([image for o in observations for image in o.images])
+        images = self._policy.images([image for o in observations for image in o.images])
         self._images[: len(images)].copy_(images)
-        text, image = self._text_begins(slots), 0
-        sources = []
-        for slot, o in enumerate(observations):
-            ids = torch.tensor(policy.prompt_ids(o.instruction, o.state))
-            self._text[slot, : len(ids)] = ids
-            first, image = image, image + sum(view is not None for view in o.images)
-            views = torch.arange(first * c.vision.tokens, image * c.vision.tokens)
-            sources.append(torch.cat([views, text + slot * c.max_text + torch.arange(len(ids))]))
+        prompts = [self._policy.prompt_ids(o.instruction, o.state) for o in observations]
+        for text, ids in zip(self._text, prompts, strict=False):
+            text[: len(ids)] = torch.tensor(ids)
+        seen = [sum(view is not None for view in o.images) for o in observations]
+        sources = self._sources(seen, [len(ids) for ids in prompts], slots)
         lengths = [len(source) for source in sources]
         tokens = buckets.smallest(self._lengths, max(lengths), 'tokens', 'shorten the prompt')
         packed = torch.zeros(slots, tokens, dtype=torch.int64)
         for slot, source in enumerate(sources):
             packed[slot, : len(source)] = source
         self._source[: packed.numel()].copy_(packed.flatten())
-        self._views[slots, tokens].bind(rows, lengths)
+        kind = Kind.SCORED_PREFILL if self._compression.scores_frames else Kind.PREFILL
+        view = self._views[kind, slots, tokens].bind(rows, lengths)
+        asked = [range(0)] * len(rows)
+        if kind is Kind.SCORED_PREFILL:
+            asked = [
+                self._compression.prompt_queries(length, len(ids))
+                for length, ids in zip(lengths, prompts, strict=True)
+            ]
+            view.ask(asked)
         self._graphs.get(Kind.SEE, rows=len(images)).replay()
-        self._graphs.get(Kind.PREFILL, rows=slots, tail=tokens).replay()
-        return lengths
+        self._graphs.get(kind, rows=slots, tail=tokens).replay()
+        return [Written(n, len(queries)) for n, queries in zip(lengths, asked, strict=True)]
+
+    def _sources(self, seen: Sequence[int], texts: Sequence[int], slots: int) -> list[Tensor]:
+        """Of each slot, where its tokens lie before they are packed.
+
+        seen: present views of each; texts: tokens of its prompt.
+        """
+        c, begins, image = self._policy.config, self._text_begins(slots), 0
+        sources = []
+        for slot, (views, text) in enumerate(zip(seen, texts, strict=True)):
+            tokens = torch.arange(image * c.vision.tokens, (image + views) * c.vision.tokens)
+            image += views
+            sources.append(torch.cat([tokens, begins + slot * c.max_text + torch.arange(text)]))
+        return sources
 
     def slots(self, frames: int) -> int:
         """Of the batch that so many frames go into. Raises ValueError if there are too many."""

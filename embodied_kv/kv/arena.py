@@ -72,6 +72,11 @@ class Arena:
     def bytes_used(self) -> int:
         return int(self.lengths.sum()) * self.bytes_per_token
 
+    @property
+    def memory(self) -> list[Tensor | np.ndarray]:
+        """All that it keeps."""
+        return [self.k, self.v, self.lengths, self.device_lengths, self.positions]
+
     def buffers(self, name: str) -> list[Buffer]:
         """Its K and V, for who computes with them."""
         return [Buffer(f'{name}.k', self.k), Buffer(f'{name}.v', self.v)]

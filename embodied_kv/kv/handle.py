@@ -34,15 +34,21 @@ class KvHandle:
 
 
 class Lease:
-    """The right to read a row until `release`. While one is out, nobody writes the row."""
+    """The right to read a row until `release`. While one is out, nobody writes the row.
 
-    def __init__(self, handle: KvHandle, give_back: Callable[[Lease], None]) -> None:
-        self.handle = handle
+    flat: the flat row that is read in place of the prefix row, which it does not hold; -1: none.
+    """
+
+    def __init__(
+        self, handle: KvHandle, give_back: Callable[[Lease], None], flat: int = -1
+    ) -> None:
+        self.handle, self.flat = handle, flat
         self._give_back: Callable[[Lease], None] | None = give_back
 
     @property
     def row(self) -> int:
-        return self.handle.row
+        """The prefix row that is read; -1 where a flat row is."""
+        return self.handle.row if self.flat < 0 else -1
 
     def release(self) -> None:
         """Gives the row back; a second call does nothing."""

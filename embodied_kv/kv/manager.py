@@ -13,11 +13,19 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from torch import Tensor
+
 from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.flat import FlatArena
+from embodied_kv.kv.flat_rows import FlatRows
 from embodied_kv.kv.handle import KvHandle, Lease
-from embodied_kv.kv.prefix_rows import OutOfRows, PrefixRows
+from embodied_kv.kv.prefix_rows import OutOfRows
 from embodied_kv.kv.rows import RowPool
 from embodied_kv.kv.stream import Query, Stream
+
+LANGUAGE = 'language'  # the consumer that streams are
+NO_ROW = {-1}
 
 
 @dataclass(frozen=True)
@@ -33,11 +41,13 @@ class KvStats:
     language_rows_max: int
     bytes: int
     bytes_used: int
+    compressed: int
+    bytes_saved: int
     prefills: int
     evictions: int
 
 
-class KvManager(PrefixRows):
+class KvManager(FlatRows):
     """Prefix rows and the streams that read them; each stream appends to a row of `tails`.
 
     reserved: prefix rows that language never holds, so that an action never waits for a row.
@@ -45,9 +55,14 @@ class KvManager(PrefixRows):
     """
 
     def __init__(
-        self, prefixes: Arena, tails: Arena, reserved: int = 2, grace: float = 1.0
+        self,
+        prefixes: Arena,
+        tails: Arena,
+        flats: FlatArena,
+        reserved: int = 2,
+        grace: float = 1.0,
     ) -> None:
-        super().__init__(prefixes, grace)
+        super().__init__(prefixes, flats, grace)
         self.tails, self.reserved = tails, reserved
         self.language_rows_max = prefixes.rows - reserved
         self.streams_max = tails.rows
@@ -70,6 +85,11 @@ class KvManager(PrefixRows):
                         raise
                     self._evict_oldest()
 
+    @property
+    def memory(self) -> list[Tensor | np.ndarray]:
+        """All that the cache keeps."""
+        return [m for arena in (self.prefixes, self.flats, self.tails) for m in arena.memory]
+
     def create(self, handle: KvHandle, query: Query) -> Stream:
         """A new stream over the handle's frame; ends the oldest ones where a bound is reached.
 
@@ -78,7 +98,7 @@ class KvManager(PrefixRows):
         """
         self._check_fits(query)
         with self._lock:
-            return self._join(self.acquire(handle), query)
+            return self._join(self.acquire(handle, LANGUAGE), query)
 
     def resume(self, lease: Lease, query: Query, tokens: Sequence[int]) -> Stream:
         """A stream that has said `tokens` elsewhere and goes on here; the lease becomes its own.
@@ -132,6 +152,15 @@ class KvManager(PrefixRows):
             rows = [stream.tail for stream in live]
             self.tails.set_length(rows, self.tails.lengths[0, rows] + tokens)
             return live
+
+    def hold_copy(self, stream: Stream, copy: Lease) -> None:
+        """From now on the stream reads the copy, and gives its prefix row back."""
+        with self._lock:
+            if stream.reason and stream not in self._stepping:
+                copy.release()
+                return
+            stream.lease, row = copy, stream.lease
+            row.release()
 
     def update(self, streams: Sequence[Stream], tokens: Sequence[int], eos: int) -> None:
         """A step is over: a token more for each; ends who said `eos` or reached its length."""
@@ -201,14 +230,14 @@ class KvManager(PrefixRows):
             self.streams_max = self.streams_max if streams is None else streams
             self._shrink_to(self.streams_max, self.language_rows_max)
 
-    def _shrink_to(self, streams: int, rows: int, joining: int | None = None) -> None:
+    def _shrink_to(self, streams: int, rows: int, joining: int = -1) -> None:
         """Ends the oldest streams until so many are left, on so many rows.
 
         The row `joining` counts among them.
         """
 
         def held() -> int:
-            return len({s.row for s in self._streams.values()} | ({joining} - {None}))
+            return len({s.row for s in self._streams.values()} | {joining} - NO_ROW)
 
         while self._streams and (len(self._streams) > streams or held() > rows):
             self._evict_oldest()
@@ -227,8 +256,10 @@ class KvManager(PrefixRows):
                 streams=len(self._streams),
                 streams_max=self.streams_max,
                 language_rows_max=self.language_rows_max,
-                bytes=self.prefixes.bytes + self.tails.bytes,
-                bytes_used=self.prefixes.bytes_used + self.tails.bytes_used,
+                bytes=self.prefixes.bytes + self.tails.bytes + self.flats.bytes,
+                bytes_used=sum(a.bytes_used for a in (self.prefixes, self.tails, self.flats)),
+                compressed=len(self._readers),
+                bytes_saved=self.bytes_saved,
                 prefills=self._prefills,
                 evictions=self._evictions,
             )
@@ -244,12 +275,14 @@ class KvManager(PrefixRows):
                     f'tail row {row}: {tails[row]} owners'
                 )
             for stream in holders:
-                assert stream.lease in self._leases[stream.row], f'stream {stream.id} has no lease'
+                lease = stream.lease
+                held = self._leases[lease.row] if lease.flat < 0 else self._readers[lease.flat]
+                assert lease in held, f'stream {stream.id} has no lease'
             for stream in holders - self._stepping:
                 length = int(self.tails.lengths[0, stream.tail])
                 assert length == stream.extent, (
                     f'stream {stream.id}: {length} tokens in its tail, not {stream.extent}'
                 )
-            language = {stream.row for stream in self._streams.values()}
+            language = {stream.row for stream in self._streams.values()} - NO_ROW
             assert len(language) <= self.language_rows_max, f'language holds {len(language)} rows'
             assert len(self._streams) <= self.streams_max, f'{len(self._streams)} streams'

@@ -129,15 +129,20 @@ class PrefixRows:
                 raise Stale(
                     f'frame {handle.sequence} names row {handle.row}, which does not exist'
                 )
-            if (
-                handle.row in self._free_prefixes
-                or handle.row in self._writing
-                or self._free_prefixes.generation[handle.row] != handle.generation
-            ):
+            if not self._is_written(handle):
                 raise Stale(
                     f'frame {handle.sequence} is gone: row {handle.row} was freed or rewritten'
                 )
             return self._lease(handle)
+
+    def _generation(self, row: int) -> int:
+        return self._free_prefixes.generation[row]
+
+    def _is_written(self, handle: KvHandle) -> bool:
+        """Whether the handle's row still holds its frame."""
+        row = handle.row
+        gone = row in self._free_prefixes or row in self._writing
+        return not gone and self._generation(row) == handle.generation
 
     def _lease(self, handle: KvHandle) -> Lease:
         lease = Lease(handle, self._give_back)
@@ -162,6 +167,10 @@ class PrefixRows:
         self._leases.pop(row, None)
         self.prefixes.set_length(row, 0)
         self._free_prefixes.give(row)
+        self._forget(row)
+
+    def _forget(self, row: int) -> None:
+        """The row is free; whoever extends these rows drops what belonged to its frame."""
 
     def _expire(self, now: float) -> None:
         for robot, handle in list(self._current.items()):

@@ -41,6 +41,7 @@ class Stream:
 
     @property
     def row(self) -> int:
+        """Its prefix row; -1 where it reads a compressed copy."""
         return self.lease.row
 
     @property

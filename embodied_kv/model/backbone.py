@@ -56,8 +56,7 @@ class Backbone(nn.Module):
         for i in range(last):
             hidden = self.layer(i, hidden, cache, rope)
         layer = self.layers[last]
-        _, k, v = layer.project(layer.attn_norm(hidden), rope)
-        cache.store(last, k, v)
+        cache.store(last, *layer.project(layer.attn_norm(hidden), rope))
         return hidden
 
     def forward(self, hidden: Tensor, positions: Tensor, cache: KvView) -> Tensor:

@@ -237,6 +237,7 @@ class SuiteNode(LifecycleNode):
             'leases': kv.leases,
             'streams': f'{kv.streams} of {kv.streams_max}',
             'tokens per second': f'{self._tokens.rate(self.host.tokens):.1f}',
+            'compressed prefixes': f'{kv.compressed}, {kv.bytes_saved / 2**20:+.1f} MiB saved',
             'cache used (MiB)': f'{kv.bytes_used / 2**20:.1f} of {kv.bytes / 2**20:.1f}',
             'memory (MiB)': f'{resident_bytes() / 2**20:.0f}',
         }

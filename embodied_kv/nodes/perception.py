@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from embodied_kv.engine.compression import ACTION
 from embodied_kv.kv.handle import KvHandle
+from embodied_kv.kv.manager import LANGUAGE
 from embodied_kv.msg import KvHandle as KvHandleMsg
 from embodied_kv.nodes import convert, process, qos
 from embodied_kv.nodes.base import OK, WARN, SuiteNode
@@ -67,14 +69,25 @@ class Perception(SuiteNode):
         )
 
     def _set_budget(self, request: SetBudget.Request, response: SetBudget.Response) -> None:
-        kv = self.host.engine.kv
+        kv, compression = self.host.engine.kv, self.host.engine.compression
+        wished = {LANGUAGE: request.language_alpha, ACTION: request.action_alpha}
+        alphas = {consumer: alpha for consumer, alpha in wished.items() if alpha != 0}
+        for consumer, alpha in alphas.items():
+            compression.check(consumer, alpha)
         kv.set_budget(
             rows=None if request.rows == -1 else request.rows,
             streams=None if request.streams == -1 else request.streams,
         )
+        for consumer, alpha in alphas.items():
+            compression.set_alpha(consumer, alpha)
         self.host.device.wake()
         response.rows, response.streams = kv.language_rows_max, kv.streams_max
-        response.message = f'language may hold {response.rows} rows, {response.streams} streams'
+        response.language_alpha = compression.alphas[LANGUAGE]
+        response.action_alpha = compression.alphas[ACTION]
+        response.message = (
+            f'language may hold {response.rows} rows, {response.streams} streams, and keeps '
+            f'{response.language_alpha:.0%} of a prefix; actions keep {response.action_alpha:.0%}'
+        )
 
     def _evict(self, request: Evict.Request, response: Evict.Response) -> None:
         kv = self.host.engine.kv

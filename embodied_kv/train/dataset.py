@@ -20,11 +20,18 @@ from embodied_kv.model.preprocess import Normalizer, prompt_tokens
 from embodied_kv.model.tokenizer import Tokenizer
 from embodied_kv.sim import language
 from embodied_kv.sim.expert import plan
-from embodied_kv.sim.scene import CAMERAS, SIZES
+from embodied_kv.sim.scene import SIZES
 from embodied_kv.sim.tables import Orders, Tables
 from embodied_kv.sim.tabletop import ObjectTruth, Truth
 from embodied_kv.sim.tasks import FAMILIES, Task, draw_task
-from embodied_kv.train.episodes import COLOUR_NAMES, SHAPE_NAMES, read_episode
+from embodied_kv.train.episodes import (
+    COLOUR_NAMES,
+    IMAGES,
+    SHAPE_NAMES,
+    Episode,
+    count_frames,
+    read_episode,
+)
 from embodied_kv.train.objective import Batch
 from embodied_kv.train.segments import Segments
 
@@ -57,16 +64,29 @@ class Frames:
 
     @classmethod
     def read(cls, paths: Sequence[Path]) -> Frames:
-        """The frames of these episodes. Raises ValueError that names one that is broken."""
-        episodes = [read_episode(path) for path in paths]
+        """The frames of these episodes; beside them, the images of one are in memory at most.
+
+        Raises ValueError that names an episode that is broken, or of another image size.
+        """
+        lengths = [count_frames(path) for path in paths]
+        episodes: list[Episode] = []
+        for path, end in zip(paths, np.cumsum(lengths), strict=True):
+            episode = read_episode(path)
+            size = episode.size
+            if not episodes:
+                images = np.empty((sum(lengths), len(IMAGES), size, size, 3), np.uint8)
+            elif size != images.shape[2]:
+                raise ValueError(
+                    f'{path} has images of {size} x {size} pixels, {paths[0]} of '
+                    f'{images.shape[2]} x {images.shape[2]}: one dataset has one size'
+                )
+            for view, name in enumerate(IMAGES):
+                images[end - len(episode) : end, view] = episode.frames.pop(name)
+            episodes.append(episode)
 
         def joined(name: str) -> np.ndarray:
-            return np.concatenate([episode.frames.pop(name) for episode in episodes])
+            return np.concatenate([episode.frames[name] for episode in episodes])
 
-        lengths = [len(episode) for episode in episodes]
-        images = np.empty((sum(lengths), len(CAMERAS), 64, 64, 3), np.uint8)
-        for view, camera in enumerate(CAMERAS):
-            images[:, view] = joined(f'observation.images.{camera}')
         return cls(
             images=images,
             state=joined('observation.state'),
@@ -82,6 +102,11 @@ class Frames:
 
     def __len__(self) -> int:
         return len(self.state)
+
+    @property
+    def size(self) -> int:
+        """Pixels of an image's side."""
+        return self.images.shape[2]
 
     def truth(self, frame: int) -> Truth:
         """What the simulator knew; the gripper point is not kept (NaN)."""
@@ -107,6 +132,7 @@ class Sampler:
     """Batch number i of a dataset: the same for the same seed.
 
     prompt, tail: tokens that a sample may have; what is longer is cut (prompt) or not said.
+    Raises ValueError for images that are not the model's.
     """
 
     def __init__(
@@ -121,6 +147,12 @@ class Sampler:
         prompt: int = 32,
         tail: int = 32,
     ) -> None:
+        size = config.vision.image_size
+        if frames.size != size:
+            raise ValueError(
+                f'the dataset has images of {frames.size} x {frames.size} pixels, {config.name} '
+                f'sees {size} x {size}: generate with --size {size}'
+            )
         self._frames, self._config, self._seed = frames, config, seed
         self._tokenizer, self._normalizer = tokenizer, normalizer
         self._batch, self._prompt, self._tail = batch, prompt, tail

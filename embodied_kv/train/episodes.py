@@ -16,30 +16,36 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from embodied_kv.sim.scene import COLOURS, SIZES
+from embodied_kv.sim.scene import CAMERAS, COLOURS, SIZES
 from embodied_kv.sim.tasks import Task
 
 CHUNK = 1000  # episodes in a folder
 MOST_THINGS = 6  # objects and a receptacle
 COLOUR_NAMES, SHAPE_NAMES = tuple(COLOURS), tuple(SIZES)
 
-# name: shape of a frame's value, None where it is the episode's
-FEATURES: dict[str, tuple[int, ...]] = {
-    'observation.images.front': (64, 64, 3),  # uint8
-    'observation.images.wrist': (64, 64, 3),  # uint8
-    'observation.state': (7,),  # float32, rad and m
-    'action': (7,),  # float32, the expert's next joint targets, rad and m
-    'timestamp': (),  # float32, s since the episode began
-    'task_index': (),  # int64, in the episode's own list of tasks
-    'truth.things': (MOST_THINGS, 4),  # float32, x, y, z in m and yaw in rad, NaN for none
-    'truth.pixels': (MOST_THINGS, 2, 2),  # float32, (column, row) of each thing in front and wrist
-    'truth.held': (),  # int64, index of a thing, -1 for none
-}
+IMAGES = tuple(f'observation.images.{camera}' for camera in CAMERAS)
+
+
+def features(size: int) -> dict[str, tuple[int, ...]]:
+    """What a frame holds, and the shape of each; images have `size` x `size` pixels."""
+    return {
+        **dict.fromkeys(IMAGES, (size, size, 3)),  # uint8
+        'observation.state': (7,),  # float32, rad and m
+        'action': (7,),  # float32, the expert's next joint targets, rad and m
+        'timestamp': (),  # float32, s since the episode began
+        'task_index': (),  # int64, in the episode's own list of tasks
+        'truth.things': (MOST_THINGS, 4),  # float32, x, y, z in m and yaw in rad, NaN for none
+        'truth.pixels': (MOST_THINGS, len(CAMERAS), 2),  # float32, (column, row) of each thing
+        'truth.held': (),  # int64, index of a thing, -1 for none
+    }
+
+
+FEATURES = tuple(features(0))  # names
 
 
 @dataclass(frozen=True, eq=False)
 class Episode:
-    """frames: an array [T, ...] for each of FEATURES. tasks: those that were told, in order.
+    """frames: an array [T, ...] for each of `features`. tasks: those that were told, in order.
 
     colours, shapes: int64 [MOST_THINGS], indices in COLOUR_NAMES and SHAPE_NAMES, -1 for none.
     """
@@ -51,6 +57,11 @@ class Episode:
 
     def __len__(self) -> int:
         return len(self.frames['timestamp'])
+
+    @property
+    def size(self) -> int:
+        """Pixels of an image's side."""
+        return max(self.frames[IMAGES[0]].shape[1:3], default=0)
 
 
 def episode_path(root: Path, index: int) -> Path:
@@ -81,11 +92,20 @@ def read_episode(path: Path) -> Episode:
             tasks = tuple(Task(**json.loads(str(text))) for text in arrays['tasks'])
             episode = Episode(frames, tasks, arrays['truth.colours'], arrays['truth.shapes'])
     except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
-        raise ValueError(f'{path} is not an episode: {error}; generate it again') from error
-    for name, shape in FEATURES.items():
+        raise _not_an_episode(path, error) from error
+    for name, shape in features(episode.size).items():
         if frames[name].shape != (len(episode), *shape):
             raise ValueError(f'{path}: {name} is {frames[name].shape}, expected [T, *{shape}]')
     return episode
+
+
+def count_frames(path: Path) -> int:
+    """Of an episode, without its images. Raises ValueError as `read_episode` does."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return len(arrays['timestamp'])
+    except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
+        raise _not_an_episode(path, error) from error
 
 
 def find_episodes(root: Path) -> list[Path]:
@@ -96,8 +116,12 @@ def find_episodes(root: Path) -> list[Path]:
     return found
 
 
-def write_meta(root: Path, lengths: Sequence[int], fps: float, seed: int) -> None:
-    """meta/info.json and meta/episodes.jsonl of a finished dataset."""
+def _not_an_episode(path: Path, error: Exception) -> ValueError:
+    return ValueError(f'{path} is not an episode: {error}; generate it again')
+
+
+def write_meta(root: Path, lengths: Sequence[int], fps: float, seed: int, size: int) -> None:
+    """meta/info.json and meta/episodes.jsonl of a finished dataset of that image size."""
     meta = root / 'meta'
     meta.mkdir(parents=True, exist_ok=True)
     info = {
@@ -109,7 +133,7 @@ def write_meta(root: Path, lengths: Sequence[int], fps: float, seed: int) -> Non
         'chunks_size': CHUNK,
         'data_path': 'data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.npz',
         'first_scene_seed': seed,
-        'features': {name: {'shape': shape} for name, shape in FEATURES.items()},
+        'features': {name: {'shape': shape} for name, shape in features(size).items()},
         'colours': COLOUR_NAMES,
         'shapes': SHAPE_NAMES,
     }

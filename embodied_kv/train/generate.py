@@ -21,7 +21,7 @@ from rich.progress import track
 from embodied_kv.sim.expert import Phase, plan
 from embodied_kv.sim.kinematics import forward, joint_limits
 from embodied_kv.sim.rollout import Rollout
-from embodied_kv.sim.scene import CAMERAS
+from embodied_kv.sim.scene import CAMERAS, SceneConfig
 from embodied_kv.sim.tables import Orders, Tables
 from embodied_kv.sim.tabletop import Tabletop, Truth
 from embodied_kv.sim.tasks import FAMILIES, SECONDS, Task, draw_task, task_scene
@@ -158,19 +158,31 @@ def _keep(frames: dict, table: Tabletop, truth: Truth, names, action, t: int, ta
         frames[name].append(value)
 
 
-_tables: dict[str, Tabletop] = {}  # of this process: an OpenGL context is dear
+_tables: dict[tuple[str, int], Tabletop] = {}  # of this process: an OpenGL context is dear
 
 
-def make_episode(index: int, root: Path, seed: int, length: int) -> int:
-    """Writes episode `index` if it is not there; returns its number of frames."""
+def make_episode(
+    index: int, root: Path, seed: int, length: int, size: int = SceneConfig.image_size
+) -> int:
+    """Writes episode `index` if it is not there; returns its number of frames.
+
+    Raises ValueError where one is there with images of another size.
+    """
     path = episode_path(root, index)
     if not path.exists():
         family = 'put' if index % 2 else ''  # every other scene has a receptacle for certain
-        table = _tables.get(family)
+        table = _tables.get((family, size))
         if table is None:
-            table = _tables[family] = Tabletop(task_scene(family or None), seed)
+            scene = task_scene(family or None, image_size=size)
+            table = _tables[family, size] = Tabletop(scene, seed)
         write_episode(root, index, record(table, seed + index, length))
-    return len(read_episode(path))
+    episode = read_episode(path)
+    if episode.size != size:
+        raise ValueError(
+            f'{path} has images of {episode.size} x {episode.size} pixels, asked are '
+            f'{size} x {size}: give another --out'
+        )
+    return len(episode)
 
 
 def main() -> None:
@@ -179,6 +191,9 @@ def main() -> None:
     parser.add_argument('--out', type=Path, default=Path('out/train/data'), help='dataset folder')
     parser.add_argument('--episodes', type=int, default=2400, help='in all')
     parser.add_argument('--length', type=int, default=60, help='frames of an episode')
+    parser.add_argument(
+        '--size', type=int, default=SceneConfig.image_size, help='pixels of an image, each way'
+    )
     parser.add_argument('--seed', type=int, default=0, help='of the first scene, below 1,000,000')
     parser.add_argument('--processes', type=int, default=os.cpu_count() or 1, help='at once')
     arguments = parser.parse_args()
@@ -186,11 +201,15 @@ def main() -> None:
         parser.error('--episodes, --length and --processes are at least 1')
     if arguments.seed + arguments.episodes > 1_000_000:
         parser.error('scene seeds from 1,000,000 on are kept for evaluation')
-    make = partial(make_episode, root=arguments.out, seed=arguments.seed, length=arguments.length)
-    with ProcessPoolExecutor(arguments.processes) as pool:
-        results = pool.map(make, range(arguments.episodes), chunksize=8)
-        lengths = list(track(results, 'episodes', total=arguments.episodes))
-    write_meta(arguments.out, lengths, 1 / DT, arguments.seed)
+    options = {name: getattr(arguments, name) for name in ('seed', 'length', 'size')}
+    make = partial(make_episode, root=arguments.out, **options)
+    try:
+        with ProcessPoolExecutor(arguments.processes) as pool:
+            results = pool.map(make, range(arguments.episodes), chunksize=8)
+            lengths = list(track(results, 'episodes', total=arguments.episodes))
+    except ValueError as error:
+        parser.exit(2, f'train.generate: {error}\n')
+    write_meta(arguments.out, lengths, 1 / DT, arguments.seed, arguments.size)
     print(f'{len(lengths)} episodes, {sum(lengths)} frames in {arguments.out}')
 
 

@@ -6,11 +6,17 @@ Knows the names and shapes of a Pi05's parameters alone.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from dataclasses import asdict
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from embodied_kv.config import ModelConfig
 from embodied_kv.model.pi05 import Pi05
+
+LABELS = {'name', 'dtype'}  # of a config: no dimensions
 
 
 @torch.no_grad()
@@ -47,3 +53,55 @@ def _deviation(name: str, p: Tensor, vision_layers: int, layers: int) -> float:
     if re.search(r'\.(o|down)\.weight', name):
         return fan_in * (2 * layers) ** -0.5
     return fan_in
+
+
+@torch.no_grad()
+def grow(small: Pi05, large: Pi05) -> None:
+    """Fills `large` from a model with smaller images, or that merges more patches into a token.
+
+    Parameters of equal shape are copied. The position table is interpolated bilinearly. Where
+    fewer patches make a token, the projector's blocks of those that became one are summed, so
+    that a token says what equal patches said together. Raises ValueError that names another
+    dimension in which the models differ.
+    """
+    there, here = small.config, large.config
+    for name, (old, new) in _differences(there, here):
+        if not (
+            (name == 'vision.image_size' and new > old)
+            or (name == 'vision.merge' and old % new == 0)
+        ):
+            raise ValueError(f'{name} is {old}, the model has {new}: that cannot be grown into')
+    values = dict(small.named_parameters())
+    for name, p in large.named_parameters():
+        value = values[name].float()
+        if name.endswith('position_embedding.weight'):
+            value = _finer(value, p.shape[0])
+        elif name == 'vision.projector.weight':
+            value = _fewer(value, there.vision.merge, here.vision.merge)
+        p.copy_(value)
+
+
+def _differences(there: ModelConfig, here: ModelConfig) -> Iterator[tuple[str, tuple]]:
+    """Dimensions in which two configs differ, by name: (there, here)."""
+    old, new = asdict(there), asdict(here)
+    for part in ('vision', 'backbone', 'expert'):
+        old |= {f'{part}.{name}': value for name, value in old.pop(part).items()}
+        new |= {f'{part}.{name}': value for name, value in new.pop(part).items()}
+    for name in new:
+        if old[name] != new[name] and name not in LABELS:
+            yield name, (old[name], new[name])
+
+
+def _finer(table: Tensor, patches: int) -> Tensor:
+    """[side * side, width] -> [patches, width], row-major grids over the same image."""
+    old, new = round(len(table) ** 0.5), round(patches**0.5)
+    grid = table.T.view(1, -1, old, old)
+    grid = F.interpolate(grid, (new, new), mode='bilinear', align_corners=False)
+    return grid[0].flatten(1).T
+
+
+def _fewer(matrix: Tensor, old: int, new: int) -> Tensor:
+    """[out, old * old * width] -> [out, new * new * width]; blocks are patches, row-major."""
+    out, part = len(matrix), old // new
+    blocks = matrix.view(out, new, part, new, part, -1)
+    return blocks.sum((2, 4)).flatten(1)

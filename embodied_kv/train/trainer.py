@@ -10,7 +10,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +20,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from embodied_kv.config import ModelConfig
-from embodied_kv.model.checkpoint import load_policy_parts
-from embodied_kv.model.policy import empty_model
+from embodied_kv.model.checkpoint import CONFIG, load_policy_parts, read_config
+from embodied_kv.model.policy import Policy, empty_model
 from embodied_kv.model.preprocess import Normalizer
 from embodied_kv.model.tokenizer import Tokenizer
-from embodied_kv.train.initial import init_for_training
+from embodied_kv.model.weights import Weights
+from embodied_kv.train.initial import grow, init_for_training
 from embodied_kv.train.objective import Batch, Objective
 from embodied_kv.train.recipe import Recipe
 
@@ -64,9 +65,20 @@ class Trainer:
         self._average = {name: p.detach().clone() for name, p in model.named_parameters()}
 
     def adopt(self, path: Path) -> tuple[Tokenizer, Normalizer]:
-        """Starts from the weights of a policy; returns what came with it. Raises ValueError."""
+        """Starts from the weights of a policy; returns what came with it. Raises ValueError.
+
+        A policy that sees smaller images, or merges more patches, grows (`initial.grow`).
+        """
         model = self.objective.model
-        parts = load_policy_parts(path, model, model.config)
+        config = there = model.config
+        if CONFIG in Weights(path).metadata:
+            there = replace(read_config(path), dtype=config.dtype)
+        if there.vision == config.vision:
+            parts = load_policy_parts(path, model, config)
+        else:
+            small = Policy.load(path, there, self._device)
+            grow(small.model, model)
+            parts = small.tokenizer, small.normalizer
         for name, p in model.named_parameters():
             self._average[name].copy_(p.detach())
         return parts

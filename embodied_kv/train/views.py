@@ -52,11 +52,11 @@ class PrefixTape:
         self.layers: dict[int, tuple[Tensor, Tensor]] = {}
         self._mask = self.visible[:, None]
 
-    def store(self, layer: int, k: Tensor, v: Tensor) -> None:
+    def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
         self.layers[layer] = k, v
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        self.store(layer, k, v)
+        self.store(layer, q, k, v)
         return dense_attention(q, k, v, self._mask)
 
 
@@ -72,7 +72,7 @@ class _Read:
         visible = prefix.visible.repeat_interleave(draws, 0)[:, None].expand(-1, own.shape[1], -1)
         self._mask = torch.cat([visible, seen(own)], dim=-1)
 
-    def store(self, layer: int, k: Tensor, v: Tensor) -> None:
+    def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
         """Nothing is read after these tokens."""
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

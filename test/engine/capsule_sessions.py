@@ -9,6 +9,12 @@ from embodied_kv.engine.fingerprint import fingerprint
 QUESTIONS = ('Subtask:', 'What is in the gripper?', 'Narrate:')
 
 
+def scratch(engine):
+    """Buffers of the graphs that are no part of the cache."""
+    kept = {memory.data_ptr() for memory in engine.kv.memory if hasattr(memory, 'data_ptr')}
+    return [buffer for buffer in engine.graphs.buffers if buffer.address not in kept]
+
+
 def at_once(work):
     """In place of an engine's thread."""
     future = Future()
@@ -56,3 +62,5 @@ def dirty(engine, observe):
     engine.kv.prefixes.v.fill_(-7)
     engine.kv.tails.k.fill_(5)
     engine.kv.tails.v.fill_(-5)
+    engine.kv.flats.k.fill_(3)
+    engine.kv.flats.v.fill_(-3)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from capsule_sessions import begin, capsules_of
+from capsule_sessions import begin, capsules_of, scratch
 from torch import Tensor
 
 from embodied_kv.kv.views import PrefixWrite, SuffixRead, TailAppend
@@ -49,8 +49,8 @@ def unregistered(engine, capsules) -> list[str]:
     constants = {address(a) for _, a in walk(engine.policy, 'policy', set())}
     constants |= {address(a) for _, a in walk(engine._denoiser._tables, 'tables', set())}
     constants |= {address(engine._denoiser._counts)}
-    scratch = {b.tensor.untyped_storage().data_ptr() for b in engine.graphs.buffers}
-    known = constants | scratch | {address(a) for part in capsules.parts for a in part.buffers()}
+    read = {b.tensor.untyped_storage().data_ptr() for b in scratch(engine)}
+    known = constants | read | {address(a) for part in capsules.parts for a in part.buffers()}
     return [path for path, a in walk(engine, 'engine', set()) if address(a) not in known]
 
 

@@ -4,17 +4,14 @@ import math
 
 import numpy as np
 import torch
-from capsule_sessions import QUESTIONS
+from capsule_sessions import QUESTIONS, scratch
 
 
 @torch.inference_mode()
 def soil(engine):
-    """Other bytes in everything that graphs read or write, but for rows and their lengths."""
-    arenas = engine.kv.prefixes, engine.kv.tails
-    kept = {t.data_ptr() for a in arenas for t in (a.k, a.v, a.device_lengths)}
-    for buffer in engine.graphs.buffers:
-        if buffer.address not in kept:
-            buffer.tensor.fill_(math.nan if buffer.tensor.is_floating_point() else 1)
+    """Other bytes in everything that graphs read or write, but for the cache."""
+    for buffer in scratch(engine):
+        buffer.tensor.fill_(math.nan if buffer.tensor.is_floating_point() else 1)
 
 
 def lived(engine, observe, dirty):

@@ -6,7 +6,7 @@ from embodied_kv.engine.graphs import Kind
 
 
 def test_every_graph_writes_its_buffers_alone(make_engine, policy):
-    config = make_engine(robots=3, streams=5, batch_multiple=2).config
+    config = make_engine(robots=3, streams=5, batch_multiple=2, tail_tokens=20).config
     engine = Engine(policy, config, watched=True)  # raises UndeclaredWrite otherwise
     assert engine.graphs.pool.captures == len(engine.graphs)
     engine.kv.check_integrity()

@@ -6,17 +6,25 @@ import pytest
 import torch
 
 from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.flat import FlatArena
 from embodied_kv.kv.manager import KvManager
 from embodied_kv.kv.stream import Query
 
 SIZE = dict(layers=2, kv_heads=1, max_tokens=16, head_dim=4, dtype=torch.float32)
+
+
+def make_manager(rows, tails):
+    prefixes = Arena(rows=rows, **SIZE)
+    return KvManager(prefixes, Arena(rows=tails, **SIZE), FlatArena(prefixes, 4, 64))
+
+
 QUERY = Query('?', [5, 6], max_tokens=8)
 EOS = 1
 
 
 @pytest.fixture
 def kv():
-    return KvManager(Arena(rows=5, **SIZE), Arena(rows=2, **SIZE))
+    return make_manager(5, 2)
 
 
 def frame(kv, sequence):

@@ -7,14 +7,20 @@ import pytest
 import torch
 
 from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.flat import FlatArena
 from embodied_kv.kv.manager import KvManager, OutOfRows
 from embodied_kv.kv.stream import Query
 
 SIZE = dict(layers=1, kv_heads=1, max_tokens=16, head_dim=4, dtype=torch.float32)
 
 
+def make_manager(rows, tails):
+    prefixes = Arena(rows=rows, **SIZE)
+    return KvManager(prefixes, Arena(rows=tails, **SIZE), FlatArena(prefixes, 4, 64))
+
+
 def make(rows=5, tails=20):
-    return KvManager(Arena(rows=rows, **SIZE), Arena(rows=tails, **SIZE))
+    return make_manager(rows, tails)
 
 
 def frame(kv, sequence):

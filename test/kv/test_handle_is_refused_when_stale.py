@@ -6,15 +6,21 @@ import pytest
 import torch
 
 from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.flat import FlatArena
 from embodied_kv.kv.handle import Stale
 from embodied_kv.kv.manager import KvManager
 
 SIZE = dict(layers=1, kv_heads=1, max_tokens=8, head_dim=4, dtype=torch.float32)
 
 
+def make_manager(rows, tails):
+    prefixes = Arena(rows=rows, **SIZE)
+    return KvManager(prefixes, Arena(rows=tails, **SIZE), FlatArena(prefixes, 4, 64))
+
+
 @pytest.fixture
 def kv():
-    return KvManager(Arena(rows=4, **SIZE), Arena(rows=2, **SIZE))
+    return make_manager(4, 2)
 
 
 def commit(kv, sequence, now=0.0):

@@ -4,11 +4,19 @@ import numpy as np
 import torch
 
 from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.flat import FlatArena
 from embodied_kv.kv.handle import Stale
 from embodied_kv.kv.manager import KvManager, OutOfRows
 from embodied_kv.kv.stream import Query
 
 SIZE = dict(layers=2, kv_heads=1, max_tokens=16, head_dim=4, dtype=torch.float32)
+
+
+def make_manager(rows, tails):
+    prefixes = Arena(rows=rows, **SIZE)
+    return KvManager(prefixes, Arena(rows=tails, **SIZE), FlatArena(prefixes, 4, 64))
+
+
 EOS = 1
 
 
@@ -17,7 +25,7 @@ class Monkey:
 
     def __init__(self, seed):
         self.random = np.random.default_rng(seed)
-        self.kv = KvManager(Arena(rows=7, **SIZE), Arena(rows=5, **SIZE))
+        self.kv = make_manager(7, 5)
         self.now, self.frame = 0.0, 0
         self.handles, self.leases, self.writing = [], [], []
 

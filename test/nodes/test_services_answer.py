@@ -116,6 +116,23 @@ def test_set_budget_ends_the_oldest_streams_above_it(robot):
     assert not wrong.ok and 'language may hold 0 to 14 prefix rows, not 99' in wrong.message
 
 
+def test_set_budget_takes_a_share_per_consumer(robot):
+    begin(robot)
+    engine = EngineHost._shared.engine
+    kv = engine.kv
+    engine.decode_fits = lambda now: any(stream.is_new for stream in kv.streams())  # no further
+    response = robot.call(SetBudget, 'kv/set_budget', language_alpha=0.25)
+    assert response.ok and (response.rows, response.streams) == (14, 16)
+    assert (response.language_alpha, response.action_alpha) == (0.25, 1.0)
+    stream = ask(robot).stream
+    robot.until(lambda: kv.stats().compressed == 1, show=False)
+    assert robot.call(KvStats, 'kv/stats').compressed == 1
+    assert kv.get(stream).lease.flat >= 0
+    wrong = robot.call(SetBudget, 'kv/set_budget', streams=3, action_alpha=2.0)
+    assert not wrong.ok and 'not in [0.01, 1]' in wrong.message
+    assert kv.streams_max == 16  # nothing of it was set
+
+
 def test_evict_ends_one_the_oldest_or_all(robot):
     begin(robot)
     never_ends(robot)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from embodied_kv.sim.tasks import FAMILIES
-from embodied_kv.train.episodes import FEATURES, episode_path, find_episodes, read_episode
+from embodied_kv.train.episodes import episode_path, features, find_episodes, read_episode
 from embodied_kv.train.generate import make_episode
 
 
@@ -24,7 +24,7 @@ def dataset(tmp_path_factory):
 def test_an_episode_has_every_feature_for_every_frame(dataset):
     episode = read_episode(episode_path(dataset, 0))
     assert len(episode) == 12
-    for name, shape in FEATURES.items():
+    for name, shape in features(64).items():
         assert episode.frames[name].shape == (12, *shape)
     things = episode.colours >= 0
     assert 2 <= things.sum() <= 6

@@ -1,0 +1,133 @@
+"""Who reads compressed prefixes, how strongly compressed, and what their tokens are chosen by.
+
+Language: by stream, from each question as it is appended, or by row, once for a frame, from the
+prompt's own text. Actions: by row, as they ask nothing. Alpha 1 is no compression: nothing is
+scored or copied. Knows methods, scores and the manager; the choice itself is `compress`'s.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from embodied_kv.compress.base import Statistics
+from embodied_kv.compress.budget import total_budget
+from embodied_kv.compress.limits import LAST, check_alpha, scoring_queries
+from embodied_kv.compress.registry import method
+from embodied_kv.config import EngineConfig, ModelConfig
+from embodied_kv.kv.handle import KvHandle, Lease
+from embodied_kv.kv.manager import LANGUAGE, KvManager
+from embodied_kv.kv.scored import Scores
+from embodied_kv.kv.stream import Stream
+
+ACTION = 'action'
+
+
+class Compression:
+    """alphas: by consumer, the share of the cache that it keeps; see `set_alpha`."""
+
+    def __init__(self, kv: KvManager, model: ModelConfig, config: EngineConfig) -> None:
+        self._kv, b = kv, model.backbone
+        self._layers, self._kv_heads = b.layers, b.kv_heads
+        self.method, self.by = method(config.compress), config.compress_by
+        if self.by == 'stream' and self.method.queries not in (None, 'post_vision'):
+            raise ValueError(
+                f'{self.method.name} is scored by queries of the prefix itself: set '
+                'engine.compress_by to row'
+            )
+        self.alphas = {LANGUAGE: 1.0, ACTION: 1.0}
+        self.set_alpha(LANGUAGE, config.language_alpha)
+        self.set_alpha(ACTION, config.action_alpha)
+        self.most = {'window': self.method.window, 'all': model.prefix_tokens}.get(
+            self.method.queries, LAST
+        )
+        self.scores = Scores(
+            config.robots, b.layers, b.heads, model.prefix_tokens, self.method.p, kv.flats.k.device
+        )
+
+    def set_alpha(self, consumer: str, alpha: float) -> None:
+        """From the next frame or question on. Raises ValueError as `check` does."""
+        self.check(consumer, alpha)
+        self.alphas[consumer] = alpha
+
+    def check(self, consumer: str, alpha: float) -> None:
+        """Raises ValueError for a share out of range, and for what has no room."""
+        check_alpha(alpha)
+        if consumer not in self.alphas:
+            raise ValueError(f'no consumer {consumer!r}; there are: {", ".join(self.alphas)}')
+        if alpha < 1 and not self._kv.flats.tokens:
+            raise ValueError(
+                f'{consumer} cannot read compressed prefixes: engine.flat_rows is 0, so there is '
+                'no room for any'
+            )
+
+    # ------------------------------------------------------------------ when to look
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether the method looks at attention at all, and there is room for what it chooses."""
+        return self.method.queries is not None and self._kv.flats.tokens > 0
+
+    @property
+    def _by_row(self) -> dict[str, float]:
+        """Alphas of the consumers whose frames are compressed once for all."""
+        readers = (ACTION, LANGUAGE) if self.by == 'row' else (ACTION,)
+        return {reader: self.alphas[reader] for reader in readers if self.alphas[reader] < 1}
+
+    @property
+    def scores_frames(self) -> bool:
+        """Whether a prefill is to be scored."""
+        return self.is_scored and bool(self._by_row)
+
+    @property
+    def scores_streams(self) -> bool:
+        """Whether a question is to score its prefix."""
+        return self.is_scored and self.by == 'stream' and self.alphas[LANGUAGE] < 1
+
+    def prompt_queries(self, prefix: int, text: int) -> range:
+        """Positions of the queries that score a prefix whose last `text` tokens are text."""
+        return scoring_queries(self.method.queries, prefix, text, window=self.method.window)
+
+    def question_queries(self, tokens: int) -> range:
+        """Places in a question of the queries that score its prefix."""
+        return range(max(0, tokens - LAST), tokens)
+
+    # ------------------------------------------------------------------ compressing
+
+    def compress_frame(self, handle: KvHandle, slot: int, queries: int) -> None:
+        """Makes the copies that this frame's readers by row read; slot: of the prefill's batch."""
+        wanted = self._by_row
+        for alpha in set(wanted.values()):
+            with self._kv.acquire(handle) as lease:
+                copy = self._compress(lease, slot, alpha, queries)
+            if copy is not None:
+                readers = [consumer for consumer in wanted if wanted[consumer] == alpha]
+                self._kv.keep_copy(readers, copy)
+
+    def compress_stream(self, stream: Stream) -> None:
+        """A stream whose question was appended goes on reading a copy of its own.
+
+        Where there is no room it goes on reading the row (`KvManager.crowded` counts).
+        """
+        alpha = self.alphas[LANGUAGE]
+        if self.by != 'stream' or alpha == 1 or stream.reason or stream.lease.flat >= 0:
+            return
+        copy = self._compress(stream.lease, 0, alpha, len(stream.query.ids))
+        if copy is not None:
+            self._kv.hold_copy(stream, copy)
+
+    def _compress(self, lease: Lease, slot: int, alpha: float, queries: int) -> Lease | None:
+        """A lease on the copy; None if nothing is left out, or there is no room."""
+        n = lease.handle.length
+        if total_budget(alpha, self._layers, n) == self._layers * n:
+            return None
+        kept = self.method.select(self._statistics(slot, n, queries), alpha)
+        if sum(positions.shape[1] for positions in kept) == self._layers * n:
+            return None
+        return self._kv.compress(lease, kept)
+
+    def _statistics(self, slot: int, n: int, queries: int) -> Statistics:
+        if self.method.queries is None:
+            device = torch.device(self._kv.flats.k.device)
+            return Statistics.unscored(self._layers, self._kv_heads, n, device)
+        columns = self.scores.columns[slot, :, :, :n]
+        return Statistics(columns, self.scores.density[slot], self._kv_heads, queries)

@@ -1,0 +1,185 @@
+"""Streams and actions over compressed prefixes: the kept tokens are attended, and no others."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from embodied_kv.kernels.attention import merge, row_attention
+from embodied_kv.kernels.rows import RowBatch
+from embodied_kv.kv.manager import LANGUAGE
+
+QUESTIONS = ('Subtask:', 'What is in the gripper?', 'Narrate: and what for?')
+EVERY = ('vl_cache', 'streaming_llm', 'random', 'h2o', 'zipcache', 'snapkv', 'pyramidkv')
+
+
+def say(engine, handle, questions=QUESTIONS, tokens=8):
+    """Tokens of a stream for each question, decoded in one batch."""
+    streams = [engine.open(handle, q, max_tokens=tokens) for q in questions]
+    while any(not stream.reason for stream in streams):
+        engine.decode()
+    return [stream.tokens for stream in streams]
+
+
+def act(engine, handle):
+    with engine.kv.acquire(handle) as lease:
+        (chunk,) = engine.denoise([lease], [math.inf])
+    return chunk.values
+
+
+class Kept:
+    """A stream's cache copied out: of each layer the kept prefix tokens, then its tail."""
+
+    def __init__(self, engine, stream):
+        self.flats, self.flat = engine.kv.flats, stream.lease.flat
+        self.tails = [
+            [part[stream.tail].clone() for part in pair] for pair in engine.kv.tails.layers
+        ]
+        self.length = int(engine.kv.tails.lengths[0, stream.tail])
+        self.positions = torch.tensor([[stream.lease.handle.length + self.length]])
+
+    def store(self, layer, q, k, v):
+        for own, new in zip(self.tails[layer], (k, v), strict=True):
+            own[:, self.length] = new[0, 0]
+
+    def attend(self, layer, q, k, v):
+        self.store(layer, q, k, v)
+        parts = []
+        for keys, values in (self.flats.piece(layer, self.flat), self.tails[layer]):
+            n = keys.shape[1] if keys is not self.tails[layer][0] else self.length + 1
+            own = RowBatch.dense(1, n, 1, q.device)
+            parts.append(row_attention(q, keys[None].clone(), values[None].clone(), own))
+        return merge(*parts)
+
+    def newest(self, hidden):
+        return hidden[:, -1]
+
+
+@pytest.mark.parametrize('name', ['vl_cache', 'streaming_llm'])
+@torch.inference_mode()
+def test_decoding_reads_the_kept_tokens_alone(make_engine, observe, name):
+    engine = make_engine(language_alpha=0.3, compress=name)
+    (handle,) = engine.prefill([observe(1)])
+    stream = engine.open(handle, QUESTIONS[0], max_tokens=12)
+    engine.decode()
+    assert stream.lease.flat >= 0
+    alone = Kept(engine, stream)
+    wanted = engine.policy.model.extend(torch.tensor([[stream.tokens[-1]]]), alone)
+    engine.decode()
+    torch.testing.assert_close(engine._decoder._out[:1], wanted, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize('by', ['stream', 'row'])
+def test_a_budget_is_met_exactly(make_engine, observe, by):
+    engine = make_engine(language_alpha=0.25, compress_by=by)
+    (handle,) = engine.prefill([observe(1)])
+    streams = [engine.open(handle, q, max_tokens=12) for q in QUESTIONS]
+    for _ in streams:
+        engine.decode()
+    layers = len(engine.kv.flats.layers)
+    for stream in streams:
+        kept = engine.kv.flats.lengths[:, stream.lease.flat]
+        assert kept.sum() == round(0.25 * layers * handle.length)
+        assert engine.kv.flats.positions[stream.lease.flat] == handle.length
+    assert len({stream.lease.flat for stream in streams}) == (1 if by == 'row' else 3)
+    engine.kv.check_integrity()
+
+
+def test_alpha_one_is_no_compression(make_engine, observe):
+    engines = make_engine(flat_rows=0), make_engine(), make_engine(compress_by='row')
+    said, acted = [], []
+    for engine in engines:
+        (handle,) = engine.prefill([observe(1)])
+        said.append(say(engine, handle))
+        acted.append(act(engine, handle))
+        assert engine.kv.stats().compressed == 0
+    assert said[0] == said[1] == said[2]
+    assert np.array_equal(acted[0], acted[1]) and np.array_equal(acted[0], acted[2])
+
+
+def test_a_batch_of_whole_and_compressed_equals_each_alone(make_engine, observe):
+    def lived(questions):
+        """Streams of several frames; every other one of a compressed prefix."""
+        engine, streams = make_engine(), []
+        for number, question in enumerate(QUESTIONS * 2):
+            (handle,) = engine.prefill([observe(number)])
+            if number not in questions:
+                continue
+            engine.compression.set_alpha(LANGUAGE, 0.3 if number % 2 else 1.0)
+            streams.append(engine.open(handle, question, max_tokens=10))
+            engine.decode()
+            assert (streams[-1].lease.flat >= 0) == bool(number % 2)
+        while any(not stream.reason for stream in streams):
+            engine.decode()
+        engine.kv.check_integrity()
+        return [stream.tokens for stream in streams]
+
+    together = lived(range(6))
+    assert together == [lived([number])[0] for number in range(6)]
+
+
+def test_actions_read_their_own_copy(make_engine, observe):
+    whole, small = make_engine(), make_engine(action_alpha=0.2)
+    acted = []
+    for engine in (whole, small):
+        (handle,) = engine.prefill([observe(1)])
+        acted.append(act(engine, handle))
+        assert say(engine, handle) == say(whole, whole.kv.current())
+    assert small.kv.stats().compressed == 1
+    assert not np.array_equal(*acted)
+    small.prefill([observe(2)])
+    assert small.kv.stats().compressed == 1  # the first frame's is gone with it
+    small.kv.check_integrity()
+
+
+def test_one_copy_serves_two_consumers_of_one_alpha(make_engine, observe):
+    engine = make_engine(action_alpha=0.2, language_alpha=0.2, compress_by='row')
+    (handle,) = engine.prefill([observe(1)])
+    assert engine.kv.stats().compressed == 1
+    act(engine, handle)
+    say(engine, handle)
+    engine.kv.check_integrity()
+
+
+@pytest.mark.parametrize('name', EVERY)
+def test_every_method_compresses_by_row(make_engine, observe, name):
+    engine = make_engine(compress=name, compress_by='row', language_alpha=0.2, action_alpha=0.3)
+    handles = engine.prefill([observe(n, robot=f'r{n}', missing=(n,)) for n in range(2)])
+    for handle in handles:
+        assert np.isfinite(act(engine, handle)).all()
+        assert all(say(engine, handle))
+    assert engine.kv.stats().compressed == 4
+    engine.kv.check_integrity()
+
+
+def test_without_room_a_stream_reads_the_whole_row(make_engine, observe):
+    engine = make_engine(flat_rows=1, language_alpha=0.9)
+    (handle,) = engine.prefill([observe(1)])
+    streams = [engine.open(handle, q, max_tokens=12) for q in QUESTIONS]
+    for _ in streams:
+        engine.decode()
+    assert [stream.lease.flat >= 0 for stream in streams] == [True, False, False]
+    assert engine.kv.crowded == 2
+    engine.kv.check_integrity()
+
+
+@pytest.mark.parametrize('alpha', [0, 0.009, 1.1, math.nan])
+def test_an_alpha_out_of_range_is_refused(make_engine, alpha):
+    engine = make_engine()
+    with pytest.raises(ValueError, match=r'not in \[0.01, 1\]'):
+        engine.compression.set_alpha(LANGUAGE, alpha)
+    assert engine.compression.alphas[LANGUAGE] == 1
+
+
+def test_what_cannot_be_compressed_says_why(make_engine):
+    with pytest.raises(ValueError, match='engine.flat_rows is 0'):
+        make_engine(flat_rows=0, language_alpha=0.5)
+    with pytest.raises(ValueError, match='set engine.compress_by to row'):
+        make_engine(compress='h2o')
+    with pytest.raises(ValueError, match='no compression method'):
+        make_engine(compress='zip')
+    with pytest.raises(ValueError, match='must be stream or row'):
+        make_engine(compress_by='layer')
+    with pytest.raises(ValueError, match="no consumer 'planner'"):
+        make_engine().compression.set_alpha('planner', 0.5)

@@ -1,0 +1,148 @@
+"""Copies of prefixes: rows go back to the pool, blocks tile the line, the last reader ends it."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.flat import BLOCK, FlatArena
+from embodied_kv.kv.handle import Stale
+from embodied_kv.kv.manager import KvManager
+from embodied_kv.kv.stream import Query
+
+SIZE = dict(layers=3, kv_heads=2, max_tokens=20, head_dim=4, dtype=torch.float32)
+LENGTH = 15
+
+
+@pytest.fixture
+def kv():
+    prefixes = Arena(rows=5, **SIZE)
+    return KvManager(prefixes, Arena(rows=3, **SIZE), FlatArena(prefixes, 4, 4 * BLOCK))
+
+
+def frame(kv, sequence=0):
+    row = kv.reserve(0.0)
+    kv.prefixes.k[:, row].normal_()
+    kv.prefixes.v[:, row].normal_()
+    return kv.commit(row, LENGTH, robot='', sequence=sequence, stamp=0, deadline=math.inf)
+
+
+def some(budgets, seed=0):
+    """Positions [kv_heads, n] of each layer: other ones for every head."""
+    random = np.random.default_rng(seed)
+    return [
+        torch.tensor([sorted(random.choice(LENGTH, n, replace=False)) for _ in range(2)])
+        for n in budgets
+    ]
+
+
+def query():
+    return Query('what', [5, 6], 4)
+
+
+def test_a_copy_holds_the_kept_tokens_and_their_place(kv):
+    handle, kept = frame(kv), some([3, 1, 7])
+    with kv.acquire(handle) as lease:
+        copy = kv.compress(lease, kept)
+    assert kv.flats.lengths[:, copy.flat].tolist() == [3, 1, 7]
+    assert kv.flats.positions[copy.flat] == LENGTH  # not what was retained
+    for layer, positions in enumerate(kept):
+        k, v = kv.flats.piece(layer, copy.flat)
+        for head in range(2):
+            at = positions[head]
+            assert torch.equal(k[head], kv.prefixes.layers[layer][0][handle.row, head, at])
+            assert torch.equal(v[head], kv.prefixes.layers[layer][1][handle.row, head, at])
+    kv.check_integrity()
+
+
+def test_a_stream_that_reads_a_copy_gives_its_row_back(kv):
+    stream = kv.create(frame(kv), query())
+    free = kv.stats().rows_free
+    kv.hold_copy(stream, kv.compress(stream.lease, some([2, 2, 2])))
+    assert (stream.row, stream.lease.flat >= 0) == (-1, True)
+    frame(kv, 1)  # supersedes the first, which nobody holds any more
+    stats = kv.stats()
+    assert (stats.rows_free, stats.compressed, stats.leases) == (free, 1, 0)
+    assert stats.bytes_saved == (3 * LENGTH - 6) * kv.flats.bytes_per_token
+    kv.check_integrity()
+    kv.release(stream, 'cancelled')
+    assert kv.flats.tokens_free == kv.flats.tokens
+    assert kv.stats().bytes_saved == 0
+    kv.check_integrity()
+
+
+def test_other_readers_keep_the_whole_row(kv):
+    first, second = frame(kv), query()
+    whole = kv.create(first, second)
+    small = kv.create(first, second)
+    kv.hold_copy(small, kv.compress(small.lease, some([2, 2, 2])))
+    frame(kv, 1)
+    assert whole.row == first.row
+    assert kv.prefixes.lengths[0, first.row] == LENGTH
+    assert kv.stats().bytes_saved == -6 * kv.flats.bytes_per_token  # both are held: nothing saved
+    kv.release(whole, 'cancelled')
+    with pytest.raises(Stale):
+        kv.acquire(first)
+    kv.check_integrity()
+
+
+def test_a_copy_of_a_frame_is_read_by_all_its_streams(kv):
+    handle = frame(kv)
+    with kv.acquire(handle) as lease:
+        kv.keep_copy(['language'], kv.compress(lease, some([2, 2, 2])))
+    streams = [kv.create(handle, query()) for _ in range(3)]
+    assert len({s.lease.flat for s in streams}) == 1 and {s.row for s in streams} == {-1}
+    assert kv.acquire(handle).flat == -1  # an action reads the row
+    kv.check_integrity()
+
+
+def test_a_copy_outlives_its_frame_as_long_as_it_is_read(kv):
+    handle = frame(kv)
+    with kv.acquire(handle) as lease:
+        kv.keep_copy(['language', 'action'], kv.compress(lease, some([2, 2, 2])))
+    stream = kv.create(handle, query())
+    frame(kv, 1)
+    assert kv.copy_of(handle, 'action') is None
+    assert kv.stats().compressed == 1
+    kv.check_integrity()
+    kv.release(stream, 'cancelled')
+    assert kv.stats().compressed == 0
+    kv.check_integrity()
+
+
+def test_without_room_there_is_no_copy_and_it_is_counted(kv):
+    handle = frame(kv)
+    with kv.acquire(handle) as lease:
+        copies = [kv.compress(lease, some([BLOCK // 3] * 3)) for _ in range(5)]
+    assert [copy is None for copy in copies] == [False] * 4 + [True]
+    assert kv.crowded == 1
+    kv.check_integrity()
+    for copy in copies[:4]:
+        copy.release()
+    assert kv.flats.tokens_free == kv.flats.tokens
+    kv.check_integrity()
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 60), st.integers(0, 9)), max_size=40))
+def test_blocks_tile_the_line_after_any_takes_and_gives(acts):
+    flats = FlatArena(Arena(rows=1, **SIZE), 6, 8 * BLOCK)
+    taken = []
+    for take, tokens, which in acts:
+        if take:
+            row = flats.take([tokens, 1, 2], 7)
+            if row is None:
+                biggest = max((end - begin for begin, end in flats._gaps), default=0)
+                assert len(taken) == 6 or biggest < tokens + 3
+            else:
+                taken.append(row)
+        elif taken:
+            flats.give(taken.pop(which % len(taken)))
+        flats.check_integrity()
+    for row in taken:
+        flats.give(row)
+    assert flats.tokens_free == flats.tokens == 8 * BLOCK
