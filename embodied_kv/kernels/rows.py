@@ -125,12 +125,11 @@ class RowBatch:
         if layer not in self._plans:
             valid = self._valid[min(layer, len(self._valid) - 1)]
             at = None if begins is None else tuple(begins[min(layer, len(begins) - 1)].tolist())
-            causal = self.causal and self.tokens > 1
             self._plans[layer] = make_plan(
                 tuple((slot, self.rows[slot]) for slot in self.live),
                 tuple(valid.tolist()),
                 at,
-                tuple(start for _, _, start, _ in self.places) if causal else None,
+                tuple(start for _, _, start, _ in self.places) if self.causal else None,
                 self.tokens,
                 self.slots,
             )

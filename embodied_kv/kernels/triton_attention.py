@@ -123,7 +123,7 @@ def row_attention(
         k.stride(0),
         k.stride(1),
         k.stride(2),
-        CAUSAL=batch.causal and tokens > 1,
+        CAUSAL=batch.causal,
         IN_LINE=batch.device_offsets is not None,
         DIM=dim,
         BLOCK_D=triton.next_power_of_2(dim),

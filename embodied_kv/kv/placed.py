@@ -1,0 +1,56 @@
+"""Tokens at any places of one row: stored there, each reading what lies before it, and itself.
+
+A prompt whose pieces are partly computed and partly loaded is such a set, layer by layer: whoever
+loads puts K and V into the row first (`put`). Knows places. Does not know pieces, nor why a token
+is computed.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from embodied_kv.kernels.attention import row_attention
+from embodied_kv.kernels.rows import RowBatch
+from embodied_kv.kernels.store import store_rows
+from embodied_kv.kv.arena import Arena
+
+
+class PlacedTokens:
+    """A view of one row, whose length covers all places; bound to the tokens that are computed.
+
+    As a `kv.views.KvView` it takes q [1, T, heads, head_dim], k and v [1, T, kv_heads, head_dim],
+    T the places it is bound to. queries: [T, heads, head_dim] of the layer attended last.
+    """
+
+    def __init__(self, arena: Arena, row: int) -> None:
+        self._arena, self._row = arena, row
+        self.queries: Tensor | None = None
+
+    def bind(self, places: Tensor) -> PlacedTokens:
+        """places: int64 [T], ascending."""
+        arena, count = self._arena, len(places)
+        # A slot for each token: every one has its own limit, and none is padded.
+        self._batch = RowBatch(count, arena.lengths, arena.device_lengths, causal=True)
+        self._batch.bind([self._row] * count, starts=places.tolist())
+        return self
+
+    def put(self, layer: int, start: int, k: Tensor, v: Tensor) -> None:
+        """K and V [kv_heads, n, head_dim] of neighbouring tokens that are not computed."""
+        places = slice(start, start + k.shape[1])
+        for own, given in zip(self._arena.layers[layer], (k, v), strict=True):
+            own[self._row, :, places] = given
+
+    def keys(self, layer: int) -> Tensor:
+        """K of the whole row, [kv_heads, length, head_dim]; a view."""
+        length = int(self._arena.lengths[layer, self._row])
+        return self._arena.layers[layer][0][self._row, :, :length]
+
+    def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
+        new = (part.transpose(0, 1) for part in (k, v))
+        store_rows(*new, *self._arena.layers[layer], self._batch)
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        self.store(layer, q, k, v)
+        self.queries = q[0]
+        out, _ = row_attention(q.transpose(0, 1), *self._arena.layers[layer], self._batch, layer)
+        return out.transpose(0, 1)
