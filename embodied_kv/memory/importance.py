@@ -1,0 +1,99 @@
+"""Which segments matter to a query, over several hops of attention.
+
+Knows attention between segments as numbers. Does not know tokens, heads or a model: the caller
+makes the means.
+
+Source: KEEP, section 4.2. The paper replaces all scores by the relevant set's attention at each
+hop. Under a causal mask a segment sees earlier ones alone, so hop after hop drifts to the front of
+the prompt; `restart` keeps that share of the first scores at each hop, as in personalised PageRank
+(Page et al. 1999). 0 is the paper.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Importance:
+    """kept: places of the relevant segments, ascending. scores: of all, they sum to 1 or are 0.
+
+    hops: how often they were propagated. stable: whether the last hop left the set as it was.
+    """
+
+    kept: tuple[int, ...]
+    scores: tuple[float, ...]
+    hops: int
+    stable: bool
+
+
+def importance(
+    query: Tensor,
+    between: Tensor,
+    ratio: float,
+    candidates: Sequence[int] | None = None,
+    hops: int = 8,
+    restart: float = 0.0,
+) -> Importance:
+    """The segments to compute in the next layer: ceil(ratio * s) of s, or all candidates if fewer.
+
+    query [s]: attention from the query to each segment. between [s, s]: from each segment (row) to
+    each; its diagonal plays no part. Both are means over heads and tokens. candidates: places of
+    the segments that this layer computed, None for all; the others are never kept and propagate
+    nothing. At each hop the scores become the mean of the relevant rows, normalised, until the
+    relevant set is the one before, at most `hops` times; 0 is importance to the query alone. Ties
+    go to the lower place.
+
+    Raises ValueError for shapes that do not fit, negative or undefined attention, a ratio or a
+    restart outside [0, 1] and places that are not there.
+    """
+    s = len(query)
+    if query.shape != (s,) or between.shape != (s, s):
+        raise ValueError(f'attention {list(query.shape)} and {list(between.shape)}: not s, s x s')
+    if not (0 <= ratio <= 1 and 0 <= restart <= 1 and hops >= 0):
+        raise ValueError(f'ratio {ratio} and restart {restart} are in [0, 1], hops {hops} from 0')
+    alive = torch.ones(s, dtype=torch.bool)
+    if candidates is not None:
+        if any(not 0 <= place < s for place in candidates):
+            raise ValueError(f'candidates {tuple(candidates)} are not all among {s} segments')
+        alive = torch.zeros(s, dtype=torch.bool)
+        alive[list(candidates)] = True
+    rows = between.detach().to('cpu', torch.float64).clone()
+    first = query.detach().to('cpu', torch.float64)
+    if not (torch.isfinite(first).all() and torch.isfinite(rows[alive]).all()):
+        raise ValueError('attention is not finite')
+    if (first < 0).any() or (rows[alive] < 0).any():
+        raise ValueError('attention is negative')
+    rows.fill_diagonal_(0)
+    scores = first = _normalised(first * alive)
+    count = min(share(ratio, s), int(alive.sum()))
+    kept, stable, hop = _top(scores, alive, count), False, 0
+    while not stable and hop < hops:
+        spread = _normalised(rows[kept].sum(0) * alive)
+        if not spread.any():  # the relevant ones attend to nothing that could still be kept
+            spread = first
+        scores = _normalised((1 - restart) * spread + restart * first)
+        before, kept = kept, _top(scores, alive, count)
+        stable, hop = torch.equal(before, kept), hop + 1
+    return Importance(tuple(kept.tolist()), tuple(scores.tolist()), hop, stable)
+
+
+def share(ratio: float, segments: int) -> int:
+    """ceil(ratio * segments), for the ratio that was written: 0.1 of 30 is 3."""
+    return math.ceil(round(ratio * segments, 9))
+
+
+def _normalised(scores: Tensor) -> Tensor:
+    total = scores.sum()
+    return scores / total if total > 0 else torch.zeros_like(scores)
+
+
+def _top(scores: Tensor, alive: Tensor, count: int) -> Tensor:
+    """Places of the highest scores among the living, ascending; ties to the lower place."""
+    order = scores.masked_fill(~alive, -1.0).sort(descending=True, stable=True).indices
+    return order[:count].sort().values

@@ -1,0 +1,166 @@
+"""Loads KV beside the computation that needs it later.
+
+Knows threads, streams and when a layer may start. What comes next, `pending` decides; how one load
+is done, the caller says.
+
+One thread loads, one load after another, as the paper's loading engine. On a GPU it launches on a
+stream of its own, so copies from pinned memory run beside the computation: it stays at most
+`in_flight` loads ahead, lest what a layer turns out to need waits behind preloads for later ones,
+and a layer's computation waits, on the device, for the event behind its last load.
+
+The law: what layer i computes starts after all loads of layer i. It holds on the device; a host
+that wants the times of a GPU in the timeline waits for its stream inside `computing`.
+
+Source: KEEP, section 4.3, and section 5 for the dependencies.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from threading import Condition, Thread
+
+import torch
+
+from embodied_kv.memory.pending import Pending
+from embodied_kv.memory.timeline import COMPUTE, LOAD, Span, Timeline
+from embodied_kv.runtime.stream import Event, Stream
+
+Load = Callable[[str, int], None]
+
+
+class Loader:
+    """The loads of one pass over the layers; used as a context, in which they go on.
+
+    load: (unit, layer) puts that KV where the layer reads it. It runs on the loading thread, in
+    inference mode; on a GPU its work goes to the thread's own stream, and it waits for none of it.
+    Whatever it raises, the caller's next `computing` raises, or the end of the context.
+    """
+
+    def __init__(
+        self,
+        pending: Pending,
+        load: Load,
+        device: str | torch.device = 'cpu',
+        in_flight: int = 2,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        if in_flight < 1:
+            raise ValueError(f'{in_flight} loads in flight are none')
+        self._pending, self._load, self._device = pending, load, torch.device(device)
+        self._in_flight, self._clock = in_flight, clock
+        self._stream = Stream.on(self._device)
+        self._changed = Condition()
+        self._layer, self._computing, self._closed = 0, False, False
+        self._error: BaseException | None = None
+        self._issuing: int | None = None  # layer of the load that is being issued
+        self._events: dict[int, Event] = {}  # behind the last load of each layer
+        self._spans: list[Span] = []
+        self._thread = Thread(target=self._run, name='memory-loader', daemon=True)
+        self._origin = 0.0
+
+    def __enter__(self) -> Loader:
+        self._stream.wait(Stream.current(self._device).record())  # targets may be in use till then
+        self._origin = self._clock()
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join()
+        Stream.current(self._device).wait(self._stream.record())
+        if kind is None and self._error is not None:
+            raise self._error
+
+    def drop(self, units: Iterable[str], layer: int) -> None:
+        """As `Pending.drop`, at any time before `computing(layer)`, also while one before runs."""
+        with self._changed:
+            self._pending.drop(units, layer)
+            self._changed.notify_all()
+
+    @contextmanager
+    def computing(self, layer: int) -> Iterator[None]:
+        """The computation of a layer goes inside; it is entered when the layer has its KV."""
+        if self._error is None and not self._thread.is_alive():
+            raise RuntimeError('a loader works inside its context: with Loader(...) as loader')
+        with self._changed:
+            self._layer, self._computing = layer, False
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._error is not None or self._has(layer))
+            if self._error is not None:
+                raise self._error
+            self._computing = True
+            self._changed.notify_all()
+        if layer in self._events:
+            Stream.current(self._device).wait(self._events[layer])
+        start = self._clock()
+        try:
+            yield
+        finally:
+            if self._pending.policy == 'separate':
+                Stream.current(self._device).synchronize()
+            with self._changed:
+                self._spans.append(Span(COMPUTE, layer, start, self._clock()))
+                self._layer, self._computing = layer + 1, False
+                self._changed.notify_all()
+
+    @property
+    def timeline(self) -> Timeline:
+        """So far, from the start of the context on."""
+        with self._changed:
+            return Timeline.of(self._spans, self._origin)
+
+    def _has(self, layer: int) -> bool:
+        return self._issuing != layer and not self._pending.left(layer)
+
+    @torch.inference_mode()
+    def _run(self) -> None:
+        flying: deque[tuple[int, str, float, Event]] = deque()
+        try:
+            with self._stream.use():
+                while (item := self._next(flying)) is not None:
+                    layer, unit = item
+                    start = self._clock()
+                    self._load(unit, layer)
+                    event = self._stream.record()
+                    flying.append((layer, unit, start, event))
+                    if event.done:  # on a CPU it always is: its time ends before its layer starts
+                        self._land(flying)
+                    with self._changed:
+                        self._issuing, self._events[layer] = None, event
+                        self._changed.notify_all()
+                    if len(flying) >= self._in_flight:
+                        self._land(flying)
+        except BaseException as error:
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+
+    def _next(self, flying: deque) -> tuple[int, str] | None:
+        """Waits for something that may be loaded; None at the end."""
+        while True:
+            with self._changed:
+                while not self._closed:
+                    item = None
+                    if self._layer < self._pending.layers:
+                        item = self._pending.take(self._layer, self._computing)
+                    if item is not None:
+                        self._issuing = item[0]
+                        return item
+                    if flying:
+                        break
+                    self._changed.wait()
+            if not flying:
+                return None
+            self._land(flying)
+
+    def _land(self, flying: deque) -> None:
+        """Waits for the oldest load."""
+        layer, unit, start, event = flying.popleft()
+        event.wait()
+        with self._changed:
+            self._spans.append(Span(LOAD, layer, start, self._clock(), unit))

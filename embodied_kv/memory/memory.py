@@ -1,0 +1,151 @@
+"""A memory: what is known, how it is grouped, and what of it a question needs.
+
+Knows the store, the encoder and the groups, and keeps them in step. Does not compute KV: it says
+which units there are, and which of them the store has no KV of.
+
+Source: KEEP, section 4.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from threading import RLock
+
+from embodied_kv.memory.encoder import Encoder
+from embodied_kv.memory.group import Grouping, Transition
+from embodied_kv.memory.groups import Groups
+from embodied_kv.memory.records import Draft
+from embodied_kv.memory.retrieve import retrieve
+from embodied_kv.memory.segment import MemoryFault, Segment
+from embodied_kv.memory.store import Change, Store
+from embodied_kv.memory.unit import Unit
+
+
+class Memory:
+    """Over an open store, which stays the caller's.
+
+    count: tokens of a text, as the model will see it. longest: tokens that a segment may have.
+    Where the store was filled with another encoder, every text is embedded anew. Any thread may
+    call any method.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        encoder: Encoder,
+        count: Callable[[str], int],
+        longest: int,
+        grouping: Grouping | None = None,
+    ) -> None:
+        self.store, self.encoder = store, encoder
+        self.groups = Groups(encoder.width, grouping)
+        self._count, self._longest, self._lock = count, longest, RLock()
+        self._segments: dict[str, Segment] = {}
+        self._reopen()
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def upsert(self, *segments: tuple[str, str, str]) -> tuple[Change, ...]:
+        """Adds or changes segments given as (id, kind, text), all or none of them.
+
+        Raises MemoryFault for what is no segment or too long a one, and an id that comes twice.
+        """
+        with self._lock:
+            new = [Segment(*fields) for fields in segments]
+            sizes = {segment.id: self._size(segment) for segment in new}
+            known = [self._same(segment) for segment in new]
+            texts = [s.text for s, same in zip(new, known, strict=True) if not same]
+            meanings = iter(self.encoder.encode(texts))
+            drafts = [
+                Draft(s.id, s.kind, s.text, None if same else next(meanings))
+                for s, same in zip(new, known, strict=True)
+            ]
+            changes = self.store.upsert(*drafts)
+            for draft, change in zip(drafts, changes, strict=True):
+                if change.changed:
+                    segment = change.segment
+                    self._segments[segment.id] = segment
+                    self.groups.put(segment.id, draft.embedding, sizes[segment.id], segment.step)
+            self._note()
+            return changes
+
+    def remove(self, id: str) -> Change:
+        """Raises MemoryFault if there is no such segment."""
+        with self._lock:
+            change = self.store.remove(id)
+            del self._segments[id]
+            self.groups.remove(id, self.store.step)
+            self._note()
+            return change
+
+    def advance(self, steps: int = 1) -> tuple[Transition, ...]:
+        """The world went on: groups that were left alone long enough turn static."""
+        with self._lock:
+            transitions = self.groups.advance(self.store.advance(steps))
+            self._note()
+            return transitions
+
+    def units(self) -> tuple[Unit, ...]:
+        """All that there is, static groups first."""
+        with self._lock:
+            return tuple(self._unit(ids) for ids in self.groups.units())
+
+    def retrieve(
+        self, question: str, tokens: int, segments: int | None = None
+    ) -> tuple[Unit, ...]:
+        """What is nearest in meaning to a question, as `retrieve.retrieve`."""
+        with self._lock:
+            (query,) = self.encoder.encode([question])
+            found = retrieve(self.groups, query, tokens, segments)
+            return tuple(self._unit(f.ids, f.score) for f in found)
+
+    def missing(self, units: Iterable[Unit]) -> tuple[Unit, ...]:
+        """Those whose KV has to be computed."""
+        return tuple(unit for unit in units if unit.key not in self.store)
+
+    def _unit(self, ids: tuple[str, ...], score: float = 0.0) -> Unit:
+        segments = tuple(self._segments[id] for id in ids)
+        return Unit(segments, self.groups.of(ids[0]).number, score)
+
+    def _same(self, segment: Segment) -> bool:
+        old = self._segments.get(segment.id)
+        return old is not None and (old.kind, old.text) == (segment.kind, segment.text)
+
+    def _size(self, segment: Segment) -> int:
+        size = self._count(segment.text)
+        if size > self._longest:
+            raise MemoryFault(
+                f'segment {segment.id!r} has {size} tokens, one may have {self._longest}: say it '
+                'shorter, or in several segments'
+            )
+        return size
+
+    def _note(self) -> None:
+        """Puts into the store which group each segment is in now."""
+        if self.groups.moved:
+            self.store.place(self.groups.moved)
+            self.groups.moved.clear()
+
+    def _reopen(self) -> None:
+        filed = self.store.filed()
+        fresh = self.store.fact('encoder') != self.encoder.name
+        bare = [f.segment for f in filed if fresh or f.embedding is None]
+        vectors = self.encoder.encode([segment.text for segment in bare])
+        meanings = dict(zip((segment.id for segment in bare), vectors, strict=True))
+        if fresh or meanings:
+            self.store.embed(self.encoder.name, meanings)
+        unplaced = []
+        for f in filed:
+            segment, id = f.segment, f.segment.id
+            self._segments[id] = segment
+            meaning = meanings.get(id, f.embedding)
+            if f.group is None:
+                unplaced.append((segment, meaning))
+            else:
+                size = self._count(segment.text)
+                self.groups.restore(id, meaning, size, segment.step, f.group)
+        self.groups.settle(self.store.step)
+        for segment, meaning in unplaced:
+            self.groups.put(segment.id, meaning, self._count(segment.text), self.store.step)
+        self._note()

@@ -1,0 +1,57 @@
+"""The pipeline of loads and computation for given times, without doing either.
+
+Knows what `pending` decides and arithmetic: it draws figure 8 of the paper for a model that is not
+at hand, and foretells what a policy is worth.
+
+Source: KEEP, section 4.3 and figures 7 and 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from embodied_kv.memory.pending import Pending
+from embodied_kv.memory.timeline import COMPUTE, LOAD, Span, Timeline
+
+
+def simulate(
+    pending: Pending,
+    compute: Sequence[float],
+    load: Callable[[str, int], float],
+    drops: Sequence[Iterable[str]],
+    decided: float = 1.0,
+) -> Timeline:
+    """One pass over the layers.
+
+    compute: s per layer. load: s of (unit, layer). drops: per layer, the units that it is the
+    first not to compute. decided: when, as a part of a layer's computation, it is known what the
+    next one drops; below 1 the choice runs beside the rest of the layer.
+    """
+    spans: list[Span] = []
+    ready = [0.0] * pending.layers  # when the loads of each layer are done
+    free = now = 0.0  # of loading, of computation
+
+    def load_until(end: float, layer: int, computing: bool, start: float) -> None:
+        nonlocal free
+        while computing or pending.left(layer):
+            begin = max(free, start)
+            if begin >= end or (item := pending.take(layer, computing)) is None:
+                return
+            at, unit = item
+            free = begin + load(unit, at)
+            ready[at] = max(ready[at], free)
+            spans.append(Span(LOAD, at, begin, free, unit))
+
+    for layer, seconds in enumerate(compute):
+        if not layer:
+            pending.drop(drops[0], 0)
+        load_until(float('inf'), layer, False, now)
+        start = max(now, ready[layer])
+        now = start + seconds
+        spans.append(Span(COMPUTE, layer, start, now))
+        known = start + decided * seconds
+        load_until(known, layer, True, start)
+        if layer + 1 < pending.layers:
+            pending.drop(drops[layer + 1], layer + 1)
+        load_until(now, layer, True, known)
+    return Timeline.of(spans)

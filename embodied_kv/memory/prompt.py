@@ -1,0 +1,72 @@
+"""A prompt with memory in it: where each segment lies, and whose KV could stand for it.
+
+Knows tokens and places. Does not know how many of them a method computes again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """A memory segment in a prompt.
+
+    ids: its tokens. unit: whose stored KV holds it, '' if none does. offset: of its first token in
+    that unit, which was computed from position 0 on.
+    """
+
+    segment: str
+    ids: Sequence[int]
+    unit: str = ''
+    offset: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Prompt:
+    """Tokens that are always computed, then memory, then the question, which always is, too."""
+
+    head: Sequence[int]
+    pieces: tuple[Piece, ...]
+    question: Sequence[int]
+
+    def __post_init__(self) -> None:
+        if not self.question:
+            raise ValueError('the question has no tokens: there is nothing to answer')
+
+    @cached_property
+    def ids(self) -> Tensor:
+        """All tokens in order, int64 [length]."""
+        memory = [token for piece in self.pieces for token in piece.ids]
+        return torch.tensor([*self.head, *memory, *self.question])
+
+    @cached_property
+    def starts(self) -> tuple[int, ...]:
+        """Where each piece begins."""
+        starts, at = [], len(self.head)
+        for piece in self.pieces:
+            starts.append(at)
+            at += len(piece.ids)
+        return tuple(starts)
+
+    @cached_property
+    def owner(self) -> Tensor:
+        """Which piece each token belongs to, int64 [length]; -1 for head and question."""
+        owner = torch.full((len(self.ids),), -1)
+        for i, (start, piece) in enumerate(zip(self.starts, self.pieces, strict=True)):
+            owner[start : start + len(piece.ids)] = i
+        return owner
+
+    @property
+    def length(self) -> int:
+        return len(self.ids)
+
+    @property
+    def question_at(self) -> int:
+        """Where the question begins."""
+        return self.length - len(self.question)

@@ -1,0 +1,125 @@
+"""Which tokens of a prompt are computed again: the ways that KEEP is compared with.
+
+One base: all give masks over the prompt's tokens, layer by layer, each within the one before: a
+token whose hidden state was dropped has none to be computed from. Head and question are always
+computed, and so is what has no stored KV.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from embodied_kv.memory.prompt import Prompt
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """What there is to decide by, after layer `layer` of `layers` was computed.
+
+    places: int64 [T], the tokens that were; queries: theirs, [T, heads, head_dim]. keys:
+    [kv_heads, length, head_dim], of the whole prompt. deviation: float [T] when called, how far
+    each token's keys in the next layer are from the stored ones (0 where none are stored).
+    """
+
+    prompt: Prompt
+    layer: int
+    layers: int
+    places: Tensor
+    queries: Tensor
+    keys: Tensor
+    deviation: Callable[[], Tensor]
+
+
+class Reuse:
+    """Computes nothing of memory again. `name` is the method's in tables."""
+
+    name = 'full_reuse'
+
+    def resident(self, prompt: Prompt) -> int:
+        """Tokens at the start of the prompt whose KV lies in the row from the last one."""
+        return 0
+
+    def first(self, prompt: Prompt) -> Tensor:
+        """Tokens of the first layer, bool [length]."""
+        return always(prompt)
+
+    def after(self, look: Look, computed: Tensor) -> Tensor:
+        """Tokens of the next layer, bool [length], within `computed`, those of this one."""
+        return computed
+
+
+class FullRecompute(Reuse):
+    """Everything, in every layer: a prefill of text."""
+
+    name = 'full'
+
+    def first(self, prompt: Prompt) -> Tensor:
+        return torch.ones(prompt.length, dtype=torch.bool)
+
+
+class PrefixCaching(Reuse):
+    """Everything behind the first token that differs from the prompt before."""
+
+    name = 'prefix'
+
+    def __init__(self) -> None:
+        self._last: Tensor = torch.empty(0, dtype=torch.int64)
+
+    def resident(self, prompt: Prompt) -> int:
+        """The prompt's last token is computed even if nothing has changed."""
+        shared = min(len(self._last), prompt.length - 1)
+        differ = (self._last[:shared] != prompt.ids[:shared]).nonzero()
+        self._last = prompt.ids
+        return int(differ[0]) if len(differ) else shared
+
+    def first(self, prompt: Prompt) -> Tensor:
+        return torch.ones(prompt.length, dtype=torch.bool)
+
+
+@dataclass(frozen=True)
+class Epic(Reuse):
+    """The first tokens of every segment (Hu et al. 2024), in every layer."""
+
+    tokens: int = 1
+    name = 'epic'
+
+    def first(self, prompt: Prompt) -> Tensor:
+        mask = always(prompt)
+        for start, piece in zip(prompt.starts, prompt.pieces, strict=True):
+            mask[start : start + min(self.tokens, len(piece.ids))] = True
+        return mask
+
+
+@dataclass(frozen=True)
+class CacheBlend(Reuse):
+    """All tokens in the first layer, then those whose keys differ most (Yao et al. 2025).
+
+    ratio: of memory's tokens, chosen once, by the deviation of their keys in the second layer.
+    """
+
+    ratio: float = 0.16
+    name = 'cacheblend'
+
+    def first(self, prompt: Prompt) -> Tensor:
+        return torch.ones(prompt.length, dtype=torch.bool)
+
+    def after(self, look: Look, computed: Tensor) -> Tensor:
+        if look.layer > 0:
+            return computed
+        mask = always(look.prompt)
+        memory = (~mask).nonzero()[:, 0]
+        deviation = look.deviation()[memory]
+        chosen = deviation.sort(descending=True, stable=True).indices
+        mask[memory[chosen[: math.ceil(self.ratio * len(memory))]]] = True
+        return mask
+
+
+def always(prompt: Prompt) -> Tensor:
+    """Tokens that every method computes: head, question, and pieces without stored KV."""
+    bare = torch.tensor([not piece.unit for piece in prompt.pieces] + [True])
+    return bare[prompt.owner]

@@ -1,0 +1,286 @@
+"""Memory that survives restarts: segments in a database, their KV in files beside it.
+
+Knows what belongs together. Does not know how KV is computed, nor which segments form a unit.
+
+A file of KV has its final name and is on the medium before the transaction that names it, and goes
+after the transaction that forgets it. So a crash anywhere leaves every committed record with its
+file, and at worst files without a record, which are swept when the folder is opened. A folder is
+open in one process at a time, by a lock that ends with the process.
+
+Source: KEEP, section 5: `load_memory`, over a table of the places of each memory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from threading import RLock
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from embodied_kv.memory.cache import HostCache
+from embodied_kv.memory.files import KvFiles, explained
+from embodied_kv.memory.records import Draft, Filed, Kept, Records
+from embodied_kv.memory.segment import KINDS, MemoryFault, Segment
+from embodied_kv.memory.unit import UnitKv
+
+DATABASE = 'memory.sqlite'
+
+
+@dataclass(frozen=True)
+class Change:
+    """What an upsert or a removal did. lost: keys of the units whose KV it invalidated."""
+
+    segment: Segment
+    changed: bool
+    lost: tuple[str, ...] = ()
+
+
+class Store:
+    """The memory in one folder, which is created where it does not exist.
+
+    fingerprint: of the model whose KV it holds. cache_bytes: host memory that loaded layers may
+    take. renew: where another model made the folder, keep its segments and drop its KV. Any thread
+    may call any method; `load_memory` never waits for a change that is being written.
+
+    Raises MemoryFault for a folder of another model, one that is open already, and what cannot be
+    read or written.
+    """
+
+    def __init__(
+        self, folder: str | Path, fingerprint: str, cache_bytes: int = 2**28, renew: bool = False
+    ) -> None:
+        self.folder, self.cache = Path(folder), HostCache(cache_bytes)
+        self._lock, self._files = RLock(), KvFiles(self.folder)
+        with explained(self.folder, 'opened'):
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._descriptor = _locked(self.folder)
+        try:
+            self._records = Records(self.folder / DATABASE)
+            try:
+                self._agree(fingerprint, renew)
+                self._kv = dict(self._records.units())
+                numbers = {kept.file.number for kept in self._kv.values()}
+                self.swept = self._files.sweep(numbers)
+                self._next = max(numbers, default=0) + 1
+            except BaseException:
+                self._records.close()
+                raise
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Lets another open the folder. Nothing is lost without it."""
+        with self._lock:
+            self._records.close()
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+                self._descriptor = -1
+
+    @property
+    def step(self) -> int:
+        """Of the world; 0 in a new folder."""
+        return int(self.fact('step') or 0)
+
+    def advance(self, steps: int = 1) -> int:
+        """The world went on. Returns the step that it is at."""
+        if steps < 0:
+            raise ValueError(f'the world does not go back {-steps} steps')
+        with self._lock:
+            step = self.step + steps
+            self.set_fact('step', str(step))
+            return step
+
+    def fact(self, name: str) -> str | None:
+        """What was set under a name."""
+        with self._lock:
+            return self._records.fact(name)
+
+    def set_fact(self, name: str, value: str) -> None:
+        with self._lock, self._records.change():
+            self._records.set_fact(name, value)
+
+    def upsert(self, *drafts: Draft) -> tuple[Change, ...]:
+        """Adds or changes segments, all or none of them, at the present step.
+
+        A draft with the kind and text of the segment that is there changes nothing. Raises
+        MemoryFault for one that is no segment, and for an id that comes twice.
+        """
+        ids = set()
+        for draft in drafts:
+            if draft.id in ids:
+                raise MemoryFault(f'segment {draft.id!r} comes twice in one change: which holds?')
+            ids.add(draft.id)
+        with self._lock:
+            step, changes = self.step, []
+            with self._records.change():
+                for draft in drafts:
+                    changes.append(self._write(draft, step))
+            self._forget([key for change in changes for key in change.lost])
+            return tuple(changes)
+
+    def remove(self, id: str) -> Change:
+        """Raises MemoryFault if there is no such segment."""
+        with self._lock:
+            segment = self.get(id)
+            with self._records.change():
+                lost = self._records.units_of(id)
+                self._records.delete_units(lost)
+                self._records.delete(id)
+            self._forget(lost)
+            return Change(segment, True, tuple(lost))
+
+    def get(self, id: str) -> Segment:
+        """Raises MemoryFault if there is no such segment."""
+        if (segment := self.find(id)) is None:
+            raise MemoryFault(f'no segment {id!r}')
+        return segment
+
+    def find(self, id: str) -> Segment | None:
+        """The segment of that id, if there is one."""
+        with self._lock:
+            return self._records.segment(id)
+
+    def list(self, kind: str | None = None) -> tuple[Segment, ...]:
+        """All, or those of a kind, in the order in which they came."""
+        if kind is not None and kind not in KINDS:
+            raise MemoryFault(f'no kind {kind!r}; there are: {", ".join(KINDS)}')
+        with self._lock:
+            return self._records.segments(kind)
+
+    def __len__(self) -> int:
+        with self._lock:
+            return self._records.count()
+
+    def filed(self) -> tuple[Filed, ...]:
+        """All segments with what is known of them, in the order in which they came."""
+        with self._lock:
+            return tuple(self._records.filed())
+
+    def place(self, groups: Mapping[str, int]) -> None:
+        """Notes the group of each id."""
+        with self._lock, self._records.change():
+            self._records.place(groups)
+
+    def embed(self, encoder: str, embeddings: Mapping[str, np.ndarray]) -> None:
+        """Notes embeddings by id, and the name of the encoder that made all that there are."""
+        with self._lock, self._records.change():
+            self._records.embed(embeddings)
+            self._records.set_fact('encoder', encoder)
+
+    def keep(self, *kvs: UnitKv) -> tuple[bool, ...]:
+        """Keeps the KV of units, in place of older KV of the same keys.
+
+        False for a unit of which a segment changed since: its KV is not kept.
+        """
+        with self._lock:
+            made: list[Kept] = []
+            try:
+                for kv in kvs:
+                    both = torch.stack([kv.k.detach().cpu(), kv.v.detach().cpu()], dim=1)
+                    made.append(Kept(tuple(kv.lengths), self._files.write(self._next, both)))
+                    self._next += 1
+                self._files.sync()
+                with self._records.change():
+                    pairs = zip(kvs, made, strict=True)
+                    current = [self._records.write_unit(kv.unit, kept) for kv, kept in pairs]
+            except BaseException:
+                self._files.remove(kept.file.number for kept in made)
+                raise
+            for kv, kept, good in zip(kvs, made, current, strict=True):
+                if good:
+                    self._forget([kv.unit.key])
+                    self._kv[kv.unit.key] = kept
+                else:
+                    self._files.remove([kept.file.number])
+            return tuple(current)
+
+    def forget(self, *keys: str) -> None:
+        """Drops the KV of these units, where there is any."""
+        with self._lock:
+            with self._records.change():
+                self._records.delete_units([*keys])
+            self._forget(keys)
+
+    def __contains__(self, key: str) -> bool:
+        """Whether there is KV under a key."""
+        return key in self._kv
+
+    def lengths(self, key: str) -> tuple[int, ...]:
+        """Tokens of each segment of a unit, in order. Raises MemoryFault where it has no KV."""
+        return self._kept(key).lengths
+
+    def load_memory(self, memory_id: str, layer: int) -> tuple[Tensor, Tensor]:
+        """k and v of a layer of the unit of that key, [kv_heads, tokens, head_dim], on the host.
+
+        They are the cache's: nobody writes them. Raises MemoryFault where there is no such KV, or
+        no longer, or its file is damaged; LookupError for a layer that it does not have.
+        """
+        kept = self._kept(memory_id)
+        if not 0 <= layer < kept.file.layers:
+            raise LookupError(f'no layer {layer}: this KV has {kept.file.layers}')
+        if (found := self.cache.get(memory_id, layer)) is None:
+            found = self._files.read(kept.file, layer)
+            self.cache.put(memory_id, layer, found)
+            if self._kv.get(memory_id) is not kept:  # it went while it was read
+                self.cache.drop(memory_id, kept.file.layers)
+        return found
+
+    def _kept(self, key: str) -> Kept:
+        kept = self._kv.get(key)
+        if kept is None:
+            raise MemoryFault(f'no KV of unit {key!r}: compute it from its segments')
+        return kept
+
+    def _write(self, draft: Draft, step: int) -> Change:
+        old = self._records.segment(draft.id)
+        new = Segment(draft.id, draft.kind, draft.text, old.version + 1 if old else 1, step)
+        if old and (old.kind, old.text) == (new.kind, new.text):
+            return Change(old, False)
+        lost = self._records.units_of(draft.id)
+        self._records.delete_units(lost)
+        self._records.write(new, draft)
+        return Change(new, True, tuple(lost))
+
+    def _forget(self, keys: Iterable[str]) -> None:
+        """After the transaction that forgot them."""
+        for key in keys:
+            if (kept := self._kv.pop(key, None)) is not None:
+                self.cache.drop(key, kept.file.layers)
+                self._files.remove([kept.file.number])
+
+    def _agree(self, fingerprint: str, renew: bool) -> None:
+        found = self._records.fact('fingerprint')
+        if found == fingerprint:
+            return
+        if found is not None and not renew:
+            raise MemoryFault(
+                f'{self.folder} holds KV of the model {found}, this is {fingerprint}: start what '
+                'made it, choose another folder, or renew it, which keeps its text alone'
+            )
+        with self._records.change():
+            self._records.delete_units([key for key, _ in self._records.units()])
+            self._records.set_fact('fingerprint', fingerprint)
+
+
+def _locked(folder: Path) -> int:
+    """A descriptor that holds the folder while it is open."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise MemoryFault(f'{folder} is open already, maybe in another process') from None
+    return descriptor

@@ -1,0 +1,36 @@
+"""What the tests of groups stand on: embeddings that point where a letter says."""
+
+import numpy as np
+
+from embodied_kv.memory.group import Grouping
+from embodied_kv.memory.groups import Groups
+
+WIDTH = 8
+
+
+def towards(letter, tilt=0.0):
+    """Letters a to h are orthogonal; a tilt goes towards the next one."""
+    vector = np.zeros(WIDTH, np.float32)
+    axis = ord(letter) - ord('a')
+    vector[axis], vector[(axis + 1) % WIDTH] = np.cos(tilt), np.sin(tilt)
+    return vector
+
+
+def filled(*ids, tokens=10, **grouping):
+    """Groups of segments whose meaning is the first letter of their id, put in at step 0."""
+    groups = Groups(WIDTH, Grouping(**grouping))
+    for id in ids:
+        groups.put(id, towards(id[0]), tokens, 0)
+    return groups
+
+
+def members(groups):
+    return sorted(groups.ids(group) for group in groups)
+
+
+def advance(groups, steps):
+    """One step after another, as the world goes."""
+    made = []
+    for step in range(groups.step + 1, groups.step + 1 + steps):
+        made += groups.advance(step)
+    return made

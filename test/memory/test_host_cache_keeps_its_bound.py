@@ -1,0 +1,61 @@
+"""The cache in host memory never holds more than its bound, and what was used last stays."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from embodied_kv.memory.cache import HostCache
+
+
+def layer(size):
+    return torch.zeros(size, dtype=torch.uint8), torch.zeros(size, dtype=torch.uint8)
+
+
+def test_the_least_recently_used_goes_first():
+    cache = HostCache(60)
+    for name in 'abc':
+        cache.put(name, 0, layer(10))
+    assert cache.get('a', 0) is not None
+    cache.put('d', 0, layer(10))
+    assert cache.get('b', 0) is None and all(cache.get(name, 0) for name in 'acd')
+    assert (cache.hits, cache.misses) == (4, 1)
+
+
+def test_a_layer_larger_than_the_bound_is_not_kept():
+    cache = HostCache(60)
+    cache.put('a', 0, layer(10))
+    cache.put('b', 0, layer(31))
+    assert cache.get('a', 0) is not None and cache.get('b', 0) is None
+
+
+def test_a_dropped_key_takes_all_its_layers():
+    cache = HostCache(100)
+    for at in range(3):
+        cache.put('a', at, layer(5))
+    cache.put('b', 0, layer(5))
+    cache.drop('a', 3)
+    assert cache.bytes == 10 and len(cache) == 1
+
+
+def test_a_negative_bound_is_refused():
+    with pytest.raises(ValueError, match='a cache of -1 bytes cannot be'):
+        HostCache(-1)
+
+
+@given(
+    st.integers(0, 100),
+    st.lists(st.tuples(st.sampled_from('pgd'), st.integers(0, 5), st.integers(0, 30))),
+)
+def test_after_any_operations_the_bytes_are_those_of_what_is_there(bound, operations):
+    cache, there = HostCache(bound), {}
+    for what, name, size in operations:
+        if what == 'p':
+            cache.put(str(name), 0, layer(size))
+            there[name] = 2 * size
+        elif what == 'g':
+            cache.get(str(name), 0)
+        else:
+            cache.drop(str(name), 1)
+        held = {name: size for name, size in there.items() if (str(name), 0) in cache._layers}
+        assert cache.bytes == sum(held.values()) <= bound

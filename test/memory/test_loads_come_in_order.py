@@ -1,0 +1,120 @@
+"""What is loaded when, by each policy, on a clock that is made up (figure 8 of the paper)."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from embodied_kv.memory.pending import POLICIES, Pending
+from embodied_kv.memory.pipeline import simulate
+from embodied_kv.memory.timeline import COMPUTE, LOAD, Span, Timeline
+
+UNITS = 'abcd'
+
+
+def loads(policy, compute=(4, 4, 4, 4), drops=('', 'ab', 'c', 'd'), load=1.0, decided=1.0):
+    made = simulate(Pending(4, UNITS, policy), compute, lambda *_: load, drops, decided)
+    return made, [f'{span.unit}{span.layer}' for span in made.lane(LOAD)]
+
+
+def test_separate_loads_between_layers():
+    made, order = loads('separate')
+    assert order == ['a1', 'b1', 'a2', 'b2', 'c2', 'a3', 'b3', 'c3', 'd3']
+    assert made.end == 4 * 4 + 9
+    for load in made.lane(LOAD):
+        assert all(load.end <= c.start or load.start >= c.end for c in made.lane(COMPUTE))
+
+
+def test_next_layer_loads_one_layer_ahead():
+    made, order = loads('next_layer')
+    assert order == ['a1', 'b1', 'a2', 'b2', 'c2', 'a3', 'b3', 'c3', 'd3']
+    assert made.end == 4 * 4 + 2 + 1 + 1, 'what a layer drops is waited for'
+    assert made.bubbles(LOAD) == ((0, 4), (8, 10), (14, 15), (16, 20))
+    assert made.bubbles(COMPUTE) == ((4, 6), (10, 11), (15, 16))
+    loading = {span.layer: span for span in made.lane(COMPUTE)}
+    for load in made.lane(LOAD):
+        assert load.start >= loading[load.layer - 1].start
+
+
+def test_balanced_goes_on_with_later_layers():
+    made, order = loads('balanced')
+    assert order == ['a1', 'b1', 'a2', 'b2', 'a3', 'b3', 'c2', 'c3', 'd3']
+    assert made.end == 4 * 4 + 2 + 1 + 1
+
+
+def test_balanced_is_faster_where_loads_grow():
+    """Figure 7: early layers compute much and load little, late ones the reverse."""
+    compute, drops = (8, 8, 2, 1), ('', 'abc', 'd', '')
+    ends = {policy: loads(policy, compute, drops)[0].end for policy in POLICIES}
+    assert ends['balanced'] < ends['next_layer'] < ends['separate']
+
+
+def test_a_choice_beside_the_layer_hides_its_loads():
+    late, _ = loads('balanced')
+    early, order = loads('balanced', decided=0.25)
+    assert order[:2] == ['a1', 'b1'] and early.end == 16 < late.end
+
+
+def test_full_reuse_loads_from_the_first_layer_on():
+    made, order = loads('balanced', drops=('abcd', '', '', ''))
+    assert order[:5] == ['a0', 'b0', 'c0', 'd0', 'a1'] and made.end == 4 + 16
+
+
+def test_within_a_layer_the_order_is_that_of_the_prompt():
+    pending = Pending(2, UNITS)
+    pending.drop('dc', 1)
+    pending.drop('a', 1)
+    assert [pending.take(0, True) for _ in range(4)] == [(1, 'a'), (1, 'c'), (1, 'd'), None]
+    assert not pending.left(1) and pending.dropped('a') == 1 and pending.dropped('b') is None
+
+
+def test_a_unit_is_dropped_once():
+    pending = Pending(3, UNITS)
+    pending.drop('a', 1)
+    pending.drop('a', 2)
+    assert pending.dropped('a') == 1
+    assert [pending.take(0, True) for _ in range(3)] == [(1, 'a'), (2, 'a'), None]
+
+
+def test_bad_input_is_refused():
+    with pytest.raises(ValueError, match="no policy 'fast'; there are: separate, next_layer, bal"):
+        Pending(2, UNITS, 'fast')
+    with pytest.raises(ValueError, match='a unit comes twice'):
+        Pending(2, 'aba')
+    with pytest.raises(LookupError, match='x'):
+        Pending(2, UNITS).drop('x', 1)
+
+
+def test_bubbles_are_where_a_lane_waits():
+    spans = [Span(COMPUTE, 0, 11, 12), Span(COMPUTE, 1, 14, 15), Span(LOAD, 1, 12, 16, 'a')]
+    made = Timeline.of(reversed(spans), origin=10)
+    assert made.bubbles(COMPUTE) == ((0, 1), (2, 4), (5, 6)) and made.bubbles(LOAD) == ((0, 2),)
+    assert made.busy(COMPUTE) == 2 and made.end == 6
+    assert Timeline(()).bubbles(LOAD) == () and Timeline(()).end == 0
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_any_pass_keeps_the_laws(data):
+    layers = data.draw(st.integers(1, 5))
+    seconds = st.floats(0, 5)
+    compute = data.draw(st.lists(seconds, min_size=layers, max_size=layers))
+    cost = {u: data.draw(st.floats(0.1, 3)) for u in UNITS}
+    at = {u: data.draw(st.integers(0, layers)) for u in UNITS}
+    drops = [[u for u in UNITS if at[u] == layer] for layer in range(layers)]
+    decided = data.draw(st.floats(0, 1))
+    ends = {}
+    for policy in POLICIES:
+        made = simulate(
+            Pending(layers, UNITS, policy), compute, lambda u, _: cost[u], drops, decided
+        )
+        ends[policy] = made.end
+        spans = {(s.layer, s.unit): s for s in made.lane(LOAD)}
+        assert set(spans) == {(i, u) for u in UNITS for i in range(at[u], layers)}
+        starts = [s.start for s in made.lane(COMPUTE)]
+        assert all(s.end <= starts[layer] + 1e-9 for (layer, _), s in spans.items())
+        for lane in (LOAD, COMPUTE):
+            work = made.lane(lane)
+            assert all(a.end <= b.start + 1e-9 for a, b in zip(work, work[1:], strict=False))
+    assert ends['next_layer'] <= ends['separate'] + 1e-6
+    late = layers * max(cost.values())  # what is needed may wait behind one preload in each layer
+    assert ends['balanced'] <= ends['next_layer'] + late + 1e-6

@@ -1,0 +1,173 @@
+"""What is computed again is what a full prefill makes; what is loaded is what was stored."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory_cases import CONFIG, KvOfUnits, make_planner, make_prefill, make_prompt
+
+from embodied_kv.memory.keep import Keep, segment_attention
+from embodied_kv.memory.prompt import Piece, Prompt
+from embodied_kv.memory.reuse import (
+    CacheBlend,
+    Epic,
+    FullRecompute,
+    PrefixCaching,
+    Reuse,
+    always,
+)
+from embodied_kv.memory.schedule import Schedule
+
+LAYERS = CONFIG.backbone.layers
+CLOSE = dict(atol=2e-5, rtol=0)
+
+
+def run(prompt, reuse, units=None):
+    model = make_planner()
+    return make_prefill(model, units or KvOfUnits(model, prompt)).run(prompt, reuse)
+
+
+EVERYTHING = [
+    FullRecompute(),
+    PrefixCaching(),
+    Keep(Schedule((1.0,) * LAYERS)),
+    CacheBlend(ratio=1.0),
+    Epic(tokens=99),
+]
+
+
+@pytest.mark.parametrize('reuse', EVERYTHING, ids=lambda reuse: reuse.name)
+def test_all_recomputed_equals_full(reuse):
+    prompt = make_prompt()
+    wanted, _ = run(prompt, FullRecompute())
+    hidden, work = run(prompt, reuse)
+    torch.testing.assert_close(hidden, wanted, **CLOSE)
+    assert work.computed == [prompt.length] * LAYERS and not any(work.loaded)
+
+
+def test_one_segment_alone_is_reused_exactly():
+    """With nothing before it, a segment's own KV is what a full prefill makes of it."""
+    prompt = make_prompt(head=0, segments=1)
+    wanted, _ = run(prompt, FullRecompute())
+    hidden, work = run(prompt, Reuse())
+    torch.testing.assert_close(hidden, wanted, **CLOSE)
+    assert work.computed == [len(prompt.question)] * LAYERS
+
+
+def test_a_group_that_was_computed_together_is_reused_exactly():
+    prompt = make_prompt(head=0, segments=4, together=True)
+    wanted, _ = run(prompt, FullRecompute())
+    hidden, work = run(prompt, Reuse())
+    torch.testing.assert_close(hidden, wanted, **CLOSE)
+    assert sum(work.loaded) == LAYERS * prompt.question_at
+
+
+def test_segments_that_never_met_are_not():
+    prompt = make_prompt(segments=5)
+    wanted, _ = run(prompt, FullRecompute())
+    hidden, _ = run(prompt, Reuse())
+    assert (hidden - wanted).abs().max() > 1e-3
+
+
+def test_without_moving_the_keys_it_is_worse():
+    prompt = make_prompt(head=0, segments=2)
+    model = make_planner()
+    units = KvOfUnits(model, prompt)
+    wanted, _ = run(prompt, FullRecompute())
+    moved, _ = make_prefill(model, units).run(prompt, Reuse())
+    left, _ = make_prefill(model, units, move=lambda k, by: k).run(prompt, Reuse())
+    assert (left - wanted).abs().mean() > (moved - wanted).abs().mean()
+
+
+@settings(deadline=None, max_examples=20)
+@given(
+    ratios=st.lists(
+        st.sampled_from([0.0, 0.2, 0.5, 0.8, 1.0]), min_size=LAYERS - 1, max_size=LAYERS - 1
+    ),
+    segments=st.integers(1, 8),
+    hops=st.integers(0, 4),
+)
+def test_keep_computes_the_scheduled_share_and_nothing_twice(ratios, segments, hops):
+    schedule = Schedule((1.0, *sorted(ratios, reverse=True)))
+    prompt = make_prompt(segments=segments)
+    seen = []
+
+    class Watched(Keep):
+        def after(self, look, computed):
+            mask = super().after(look, computed)
+            seen.append((computed, mask))
+            return mask
+
+    _, work = run(prompt, Watched(schedule, hops))
+    assert work.computed[0] == prompt.length
+    for (computed, mask), count in zip(seen, schedule.counts(segments)[1:], strict=True):
+        assert not (mask & ~computed).any()  # what was dropped stays dropped
+        kept = {int(i) for i in prompt.owner[mask] if i >= 0}
+        assert len(kept) == count
+        assert mask[always(prompt)].all()
+
+
+def test_cacheblend_takes_its_share_once():
+    prompt = make_prompt(segments=6)
+    _, work = run(prompt, CacheBlend(ratio=0.25))
+    memory = int((~always(prompt)).sum())
+    rest = prompt.length - memory + -(-memory // 4)
+    assert work.computed == [prompt.length, *[rest] * (LAYERS - 1)]
+
+
+def test_epic_takes_the_first_tokens_of_each():
+    prompt = make_prompt(segments=6)
+    _, work = run(prompt, Epic(tokens=2))
+    assert work.computed == [int(always(prompt).sum()) + 12] * LAYERS
+
+
+def test_prefix_caching_computes_what_lies_behind_a_change():
+    model, first = make_planner(), make_prompt(segments=4)
+    prefill, reuse = make_prefill(model, KvOfUnits(model, first)), PrefixCaching()
+    _, cold = prefill.run(first, reuse)
+    assert cold.computed == [first.length] * LAYERS
+    wanted, again = prefill.run(first, reuse)
+    assert again.computed == [1] * LAYERS
+    pieces = list(first.pieces)
+    pieces[2] = Piece('other', [9, 9, 9], '')
+    changed = Prompt(first.head, tuple(pieces), first.question)
+    hidden, work = prefill.run(changed, reuse)
+    assert work.computed == [changed.length - changed.starts[2]] * LAYERS
+    torch.testing.assert_close(hidden, run(changed, FullRecompute())[0], **CLOSE)
+    assert (hidden - wanted).abs().max() > 1e-3
+
+
+def test_what_has_no_stored_kv_is_computed():
+    prompt = make_prompt(segments=4)
+    bare = Prompt(prompt.head, (Piece('new', [3, 4, 5]), *prompt.pieces[1:]), prompt.question)
+    _, work = run(bare, Reuse(), KvOfUnits(make_planner(), prompt))
+    assert work.computed == [len(bare.head) + 3 + len(bare.question)] * LAYERS
+
+
+def test_a_prompt_longer_than_a_row_is_refused():
+    prompt = make_prompt(segments=60)
+    with pytest.raises(ValueError, match='retrieve less memory'):
+        run(prompt, FullRecompute())
+
+
+def test_segment_attention_is_a_mean_over_heads_and_tokens():
+    prompt = make_prompt(segments=3)
+    looks = []
+
+    class Looking(FullRecompute):
+        def after(self, look, computed):
+            looks.append((segment_attention(look), look))
+            return computed
+
+    run(prompt, Looking())
+    (question, between), look = looks[0]
+    keys = look.keys.double().repeat_interleave(2, 0)  # [heads, length, dim]
+    scores = torch.einsum('thd,hsd->hts', look.queries.double(), keys) * keys.shape[-1] ** -0.5
+    n = prompt.length
+    scores.masked_fill_(torch.ones(n, n).triu(1).bool(), float('-inf'))
+    attention = scores.softmax(-1).mean(0)
+    spans = [slice(s, s + len(p.ids)) for s, p in zip(prompt.starts, prompt.pieces, strict=True)]
+    wanted = [[attention[a, b].mean() for b in spans] for a in spans]
+    torch.testing.assert_close(between.double(), torch.tensor(wanted), atol=1e-6, rtol=0)
+    asked = torch.tensor([attention[prompt.question_at :, b].mean() for b in spans])
+    torch.testing.assert_close(question.double(), asked, atol=1e-6, rtol=0)

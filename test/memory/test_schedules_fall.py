@@ -1,0 +1,42 @@
+"""A schedule computes all in the first layer and never more than in the layer before."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from embodied_kv.memory.schedule import Schedule
+
+
+def test_shares_by_layer():
+    assert Schedule.linear(5, 0.4, 0.1).ratios == pytest.approx((1, 0.4, 0.3, 0.2, 0.1))
+    assert Schedule.linear(4, 0.2, 0.2).ratios == (1, 0.2, 0.2, 0.2)
+    assert Schedule.linear(2, 0.3, 0.1).ratios == (1, 0.3) and Schedule.linear(1, 0, 0).ratios == (
+        1,
+    )
+    assert Schedule.geometric(4, 0.5, 0.2).ratios == (1, 0.5, 0.25, 0.2)
+    assert Schedule((1.0, 0.5, 0.5, 0.0)).average == 0.5
+
+
+def test_counts_are_rounded_up():
+    assert Schedule((1.0, 0.3, 0.1, 0.0)).counts(30) == (30, 9, 3, 0)
+    assert Schedule((1.0, 0.3, 0.1)).counts(4) == (4, 2, 1)
+
+
+@given(st.integers(1, 64), st.floats(0, 1))
+def test_any_average_that_can_be_is_met(layers, part):
+    average = 1 / layers + part * (1 - 1 / layers)
+    schedule = Schedule.of_average(layers, average)
+    assert schedule.average == pytest.approx(average, abs=1e-9)
+    assert len(schedule.ratios) == layers
+
+
+@pytest.mark.parametrize('ratios', [(), (0.9,), (1, 0.2, 0.3), (1, -0.1), (1, float('nan'))])
+def test_other_shares_are_refused(ratios):
+    with pytest.raises(ValueError, match='shares start at 1 and fall, none below 0'):
+        Schedule(ratios)
+
+
+@pytest.mark.parametrize('average', [0.24, 1.01])
+def test_an_average_out_of_reach_is_refused(average):
+    with pytest.raises(ValueError, match=r'4 layers reach \[0\.25, 1\]'):
+        Schedule.of_average(4, average)

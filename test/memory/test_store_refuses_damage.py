@@ -1,0 +1,180 @@
+"""A file that is not, to the last bit, what was kept is refused with the reason."""
+
+import os
+import sqlite3
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kept import LAYERS, is_whole, kv, put, unit
+
+from embodied_kv.memory.segment import MemoryFault
+from embodied_kv.memory.store import DATABASE, Store
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store(tmp_path, 'model', cache_bytes=0) as store:
+        put(store, cup='on table', bin='empty')
+        store.keep(kv(unit(store, 'cup')), kv(unit(store, 'bin')))
+        yield store
+
+
+def path(store):
+    return store.folder / '1.safetensors'
+
+
+def refuses(store, match):
+    """Every layer, or one at least; the other unit is as good as before."""
+    found = []
+    for layer in range(LAYERS):
+        try:
+            store.load_memory(unit(store, 'cup').key, layer)
+        except MemoryFault as fault:
+            found.append(str(fault))
+            assert match in str(fault) and str(path(store)) in str(fault)
+    assert found and is_whole(store, unit(store, 'bin'))
+    return found
+
+
+def test_truncated_anywhere(store):
+    whole = path(store).read_bytes()
+    for size in range(0, len(whole), 7):
+        path(store).write_bytes(whole[:size])
+        assert len(refuses(store, f'is damaged ({size} of {len(whole)} bytes)')) == LAYERS
+
+
+def test_one_byte_more(store):
+    path(store).write_bytes(path(store).read_bytes() + b'\0')
+    refuses(store, 'is damaged')
+
+
+def test_a_flipped_bit_in_every_third_byte(store):
+    whole = path(store).read_bytes()
+    for position in range(0, len(whole), 3):
+        damaged = bytearray(whole)
+        damaged[position] ^= 1 << position % 8
+        path(store).write_bytes(damaged)
+        refuses(store, 'does not have its checksum')
+    path(store).write_bytes(whole)
+    assert is_whole(store, unit(store, 'cup'))
+
+
+@settings(
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(content=st.binary(max_size=64))
+def test_any_other_bytes(store, content):
+    path(store).write_bytes(content)
+    refuses(store, 'is damaged')
+
+
+def test_a_file_of_another_unit(store):
+    path(store).write_bytes((store.folder / '2.safetensors').read_bytes())
+    refuses(store, 'is damaged')
+
+
+def test_a_file_that_is_gone(store):
+    path(store).unlink()
+    refuses(store, 'is gone: forget this unit')
+
+
+def test_a_file_cut_short_while_it_is_read(store, monkeypatch):
+    read = os.preadv
+
+    def cut_then_read(descriptor, *rest):
+        os.truncate(path(store), 100)
+        return read(descriptor, *rest)
+
+    monkeypatch.setattr(os, 'preadv', cut_then_read)
+    with pytest.raises(MemoryFault, match='it was cut short while it was read'):
+        store.load_memory(unit(store, 'cup').key, 2)
+
+
+def test_a_link_is_not_followed(store, tmp_path_factory):
+    outside = tmp_path_factory.mktemp('outside') / 'file'
+    path(store).rename(outside)
+    path(store).symlink_to(outside)
+    refuses(store, 'links are never followed')
+
+
+@pytest.mark.parametrize('make', [os.mkfifo, os.mkdir])
+def test_what_is_no_file(store, make):
+    path(store).unlink()
+    make(path(store))
+    refuses(store, 'is no regular file: remove it')
+
+
+def test_damaged_kv_is_forgotten_and_kept_anew(store):
+    path(store).write_bytes(b'')
+    cup = unit(store, 'cup')
+    store.forget(cup.key)
+    store.keep(kv(cup))
+    assert is_whole(store, cup)
+
+
+def database(tmp_path):
+    with Store(tmp_path, 'model') as store:
+        put(store, **{f'cup{i}': 'x' * 500 for i in range(100)})
+        store.keep(kv(unit(store, 'cup1')))
+    return tmp_path / DATABASE
+
+
+@pytest.mark.parametrize(
+    'content', [b'no database at all' * 100, b'SQLite format 3\0' + b'x' * 4096]
+)
+def test_a_database_that_is_none(tmp_path, content):
+    database(tmp_path).write_bytes(content)
+    with pytest.raises(MemoryFault, match=r'memory\.sqlite cannot be used: .*; look at this disk'):
+        Store(tmp_path, 'model')
+
+
+@pytest.mark.parametrize('part', [0.2, 0.5, 0.9])
+def test_a_truncated_database(tmp_path, part):
+    path = database(tmp_path)
+    os.truncate(path, int(path.stat().st_size * part))
+    with pytest.raises(MemoryFault, match='cannot be used|is damaged'):
+        Store(tmp_path, 'model')
+
+
+def test_a_database_of_something_else(tmp_path):
+    with sqlite3.connect(tmp_path / DATABASE) as other:
+        other.execute('CREATE TABLE segments (x)')
+    with pytest.raises(MemoryFault, match='is no memory: choose another folder'):
+        Store(tmp_path, 'model')
+
+
+def test_another_format_says_which(tmp_path):
+    with sqlite3.connect(database(tmp_path)) as db:
+        db.execute('PRAGMA user_version = 7')
+    with pytest.raises(MemoryFault, match='has format 7, this version reads 1'):
+        Store(tmp_path, 'model')
+
+
+@pytest.mark.parametrize(
+    'file', ['', '5', '{}', '{"number": -1}', '{"number": 1, "shape": [1, 2, 1, 1, 1], "dtype": '
+    '"load", "offset": 9, "checksums": [1, 1]}', '[' * 10**5]
+)  # fmt: skip
+def test_a_forged_record(tmp_path, file):
+    with sqlite3.connect(database(tmp_path)) as db:
+        db.execute('UPDATE units SET file = ?', (file,))
+    with pytest.raises(MemoryFault, match=r'is damaged \(unit '):
+        Store(tmp_path, 'model')
+
+
+def test_a_linked_database_is_not_followed(tmp_path):
+    path = database(tmp_path)
+    path.rename(tmp_path / 'elsewhere')
+    path.symlink_to(tmp_path / 'elsewhere')
+    with pytest.raises(MemoryFault, match='is no regular file: move it away'):
+        Store(tmp_path, 'model')
+
+
+def test_files_without_a_record_are_swept_and_others_left(tmp_path):
+    database(tmp_path)
+    for name in ('9.safetensors', '.9.safetensors.new', 'mine.safetensors', 'notes'):
+        (tmp_path / name).write_bytes(b'x')
+    with Store(tmp_path, 'model') as store:
+        assert store.swept == 2 and is_whole(store, unit(store, 'cup1'))
+    names = {name for name in os.listdir(tmp_path) if not name.startswith(DATABASE)}
+    assert names == {'1.safetensors', 'mine.safetensors', 'notes'}

@@ -1,0 +1,38 @@
+"""What one process remembers, the next one has: text, steps and KV."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from kept import is_whole, unit
+
+from embodied_kv.memory.store import Store
+
+WRITER = """
+import sys
+from kept import kv, put, unit
+from embodied_kv.memory.store import Store
+
+store = Store(sys.argv[1], 'model')
+put(store, cup='on table', bin='empty')
+store.advance(7)
+put(store, cup='in bin')
+store.keep(kv(unit(store, 'cup', 'bin')), kv(unit(store, 'bin')))
+store.set_fact('who', 'me')
+"""
+
+
+def test_another_process_reads_what_one_wrote(tmp_path):
+    here = Path(__file__).parent
+    path = os.pathsep.join([str(here), str(here.parents[1])])
+    environment = {**os.environ, 'PYTHONPATH': path, 'OMP_NUM_THREADS': '1'}
+    command = [sys.executable, '-c', WRITER, str(tmp_path)]
+    subprocess.run(command, check=True, env=environment, timeout=60)
+    with Store(tmp_path, 'model') as store:
+        assert [(s.id, s.text, s.version, s.step) for s in store.list()] == [
+            ('cup', 'in bin', 2, 7),
+            ('bin', 'empty', 1, 0),
+        ]
+        assert store.step == 7 and store.fact('who') == 'me' and store.swept == 0
+        assert is_whole(store, unit(store, 'cup', 'bin')) and is_whole(store, unit(store, 'bin'))
