@@ -36,7 +36,7 @@ class Plan:
 
     prefixes: repeats by length. context: tokens of each context. sets: sizes of working sets.
     kept: contexts that the bounded stores have bytes for. rounds: through a working set. actions,
-    copied: repeats.
+    copied: repeats. rows: presets whose frame rows are copied.
     """
 
     prefixes: Mapping[int, int]
@@ -46,16 +46,19 @@ class Plan:
     rounds: int
     actions: int
     copied: int
+    rows: tuple[str, ...]
 
 
 PLANS = {
     'full': Plan(
         prefixes={256: 20, 512: 12, 1024: 9, 2048: 7, 4096: 5, 8192: 3},
-        context=512, sets=(1, 2, 4, 8, 16), kept=4, rounds=1, actions=20, copied=15,
+        context=512, sets=(1, 2, 4, 8, 16), kept=4, rounds=1, actions=20, copied=25,
+        rows=('pi05_small', 'pi05'),
     ),
     'quick': Plan(
         prefixes={256: 3, 1024: 2},
         context=128, sets=(1, 2, 4), kept=2, rounds=1, actions=3, copied=7,
+        rows=('pi05_small', 'pi05'),
     ),
 }  # fmt: skip
 
@@ -91,9 +94,17 @@ def measure(engine: Engine, c: HybridConfig, plan: Plan, device: str) -> dict:
     )
     stores = Stores(engine, device=device)
     action = capsule_policy.first_action(engine, stores, plan.actions)
-    copies = [dict(of=f'{row["length"]} tokens', **row.pop('copies')) for row in prefixes]
-    copies.append(dict(of='frame row', **capsule_policy.rows(engine, stores, plan.copied)))
     memory['at_end'] = peak_mb(device)
+    copies = [
+        dict(of=f'{prefix["length"]} tokens', **row)
+        for prefix in prefixes
+        for row in prefix.pop('copies')
+    ]
+    copies += [
+        dict(of=f'row of {name}', **row)
+        for name in plan.rows
+        for row in capsule_policy.rows(name, engine.config, plan.copied)
+    ]
     return dict(prefixes=prefixes, copies=copies, working_sets=sets, action=action, memory=memory)
 
 
@@ -111,7 +122,9 @@ def show(found: dict, plan: Plan, where: str) -> None:
         f'append folds these {past} again and a question of {question}.',
     )
     report.show(
-        'capsule: snapshot and restore beside a plain copy of as many bytes', found['copies']
+        'capsule: snapshot and restore beside a plain copy of as many bytes',
+        [{k: v for k, v in row.items() if 'clone' not in k} for row in found['copies']],
+        "threads: of torch, an engine has one by default. engine: of the engine's thread.",
     )
     report.show(
         f'capsule: mean ms to first token, contexts of {plan.context + past} tokens in a cycle',

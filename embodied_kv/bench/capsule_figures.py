@@ -2,9 +2,10 @@
 
 Physics: a snapshot reads and writes each byte of a capsule once, and so does a restore; a plain
 copy of as many bytes from one touched buffer into another is the floor of both. A snapshot also
-has to get new memory, as a plain clone has. All four are taken in turn, so that none finds warmer
-caches than the others. What is lost beside them is a fixed cost: some 40 tensors, each a call, and
-their checks; so small capsules lose most.
+has to get memory, as a plain clone has; here that of the capsule that was dropped before it. All
+four are taken in turn, so that none finds warmer caches than the others. What is lost beside them
+is a fixed cost: Python around some ten tensors and their checks; so small capsules, and copies
+that more threads or a cache make fast, lose most.
 """
 
 from __future__ import annotations
@@ -56,28 +57,50 @@ def _at_once(work) -> Future:
     return future
 
 
-def copies(capsules: Capsules, repeats: int, device: str) -> dict[str, float]:
-    """Snapshot and restore of the session as it stands, in turn with plain copies; medians.
+def copies(capsules: Capsules, repeats: int, device: str) -> list[dict[str, float]]:
+    """Of the session as it stands, with one thread, as an engine has by default, and with all.
 
     copy: into touched memory. clone: into new memory. `A_of_B`: the bandwidth of A over that of B.
+    `A_engine_ms`: what A took of the engine's thread; the rest is the caller's and the registry's.
     """
+    most = torch.get_num_threads()
+    try:
+        return [_copies(capsules, repeats, device, threads) for threads in sorted({1, most})]
+    finally:
+        torch.set_num_threads(most)
+
+
+def _copies(capsules: Capsules, repeats: int, device: str, threads: int) -> dict[str, float]:
+    """Snapshot and restore in turn with plain copies; medians."""
+    torch.set_num_threads(threads)
     capsule, _ = capsules.snapshot('kept')
     source = torch.ones(capsule.bytes, dtype=torch.uint8, device=device)
     target = torch.zeros_like(source)
-    times = defaultdict(list)
-    for number in range(WARM_UP + repeats):
-        times['snapshot'].append(once(lambda: capsules.snapshot('again'), device))
-        same = capsules.registry.get('again').bytes == capsule.bytes
-        assert same or number < WARM_UP, 'the session has changed'
+    times, engine = defaultdict(list), defaultdict(list)
+
+    def snapshot() -> None:
+        made, seconds = capsules.snapshot('again')
+        engine['snapshot'].append(seconds)
+        same = made.bytes == capsule.bytes
+        assert same or len(engine['snapshot']) <= WARM_UP, 'the session has changed'
+
+    def restore() -> None:
+        engine['restore'].append(capsules.rollback('kept').seconds)
+
+    for _ in range(WARM_UP + repeats):
+        times['snapshot'].append(once(snapshot, device))
         capsules.registry.drop('again')
-        times['restore'].append(once(lambda: capsules.rollback('kept'), device))
+        times['restore'].append(once(restore, device))
         times['copy'].append(once(lambda: target.copy_(source), device))
         times['clone'].append(once(source.clone, device))
     capsules.registry.drop('kept')
     took = {name: statistics.median(seconds[WARM_UP:]) for name, seconds in times.items()}
+    of_engine = {name: statistics.median(seconds[WARM_UP:]) for name, seconds in engine.items()}
     return dict(
+        threads=threads,
         mb=capsule.bytes / MB,
         **{f'{name}_ms': seconds * 1e3 for name, seconds in took.items()},
+        **{f'{name}_engine_ms': seconds * 1e3 for name, seconds in of_engine.items()},
         **{f'{name}_gbs': capsule.bytes / seconds / 1e9 for name, seconds in took.items()},
         snapshot_of_copy=took['copy'] / took['snapshot'],
         restore_of_copy=took['copy'] / took['restore'],

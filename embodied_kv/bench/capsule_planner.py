@@ -28,7 +28,7 @@ FEWEST_VISITS = 8  # of a working set
 
 def prefix(
     planner: HybridPlanner, stores: Stores, length: int, repeats: int, copied: int
-) -> dict[str, float]:
+) -> dict[str, object]:
     """One prefix of `length` + PAST tokens: both ways in turn, so many times, and the copies.
 
     Raises AssertionError if one byte of the state after the append is not a cold prefill's.

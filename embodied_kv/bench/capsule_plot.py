@@ -30,9 +30,8 @@ def plot(prefixes: Sequence[dict], copies: Sequence[dict], sets: Sequence[dict])
     for i, way in enumerate(('snapshot', 'restore', 'copy')):
         places = [x + 0.27 * i for x in range(len(copies))]
         middle.bar(places, [row[f'{way}_gbs'] for row in copies], 0.25, label=way)
-    middle.set_xticks(
-        [x + 0.27 for x in range(len(copies))], [row['of'] for row in copies], fontsize=7
-    )
+    labels = [f'{row["of"]}, threads: {row["threads"]}' for row in copies]
+    middle.set_xticks([x + 0.27 for x in range(len(copies))], labels, fontsize=7, rotation=90)
     middle.set_ylabel('GB/s')
     for store, label in LABELS.items():
         times = [row[f'{store}_ms'] for row in sets]

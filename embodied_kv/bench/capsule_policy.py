@@ -15,6 +15,7 @@ from dataclasses import replace
 from embodied_kv.bench import scene
 from embodied_kv.bench.capsule_figures import Stores, copies, tail
 from embodied_kv.bench.report import once
+from embodied_kv.config import EngineConfig, ModelConfig, preset
 from embodied_kv.engine.engine import Engine
 from embodied_kv.types import ActionChunk
 
@@ -52,11 +53,23 @@ def first_action(engine: Engine, stores: Stores, repeats: int) -> dict[str, floa
     )
 
 
-def rows(engine: Engine, stores: Stores, repeats: int) -> dict[str, float]:
-    """Copies of a frame's row and of the tail of one stream on it."""
+def rows(name: str, config: EngineConfig, repeats: int) -> list[dict[str, float]]:
+    """Copies of a frame's row of the preset `name`, and of the tail of one stream on it."""
+    engine = Engine(scene.FullPolicy.random(thin(preset(name)), device=config.device), config)
     frame = scene.observation(engine.policy.config, 1)
     (handle,) = engine.prefill([replace(frame, deadline=-math.inf)])  # no action is due from it
     engine.open(handle, scene.QUERY, max_tokens=2 * SAID)
     for _ in range(SAID):
         engine.decode()
-    return copies(stores.open(), repeats, stores.device)
+    return copies(Stores(engine, device=config.device).open(), repeats, config.device)
+
+
+def thin(c: ModelConfig) -> ModelConfig:
+    """A policy with the same cache and hardly any weights: to move bytes, not to compute."""
+    width = dict(width=64, mlp=64)
+    return replace(
+        c,
+        vision=replace(c.vision, **width, layers=1, heads=4),
+        backbone=replace(c.backbone, **width, vocab_size=512),
+        expert=replace(c.expert, **width),
+    )

@@ -1,17 +1,21 @@
 """How many of 6,000 chunks come too late in 10 Hz control under an endless language backlog.
 
 A frame's stamp is the moment it was due; its chunk must be published before stamp + period,
-prefill included. The backlog never ends: a stream that finishes is replaced at once. Three runs:
-with the deadline budget; without it (decode whenever nothing else waits, always all Euler steps);
-and an empty loop that only sleeps to each period, the machine's own floor.
+prefill included. The backlog never ends: a stream that finishes is replaced at once. Four runs:
+with the deadline budget; the same while the session is frozen once a second, from a thread of its
+own as a service does it; without the budget (decode whenever nothing else waits, always all Euler
+steps); and an empty loop that only sleeps to each period, the machine's own floor.
 
 Physics: a frame costs prefill + denoising; what is left of the period is slack; slack over the
-cost of a decode step, times the streams in the batch, is the number of tokens that fit.
+cost of a decode step, times the streams in the batch, is the number of tokens that fit. A snapshot
+copies the rows of the live streams, some MB, in turn with the prefills: it takes its time from one
+frame's slack.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import threading
 import time
@@ -21,13 +25,19 @@ import numpy as np
 import torch
 
 from embodied_kv.bench import plots, report, scene
+from embodied_kv.capsule.registry import Registry
+from embodied_kv.capsule.tiers import Budgets
 from embodied_kv.config import EngineConfig, preset
+from embodied_kv.engine.capsules import Capsules
 from embodied_kv.engine.device import DeviceThread
 from embodied_kv.engine.engine import Engine
+from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.engine.warmup import warm_up
 from embodied_kv.types import TextDelta
 
 STREAMS, SAYS = 4, 60
+SNAPSHOT_EVERY = 1.03  # s; no multiple of the period, so they meet every moment of a frame
+KEPT = Budgets(device=256 * 2**20, host=0, policy='drop')  # what the node keeps, then the newest
 
 
 def arguments() -> argparse.Namespace:
@@ -64,11 +74,42 @@ class Backlog:
             self.engine.open(handle, scene.QUERY, max_tokens=SAYS)
 
 
+class Snapshots(threading.Thread):
+    """Freezes the session once a second. took: s of the engine's thread, of each snapshot."""
+
+    def __init__(self, engine: Engine, device: DeviceThread) -> None:
+        super().__init__(name='snapshots', daemon=True)
+        self._capsules = Capsules(engine, Registry(fingerprint(engine), KEPT), device.call)
+        self._over = threading.Event()
+        self.took: list[float] = []
+        self.bytes: list[int] = []
+
+    def run(self) -> None:
+        while not self._over.wait(SNAPSHOT_EVERY):
+            capsule, seconds = self._capsules.snapshot(f'snapshot-{len(self.took)}')
+            self.took.append(seconds)
+            self.bytes.append(capsule.bytes)
+
+    def stop(self) -> None:
+        """The last one is done."""
+        self._over.set()
+        self.join()
+
+    def figures(self) -> dict[str, float]:
+        """How many, of how many bytes, and ms of the engine's thread."""
+        return dict(
+            count=len(self.took),
+            mb=statistics.mean(self.bytes) / 1e6,
+            p50_ms=statistics.median(self.took) * 1e3,
+            max_ms=max(self.took) * 1e3,
+        )
+
+
 def sleep_until(moment: float) -> None:
     time.sleep(max(0.0, moment - time.monotonic()))
 
 
-def serve(args: argparse.Namespace, budget: bool) -> dict:
+def serve(args: argparse.Namespace, budget: bool, freeze: bool = False) -> dict:
     """One run of the engine -> `late`, s from stamp to publication of each chunk, and figures."""
     engine = Engine(
         scene.FullPolicy.random(preset(args.preset), device=args.device),
@@ -80,6 +121,7 @@ def serve(args: argparse.Namespace, budget: bool) -> dict:
     backlog = Backlog(engine)
     device = DeviceThread(engine, backlog.on_deltas)
     device.start()
+    snapshots = Snapshots(engine, device)
     published: dict[int, tuple[float, int]] = {}  # frame -> when, Euler steps
     busy: list[float] = []
     costs: list[float] = []  # of a decode step, as it changes over the run
@@ -98,6 +140,8 @@ def serve(args: argparse.Namespace, budget: bool) -> dict:
 
         device.denoise(lease, due + args.period).add_done_callback(publish)
 
+    if freeze:
+        snapshots.start()
     for number in range(args.deadlines):
         due = first + number * args.period
         sleep_until(due)
@@ -109,6 +153,8 @@ def serve(args: argparse.Namespace, budget: bool) -> dict:
         device.call(backlog.refill)
         costs.append(engine.costs.median('decode', STREAMS))
     sleep_until(first + args.deadlines * args.period)
+    if freeze:
+        snapshots.stop()
     device.stop()
     step = statistics.mean(costs)
     slack = args.deadlines * args.period - sum(busy)
@@ -117,6 +163,8 @@ def serve(args: argparse.Namespace, budget: bool) -> dict:
         mean_euler=statistics.mean(steps for _, steps in published.values()),
         tokens_s=backlog.tokens / (args.deadlines * args.period),
         of_slack_pct=100 * backlog.tokens / (slack / step * STREAMS),
+        snapshots=snapshots.figures() if freeze else None,
+        load=os.getloadavg()[0],
     )
 
 
@@ -133,11 +181,14 @@ def empty(args: argparse.Namespace) -> dict:
     thread = threading.Thread(target=loop)
     thread.start()
     thread.join()
-    return dict(late=late)
+    return dict(late=late, load=os.getloadavg()[0])
 
 
-def figures(run: str, args: argparse.Namespace, late: list[float], **more: float) -> dict:
-    """Of a run whose chunks came `late` seconds after their stamps; absent ones are misses."""
+def figures(run: str, args: argparse.Namespace, late: list[float], **more: object) -> dict:
+    """Of a run whose chunks came `late` seconds after their stamps; absent ones are misses.
+
+    load: of the whole machine, in the minute before the end of the run.
+    """
     missed = args.deadlines - sum(when <= args.period for when in late)
     return dict(
         run=run,
@@ -148,7 +199,7 @@ def figures(run: str, args: argparse.Namespace, late: list[float], **more: float
         p50_ms=float(np.percentile(late, 50)) * 1e3,
         p99_ms=float(np.percentile(late, 99)) * 1e3,
         max_ms=max(late) * 1e3,
-        **{name: more.get(name, 0.0) for name in ('mean_euler', 'tokens_s', 'of_slack_pct')},
+        **{n: more.get(n, 0.0) for n in ('mean_euler', 'tokens_s', 'of_slack_pct', 'load')},
     )
 
 
@@ -157,12 +208,16 @@ def main() -> None:
     args.deadlines = 600 if args.quick else args.deadlines
     runs = {
         'budget on': serve(args, budget=True),
+        'budget on, snapshots': serve(args, budget=True, freeze=True),
         'budget off': serve(args, budget=False),
         'empty loop': empty(args),
     }
     rows = [figures(run, args, **measured) for run, measured in runs.items()]
-    note = f'period {args.period * 1e3:.0f} ms' + (
-        ' (time compressed)' if args.period < 0.1 else ''
+    snapshots = runs['budget on, snapshots']['snapshots']
+    note = (
+        f'period {args.period * 1e3:.0f} ms{" (time compressed)" * (args.period < 0.1)}; '
+        '{count} snapshots of {mb:.2f} MB, ms of the engine thread: p50 {p50_ms:.2f}, '
+        'max {max_ms:.2f}'.format(**snapshots)
     )
     if not args.json:
         report.show(f'deadline, {args.preset}, {args.device}', rows, note)
@@ -176,6 +231,7 @@ def main() -> None:
             time_compressed=args.period < 0.1,
             machine=report.machine(args.device),
             rows=rows,
+            snapshots=snapshots,
         ),
     )
 

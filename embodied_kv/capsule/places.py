@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Protocol
 
 import torch
@@ -59,11 +60,16 @@ def copy_to(tensor: Tensor, device: torch.device) -> Tensor:
 
     The tensor itself where it lies so already.
     """
-    if device.type != 'cpu' or not torch.cuda.is_available():
+    if device.type != 'cpu' or not _pins():
         return tensor.to(device)
     if tensor.device.type == 'cpu' and tensor.is_pinned():
         return tensor
     return torch.empty_like(tensor, device=device, pin_memory=True).copy_(tensor)
+
+
+@cache
+def _pins() -> bool:
+    return torch.cuda.is_available()
 
 
 class Places:

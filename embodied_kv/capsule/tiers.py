@@ -98,9 +98,12 @@ def make_room(
     Each tier keeps what was used most recently, the rest goes on to the next one below. A pinned
     capsule stays where it is, and so do other copies of `name`. Raises NoRoom.
     """
-    tiers = budgets.tiers_from(tier)
-    if tier not in tiers:
+    most = budgets.of(tier)
+    if most == 0:
         raise NoRoom(f'no {tier} tier for {name!r}: its budget is 0 bytes')
+    if size + sum(h.bytes for h in held if tier in h.tiers) <= most:
+        return []
+    tiers = budgets.tiers_from(tier)
     moves: list[Move] = []
     leaving: dict[str, Tier] = {}  # who needs a place in a lower tier, and where it lies now
     for here in tiers:

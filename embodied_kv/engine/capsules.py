@@ -164,7 +164,8 @@ class Capsules:
 
         def timed() -> tuple[T, float]:
             began = time.monotonic()
-            result = work()
+            with torch.inference_mode():
+                result = work()
             return result, time.monotonic() - began
 
         return self._call(timed).result()

@@ -48,4 +48,4 @@ class PlannerPart:
 
     def resume(self, frozen: Frozen) -> None:
         """The planner goes on from there, in place."""
-        self._planner.load(frozen.tensors, frozen.facts['marks'])
+        self._planner.put(frozen.tensors, frozen.facts['marks'])

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from transformers import Qwen3_5ForCausalLM
 
-from embodied_kv.model.hybrid_check import NEEDED, OPTIONAL, Mark, check, mark
+from embodied_kv.model.hybrid_check import NEEDED, OPTIONAL, Mark, check, marks
 from embodied_kv.model.hybrid_config import HybridConfig
 from embodied_kv.model.hybrid_state import HybridState, HybridView
 
@@ -87,6 +87,7 @@ class HybridPlanner:
         if not start:
             raise ValueError('nothing has been prefilled: there is nothing to decode from')
         self._check_room(start, n)
+        self._live.claim(start + n)
         for _ in range(n):
             self._step()
         return self._live['kv/tokens'][start : start + n].tolist()
@@ -97,23 +98,17 @@ class HybridPlanner:
         Clone them to keep them. Names and shapes: `HybridState`, with `length` positions.
         """
         parts = NEEDED if self._aligned is None else (*NEEDED, OPTIONAL)
-        names = [name for part in parts for name in self._live.names(part)]
-        length = self.length
-        return {name: self._live.valid(name, length) for name in names}
+        valid = self._live.valid(self.length)
+        return {name: valid[name] for part in parts for name in self._live.names(part)}
 
     def facts(self) -> dict[str, Mark]:
         """By part: how many tokens it has folded, and the digest of these tokens."""
-        tokens = self._live.valid('kv/tokens', self.length)
-        facts = {part: mark(tokens) for part in NEEDED}
-        if self._aligned is not None:
-            facts[OPTIONAL] = mark(tokens[: self._aligned])
-        return facts
+        return marks(self._live['kv/tokens'][: self.length], self._aligned)
 
     def check(self, state: Mapping[str, Tensor], facts: Mapping[str, Mark]) -> None:
         """Raises ValueError for what `load` would refuse."""
         check(state, facts, self._live)
 
-    @torch.inference_mode()
     def load(self, state: Mapping[str, Tensor], facts: Mapping[str, Mark]) -> None:
         """Writes a saved state over the live one, in place; nothing of another prompt stays.
 
@@ -122,9 +117,13 @@ class HybridPlanner:
         nothing changed, for any other part that is missing or has folded another prompt.
         """
         self.check(state, facts)
+        self.put(state, facts)
+
+    @torch.inference_mode()
+    def put(self, state: Mapping[str, Tensor], facts: Mapping[str, Mark]) -> None:
+        """As `load`, of what `check` has let pass already."""
         length = facts['kv']['length']
-        for name, tensor in state.items():
-            self._live.write(name, tensor, length)
+        self._live.write(state, length)
         self._aligned = facts.get(OPTIONAL, {}).get('length')
         if self._live.names(OPTIONAL)[0] not in state:
             self._live.copy_fold('fold', 'checkpoint')
@@ -150,6 +149,7 @@ class HybridPlanner:
     def _fold(self, tokens: Tensor) -> None:
         """Folds tokens int64 [T] after the checkpoint: whole blocks, then the rest."""
         live, end = self._live, self._aligned
+        live.claim(end + len(tokens))
         live.copy_fold('checkpoint', 'fold')
         for block in tokens.split(self.config.block):
             positions = self._slots[end : end + len(block)]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
+import numpy as np
 from torch import Tensor
 
 from embodied_kv.model.hybrid_state import HybridState
@@ -20,19 +21,29 @@ Mark = dict[str, int | str]  # length: tokens folded. digest: of these tokens
 NEEDED, OPTIONAL = ('kv', 'fold', 'head'), 'checkpoint'  # parts
 
 
-def mark(tokens: Tensor) -> Mark:
-    """What a part has folded: its facts. tokens: int64 [length]."""
-    data = tokens.cpu().numpy().astype('<i8').tobytes()
-    return dict(length=len(tokens), digest=hashlib.sha256(data).hexdigest()[:32])
+def marks(tokens: Tensor, aligned: int | None) -> dict[str, Mark]:
+    """The facts of all parts after tokens int64 [length]; each token is read once.
+
+    aligned: tokens that the checkpoint has folded; None where there is no checkpoint.
+    """
+    data = np.ascontiguousarray(tokens.cpu().numpy(), '<i8')
+    digest = hashlib.sha256(data[: aligned or 0])
+    checkpoint = {} if aligned is None else {OPTIONAL: _mark(aligned, digest)}
+    digest.update(data[aligned or 0 :])
+    return dict.fromkeys(NEEDED, _mark(len(data), digest)) | checkpoint
+
+
+def _mark(length: int, digest: hashlib._Hash) -> Mark:
+    return dict(length=length, digest=digest.hexdigest()[:32])
 
 
 def check(state: Mapping[str, Tensor], facts: Mapping[str, Mark], live: HybridState) -> None:
     """Raises ValueError that says why `state` cannot become `live`."""
     _check_names(state, live)
     _check_facts(state, facts, live)
-    length = facts['kv']['length']
+    valid = live.valid(facts['kv']['length'])
     for name, tensor in state.items():
-        want = live.valid(name, length)
+        want = valid[name]
         if (tensor.shape, tensor.dtype) != (want.shape, want.dtype):
             raise ValueError(
                 f'{name} is {tensor.dtype} {list(tensor.shape)}, '
@@ -76,10 +87,8 @@ def _check_tokens(state: Mapping[str, Tensor], facts: Mapping[str, Mark]) -> Non
     tokens = state['kv/tokens']
     if int(state['kv/length']) != len(tokens):
         raise ValueError(f'kv/length says {int(state["kv/length"])}, facts say {len(tokens)}')
-    wanted = dict.fromkeys(NEEDED, mark(tokens))
-    if OPTIONAL in facts:
-        wanted[OPTIONAL] = mark(tokens[: facts[OPTIONAL]['length']])
-    for part, folded in wanted.items():
+    aligned = facts[OPTIONAL]['length'] if OPTIONAL in facts else None
+    for part, folded in marks(tokens, aligned).items():
         if facts[part] != folded:
             raise ValueError(f'{part} has folded another prompt than its keys and values')
 

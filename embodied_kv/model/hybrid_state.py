@@ -11,6 +11,7 @@ token).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -18,38 +19,47 @@ from torch import Tensor
 
 from embodied_kv.model.hybrid_config import HybridConfig
 
+KV, FOLD = ('kv/k', 'kv/v'), ('fold/recurrent', 'fold/conv')  # what a layer of each kind keeps
+POSITIONAL = {'kv/k': 2, 'kv/v': 2, 'kv/tokens': 0}  # name: its axis of positions
+
 
 class HybridState:
-    """Buffers of one session (batch 1), zero at first.
+    """Buffers of one session (batch 1), zero at first; layers of a kind lie in one buffer.
 
-    kv/I/k, kv/I/v [kv_heads, capacity, head_dim]; kv/tokens int64 [capacity]; kv/length int64 [1];
-    fold/I/recurrent float32 [heads, key_dim, value_dim]; fold/I/conv [channels, kernel - 1];
-    checkpoint/I/... as fold/I/...; head/logits float32 [vocab]. I: index of the layer.
+    kv/k, kv/v [full layers, kv_heads, capacity, head_dim]; kv/tokens int64 [capacity]; kv/length
+    int64 [1]; fold/recurrent float32 [linear layers, heads, key_dim, value_dim]; fold/conv [linear
+    layers, channels, kernel - 1]; checkpoint/... as fold/...; head/logits float32 [vocab].
+
+    kept: by layer, its own part of what layers of its kind keep, `KV` or `FOLD`.
+    used: positions from here on are zero, as nothing was written there since they were cleared.
     """
 
     def __init__(self, c: HybridConfig, device: torch.device | str = 'cpu') -> None:
-        self.config = c
-        self._positional: dict[str, int] = {}  # name: its axis of positions
-        self.buffers: dict[str, Tensor] = {}
-
-        def buffer(name: str, *shape: int, dtype: torch.dtype, positions: int | None = None):
-            self.buffers[name] = torch.zeros(shape, dtype=dtype, device=device)
-            if positions is not None:
-                self._positional[name] = positions
-
-        dtype = getattr(torch, c.dtype)
-        for i in c.full_layers:
-            for name in ('k', 'v'):
-                shape = (c.kv_heads, c.capacity, c.head_dim)
-                buffer(f'kv/{i}/{name}', *shape, dtype=dtype, positions=1)
-        buffer('kv/tokens', c.capacity, dtype=torch.int64, positions=0)
-        buffer('kv/length', 1, dtype=torch.int64)
-        for part in ('fold', 'checkpoint'):
-            for i in c.linear_layers:
-                shape = (c.linear_heads, c.linear_dim, c.linear_dim)
-                buffer(f'{part}/{i}/recurrent', *shape, dtype=torch.float32)
-                buffer(f'{part}/{i}/conv', c.linear_channels, c.kernel - 1, dtype=dtype)
-        buffer('head/logits', c.vocab_size, dtype=torch.float32)
+        self.config, self.used = c, 0
+        full, linear = len(c.full_layers), len(c.linear_layers)
+        own = getattr(torch, c.dtype)
+        slots = (full, c.kv_heads, c.capacity, c.head_dim)
+        recurrent = (linear, c.linear_heads, c.linear_dim, c.linear_dim)
+        conv = (linear, c.linear_channels, c.kernel - 1)
+        kinds = {
+            'kv/k': (slots, own),
+            'kv/v': (slots, own),
+            'kv/tokens': ((c.capacity,), torch.int64),
+            'kv/length': ((1,), torch.int64),
+            'fold/recurrent': (recurrent, torch.float32),
+            'fold/conv': (conv, own),
+            'checkpoint/recurrent': (recurrent, torch.float32),
+            'checkpoint/conv': (conv, own),
+            'head/logits': ((c.vocab_size,), torch.float32),
+        }
+        self.buffers = {
+            name: torch.zeros(shape, dtype=dtype, device=device)
+            for name, (shape, dtype) in kinds.items()
+        }
+        self.kept: dict[int, dict[str, Tensor]] = {}
+        for layers, names in ((c.full_layers, KV), (c.linear_layers, FOLD)):
+            for i, layer in enumerate(layers):
+                self.kept[layer] = {name: self.buffers[name][i] for name in names}
 
     def __getitem__(self, name: str) -> Tensor:
         return self.buffers[name]
@@ -58,31 +68,40 @@ class HybridState:
         """Of the buffers of a part."""
         return [name for name in self.buffers if name.startswith(f'{part}/')]
 
-    def valid(self, name: str, length: int) -> Tensor:
-        """The buffer itself, or a view of its first `length` positions where it has any."""
-        if name in self._positional:
-            return self.buffers[name].narrow(self._positional[name], 0, length)
-        return self.buffers[name]
+    def valid(self, length: int) -> dict[str, Tensor]:
+        """All buffers; of those that have positions, a view of the first `length`."""
+        return self.buffers | {name: self._positions(name, 0, length) for name in POSITIONAL}
 
-    def write(self, name: str, saved: Tensor, length: int) -> None:
-        """Copies saved bytes over `valid(name, length)`, and zeros over all other positions.
+    def claim(self, end: int) -> None:
+        """From now on, positions before `end` may hold anything."""
+        self.used = max(self.used, end)
 
-        A masked slot has weight zero, so what lies there must be finite.
+    def write(self, saved: Mapping[str, Tensor], length: int) -> None:
+        """Copies saved bytes over their `valid(length)`; positions after them become zero.
+
+        A masked slot has weight zero, so what lies there must be finite, whoever wrote it.
         """
-        self.valid(name, length).copy_(saved)
-        if name in self._positional:
-            rest = self.config.capacity - length
-            self.buffers[name].narrow(self._positional[name], length, rest).zero_()
+        valid = self.valid(length)
+        for name, tensor in saved.items():
+            valid[name].copy_(tensor)
+        if length < self.used:
+            for name in POSITIONAL:
+                self._positions(name, length, self.used).zero_()
+        self.used = length
 
     def clear(self) -> None:
-        """Back to no tokens."""
+        """Back to no tokens, and zero at every position."""
         for buffer in self.buffers.values():
             buffer.zero_()
+        self.used = 0
 
     def copy_fold(self, source: str, target: str) -> None:
         """Copies the fold of one part ('fold' or 'checkpoint') over the other's."""
         for a, b in zip(self.names(source), self.names(target), strict=True):
             self.buffers[b].copy_(self.buffers[a])
+
+    def _positions(self, name: str, start: int, end: int) -> Tensor:
+        return self.buffers[name].narrow(POSITIONAL[name], start, end - start)
 
 
 @dataclass(frozen=True)
@@ -100,19 +119,19 @@ class HybridView:
     def update(self, k: Tensor, v: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         """k, v [1, kv_heads, T, head_dim] into their slots -> all visible keys and values."""
         stored = []
-        for name, new in (('k', k), ('v', v)):
-            slots = self.state[f'kv/{layer}/{name}']
+        for name, new in zip(KV, (k, v), strict=True):
+            slots = self.state.kept[layer][name]
             slots.index_copy_(1, self.positions, new[0])
             stored.append(slots[None, :, : self.visible])
         return stored[0], stored[1]
 
     def get_conv_state(self, layer: int, state_idx: int = 0) -> Tensor:
         """The last inputs of the convolution, [1, channels, kernel - 1], shifted in place."""
-        return self.state[f'fold/{layer}/conv'][None]
+        return self.state.kept[layer]['fold/conv'][None]
 
     def get_recurrent_state(self, layer: int, state_idx: int = 0) -> Tensor:
         """The fold of all tokens so far, [1, heads, key_dim, value_dim]."""
-        return self.state[f'fold/{layer}/recurrent'][None]
+        return self.state.kept[layer]['fold/recurrent'][None]
 
     def update_conv_state(self, new: Tensor, layer: int, conv_kernel_size: int) -> Tensor:
         """New inputs [1, channels, T] -> with the kept ones before them."""

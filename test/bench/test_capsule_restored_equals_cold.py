@@ -12,8 +12,9 @@ from embodied_kv.bench import capsule, capsule_figures, capsule_planner
 from embodied_kv.bench.capsule import Plan
 
 SMALL = Plan(
-    prefixes={64: 1, 128: 2}, context=64, sets=(1, 2, 3), kept=2, rounds=1, actions=1, copied=2
-)
+    prefixes={64: 1, 128: 2}, context=64, sets=(1, 2, 3), kept=2, rounds=1, actions=1, copied=2,
+    rows=('tiny',),
+)  # fmt: skip
 
 
 @pytest.fixture(scope='module')

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from capsule_suite import begin, silent
 from rclpy.parameter import Parameter
 
@@ -108,7 +109,8 @@ def test_at_depth_hold_the_robot_stays_where_it_is_until_a_fresh_chunk(robot, su
 
 
 def test_the_actor_of_a_damaged_capsule_is_refused(robot, suite):
-    registry(robot).get('home').tensors['action/values'][0, 0] = float('nan')
+    with torch.inference_mode():
+        registry(robot).get('home').tensors['action/values'][0, 0] = float('nan')
     response = robot.call(CapsuleRestore, 'capsule/restore', name='home')
     assert not response.ok
     assert response.message == 'the rest of a chunk is empty or not finite'

@@ -1,0 +1,38 @@
+"""`bench.deadline` freezes the session while it acts, and says how often and how long."""
+
+import argparse
+
+import pytest
+
+from embodied_kv.bench import deadline
+
+
+@pytest.fixture(scope='module')
+def measured():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(deadline, 'SNAPSHOT_EVERY', 0.3)
+        args = argparse.Namespace(preset='tiny', deadlines=15, period=0.1, threads=1, device='cpu')
+        return deadline.serve(args, budget=True, freeze=True)
+
+
+def test_the_session_is_frozen_more_than_once(measured):
+    snapshots = measured['snapshots']
+    assert snapshots['count'] > 2
+    assert 0 < snapshots['p50_ms'] <= snapshots['max_ms']
+
+
+def test_capsules_have_the_rows_of_live_streams(measured):
+    assert measured['snapshots']['mb'] * 1e6 > 10_000
+
+
+def test_chunks_go_on_coming(measured):
+    assert len(measured['late']) > 3
+    assert measured['tokens_s'] > 0
+
+
+def test_a_chunk_that_is_late_or_absent_is_a_miss():
+    args = argparse.Namespace(deadlines=4, period=0.1)
+    row = deadline.figures('a run', args, [0.02, 0.05, 0.3], load=0.5)
+    assert (row['misses'], row['absent'], row['miss_pct']) == (2, 1, 50)
+    assert row['max_ms'] == pytest.approx(300)
+    assert row['load'] == 0.5
