@@ -20,7 +20,9 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from embodied_kv.config import TABLETOP
+from embodied_kv.compress.limits import check_alpha
+from embodied_kv.compress.registry import method
+from embodied_kv.config import TABLETOP, EngineConfig
 from embodied_kv.model.checkpoint import read_config
 from embodied_kv.model.policy import Policy, bundled
 from embodied_kv.sim.rollout import SET_POINT
@@ -28,7 +30,7 @@ from embodied_kv.sim.scene import CAMERAS
 from embodied_kv.sim.tabletop import JOINTS
 from embodied_kv.sim.tasks import FAMILIES
 from embodied_kv.train import evaluate_report as report
-from embodied_kv.train.evaluate_actors import MODES, Expert, Served
+from embodied_kv.train.evaluate_actors import MODES, Compressed, Expert, Served
 from embodied_kv.train.worlds import (
     CONTROLS,
     SCENES_PER_SEED,
@@ -60,6 +62,14 @@ def parser() -> argparse.ArgumentParser:
         '--steps-per-frame', type=int, default=6, help='decode steps per frame, when batched'
     )
     made.add_argument('--max-tokens', type=int, default=48, help='of an answer')
+    made.add_argument(
+        '--action-alpha', type=float, default=1.0, help='share of a prefix that actions read'
+    )
+    made.add_argument(
+        '--language-alpha', type=float, default=1.0, help='share of a prefix that words read'
+    )
+    made.add_argument('--compress', default=EngineConfig.compress, help='method')
+    made.add_argument('--compress-by', choices=('stream', 'row'), default=EngineConfig.compress_by)
     made.add_argument('--threads', type=int, default=1, help='of torch')
     made.add_argument('--json', action='store_true', help='print a JSON line, last')
     return made
@@ -80,7 +90,7 @@ def load(checkpoint: str | None) -> Policy:
 
 
 def check(args: argparse.Namespace, dt: float) -> None:
-    """Raises ValueError for a number out of range. dt: s of a control period."""
+    """Raises ValueError for a number out of range, or no method. dt: s of a control period."""
     counts = ('episodes', 'seeds', 'robots', 'every', 'steps_per_frame', 'max_tokens', 'threads')
     for name in counts:
         if getattr(args, name) < 1:
@@ -89,6 +99,14 @@ def check(args: argparse.Namespace, dt: float) -> None:
         raise ValueError(f'--episodes is at most {SCENES_PER_SEED}')
     if args.latency_ms is not None and not 0 <= args.latency_ms <= dt * 1e3:
         raise ValueError(f'--latency-ms is 0 to {dt * 1e3:.0f}, the control period')
+    for alpha in (args.action_alpha, args.language_alpha):
+        check_alpha(alpha)
+    method(args.compress)
+
+
+def compressed(args: argparse.Namespace) -> Compressed:
+    """What the arguments say about compression."""
+    return Compressed(**{field: getattr(args, field) for field in vars(Compressed())})
 
 
 class Evaluation:
@@ -166,7 +184,9 @@ class Evaluation:
         return closing(World(self.policy.config.vision.image_size, setting))
 
     def _served(self, mode: str, robots: int) -> Served:
-        return Served(self.policy, mode, robots, self.args.steps_per_frame, self.args.max_tokens)
+        args = self.args
+        how = args.steps_per_frame, args.max_tokens, compressed(args)
+        return Served(self.policy, mode, robots, *how)
 
 
 def show(figures: dict, note: str) -> None:

@@ -10,6 +10,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -46,25 +47,50 @@ class Expert:
         """Has nothing to end."""
 
 
+@dataclass(frozen=True)
+class Compressed:
+    """What is read in place of whole prefixes: fields of EngineConfig of the same names."""
+
+    action_alpha: float = 1.0
+    language_alpha: float = 1.0
+    compress: str = EngineConfig.compress
+    compress_by: str = EngineConfig.compress_by
+
+    def flat_rows(self, rows: int, streams: int) -> int:
+        """Room for a copy of each row, and of each stream's, twice over: blocks leave gaps."""
+        readers = (self.action_alpha, rows), (self.language_alpha, max(rows, streams))
+        whole = sum(alpha * copies for alpha, copies in readers if alpha < 1)
+        return 2 + math.ceil(2 * whole)
+
+
 class Served:
     """A policy behind the engine; each frame of every robot is acted on, then talked about.
 
     mode: `isolated` prefills a second time for words, `shared` reads the action's row, both speak
     to the end before the next frame; `batched` reads the action's row and takes `steps` decode
     steps of all live streams per frame; `silent` says nothing. answers: what was said. subtasks:
-    by case, the right one of every frame.
+    by case, the right one of every frame. Raises ValueError for what the engine cannot compress.
     """
 
     def __init__(
-        self, policy: Policy, mode: str, robots: int, steps: int, max_tokens: int
+        self,
+        policy: Policy,
+        mode: str,
+        robots: int,
+        steps: int,
+        max_tokens: int,
+        compressed: Compressed = Compressed(),
     ) -> None:
         self._mode, self._steps, self._max_tokens = mode, steps, max_tokens
         # Frames that a stream lives, at most.
         life = 1 + math.ceil(max_tokens / steps) if mode == 'batched' else 1
+        rows, streams = robots * (life + 2) + 2, robots * most_alive(life)
         config = EngineConfig(
             robots=robots,
-            rows=robots * (life + 2) + 2,
-            streams=robots * most_alive(life),
+            rows=rows,
+            streams=streams,
+            flat_rows=compressed.flat_rows(rows, streams),
+            **vars(compressed),
             tail_tokens=LONGEST_QUERY + max_tokens,
             euler_steps=EULER_STEPS,
             min_euler_steps=EULER_STEPS,
@@ -94,8 +120,10 @@ class Served:
         self._decode(self._steps if self._mode == 'batched' else None)
 
     def finish(self) -> None:
-        """Lets every stream speak to its end."""
+        """Lets every stream speak to its end. Raises RuntimeError if a copy found no room."""
         self._decode(None)
+        if self.engine.kv.crowded:
+            raise RuntimeError(f'{self.engine.kv.crowded} copies of prefixes found no room')
 
     def latency(self, frame: Frame, repeats: int = 20, warm_up: int = 5) -> float:
         """Median seconds from one robot's observation to its chunk."""

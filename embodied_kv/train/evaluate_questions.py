@@ -80,6 +80,18 @@ def questions(frame: Frame, phase: int) -> list[Question]:
     return asked
 
 
+def every_question(frame: Frame, phase: int) -> list[Question]:
+    """One of every kind that the frame allows."""
+    asked = {what: _ask(what, frame, phase)[1] for what in SCHEDULE if what != 'scene'}
+    rng = np.random.default_rng((frame.scene, QUESTION_RNG, frame.number))
+    asked |= {kind: ask(frame.truth, rng) for kind, ask in SCENE_QUESTIONS.items()}
+    return [
+        Question(frame.case, frame.number, kind, *pair)
+        for kind, pair in asked.items()
+        if pair is not None
+    ]
+
+
 def _ask(what: str, frame: Frame, phase: int) -> tuple[str, tuple[str, str] | None]:
     """The kind of question and, if the frame allows it, its text and truth."""
     match what:

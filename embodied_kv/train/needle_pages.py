@@ -43,26 +43,35 @@ INKS = np.array([*(255 * np.array(list(COLOURS.values()))), [GREY] * 3], np.floa
 
 @dataclass(frozen=True, eq=False)
 class Pages:
-    """B pages of side x side patches, of which k are shown; the others are not to be read.
+    """B pages of side x side patches, of which k are shown; the others are never looked at.
 
-    images: uint8 [B, 8 * side, 8 * side, 3]. shown: int64 [B, k], ascending, row-major patches.
-    codes: int64 [B, colours, 3], digits in the order of COLOURS. at: of the same shape, the patch
+    cells: uint8 [B, k, 8, 8, 3], the patches that are shown. shown: int64 [B, k], which those are,
+    ascending, row-major. kinds: int64 [B, k, 3], what is in each: which of GLYPHS, DOTS and INKS.
+    codes: int64 [B, colours, 3], digits, in the order of COLOURS. at: of the same shape, the patch
     of each.
     """
 
-    images: np.ndarray
+    side: int
+    cells: np.ndarray
     shown: np.ndarray
+    kinds: np.ndarray
     codes: np.ndarray
     at: np.ndarray
 
+    def images(self) -> np.ndarray:
+        """uint8 [B, 8 * side, 8 * side, 3]; what is not shown is white."""
+        count, side = len(self.cells), self.side
+        pages = np.full((count, side * side, *self.cells.shape[2:]), 255, np.uint8)
+        np.put_along_axis(pages, self.shown[..., None, None, None], self.cells, 1)
+        squares = pages.reshape(count, side, side, PATCH, PATCH, 3).swapaxes(2, 3)
+        return squares.reshape(count, PATCH * side, PATCH * side, 3)
+
 
 def draw_pages(rng: np.random.Generator, count: int, side: int, shown: int) -> Pages:
-    """Raises ValueError where the needles have no room."""
+    """Raises ValueError where the codes have no room."""
     patches = side * side
     if not NEEDLES <= shown <= patches:
-        raise ValueError(
-            f'{shown} patches of {patches} are shown, which must hold {NEEDLES} needles'
-        )
+        raise ValueError(f'{shown} of {patches} patches are shown: the codes take {NEEDLES}')
     where = np.sort(rng.random((count, patches)).argsort(1)[:, :shown], axis=1)
     kind = rng.integers(3, size=(count, shown))
     digit = rng.integers(10, size=(count, shown))
@@ -71,22 +80,21 @@ def draw_pages(rng: np.random.Generator, count: int, side: int, shown: int) -> P
     dots = np.where(kind == 1, rng.integers(1, DIGITS + 1, size=(count, shown)), 0)
     ink = np.where(kind == 2, rng.integers(len(COLOURS), size=(count, shown)), len(COLOURS))
 
+    needles = np.arange(NEEDLES)[None]
     cells = rng.random((count, shown)).argsort(1)[:, :NEEDLES]
-    needle = np.arange(NEEDLES)
     np.put_along_axis(glyph, cells, np.take_along_axis(digit, cells, 1), 1)
-    np.put_along_axis(dots, cells, needle[None] % DIGITS + 1, 1)
-    np.put_along_axis(ink, cells, needle[None] // DIGITS, 1)
+    np.put_along_axis(dots, cells, needles % DIGITS + 1, 1)
+    np.put_along_axis(ink, cells, needles // DIGITS, 1)
 
     colour = INKS[ink] + rng.uniform(-JITTER, JITTER, (count, shown, 3))
     stamp = (GLYPHS[glyph] | DOTS[dots])[..., None]
     noise = rng.integers(-NOISE, NOISE + 1, (count, shown, PATCH, PATCH, 3), np.int16)
     drawn = np.where(stamp, colour[:, :, None, None].astype(np.int16), PAPER) + noise
-    page = np.full((count, patches, PATCH, PATCH, 3), PAPER, np.uint8)
-    page[np.arange(count)[:, None], where] = drawn.clip(0, 255)
-    squares = page.reshape(count, side, side, PATCH, PATCH, 3)
     return Pages(
-        images=squares.swapaxes(2, 3).reshape(count, PATCH * side, PATCH * side, 3),
+        side=side,
+        cells=drawn.clip(0, 255).astype(np.uint8),
         shown=where,
+        kinds=np.stack([glyph, dots, ink], -1),
         codes=np.take_along_axis(digit, cells, 1).reshape(count, -1, DIGITS),
         at=np.take_along_axis(where, cells, 1).reshape(count, -1, DIGITS),
     )

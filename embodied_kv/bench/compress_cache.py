@@ -1,0 +1,233 @@
+"""One prefill under every compression method: what each keeps, and what is said from it.
+
+A frame is prefilled and a question appended once, with all their queries on record. From these
+every method gets the exact statistics that it asks for, serving or not; the copies, the streams
+and the decoding are the engine's own. Knows frames, questions and ways. Does not know what is
+true.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from embodied_kv.bench.compress_early import EARLY, thinned, tower_attention
+from embodied_kv.bench.compress_kept import Asked, Seen, kept_by
+from embodied_kv.bench.compress_scores import RecordedPrefix, RecordedTail, Scorer, Tokens
+from embodied_kv.bench.compress_ways import ROW, STREAM, Way
+from embodied_kv.config import EngineConfig
+from embodied_kv.engine.decode import choose
+from embodied_kv.engine.engine import Engine
+from embodied_kv.kv.handle import Lease
+from embodied_kv.kv.stream import Query, Stream
+from embodied_kv.kv.views import TailAppend
+from embodied_kv.model.policy import Policy
+from embodied_kv.types import Observation
+
+LONGEST_QUERY = 64  # tokens
+BATCH = 16  # streams; decode batches are padded to a multiple
+
+
+@dataclass(frozen=True)
+class Said:
+    """An answer and its tokens; kept: share of the prefix's cache that it was read from."""
+
+    text: str
+    ids: tuple[int, ...]
+    kept: float
+
+    @property
+    def tokens(self) -> int:
+        return len(self.ids)
+
+
+class Harness:
+    """An engine that answers one question in many ways at once. ways: at most, of a question."""
+
+    def __init__(self, policy: Policy, ways: Sequence[Way], max_tokens: int = 32) -> None:
+        whole = sum(1.0 if way.method in EARLY else way.alpha for way in ways)
+        config = EngineConfig(
+            rows=4,
+            streams=BATCH * math.ceil((len(ways) + 2) / BATCH),
+            tail_tokens=LONGEST_QUERY + max_tokens,
+            flat_rows=2 + math.ceil(2 * whole + 0.1 * len(ways)),
+            batch_multiple=BATCH,
+            budget=False,
+        )
+        self.engine = Engine(policy, config, policy.config.action_dt)
+        self.max_tokens, self.frames = max_tokens, 0
+        self._kv, self._policy, self._model = self.engine.kv, policy, policy.model
+        self._layers = policy.config.backbone.layers
+
+    # ------------------------------------------------------------------ frames and questions
+
+    @torch.inference_mode()
+    def see(self, observation: Observation) -> Seen:
+        """Prefills an observation; `forget` it before the next."""
+        o, kv, model = observation, self._kv, self._model
+        images = self._policy.images(o.images)
+        ids = torch.tensor(self._policy.prompt_ids(o.instruction, o.state), device=model.device)
+        seen = model.embed_images(images).flatten(0, 1)
+        embeddings = torch.cat([seen, model.embed_tokens(ids)])
+        row, n = kv.reserve(time.monotonic()), len(embeddings)
+        view = RecordedPrefix(kv.prefixes, 1, n).bind([row], [n])
+        model.prefill(embeddings[None], view)
+        self.frames += 1
+        facts = dict(robot='', sequence=self.frames, stamp=o.stamp, deadline=-math.inf)
+        lease = kv.acquire(kv.commit(row, n, **facts))
+        keys = [layer[0][row, :, :n] for layer in kv.prefixes.layers]
+        scorer = Scorer(Tokens(view.queries, keys))
+        tower = tower_attention(model, images)
+        return Seen(lease, len(seen), len(ids), embeddings, tower, scorer)
+
+    def forget(self, seen: Seen) -> None:
+        """The frame's row and copies go with the next frame."""
+        seen.lease.release()
+
+    @torch.inference_mode()
+    def ask(self, seen: Seen, text: str) -> Asked:
+        """Appends a question, and chooses the first token of its answer; then come `answers`."""
+        query = Query(text, self._policy.tokenizer.encode(text), self.max_tokens)
+        stream = self._kv.create(seen.lease.handle, query)
+        logits, tokens, tail = self._record(stream, query.ids)
+        self._update([stream], logits)
+        return Asked(seen, stream, tokens, tail)
+
+    @torch.inference_mode()
+    def record(self, seen: Seen, ids: Sequence[int]) -> Tokens:
+        """Tokens behind the whole prefix, to be looked at only."""
+        stream = self._kv.create(seen.lease.handle, Query('', ids, 1))
+        _, tokens, _ = self._record(stream, ids)
+        self._kv.release(stream, 'cancelled')
+        self._kv.end_step()
+        return tokens
+
+    def _record(self, stream: Stream, ids: Sequence[int]) -> tuple[Tensor, Tokens, tuple]:
+        logits, view = self._extend([stream], ids, RecordedTail)
+        k, v = (part.clone() for part in self._kv.tails.row(stream.tail))
+        return logits, Tokens(view.queries, list(k)), (k, v)
+
+    def _extend(
+        self, streams: Sequence[Stream], ids: Sequence[int], kind: type[TailAppend] = TailAppend
+    ) -> tuple[Tensor, TailAppend]:
+        """The same ids behind every stream -> logits [streams, vocab]; a step has begun."""
+        kv = self._kv
+        live = kv.grow(streams, len(ids))
+        view = kind(kv.prefixes, kv.tails, len(live), len(ids), kv.flats)
+        rows = [s.row for s in live], [s.tail for s in live]
+        view.bind(*rows, len(ids), [s.lease.flat for s in live])
+        batch = torch.tensor([list(ids)] * len(live), device=self._model.device)
+        return self._model.extend(batch, view), view
+
+    def _update(self, streams: Sequence[Stream], logits: Tensor) -> None:
+        self._kv.update(streams, choose(logits, streams), self._policy.tokenizer.eos)
+
+    # ------------------------------------------------------------------ what is said
+
+    @torch.inference_mode()
+    def answers(self, asked: Asked, ways: Sequence[Way | None]) -> dict[Way | None, Said]:
+        """The question's answer in every way, greedy; None is the way of the whole prefix.
+
+        Ways that keep the same share a stream, and one that keeps everything is the whole's.
+        Raises RuntimeError where there is no room for them all.
+        """
+        whole = self._layers * asked.seen.n
+        started: dict[str, Stream] = {}
+        taken: dict[Way | None, tuple[Stream, float]] = {}
+        for way in ways:
+            stream, tokens = asked.stream, whole
+            if way is not None:
+                kept = kept_by(way, asked.seen, asked)
+                tokens = sum(positions.shape[1] for positions in kept)
+                if tokens < whole:
+                    name = _name(way, kept)
+                    if name not in started:
+                        started[name] = self._start(way, asked, kept, name)
+                    stream = started[name]
+            taken[way] = stream, tokens / whole
+        new = [stream for stream in started.values() if stream.is_new and not stream.reason]
+        if new:
+            self._update(new, self._extend(new, asked.stream.query.ids)[0])
+        texts = self._listen()
+        begin = len(asked.stream.query.ids)
+        return {
+            way: Said(texts[s.id], (*s.query.ids, *s.tokens)[begin:], share)
+            for way, (s, share) in taken.items()
+        }
+
+    def _start(self, way: Way, asked: Asked, kept: list[Tensor], name: str) -> Stream:
+        """A stream that reads what is kept, where its answer begins."""
+        query, first = asked.stream.query, asked.stream.tokens[:1]
+        if way.by == STREAM and asked.stream.reason:
+            return asked.stream  # its only token was read from the whole
+        if way.method in EARLY or way.by == ROW:
+            lease = self._shared_copy(way, asked.seen, kept, name)
+            return self._kv.resume(lease, query, ())
+        lease = _has_room(self._kv.compress(asked.seen.lease, kept))
+        if way.by == STREAM:
+            stream = self._kv.resume(lease, query, first)
+        else:
+            *begun, last = query.ids
+            query = replace(query, ids=begun, max_tokens=query.max_tokens + 1)
+            stream = self._kv.resume(lease, query, [last])
+            self.engine.resume_text(stream, said=1)
+        tails = self._kv.tails
+        for part, own in zip((tails.k, tails.v), asked.tail, strict=True):
+            part[:, stream.tail, :, : stream.extent].copy_(own[:, :, : stream.extent])
+        return stream
+
+    def _shared_copy(self, way: Way, seen: Seen, kept: list[Tensor], name: str) -> Lease:
+        """A lease on a copy that all questions about the frame read."""
+        kv, handle = self._kv, seen.lease.handle
+        if kv.copy_of(handle, name) is None:
+            if way.method in EARLY:
+                copy = self._adopt(seen, [positions[0] for positions in kept])
+            else:
+                copy = _has_room(kv.compress(seen.lease, kept))
+            kv.keep_copy([name], copy)
+        return kv.acquire(handle, name)
+
+    def _adopt(self, seen: Seen, kept: list[Tensor]) -> Lease:
+        """A row of a prefix that was computed from these tokens alone."""
+        made, flats = thinned(self._model, seen.embeddings, kept), self._kv.flats
+        budgets = [len(positions) for positions in kept]
+        copy = _has_room(self._kv.adopt_flat(budgets, seen.n, seen.lease.handle))
+        for layer, own in enumerate(zip(made.keys, made.values, strict=True)):
+            for part, values in zip(flats.piece(layer, copy.flat), own, strict=True):
+                part.copy_(values)
+        return copy
+
+    def _listen(self) -> dict[int, str]:
+        """Lets all streams speak to their end -> what each said."""
+        texts: dict[int, str] = defaultdict(str)
+        while self._kv.streams():
+            for delta in self.engine.decode():
+                texts[delta.stream] += delta.text
+                if delta.reason == 'evicted':
+                    raise RuntimeError('an answer was cut off: there are more ways than streams')
+        for delta in self.engine.deltas():
+            texts[delta.stream] += delta.text
+        return texts
+
+
+def _name(way: Way, kept: list[Tensor]) -> str:
+    """Equal for two ways whose streams would say the same, whatever the question."""
+    digest = hashlib.sha256(repr([positions.shape[1] for positions in kept]).encode())
+    for positions in kept:
+        digest.update(positions.cpu().numpy().tobytes())
+    if way.method in EARLY:
+        return f'{way.method} {digest.hexdigest()}'
+    return f'{way.by} {digest.hexdigest()}'
+
+
+def _has_room(copy: Lease | None) -> Lease:
+    if copy is None:
+        raise RuntimeError('no room for a copy: a harness has room for the ways it was made for')
+    return copy

@@ -1,0 +1,103 @@
+"""What each way keeps of one frame, from the exact statistics that its method asks for.
+
+Knows a recorded frame and question. Does not know rows or streams.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from torch import Tensor
+
+from embodied_kv.bench.compress_early import EARLY, fastv_kept, hired_kept
+from embodied_kv.bench.compress_scores import Scorer, Tokens, attention
+from embodied_kv.bench.compress_ways import ROW, STREAM, STRICT, Way
+from embodied_kv.compress.base import Method, Statistics
+from embodied_kv.compress.fastv import FastV
+from embodied_kv.compress.limits import scoring_queries
+from embodied_kv.compress.registry import method
+from embodied_kv.kv.handle import Lease
+from embodied_kv.kv.stream import Stream
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """A frame in its row: `vision` image tokens, then `text` tokens.
+
+    embeddings: [n, width]. tower: `compress_early.tower_attention` of its views.
+    """
+
+    lease: Lease
+    vision: int
+    text: int
+    embeddings: Tensor
+    tower: tuple[Tensor, Tensor]
+    scorer: Scorer
+    memory: dict[object, object] = field(default_factory=dict)  # what was computed by row
+
+    @property
+    def n(self) -> int:
+        return self.vision + self.text
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """A question behind the whole prefix.
+
+    stream: answers it from the whole. tail: its K and V, [layers, kv_heads, tokens, head_dim].
+    """
+
+    seen: Seen
+    stream: Stream
+    tokens: Tokens
+    tail: tuple[Tensor, Tensor]
+    memory: dict[object, object] = field(default_factory=dict)  # what was computed by question
+
+
+def rule(way: Way, seen: Seen) -> Method:
+    """The way's method; a random one draws anew for every frame."""
+    seed = {'seed': seen.lease.handle.sequence} if way.method == 'random' else {}
+    return method(way.method, p=way.p, **seed)
+
+
+def statistics(way: Way, seen: Seen, asked: Asked | None = None) -> Statistics:
+    """What the way's method is given; asked: not needed by row."""
+    scoring, question = rule(way, seen), None if way.by == ROW else asked.tokens
+    behind = 0 if question is None else len(question)
+    queries = scoring_queries(scoring.queries, seen.n, seen.text, behind, scoring.window)
+    memory = seen.memory if question is None else asked.memory
+    if (queries, way.p) not in memory:
+        memory[queries, way.p] = seen.scorer.statistics(queries, way.p, question)
+    return memory[queries, way.p]
+
+
+def kept_by(way: Way, seen: Seen, asked: Asked | None = None) -> list[Tensor]:
+    """Positions that each layer keeps, int64 [kv_heads, tokens]; asked: not needed by row."""
+    memory = seen.memory if way.by == ROW else asked.memory
+    key = replace(way, by=STRICT) if way.by == STREAM else way  # these two keep the same
+    if key not in memory:
+        memory[key] = _select(way, seen, asked)
+    return memory[key]
+
+
+def _select(way: Way, seen: Seen, asked: Asked | None) -> list[Tensor]:
+    if way.method in EARLY:
+        heads = seen.scorer.prefix.keys[0].shape[0]
+        return [positions.expand(heads, -1) for positions in _early(way, seen, asked)]
+    return rule(way, seen).select(statistics(way, seen, asked), way.alpha)
+
+
+def _early(way: Way, seen: Seen, asked: Asked | None) -> list[Tensor]:
+    """Of a method that drops tokens before they are computed: int64 [tokens] of each layer."""
+    prefix = seen.scorer.prefix
+    sizes = len(prefix.keys), seen.vision, seen.text
+    if way.method == 'hired':
+        return hired_kept(way.alpha, *sizes, *seen.tower)
+    layer = FastV().drop_after - 1
+    keys = prefix.keys[layer]
+    if way.by == ROW:
+        last, tail = prefix.queries[layer][-1:], keys[:, :0]
+    else:
+        last, tail = asked.tokens.queries[layer][-1:], asked.tokens.keys[layer]
+    looks = attention(last, keys, tail, start=tail.shape[1])[:, 0]
+    return fastv_kept(way.alpha, *sizes, looks)

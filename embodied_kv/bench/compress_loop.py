@@ -1,0 +1,53 @@
+"""Closed loop with actions that read a compressed prefix, in the worlds of evaluation.
+
+The same scenes, tasks and noise for every way; latency is given, not measured, so that no way is
+judged by its speed. Actions ask nothing: the prompt's own text scores the frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from embodied_kv.bench.compress_paired import paired
+from embodied_kv.bench.compress_ways import OURS
+from embodied_kv.model.policy import Policy
+from embodied_kv.train import evaluate
+from embodied_kv.train.evaluate_report import rate
+
+METHODS, ALPHAS = (OURS, 'random'), (0.05, 0.1, 0.2, 0.4)
+LATENCY_MS = 40
+
+
+def closed_loop(policy: Policy, episodes: int, robots: int = 20) -> list[dict]:
+    """A row for whole prefixes, then one per method and alpha; episodes: of each family."""
+    whole = succeeded(policy, episodes, robots, OURS, 1.0)
+    scenes = np.arange(len(whole)) // 4  # the families' cases of one scene seed
+    rows = [_row('full', 1.0, whole, whole, scenes)]
+    for method in METHODS:
+        for alpha in ALPHAS:
+            done = succeeded(policy, episodes, robots, method, alpha)
+            rows.append(_row(method, alpha, done, whole, scenes))
+    return rows
+
+
+def succeeded(policy: Policy, episodes: int, robots: int, method: str, alpha: float) -> list[bool]:
+    """Whether each episode succeeded, families in turn."""
+    told = dict(episodes=episodes, seeds=1, robots=robots, latency_ms=LATENCY_MS, mode='silent')
+    told |= dict(compress=method, compress_by='row', action_alpha=alpha)
+    words = [w for k, v in told.items() for w in (f'--{k.replace("_", "-")}', str(v))]
+    args = evaluate.parser().parse_args(words)
+    with evaluate.Evaluation(args, policy) as evaluation:
+        rows = evaluation.run()['modes']['silent']['actions']
+    return [outcome == 's' for outcome in rows[-1]['outcomes']]
+
+
+def _row(
+    method: str, alpha: float, done: Sequence[bool], whole: Sequence[bool], scenes: np.ndarray
+) -> dict:
+    share, to_whole = rate(sum(done), len(done)), paired(done, whole, scenes)
+    names = ('gained', 'lost', 'difference', 'low', 'high')
+    return dict(method=method, alpha=alpha, n=share['n'], done=share['k'], rate=share['rate']) | {
+        name: to_whole[name] for name in names
+    }

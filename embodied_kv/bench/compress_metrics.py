@@ -1,0 +1,200 @@
+"""What attention says about compression: sparsity, hits, and which modality is looked at.
+
+Source: VL-Cache, sections 3.1, 3.2 and A.7; figures 2, 3, 10 and 11.
+
+- sparsity: share of visible entries below p of their row's maximum, of the question's queries
+  (prefill) and of the answer's (decode), by layer: mean, lowest and highest head.
+- CacheHitRate, of a score: which part of the k positions that the answer's first token attends to
+  most a score ranks among its own best k. Of a way: the same of what it keeps, whose k is its own
+  in each layer. `mass`: the share of that token's attention to the prefix which falls on what is
+  kept.
+- contribution and coverage: share of vision in what the answer's tokens attend to, of the whole
+  prompt: by attention above the threshold, and by count among the top 10%. Text is the rest.
+
+Everything is read from one prefill, one question and the answer that the whole cache gives,
+recorded in a single pass.
+
+Physics: a hit rate of k/n is what chance finds; the k of a top share alpha is alpha times n.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from torch import Tensor
+
+from embodied_kv.bench import compress_plots
+from embodied_kv.bench.compress_cache import Harness
+from embodied_kv.bench.compress_kept import Asked, kept_by, rule, statistics
+from embodied_kv.bench.compress_policy import add_policy, load, settings, show
+from embodied_kv.bench.compress_questions import moments
+from embodied_kv.bench.compress_scores import attention
+from embodied_kv.bench.compress_ways import ALPHAS, METHODS, OURS, ROW, STRICT, TENTH, P, Way
+from embodied_kv.compress import metrics
+
+FRAMES = 60  # about 500 questions
+BY = (STRICT, ROW)  # by question, and by row
+SCORES = {  # what the methods rank by, as figure 3 names it
+    OURS: 'post-vision',
+    'h2o': 'accumulated',
+    'zipcache': 'normalised',
+    'snapkv': 'sliding window',
+    'random': 'random',
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Of this part."""
+    add_policy(parser, FRAMES)
+
+
+def run(args: argparse.Namespace) -> dict:
+    """Looks, prints the tables, and returns all figures: means over questions."""
+    policy, found = load(args), defaultdict(list)
+    size, dt = policy.config.vision.image_size, policy.config.action_dt
+    harness = Harness(policy, ())
+    with torch.inference_mode(), Progress(console=Console(stderr=True)) as bar:
+        for frame, questions in bar.track(moments(size, dt, args.frames), total=args.frames):
+            seen = harness.see(frame.observation)
+            for question in questions:
+                asked = harness.ask(seen, question.text)
+                harness.answers(asked, ())
+                if asked.stream.tokens:
+                    for name, value in look(harness, asked).items():
+                        found[name].append(np.asarray(value))
+            harness.forget(seen)
+    means = {name: np.mean(values, 0) for name, values in found.items()}
+    result = settings('metrics', args) | dict(
+        questions=len(found['tokens']),
+        tokens=dict(zip(('vision', 'text', 'question', 'answer'), means['tokens'], strict=True)),
+        layers=layer_rows(means),
+        hits=hit_rows(means),
+    )
+    if not args.json:
+        show('metrics', args, dict(layers=result['layers']) | pivots(result['hits']))
+        compress_plots.metrics(result['layers'], result['hits'])
+    return result
+
+
+def look(harness: Harness, asked: Asked) -> dict[object, object]:
+    """All measures of one question whose answer has been given.
+
+    By name; by ('way', mode, method, alpha) hit rate and mass of what is kept, [layers, 2]; by
+    ('score', mode, score, alpha) the hit rate of what a method ranks by, [layers].
+    """
+    seen, question, answer = asked.seen, asked.stream.query.ids, asked.stream.tokens
+    prefix, tail = seen.scorer.prefix, harness.record(seen, [*question, *answer])
+    behind = len(question)
+    looks = [
+        attention(q[behind:], keys, own, start=behind)
+        for q, keys, own in zip(tail.queries, prefix.keys, tail.keys, strict=True)
+    ]  # of each layer [heads, answer tokens, positions]
+    kv_heads = prefix.keys[0].shape[0]
+    # What the answer's first token attends to, by KV head: [kv_heads, n] of each layer.
+    truth = [look[:, 0, : seen.n].unflatten(0, (kv_heads, -1)).mean(1) for look in looks]
+    found = dict(tokens=(seen.vision, seen.text, behind, len(answer)))
+    found |= modalities(looks, seen.vision, seen.n + behind)
+    scored = statistics(Way(OURS, TENTH, STRICT), seen, asked)
+    found['sparsity_prefill'] = [_spread(1 - density) for density in scored.density]
+    found['sparsity_decode'] = [_spread(sparsity(look, P)) for look in looks]
+    for by in BY:
+        for method in METHODS:
+            for alpha in ALPHAS:
+                way = Way(method, alpha, by)
+                kept = kept_by(way, seen, asked)
+                pairs = zip(kept, truth, strict=True)
+                found['way', by, method, alpha] = [(_hit(k, t), _mass(k, t)) for k, t in pairs]
+                if method in SCORES:
+                    scores = rule(way, seen).scores(statistics(way, seen, asked))
+                    k = max(1, round(alpha * seen.n))
+                    found['score', by, SCORES[method], alpha] = [
+                        float(metrics.cache_hit_rate(score, t, k).mean())
+                        for score, t in zip(scores, truth, strict=True)
+                    ]
+    return found
+
+
+def modalities(looks: Sequence[Tensor], vision: int, prompt: int) -> dict[str, list[float]]:
+    """Contribution and coverage by layer, of vision and of the prompt's other tokens.
+
+    looks: of each layer, attention of decoded tokens [heads, tokens, positions]. vision, prompt:
+    positions below them are image tokens, and the whole prompt.
+    """
+    position = torch.arange(looks[0].shape[-1])
+    within = position < prompt
+    chosen = dict(vision=position < vision, text=within & (position >= vision))
+    measures = dict(contribution=metrics.contribution, coverage=metrics.coverage)
+    return {
+        f'{name}_{modality}': [float(measure(look, some, within).mean()) for look in looks]
+        for name, measure in measures.items()
+        for modality, some in chosen.items()
+    }
+
+
+def sparsity(look: Tensor, p: float) -> Tensor:
+    """Share of visible entries below p of their row's maximum (3.1), [heads].
+
+    look: [heads, tokens, positions] of the last tokens, 0 where hidden.
+    """
+    heads, tokens, positions = look.shape
+    kept = (metrics.threshold_filter(look, p) > 0).sum((1, 2))
+    visible = tokens * positions - tokens * (tokens - 1) // 2
+    return 1 - kept / visible
+
+
+def _hit(kept: Tensor, truth: Tensor) -> float:
+    return float(metrics.hit_rate(kept, truth).mean())
+
+
+def _mass(kept: Tensor, truth: Tensor) -> float:
+    return float((truth.gather(1, kept).sum(1) / truth.sum(1)).mean())
+
+
+def _spread(values: Tensor) -> tuple[float, float, float]:
+    """Mean, lowest and highest."""
+    return float(values.mean()), float(values.min()), float(values.max())
+
+
+def layer_rows(means: Mapping[object, np.ndarray]) -> list[dict]:
+    """A row per layer: sparsity, contribution and coverage."""
+    rows = []
+    for layer in range(len(means['coverage_vision'])):
+        row: dict[str, float] = dict(layer=layer)
+        for phase in ('prefill', 'decode'):
+            names = (f'{phase}_sparsity', f'{phase}_low', f'{phase}_high')
+            row |= zip(names, means[f'sparsity_{phase}'][layer].tolist(), strict=True)
+        for name in ('contribution', 'coverage'):
+            for modality in ('vision', 'text'):
+                row[f'{name}_{modality}'] = float(means[f'{name}_{modality}'][layer])
+        rows.append(row)
+    return rows
+
+
+def hit_rows(means: Mapping[object, np.ndarray]) -> list[dict]:
+    """A row per way and per score: mean hit rate, mass (0 of a score), and hit rates by layer."""
+    rows = []
+    for key, values in means.items():
+        if not isinstance(key, tuple):
+            continue
+        row = dict(zip(('of', 'by', 'name', 'alpha'), key, strict=True))
+        hits, mass = (values[:, 0], float(values[:, 1].mean())) if key[0] == 'way' else (values, 0)
+        rows.append(row | dict(hit=float(hits.mean()), mass=mass, layers=hits.tolist()))
+    return rows
+
+
+def pivots(rows: Sequence[dict]) -> dict[str, list[dict]]:
+    """Tables, of each a row per method or score and a column per alpha."""
+    tables: dict[str, dict[str, dict]] = defaultdict(dict)
+    for row in rows:
+        measures = ('hit', 'mass') if row['of'] == 'way' else ('hit',)
+        for measure in measures:
+            table = tables[f'{measure} of a {row["of"]}, {row["by"]}']
+            line = table.setdefault(row['name'], dict(name=row['name']))
+            line[f'{row["alpha"]:.0%}'] = row[measure]
+    return {title: list(table.values()) for title, table in tables.items()}

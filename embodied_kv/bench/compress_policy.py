@@ -1,0 +1,51 @@
+"""The policy whose cache is compressed, and how its figures are printed: the command line."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from embodied_kv.bench import report
+from embodied_kv.config import preset
+from embodied_kv.model.checkpoint import read_config
+from embodied_kv.model.policy import Policy, bundled
+
+
+def add_policy(parser: argparse.ArgumentParser, frames: int) -> None:
+    """--preset, --checkpoint, --frames, --threads and --json; frames: as many if not told."""
+    parser.add_argument('--preset', default='tabletop')
+    parser.add_argument(
+        '--checkpoint', help="file or folder, or 'random'; else the bundled one of the preset"
+    )
+    parser.add_argument('--frames', type=int, default=frames)
+    parser.add_argument('--threads', type=int, default=1)
+    parser.add_argument('--json', action='store_true', help='no table, only the line')
+
+
+def load(args: argparse.Namespace) -> Policy:
+    """Raises ValueError where there is none, or it is not of the preset's dimensions."""
+    torch.set_num_threads(args.threads)
+    if args.frames < 1:
+        raise ValueError('--frames is at least 1')
+    config = preset(args.preset)
+    if args.checkpoint == 'random':
+        return Policy.random(config)
+    path = args.checkpoint or bundled(args.preset)
+    if read_config(path) != config:
+        raise ValueError(f'{path} is a policy of other dimensions than the preset {args.preset}')
+    return Policy.load(path, config)
+
+
+def settings(part: str, args: argparse.Namespace) -> dict:
+    """What a result begins with."""
+    told = {name: value for name, value in vars(args).items() if name != 'json'}
+    return dict(bench=f'compress_{part}', settings=told, machine=report.machine())
+
+
+def show(part: str, args: argparse.Namespace, tables: Mapping[str, Sequence[dict]]) -> None:
+    """Prints the tables that have rows."""
+    for title, rows in tables.items():
+        if rows:
+            report.show(f'{part}, {args.preset}: {title}', rows)

@@ -1,0 +1,42 @@
+"""What is asked in the comparison: frames of scenes nobody trained on, and the truth about them.
+
+Each frame is one moment, drawn at random, of the expert's way through an episode of its own, so
+that frames are as unlike as scenes are. Every kind of question that it allows is asked. Knows
+worlds and questions. Does not know who answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import numpy as np
+
+from embodied_kv.sim.tasks import FAMILIES
+from embodied_kv.train.evaluate_questions import Question, every_question, expert_plan
+from embodied_kv.train.worlds import Case, Frame, Setting, World
+
+SCENES = 9  # the set of scenes; evaluation takes 0, 1 and 2
+MOMENT_RNG = 3  # what a random stream of a scene is for
+LATENCY = 0.04  # s, as a policy's
+
+
+def moments(image_size: int, dt: float, count: int) -> Iterator[tuple[Frame, list[Question]]]:
+    """So many frames, families of tasks in turn, and what is asked about each."""
+    with closing(World(image_size, Setting(dt, LATENCY))) as world:
+        for number in range(count):
+            case = Case(FAMILIES[number % len(FAMILIES)], SCENES, number)
+            frame = _moment(world, case)
+            _, phase = expert_plan([frame], horizon=1)
+            yield frame, every_question(frame, phase[0])
+
+
+def _moment(world: World, case: Case) -> Frame:
+    world.begin(case)
+    frames = []
+    while not world.is_over:
+        frames.append(world.look())
+        chunks, _ = expert_plan(frames[-1:], horizon=2)
+        world.step(chunks[0])
+    rng = np.random.default_rng((case.scene_seed, MOMENT_RNG))
+    return frames[rng.integers(len(frames))]

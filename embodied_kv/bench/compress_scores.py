@@ -1,0 +1,127 @@
+"""Exact attention statistics of a prefix, by any of its own tokens and of a question behind it.
+
+Serving takes them in one pass, for the queries of one method; here every token's queries are kept,
+so that all methods score the same prefill. Knows queries and keys. Does not know a method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from embodied_kv.compress.base import Statistics
+from embodied_kv.kernels.score import Segment, post_vision_statistics, visible_entries
+from embodied_kv.kv.views import PrefixWrite, TailAppend
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """Of each layer, what a run of tokens asks, [tokens, heads, head_dim], and what it is asked.
+
+    keys: [kv_heads, tokens, head_dim].
+    """
+
+    queries: Sequence[Tensor]
+    keys: Sequence[Tensor]
+
+    def __len__(self) -> int:
+        return self.keys[0].shape[1]
+
+
+class RecordedPrefix(PrefixWrite):
+    """Writes a prefix and keeps its queries, layer by layer."""
+
+    def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
+        super().store(layer, q, k, v)
+        self.queries = [*getattr(self, 'queries', ()), q[0]]
+
+
+class RecordedTail(TailAppend):
+    """Appends a tail and keeps its queries, layer by layer."""
+
+    def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
+        super().store(layer, q, k, v)
+        self.queries = [*getattr(self, 'queries', ()), q[0]]
+
+
+class Scorer:
+    """Statistics of one prefix, all of whose tokens see all of it.
+
+    What its own queries pay attention to is computed once for all questions.
+    """
+
+    def __init__(self, prefix: Tokens) -> None:
+        self.prefix = prefix
+        self._own: dict[tuple[range, float], tuple[Tensor, Tensor, int]] = {}
+
+    def statistics(
+        self, asked: range, p: float = 0.01, question: Tokens | None = None
+    ) -> Statistics:
+        """By the queries `asked`, positions in prefix and question in a row; p: see equation 1.
+
+        Every one of them sees the whole prefix, and the question up to itself. So no position of
+        the prefix is hidden from any: `visible` is None.
+        """
+        n = len(self.prefix)
+        parts = []
+        own = range(min(asked.start, n), min(asked.stop, n))
+        if own:
+            if (own, p) not in self._own:
+                self._own[own, p] = self._taken(own, p)
+            parts.append(self._own[own, p])
+        after = range(max(asked.start - n, 0), max(asked.stop - n, 0))
+        if after:
+            parts.append(self._taken(after, p, question))
+        kv_heads = self.prefix.keys[0].shape[0]
+        if not parts:
+            layers = len(self.prefix.keys)
+            return Statistics.unscored(layers, kv_heads, n, self.prefix.keys[0].device)
+        visible = sum(seen for _, _, seen in parts)
+        columns = sum(columns for columns, _, _ in parts)
+        density = sum(density.double() * (seen / visible) for _, density, seen in parts).float()
+        return Statistics(columns, density, kv_heads, len(asked))
+
+    def _taken(
+        self, asked: range, p: float, question: Tokens | None = None
+    ) -> tuple[Tensor, Tensor, int]:
+        """By these tokens of the question, or of the prefix itself.
+
+        Columns [layers, heads, n], density [layers, heads], and how many entries of a head they
+        see.
+        """
+        asking, taken = question or self.prefix, []
+        for layer, keys in enumerate(self.prefix.keys):
+            segments = [_segment(keys)]
+            if question is not None:
+                segments.append(_segment(question.keys[layer], asked.start))
+            q = asking.queries[layer][asked.start : asked.stop]
+            taken.append(post_vision_statistics(q[None], segments, p))
+        seen = sum(int(visible_entries(s.lengths, len(asked), s.starts)) for s in segments)
+        columns, density = zip(*taken, strict=True)
+        return torch.cat(columns), torch.cat(density), seen
+
+
+def attention(q: Tensor, prefix: Tensor, tail: Tensor, start: int) -> Tensor:
+    """Softmax attention over a prefix and a causal tail, of which query t sees 0 .. start + t.
+
+    q: [queries, heads, head_dim]; prefix, tail: keys [kv_heads, tokens, head_dim]. Returns
+    [heads, queries, tokens of both], 0 where hidden.
+    """
+    queries, heads, dim = q.shape
+    keys = torch.cat([prefix, tail], 1).repeat_interleave(heads // prefix.shape[0], 0).float()
+    scores = q.transpose(0, 1).float() @ keys.mT * dim**-0.5
+    position = torch.arange(keys.shape[1], device=q.device) - prefix.shape[1]
+    limits = start + torch.arange(queries, device=q.device)
+    return scores.masked_fill(position > limits[:, None], float('-inf')).softmax(-1)
+
+
+def _segment(keys: Tensor, start: int | None = None) -> Segment:
+    """keys: [kv_heads, tokens, head_dim], all of them valid."""
+
+    def one(value: int) -> Tensor:
+        return torch.tensor([value], dtype=torch.int32, device=keys.device)
+
+    return Segment(keys[None], one(keys.shape[1]), None if start is None else one(start))

@@ -1,0 +1,50 @@
+"""The ways that are compared, and the settings of all comparisons, fixed before any result.
+
+Source: VL-Cache, section 5 and appendix A.2: methods, budgets and thresholds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from embodied_kv.bench.compress_early import EARLY
+
+STREAM, STRICT, ROW = MODES = ('stream', 'strict', 'row')
+OURS = 'vl_cache'
+METHODS = (OURS, 'streaming_llm', 'h2o', 'snapkv', 'pyramidkv', 'zipcache', 'random')
+ALPHAS = (0.01, 0.05, 0.1, 0.2, 0.4)  # and 1: the whole
+TENTH = 0.1  # what the verdict is on
+P, SWEPT = 0.01, (1e-4, 1e-3, 1e-1)  # the threshold, and what else it is set to
+
+
+@dataclass(frozen=True)
+class Way:
+    """A method at one alpha; p: its threshold.
+
+    by: `stream`, as served: the question is appended to the whole prefix, scores it, and the
+    answer's first token still reads the whole. `strict`: the same is kept, but the first token
+    reads what is kept, as all others do: the question's last token is appended again. `row`: the
+    prompt's text scores, and the question is appended to what is kept.
+    """
+
+    method: str
+    alpha: float
+    by: str
+    p: float = P
+
+
+def all_ways(
+    alphas: Sequence[float] = ALPHAS, modes: Sequence[str] = MODES, sweep: bool = True
+) -> list[Way]:
+    """Every method at every alpha in every mode; sweep: ours at the other thresholds, too.
+
+    Methods that drop tokens before they are computed never have a whole prefix to be asked.
+    """
+    ways = []
+    for by in modes:
+        methods = METHODS if by == STREAM else (*METHODS, *EARLY)
+        ways += [Way(method, alpha, by) for method in methods for alpha in alphas]
+        if sweep:
+            ways += [Way(OURS, alpha, by, p) for p in SWEPT for alpha in alphas]
+    return ways

@@ -1,0 +1,69 @@
+"""What the harness keeps and hears is what serving keeps and says."""
+
+import pytest
+import torch
+from compress_bench_cases import ALPHAS, QUESTIONS, observe, policy
+
+from embodied_kv.bench.compress_cache import Harness
+from embodied_kv.bench.compress_kept import kept_by
+from embodied_kv.bench.compress_ways import METHODS, OURS, ROW, STREAM, Way
+from embodied_kv.config import EngineConfig
+from embodied_kv.engine.engine import Engine
+
+TOKENS = 8
+DETERMINED = METHODS[:-1]  # a random one draws once in serving, and for every frame here
+
+
+@pytest.fixture(scope='module')
+def tiny():
+    return policy()
+
+
+def serve(tiny, frame, question, **config):
+    """The engine's own stream -> keys of its copy by layer, and what it said."""
+    engine = Engine(tiny, EngineConfig(rows=4, budget=False, **config))
+    (handle,) = engine.prefill([frame])
+    stream = engine.open(handle, question, max_tokens=TOKENS)
+    text = ''.join(delta.text for delta in engine.decode())
+    flat = stream.lease.flat
+    keys = [engine.kv.flats.piece(layer, flat)[0].clone() for layer in range(4)]
+    while engine.kv.streams():
+        text += ''.join(delta.text for delta in engine.decode())
+    return keys, text
+
+
+@pytest.mark.parametrize('alpha', ALPHAS)
+@pytest.mark.parametrize(
+    'by, method',
+    [(STREAM, OURS), (STREAM, 'streaming_llm'), *((ROW, name) for name in DETERMINED)],
+)
+def test_the_same_tokens_are_kept_and_said(tiny, by, method, alpha):
+    way = Way(method, alpha, by)
+    harness = Harness(tiny, [way], TOKENS)
+    for number, question in enumerate(QUESTIONS[:2] if by == STREAM else QUESTIONS[2:], start=1):
+        seen = harness.see(observe(number))
+        asked = harness.ask(seen, question)
+        kept = kept_by(way, seen, asked)
+        config = dict(compress=method, compress_by=by, language_alpha=alpha)
+        keys, text = serve(tiny, observe(number), question, **config)
+        for own, positions, whole in zip(keys, kept, seen.scorer.prefix.keys, strict=True):
+            torch.testing.assert_close(own, whole[:, positions[0]], atol=1e-5, rtol=0)
+        assert harness.answers(asked, [way])[way].text == text
+        harness.forget(seen)
+
+
+def test_the_whole_is_what_serving_says_uncompressed(tiny):
+    ways = [Way(OURS, 1.0, STREAM), Way('full', 0.1, ROW), Way('hired', 1.0, ROW)]
+    harness = Harness(tiny, ways, TOKENS)
+    seen = harness.see(observe(1))
+    for question in QUESTIONS:
+        engine = Engine(tiny, EngineConfig(rows=4, budget=False))
+        (handle,) = engine.prefill([observe(1)])
+        engine.open(handle, question, max_tokens=TOKENS)
+        text = ''
+        while engine.kv.streams():
+            text += ''.join(delta.text for delta in engine.decode())
+        said = harness.answers(harness.ask(seen, question), [None, *ways])
+        assert {answer.text for answer in said.values()} == {text}
+        assert {answer.kept for answer in said.values()} == {1.0}
+    assert harness.engine.kv.stats().compressed == 0

@@ -1,0 +1,67 @@
+"""What is looked at: keeping all hits all, sparsity and modalities by their definitions."""
+
+import numpy as np
+import pytest
+import torch
+from compress_bench_cases import QUESTIONS, observe, policy
+
+from embodied_kv.bench import compress_metrics
+from embodied_kv.bench.compress_cache import Harness
+from embodied_kv.bench.compress_ways import ALPHAS, METHODS, ROW, STRICT
+
+LAYERS = 4
+
+
+@pytest.fixture(scope='module')
+def found():
+    harness = Harness(policy(), (), 5)
+    seen = harness.see(observe(1))
+    asked = harness.ask(seen, QUESTIONS[1])
+    harness.answers(asked, ())
+    with torch.inference_mode():
+        return compress_metrics.look(harness, asked), asked
+
+
+def test_every_way_is_looked_at_in_every_layer(found):
+    measured, asked = found
+    for by in (STRICT, ROW):
+        for method in METHODS:
+            for alpha in ALPHAS:
+                pairs = measured['way', by, method, alpha]
+                assert len(pairs) == LAYERS and all(0 <= x <= 1 for pair in pairs for x in pair)
+    n = asked.seen.n
+    assert measured['tokens'] == (asked.seen.vision, n - asked.seen.vision, len(asked.tokens), 5)
+
+
+def test_more_tokens_hold_more_of_the_mass(found):
+    measured, _ = found
+    for by in (STRICT, ROW):
+        some = ALPHAS[1:]  # of so few tokens 1% is too short to compress
+        masses = [sum(mass for _, mass in measured['way', by, 'h2o', alpha]) for alpha in some]
+        assert masses == sorted(masses)
+
+
+def test_the_prompt_is_vision_and_text(found):
+    measured, _ = found
+    for name in ('contribution', 'coverage'):
+        parts = zip(measured[f'{name}_vision'], measured[f'{name}_text'], strict=True)
+        assert [sum(part) for part in parts] == pytest.approx([1.0] * LAYERS)
+
+
+def test_sparsity_counts_what_is_visible_and_low():
+    look = torch.zeros(2, 2, 5)  # two tokens, the last positions are their own
+    look[0, 0, :4] = torch.tensor([0.9, 0.005, 0.095, 0.0])
+    look[0, 1] = torch.tensor([0.5, 0.2, 0.2, 0.1, 0.0])
+    look[1, :, 0] = 1.0
+    wanted = [1 - (2 + 4) / 9, 1 - 2 / 9]
+    assert compress_metrics.sparsity(look, 0.01).tolist() == pytest.approx(wanted)
+
+
+def test_tables_have_a_row_per_method(found):
+    means = {name: np.asarray(value) for name, value in found[0].items()}
+    layers = compress_metrics.layer_rows(means)
+    assert [row['layer'] for row in layers] == list(range(LAYERS))
+    assert all(row['prefill_low'] <= row['prefill_sparsity'] for row in layers)
+    tables = compress_metrics.pivots(compress_metrics.hit_rows(means))
+    assert [row['name'] for row in tables['hit of a way, strict']] == list(METHODS)
+    assert set(tables['hit of a score, row'][0]) == {'name', '1%', '5%', '10%', '20%', '40%'}

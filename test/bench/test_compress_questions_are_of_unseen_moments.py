@@ -1,0 +1,37 @@
+"""Frames of the comparison: the same for the same number, of scenes nobody trained on."""
+
+import numpy as np
+import pytest
+
+from embodied_kv.bench.compress_questions import moments
+from embodied_kv.sim.language import SCENE_QUESTIONS
+from embodied_kv.sim.tasks import FAMILIES
+from embodied_kv.train import worlds
+
+
+@pytest.fixture(scope='module')
+def asked():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worlds, 'SECONDS', dict.fromkeys(FAMILIES, 0.8))
+        yield [list(moments(28, 0.1, 4)) for _ in range(2)]
+
+
+def test_the_same_frames_and_questions_twice(asked):
+    for (one, questions), (other, again) in zip(*asked, strict=True):
+        assert questions == again
+        pairs = zip(one.observation.images, other.observation.images, strict=True)
+        assert all(np.array_equal(a, b) for a, b in pairs)
+
+
+def test_scenes_are_no_ones_else(asked):
+    scenes = [frame.scene for frame, _ in asked[0]]
+    assert len(set(scenes)) == 4 and min(scenes) >= worlds.FIRST_SCENE
+    seeds = {(scene - worlds.FIRST_SCENE) // worlds.SCENES_PER_SEED for scene in scenes}
+    assert not seeds & {0, 1, 2}
+    assert [frame.case.family for frame, _ in asked[0]] == list(FAMILIES)
+
+
+def test_every_kind_is_asked(asked):
+    kinds = [[question.kind for question in questions] for _, questions in asked[0]]
+    assert all(len(set(some)) == len(some) for some in kinds)
+    assert set().union(*kinds) == {'subtask', 'narrate', 'done', *SCENE_QUESTIONS}

@@ -1,0 +1,76 @@
+"""Evaluation with smaller caches: alphas reach the engine, and nonsense is refused in a line."""
+
+from contextlib import closing
+
+import pytest
+import torch
+
+from embodied_kv.config import TINY
+from embodied_kv.model.policy import Policy
+from embodied_kv.sim.tasks import FAMILIES
+from embodied_kv.train import evaluate, worlds
+from embodied_kv.train.evaluate_actors import Compressed, Served
+from embodied_kv.train.worlds import Case, Setting, World, run
+
+CASES = [Case(family, 0, 0) for family in FAMILIES]
+
+
+@pytest.fixture(scope='module')
+def acted():
+    """Outcomes and actor of two robots, by what is compressed."""
+    torch.set_num_threads(1)
+    policy, setting = Policy.random(TINY, seed=1), Setting(dt=0.1, latency=0.03)
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worlds, 'SECONDS', dict.fromkeys(FAMILIES, 0.5))
+        tables = [World(TINY.vision.image_size, setting) for _ in range(2)]
+        with closing(tables[0]), closing(tables[1]):
+            for name, what in dict(
+                whole=Compressed(),
+                actions=Compressed(action_alpha=0.2, compress_by='row'),
+                words=Compressed(language_alpha=0.2),
+                both=Compressed(0.3, 0.2, 'h2o', 'row'),
+            ).items():
+                actor = Served(policy, 'batched', 2, 3, 8, what)
+                found[name] = run(tables, CASES, actor), actor
+    return found
+
+
+def chunks(outcomes):
+    return [outcome.first.tobytes() for outcome in outcomes]
+
+
+def test_actions_change_where_they_read_less(acted):
+    whole = chunks(acted['whole'][0])
+    assert chunks(acted['words'][0]) == whole
+    assert chunks(acted['actions'][0]) != whole != chunks(acted['both'][0])
+
+
+def test_every_copy_finds_room_and_is_given_back(acted):
+    for _, actor in acted.values():
+        assert actor.engine.kv.crowded == 0 and not actor.engine.kv.streams()
+        actor.engine.kv.check_integrity()
+    assert len(acted['words'][1].answers) == len(acted['whole'][1].answers) > 0
+
+
+@pytest.mark.parametrize(
+    'arguments, message',
+    [
+        (['--action-alpha', '0'], 'alpha is 0.0, which is not in [0.01, 1]'),
+        (['--language-alpha', '1.5'], 'alpha is 1.5, which is not in [0.01, 1]'),
+        (['--compress', 'zip'], "no compression method 'zip'"),
+    ],
+)
+def test_nonsense_is_refused(capsys, monkeypatch, arguments, message):
+    monkeypatch.setattr(evaluate, 'load', lambda _: Policy.random(TINY))
+    with pytest.raises(SystemExit) as caught:
+        evaluate.main(arguments)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert caught.value.code == 2 and message in line
+
+
+def test_the_command_line_says_what_is_compressed():
+    words = '--action-alpha 0.1 --language-alpha 0.2 --compress h2o --compress-by row'.split()
+    args = evaluate.parser().parse_args(words)
+    assert evaluate.compressed(args) == Compressed(0.1, 0.2, 'h2o', 'row')
+    assert evaluate.compressed(evaluate.parser().parse_args([])) == Compressed()
