@@ -104,19 +104,6 @@ class ModelConfig:
 
 
 @dataclass(frozen=True)
-class PlannerConfig:
-    """A causal language model over text alone, that plans with memory in view.
-
-    max_tokens: of a prompt with its memory, and the answer.
-    """
-
-    name: str
-    backbone: BackboneConfig
-    max_tokens: int
-    dtype: str = 'float32'
-
-
-@dataclass(frozen=True)
 class EngineConfig:
     """How much the engine keeps and how it spends time.
 

@@ -5,7 +5,7 @@ Source: VL-Cache, 5.2, A.5 and A.6.
 Physics: a decode step reads all weights once and the KV of every stream, so by bytes alone a tenth
 of the KV makes it (W + B n k) / (W + B n k / 10) times faster: W bytes of weights, B streams, n
 tokens of k bytes. With one KV head k is small, and weights are nearly all that is read until B n
-reaches W / k: 20,000 tokens for pi05_small, 270,000 for pi05, 110,000 for Mistral 7B. A prefill is
+reaches W / k: 40,000 tokens for pi05_small, 270,000 for pi05, 110,000 for Mistral 7B. A prefill is
 operations; scoring repeats the scores of at most 50 queries, and a gather copies the kept tenth.
 What is not bytes (Python, small matrices, attention that computes on a CPU) stays in both ways.
 

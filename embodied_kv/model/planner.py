@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from embodied_kv.config import PlannerConfig
 from embodied_kv.kv.views import KvView
 from embodied_kv.model.backbone import Backbone
+from embodied_kv.model.planner_config import PlannerConfig
 
 
 class Planner(nn.Module):

@@ -4,10 +4,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_kv.config import BackboneConfig, PlannerConfig
+from embodied_kv.config import BackboneConfig
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.placed import PlacedTokens
 from embodied_kv.model.planner import Planner
+from embodied_kv.model.planner_config import PlannerConfig
 
 CONFIG = PlannerConfig('test', BackboneConfig(32, 3, 4, 2, 8, 48, 50), max_tokens=24)
 TOKENS = 14
