@@ -11,7 +11,7 @@ from torch import Tensor
 
 from embodied_kv.bench.compress_early import EARLY, fastv_kept, hired_kept
 from embodied_kv.bench.compress_scores import Scorer, Tokens, attention
-from embodied_kv.bench.compress_ways import ROW, STREAM, STRICT, Way
+from embodied_kv.bench.compress_ways import OURS, ROW, STREAM, STRICT, WIDE, Way
 from embodied_kv.compress.base import Method, Statistics
 from embodied_kv.compress.fastv import FastV
 from embodied_kv.compress.limits import scoring_queries
@@ -57,14 +57,17 @@ class Asked:
 def rule(way: Way, seen: Seen) -> Method:
     """The way's method; a random one draws anew for every frame."""
     seed = {'seed': seen.lease.handle.sequence} if way.method == 'random' else {}
-    return method(way.method, p=way.p, **seed)
+    return method(OURS if way.method == WIDE else way.method, p=way.p, **seed)
 
 
 def statistics(way: Way, seen: Seen, asked: Asked | None = None) -> Statistics:
     """What the way's method is given; asked: not needed by row."""
     scoring, question = rule(way, seen), None if way.by == ROW else asked.tokens
     behind = 0 if question is None else len(question)
-    queries = scoring_queries(scoring.queries, seen.n, seen.text, behind, scoring.window)
+    if way.method == WIDE:
+        queries = scoring_queries(scoring.queries, seen.n + behind, seen.text + behind)
+    else:
+        queries = scoring_queries(scoring.queries, seen.n, seen.text, behind, scoring.window)
     memory = seen.memory if question is None else asked.memory
     if (queries, way.p) not in memory:
         memory[queries, way.p] = seen.scorer.statistics(queries, way.p, question)

@@ -35,18 +35,30 @@ from embodied_kv.bench.compress_kept import Asked, kept_by, rule, statistics
 from embodied_kv.bench.compress_policy import add_policy, load, settings, show
 from embodied_kv.bench.compress_questions import moments
 from embodied_kv.bench.compress_scores import attention
-from embodied_kv.bench.compress_ways import ALPHAS, METHODS, OURS, ROW, STRICT, TENTH, P, Way
+from embodied_kv.bench.compress_ways import (
+    ALPHAS,
+    METHODS,
+    OURS,
+    ROW,
+    STRICT,
+    TENTH,
+    WIDE,
+    P,
+    Way,
+)
 from embodied_kv.compress import metrics
 
 FRAMES = 60  # about 500 questions
 BY = (STRICT, ROW)  # by question, and by row
 SCORES = {  # what the methods rank by, as figure 3 names it
     OURS: 'post-vision',
+    WIDE: 'post-vision, all text',
     'h2o': 'accumulated',
     'zipcache': 'normalised',
     'snapkv': 'sliding window',
     'random': 'random',
 }
+BY_KIND = (OURS, WIDE, 'h2o', 'snapkv')
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -33,7 +33,7 @@ from embodied_kv.bench.compress_loop import closed_loop
 from embodied_kv.bench.compress_paired import paired
 from embodied_kv.bench.compress_policy import add_policy, load, settings, show
 from embodied_kv.bench.compress_questions import moments
-from embodied_kv.bench.compress_ways import METHODS, MODES, OURS, TENTH, P, Way, all_ways
+from embodied_kv.bench.compress_ways import METHODS, MODES, OURS, TENTH, WIDE, P, Way, all_ways
 from embodied_kv.model.policy import Policy
 from embodied_kv.train.evaluate_report import rate
 
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> dict:
         questions=len(tally.kinds),
         tokens_per_answer=float(np.mean(tally.tokens)),
         rows=rows,
-        verdicts=[verdict(tally, by) for by in MODES],
+        verdicts=[verdict(tally, by, method) for by in MODES for method in (OURS, WIDE)],
         kinds=kinds(tally),
         closed_loop=closed_loop(policy, args.episodes) if args.episodes else [],
     )
@@ -124,18 +124,19 @@ def row(tally: Tally, way: Way | None) -> dict:
     )
 
 
-def verdict(tally: Tally, by: str) -> dict:
+def verdict(tally: Tally, by: str, method: str = OURS) -> dict:
     """At a tenth: ours against the whole and against the best of the others that keep as much."""
-    ours = Way(OURS, TENTH, by)
+    ours = Way(method, TENTH, by)
     others = [
         way
         for way in tally.right
-        if way and (way.by, way.alpha) == (by, TENTH) and way.method != OURS
+        if way and (way.by, way.alpha) == (by, TENTH) and way.method not in (OURS, WIDE)
         if np.mean(tally.kept[way]) <= TENTH + SPILL
     ]
     to_whole = tally.against(ours)
     found = dict(
         by=by,
+        method=method,
         full=float(tally.of(None).mean()),
         ours=float(tally.of(ours).mean()),
         difference=to_whole['difference'],

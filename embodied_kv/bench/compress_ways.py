@@ -12,7 +12,8 @@ from embodied_kv.bench.compress_early import EARLY
 
 STREAM, STRICT, ROW = MODES = ('stream', 'strict', 'row')
 OURS = 'vl_cache'
-METHODS = (OURS, 'streaming_llm', 'h2o', 'snapkv', 'pyramidkv', 'zipcache', 'random')
+WIDE = 'vl_cache_text'  # scored by all text behind the images: the prompt's, then the question
+METHODS = (OURS, WIDE, 'streaming_llm', 'h2o', 'snapkv', 'pyramidkv', 'zipcache', 'random')
 ALPHAS = (0.01, 0.05, 0.1, 0.2, 0.4)  # and 1: the whole
 TENTH = 0.1  # what the verdict is on
 P, SWEPT = 0.01, (1e-4, 1e-3, 1e-1)  # the threshold, and what else it is set to
@@ -25,7 +26,8 @@ class Way:
     by: `stream`, as served: the question is appended to the whole prefix, scores it, and the
     answer's first token still reads the whole. `strict`: the same is kept, but the first token
     reads what is kept, as all others do: the question's last token is appended again. `row`: the
-    prompt's text scores, and the question is appended to what is kept.
+    prompt's text scores, and the question is appended to what is kept. By row the two of ours are
+    one.
     """
 
     method: str

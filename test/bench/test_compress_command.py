@@ -7,7 +7,7 @@ from compress_bench_cases import FOUR
 
 from embodied_kv import config
 from embodied_kv.bench import compress, compress_loop, compress_quality, report
-from embodied_kv.bench.compress_ways import MODES
+from embodied_kv.bench.compress_ways import MODES, OURS, WIDE
 from embodied_kv.model.policy import bundled
 from embodied_kv.sim.tasks import FAMILIES
 from embodied_kv.train import worlds
@@ -39,8 +39,9 @@ def test_quality_compares_all_ways(command, monkeypatch):
     assert 5 <= found['questions'] <= 9 and found['tokens_per_answer'] <= 3
     assert found['rows'][0]['method'] == 'full' and found['rows'][0]['to_whole']['lost'] == 0
     ways = [(row['by'], row['method'], row['p'], row['alpha']) for row in found['rows']]
-    assert len(set(ways)) == len(ways) == 171
-    assert [verdict['by'] for verdict in found['verdicts']] == list(MODES)
+    assert len(set(ways)) == len(ways) == 186
+    verdicts = [(verdict['by'], verdict['method']) for verdict in found['verdicts']]
+    assert verdicts == [(by, method) for by in MODES for method in (OURS, WIDE)]
     rows = [(row['method'], row['alpha'], row['n']) for row in found['closed_loop']]
     assert rows == [('full', 1.0, 4), ('vl_cache', 0.2, 4), ('random', 0.2, 4)]
     assert 'right answers, %, strict' in out and (folder / 'compress_quality.png').exists()

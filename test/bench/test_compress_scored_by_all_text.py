@@ -1,0 +1,32 @@
+"""Ours by all text: the prompt's text and the question score together, the last 50 tokens."""
+
+import pytest
+from compress_bench_cases import QUESTIONS, observe, policy
+
+from embodied_kv.bench.compress_cache import Harness
+from embodied_kv.bench.compress_kept import kept_by, statistics
+from embodied_kv.bench.compress_ways import OURS, ROW, STRICT, WIDE, Way
+
+
+@pytest.fixture(scope='module')
+def asked():
+    harness = Harness(policy(), (), 4)
+    seen = harness.see(observe(1))
+    asked = harness.ask(seen, QUESTIONS[0])
+    harness.answers(asked, ())
+    return asked
+
+
+def test_queries_are_prompt_and_question(asked):
+    seen, behind = asked.seen, len(asked.tokens)
+    assert statistics(Way(OURS, 0.1, STRICT), seen, asked).queries == behind
+    wide = statistics(Way(WIDE, 0.1, STRICT), seen, asked)
+    assert wide.queries == min(50, seen.text + behind) > behind
+    end = seen.n + behind
+    wanted = seen.scorer.statistics(range(end - wide.queries, end), 0.01, asked.tokens)
+    assert wide.columns.equal(wanted.columns) and wide.density.equal(wanted.density)
+
+
+def test_by_row_it_is_the_served_one(asked):
+    ours, wide = (kept_by(Way(method, 0.2, ROW), asked.seen) for method in (OURS, WIDE))
+    assert all(a.equal(b) for a, b in zip(ours, wide, strict=True))
