@@ -173,8 +173,8 @@ class EngineConfig:
     compress_by: str = field(
         default='stream',
         metadata=dict(
-            help='What language is compressed by: stream (each question) or row (the prompt, '
-            'once a frame)'
+            help='What language is compressed by: stream (each question), row (the prompt, once a '
+            'frame) or text (both)'
         ),
     )
     language_alpha: float = field(
@@ -200,9 +200,9 @@ class EngineConfig:
                 f'engine.reserved_rows is {self.reserved_rows} of {self.rows} rows: '
                 'none is left for language'
             )
-        if self.compress_by not in ('stream', 'row'):
+        if self.compress_by not in ('stream', 'row', 'text'):
             raise ValueError(
-                f'engine.compress_by is {self.compress_by!r}: it must be stream or row'
+                f'engine.compress_by is {self.compress_by!r}: it must be stream, row or text'
             )
         if self.min_euler_steps > self.euler_steps:
             raise ValueError(

@@ -1,8 +1,9 @@
 """Who reads compressed prefixes, how strongly compressed, and what their tokens are chosen by.
 
-Language: by stream, from each question as it is appended, or by row, once for a frame, from the
-prompt's own text. Actions: by row, as they ask nothing. Alpha 1 is no compression: nothing is
-scored or copied. Knows methods, scores and the manager; the choice itself is `compress`'s.
+Language: by stream, from each question as it is appended; by row, once for a frame, from the
+prompt's own text; or by text, from both. Actions: by row, as they ask nothing. Alpha 1 is no
+compression: nothing is scored or copied. Knows methods, scores and the manager; the choice itself
+is `compress`'s.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from embodied_kv.compress.budget import total_budget
 from embodied_kv.compress.limits import LAST, check_alpha, scoring_queries
 from embodied_kv.compress.registry import method
 from embodied_kv.config import EngineConfig, ModelConfig
+from embodied_kv.engine.prompt_scores import PromptScores
 from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.kv.manager import LANGUAGE, KvManager
 from embodied_kv.kv.scored import Scores
@@ -29,7 +31,7 @@ class Compression:
         self._kv, b = kv, model.backbone
         self._layers, self._kv_heads = b.layers, b.kv_heads
         self.method, self.by = method(config.compress), config.compress_by
-        if self.by == 'stream' and self.method.queries not in (None, 'post_vision'):
+        if self.by != 'row' and self.method.queries not in (None, 'post_vision'):
             raise ValueError(
                 f'{self.method.name} is scored by queries of the prefix itself: set '
                 'engine.compress_by to row'
@@ -40,6 +42,7 @@ class Compression:
         self.most = {'window': self.method.window, 'all': model.prefix_tokens}.get(
             self.method.queries, LAST
         )
+        self._prompts = PromptScores(config.rows)
         self.scores = Scores(
             config.robots, b.layers, b.heads, model.prefix_tokens, self.method.p, kv.flats.k.device
         )
@@ -76,12 +79,16 @@ class Compression:
     @property
     def scores_frames(self) -> bool:
         """Whether a prefill is to be scored."""
-        return self.is_scored and bool(self._by_row)
+        return self.is_scored and bool(self._by_row or self._by_text)
+
+    @property
+    def _by_text(self) -> bool:
+        return self.by == 'text' and self.alphas[LANGUAGE] < 1
 
     @property
     def scores_streams(self) -> bool:
         """Whether a question is to score its prefix."""
-        return self.is_scored and self.by == 'stream' and self.alphas[LANGUAGE] < 1
+        return self.is_scored and self.by != 'row' and self.alphas[LANGUAGE] < 1
 
     def prompt_queries(self, prefix: int, text: int) -> range:
         """Positions of the queries that score a prefix whose last `text` tokens are text."""
@@ -95,10 +102,13 @@ class Compression:
 
     def compress_frame(self, handle: KvHandle, slot: int, queries: int) -> None:
         """Makes the copies that this frame's readers by row read; slot: of the prefill's batch."""
+        if self._by_text and self.is_scored:
+            self._prompts.keep(handle, self._statistics(slot, handle.length, queries))
         wanted = self._by_row
         for alpha in set(wanted.values()):
+            stats = self._statistics(slot, handle.length, queries)
             with self._kv.acquire(handle) as lease:
-                copy = self._compress(lease, slot, alpha, queries)
+                copy = self._compress(lease, stats, alpha)
             if copy is not None:
                 readers = [consumer for consumer in wanted if wanted[consumer] == alpha]
                 self._kv.keep_copy(readers, copy)
@@ -108,19 +118,23 @@ class Compression:
 
         Where there is no room it goes on reading the row (`KvManager.crowded` counts).
         """
-        alpha = self.alphas[LANGUAGE]
-        if self.by != 'stream' or alpha == 1 or stream.reason or stream.lease.flat >= 0:
+        alpha, handle = self.alphas[LANGUAGE], stream.lease.handle
+        if self.by == 'row' or alpha == 1 or stream.reason or stream.lease.flat >= 0:
             return
-        copy = self._compress(stream.lease, 0, alpha, len(stream.query.ids))
+        queries = len(self.question_queries(len(stream.query.ids)))
+        stats = self._statistics(0, handle.length, queries)
+        if self.by == 'text':
+            stats = self._prompts.added(handle, stats)
+        copy = self._compress(stream.lease, stats, alpha)
         if copy is not None:
             self._kv.hold_copy(stream, copy)
 
-    def _compress(self, lease: Lease, slot: int, alpha: float, queries: int) -> Lease | None:
+    def _compress(self, lease: Lease, stats: Statistics, alpha: float) -> Lease | None:
         """A lease on the copy; None if nothing is left out, or there is no room."""
         n = lease.handle.length
         if total_budget(alpha, self._layers, n) == self._layers * n:
             return None
-        kept = self.method.select(self._statistics(slot, n, queries), alpha)
+        kept = self.method.select(stats, alpha)
         if sum(positions.shape[1] for positions in kept) == self._layers * n:
             return None
         return self._kv.compress(lease, kept)

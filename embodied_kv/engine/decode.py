@@ -69,7 +69,7 @@ class Decoder:
             self._capture(Kind.EXTEND, slots, 1)
         for tokens in self._queries:
             self._capture(Kind.EXTEND, 1, tokens)
-        if compression.is_scored and compression.by == 'stream':
+        if compression.is_scored and compression.by != 'row':
             for tokens in self._queries:
                 self._capture(Kind.SCORED_EXTEND, 1, tokens)
 

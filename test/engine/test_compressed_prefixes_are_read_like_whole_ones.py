@@ -70,7 +70,7 @@ def test_decoding_reads_the_kept_tokens_alone(make_engine, observe, name):
     torch.testing.assert_close(engine._decoder._out[:1], wanted, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize('by', ['stream', 'row'])
+@pytest.mark.parametrize('by', ['stream', 'row', 'text'])
 def test_a_budget_is_met_exactly(make_engine, observe, by):
     engine = make_engine(language_alpha=0.25, compress_by=by)
     (handle,) = engine.prefill([observe(1)])
@@ -179,7 +179,7 @@ def test_what_cannot_be_compressed_says_why(make_engine):
         make_engine(compress='h2o')
     with pytest.raises(ValueError, match='no compression method'):
         make_engine(compress='zip')
-    with pytest.raises(ValueError, match='must be stream or row'):
+    with pytest.raises(ValueError, match='must be stream, row or text'):
         make_engine(compress_by='layer')
     with pytest.raises(ValueError, match="no consumer 'planner'"):
         make_engine().compression.set_alpha('planner', 0.5)

@@ -1,0 +1,74 @@
+"""By text: statistics of the prompt's text and of the question are those of all their queries."""
+
+import pytest
+import torch
+
+from embodied_kv.compress.base import Statistics
+from embodied_kv.engine.prompt_scores import PromptScores
+from embodied_kv.kernels.score import Segment, post_vision_statistics
+
+N, TEXT, ASKED, HEADS, DIM = 40, 9, 5, 4, 8
+QUESTION = 'What is in the gripper?'
+
+
+def statistics(columns, density, queries):
+    return Statistics(columns[:, :, :N], density, kv_heads=HEADS, queries=queries)
+
+
+class Handle:
+    def __init__(self, row, generation):
+        self.row, self.generation = row, generation
+
+
+@pytest.fixture
+def scored():
+    """Statistics of the prompt's text, of the question, and of both at once, in float64."""
+    torch.manual_seed(0)
+    q = torch.randn(1, TEXT + ASKED, HEADS, DIM)
+    k = torch.randn(1, HEADS, N + ASKED, DIM)
+    prefix = Segment(k[:, :, :N], torch.tensor([N], dtype=torch.int32))
+    starts = torch.tensor([0], dtype=torch.int32)
+    counts = torch.tensor([ASKED], dtype=torch.int32)
+    question = Segment(k[:, :, N:], counts, starts)
+    prompt = post_vision_statistics(q[:, :TEXT], [prefix])
+    asked = post_vision_statistics(q[:, TEXT:], [prefix, question])
+    scores = torch.einsum('qhd,hkd->hqk', q[0].double(), k[0].double()) * DIM**-0.5
+    hidden = torch.zeros(TEXT + ASKED, N + ASKED, dtype=torch.bool)
+    hidden[:TEXT, N:] = True
+    hidden[TEXT:, N:] = torch.ones(ASKED, ASKED).triu(1).bool()
+    weights = scores.masked_fill(hidden, float('-inf')).softmax(-1)
+    dense = (weights >= 0.01 * weights.amax(-1, keepdim=True)) & ~hidden
+    both = weights.sum(1)[None], dense.sum((1, 2))[None] / (~hidden).sum()
+    return statistics(*prompt, TEXT), statistics(*asked, ASKED), both
+
+
+def test_the_sum_is_that_of_all_queries(scored):
+    prompt, asked, (columns, density) = scored
+    kept = PromptScores(rows=2)
+    kept.keep(Handle(1, 7), prompt)
+    prompt.columns.zero_()  # the next prefill's
+    both = kept.added(Handle(1, 7), asked)
+    torch.testing.assert_close(both.columns.double(), columns[:, :, :N], atol=1e-5, rtol=0)
+    torch.testing.assert_close(both.density.double(), density.double(), atol=1e-6, rtol=0)
+    assert both.queries == TEXT + ASKED
+
+
+def test_another_frame_in_the_row_has_none(scored):
+    prompt, asked, _ = scored
+    kept = PromptScores(rows=2)
+    kept.keep(Handle(1, 7), prompt)
+    assert kept.added(Handle(1, 8), asked) is asked
+    assert kept.added(Handle(0, 7), asked) is asked
+
+
+def test_a_stream_by_text_keeps_another_choice(make_engine, observe):
+    chosen = {}
+    for by in ('stream', 'text'):
+        engine = make_engine(language_alpha=0.3, compress_by=by)
+        (handle,) = engine.prefill([observe(1)])
+        stream = engine.open(handle, QUESTION, max_tokens=4)
+        engine.decode()
+        keys, _ = engine.kv.flats.piece(1, stream.lease.flat)
+        chosen[by] = keys.clone()
+        engine.kv.check_integrity()
+    assert chosen['stream'].shape != chosen['text'].shape or not torch.equal(*chosen.values())
