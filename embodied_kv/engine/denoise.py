@@ -35,6 +35,9 @@ class Denoiser:
     One graph is one step, of any count: the tables of all permitted counts lie one after another,
     and the graph reads its line by a number that it counts up itself. So planning fewer steps is
     replaying fewer times from another line. robots: chunks in one batch at most.
+
+    Each step also leaves how far it moved every action: the length of its update over the robot's
+    own dimensions, in normalised units (the U of Kairos, section 3.1).
     """
 
     def __init__(
@@ -59,6 +62,8 @@ class Denoiser:
         counts = torch.tensor(step_counts, dtype=torch.float32, device=device)
         self._counts = counts.repeat_interleave(torch.tensor(step_counts, device=device))
         self._line = torch.zeros(1, dtype=torch.int64, device=device)
+        self._step = torch.zeros(1, dtype=torch.int64, device=device)
+        self._updates = torch.zeros(max(step_counts), robots, c.horizon, device=device)
         self._x = torch.zeros(robots, c.horizon, c.padded_action_dim, device=device)
         half = robots, c.horizon, 1, c.backbone.head_dim // 2
         self._rope = tuple(torch.zeros(half, dtype=model.dtype, device=device) for _ in range(2))
@@ -71,18 +76,28 @@ class Denoiser:
 
     def _capture(self, slots: int) -> SuffixRead:
         model, line, x = self._model, self._line, self._x[:slots]
+        number, updates, own = self._step, self._updates[:, :slots], model.config.action_dim
         view = SuffixRead(self._prefixes, slots, x.shape[1], self._flats)
         cos, sin = (part[:slots] for part in self._rope)
 
         def step() -> None:
             modulation = Modulation(*(table.index_select(0, line)[0] for table in self._tables))
-            x.sub_(model.velocity(x, modulation, view, (cos, sin)) / self._counts[line])
+            update = model.velocity(x, modulation, view, (cos, sin)) / self._counts[line]
+            x.sub_(update)
+            moved = torch.linalg.vector_norm(update[..., :own], dim=-1)
+            updates.index_copy_(0, number, moved[None])
             line.add_(1)
+            number.add_(1)
 
         self._graphs.capture(
             Kind.DENOISE,
             step,
-            [Buffer('x', x), Buffer('line', line)],
+            [
+                Buffer('x', x),
+                Buffer('updates', self._updates),
+                Buffer('line', line),
+                Buffer('step', number),
+            ],
             [
                 *self._prefixes.buffers('prefixes'),
                 *self._flats.buffers('flats'),
@@ -94,8 +109,12 @@ class Denoiser:
         )
         return view
 
-    def run(self, rows: Sequence[int], x: Tensor, steps: int, flats: Sequence[int] = ()) -> Tensor:
+    def run(
+        self, rows: Sequence[int], x: Tensor, steps: int, flats: Sequence[int] = ()
+    ) -> tuple[Tensor, Tensor]:
         """Noise x -> normalised actions, both float32 [slots, horizon, padded_action_dim].
+
+        And how far each step moved each action, float32 [slots, steps, horizon].
 
         rows, flats: what each slot reads; of both, where flats are given, one is -1. Raises
         ValueError for more slots than fit one batch.
@@ -108,7 +127,9 @@ class Denoiser:
             part[:slots].copy_(made)
         self._x[: len(rows)].copy_(x)
         self._line.fill_(self._first[steps])
+        self._step.zero_()
         graph = self._graphs.get(Kind.DENOISE, rows=slots)
         for _ in range(steps):
             graph.replay()
-        return self._x[: len(rows)].clone()
+        updates = self._updates[:steps, : len(rows)].transpose(0, 1)
+        return self._x[: len(rows)].clone(), updates.clone()

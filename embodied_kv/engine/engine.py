@@ -159,11 +159,8 @@ class Engine:
             )
         x = torch.from_numpy(noises).to(self.policy.model.device)
         read = [self.kv.copy_of(lease.handle, ACTION) or lease for lease in leases]
-        normalised = (
-            self._denoiser.run([r.row for r in read], x, steps, [r.flat for r in read])
-            .cpu()
-            .numpy()
-        )
+        made = self._denoiser.run([r.row for r in read], x, steps, [r.flat for r in read])
+        normalised, updates = (part.cpu().numpy() for part in made)
         took = time.monotonic() - began
         self.committed += 1
         self.costs.observe('denoise_step', took / steps, len(leases))
@@ -179,8 +176,11 @@ class Engine:
                 steps=steps,
                 prefill_ms=lease.handle.prefill_ms,
                 denoise_ms=took * 1e3,
+                updates=moved,
             )
-            for lease, deadline, values in zip(leases, deadlines, normalised, strict=True)
+            for lease, deadline, values, moved in zip(
+                leases, deadlines, normalised, updates, strict=True
+            )
         ]
 
     # ------------------------------------------------------------------ words

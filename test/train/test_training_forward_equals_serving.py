@@ -67,7 +67,7 @@ def test_euler_steps_on_the_tape_equal_the_denoiser(objective, batch):
     )
     flats = FlatArena(prefixes, rows=1, tokens=0)
     denoiser = Denoiser(objective.model, prefixes, flats, [steps], Graphs('cpu'), len(ROWS))
-    served = denoiser.run(ROWS, x, steps)
+    served, _ = denoiser.run(ROWS, x, steps)
     _, prefix, _ = objective.fill(batch)
     for step in range(steps):
         x = x - objective.velocity(x, torch.full((len(ROWS),), 1 - step / steps), prefix) / steps

@@ -1,0 +1,60 @@
+"""U[step, action] = |x before - x after| over the robot's own dimensions, as Kairos needs it."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+
+class Recorded:
+    """Replays a graph, and keeps x as it was before the first step and after each."""
+
+    def __init__(self, graph, x):
+        self._graph, self._x, self.seen = graph, x, [x.clone()]
+
+    def replay(self):
+        self._graph.replay()
+        self.seen.append(self._x.clone())
+
+
+@pytest.mark.parametrize('steps', [1, 4, 10])
+@torch.inference_mode()
+def test_updates_are_differences_of_x(make_engine, observe, monkeypatch, steps):
+    engine = make_engine(min_euler_steps=1, robots=2)
+    (handle,) = engine.prefill([observe(1)])
+    c, denoiser, recorded = engine.policy.config, engine._denoiser, []
+    get = denoiser._graphs.get
+
+    def record(kind, **key):
+        recorded.append(Recorded(get(kind, **key), denoiser._x))
+        return recorded[-1]
+
+    monkeypatch.setattr(denoiser._graphs, 'get', record)
+    noise = torch.randn(1, c.horizon, c.padded_action_dim)
+    denoiser._x[:1] = noise
+    made, updates = denoiser.run([handle.row], noise, steps)
+    x = torch.stack(recorded[-1].seen)[:, 0, :, : c.action_dim]
+    wanted = (x[:-1] - x[1:]).double().norm(dim=-1)
+    assert updates.shape == (1, steps, c.horizon)
+    torch.testing.assert_close(updates[0].double(), wanted, atol=1e-5, rtol=1e-5)
+    assert torch.equal(made[0, :, : c.action_dim], x[-1])
+
+
+def test_a_chunk_carries_its_own_updates(make_engine, observe):
+    engine = make_engine(robots=2)
+    handles = engine.prefill([observe(1), observe(2, robot='other')])
+    together = denoised(engine, handles)
+    for handle, chunk in zip(handles, together, strict=True):
+        (alone,) = denoised(engine, [handle])
+        assert chunk.updates.shape == (chunk.steps, len(chunk.values))
+        np.testing.assert_allclose(chunk.updates, alone.updates, atol=1e-5)
+    assert not np.allclose(together[0].updates, together[1].updates)
+
+
+def denoised(engine, handles):
+    leases = [engine.kv.acquire(handle) for handle in handles]
+    chunks = engine.denoise(leases, [math.inf] * len(leases))
+    for lease in leases:
+        lease.release()
+    return chunks
