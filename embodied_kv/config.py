@@ -171,7 +171,7 @@ class EngineConfig:
         default='vl_cache', metadata=dict(help='Method that chooses the tokens that are kept')
     )
     compress_by: str = field(
-        default='stream',
+        default='text',
         metadata=dict(
             help='What language is compressed by: stream (each question), row (the prompt, once a '
             'frame) or text (both)'

@@ -33,8 +33,8 @@ class ActionChunk:
     """A finished chunk of actions; never a half-denoised one.
 
     values: float32 [horizon, action_dim], absolute, SI units; action i is due at stamp + i * dt.
-    steps: Euler steps that made it. updates: float32 [steps, horizon], how far each step moved each
-    action, in normalised units; None where nobody looked.
+    steps: Euler steps that made it. updates: float32 [steps, horizon], how far each step moved
+    each action, in normalised units; None where nobody looked.
     """
 
     values: np.ndarray

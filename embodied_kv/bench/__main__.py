@@ -8,8 +8,23 @@ from __future__ import annotations
 import subprocess
 import sys
 
-DEFAULT = (('parts',), ('frame',), ('deadline', '--quick'), ('capsule', '--quick'))
-FULL = (('parts',), ('frame', '--full'), ('deadline',), ('capsule',))
+DEFAULT = (
+    ('parts',),
+    ('frame',),
+    ('deadline', '--quick'),
+    ('capsule', '--quick'),
+    ('compress', 'speed', '--quick'),
+)
+FULL = (
+    ('parts',),
+    ('frame', '--full'),
+    ('deadline',),
+    ('capsule',),
+    ('compress', 'metrics', '--preset', 'tabletop_long'),
+    ('compress', 'quality', '--preset', 'tabletop_long'),
+    ('compress', 'needle'),
+    ('compress', 'speed'),
+)
 
 
 def main() -> None:

@@ -69,7 +69,9 @@ def parser() -> argparse.ArgumentParser:
         '--language-alpha', type=float, default=1.0, help='share of a prefix that words read'
     )
     made.add_argument('--compress', default=EngineConfig.compress, help='method')
-    made.add_argument('--compress-by', choices=('stream', 'row', 'text'), default=EngineConfig.compress_by)
+    made.add_argument(
+        '--compress-by', choices=('stream', 'row', 'text'), default=EngineConfig.compress_by
+    )
     made.add_argument('--threads', type=int, default=1, help='of torch')
     made.add_argument('--json', action='store_true', help='print a JSON line, last')
     return made

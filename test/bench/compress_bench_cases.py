@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from embodied_kv.bench.compress_ways import all_ways
+from embodied_kv.bench.compress.ways import all_ways
 from embodied_kv.config import TINY
 from embodied_kv.model.policy import Policy
 from embodied_kv.types import Observation

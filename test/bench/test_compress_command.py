@@ -3,28 +3,32 @@
 import json
 
 import pytest
-from compress_bench_cases import FOUR
+from compress_bench_cases import FOUR, policy
 
 from embodied_kv import config
-from embodied_kv.bench import compress, compress_loop, compress_quality, report
-from embodied_kv.bench.compress_ways import MODES, OURS, WIDE
-from embodied_kv.model.policy import bundled
+from embodied_kv.bench import report
+from embodied_kv.bench.compress import loop, plots, quality
+from embodied_kv.bench.compress.__main__ import PARTS, main
+from embodied_kv.bench.compress.ways import MODES, OURS, WIDE
+from embodied_kv.model import checkpoint
+from embodied_kv.model import policy as policies
 from embodied_kv.sim.tasks import FAMILIES
 from embodied_kv.train import worlds
 
 
 @pytest.fixture
 def command(monkeypatch, tmp_path, capsys):
-    """Runs a part with a tiny random policy and short episodes -> its figures, and the output."""
+    """Runs a part on one frame of short episodes -> its figures, the output and where it went."""
     monkeypatch.setattr(worlds, 'SECONDS', dict.fromkeys(FAMILIES, 0.3))
     monkeypatch.setitem(config.PRESETS, 'four', FOUR)
-    for module in (report, compress_quality.compress_plots):
+    for module in (report, plots):
         monkeypatch.setattr(module, 'OUT', tmp_path)
-    monkeypatch.setattr(compress_quality, 'MAX_TOKENS', 3)
+    monkeypatch.setattr(quality, 'MAX_TOKENS', 3)
 
-    def run(part, *arguments):
-        told = ['--preset', 'four', '--checkpoint', 'random', '--frames', '1']
-        compress.main([part, *told, *arguments])
+    def run(part, *arguments, checkpoint='random'):
+        told = ['--preset', 'four', '--frames', '1']
+        told += ['--checkpoint', checkpoint] if checkpoint else []
+        main([part, *told, *arguments])
         out = capsys.readouterr().out
         found = json.loads(out.splitlines()[-1])
         assert json.loads((tmp_path / f'compress_{part}.json').read_text()) == found
@@ -34,7 +38,7 @@ def command(monkeypatch, tmp_path, capsys):
 
 
 def test_quality_compares_all_ways(command, monkeypatch):
-    monkeypatch.setattr(compress_loop, 'ALPHAS', (0.2,))
+    monkeypatch.setattr(loop, 'ALPHAS', (0.2,))
     found, out, folder = command('quality', '--episodes', '1')
     assert 5 <= found['questions'] <= 9 and found['tokens_per_answer'] <= 3
     assert found['rows'][0]['method'] == 'full' and found['rows'][0]['to_whole']['lost'] == 0
@@ -57,12 +61,31 @@ def test_metrics_looks_at_layers(command):
 @pytest.mark.parametrize('arguments, message', [(['taste'], 'invalid choice'), ([], 'usage')])
 def test_an_unknown_part_is_refused(capsys, arguments, message):
     with pytest.raises(SystemExit):
-        compress.main(arguments)
+        main(arguments)
     assert message in ''.join(capsys.readouterr())
 
 
-def test_a_policy_of_another_preset_is_refused(command):
-    with pytest.raises(ValueError, match='other dimensions than the preset four'):
-        command('metrics', '--checkpoint', str(bundled('tabletop')))
+@pytest.mark.parametrize('part', PARTS)
+def test_every_part_says_what_it_measures(capsys, part):
+    with pytest.raises(SystemExit):
+        main([part, '--help'])
+    out = capsys.readouterr().out
+    assert f'python -m embodied_kv.bench.compress {part}' in out and 'Physics:' in out
+
+
+def test_a_preset_takes_the_weights_of_its_folder(command, monkeypatch, tmp_path):
+    monkeypatch.setattr(policies, 'BUNDLED', tmp_path)
+    with pytest.raises(ValueError, match="preset 'four' has no checkpoint of its own"):
+        command('metrics', checkpoint='')
+    made = policy()
+    half = {name: weight.bfloat16() for name, weight in made.model.state_dict().items()}
+    checkpoint.save(tmp_path / 'four', half, FOUR, made.normalizer, made.tokenizer)
+    found, _, _ = command('metrics', checkpoint='')
+    assert found['settings']['checkpoint'] is None and found['questions'] > 0
+
+
+def test_nonsense_is_refused(command):
+    with pytest.raises(ValueError, match='vision.image_size is 64, the model has 28'):
+        command('metrics', checkpoint=str(policies.bundled('tabletop')))
     with pytest.raises(ValueError, match='--frames is at least 1'):
         command('metrics', '--frames', '0')

@@ -4,10 +4,10 @@ import pytest
 import torch
 from compress_bench_cases import QUESTIONS, observe, policy
 
-from embodied_kv.bench.compress_cache import Harness
-from embodied_kv.bench.compress_early import thinned, tower_attention
-from embodied_kv.bench.compress_kept import kept_by
-from embodied_kv.bench.compress_ways import ROW, STRICT, Way
+from embodied_kv.bench.compress.cache import Harness
+from embodied_kv.bench.compress.early import thinned, tower_attention
+from embodied_kv.bench.compress.kept import kept_by
+from embodied_kv.bench.compress.ways import ROW, STRICT, Way
 
 LAYERS = 4
 

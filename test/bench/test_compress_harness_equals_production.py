@@ -4,14 +4,14 @@ import pytest
 import torch
 from compress_bench_cases import ALPHAS, QUESTIONS, observe, policy
 
-from embodied_kv.bench.compress_cache import Harness
-from embodied_kv.bench.compress_kept import kept_by
-from embodied_kv.bench.compress_ways import METHODS, OURS, ROW, STREAM, WIDE, Way
+from embodied_kv.bench.compress.cache import Harness
+from embodied_kv.bench.compress.kept import kept_by
+from embodied_kv.bench.compress.ways import METHODS, OURS, ROW, STREAM, WIDE, Way
 from embodied_kv.config import EngineConfig
 from embodied_kv.engine.engine import Engine
 
 TOKENS = 8
-# Serving draws a random one once; that by all text is ours by row.
+# Serving draws a random one once; that by all text is by row ours.
 SERVED = tuple(name for name in METHODS if name not in ('random', WIDE))
 
 
@@ -36,7 +36,7 @@ def serve(tiny, frame, question, **config):
 @pytest.mark.parametrize('alpha', ALPHAS)
 @pytest.mark.parametrize(
     'by, method',
-    [(STREAM, OURS), (STREAM, 'streaming_llm'), *((ROW, name) for name in SERVED)],
+    [(STREAM, m) for m in (OURS, WIDE, 'streaming_llm')] + [(ROW, name) for name in SERVED],
 )
 def test_the_same_tokens_are_kept_and_said(tiny, by, method, alpha):
     way = Way(method, alpha, by)
@@ -46,6 +46,8 @@ def test_the_same_tokens_are_kept_and_said(tiny, by, method, alpha):
         asked = harness.ask(seen, question)
         kept = kept_by(way, seen, asked)
         config = dict(compress=method, compress_by=by, language_alpha=alpha)
+        if method == WIDE:
+            config |= dict(compress=OURS, compress_by='text')
         keys, text = serve(tiny, observe(number), question, **config)
         for own, positions, whole in zip(keys, kept, seen.scorer.prefix.keys, strict=True):
             torch.testing.assert_close(own, whole[:, positions[0]], atol=1e-5, rtol=0)

@@ -3,9 +3,8 @@
 import pytest
 from compress_bench_cases import QUESTIONS, WAYS, observe, policy
 
-from embodied_kv.bench.compress_cache import Harness
-from embodied_kv.bench.compress_early import EARLY
-from embodied_kv.bench.compress_ways import ROW, STREAM, STRICT
+from embodied_kv.bench.compress.cache import Harness
+from embodied_kv.bench.compress.ways import EARLY, ROW, STREAM, STRICT
 
 
 @pytest.fixture(scope='module')

@@ -5,9 +5,9 @@ import pytest
 import torch
 from compress_bench_cases import QUESTIONS, observe, policy
 
-from embodied_kv.bench import compress_metrics
-from embodied_kv.bench.compress_cache import Harness
-from embodied_kv.bench.compress_ways import ALPHAS, METHODS, ROW, STRICT
+from embodied_kv.bench.compress import metrics
+from embodied_kv.bench.compress.cache import Harness
+from embodied_kv.bench.compress.ways import ALPHAS, METHODS, ROW, STRICT
 
 LAYERS = 4
 
@@ -19,7 +19,7 @@ def found():
     asked = harness.ask(seen, QUESTIONS[1])
     harness.answers(asked, ())
     with torch.inference_mode():
-        return compress_metrics.look(harness, asked), asked
+        return metrics.look(harness, asked), asked
 
 
 def test_every_way_is_looked_at_in_every_layer(found):
@@ -54,14 +54,14 @@ def test_sparsity_counts_what_is_visible_and_low():
     look[0, 1] = torch.tensor([0.5, 0.2, 0.2, 0.1, 0.0])
     look[1, :, 0] = 1.0
     wanted = [1 - (2 + 4) / 9, 1 - 2 / 9]
-    assert compress_metrics.sparsity(look, 0.01).tolist() == pytest.approx(wanted)
+    assert metrics.sparsity(look, 0.01).tolist() == pytest.approx(wanted)
 
 
 def test_tables_have_a_row_per_method(found):
     means = {name: np.asarray(value) for name, value in found[0].items()}
-    layers = compress_metrics.layer_rows(means)
+    layers = metrics.layer_rows(means)
     assert [row['layer'] for row in layers] == list(range(LAYERS))
     assert all(row['prefill_low'] <= row['prefill_sparsity'] for row in layers)
-    tables = compress_metrics.pivots(compress_metrics.hit_rows(means))
+    tables = metrics.pivots(metrics.hit_rows(means))
     assert [row['name'] for row in tables['hit of a way, strict']] == list(METHODS)
     assert set(tables['hit of a score, row'][0]) == {'name', '1%', '5%', '10%', '20%', '40%'}

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from embodied_kv.bench.compress_needle import collect, needles, share, unseen
-from embodied_kv.bench.compress_quality import row, verdict
-from embodied_kv.bench.compress_ways import MODES, Way, all_ways
+from embodied_kv.bench.compress.needle import collect, needles, share, unseen
+from embodied_kv.bench.compress.tally import row, verdict
+from embodied_kv.bench.compress.ways import MODES, Way, all_ways
 from embodied_kv.config import NEEDLE, TINY
 from embodied_kv.model.policy import Policy
 from embodied_kv.train.words import train_tokenizer

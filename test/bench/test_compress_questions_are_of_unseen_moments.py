@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from embodied_kv.bench.compress_questions import moments
+from embodied_kv.bench.compress.questions import moments
+from embodied_kv.config import NEEDLE, TINY
 from embodied_kv.sim.language import SCENE_QUESTIONS
 from embodied_kv.sim.tasks import FAMILIES
 from embodied_kv.train import worlds
@@ -13,7 +14,7 @@ from embodied_kv.train import worlds
 def asked():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worlds, 'SECONDS', dict.fromkeys(FAMILIES, 0.8))
-        yield [list(moments(28, 0.1, 4)) for _ in range(2)]
+        yield [list(moments(TINY, 4)) for _ in range(2)]
 
 
 def test_the_same_frames_and_questions_twice(asked):
@@ -35,3 +36,8 @@ def test_every_kind_is_asked(asked):
     kinds = [[question.kind for question in questions] for _, questions in asked[0]]
     assert all(len(set(some)) == len(some) for some in kinds)
     assert set().union(*kinds) == {'subtask', 'narrate', 'done', *SCENE_QUESTIONS}
+
+
+def test_a_model_without_the_tabletops_cameras_is_refused():
+    with pytest.raises(ValueError, match='needle sees no tabletop: it needs the views front, wri'):
+        next(moments(NEEDLE, 1))

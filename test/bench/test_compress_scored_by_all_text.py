@@ -1,11 +1,11 @@
-"""Ours by all text: the prompt's text and the question score together, the last 50 tokens."""
+"""Ours by all text: the last 50 tokens of the prompt's text, and the question, score together."""
 
 import pytest
 from compress_bench_cases import QUESTIONS, observe, policy
 
-from embodied_kv.bench.compress_cache import Harness
-from embodied_kv.bench.compress_kept import kept_by, statistics
-from embodied_kv.bench.compress_ways import OURS, ROW, STRICT, WIDE, Way
+from embodied_kv.bench.compress.cache import Harness
+from embodied_kv.bench.compress.kept import kept_by, statistics
+from embodied_kv.bench.compress.ways import OURS, ROW, STRICT, WIDE, Way
 
 
 @pytest.fixture(scope='module')
@@ -21,7 +21,7 @@ def test_queries_are_prompt_and_question(asked):
     seen, behind = asked.seen, len(asked.tokens)
     assert statistics(Way(OURS, 0.1, STRICT), seen, asked).queries == behind
     wide = statistics(Way(WIDE, 0.1, STRICT), seen, asked)
-    assert wide.queries == min(50, seen.text + behind) > behind
+    assert wide.queries == min(50, seen.text) + behind
     end = seen.n + behind
     wanted = seen.scorer.statistics(range(end - wide.queries, end), 0.01, asked.tokens)
     assert wide.columns.equal(wanted.columns) and wide.density.equal(wanted.density)

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from embodied_kv.bench import compress_speed_scene as scene
-from embodied_kv.bench import compress_speed_serve as serve
+from embodied_kv.bench.compress.speed import models, scene, serve
 from embodied_kv.bench.scene import FullPolicy
 from embodied_kv.config import TINY
 
@@ -14,7 +13,7 @@ CONTEXT = 1000
 @pytest.fixture(scope='module')
 def policy():
     torch.set_num_threads(1)
-    return FullPolicy.random(scene.model('tiny', TINY.backbone, dtype='float32'))
+    return FullPolicy.random(models.model('tiny', TINY.backbone, dtype='float32'))
 
 
 @torch.inference_mode()

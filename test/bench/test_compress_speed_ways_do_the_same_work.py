@@ -3,18 +3,18 @@
 import pytest
 import torch
 
-from embodied_kv.bench import compress_speed_request as request
-from embodied_kv.bench import compress_speed_scene as scene
+from embodied_kv.bench.compress.speed import clock, models, request, scene
 from embodied_kv.bench.scene import FullPolicy
 from embodied_kv.config import TINY
 
-TOKENS = scene.IMAGE + scene.TEXT
+TOKENS = models.IMAGE + models.TEXT
+MACHINE = clock.Ceilings(gflops=1e4, gbytes=1e3)  # better than any
 
 
 @pytest.fixture(scope='module')
 def policy():
     torch.set_num_threads(1)
-    return FullPolicy.random(scene.model('tiny', TINY.backbone, dtype='float32'))
+    return FullPolicy.random(models.model('tiny', TINY.backbone, dtype='float32'))
 
 
 @pytest.fixture
@@ -32,20 +32,32 @@ def short(monkeypatch):
 
 @torch.inference_mode()
 def test_all_ways_answer_about_one_frame(engines):
-    runs = request.frame(engines, 3, 'cpu')
-    full, by_stream = engines['full'], engines['by stream']
-    own, copied = (e.kv.prefixes.row(e.kv.current().row) for e in (full, by_stream))
-    for wanted, got in zip(own, copied, strict=True):
-        torch.testing.assert_close(got, wanted, atol=0, rtol=0)
-    assert runs['by stream']['prefill'] == runs['full']['prefill']
-    for way, run in runs.items():
-        parts = [run[part] for part in request.PARTS]
-        assert all(part > 0 for part in parts) if way != 'full' else not any(parts), way
-        assert run['steps'] > 0
-        engine = engines[way]
-        ended = [e for e in engine.kv.streams()]
-        assert not ended and engine.kv.crowded == 0
+    calls = request.frame(engines, 3, 6, 'cpu')
+    full = engines['full'].kv
+    for way, engine in engines.items():
+        pairs = zip(*(kv.prefixes.row(kv.current().row) for kv in (full, engine.kv)), strict=True)
+        for wanted, got in pairs:
+            torch.testing.assert_close(got, wanted, atol=0, rtol=0)
+        assert not engine.kv.streams() and engine.kv.crowded == 0
         engine.kv.check_integrity()
+        assert all(calls[phase][way]['took'] > 0 for phase in calls)
+
+
+@torch.inference_mode()
+def test_every_part_is_seen_where_it_happens(engines):
+    calls = request.frame(engines, 3, 6, 'cpu')
+    happens = {
+        (phase, way, part)
+        for phase in ('prefill', 'begin')
+        for way in engines
+        for part in request.PARTS
+        if calls[phase][way][part] > 0
+    }
+    assert happens == {
+        *(('prefill', 'by row', part) for part in request.PARTS),
+        ('prefill', 'by text', 'statistics'),
+        *(('begin', 'by text', part) for part in request.PARTS),
+    }
 
 
 @torch.inference_mode()
@@ -53,29 +65,29 @@ def test_all_ways_answer_about_one_frame(engines):
 def test_a_stream_keeps_its_share(engines, way):
     engine = engines[way]
     values = scene.noise(engine)
-    stream = scene.ask(engine, scene.fill(engine, values, values, 1000))
+    stream = scene.ask(engine, scene.fill(engine, values, values, 1000), 24, 6)
     engine.decode()
     layers = TINY.backbone.layers
     if way == 'full':
-        assert stream.lease.flat < 0 and engine.kv.tails.lengths[0, stream.tail] == scene.QUESTION
+        assert stream.lease.flat < 0 and engine.kv.tails.lengths[0, stream.tail] == 24
     else:
         assert engine.kv.flats.lengths[:, stream.lease.flat].sum() == scene.ALPHA * layers * 1000
 
 
 @torch.inference_mode()
 def test_costs_are_shares_of_prefill_and_begin(policy):
-    costs, answers = request.measure(policy, TOKENS, 1, 'cpu')
+    costs, answers = request.measure(policy, 1, 2, MACHINE, 'cpu')
     assert [row['scored'] for row in costs] == [
         'by row',
-        *(f'by stream, {tokens}' for tokens in scene.QUESTIONS),
+        *(f'by text, {tokens}' for tokens in scene.QUESTIONS),
     ]
     for row in costs:
         parts = sum(row[f'{part}_ms'] for part in request.PARTS)
         assert row['overhead_pct'] == pytest.approx(100 * parts / row['prefill_begin_ms'])
-        assert row['context'] == TOKENS
+        assert row['context'] == TOKENS and 0 < row['floor_ms'] < parts
     full = answers[0]
-    assert full['way'] == 'full' and full['speedup'] == full['bound'] == 1
+    assert full['way'] == 'full' and full['speedup'] == full['by_bytes'] == 1
     for row in answers:
         parts = row['prefill_ms'] + row['begin_ms'] + row['steps_ms']
-        assert row['total_ms'] == pytest.approx(parts)
+        assert row['total_ms'] == pytest.approx(parts) and 0 < row['floor_ms'] < parts
         assert row['speedup'] == pytest.approx(full['total_ms'] / row['total_ms'])

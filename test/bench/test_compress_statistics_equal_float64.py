@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from embodied_kv.bench.compress_scores import Scorer, Tokens, attention
+from embodied_kv.bench.compress.scores import Scorer, Tokens, attention
 
 LAYERS, HEADS, KV_HEADS, DIM, N, T = 2, 4, 2, 8, 23, 7
 WHOLE = N + T

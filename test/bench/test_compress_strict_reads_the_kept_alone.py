@@ -4,9 +4,9 @@ import pytest
 import torch
 from compress_bench_cases import QUESTIONS, observe, policy
 
-from embodied_kv.bench.compress_cache import Harness
-from embodied_kv.bench.compress_kept import kept_by
-from embodied_kv.bench.compress_ways import ROW, STRICT, Way
+from embodied_kv.bench.compress.cache import Harness
+from embodied_kv.bench.compress.kept import kept_by
+from embodied_kv.bench.compress.ways import ROW, STRICT, Way
 from embodied_kv.kernels.attention import row_attention
 from embodied_kv.kernels.rows import RowBatch
 

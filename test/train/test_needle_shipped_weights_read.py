@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from embodied_kv.bench.compress_needle import collect
-from embodied_kv.bench.compress_ways import STRICT, Way
+from embodied_kv.bench.compress.needle import collect
+from embodied_kv.bench.compress.ways import STRICT, Way
 from embodied_kv.config import NEEDLE
 from embodied_kv.model.policy import Policy, bundled
 from embodied_kv.model.weights import Weights

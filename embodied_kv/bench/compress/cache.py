@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from embodied_kv.bench.compress_early import EARLY, thinned, tower_attention
-from embodied_kv.bench.compress_kept import Asked, Seen, kept_by
-from embodied_kv.bench.compress_scores import RecordedPrefix, RecordedTail, Scorer, Tokens
-from embodied_kv.bench.compress_ways import ROW, STREAM, Way
+from embodied_kv.bench.compress.early import thinned, tower_attention
+from embodied_kv.bench.compress.kept import Asked, Seen, kept_by
+from embodied_kv.bench.compress.scores import RecordedPrefix, RecordedTail, Scorer, Tokens
+from embodied_kv.bench.compress.ways import EARLY, ROW, STREAM, Way
 from embodied_kv.config import EngineConfig
 from embodied_kv.engine.decode import choose
 from embodied_kv.engine.engine import Engine

@@ -18,25 +18,24 @@ from collections.abc import Sequence
 
 from embodied_kv.bench import report
 
-PARTS = ('metrics', 'quality', 'needle', 'speed')
+PARTS = dict(metrics='metrics', quality='quality', needle='needle', speed='speed.tables')
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs one part."""
     first, *rest = (list(sys.argv[1:]) if arguments is None else list(arguments)) or ['--help']
-    command = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    command = _parser('python -m embodied_kv.bench.compress', __doc__)
     command.add_argument('part', choices=PARTS)
     part = command.parse_args([first]).part
-    module = importlib.import_module(f'embodied_kv.bench.compress_{part}')
-    parser = argparse.ArgumentParser(
-        prog=f'{command.prog} {part}',
-        description=module.__doc__,
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
+    module = importlib.import_module(f'embodied_kv.bench.compress.{PARTS[part]}')
+    parser = _parser(f'{command.prog} {part}', module.__doc__)
     module.add_arguments(parser)
     report.save(f'compress_{part}', module.run(parser.parse_args(rest)))
+
+
+def _parser(name: str, text: str) -> argparse.ArgumentParser:
+    form = argparse.RawTextHelpFormatter
+    return argparse.ArgumentParser(prog=name, description=text, formatter_class=form)
 
 
 if __name__ == '__main__':

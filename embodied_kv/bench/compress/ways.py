@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from embodied_kv.bench.compress_early import EARLY
-
 STREAM, STRICT, ROW = MODES = ('stream', 'strict', 'row')
 OURS = 'vl_cache'
-WIDE = 'vl_cache_text'  # scored by all text behind the images: the prompt's, then the question
+WIDE = 'vl_cache_text'  # ours by all text behind the images: the prompt's and the question's
 METHODS = (OURS, WIDE, 'streaming_llm', 'h2o', 'snapkv', 'pyramidkv', 'zipcache', 'random')
+EARLY = ('fastv', 'hired')  # tokens are dropped before they are computed
 ALPHAS = (0.01, 0.05, 0.1, 0.2, 0.4)  # and 1: the whole
 TENTH = 0.1  # what the verdict is on
 P, SWEPT = 0.01, (1e-4, 1e-3, 1e-1)  # the threshold, and what else it is set to

@@ -4,32 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import matplotlib
-
-matplotlib.use('Agg')
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
-from embodied_kv.bench.report import OUT
+from embodied_kv.bench.compress.plots import save
 
 
-def plot(tables: Mapping[str, Sequence[dict]]) -> None:
-    """Speedup of a step beside its bound, by KV over weights; throughput against latency."""
+def speed(tables: Mapping[str, Sequence[dict]]) -> None:
+    """Speedup of a step beside what its bytes let expect; throughput against latency."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.2), layout='constrained')
     _speedups(left, tables['decode'])
     _throughput(right, tables['serve'])
-    OUT.mkdir(parents=True, exist_ok=True)
-    figure.savefig(OUT / 'compress_speed.png', dpi=110)
-    plt.close(figure)
+    save(figure, 'compress_speed')
 
 
 def _speedups(axis: Axes, rows: Sequence[dict]) -> None:
     for name in dict.fromkeys(row['model'] for row in rows):
-        points = [(row['bound'], row['speedup']) for row in rows if row['model'] == name]
+        points = [(row['by_bytes'], row['speedup']) for row in rows if row['model'] == name]
         axis.scatter(*zip(*points, strict=True), s=14, label=name)
-    most = max(row['bound'] for row in rows)
+    most = max(row['by_bytes'] for row in rows)
     axis.plot((1, most), (1, most), color='grey', linewidth=0.8)
-    axis.set(xlabel='bound by bytes', ylabel='speedup of a step')
+    axis.set(xlabel='expected by bytes alone', ylabel='speedup of a step')
     axis.legend(frameon=False)
 
 

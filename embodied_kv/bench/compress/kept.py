@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from embodied_kv.bench.compress_early import EARLY, fastv_kept, hired_kept
-from embodied_kv.bench.compress_scores import Scorer, Tokens, attention
-from embodied_kv.bench.compress_ways import OURS, ROW, STREAM, STRICT, WIDE, Way
+from embodied_kv.bench.compress.early import fastv_kept, hired_kept
+from embodied_kv.bench.compress.scores import Scorer, Tokens, attention
+from embodied_kv.bench.compress.ways import EARLY, OURS, ROW, STREAM, STRICT, WIDE, Way
 from embodied_kv.compress.base import Method, Statistics
 from embodied_kv.compress.fastv import FastV
 from embodied_kv.compress.limits import scoring_queries
@@ -24,7 +24,7 @@ from embodied_kv.kv.stream import Stream
 class Seen:
     """A frame in its row: `vision` image tokens, then `text` tokens.
 
-    embeddings: [n, width]. tower: `compress_early.tower_attention` of its views.
+    embeddings: [n, width]. tower: `early.tower_attention` of its views.
     """
 
     lease: Lease
@@ -64,8 +64,9 @@ def statistics(way: Way, seen: Seen, asked: Asked | None = None) -> Statistics:
     """What the way's method is given; asked: not needed by row."""
     scoring, question = rule(way, seen), None if way.by == ROW else asked.tokens
     behind = 0 if question is None else len(question)
-    if way.method == WIDE:
-        queries = scoring_queries(scoring.queries, seen.n + behind, seen.text + behind)
+    if way.method == WIDE:  # the prompt's own queries, and then all of a question
+        prompt = scoring_queries(scoring.queries, seen.n, seen.text)
+        queries = range(prompt.start, seen.n + behind)
     else:
         queries = scoring_queries(scoring.queries, seen.n, seen.text, behind, scoring.window)
     memory = seen.memory if question is None else asked.memory

@@ -29,13 +29,13 @@ from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor
 
-from embodied_kv.bench import compress_plots
-from embodied_kv.bench.compress_cache import Harness
-from embodied_kv.bench.compress_kept import Asked, kept_by, rule, statistics
-from embodied_kv.bench.compress_policy import add_policy, load, settings, show
-from embodied_kv.bench.compress_questions import moments
-from embodied_kv.bench.compress_scores import attention
-from embodied_kv.bench.compress_ways import (
+from embodied_kv.bench.compress import plots
+from embodied_kv.bench.compress.cache import Harness
+from embodied_kv.bench.compress.kept import Asked, kept_by, rule, statistics
+from embodied_kv.bench.compress.policy import add_policy, load, settings, show
+from embodied_kv.bench.compress.questions import moments
+from embodied_kv.bench.compress.scores import attention
+from embodied_kv.bench.compress.ways import (
     ALPHAS,
     METHODS,
     OURS,
@@ -58,7 +58,6 @@ SCORES = {  # what the methods rank by, as figure 3 names it
     'snapkv': 'sliding window',
     'random': 'random',
 }
-BY_KIND = (OURS, WIDE, 'h2o', 'snapkv')
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,10 +68,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> dict:
     """Looks, prints the tables, and returns all figures: means over questions."""
     policy, found = load(args), defaultdict(list)
-    size, dt = policy.config.vision.image_size, policy.config.action_dt
     harness = Harness(policy, ())
     with torch.inference_mode(), Progress(console=Console(stderr=True)) as bar:
-        for frame, questions in bar.track(moments(size, dt, args.frames), total=args.frames):
+        for frame, questions in bar.track(moments(policy.config, args.frames), total=args.frames):
             seen = harness.see(frame.observation)
             for question in questions:
                 asked = harness.ask(seen, question.text)
@@ -90,7 +88,7 @@ def run(args: argparse.Namespace) -> dict:
     )
     if not args.json:
         show('metrics', args, dict(layers=result['layers']) | pivots(result['hits']))
-        compress_plots.metrics(result['layers'], result['hits'])
+        plots.metrics(result['layers'], result['hits'])
     return result
 
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from embodied_kv.bench.compress_paired import paired
-from embodied_kv.bench.compress_ways import OURS
+from embodied_kv.bench.compress.paired import paired
+from embodied_kv.bench.compress.ways import OURS
 from embodied_kv.model.policy import Policy
 from embodied_kv.train import evaluate
 from embodied_kv.train.evaluate_report import rate

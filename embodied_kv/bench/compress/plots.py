@@ -11,7 +11,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from embodied_kv.bench.compress_ways import MODES, OURS, TENTH, P
+from embodied_kv.bench.compress.ways import MODES, OURS, TENTH, P
 from embodied_kv.bench.report import OUT
 
 
@@ -47,7 +47,7 @@ def metrics(layers: Sequence[dict], hits: Sequence[dict]) -> None:
             bottom = [a + b for a, b in zip(bottom, part, strict=True)]
         axis.set(xlabel='layer', ylabel=name, ylim=(0, 1.2))
         axis.legend(frameon=False, ncols=2)
-    _save(figure, 'compress_metrics')
+    save(figure, 'compress_metrics')
 
 
 def _style(name: str) -> str:
@@ -79,7 +79,7 @@ def quality(rows: Sequence[dict]) -> None:
         line = [(row['kept'], row['right']['rate']) for row in own if row['p'] == p]
         axes[-1].plot(*zip(*sorted(line), strict=True), marker='o', label=f'p = {p:g}')
     _finish(axes[-1], whole, f'right answers, strict, {OURS}')
-    _save(figure, 'compress_quality')
+    save(figure, 'compress_quality')
 
 
 def _finish(axis: Axes, whole: float, label: str) -> None:
@@ -88,7 +88,8 @@ def _finish(axis: Axes, whole: float, label: str) -> None:
     axis.legend(frameon=False, fontsize=7)
 
 
-def _save(figure: Figure, name: str) -> None:
+def save(figure: Figure, name: str) -> None:
+    """Writes out/bench/NAME.png and closes the figure."""
     OUT.mkdir(parents=True, exist_ok=True)
     figure.savefig(OUT / f'{name}.png', dpi=110)
     plt.close(figure)

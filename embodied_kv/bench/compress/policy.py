@@ -9,7 +9,6 @@ import torch
 
 from embodied_kv.bench import report
 from embodied_kv.config import preset
-from embodied_kv.model.checkpoint import read_config
 from embodied_kv.model.policy import Policy, bundled
 
 
@@ -32,10 +31,7 @@ def load(args: argparse.Namespace) -> Policy:
     config = preset(args.preset)
     if args.checkpoint == 'random':
         return Policy.random(config)
-    path = args.checkpoint or bundled(args.preset)
-    if read_config(path) != config:
-        raise ValueError(f'{path} is a policy of other dimensions than the preset {args.preset}')
-    return Policy.load(path, config)
+    return Policy.load(args.checkpoint or bundled(args.preset), config)
 
 
 def settings(part: str, args: argparse.Namespace) -> dict:

@@ -17,8 +17,6 @@ from embodied_kv.compress.hired import HiRed
 from embodied_kv.model.pi05 import Pi05
 from embodied_kv.model.vision import merge_patches
 
-EARLY = ('fastv', 'hired')
-
 
 @dataclass(frozen=True, eq=False)
 class Thinned:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from embodied_kv.bench import compress_speed_scene as scene
+from embodied_kv.bench.compress.speed import scene
 from embodied_kv.bench.scene import FullPolicy
 from embodied_kv.kv.flat import BLOCK
 
@@ -19,18 +19,18 @@ PASSING = 2  # prefix rows that language holds on the way to compressed copies
 
 
 def throughput(answers: Sequence[Mapping], steps: Sequence[Mapping]) -> list[dict]:
-    """Rows by batch and way, from measured answers of one stream and measured steps.
+    """Rows by batch and way, added up from measured answers of one stream and measured steps.
 
-    gain: tokens/s over those of whole prefixes.
+    gain: tokens/s over those of whole prefixes. answers: rows of one context. steps: of the same.
     """
     first = {row['way']: row for row in answers}
     rows = []
     for step in steps:
         whole = None
-        for way, scored in (('full', 'full'), ('compressed', 'by stream')):
+        for way, scored in (('full', 'full'), ('compressed', 'by text')):
             batch = step['batch']
             words = batch * first[scored]['begin_ms'] + (scene.ANSWER - 1) * step[f'{way}_ms']
-            latency = words + batch * first['full']['prefill_ms']
+            latency = words + batch * first[scored]['prefill_ms']
             row = {name: step[name] for name in ('model', 'context', 'batch')} | dict(way=way)
             row |= dict(latency_s=latency / 1e3, tokens_s=1e3 * batch * scene.ANSWER / latency)
             row |= dict(words_s=words / 1e3, words_tokens_s=1e3 * batch * scene.ANSWER / words)
@@ -76,7 +76,7 @@ def compressed(policy: FullPolicy, context: int, size: float) -> dict[str, objec
             best = flat_rows, streams
     flat_rows, streams = best
     own = dict(rows=RESERVED + PASSING, flat_rows=flat_rows, streams=streams)
-    return scene.WAYS['by stream'] | own
+    return scene.WAYS['by text'] | own
 
 
 def _bytes(policy: FullPolicy, context: int) -> tuple[int, int]:
@@ -94,7 +94,8 @@ def fill_up(policy: FullPolicy, context: int, config: Mapping[str, object]) -> t
     values = scene.noise(engine)
     for number in range(engine.kv.tails.rows + 1):
         live = len(engine.kv.streams())
-        scene.ask(engine, scene.fill(engine, values, values, context, number), scene.SHORT)
+        handle = scene.fill(engine, values, values, context, number)
+        scene.ask(engine, handle, scene.SHORT, scene.ANSWER)
         engine.decode()
         stats = engine.kv.stats()
         if stats.evictions or engine.kv.crowded:

@@ -12,6 +12,8 @@ from contextlib import closing
 
 import numpy as np
 
+from embodied_kv.config import ModelConfig
+from embodied_kv.sim.scene import CAMERAS
 from embodied_kv.sim.tasks import FAMILIES
 from embodied_kv.train.evaluate_questions import Question, every_question, expert_plan
 from embodied_kv.train.worlds import Case, Frame, Setting, World
@@ -21,9 +23,17 @@ MOMENT_RNG = 3  # what a random stream of a scene is for
 LATENCY = 0.04  # s, as a policy's
 
 
-def moments(image_size: int, dt: float, count: int) -> Iterator[tuple[Frame, list[Question]]]:
-    """So many frames, families of tasks in turn, and what is asked about each."""
-    with closing(World(image_size, Setting(dt, LATENCY))) as world:
+def moments(config: ModelConfig, count: int) -> Iterator[tuple[Frame, list[Question]]]:
+    """So many frames, families of tasks in turn, and what is asked about each.
+
+    Raises ValueError for a model that does not see through the tabletop's cameras.
+    """
+    if config.views != CAMERAS:
+        raise ValueError(
+            f'{config.name} sees no tabletop: it needs the views {", ".join(CAMERAS)}, and has '
+            f'{", ".join(config.views)}'
+        )
+    with closing(World(config.vision.image_size, Setting(config.action_dt, LATENCY))) as world:
         for number in range(count):
             case = Case(FAMILIES[number % len(FAMILIES)], SCENES, number)
             frame = _moment(world, case)

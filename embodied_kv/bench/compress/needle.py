@@ -11,8 +11,8 @@ question's end: the others are asked for by tokens that come after the choice wa
 
 Unseen pages; all seven colours of each are asked; an answer is right digit by digit, greedily, and
 with nothing behind it. `needles` is the share, over layers and KV heads, of the asked code's
-patches that were kept. Methods, budgets and modes are those of `compress_ways`; the claim is that
-of `compress_quality`: at 10% non-inferior to the whole within 2 points.
+patches that were kept. Methods, budgets and modes are those of `ways`; `tally` says what is
+claimed.
 
 Physics: a code is 3 of the prefix's thousand tokens, all codes are 21: at 1% of the cache, 10
 tokens a layer, one code has room, and all of them have not.
@@ -32,11 +32,11 @@ from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor
 
-from embodied_kv.bench.compress_cache import Harness
-from embodied_kv.bench.compress_kept import kept_by
-from embodied_kv.bench.compress_policy import add_policy, load, settings, show
-from embodied_kv.bench.compress_quality import Tally, pivot, row, verdict
-from embodied_kv.bench.compress_ways import MODES, P, Way, all_ways
+from embodied_kv.bench.compress.cache import Harness
+from embodied_kv.bench.compress.kept import kept_by
+from embodied_kv.bench.compress.policy import add_policy, load, settings, show
+from embodied_kv.bench.compress.tally import Tally, pivot, row, verdict
+from embodied_kv.bench.compress.ways import MODES, P, Way, all_ways
 from embodied_kv.config import ModelConfig
 from embodied_kv.model.policy import Policy
 from embodied_kv.sim.scene import COLOURS

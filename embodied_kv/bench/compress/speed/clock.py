@@ -1,0 +1,80 @@
+"""Time, taken in turn, and what the machine can do at most.
+
+On a CPU it is the process's own time, as cores may be shared: one thread computes, so that own
+time is wall time wherever its core is free. On CUDA it is wall time, the device's work done.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+
+def now(device: str) -> float:
+    """s."""
+    if device != 'cuda':
+        return time.process_time()
+    if not torch.cuda.is_current_stream_capturing():
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def seconds(work: Callable[[], object], device: str) -> float:
+    """Of one call."""
+    began = now(device)
+    work()
+    return now(device) - began
+
+
+def order(ways: Iterable[str], number: int) -> list[str]:
+    """Forwards and backwards in turn, so that none is always the first, or the one after another.
+
+    number: of the round.
+    """
+    return list(ways)[:: -1 if number % 2 else 1]
+
+
+def in_turn(
+    works: Mapping[str, Callable[[], object]], repeats: int, device: str
+) -> dict[str, list[float]]:
+    """Seconds of each call of each way, round by round; one more round comes first, uncounted."""
+    taken: dict[str, list[float]] = {way: [] for way in works}
+    for number in range(repeats + 1):
+        for way in order(works, number):
+            taken[way].append(seconds(works[way], device))
+    return {way: own[1:] for way, own in taken.items()}
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """GFLOP/s of a matrix product and GB/s of memory, at best."""
+
+    gflops: float
+    gbytes: float
+
+    def floor(self, flops: float, bytes: float) -> float:
+        """Seconds below which so much cannot be done."""
+        return max(flops / self.gflops, bytes / self.gbytes) / 1e9
+
+
+def ceilings(device: str, repeats: int = 5) -> Ceilings:
+    """Measured in bfloat16. Memory is read by products of a row with many matrices, or copied.
+
+    The faster of the two counts: a CPU's product of a row may be slow for its operations.
+    """
+    n = 2048 if device == 'cpu' else 8192
+    a, b = torch.randn(2, n, n, device=device).bfloat16()
+    matrices, copied = torch.zeros(2, 32, 2048, 2048, dtype=torch.bfloat16, device=device)
+    row = torch.zeros(1, 2048, dtype=torch.bfloat16, device=device)
+
+    def read() -> None:
+        for matrix in matrices:
+            torch.nn.functional.linear(row, matrix)
+
+    works = dict(product=lambda: a @ b, read=read, copy=lambda: copied.copy_(matrices))
+    best = {name: min(taken) for name, taken in in_turn(works, repeats, device).items()}
+    moved = max(matrices.nbytes / best['read'], 2 * matrices.nbytes / best['copy'])
+    return Ceilings(2 * n**3 / best['product'] / 1e9, moved / 1e9)

@@ -1,0 +1,96 @@
+"""Right and wrong answers, counted by way: a row of each, a table, and the verdict at a tenth.
+
+The claim of all comparisons: at 10% ours is non-inferior to the whole within 2 points, if the
+one-sided 95% bound of the paired difference is above -2 points. Knows ways and outcomes. Does not
+know what was asked.
+
+Source: VL-Cache, section 5.1.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from embodied_kv.bench.compress.paired import paired
+from embodied_kv.bench.compress.ways import OURS, TENTH, WIDE, P, Way
+from embodied_kv.train.evaluate_report import rate
+
+MARGIN = 0.02
+WHOLE = dict(by='', method='full', p=P, alpha=1.0)
+SPILL = 0.005  # a baseline that keeps more than alpha by so much has another budget
+
+
+@dataclass
+class Tally:
+    """Whether each question was answered right, in each way and from the whole (None)."""
+
+    right: dict[Way | None, list[bool]] = field(default_factory=lambda: defaultdict(list))
+    kept: dict[Way, list[float]] = field(default_factory=lambda: defaultdict(list))
+    frames: list[int] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+
+    def of(self, way: Way | None) -> np.ndarray:
+        return np.array(self.right[way])
+
+    def against(self, way: Way | None, other: Way | None = None) -> dict:
+        return paired(self.of(way), self.of(other), self.frames)
+
+
+def row(tally: Tally, way: Way | None) -> dict:
+    """One way: what it kept, its rate with Wilson's interval, and the difference to the whole."""
+    right = tally.of(way)
+    named = dict(by=way.by, method=way.method, p=way.p, alpha=way.alpha) if way else WHOLE
+    return dict(
+        named,
+        kept=float(np.mean(tally.kept[way])),
+        right=rate(int(right.sum()), len(right)),
+        to_whole=tally.against(way),
+    )
+
+
+def verdict(tally: Tally, by: str, method: str = OURS) -> dict:
+    """At a tenth: ours against the whole and against the best of the others that keep as much."""
+    ours = Way(method, TENTH, by)
+    others = [
+        way
+        for way in tally.right
+        if way and (way.by, way.alpha) == (by, TENTH) and way.method not in (OURS, WIDE)
+        if np.mean(tally.kept[way]) <= TENTH + SPILL
+    ]
+    to_whole = tally.against(ours)
+    found = dict(
+        by=by,
+        method=method,
+        full=float(tally.of(None).mean()),
+        ours=float(tally.of(ours).mean()),
+        difference=to_whole['difference'],
+        bound=to_whole['bound'],
+        non_inferior=to_whole['bound'] > -MARGIN,
+    )
+    if not others:  # prefixes too short for a tenth
+        return found | dict(best='', best_rate=0.0, to_best=0.0, low=0.0, high=0.0)
+    best = max(others, key=lambda way: tally.of(way).sum())
+    to_best = tally.against(ours, best)
+    return found | dict(
+        best=best.method,
+        best_rate=float(tally.of(best).mean()),
+        to_best=to_best['difference'],
+        low=to_best['low'],
+        high=to_best['high'],
+    )
+
+
+def pivot(rows: Sequence[dict], by: str) -> list[dict]:
+    """A row per method, a column per alpha; a star where more than alpha was kept."""
+    whole, shown = f'{100 * rows[0]["right"]["rate"]:.1f}', {}
+    for r in rows[1:]:
+        if (r['by'], r['p']) == (by, P):
+            line = shown.setdefault(r['method'], dict(method=r['method']))
+            star = '*' * (r['kept'] > r['alpha'] + SPILL)
+            line[f'{r["alpha"]:.0%}'] = f'{100 * r["right"]["rate"]:.1f}{star}'
+    return [line | {'100%': whole} for line in shown.values()]
