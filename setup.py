@@ -23,7 +23,7 @@ setup(
     maintainer_email='maintainers@example.org',
     license='Apache-2.0',
     packages=find_packages(str(ROOT), include=[NAME, f'{NAME}.*']),
-    package_data={'': ['assets/*/*']},
+    package_data={'': ['assets/*/*', '*.yaml']},
     data_files=[
         ('share/ament_index/resource_index/packages', [f'resource/{NAME}']),
         (f'share/{NAME}', ['package.xml']),

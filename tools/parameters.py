@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import fields
 
 from embodied_kv.config import EngineConfig
+from embodied_kv.engine.planning_config import PlanningConfig
 from embodied_kv.nodes.action import ActionParams
 from embodied_kv.nodes.capsules import CapsuleParams
 from embodied_kv.nodes.language import LanguageParams
+from embodied_kv.nodes.memory import MemoryParams
 from embodied_kv.nodes.observation import ObservationParams
 from embodied_kv.nodes.params import SuiteParams
 
@@ -24,6 +26,8 @@ PARTS = (
     ('`action`', '', ActionParams),
     ('`language`', '', LanguageParams),
     ('`capsules`', '', CapsuleParams),
+    ('`memory`', '', MemoryParams),
+    ('`memory`: planning', '', PlanningConfig),
 )
 
 

@@ -14,6 +14,7 @@ DEFAULT = (
     ('deadline', '--quick'),
     ('capsule', '--quick'),
     ('compress', 'speed', '--quick'),
+    ('memory', 'trace', '--quick'),
 )
 FULL = (
     ('parts',),
@@ -24,6 +25,10 @@ FULL = (
     ('compress', 'quality', '--preset', 'tabletop_long'),
     ('compress', 'needle'),
     ('compress', 'speed'),
+    ('memory', 'trace'),
+    ('memory', 'ablations'),
+    ('memory', 'timeline'),
+    ('memory', 'judge'),
 )
 
 

@@ -1,7 +1,8 @@
-"""One thread that does all the computing: actions first, then prefills, then words in the slack.
+"""One thread that does all the computing: actions, then prefills, then what has no deadline.
 
 An action holds the thread from its handle to its finished chunk; a prefill from start to end;
-language gives it back after every step. Who submits gets a Future and never waits in a callback.
+language and spare work give it back after every step, and begin none while the action of a frame
+that was just prefilled is on its way. Who submits gets a Future and never waits in a callback.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class DeviceThread(threading.Thread):
         self._wake = threading.Condition()
         self._actions: deque[tuple[Future, Callable]] = deque()
         self._prefills: deque[tuple[Future, Callable]] = deque()
+        self._spare: deque[tuple[Future, Callable]] = deque()
         self._waiting: dict[str, Future] = {}  # robot -> its prefill that has not begun
         self._awaited_until = 0.0
         self._acts = False  # does anybody denoise what is prefilled?
@@ -70,6 +72,10 @@ class DeviceThread(threading.Thread):
         """Run any other work on the thread, in turn with the prefills."""
         return self._submit(self._prefills, work)
 
+    def spare(self, work: Callable[[], T]) -> Future[T]:
+        """Run a short step of work that has no deadline, when no action or prefill waits."""
+        return self._submit(self._spare, work)
+
     def wake(self) -> None:
         """There may be language work: a stream was opened, or ended from elsewhere."""
         with self._wake:
@@ -82,7 +88,7 @@ class DeviceThread(threading.Thread):
             self._wake.notify()
         if self.is_alive():
             self.join()
-        for future, _ in (*self._actions, *self._prefills):
+        for future, _ in (*self._actions, *self._prefills, *self._spare):
             future.cancel()
 
     def _submit(self, queue: deque, work: Callable[[], T]) -> Future[T]:
@@ -112,6 +118,8 @@ class DeviceThread(threading.Thread):
     def _next(self) -> tuple[Future, Callable] | None:
         with self._wake:
             queue = self._actions or self._prefills
+            if not queue and time.monotonic() >= self._awaited_until:
+                queue = self._spare
             return queue.popleft() if queue else None
 
     def _prefill(self, observation: Observation) -> KvHandle:

@@ -158,11 +158,11 @@ def make_plan(
     runs, done = [], 0
     for members in _neighbours(readers) if begins is None else [[m] for m in readers.items()]:
         limits = np.array([[valid[own[0]]] for _, own in members])  # keys that a query sees
-        longest = int(limits.max())
         if starts is not None:
             first = np.array([[starts[i] for i in own] for _, own in members])
             seen = first[:, :, None] + np.arange(1, tokens + 1)
             limits = np.minimum(seen.reshape(len(members), -1), limits)
+        longest = int(limits.max())
         if begins is None:
             rows, begin = slice(members[0][0], members[-1][0] + 1), 0
         else:

@@ -19,12 +19,14 @@ class PlacedTokens:
     """A view of one row, whose length covers all places; bound to the tokens that are computed.
 
     As a `kv.views.KvView` it takes q [1, T, heads, head_dim], k and v [1, T, kv_heads, head_dim],
-    T the places it is bound to. queries: [T, heads, head_dim] of the layer attended last.
+    T the places it is bound to. Of the layer attended last it has queries, [T, heads, head_dim],
+    and sums, the log-sum-exp of their scores, [T, heads].
     """
 
     def __init__(self, arena: Arena, row: int) -> None:
         self._arena, self._row = arena, row
         self.queries: Tensor | None = None
+        self.sums: Tensor | None = None
 
     def bind(self, places: Tensor) -> PlacedTokens:
         """places: int64 [T], ascending."""
@@ -52,5 +54,7 @@ class PlacedTokens:
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         self.store(layer, q, k, v)
         self.queries = q[0]
-        out, _ = row_attention(q.transpose(0, 1), *self._arena.layers[layer], self._batch, layer)
+        rows = self._arena.layers[layer]
+        out, sums = row_attention(q.transpose(0, 1), *rows, self._batch, layer)
+        self.sums = sums[:, 0]
         return out.transpose(0, 1)

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 
 import numpy as np
@@ -140,10 +140,16 @@ class Groups:
         place.changed = max(place.changed, changed)
         self.moved.pop(id, None)
 
-    def settle(self, step: int) -> None:
-        """After `restore`: groups are as old as their newest member, and static by that alone."""
+    def settle(self, step: int, changed: Mapping[int, int] | None = None) -> None:
+        """After `restore`: groups are as old as their newest member, and static by that alone.
+
+        changed: steps of later changes, by group: those that no member remembers.
+        """
         self._at(step)
         self._dynamic.clear()
+        for number, later in (changed or {}).items():
+            if group := self._groups.get(number):
+                group.changed = min(step, max(group.changed, later))
         for group in sorted(self, key=lambda group: group.changed):
             old = step - group.changed >= self.grouping.stable_steps
             group.static = old and (len(group.members) == 1 or not self._too_large(group))

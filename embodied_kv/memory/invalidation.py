@@ -32,6 +32,19 @@ class Invalidation:
         self.lost = dict.fromkeys(self._sizes, 0)
         self._places: dict[str, int] = {}
         self._tokens: list[int] = []  # by place, 0 where a segment went
+        self._noted: dict[str, int | None] = {}
+
+    def note(self, id: str, tokens: int | None) -> None:
+        """One more change of the step that `end` ends; of the same segment the last one counts."""
+        if tokens is None and id not in self._places:
+            self._noted.pop(id, None)  # it came and went within the step
+        else:
+            self._noted[id] = tokens
+
+    def end(self) -> dict[str, int]:
+        """The step is over -> tokens that what was noted lost."""
+        noted, self._noted = self._noted, {}
+        return self.step(noted)
 
     def step(self, changes: Mapping[str, int | None]) -> dict[str, int]:
         """The changes of one step, as id: its tokens now, None if it went -> tokens lost.

@@ -15,6 +15,8 @@ from embodied_kv.memory.prompt import Prompt
 from embodied_kv.memory.reuse import Look, Reuse, always
 from embodied_kv.memory.schedule import Schedule
 
+BLOCK = 128  # queries that are looked at together
+
 
 @dataclass(frozen=True)
 class Keep(Reuse):
@@ -53,6 +55,7 @@ class Keep(Reuse):
             self.hops,
             self.restart,
         )
+        look.chose(relevant)
         for i in relevant.kept:
             start = prompt.starts[i]
             mask[start : start + len(prompt.pieces[i].ids)] = True
@@ -72,20 +75,33 @@ def segment_attention(look: Look) -> tuple[Tensor, Tensor]:
     memory = owner >= 0
     of_segment[memory, owner[memory]] = 1
     mean = of_segment / of_segment.sum(0).clamp(min=1)  # [length, s]
-    attention = _attention(look.queries, look.keys, places) @ mean  # [T, s]
+    attention = _attention(look, mean.to(look.keys.device)).cpu()  # [T, s]
     question = attention[places >= prompt.question_at].mean(0)
     rows = of_segment[places]  # [T, s]: whose token it is
     between = (rows / rows.sum(0).clamp(min=1)).T @ attention
     return question, between
 
 
-def _attention(queries: Tensor, keys: Tensor, places: Tensor) -> Tensor:
-    """Causal softmax attention, mean over heads: float32 [T, length]."""
-    tokens, heads, dim = queries.shape
-    group = heads // len(keys)
-    hidden = torch.arange(keys.shape[1]) > places[:, None]
-    total = torch.zeros(tokens, keys.shape[1])
-    for head in range(heads):
-        scores = queries[:, head].float() @ keys[head // group].float().T * dim**-0.5
-        total += scores.masked_fill_(hidden, float('-inf')).softmax(-1)
-    return total / heads
+def _attention(look: Look, onto: Tensor) -> Tensor:
+    """Causal attention, mean over heads, times onto [length, s]: float32 [T, s].
+
+    The layer has made the sums of its softmax already, so each block of queries reads the keys
+    before it and no others.
+    """
+    tokens, heads, dim = look.queries.shape
+    kv_heads = len(look.keys)
+    queries = (look.queries.float() * dim**-0.5).reshape(tokens, kv_heads, -1, dim)
+    sums = look.sums.float().reshape(tokens, kv_heads, -1, 1)
+    keys, places = look.keys.float(), look.places.to(look.keys.device)
+    parts = []
+    for block in range(0, tokens, BLOCK):
+        q, lse = (part[block : block + BLOCK].permute(1, 2, 0, 3) for part in (queries, sums))
+        mine = places[block : block + BLOCK]
+        begin, end = int(mine[0]), int(mine[-1]) + 1
+        q, lse = (part.reshape(kv_heads, -1, part.shape[-1]) for part in (q, lse))
+        weights = torch.baddbmm(lse, q, keys[:, :end].transpose(1, 2), beta=-1).exp_()
+        weights = weights.view(heads, len(mine), end).sum(0)
+        later = torch.arange(begin, end, device=keys.device) > mine[:, None]
+        weights[:, begin:].masked_fill_(later, 0)
+        parts.append(weights @ onto[:end])
+    return torch.cat(parts) / heads

@@ -8,17 +8,20 @@ Source: KEEP, section 4.1.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from threading import RLock
 
 from embodied_kv.memory.encoder import Encoder
-from embodied_kv.memory.group import Grouping, Transition
+from embodied_kv.memory.group import Group, Grouping, Transition
 from embodied_kv.memory.groups import Groups
 from embodied_kv.memory.records import Draft
 from embodied_kv.memory.retrieve import retrieve
 from embodied_kv.memory.segment import MemoryFault, Segment
 from embodied_kv.memory.store import Change, Store
 from embodied_kv.memory.unit import Unit
+
+REMOVALS = 'removals'  # the fact that says it
 
 
 class Memory:
@@ -41,6 +44,7 @@ class Memory:
         self.groups = Groups(encoder.width, grouping)
         self._count, self._longest, self._lock = count, longest, RLock()
         self._segments: dict[str, Segment] = {}
+        self._removals: dict[int, int] = {}  # group: step of a removal from it
         self._reopen()
 
     def __len__(self) -> int:
@@ -75,8 +79,10 @@ class Memory:
         with self._lock:
             change = self.store.remove(id)
             del self._segments[id]
+            group = self.groups.of(id)
             self.groups.remove(id, self.store.step)
             self._note()
+            self._note_removal(group)
             return change
 
     def advance(self, steps: int = 1) -> tuple[Transition, ...]:
@@ -99,6 +105,13 @@ class Memory:
             (query,) = self.encoder.encode([question])
             found = retrieve(self.groups, query, tokens, segments)
             return tuple(self._unit(f.ids, f.score) for f in found)
+
+    def nearest(self, question: str) -> list[tuple[Segment, float]]:
+        """All segments with their similarity to a question, the most similar first."""
+        with self._lock:
+            (query,) = self.encoder.encode([question])
+            found = self.groups.vectors.nearest(query)
+            return [(self._segments[id], score) for id, score in found]
 
     def missing(self, units: Iterable[Unit]) -> tuple[Unit, ...]:
         """Those whose KV has to be computed."""
@@ -127,6 +140,13 @@ class Memory:
             self.store.place(self.groups.moved)
             self.groups.moved.clear()
 
+    def _note_removal(self, group: Group) -> None:
+        """Puts into the store when a group lost a member, for none of the others tells."""
+        self._removals[group.number] = group.changed
+        old = self.store.step - self.groups.grouping.stable_steps
+        self._removals = {n: step for n, step in self._removals.items() if step > old}
+        self.store.set_fact(REMOVALS, json.dumps(list(self._removals.items())))
+
     def _reopen(self) -> None:
         filed = self.store.filed()
         fresh = self.store.fact('encoder') != self.encoder.name
@@ -145,7 +165,8 @@ class Memory:
             else:
                 size = self._count(segment.text)
                 self.groups.restore(id, meaning, size, segment.step, f.group)
-        self.groups.settle(self.store.step)
+        self._removals = {n: step for n, step in json.loads(self.store.fact(REMOVALS) or '[]')}
+        self.groups.settle(self.store.step, self._removals)
         for segment, meaning in unplaced:
             self.groups.put(segment.id, meaning, self._count(segment.text), self.store.step)
         self._note()

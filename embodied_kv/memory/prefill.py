@@ -1,29 +1,56 @@
 """A prefill that computes some tokens of a prompt and loads the others, layer by layer.
 
-Knows the order of things: what is loaded before a layer, what is computed in it, what is decided
-after it. Which tokens, a `Reuse` decides; the model is handed in and stepped one layer at a time.
+Knows the order of things: what is computed in a layer, what is decided after it, and that the rest
+is loaded beside it. Which tokens, a `Reuse` decides; the model is handed in and stepped one layer
+at a time.
+
+A layer is computed in blocks of tokens, each of which sees those before it. A block, and the
+choice after the last one, is a step of whoever owns the device (`step`), who gets it back after
+each. Loads run on the thread of a `Loader`: a piece that the next layer does not compute in full
+is dropped the moment that is known, and its KV of all later layers may come from then on, beside
+the steps that are left. The choice follows the whole layer, on the thread that computes; in the
+paper a third thread chooses beside the layer's MLP, which would have to share a core here.
+`pipeline.simulate(decided=...)` says what that is worth.
 
 Source: KEEP, section 5: `load_memory`, `prefill_layer`, `importance_evaluation`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.placed import PlacedTokens
+from embodied_kv.memory.importance import Importance
+from embodied_kv.memory.loader import Loader
+from embodied_kv.memory.pending import Pending
 from embodied_kv.memory.prompt import Prompt
 from embodied_kv.memory.reuse import Look, Reuse
+from embodied_kv.memory.segment import MemoryFault
+from embodied_kv.memory.timeline import Timeline
 
+T = TypeVar('T')
 # unit, layer -> K, V [kv_heads, n, head_dim] as computed from position 0 on
 Load = Callable[[str, int], tuple[Tensor, Tensor]]
 # K [kv_heads, n, head_dim], how many positions further -> the same keys there
 Move = Callable[[Tensor, int], Tensor]
+Step = Callable[[Callable[[], T]], T]
+# Of some tokens: hidden states [1, T, width], queries [T, heads, head_dim], sums [T, heads]
+Block = tuple[Tensor, Tensor, Tensor]
+
+
+class Lost(MemoryFault):
+    """Stored KV that cannot be had, or not any more. unit: whose."""
+
+    def __init__(self, unit: str, reason: MemoryFault) -> None:
+        super().__init__(str(reason))
+        self.unit = unit
 
 
 class Model(Protocol):
@@ -42,25 +69,60 @@ class Model(Protocol):
 
 @dataclass
 class Work:
-    """Tokens that were computed, and loaded, in each layer."""
+    """What a prefill did: tokens computed, and loaded, in each layer; choices by importance."""
 
     computed: list[int] = field(default_factory=list)
     loaded: list[int] = field(default_factory=list)
+    chosen: list[Importance] = field(default_factory=list)
+    timeline: Timeline = field(default=Timeline(()))
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """What a layer computes. mask: bool [length]; places: int64 [T]; hidden: [1, T, width]."""
+
+    mask: Tensor
+    places: Tensor
+    hidden: Tensor
+
+    def only(self, mask: Tensor) -> Tokens:
+        """Those of them that are in a mask, [length]."""
+        stays = mask[self.places]
+        return Tokens(mask, self.places[stays], self.hidden[:, stays.to(self.hidden.device)])
+
+    def blocks(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Places and hidden states of so many at a time."""
+        return zip(self.places.split(size), self.hidden.split(size, 1), strict=True)
 
 
 class Prefill:
-    """Fills one row of an arena with prompts, one after another."""
+    """Fills one row of an arena with prompts, one after another.
 
-    def __init__(self, model: Model, arena: Arena, row: int, load: Load, move: Move) -> None:
+    load: `Store.load_memory`; of two threads at once, where a method asks for deviations. step:
+    runs each piece of computation, and returns what it returns, when it is done. block: tokens of
+    a step.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        arena: Arena,
+        row: int,
+        load: Load,
+        move: Move,
+        policy: str = 'balanced',
+        step: Step = lambda work: work(),
+        block: int = 256,
+    ) -> None:
         self._model, self._arena, self._row = model, arena, row
-        self._load, self._move = load, move
-        self._layers = len(arena.layers)
+        self._load, self._move, self._policy, self._step = load, move, policy, step
+        self._block, self._layers = block, len(arena.layers)
 
-    @torch.inference_mode()
     def run(self, prompt: Prompt, reuse: Reuse) -> tuple[Tensor, Work]:
         """Hidden state of the prompt's last token before the final norm, [1, 1, width].
 
-        Raises ValueError for a prompt that is longer than a row.
+        Raises ValueError for a prompt that is longer than a row, Lost for a piece whose KV cannot
+        be loaded: the row is then only good to be filled again.
         """
         if prompt.length > self._arena.max_tokens:
             raise ValueError(
@@ -69,61 +131,112 @@ class Prefill:
             )
         resident = reuse.resident(prompt)
         self._arena.set_length(self._row, prompt.length)
-        computed = reuse.first(prompt)
-        computed[:resident] = False
-        places = computed.nonzero()[:, 0]
-        hidden, work = self._model.embed(prompt.ids[places][None]), Work()
-        for layer in range(self._layers):
-            view = PlacedTokens(self._arena, self._row).bind(places)
-            loaded = self._fill(view, layer, prompt, ~computed, resident)
-            rope = self._model.rope(places[None])
-            hidden = self._model.layer(layer, hidden, view, rope)
-            work.computed.append(len(places))
-            work.loaded.append(loaded)
-            if layer + 1 < self._layers:
-                look = self._look(prompt, layer, places, hidden, rope, view)
-                computed = reuse.after(look, computed)
-                stays = computed[places]
-                places, hidden = places[stays], hidden[:, stays]
-        return hidden[:, -1:], work
+        tokens = self._run_step(partial(self._first, prompt, reuse, resident))
+        pieces = {piece.segment: i for i, piece in enumerate(prompt.pieces)}
+        pending, work = Pending(self._layers, list(pieces), self._policy), Work()
+        with Loader(pending, partial(self._put, prompt, pieces), self._arena.device) as loader:
+            absent = _absent(prompt, tokens.mask, resident)
+            loader.drop(absent, 0)
+            for layer in range(self._layers):
+                work.computed.append(len(tokens.places))
+                work.loaded.append(sum(absent.values()))
+                with loader.computing(layer):
+                    blocks = self.prefill_layer(tokens, layer)
+                    choice = partial(self._choose, prompt, reuse, work, layer, tokens, blocks)
+                    tokens = self._run_step(choice)
+                    absent = _absent(prompt, tokens.mask, resident)
+                    loader.drop(absent, layer + 1)
+        work.timeline = loader.timeline
+        return tokens.hidden[:, -1:], work
 
-    def _fill(
-        self, view: PlacedTokens, layer: int, prompt: Prompt, absent: Tensor, resident: int
-    ) -> int:
-        """Puts stored KV where tokens are not computed -> how many; whole pieces at once."""
-        loaded = 0
-        for i, (piece, start) in enumerate(zip(prompt.pieces, prompt.starts, strict=True)):
-            end = start + len(piece.ids)
-            if start >= resident and absent[start:end].any():
-                view.put(layer, start, *self._stored(layer, i, prompt))
-                loaded += end - start
-        return loaded
+    def prefill_layer(self, tokens: Tokens, layer: int) -> list[Block]:
+        """The paper's second interface: a layer of these tokens; their KV is in the row then.
 
-    def _stored(self, layer: int, i: int, prompt: Prompt) -> tuple[Tensor, Tensor]:
-        """Stored K and V of piece i, as if computed where it lies now."""
-        piece = prompt.pieces[i]
-        tokens = slice(piece.offset, piece.offset + len(piece.ids))
-        k, v = (part[:, tokens] for part in self._load(piece.unit, layer))
-        return self._move(k, prompt.starts[i] - piece.offset), v
+        Whatever else the layer needs lies there already.
+        """
+        blocks = tokens.blocks(self._block)
+        return [self._run_step(partial(self._compute, layer, *block)) for block in blocks]
 
-    def _look(
+    def _compute(self, layer: int, places: Tensor, hidden: Tensor) -> Block:
+        view = PlacedTokens(self._arena, self._row).bind(places)
+        rope = self._model.rope(places[None].to(self._arena.device))
+        hidden = self._model.layer(layer, hidden, view, rope)
+        return hidden, view.queries, view.sums
+
+    def _choose(
         self,
         prompt: Prompt,
+        reuse: Reuse,
+        work: Work,
         layer: int,
-        places: Tensor,
-        hidden: Tensor,
-        rope: tuple[Tensor, Tensor],
-        view: PlacedTokens,
-    ) -> Look:
-        def deviation() -> Tensor:
-            new = self._model.keys(layer + 1, hidden, rope)[0]  # [T, kv_heads, head_dim]
-            found = torch.zeros(len(places))
-            for i, (piece, start) in enumerate(zip(prompt.pieces, prompt.starts, strict=True)):
-                at = (places >= start) & (places < start + len(piece.ids))
-                if piece.unit and at.any():
-                    k, _ = self._stored(layer + 1, i, prompt)
-                    old = k[:, places[at] - start].transpose(0, 1)
-                    found[at] = (new[at] - old).float().square().sum((1, 2))
-            return found
+        tokens: Tokens,
+        blocks: list[Block],
+    ) -> Tokens:
+        """What the next layer computes; after the last one the tokens stay."""
+        hidden, queries, sums = zip(*blocks, strict=True)
+        tokens = Tokens(tokens.mask, tokens.places, torch.cat(hidden, 1))
+        if layer + 1 == self._layers:
+            return tokens
+        look = Look(
+            prompt,
+            layer,
+            self._layers,
+            tokens.places,
+            torch.cat(queries),
+            torch.cat(sums),
+            PlacedTokens(self._arena, self._row).keys(layer),
+            deviation=partial(self._deviation, prompt, layer + 1, tokens),
+            chose=work.chosen.append,
+        )
+        return tokens.only(reuse.after(look, tokens.mask))
 
-        return Look(prompt, layer, self._layers, places, view.queries, view.keys(layer), deviation)
+    def _run_step(self, work: Callable[[], T]) -> T:
+        return self._step(torch.inference_mode()(work))
+
+    def _first(self, prompt: Prompt, reuse: Reuse, resident: int) -> Tokens:
+        mask = reuse.first(prompt)
+        mask[:resident] = False
+        places = mask.nonzero()[:, 0]
+        ids = prompt.ids[places].to(self._arena.device)
+        return Tokens(mask, places, self._model.embed(ids[None]))
+
+    def _put(self, prompt: Prompt, pieces: dict[str, int], segment: str, layer: int) -> None:
+        """On the loading thread: the stored KV of a whole piece goes where it lies."""
+        i = pieces[segment]
+        k, v = self._stored(prompt, i, layer)
+        PlacedTokens(self._arena, self._row).put(layer, prompt.starts[i], k, v)
+
+    def _stored(self, prompt: Prompt, i: int, layer: int) -> tuple[Tensor, Tensor]:
+        """Stored K and V of piece i, on the device, as if computed where it lies now."""
+        piece = prompt.pieces[i]
+        tokens = slice(piece.offset, piece.offset + len(piece.ids))
+        try:
+            stored = self._load(piece.unit, layer)
+        except MemoryFault as fault:
+            raise Lost(piece.unit, fault) from fault
+        k, v = (part.to(self._arena.device, non_blocking=True)[:, tokens] for part in stored)
+        return self._move(k, prompt.starts[i] - piece.offset), v
+
+    def _deviation(self, prompt: Prompt, layer: int, tokens: Tokens) -> Tensor:
+        """How far the keys of each token in a layer are from the stored ones, float32 [T]."""
+        places = tokens.places
+        rope = self._model.rope(places[None].to(self._arena.device))
+        new = self._model.keys(layer, tokens.hidden, rope)[0]  # [T, kv_heads, head_dim]
+        found = torch.zeros(len(places), device=new.device)
+        for i, (piece, start) in enumerate(zip(prompt.pieces, prompt.starts, strict=True)):
+            at = (places >= start) & (places < start + len(piece.ids))
+            if piece.unit and at.any():
+                k, _ = self._stored(prompt, i, layer)
+                mine = at.to(new.device)
+                old = k[:, (places[at] - start).to(new.device)].transpose(0, 1)
+                found[mine] = (new[mine] - old).float().square().sum((1, 2))
+        return found.cpu()
+
+
+def _absent(prompt: Prompt, mask: Tensor, resident: int) -> dict[str, int]:
+    """Tokens of each piece that is not computed in full, nor lies in the row already."""
+    return {
+        piece.segment: len(piece.ids)
+        for piece, start in zip(prompt.pieces, prompt.starts, strict=True)
+        if start >= resident and not mask[start : start + len(piece.ids)].all()
+    }

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from embodied_kv.memory.importance import Importance
 from embodied_kv.memory.prompt import Prompt
 
 
@@ -21,9 +22,11 @@ from embodied_kv.memory.prompt import Prompt
 class Look:
     """What there is to decide by, after layer `layer` of `layers` was computed.
 
-    places: int64 [T], the tokens that were; queries: theirs, [T, heads, head_dim]. keys:
-    [kv_heads, length, head_dim], of the whole prompt. deviation: float [T] when called, how far
-    each token's keys in the next layer are from the stored ones (0 where none are stored).
+    places: int64 [T], the tokens that were; queries: theirs, [T, heads, head_dim]; sums: log-sum-
+    exp of their attention's scores, [T, heads]. keys: [kv_heads, length, head_dim], of the whole
+    prompt. deviation: float [T] when called, how far
+    each token's keys in the next layer are from the stored ones (0 where none are stored). chose:
+    takes a choice by importance, for who wants to know.
     """
 
     prompt: Prompt
@@ -31,14 +34,19 @@ class Look:
     layers: int
     places: Tensor
     queries: Tensor
+    sums: Tensor
     keys: Tensor
     deviation: Callable[[], Tensor]
+    chose: Callable[[Importance], object] = lambda choice: None
 
 
 class Reuse:
-    """Computes nothing of memory again. `name` is the method's in tables."""
+    """Computes nothing of memory again.
 
-    name = 'full_reuse'
+    name: the method's, in tables. loads: whether it ever reads stored KV.
+    """
+
+    name, loads = 'full_reuse', True
 
     def resident(self, prompt: Prompt) -> int:
         """Tokens at the start of the prompt whose KV lies in the row from the last one."""
@@ -56,7 +64,7 @@ class Reuse:
 class FullRecompute(Reuse):
     """Everything, in every layer: a prefill of text."""
 
-    name = 'full'
+    name, loads = 'full', False
 
     def first(self, prompt: Prompt) -> Tensor:
         return torch.ones(prompt.length, dtype=torch.bool)
@@ -65,7 +73,7 @@ class FullRecompute(Reuse):
 class PrefixCaching(Reuse):
     """Everything behind the first token that differs from the prompt before."""
 
-    name = 'prefix'
+    name, loads = 'prefix', False
 
     def __init__(self) -> None:
         self._last: Tensor = torch.empty(0, dtype=torch.int64)

@@ -218,6 +218,17 @@ class Store:
         """Whether there is KV under a key."""
         return key in self._kv
 
+    def keys(self) -> tuple[str, ...]:
+        """Of all units that have KV."""
+        with self._lock:
+            return tuple(self._kv)
+
+    @property
+    def bytes(self) -> int:
+        """Of all KV in files."""
+        with self._lock:
+            return sum(kept.file.bytes for kept in self._kv.values())
+
     def lengths(self, key: str) -> tuple[int, ...]:
         """Tokens of each segment of a unit, in order. Raises MemoryFault where it has no KV."""
         return self._kept(key).lengths

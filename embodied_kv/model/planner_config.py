@@ -1,4 +1,4 @@
-"""Sizes of the memory's planner. Knows numbers; does not know torch."""
+"""Sizes of the memory's planner, with the preset that the package ships. Does not know torch."""
 
 from __future__ import annotations
 
@@ -18,3 +18,21 @@ class PlannerConfig:
     backbone: BackboneConfig
     max_tokens: int
     dtype: str = 'float32'
+
+
+# Half of a head's angles turn by less than 2 rad over all positions: what is looked for by its
+# name is found wherever it stands.
+PLANNER_TABLETOP = PlannerConfig(
+    'planner_tabletop',
+    BackboneConfig(
+        width=128,
+        layers=6,
+        heads=4,
+        kv_heads=2,
+        head_dim=32,
+        mlp=256,
+        vocab_size=512,
+        rope_theta=1_000_000.0,
+    ),
+    max_tokens=1280,
+)

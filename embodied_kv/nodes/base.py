@@ -125,6 +125,17 @@ class SuiteNode(LifecycleNode):
         service = self.create_service(kind, name, served)
         self._release.callback(self.destroy_service, service)
 
+    def while_active(self, answer: Callable) -> Callable:
+        """An answer for `serve` that is refused while the node is not active."""
+
+        def answered(request: object, response: object) -> None:
+            if not self.active:
+                name = self.get_name()
+                raise ValueError(f'{name} is not active: activate it first')
+            answer(request, response)
+
+        return answered
+
     def every(self, period: float, callback: Callable[[], None]) -> None:
         """Call back every so many seconds of the steady clock while active, until cleanup."""
 

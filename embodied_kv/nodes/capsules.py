@@ -7,7 +7,7 @@ does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -131,15 +131,7 @@ class Capsules(SuiteNode):
             (CapsuleMove, 'move', self._move),
             (CapsuleDrop, 'drop', self._drop),
         ):
-            self.serve(kind, f'capsule/{name}', self._while_active(verb))
-
-    def _while_active(self, verb: Callable) -> Callable:
-        def answer(request: object, response: object) -> None:
-            if not self.active:
-                raise ValueError('capsules is not active: activate it first')
-            verb(request, response)
-
-        return answer
+            self.serve(kind, f'capsule/{name}', self.while_active(verb))
 
     # ------------------------------------------------------------------ the session
 

@@ -19,11 +19,13 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from embodied_kv.capsule.reentry import Depth
 from embodied_kv.capsule.registry import Entry
+from embodied_kv.engine.plan import MemoryStats, Plan
 from embodied_kv.engine.timeline import SOURCES  # by their numbers in ActionChunk.msg
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.kv.manager import KvStats
+from embodied_kv.memory.segment import Segment
 from embodied_kv.msg import ActionChunk as ActionChunkMsg
-from embodied_kv.msg import CapsuleInfo
+from embodied_kv.msg import CapsuleInfo, MemorySegment
 from embodied_kv.msg import KvHandle as KvHandleMsg
 from embodied_kv.msg import TextDelta as TextDeltaMsg
 from embodied_kv.nodes.command import Command
@@ -242,3 +244,32 @@ def fill_capsule(
     response.name, response.bytes, response.tier = entry.name, entry.bytes, str(entry.tier)
     response.boundary, response.ms = entry.boundary.number, seconds * 1e3
     response.depth = '' if depth is None else str(depth)
+
+
+# ---------------------------------------------------------------------- memory
+
+
+def segment_message(segment: Segment) -> MemorySegment:
+    """A segment as it is known."""
+    fields = {name: getattr(segment, name) for name in segment.__dataclass_fields__}
+    return MemorySegment(**fields)
+
+
+def fill_plan(plan: Plan, response: object) -> None:
+    """What came of a plan, and what it took."""
+    for name in ('text', 'whole', 'method', 'segments', 'tokens', 'computed', 'loaded'):
+        setattr(response, name, getattr(plan, name))
+    response.fresh, response.retries = plan.fresh, plan.retries
+    response.first_token_ms, response.ms = plan.seconds_first_token * 1e3, plan.seconds * 1e3
+
+
+def fill_memory_stats(stats: MemoryStats, response: object) -> None:
+    """The statistics under the names of the message."""
+    for name in ('step', 'segments', 'units', 'bytes', 'hits', 'misses', 'plans', 'fresh'):
+        setattr(response, name, getattr(stats, name))
+    response.groups_static, response.groups_dynamic = stats.static, stats.dynamic
+    response.units_kept, response.bytes_cached = stats.kept, stats.cached_bytes
+    response.turned_static = stats.transitions['static']
+    response.turned_dynamic = stats.transitions['dynamic']
+    response.ways = list(stats.invalidated)
+    response.invalidated = list(stats.invalidated.values())

@@ -10,6 +10,7 @@ SENSOR = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
 JOINTS = QoSProfile(depth=32, reliability=ReliabilityPolicy.BEST_EFFORT)
 HANDLE = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
 INSTRUCTION = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
+MEMORY = QoSProfile(depth=256, reliability=ReliabilityPolicy.RELIABLE)
 TEXT = QoSProfile(depth=64, reliability=ReliabilityPolicy.RELIABLE)
 # Who joins late still learns how things stand.
 STATUS = QoSProfile(

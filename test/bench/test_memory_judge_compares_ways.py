@@ -17,6 +17,7 @@ from embodied_kv.bench.memory_judge import (
     run,
 )
 from embodied_kv.bench.memory_judge_ask import Asking, problems
+from embodied_kv.bench.memory_judge_shares import SHARES, explore, ways
 from embodied_kv.memory.reuse import Reuse
 from embodied_kv.train.judge_exam import draw_cell
 from embodied_kv.train.judge_file import JUDGE, bundled_judge, load_judge
@@ -28,7 +29,7 @@ def asking():
     return Asking(load_judge(bundled_judge(0)))
 
 
-def some(layout, hops, segments=64, count=12):
+def some(layout, hops, segments=32, count=6):
     return list(problems(draw_cell(count, SEED, segments, layout, hops)))
 
 
@@ -58,7 +59,7 @@ def test_without_hops_all_ways_find_the_raw_value(asking):
 
 def test_ways_compute_as_many_tokens(asking):
     """Of 128 in memory: a share of 0.16 in each of three layers, however it is spread."""
-    (problem,) = some('backward', 1, count=1)
+    (problem,) = some('backward', 1, 64, 1)
     budget = (1 + 3 * SHARE) * 128
     for name in ('keep', 'keep even', 'keep no hops', 'keep restart', 'cacheblend'):
         computed = asking.ask(problem, METHODS[name]).work.computed
@@ -88,3 +89,14 @@ def test_the_command_returns_figures_and_prints_tables(capsys):
     assert len(result['by_hops']) == 2 * len(METHODS)
     said = capsys.readouterr().out
     assert 'right answers' in said and "the paper's order" in said
+
+
+def test_shares_are_explored_at_equal_tokens(asking):
+    (problem,) = some('backward', 1, 64, 1)
+    for share in SHARES[::3]:
+        counts = {
+            sum(asking.ask(problem, reuse).work.computed[1:]) for reuse in ways(share).values()
+        }
+        assert max(counts) - min(counts) <= 3, 'a token of a segment of two, in each of 3 layers'
+    rows = explore([asking], 1, shares=(0.08,))
+    assert [row['n'] for row in rows] == [3] * 2 * len(ways(1.0))

@@ -144,3 +144,17 @@ def test_bad_input_changes_nothing(memory, facts, message):
         memory.upsert(*facts)
     assert memory.units() == before and len(memory.store) == 3
     memory.groups.check_integrity()
+
+
+def test_a_removal_keeps_its_group_young_over_a_restart(memory):
+    memory.upsert(('red mug', 'object', 'red mug: on the table'))
+    memory.advance(10)
+    memory.remove('red mug')
+    memory.advance(9)
+    apart = [('task 1',), ('red cube',), ('red ball',)]
+    assert [unit.ids for unit in memory.units()] == apart
+    again = reopened(memory)
+    assert [unit.ids for unit in again.units()] == apart
+    again.advance()
+    assert [unit.ids for unit in again.units()] == [('red cube', 'red ball'), ('task 1',)]
+    again.store.close()

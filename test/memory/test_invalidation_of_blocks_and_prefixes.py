@@ -69,3 +69,16 @@ def test_larger_blocks_never_cost_less(steps):
         account.step(changes)
     costs = [account.lost[f'blocks of {n}'] for n in (1, 2, 4, 8, 1000)]
     assert costs == sorted(costs) and costs[-1] == account.lost['prefix']
+
+
+def test_changes_may_be_noted_one_by_one_until_the_step_ends():
+    one, other = Invalidation((2,)), Invalidation((2,))
+    for made in (one, other):
+        made.step({'a': 10, 'b': 20, 'c': 30})
+    one.note('b', 7)
+    one.note('guest', 5)
+    one.note('guest', None)  # came and went within the step
+    one.note('b', 21)
+    one.note('c', None)
+    assert one.end() == other.step({'b': 21, 'c': None})
+    assert one.lost == other.lost and set(one.end().values()) == {0}

@@ -8,9 +8,11 @@ import yaml
 from rclpy.parameter import Parameter
 
 from embodied_kv.config import EngineConfig
+from embodied_kv.engine.planning_config import PlanningConfig
 from embodied_kv.nodes.action import Action, ActionParams
 from embodied_kv.nodes.capsules import CapsuleParams
 from embodied_kv.nodes.language import Language, LanguageParams
+from embodied_kv.nodes.memory import MemoryParams
 from embodied_kv.nodes.observation import ObservationParams
 from embodied_kv.nodes.params import SuiteParams
 from embodied_kv.nodes.perception import Perception
@@ -23,6 +25,7 @@ PARTS = {
     '/**/action': [('', ActionParams)],
     '/**/language': [('', LanguageParams)],
     '/**/capsules': [('', CapsuleParams)],
+    '/**/memory': [('', MemoryParams), ('', PlanningConfig)],
     '/**/sim': [('', SimParams)],
 }
 

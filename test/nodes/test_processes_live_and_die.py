@@ -92,7 +92,8 @@ def test_a_second_robot_on_a_namespace_is_refused(processes, stand_ins, tmp_path
     acts(stand_ins['/left'])
     second = processes['/left', 'second'] = Process('robot', '/left', tmp_path)
     assert second.handle.wait(60) == 1
-    assert 'namespace /left has its action, capsules, language, perception already' in second.said
+    names = 'action, capsules, language, memory, perception'
+    assert f'namespace /left has its {names} already' in second.said
     assert 'Traceback' not in second.said
     acts(stand_ins['/left'])
 

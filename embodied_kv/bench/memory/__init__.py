@@ -1,0 +1,17 @@
+"""Memory as KV, kept and reused in each way: `python -m embodied_kv.bench.memory PART`.
+
+Parts, each a command:
+- trace: an embodied trace, with right and stale answers, and time to the first token.
+- ablations: KEEP without each of its ideas, other blocks, other ratios.
+- timeline: loads beside computation, by policy, measured and foretold.
+- judge: chains that can be followed only across segments (`bench.memory_judge`).
+
+What they stand on, from below:
+- settings: all numbers, from settings.yaml, fixed before any result.
+- story: the household, its updates and questions.
+- blocks: memory in fixed blocks, as the baselines keep it.
+- ways: methods of reuse over constructions of memory.
+- asking: all ways through the same stories.
+- floor: what is physically the least.
+- tables, plots: rows and pictures.
+"""

@@ -1,0 +1,173 @@
+"""All ways through the same stories: each memory gets the same updates, each planner is asked.
+
+Ways take turns at every question, forwards and backwards; no KV is shared between them. What
+updates made useless is computed anew when a question needs it, inside the time that is measured:
+nothing is done in between. Memory lies in files in RAM where there is room for them, as the paper
+keeps KV: a disk would add the time of its syncs to whatever is computed anew. Knows ways and
+stories. Does not know tables.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from rich.progress import Progress
+
+from embodied_kv.bench.memory.settings import Settings, Side
+from embodied_kv.bench.memory.story import Facts, Moment, draw_story
+from embodied_kv.bench.memory.ways import BenchPlanning, Way, open_way
+from embodied_kv.engine.plan import Plan
+from embodied_kv.memory.timeline import COMPUTE, Timeline
+from embodied_kv.model.planner_checkpoint import LoadedPlanner
+
+RAM = '/dev/shm'
+ROOM = 2**31  # bytes: the memories of 30 ways, and as much again
+
+
+@dataclass(frozen=True, eq=False)
+class Reply:
+    """What one way said to one question, and what that took.
+
+    retrieved: segments that were asked for. story, number: which question. outdated: segments in
+    view whose text is not the present one. lost: tokens whose KV the updates before the question
+    made useless; fresh: tokens of units whose KV was computed for it.
+    """
+
+    way: str
+    retrieved: int
+    story: int
+    number: int
+    kind: str
+    right: bool
+    stale: bool
+    outdated: int
+    lost: int
+    fresh: int
+    plan: Plan
+
+    @property
+    def computed_share(self) -> float:
+        """Tokens computed in all layers, those of fresh units with them, of the prompt's."""
+        plan = self.plan
+        return (sum(plan.computed) / len(plan.computed) + self.fresh) / plan.tokens
+
+
+@dataclass
+class Asked:
+    """A way with its memory. lost, fresh: as they were after the last question."""
+
+    way: Way
+    planning: BenchPlanning
+    lost: int = 0
+    fresh: int = 0
+
+    def learn(self, facts: Facts, side: Side) -> None:
+        """Updates of one step, or what is known in the beginning."""
+        width = side.segment_tokens - 1  # a segment begins with a line break; a byte is a token
+        segments = [(fact.id, fact.kind, fact.text.ljust(width, '.')) for fact in facts]
+        self.planning.upsert(*segments)
+        self.planning.advance()
+
+    def settle(self) -> None:
+        """All KV is there, and nothing has been counted."""
+        if self.way.construction not in ('', 'prefix'):
+            self.planning.warm()
+        self._count()
+
+    def ask(self, moment: Moment, retrieved: int, story: int, number: int) -> Reply:
+        """One question. Raises RuntimeError where a plan had to be made twice."""
+        plan = self.planning.plan(moment.question, segments=retrieved)
+        if plan.retries:
+            raise RuntimeError(f'{self.way.name}: KV went while nobody changed memory')
+        lost, fresh = self._count()
+        texts = {s.id: s.text.rstrip('.') for s in self.planning.memory.store.list()}
+        return Reply(
+            self.way.name,
+            retrieved,
+            story,
+            number,
+            moment.kind,
+            moment.right(plan.text),
+            moment.stale(plan.text),
+            sum(texts[id] != moment.known[id] for id in plan.segments),
+            lost,
+            fresh,
+            plan,
+        )
+
+    def _count(self) -> tuple[int, int]:
+        """-> lost and fresh since the last time."""
+        before = self.lost, self.fresh
+        self.lost, self.fresh = self.planning.lost, self.planning.fresh_tokens
+        return self.lost - before[0], self.fresh - before[1]
+
+
+def ask_all(
+    ways: Sequence[Way],
+    planner: LoadedPlanner,
+    settings: Settings,
+    side: Side,
+    retrieved: Sequence[int],
+    bar: Progress,
+    title: str,
+) -> list[Reply]:
+    """All questions of a side, to all ways, with so many segments in view each."""
+    total = len(retrieved) * side.households * (side.warm + side.questions)
+    task, replies = bar.add_task(title, total=total), []
+    for count in retrieved:
+        for number in range(side.households):
+            for some in _follow(ways, planner, settings, side, count, number):
+                replies += some
+                bar.advance(task)
+    return replies
+
+
+def _follow(
+    ways: Sequence[Way],
+    planner: LoadedPlanner,
+    settings: Settings,
+    side: Side,
+    retrieved: int,
+    number: int,
+) -> Iterator[list[Reply]]:
+    """The replies to each question of one story, in the order of ways; none while warming up."""
+    story = draw_story(settings.world, (settings.seed, number), side.warm + side.questions)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(dir=ram())))
+        asked = []
+        for i, way in enumerate(ways):
+            planning = open_way(way, planner, folder / str(i), settings, side)
+            asked.append(Asked(way, stack.enter_context(planning)))
+        for one in asked:
+            for facts in (story.first, *story.before):
+                one.learn(facts, side)
+            one.settle()
+        for place, moment in enumerate(story.moments):
+            for one in asked:
+                for facts in moment.updates:
+                    one.learn(facts, side)
+            turn = asked if place % 2 else asked[::-1]
+            found = [one.ask(moment, retrieved, number, place) for one in turn]
+            yield (found if place % 2 else found[::-1]) if place >= side.warm else []
+
+
+def ram() -> str | None:
+    """A folder in RAM with room for the memories of a run, None where there is none."""
+    return RAM if os.path.isdir(RAM) and shutil.disk_usage(RAM).free >= ROOM else None
+
+
+def of(replies: Sequence[Reply], way: str, retrieved: int | None = None) -> list[Reply]:
+    """Those of one way, in the order of questions."""
+    return [r for r in replies if r.way == way and retrieved in (None, r.retrieved)]
+
+
+def waiting(timeline: Timeline) -> float:
+    """Seconds in which no layer was computed, until the last one began."""
+    last = max((span.start for span in timeline.lane(COMPUTE)), default=0.0)
+    return sum(end - start for start, end in timeline.bubbles(COMPUTE) if end <= last)

@@ -1,0 +1,139 @@
+"""Memory as KEEP's baselines keep it: fixed blocks of segments, in the order in which they came.
+
+A block is computed together and retrieved as a whole, like a static group. After a change its KV
+in front of the change is still good: what lies behind is computed anew, and that alone. This
+favours blocks: the front is held in memory, wherever the rest of a store lies, and costs no load
+beyond a copy; and a new segment goes to the end, where it invalidates nothing.
+
+Knows ids, tokens and a planner's row. Nothing is ever removed here.
+
+Source: KEEP, section 3, challenge 1.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import chain, takewhile
+
+import numpy as np
+from torch import Tensor
+
+from embodied_kv.engine.planner_row import PlannerRow
+from embodied_kv.kv.placed import PlacedTokens
+from embodied_kv.memory.group import Group, Transition
+from embodied_kv.memory.prefill import Prefill
+from embodied_kv.memory.prompt import Prompt
+from embodied_kv.memory.reuse import FullRecompute
+from embodied_kv.memory.unit import Unit, UnitKv
+from embodied_kv.memory.vectors import Vectors
+
+
+class Blocks:
+    """In place of `memory.groups.Groups`: `size` segments each, all of them static.
+
+    counts and moved are there for who asks groups; nothing is counted.
+    """
+
+    def __init__(self, width: int, size: int) -> None:
+        self.vectors, self.size, self.step = Vectors(width), size, 0
+        self.counts, self.moved = Counter(), {}
+        self._of: dict[str, Group] = {}
+        self._blocks: list[Group] = []
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(self._blocks)
+
+    def of(self, id: str) -> Group:
+        return self._of[id]
+
+    def tokens(self, id: str) -> int:
+        return self._of[id].members[id]
+
+    def ids(self, block: Group) -> tuple[str, ...]:
+        """Of its members, in the order in which they came."""
+        return tuple(block.members)
+
+    def units(self) -> list[tuple[str, ...]]:
+        return [self.ids(block) for block in self]
+
+    def put(self, id: str, embedding: np.ndarray, tokens: int, step: int) -> int:
+        """A new segment goes to the end, a changed one stays."""
+        if (block := self._of.get(id)) is None:
+            if len(self._of) == self.size * len(self._blocks):
+                number, mean = len(self._blocks), np.zeros(self.vectors.width, np.float32)
+                self._blocks.append(Group(number, mean, step, static=True))
+            block = self._of[id] = self._blocks[-1]
+        self.vectors[id], self.step = embedding, step
+        block.tokens += tokens - block.members.get(id, 0)
+        block.members[id] = tokens
+        return 0
+
+    def advance(self, step: int) -> tuple[Transition, ...]:
+        """Blocks stay what they are."""
+        self.step = step
+        return ()
+
+
+class Behind(FullRecompute):
+    """Everything but the first `front` tokens, whose KV lies in the row."""
+
+    def __init__(self, front: int) -> None:
+        self._front = front
+
+    def resident(self, prompt: Prompt) -> int:
+        return self._front
+
+
+class WatchedRow(PlannerRow):
+    """Counts the tokens whose KV it computes for units.
+
+    fronts: of a unit that was computed before, only what lies behind the first change. rotate:
+    whether stored keys are turned to the places they come to.
+    """
+
+    def __init__(self, *row: object, fronts: bool = False, rotate: bool = True) -> None:
+        model, load, config, step = row
+        super().__init__(model, load, config, step)
+        if not rotate:
+            self._prefill = Prefill(model, self.arena, 0, load, _stays, config.policy, step)
+        self._fronts, self._last, self.fresh_tokens = fronts, {}, 0
+
+    def compute(self, unit: Unit, tokens: Sequence[Sequence[int]]) -> UnitKv:
+        lengths = tuple(map(len, tokens))
+        front = self._bring(unit.group, tokens, sum(lengths)) if self._fronts else 0
+        self.fresh_tokens += sum(lengths) - front
+        if not front:
+            made = super().compute(unit, tokens)
+        else:
+            self._held = ''
+            self._prefill.run(Prompt((), (), [*chain(*tokens)]), Behind(front))
+            made = UnitKv(unit, *(part.cpu().clone() for part in self.arena.row(0)), lengths)
+        if self._fronts:
+            self._last[unit.group] = tokens, made
+        return made
+
+    def _bring(self, block: int, tokens: Sequence[Sequence[int]], length: int) -> int:
+        """Puts the KV of a block's unchanged first segments into the row -> their tokens.
+
+        At least one token of `length` is left to compute.
+        """
+        if block not in self._last:
+            return 0
+        old, kept = self._last[block]
+        same = takewhile(lambda pair: pair[0] == pair[1], zip(old, tokens, strict=False))
+        front = min(sum(len(segment) for segment, _ in same), length - 1)
+        if front:
+            self.arena.set_length(0, length)
+            view = PlacedTokens(self.arena, 0)
+            for layer, kv in enumerate(zip(kept.k, kept.v, strict=True)):
+                view.put(layer, 0, *(part[:, :front] for part in kv))
+        return front
+
+
+def _stays(k: Tensor, by: int) -> Tensor:
+    """Keys as they were computed, wherever they come to."""
+    return k

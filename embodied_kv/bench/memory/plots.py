@@ -1,0 +1,84 @@
+"""The pictures of memory, PNG under out/bench."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib
+
+matplotlib.use('Agg')
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from embodied_kv.bench import report
+from embodied_kv.memory.timeline import COMPUTE, LOAD, Timeline
+
+KEEP = 'keep'
+
+
+def trace(accuracy: Sequence[dict], seconds: Sequence[dict]) -> None:
+    """Left time against segments (figure 9), right accuracy against time, a point per count."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.6), layout='constrained')
+    rate = {(row['way'], row['retrieved']): row['right'] for row in accuracy}
+    for way in dict.fromkeys(row['way'] for row in seconds):
+        own = [row for row in seconds if row['way'] == way]
+        times = [row['first_token_ms'] for row in own]
+        style = dict(marker='o', lw=2.5 if way == KEEP else 1.0, label=way)
+        left.plot([row['retrieved'] for row in own], times, **style)
+        right.plot(times, [rate[way, row['retrieved']] for row in own], **style)
+    left.set(xlabel='segments asked for', ylabel='ms to the first token, p50')
+    right.set(xscale='log', xlabel='ms to the first token, p50', ylabel='right answers, %')
+    for axis in (left, right):
+        axis.legend(frameon=False, fontsize=8)
+    _save(figure, 'memory_trace')
+
+
+def ablations(answers: Sequence[dict], seconds: Sequence[dict]) -> None:
+    """Right answers against time, a point per variant that has both."""
+    figure, axis = plt.subplots(figsize=(9, 5.5), layout='constrained')
+    right = {row['way']: row['right'] for row in answers}
+    for row in seconds:
+        if row['way'] in right:
+            place = row['first_token_ms'], right[row['way']]
+            axis.plot(*place, 'o', color='tab:red' if row['way'].startswith(KEEP) else 'tab:blue')
+            axis.annotate(row['way'], place, (4, 2), textcoords='offset points', fontsize=6)
+    axis.set(xscale='log', xlabel='ms to the first token, p50', ylabel='right answers, %')
+    _save(figure, 'memory_ablations')
+
+
+def timelines(drawn: Mapping[str, Mapping[str, Timeline]]) -> None:
+    """A row per source, on the time of its longest; a column per policy (figure 8)."""
+    policies = len(next(iter(drawn.values())))
+    size = dict(figsize=(4.6 * policies, 1.5 * len(drawn)), layout='constrained')
+    figure, axes = plt.subplots(len(drawn), policies, squeeze=False, **size)
+    for row, (source, by_policy) in zip(axes, drawn.items(), strict=True):
+        longest = max(timeline.end for timeline in by_policy.values())
+        for axis, (policy, timeline) in zip(row, by_policy.items(), strict=True):
+            _draw(axis, timeline)
+            axis.set_title(f'{source}: {policy}, ms', fontsize=8)
+            axis.set_xlim(0, 1e3 * longest)
+    _save(figure, 'memory_timeline')
+
+
+def _draw(axis: Axes, timeline: Timeline) -> None:
+    """The colour is the layer; computation has its number, too."""
+    colours = plt.get_cmap('viridis')
+    last = max(1, *(span.layer for span in timeline.spans))
+    for place, lane in enumerate((COMPUTE, LOAD)):
+        spans = timeline.lane(lane)
+        bars = [(1e3 * s.start, 1e3 * (s.end - s.start)) for s in spans]
+        faces = [colours(s.layer / last) for s in spans]
+        axis.broken_barh(bars, (place - 0.4, 0.8), facecolors=faces)
+    for s in timeline.lane(COMPUTE):
+        colour = 'white' if s.layer < 0.6 * last else 'black'
+        middle = 500 * (s.start + s.end)
+        axis.text(middle, 0, s.layer + 1, ha='center', va='center', fontsize=6, color=colour)
+    axis.set_yticks((0, 1), (COMPUTE, LOAD))
+    axis.tick_params(labelsize=7)
+
+
+def _save(figure: Figure, name: str) -> None:
+    report.OUT.mkdir(parents=True, exist_ok=True)
+    figure.savefig(report.OUT / f'{name}.png', dpi=110)
+    plt.close(figure)

@@ -1,0 +1,77 @@
+"""What planning with memory gives back. Knows numbers and words alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from embodied_kv.memory.segment import Segment
+from embodied_kv.memory.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An answer, and what it took.
+
+    whole: whether it ended by itself, not at the longest that an answer may be. segments: ids in
+    view, in the order of the prompt. tokens: of the prompt; memory: of its segments. computed,
+    loaded: tokens by layer, of which those of head and question are always computed. fresh: units
+    whose KV had to be computed first. retries: how often KV went while it was to be loaded. hops:
+    of importance, by layer from the second on. Seconds: for fresh units, to the first token, all.
+    """
+
+    text: str
+    whole: bool
+    method: str
+    segments: tuple[str, ...]
+    tokens: int
+    memory: int
+    computed: tuple[int, ...]
+    loaded: tuple[int, ...]
+    fresh: int
+    retries: int
+    hops: tuple[int, ...]
+    seconds_fresh: float
+    seconds_first_token: float
+    seconds: float
+    timeline: Timeline
+
+    @property
+    def computed_share(self) -> float:
+        """Of all layers' tokens."""
+        return sum(self.computed) / (self.tokens * len(self.computed))
+
+
+@dataclass(frozen=True)
+class Match:
+    """A segment that was looked for. score: similarity. static: computed with its group."""
+
+    segment: Segment
+    score: float
+    static: bool
+
+
+@dataclass(frozen=True)
+class MemoryStats:
+    """A memory in numbers.
+
+    units: of the present groups; kept: units that have KV, bytes: of these in files. cached_bytes,
+    hits, misses: of layers in host memory. transitions, and invalidated: counts by name; tokens
+    whose KV changes made useless since the start, until the end of the last step, by 'groups' and
+    by what else could have been done.
+    """
+
+    step: int
+    segments: int
+    static: int
+    dynamic: int
+    units: int
+    kept: int
+    bytes: int
+    cached_bytes: int
+    hits: int
+    misses: int
+    plans: int
+    fresh: int
+    transitions: Mapping[str, int]
+    invalidated: Mapping[str, int]

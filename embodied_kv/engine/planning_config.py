@@ -1,0 +1,87 @@
+"""The numbers of planning with memory. Does not know torch, files or ROS."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from embodied_kv.memory.group import Grouping
+from embodied_kv.memory.pending import POLICIES
+
+MIB = 2**20
+
+
+def _field(default: object, help: str, **more: object) -> object:
+    return field(default=default, metadata=dict(help=help, when='configure', **more))
+
+
+@dataclass(frozen=True)
+class PlanningConfig:
+    """How much memory a plan has in view, and how much of that it computes again.
+
+    Each field is also a ROS parameter of the memory node. Raises ValueError for what cannot be.
+    """
+
+    tokens: int = _field(
+        1024, 'Most tokens of memory in a prompt; also of one segment', range=(1, 1_000_000)
+    )
+    segments: int = _field(
+        0,
+        'No further unit is taken once so many segments are in view; 0: as fit',
+        range=(0, 1_000_000),
+    )
+    method: str = _field(
+        'keep', 'Way of reuse: keep, full, prefix, full_reuse, cacheblend or epic'
+    )
+    average: float = _field(
+        0.4,
+        'Share of memory that is computed again, mean over the layers: keep, cacheblend',
+        range=(0.0, 1.0),
+    )
+    hops: int = _field(8, 'Propagations of importance at most: keep', range=(0, 1000))
+    restart: float = _field(
+        0.0,
+        'Share of the first scores that each hop keeps; 0 is the paper: keep',
+        range=(0.0, 1.0),
+    )
+    epic_tokens: int = _field(
+        4, 'First tokens of each segment that are computed again: epic', range=(1, 10_000)
+    )
+    policy: str = _field(
+        'balanced', 'How far ahead KV is loaded: separate, next_layer or balanced'
+    )
+    step_tokens: int = _field(
+        256,
+        'Tokens of a layer that one step computes; an action waits for one step at most',
+        range=(1, 1_000_000),
+    )
+    cache_mib: int = _field(
+        256, 'Most that loaded layers take in host memory, MiB', range=(0, 2**20)
+    )
+    stable_steps: int = _field(
+        Grouping.stable_steps,
+        'A group without a change for so many steps is computed jointly',
+        range=(1, 1_000_000),
+    )
+    similarity: float = _field(
+        Grouping.similarity,
+        "Least cosine with a group's mean that makes a segment belong to it",
+        range=(-1.0, 1.0),
+    )
+    answer_tokens: int = _field(48, 'Longest answer, tokens', range=(1, 4096))
+
+    def __post_init__(self) -> None:
+        least = min(self.tokens, self.answer_tokens, self.epic_tokens, self.step_tokens)
+        if least < 1 or self.segments < 0:
+            raise ValueError(f'{self}: tokens start at 1, segments at 0')
+        if self.policy not in POLICIES:
+            raise ValueError(f'no policy {self.policy!r}; there are: {", ".join(POLICIES)}')
+
+    @property
+    def grouping(self) -> Grouping:
+        """A joint unit is no larger than what may be in view."""
+        most = min(Grouping.max_tokens, self.tokens)
+        return Grouping(self.stable_steps, self.similarity, max_tokens=most)
+
+    @property
+    def cache_bytes(self) -> int:
+        return self.cache_mib * MIB

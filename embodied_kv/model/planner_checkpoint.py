@@ -1,0 +1,205 @@
+"""A planner on disk: a folder of model.safetensors and tokenizer.json.
+
+The metadata of the weights carries their dimensions, the digest of these, and the digest of the
+tokenizer. Knows dimensions and names of parameters; does not know prompts. Nothing is unpickled,
+and what does not belong together is refused by the first thing that differs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+import embodied_kv
+from embodied_kv.config import BackboneConfig
+from embodied_kv.model.checkpoint import CONFIG, FREE, WORDS
+from embodied_kv.model.planner import Planner
+from embodied_kv.model.planner_config import PlannerConfig
+from embodied_kv.model.random import init_random
+from embodied_kv.model.tokenizer import Tokenizer
+from embodied_kv.model.weights import CheckpointError, Weights, fill
+
+DIGEST = 'embodied_kv.planner'
+BUNDLED = Path(embodied_kv.__file__).parent / 'assets'
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedPlanner:
+    """A planner, and its tokenizer.
+
+    fingerprint: 32 hex digits that change with dimensions, weights, dtype or tokenizer: KV that
+    another one has computed means nothing to this one.
+    """
+
+    model: Planner
+    tokenizer: Tokenizer
+    fingerprint: str
+
+    @property
+    def config(self) -> PlannerConfig:
+        return self.model.config
+
+
+def load_planner(
+    path: str | Path, config: PlannerConfig | None = None, device: str = 'cpu'
+) -> LoadedPlanner:
+    """The planner in a folder, in the dtype of its config; no gradients.
+
+    config: what it has to be, name and dtype aside; its dtype is the one that is used. None takes
+    what is there. Raises CheckpointError that names the first dimension that differs, or what is
+    missing, damaged or of another tokenizer.
+    """
+    path = Path(path)
+    weights = Weights(path)
+    there = _parse(weights)
+    if config is None:
+        config = there
+    for name, value in _dimensions(config):
+        found = dict(_dimensions(there))[name]
+        if found != value:
+            raise CheckpointError(f'{path}: {name} is {found}, the planner has {value}')
+    folder = path if path.is_dir() else path.parent
+    try:
+        tokenizer = Tokenizer.load(folder, limit=config.backbone.vocab_size)
+    except ValueError as error:
+        raise CheckpointError(f'{path}: {error}') from error
+    if weights.metadata.get(WORDS) != _words_digest(tokenizer):
+        raise CheckpointError(
+            f'{folder}: tokenizer.json is not the one that these weights were trained with'
+        )
+    model = _empty(config, device)
+    fill(model, weights, config)
+    return _loaded(model, tokenizer)
+
+
+def random_planner(
+    config: PlannerConfig,
+    tokenizer: Tokenizer | None = None,
+    seed: int = 0,
+    device: str = 'cpu',
+) -> LoadedPlanner:
+    """Seeded random weights; tokenizer: None for the built-in one of bytes.
+
+    Raises ValueError for a tokenizer with more tokens than the planner embeds.
+    """
+    tokenizer = tokenizer or Tokenizer.bytes()
+    if tokenizer.vocab_size > config.backbone.vocab_size:
+        raise ValueError(
+            f'the tokenizer has {tokenizer.vocab_size} tokens, the planner embeds '
+            f'{config.backbone.vocab_size}'
+        )
+    model = _empty(config, device)
+    init_random(model, seed)
+    return _loaded(model, tokenizer)
+
+
+def bundled_planner(name: str) -> Path:
+    """The folder of a planner that comes with the package.
+
+    Raises ValueError where there is none, with the command that trains it.
+    """
+    path = BUNDLED / name
+    if not (path / 'model.safetensors').is_file():
+        raise ValueError(
+            f"no planner '{name}' comes with this package: train one with "
+            '`python -m embodied_kv.train.planner`, and name its folder'
+        )
+    return path
+
+
+def save_planner(
+    path: str | Path,
+    state: Mapping[str, Tensor],
+    config: PlannerConfig,
+    tokenizer: Tokenizer,
+    card: Mapping[str, str] | None = None,
+) -> None:
+    """Write the folder under another name, synced, then renamed over the old one.
+
+    card: what else the metadata should say, such as what the weights are made of and made for.
+    """
+    path = Path(path)
+    new, old = (path.with_name(f'.{path.name}.{end}-{os.getpid()}') for end in ('new', 'old'))
+    about = {
+        CONFIG: json.dumps(asdict(config)),
+        DIGEST: planner_digest(config),
+        WORDS: _words_digest(tokenizer),
+    }
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+    new.mkdir(parents=True)
+    try:
+        tokenizer.save(new / 'tokenizer.json')
+        save_file(tensors, new / 'model.safetensors', {'format': 'pt', **about, **(card or {})})
+        for item in (*new.iterdir(), new):
+            _sync(item)
+        if path.exists():
+            path.rename(old)
+        new.rename(path)
+        _sync(path.parent)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def planner_digest(config: PlannerConfig) -> str:
+    """16 hex digits that change with any dimension; name and dtype are none."""
+    dimensions = dict(_dimensions(config))
+    return sha256(json.dumps(dimensions, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _empty(config: PlannerConfig, device: str) -> Planner:
+    """Modules in their dtype, not initialised."""
+    with torch.device('meta'):
+        model = Planner(config)
+    model = model.to(getattr(torch, config.dtype)).to_empty(device=device)
+    return model.requires_grad_(False).eval()
+
+
+def _loaded(model: Planner, tokenizer: Tokenizer) -> LoadedPlanner:
+    digest = sha256(f'{planner_digest(model.config)} {_words_digest(tokenizer)}'.encode())
+    for name, tensor in model.state_dict().items():
+        digest.update(f'{name} {tensor.dtype}'.encode())
+        digest.update(tensor.cpu().contiguous().view(torch.uint8).numpy())
+    return LoadedPlanner(model, tokenizer, digest.hexdigest()[:32])
+
+
+def _parse(weights: Weights) -> PlannerConfig:
+    if CONFIG not in weights.metadata:
+        raise CheckpointError(f'{weights.path} does not say its dimensions: no planner of ours')
+    try:
+        fields = json.loads(weights.metadata[CONFIG])
+        config = PlannerConfig(**fields | {'backbone': BackboneConfig(**fields['backbone'])})
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f'{weights.path}: its config is no planner: {error}') from error
+    if weights.metadata.get(DIGEST) != planner_digest(config):
+        raise CheckpointError(f'{weights.path}: its dimensions are not those it was saved with')
+    return config
+
+
+def _dimensions(config: PlannerConfig) -> Iterator[tuple[str, object]]:
+    """Fields of a config, flat; those that may differ are left out."""
+    fields = asdict(config)
+    for name, value in fields.pop('backbone').items():
+        yield f'backbone.{name}', value
+    yield from ((name, value) for name, value in fields.items() if name not in FREE)
+
+
+def _words_digest(tokenizer: Tokenizer) -> str:
+    return sha256(tokenizer.backend.to_str().encode()).hexdigest()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,98 @@
+"""The command: a part by name, figures as tables, pictures and one JSON line, nonsense refused."""
+
+import json
+
+import pytest
+from memory_bench_cases import small_file
+
+from embodied_kv.bench import report
+from embodied_kv.bench.compress.speed.clock import Ceilings
+from embodied_kv.bench.memory import floor
+from embodied_kv.bench.memory.__main__ import PARTS, main
+from embodied_kv.model import planner_checkpoint
+
+TRACED = ['full', 'prefix', 'full_reuse', 'epic', 'cacheblend', 'keep']
+VIEWS = ['full, view of blocks', 'full, view of groups']
+
+
+@pytest.fixture
+def command(monkeypatch, tmp_path, capsys):
+    """Runs a part with small numbers -> its figures, the output and where it went."""
+    monkeypatch.setattr(report, 'OUT', tmp_path)
+    monkeypatch.setattr(floor, 'ceilings', lambda: Ceilings(50.0, 10.0))
+
+    def run(part, *arguments):
+        main([part, '--quick', '--settings', str(small_file(tmp_path)), *arguments])
+        out = capsys.readouterr().out
+        found = json.loads(out.splitlines()[-1])
+        assert json.loads((tmp_path / f'memory_{part}.json').read_text()) == found
+        assert found['quick'] and found['settings']['world']['facts'] == 14
+        return found, out, tmp_path
+
+    return run
+
+
+def test_trace_asks_all_and_times_all(command):
+    found, out, folder = command('trace', '--planner', 'random')
+    told = [(row['way'], row['retrieved']) for row in found['accuracy']]
+    assert told == [(way, n) for n in (4, 9) for way in (*TRACED, *VIEWS)]
+    assert all(row['n'] == 3 and row['outdated'] == 0 for row in found['accuracy'])
+    assert [row['way'] for row in found['seconds']] == [*TRACED, *TRACED]
+    for row in found['seconds']:
+        assert row['first_token_ms'] >= row['without_fresh_ms'] > 0 and row['floor_ms'] > 0
+    pairs = [(row['first'], row['second'], row['retrieved']) for row in found['differences']]
+    assert pairs[:3] == [('keep', 'cacheblend', n) for n in (4, 9, 'all')]
+    assert ('keep', 'full, view of groups', 'all') in pairs
+    assert [row['retrieved'] for row in found['target']] == [4, 9] and found['paper'] == []
+    assert 'KEEP beside CacheBlend' in out and (folder / 'memory_trace.png').exists()
+
+
+def test_ablations_vary_one_thing_each(command):
+    found, out, folder = command('ablations', '--planner', 'random')
+    said = [row['way'] for row in found['answers']]
+    timed = [row['way'] for row in found['seconds']]
+    assert {*timed} - {*said} == {'keep, separate', 'keep, next_layer'}
+    assert {*said} - {*timed} == {'keep, keys not turned'}
+    sweep = {f'{method}, r {r}' for method in ('keep', 'cacheblend') for r in ('least', 0.5)}
+    blocks = {f'{method}, blocks of {n}' for method in ('keep', 'cacheblend') for n in (1, 3, 5)}
+    assert sweep | blocks | {'keep, no hops', 'keep, restart 0.5', 'full'} < {*said}
+    assert found['answers'][0]['way'] == 'keep' and found['answers'][0]['difference'] == 0
+    assert found['seconds'][0]['keep_takes_x'] == 1
+    assert 'right answers' in out and (folder / 'memory_ablations.png').exists()
+
+
+def test_timeline_measures_and_foretells(command):
+    found, out, folder = command('timeline')
+    sources = list(dict.fromkeys(row['source'] for row in found['rows']))
+    assert sources == [
+        'host memory',
+        'host memory, foretold',
+        'files',
+        'files, foretold',
+        'pinned',
+        'pageable',
+        'disk',
+    ]
+    assert [row['policy'] for row in found['rows']][:3] == ['separate', 'next_layer', 'balanced']
+    assert 'loads beside computation' in out and (folder / 'memory_timeline.png').exists()
+
+
+@pytest.mark.parametrize('part', PARTS)
+def test_every_part_says_what_it_measures(capsys, part):
+    with pytest.raises(SystemExit):
+        main([part, '--help'])
+    out = capsys.readouterr().out
+    assert f'python -m embodied_kv.bench.memory {part}' in out and 'Physics:' in out
+
+
+@pytest.mark.parametrize('arguments, message', [(['taste'], 'invalid choice'), ([], 'usage')])
+def test_an_unknown_part_is_refused(capsys, arguments, message):
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert message in ''.join(capsys.readouterr())
+
+
+def test_a_planner_that_is_missing_is_named(command, monkeypatch, tmp_path):
+    monkeypatch.setattr(planner_checkpoint, 'BUNDLED', tmp_path)
+    with pytest.raises(ValueError, match="no planner 'planner_tabletop' comes with"):
+        command('trace')

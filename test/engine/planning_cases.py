@@ -1,0 +1,37 @@
+"""A tiny planner with random weights, and a table to remember."""
+
+from embodied_kv.config import BackboneConfig
+from embodied_kv.engine.planning import Planning
+from embodied_kv.engine.planning_config import PlanningConfig
+from embodied_kv.model.planner_checkpoint import random_planner
+from embodied_kv.model.planner_config import PlannerConfig
+
+CONFIG = PlannerConfig('test', BackboneConfig(32, 4, 4, 2, 8, 48, 260), max_tokens=512)
+LAYERS = CONFIG.backbone.layers
+PLANNER = random_planner(CONFIG, seed=3)
+TABLE = (
+    ('red cube', 'object', 'red cube: on the left table'),
+    ('blue bin', 'place', 'blue bin: open, on the left table'),
+    ('green ball', 'object', 'green ball: in the blue bin'),
+    ('robot', 'agent', 'robot: holds nothing'),
+    ('task 1', 'task', 'task 1: put the green ball into the blue bin'),
+)
+QUESTION = 'where is the green ball?'
+NUMBERS = dict(tokens=400, answer_tokens=8, average=0.5, stable_steps=2, similarity=0.2)
+
+
+def open_planning(folder, planner=PLANNER, **options):
+    """options: of Planning, or numbers of its config."""
+    own = {name: options.pop(name) for name in ('encoder', 'step', 'renew') if name in options}
+    return Planning(planner, folder, PlanningConfig(**NUMBERS | options), **own)
+
+
+def filled(folder, **options):
+    planning = open_planning(folder, **options)
+    planning.upsert(*TABLE)
+    return planning
+
+
+def said(plan):
+    """What two plans of the same memory agree in."""
+    return plan.text, plan.segments, plan.tokens, plan.computed, plan.loaded, plan.hops

@@ -1,0 +1,82 @@
+"""What has no deadline waits for actions and prefills, also for an action that is on its way."""
+
+import threading
+import time
+
+import pytest
+from planning_cases import QUESTION, filled, said
+
+from embodied_kv.engine import device as device_module
+from embodied_kv.engine.device import DeviceThread
+
+TIMEOUT = 20
+
+
+@pytest.fixture
+def device(make_engine):
+    thread = DeviceThread(make_engine(), lambda deltas: None)
+    thread.start()
+    yield thread
+    thread.stop()
+
+
+def test_actions_and_prefills_overtake_it(device, observe):
+    handle = device.prefill(observe(0)).result(TIMEOUT)
+    gate, order = threading.Event(), []
+    device.call(gate.wait)
+    spare = device.spare(lambda: order.append('spare'))
+    prefill = device.call(lambda: order.append('prefill'))
+    with device.engine.kv.acquire(handle) as lease:
+        action = device.denoise(lease, time.monotonic() + TIMEOUT)
+        action.add_done_callback(lambda _: order.append('action'))
+        gate.set()
+        for future in (action, prefill, spare):
+            future.result(TIMEOUT)
+    assert order == ['action', 'prefill', 'spare']
+
+
+def test_it_waits_for_an_action_that_is_on_its_way(device, observe, monkeypatch):
+    monkeypatch.setattr(device_module, 'HANDOVER', 60.0)
+    handle = device.prefill(observe(0)).result(TIMEOUT)
+    with device.engine.kv.acquire(handle) as lease:
+        device.denoise(lease, time.monotonic() + TIMEOUT).result(TIMEOUT)
+    handle = device.prefill(observe(1)).result(TIMEOUT)  # somebody denoises: one will come
+    order = []
+    spare = device.spare(lambda: order.append('spare'))
+    with device.engine.kv.acquire(handle) as lease:
+        time.sleep(0.02)
+        action = device.denoise(lease, time.monotonic() + TIMEOUT)
+        action.add_done_callback(lambda _: order.append('action'))
+        action.result(TIMEOUT)
+        spare.result(TIMEOUT)
+    assert order == ['action', 'spare']
+
+
+def test_a_plan_gives_the_thread_back_after_every_layer_choice_and_token(device, tmp_path):
+    with filled(tmp_path / 'a') as planning:
+        wanted = planning.plan(QUESTION)
+    steps = []
+
+    def step(work):
+        steps.append(work)
+        return device.spare(work).result(TIMEOUT)
+
+    with filled(tmp_path / 'b', step=step) as planning:
+        planning.warm()
+        steps.clear()
+        plan = planning.plan(QUESTION)
+    assert said(plan) == said(wanted)
+    layers, answer = len(plan.computed), planning.config.answer_tokens
+    assert 2 * layers + 2 <= len(steps) <= 1 + 2 * layers + answer
+
+
+def test_what_waits_is_cancelled_when_it_stops(device):
+    gate = threading.Event()
+    device.call(gate.wait)
+    spare = device.spare(lambda: None)
+    stopper = threading.Thread(target=device.stop)
+    stopper.start()
+    time.sleep(0.05)
+    gate.set()
+    stopper.join(TIMEOUT)
+    assert spare.cancelled()

@@ -1,0 +1,211 @@
+"""A prefill whose loads run on a thread of their own is bit for bit one that loads in between."""
+
+import threading
+import time
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory_cases import B, KvOfUnits, make_arena, make_planner, make_prompt
+
+from embodied_kv.kv.placed import PlacedTokens
+from embodied_kv.memory.keep import Keep
+from embodied_kv.memory.pending import POLICIES
+from embodied_kv.memory.prefill import Lost, Prefill
+from embodied_kv.memory.reuse import (
+    CacheBlend,
+    Epic,
+    FullRecompute,
+    Look,
+    PrefixCaching,
+    Reuse,
+)
+from embodied_kv.memory.rotate import Rotation
+from embodied_kv.memory.schedule import Schedule
+from embodied_kv.memory.segment import MemoryFault
+from embodied_kv.memory.timeline import COMPUTE, LOAD
+
+LAYERS = B.layers
+MOVE = Rotation.of(B.head_dim, B.rope_theta)
+METHODS = {
+    'full_reuse': Reuse,
+    'full': FullRecompute,
+    'prefix': PrefixCaching,
+    'epic': lambda: Epic(2),
+    'cacheblend': lambda: CacheBlend(0.3),
+    'keep': lambda: Keep(Schedule.of_average(LAYERS, 0.5)),
+}
+
+
+@torch.inference_mode()
+def one_by_one(model, arena, load, prompt, reuse):
+    """The same prefill, on one thread: load what a layer needs, compute it, choose."""
+    length, resident = prompt.length, reuse.resident(prompt)
+    arena.set_length(0, length)
+    mask = reuse.first(prompt)
+    mask[:resident] = False
+    places = mask.nonzero()[:, 0]
+    hidden = model.embed(prompt.ids[places][None])
+
+    def stored(i, layer):
+        piece = prompt.pieces[i]
+        tokens = slice(piece.offset, piece.offset + len(piece.ids))
+        k, v = (part[:, tokens] for part in load(piece.unit, layer))
+        return MOVE(k, prompt.starts[i] - piece.offset), v
+
+    for layer in range(LAYERS):
+        view = PlacedTokens(arena, 0).bind(places)
+        for i, start in enumerate(prompt.starts):
+            absent = ~mask[start : start + len(prompt.pieces[i].ids)]
+            if start >= resident and absent.any():
+                view.put(layer, start, *stored(i, layer))
+        rope = model.rope(places[None])
+        hidden = model.layer(layer, hidden, view, rope)
+
+        def deviation(layer=layer, places=places, hidden=hidden, rope=rope):
+            new, found = model.keys(layer + 1, hidden, rope)[0], torch.zeros(len(places))
+            for i, start in enumerate(prompt.starts):
+                at = (places >= start) & (places < start + len(prompt.pieces[i].ids))
+                if at.any():
+                    old = stored(i, layer + 1)[0][:, places[at] - start].transpose(0, 1)
+                    found[at] = (new[at] - old).square().sum((1, 2))
+            return found
+
+        if layer + 1 < LAYERS:
+            keys = view.keys(layer)
+            look = Look(prompt, layer, LAYERS, places, view.queries, view.sums, keys, deviation)
+            mask = reuse.after(look, mask)
+            stays = mask[places]
+            places, hidden = places[stays], hidden[:, stays]
+    return hidden[:, -1:]
+
+
+@pytest.mark.parametrize('policy', POLICIES)
+@pytest.mark.parametrize('method', METHODS)
+@settings(deadline=None, max_examples=6)
+@given(
+    seed=st.integers(0, 99), segments=st.integers(0, 8), together=st.booleans(), nap=st.booleans()
+)
+def test_result_and_row_are_bit_for_bit_the_same(policy, method, seed, segments, together, nap):
+    model, prompt = make_planner(), make_prompt(3, segments, together, seed)
+    units = KvOfUnits(model, prompt)
+
+    def slowly(unit, layer):
+        time.sleep(nap * 1e-4 * (layer % 2))
+        return units(unit, layer)
+
+    arena, other = make_arena(), make_arena()
+    wanted = one_by_one(model, arena, units, prompt, METHODS[method]())
+    prefill = Prefill(model, other, 0, slowly, MOVE, policy)
+    hidden, work = prefill.run(prompt, METHODS[method]())
+    assert torch.equal(hidden, wanted)
+    assert torch.equal(other.k, arena.k) and torch.equal(other.v, arena.v)
+    loads = work.timeline.lane(LOAD)
+    sizes = {piece.segment: len(piece.ids) for piece in prompt.pieces}
+    for layer in range(LAYERS):
+        assert work.loaded[layer] == sum(sizes[s.unit] for s in loads if s.layer == layer)
+    assert [span.layer for span in work.timeline.lane(COMPUTE)] == list(range(LAYERS))
+
+
+@pytest.mark.parametrize('policy', POLICIES)
+def test_no_layer_starts_before_its_loads_end(policy):
+    model, prompt = make_planner(), make_prompt(segments=6)
+    keep = Keep(Schedule.of_average(LAYERS, 0.5))
+    prefill = Prefill(model, make_arena(), 0, KvOfUnits(model, prompt), MOVE, policy)
+    timeline = prefill.run(prompt, keep)[1].timeline
+    starts = {span.layer: span.start for span in timeline.lane(COMPUTE)}
+    assert timeline.lane(LOAD)
+    assert all(span.end <= starts[span.layer] for span in timeline.lane(LOAD))
+
+
+def test_what_is_dropped_is_loaded_while_layers_compute():
+    """All of full reuse can be loaded before the second layer; only the first has to wait."""
+    model, prompt = make_planner(), make_prompt(segments=4)
+    units, loaded, everything = KvOfUnits(model, prompt), [], threading.Event()
+
+    def load(unit, layer):
+        loaded.append(layer)
+        if len(loaded) == LAYERS * len(prompt.pieces):
+            everything.set()
+        return units(unit, layer)
+
+    def step(work):
+        done = work()
+        if loaded:
+            assert everything.wait(10), 'loads do not go on beside a step'
+        return done
+
+    Prefill(model, make_arena(), 0, load, MOVE, 'balanced', step).run(prompt, Reuse())
+    assert loaded == sorted(loaded)
+
+
+def test_everything_is_computed_in_steps_and_nothing_is_loaded_in_them():
+    model, prompt = make_planner(), make_prompt(segments=4)
+    units, steps, inside = KvOfUnits(model, prompt), [], threading.local()
+
+    def load(unit, layer):
+        assert not getattr(inside, 'now', False)
+        return units(unit, layer)
+
+    def step(work):
+        assert not torch.is_inference_mode_enabled()
+        inside.now = True
+        steps.append(work)
+        try:
+            return work()
+        finally:
+            inside.now = False
+
+    keep = Keep(Schedule.of_average(LAYERS, 0.5))
+    wanted, _ = Prefill(model, make_arena(), 0, units, MOVE).run(prompt, keep)
+    hidden, work = Prefill(model, make_arena(), 0, load, MOVE, step=step).run(prompt, keep)
+    assert torch.equal(hidden, wanted) and len(steps) == 1 + 2 * LAYERS
+    assert len(work.chosen) == LAYERS - 1
+    assert all(choice.hops >= 1 for choice in work.chosen)
+
+
+@pytest.mark.parametrize('policy', POLICIES)
+@pytest.mark.parametrize('method', ['full_reuse', 'cacheblend', 'keep'])
+def test_kv_that_went_is_told_by_its_unit(policy, method):
+    model, prompt = make_planner(), make_prompt(segments=5)
+    units = KvOfUnits(model, prompt)
+
+    def load(unit, layer):
+        if unit == 'u3' and layer >= 1:
+            raise MemoryFault('no KV of this unit')
+        return units(unit, layer)
+
+    keep = Keep(Schedule((1.0, 0.0, *(0.0,) * (LAYERS - 2))))
+    reuse = keep if method == 'keep' else METHODS[method]()
+    prefill = Prefill(model, make_arena(), 0, load, MOVE, policy)
+    with pytest.raises(Lost, match='no KV of this unit') as lost:
+        prefill.run(prompt, reuse)
+    assert lost.value.unit == 'u3'
+    assert not [t for t in threading.enumerate() if t.name == 'memory-loader']
+    again = Prefill(model, make_arena(), 0, units, MOVE, policy).run(prompt, Reuse())[0]
+    prefill._load = units
+    assert torch.equal(prefill.run(prompt, Reuse())[0], again), 'the row can be filled again'
+
+
+def test_an_unknown_policy_is_refused():
+    model, prompt = make_planner(), make_prompt()
+    with pytest.raises(ValueError, match="no policy 'fast'; there are: separate"):
+        Prefill(model, make_arena(), 0, KvOfUnits(model, prompt), MOVE, 'fast').run(
+            prompt, Reuse()
+        )
+
+
+@pytest.mark.parametrize('method', METHODS)
+def test_a_layer_in_blocks_is_the_same_layer(method):
+    model, prompt = make_planner(), make_prompt(segments=6)
+    units, arenas, made = KvOfUnits(model, prompt), (make_arena(), make_arena()), []
+    for arena, block in zip(arenas, (999, 3), strict=True):
+        prefill = Prefill(model, arena, 0, units, MOVE, block=block)
+        made.append(prefill.run(prompt, METHODS[method]()))
+    (whole, work), (hidden, others) = made
+    assert others.computed == work.computed
+    torch.testing.assert_close(hidden, whole, atol=2e-5, rtol=0)
+    for kind in ('k', 'v'):
+        one, other = (getattr(arena, kind) for arena in arenas)
+        torch.testing.assert_close(other, one, atol=2e-5, rtol=0)

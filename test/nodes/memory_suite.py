@@ -1,0 +1,59 @@
+"""A memory node with a tiny planner of random weights, in a folder of the test's own."""
+
+from embodied_kv.config import BackboneConfig
+from embodied_kv.model.planner_checkpoint import random_planner, save_planner
+from embodied_kv.model.planner_config import PlannerConfig
+from embodied_kv.msg import MemorySegment
+from embodied_kv.nodes.memory import Memory
+from embodied_kv.srv import MemoryPlan, MemoryQuery, MemoryRemove, MemoryStats, MemoryUpsert
+
+SERVICES = {
+    'upsert': MemoryUpsert,
+    'remove': MemoryRemove,
+    'query': MemoryQuery,
+    'plan': MemoryPlan,
+    'stats': MemoryStats,
+}
+CONFIG = PlannerConfig('test', BackboneConfig(32, 4, 4, 2, 8, 48, 260), max_tokens=512)
+TABLE = (
+    ('red cube', 'object', 'red cube: on the left table'),
+    ('blue bin', 'place', 'blue bin: open, on the left table'),
+    ('green ball', 'object', 'green ball: in the blue bin'),
+)
+QUESTION = 'where is the green ball?'
+
+
+def parameters(folder, seed=3, **more):
+    """Of a node whose memory lies in a folder, and does nothing unasked."""
+    planner = folder / f'planner {seed}'
+    if not planner.exists():
+        made = random_planner(CONFIG, seed=seed)
+        save_planner(planner, made.model.state_dict(), CONFIG, made.tokenizer)
+    own = dict(folder=str(folder / 'memory'), planner=str(planner), ahead=False, step_seconds=0.0)
+    return {**own, **dict(tokens=400, answer_tokens=8, average=0.5), **more}
+
+
+def begin(robot, folder, *others, **more):
+    """The node, active, beside nodes of other kinds."""
+    nodes = robot.up(*others, Memory, **parameters(folder, **more))
+    return nodes[-1] if others else nodes
+
+
+def segments(*drafts):
+    return [MemorySegment(id=id, kind=kind, text=text) for id, kind, text in drafts]
+
+
+def call(robot, verb, **fields):
+    return robot.call(SERVICES[verb], f'memory/{verb}', **fields)
+
+
+def done(robot, verb, **fields):
+    """The answer of a call that succeeds."""
+    response = call(robot, verb, **fields)
+    assert response.ok, response.message
+    return response
+
+
+def texts(robot):
+    """All that is remembered, by id."""
+    return {segment.id: segment.text for segment in done(robot, 'query', segments=1000).segments}

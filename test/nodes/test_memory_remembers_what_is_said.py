@@ -1,0 +1,112 @@
+"""What any node observes, what language answers, and what became of tasks is remembered."""
+
+from memory_suite import begin, done, segments, texts
+from rclpy.parameter import Parameter
+from std_msgs.msg import String
+
+from embodied_kv.memory.segment import Segment
+from embodied_kv.msg import MemorySegment, TextDelta
+from embodied_kv.nodes.remember import DONE, HEARD, Rememberer
+from embodied_kv.sim.language import HELD, NARRATE, SUBTASK
+
+PUT = 'put the red cube into the blue bin'
+
+
+def test_what_is_observed_is_remembered_and_nonsense_is_counted(robot, tmp_path):
+    node = begin(robot, tmp_path)
+    observe = robot.node.create_publisher(MemorySegment, 'memory/observe', 10)
+    robot.until(observe.get_subscription_count, show=False)
+    for segment in segments(('a', 'thing', 'x'), ('mug', 'object', 'mug: on the left table')):
+        observe.publish(segment)
+    robot.until(lambda: texts(robot), show=False)
+    assert texts(robot) == {'mug': 'mug: on the left table'}
+    assert node.complaints['segment'] == 1
+    assert node.report()[1] == 'not all is remembered'
+
+
+def test_language_and_instructions_write_memory(robot, tmp_path):
+    begin(robot, tmp_path)
+    speak = robot.node.create_publisher(TextDelta, 'text', 10)
+    robot.until(lambda: speak.get_subscription_count() > 1, show=False)
+
+    def say(query, text, reason='eos', stream=1):
+        message = robot.stamped(TextDelta(stream=stream, query=query), robot.now() + HEARD)
+        for part in (text[:3], text[3:]):
+            message.text, message.finished = part, part == text[3:]
+            message.reason = reason if message.finished else ''
+            speak.publish(message)
+
+    robot.instruction.publish(String(data=PUT))
+    robot.spin(0.3)
+    say(HELD, ' the red cube')
+    robot.until(lambda: texts(robot).get('robot') == 'robot: holds the red cube', show=False)
+    say(HELD, ' nothing', reason='cancelled')
+    say(SUBTASK, f' {DONE}')
+    say(NARRATE, ' the red cube is in the blue bin')
+    robot.until(lambda: 'red cube' in texts(robot), show=False)
+    assert texts(robot) == {
+        'robot': 'robot: holds the red cube',
+        'task 1': f'task 1: {PUT}',
+        'red cube': 'red cube: in the blue bin',
+    }
+    assert {s.kind for s in done(robot, 'query').segments} == {'agent', 'task', 'object'}
+
+
+def test_computing_ahead_may_change_while_it_runs(robot, tmp_path):
+    node = begin(robot, tmp_path)
+    done(robot, 'upsert', segments=segments(('mug', 'object', 'mug: on the left table')))
+    robot.spin(0.7)
+    assert done(robot, 'stats').units_kept == 0
+    node.set_parameters([Parameter('ahead', value=True)])
+    robot.until(lambda: done(robot, 'stats').units_kept == 1, show=False)
+
+
+def test_a_task_is_recorded_once_when_it_is_done():
+    memory = Rememberer(HELD, 48)
+    assert memory.hear(SUBTASK, DONE, 10**9) == [], 'no task was told'
+    assert memory.tell(PUT, 10**9) == []
+    assert memory.hear(SUBTASK, DONE, 10**9 + HEARD - 1) == [], 'of the task before'
+    assert memory.hear(NARRATE, 'I carry the red cube to the blue bin', 2 * 10**9) == []
+    assert memory.hear(SUBTASK, DONE, 2 * 10**9) == [('task 1', 'task', f'task 1: {PUT}')]
+    assert memory.hear(SUBTASK, DONE, 3 * 10**9) == []
+    assert memory.tell(PUT, 4 * 10**9) == [], 'it is in force already'
+    assert memory.tell('pick up the mug', 5 * 10**9) == []
+    unfinished = ('task 2', 'task', 'task 2: pick up the mug, not finished')
+    assert memory.tell('reach the plate', 6 * 10**9) == [unfinished]
+
+
+def test_what_is_narrated_of_a_task_that_is_done_is_where_things_are():
+    memory = Rememberer(HELD, 0)
+    memory.tell(PUT, 0)
+    assert memory.hear(SUBTASK, DONE, 10**9) == []
+    lies = [('red cube', 'object', 'red cube: in the blue bin')]
+    assert memory.hear(NARRATE, 'the red cube is in the blue bin', 10**9) == lies
+    held = [('red cube', 'object', 'red cube: held by the robot')]
+    assert memory.hear(NARRATE, 'I hold the red cube', 10**9) == held
+    assert memory.hear(NARRATE, 'I am above the red cube', 10**9) == []
+    memory.tell('push the red cube to the left', 2 * 10**9)
+    assert memory.hear(NARRATE, 'the red cube is on the left', 3 * 10**9) == []
+
+
+def test_what_the_robot_holds_is_told_when_it_changes():
+    memory = Rememberer(HELD, 48)
+    assert memory.hear(HELD, ' nothing', 0) == [('robot', 'agent', 'robot: holds nothing')]
+    assert memory.hear(HELD, 'nothing', 0) == [] == memory.hear(HELD, ' ', 0)
+    assert memory.hear('Is it done?', 'yes', 0) == []
+    assert Rememberer('', 48).hear(HELD, 'nothing', 0) == []
+
+
+def test_records_take_the_place_of_the_oldest():
+    known = [Segment(f'task {n}', 'task', 'x', step=10 - n) for n in (1, 2, 3)]
+    memory = Rememberer(HELD, 4, [*known, Segment('plan', 'task', 'x')])
+    written = []
+    for i in range(7):
+        written += memory.tell(f'reach {i}', i)
+    assert [id for id, _, _ in written] == [
+        'task 4',
+        'task 3',
+        'task 2',
+        'task 1',
+        'task 4',
+        'task 3',
+    ]

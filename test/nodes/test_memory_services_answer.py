@@ -1,0 +1,154 @@
+"""The services of the memory node, called by hand."""
+
+import pytest
+from memory_suite import (
+    QUESTION,
+    SERVICES,
+    TABLE,
+    begin,
+    call,
+    done,
+    parameters,
+    segments,
+    texts,
+)
+
+from embodied_kv.nodes.memory import Memory
+
+
+def test_segments_are_kept_found_changed_and_forgotten(robot, tmp_path):
+    begin(robot, tmp_path)
+    made = done(robot, 'upsert', segments=segments(*TABLE))
+    assert (made.changed, made.lost) == (3, 0)
+    assert made.message == '3 of 3 segments are new or other; the KV of 0 units is invalid'
+    assert [(s.id, s.version, s.step) for s in made.segments] == [(id, 1, 0) for id, *_ in TABLE]
+    found = done(robot, 'query', question='green ball', segments=1)
+    assert [s.id for s in found.segments] == ['green ball'] and found.scores[0] > 0.5
+    assert list(found.joint) == [False] and found.message == TABLE[2][2]
+    assert [s.id for s in done(robot, 'query', kind='place').segments] == ['blue bin']
+    changed = done(robot, 'upsert', segments=segments(('red cube', 'object', 'red cube: gone')))
+    assert (changed.changed, changed.segments[0].version) == (1, 2)
+    assert 'red cube is forgotten' in done(robot, 'remove', id='red cube').message
+    assert texts(robot).keys() == {'blue bin', 'green ball'}
+
+
+def test_a_plan_says_what_it_took(robot, tmp_path):
+    node = begin(robot, tmp_path)
+    done(robot, 'upsert', segments=segments(*TABLE))
+    first, second = (done(robot, 'plan', question=QUESTION) for _ in range(2))
+    assert first.text == second.text and (first.fresh, second.fresh) == (3, 0)
+    assert sorted(second.segments) == sorted(id for id, *_ in TABLE)
+    assert second.method == 'keep' and len(second.computed) == len(second.loaded) == 4
+    assert second.computed[0] == second.tokens and second.loaded[3] > 0
+    assert 0 < second.first_token_ms <= second.ms and second.retries == 0
+    assert '3 segments in view, ' in second.message
+    full = done(robot, 'plan', question=QUESTION, method='full', segments=1)
+    assert len(full.segments) == 1 and set(full.computed) == {full.tokens}
+    stats = done(robot, 'stats')
+    assert (stats.segments, stats.units, stats.units_kept, stats.plans) == (3, 3, 3, 3)
+    assert stats.bytes > 0 and stats.fresh == 3 and stats.step == 0
+    assert list(stats.ways)[0] == 'groups' and len(stats.ways) == len(stats.invalidated) == 5
+    assert stats.message.startswith('3 segments in 0 static and ')
+    assert node.report()[1] == 'memory: 3 segments'
+
+
+def test_steps_pass_and_kv_is_computed_ahead(robot, tmp_path):
+    begin(robot, tmp_path, step_seconds=0.05, ahead=True, stable_steps=2, similarity=-1.0)
+    done(robot, 'upsert', segments=segments(*TABLE))
+    robot.until(lambda: done(robot, 'stats').groups_static == 1, show=False)
+    robot.until(lambda: done(robot, 'stats').units_kept >= 1, show=False)
+    plan = done(robot, 'plan', question=QUESTION)
+    assert plan.fresh == 0 and done(robot, 'stats').step >= 2
+
+
+def test_what_cannot_be_done_is_said_in_a_sentence(robot, tmp_path):
+    begin(robot, tmp_path)
+    done(robot, 'upsert', segments=segments(*TABLE))
+    known = texts(robot)
+    for verb, fields, message in (
+        ('upsert', dict(segments=segments(('a', 'thing', 'x'))), "no kind 'thing'; there are: "),
+        ('upsert', dict(segments=segments(('', 'note', 'x'))), 'a segment id must be words'),
+        ('upsert', dict(segments=segments(('a', 'note', ''))), 'must be words'),
+        ('upsert', dict(segments=segments(*TABLE, TABLE[0])), 'comes twice in one change'),
+        ('upsert', dict(segments=segments(('a', 'note', 'x' * 401))), 'one may have 400'),
+        ('remove', dict(id='nowhere'), "no segment 'nowhere'"),
+        ('query', dict(kind='thing'), "no kind 'thing'"),
+        ('plan', dict(question=' '), 'there is no question'),
+        ('plan', dict(question='x' * 600), 'ask in fewer words'),
+        ('plan', dict(question=QUESTION, method='magic'), "no method 'magic'; there are: keep"),
+    ):
+        response = call(robot, verb, **fields)
+        assert not response.ok and message in response.message, (verb, response.message)
+        assert '\n' not in response.message
+    assert texts(robot) == known
+    assert done(robot, 'plan', question=QUESTION).text
+
+
+def test_an_empty_memory_answers(robot, tmp_path):
+    begin(robot, tmp_path)
+    plan = done(robot, 'plan', question=QUESTION)
+    assert list(plan.segments) == [] and plan.fresh == 0
+    assert done(robot, 'query').message == 'nothing'
+
+
+def test_memory_outlives_the_node(robot, tmp_path):
+    node = begin(robot, tmp_path)
+    done(robot, 'upsert', segments=segments(*TABLE))
+    before = done(robot, 'plan', question=QUESTION)
+    for step in ('deactivate', 'cleanup', 'configure', 'activate'):
+        assert getattr(node, f'trigger_{step}')().name == 'SUCCESS'
+    after = done(robot, 'plan', question=QUESTION)
+    assert (after.text, after.fresh, after.computed) == (before.text, 0, before.computed)
+
+
+def test_each_namespace_has_a_folder_of_its_own(robots, tmp_path):
+    left, right = robots(), robots()
+    begin(left, tmp_path)
+    begin(right, tmp_path)
+    done(left, 'upsert', segments=segments(TABLE[0]))
+    assert list(texts(left)) == ['red cube'] and texts(right) == {}
+    assert (tmp_path / 'memory' / left.namespace[1:] / 'memory.sqlite').exists()
+
+
+def test_a_node_that_is_not_active_says_so(robot, tmp_path):
+    node = begin(robot, tmp_path)
+    node.trigger_deactivate()
+    for verb in SERVICES:
+        response = call(robot, verb)
+        assert not response.ok and response.message == 'memory is not active: activate it first'
+
+
+@pytest.mark.parametrize(
+    ('name', 'value', 'said'),
+    [
+        ('planner', '/nowhere', '/nowhere'),
+        ('folder', '/proc/nowhere', '/proc/nowhere'),
+        ('encoder', 'magic', "no encoder 'magic': there are minilm, hashing"),
+        ('method', 'magic', "no method 'magic'"),
+        ('policy', 'magic', "no policy 'magic'"),
+        ('average', 0.1, 'an average of 0.1: 4 layers reach'),
+        ('tokens', 512, 'leave no room for a question in a row of 512'),
+        ('step_seconds', -1.0, 'parameter step_seconds'),
+    ],
+)
+def test_a_wrong_parameter_fails_configure(robot, capfd, tmp_path, name, value, said):
+    node = robot.bring(Memory, **{**parameters(tmp_path), name: value})
+    assert node.trigger_configure().name == 'FAILURE'
+    complaint = capfd.readouterr().err
+    assert 'configure failed:' in complaint and said in complaint
+    assert 'Traceback' not in complaint
+
+
+def test_a_memory_of_another_planner_is_refused_or_renewed(robots, capfd, tmp_path):
+    robot = robots()
+    node = begin(robot, tmp_path)
+    done(robot, 'upsert', segments=segments(*TABLE))
+    done(robot, 'plan', question=QUESTION)
+    node.trigger_deactivate()
+    node.trigger_cleanup()
+    again = robots(robot.namespace)
+    other = again.bring(Memory, **parameters(tmp_path, seed=4))
+    assert other.trigger_configure().name == 'FAILURE'
+    assert 'or renew it, which keeps its text alone' in capfd.readouterr().err
+    begin(again, tmp_path, seed=4, renew=True)
+    assert done(again, 'stats').units_kept == 0 and len(texts(again)) == 3
