@@ -15,6 +15,7 @@ DEFAULT = (
     ('capsule', '--quick'),
     ('compress', 'speed', '--quick'),
     ('memory', 'trace', '--quick'),
+    ('fleet', '--quick'),
 )
 FULL = (
     ('parts',),
@@ -29,6 +30,7 @@ FULL = (
     ('memory', 'ablations'),
     ('memory', 'timeline'),
     ('memory', 'judge'),
+    ('fleet',),
 )
 
 

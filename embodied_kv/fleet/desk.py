@@ -1,0 +1,170 @@
+"""The server of a fleet without its transport: requests in, batches out, answers back.
+
+Knows the ledger, a scheduler, engines and placement, and wires them. Does not know ROS, tensors
+or a clock: every call is told `now`, s on the server's monotonic clock. The simulator and the
+node drive the same desk. Not thread-safe: one thread calls it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from embodied_kv.fleet.engines import Dispatch, Engine
+from embodied_kv.fleet.ledger import Ledger, Phase
+from embodied_kv.fleet.placement import place
+from embodied_kv.fleet.protocol import Answer, LastExecution, Receipt, Request, Verdict
+from embodied_kv.fleet.scheduler import Scheduler, Waiting, skip
+
+FRESH = 0.1  # s; an observation that waited longer is fetched anew before it is served
+REMEMBERED = 256  # batches taken back whose late answer is still of use
+
+
+class Desk:
+    """Serves a fleet.
+
+    The cycle: `submit` what robots send; send what `decide` returns to the engines; tell `done`
+    what they answer and deliver what it returns; call `check` and `decide` at `wake(now)`.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, engines: Sequence[Engine], fresh: float = FRESH
+    ) -> None:
+        self.scheduler, self.fresh = scheduler, fresh
+        self.ledger = Ledger()
+        self.engines = {engine.name: engine for engine in engines}
+        if not engines or len(self.engines) != len(engines):
+            raise ValueError('a desk needs engines, each with a name of its own')
+        self.queue: dict[str, Waiting] = {}  # by robot
+        self._taken: deque[Dispatch] = deque(maxlen=REMEMBERED)
+        self._numbers = 0
+
+    def register(self, robot: str, now: float) -> Receipt:
+        return self.ledger.register(robot, now)
+
+    def submit(self, request: Request, now: float) -> Receipt:
+        """A robot's request; its verdict says what became of it. Repeating it is harmless."""
+        receipt = self.ledger.submit(request, now)
+        if receipt.verdict is Verdict.QUEUED:
+            self.queue[request.robot] = self.ledger.robots[request.robot].task.waiting
+        return receipt
+
+    def decide(self, now: float) -> list[Dispatch]:
+        """Batches for the engines that are open: order, placement, and who was skipped."""
+        if not self.queue or not any(engine.open(now) for engine in self.engines.values()):
+            return []
+        waiting = list(self.queue.values())
+        order = self.scheduler.order(waiting, now)
+        placed = place(order, list(self.engines.values()), now)
+        skip(waiting, [request for _, batch in placed for request in batch])
+        return [self._send(engine, batch, now) for engine, batch in placed]
+
+    def done(
+        self, engine: str, number: int, answers: Sequence[Answer], now: float
+    ) -> list[Answer]:
+        """An engine answered a batch, in the batch's order: the answers to deliver.
+
+        Left out are rounds that another engine answered first, or whose robot has moved on or
+        vanished. A late answer to a batch that was taken back counts if it is the first. Raises
+        ValueError for answers that are not the batch's; none counts, and all of it waits again.
+        """
+        dispatch = self.engines[engine].done(number, now)
+        late = None if dispatch else self._late(engine, number)
+        if not dispatch and not late:
+            return []
+        asked = [(r.robot, r.task, r.round) for r in (dispatch or late).batch]
+        told = [(a.robot, a.task, a.round) for a in answers]
+        if told != asked:
+            if dispatch:
+                self._requeue(dispatch)
+            raise ValueError(f'{engine} answered {told[:3]} to {asked[:3]}: not its batch')
+        dispatch, first = dispatch or late, []
+        for request, answer in zip(dispatch.batch, answers, strict=True):
+            if self.ledger.answer(request, answer, dispatch.sent, now):
+                first.append(answer)
+                if self.queue.get(request.robot) is request:  # it had been taken back
+                    del self.queue[request.robot]
+        return first
+
+    def request(self, waiting: Waiting) -> Request | None:
+        """What the robot sent; None where it has moved on or vanished: its place may be left."""
+        task = self.ledger.find(waiting)
+        return task.request if task else None
+
+    def lost(self, engine: str) -> None:
+        """An engine died: its work waits for another one."""
+        for dispatch in self.engines[engine].lose():
+            self._taken.append(dispatch)
+            self._requeue(dispatch)
+
+    def restored(self, engine: str) -> None:
+        """It may be served again. An answer of its own says so too."""
+        self.engines[engine].alive = True
+
+    def check(self, now: float) -> list[str]:
+        """Takes the work of engines that owe an overdue answer: their names."""
+        late = [
+            name
+            for name, engine in self.engines.items()
+            if any(dispatch.overdue <= now for dispatch in engine.flying.values())
+        ]
+        for name in late:
+            self.lost(name)
+        return late
+
+    def wake(self, now: float) -> float:
+        """When next time alone changes something: an engine opens, or an answer is overdue."""
+        moments = [float('inf')]
+        for engine in self.engines.values():
+            moments += [dispatch.overdue for dispatch in engine.flying.values()]
+            if self.queue and engine.alive and engine.link and engine.flying:
+                moments.append(engine.opens())
+        return min(moment for moment in moments if moment > now)
+
+    def executed(self, robot: str, task: str, done: LastExecution, now: float) -> None:
+        """A robot tells what it executed without asking for more."""
+        self.ledger.executed(robot, task, done, now)
+
+    def finish(self, robot: str, task: str) -> None:
+        """A robot's task is over."""
+        self.ledger.finish(robot, task)
+        self._forget(robot)
+
+    def vanish(self, robot: str) -> None:
+        """A robot is gone: nothing more is generated for it."""
+        self.ledger.vanish(robot)
+        self._forget(robot)
+
+    def sweep(self, now: float, silence: float) -> list[str]:
+        """Robots unheard of for `silence` seconds vanish: their names."""
+        gone = self.ledger.sweep(now, silence)
+        for robot in gone:
+            self._forget(robot)
+        return gone
+
+    def _send(self, engine: Engine, batch: list[Waiting], now: float) -> Dispatch:
+        self._numbers += 1
+        for request in batch:
+            del self.queue[request.robot]
+            self.ledger.find(request).phase = Phase.DISPATCHED
+        stale = [request for request in batch if now - request.arrived > self.fresh]
+        return engine.send(self._numbers, batch, stale, now)
+
+    def _requeue(self, dispatch: Dispatch) -> None:
+        for request in dispatch.batch:
+            task = self.ledger.find(request)
+            if task and task.phase is Phase.DISPATCHED:
+                task.phase = Phase.SUBMITTED
+                self.queue[request.robot] = request
+
+    def _late(self, engine: str, number: int) -> Dispatch | None:
+        for dispatch in self._taken:
+            if (dispatch.engine, dispatch.number) == (engine, number):
+                self._taken.remove(dispatch)
+                return dispatch
+        return None
+
+    def _forget(self, robot: str) -> None:
+        waiting = self.queue.get(robot)
+        if waiting and self.ledger.find(waiting) is None:
+            del self.queue[robot]

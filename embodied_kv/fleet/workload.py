@@ -1,0 +1,138 @@
+"""Workloads out of a YAML file whose every number says where it comes from; jobs drawn from them.
+
+Knows distributions. Does not know queues or engines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from embodied_kv.fleet.engines import Link
+from embodied_kv.fleet.profile import Profile
+from embodied_kv.fleet.trace import Job
+
+FILE = Path(__file__).with_name('workloads.yaml')
+SOURCES = ('paper, ', 'ours: ')
+
+Quantiles = Sequence[Sequence[float]]  # [share, value] points
+
+
+class WorkloadError(ValueError):
+    """A file that is no list of workloads; the message names the place in it."""
+
+
+@dataclass(frozen=True)
+class Common:
+    """What all workloads share. period: s between actions. wifi: from a robot to the edge."""
+
+    period: float
+    chunk: int
+    wifi: Link
+    wan: Link
+    cloud_speedup: float
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A kind of task on a model; fields as the YAML file describes them. profile: at the edge."""
+
+    name: str
+    profile: Profile
+    actions: Quantiles
+    horizon: Quantiles
+    ratio: Quantiles
+    minimum: int
+    phase: float
+    observation_bytes: int
+
+
+def read(path: str | Path = FILE) -> tuple[Common, list[Workload]]:
+    """The file's workloads. Raises WorkloadError for a number without provenance."""
+    try:
+        tree = yaml.safe_load(Path(path).read_text())
+        common = {key: _values(value, f'common.{key}') for key, value in tree['common'].items()}
+        shared = Common(
+            1 / common['control_hz'],
+            common['chunk'],
+            Link(**common['wifi']),
+            Link(**common['wan']),
+            common['cloud_speedup'],
+        )
+        return shared, [_workload(entry, common['batches']) for entry in tree['workloads']]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise WorkloadError(f'{path}: {error!r}') from error
+    except ValueError as error:
+        raise WorkloadError(f'{path}: {error}') from error
+
+
+def draw(workload: Workload, common: Common, count: int, seed: int) -> tuple[list[Job], list[Job]]:
+    """The same tasks twice: with their static horizon, and with a dynamic one.
+
+    A task has a number of actions, a static H, and phases of geometric length, each with a ratio;
+    a round that begins in a phase executes min(H * ratio, chunk) actions. Both ways execute the
+    same actions in all.
+    """
+    rng = np.random.default_rng(seed)
+    actions = _quantile(workload.actions, rng.random(count)).round().astype(int)
+    horizons = _quantile(workload.horizon, rng.random(count)).round().astype(int)
+    static, dynamic = [], []
+    for total, horizon in zip(actions.tolist(), horizons.tolist(), strict=True):
+        lengths = rng.geometric(1 / workload.phase, total)  # enough of them: each is at least 1
+        ends = np.cumsum(lengths)
+        ratios = _quantile(workload.ratio, rng.random(total))
+        horizon = min(max(horizon, workload.minimum), common.chunk)
+        per_phase = np.minimum(horizon * ratios, common.chunk).round().astype(int)
+        static.append(_job(workload, common, _cut(total, [total], [horizon])))
+        dynamic.append(_job(workload, common, _cut(total, ends.tolist(), per_phase.tolist())))
+    return static, dynamic
+
+
+def _cut(total: int, ends: Sequence[int], horizons: Sequence[int]) -> tuple[int, ...]:
+    """Actions of each round: the horizon of the phase in which it begins, the last one's rest."""
+    done, phase, rounds = 0, 0, []
+    while done < total:
+        while ends[phase] <= done:
+            phase += 1
+        rounds.append(min(horizons[phase], total - done))
+        done += rounds[-1]
+    return tuple(rounds)
+
+
+def _job(workload: Workload, common: Common, horizons: tuple[int, ...]) -> Job:
+    size = workload.profile.chunk_bytes
+    return Job(horizons, common.period, workload.observation_bytes, size)
+
+
+def _quantile(points: Quantiles, shares: np.ndarray) -> np.ndarray:
+    at, values = np.asarray(points, float).T
+    return np.interp(shares, at, values)
+
+
+def _workload(entry: dict, batches: Sequence[int]) -> Workload:
+    name = entry['name']
+    found = {key: _values(value, f'{name}.{key}') for key, value in entry.items() if key != 'name'}
+    generation = found.pop('generation')
+    seconds = tuple(generation['fixed'] + generation['each'] * n for n in batches)
+    profile = Profile(name, tuple(batches), seconds, found.pop('chunk_bytes'))
+    for key in ('actions', 'horizon', 'ratio'):
+        points = np.asarray(found[key], float)
+        if points.ndim != 2 or points.shape[1] != 2 or (np.diff(points, axis=0) < 0).any():
+            raise ValueError(f'{name}.{key}: points of a share and a value, neither falling')
+    return Workload(name=name, profile=profile, **found)
+
+
+def _values(node: object, place: str) -> object:
+    """A tree of {value, from} leaves without the provenance, which each must have."""
+    if not isinstance(node, dict):
+        raise ValueError(f'{place}: {node!r} does not say where it comes from')
+    if node.keys() != {'value', 'from'}:
+        return {key: _values(value, f'{place}.{key}') for key, value in node.items()}
+    source = node['from']
+    if not isinstance(source, str) or not source.startswith(SOURCES):
+        raise ValueError(f'{place}: from is {source!r}: it must begin with paper or ours')
+    return node['value']

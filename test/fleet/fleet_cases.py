@@ -1,0 +1,72 @@
+"""Small fleets for the tests of the fleet room."""
+
+from functools import cache
+
+from embodied_kv.fleet.desk import Desk
+from embodied_kv.fleet.engines import Engine
+from embodied_kv.fleet.horizon import Static
+from embodied_kv.fleet.policies import Fifo
+from embodied_kv.fleet.profile import Profile
+from embodied_kv.fleet.protocol import Answer, LastExecution, Request
+from embodied_kv.fleet.scheduler import Waiting
+from embodied_kv.fleet.simulate import Simulation
+from embodied_kv.fleet.trace import Job
+
+ONE = Profile('one', (1,), (1.0,), 1400)  # a request a second
+TWO = Profile('two', (1, 2), (1.0, 1.2), 1400)
+
+
+def waiting(robot='r', *, arrived=0.0, started=0.0, waited=0.0, generation=0.0, execution=1.0):
+    return Waiting(robot, 't', 0, arrived, started, waited, generation, execution, 1000)
+
+
+def request(robot='r', round=0, *, task='t', stamp=0.0, execution=None, **other):
+    told = dict(horizon=Static(5), observation_bytes=1000) | other
+    return Request(robot, task, round, stamp, execution=execution, **told)
+
+
+def ran(round, start, end, remaining=0):
+    return LastExecution(round, start, end, remaining)
+
+
+def desk(*engines, scheduler=None, robots=('r',)):
+    """A desk with registered robots; engines default to one that takes one request."""
+    found = Desk(scheduler or Fifo(), engines or [Engine('one', ONE)])
+    for robot in robots:
+        found.register(robot, 0.0)
+    return found
+
+
+def answers(dispatch, chunk=None):
+    return [Answer(r.robot, r.task, r.round, 5, chunk) for r in dispatch.batch]
+
+
+def job(execution, rounds):
+    """A task of so many rounds that each take `execution` seconds."""
+    return Job((1,) * rounds, float(execution), 1, 1)
+
+
+def synchronous(tasks, scheduler):
+    """Tasks of (execution, rounds) on one engine that generates for 1 s."""
+    jobs = [job(*task) for task in tasks]
+    return Simulation(jobs, scheduler, [Engine('one', ONE)], lead=0.0).arrive([0.0] * len(jobs))
+
+
+def least_wait(tasks):
+    """The smallest sum of queueing over every schedule of such tasks, by trying them all."""
+
+    @cache
+    def best(now, ready):
+        left = [i for i, (_, rounds) in enumerate(ready) if rounds]
+        if not left:
+            return 0.0
+        now = max(now, min(ready[i][0] for i in left))
+        found = []
+        for i in left:
+            begin = max(now, ready[i][0])  # waiting for a task that is not yet ready is allowed
+            after = list(ready)
+            after[i] = (begin + 1 + tasks[i][0], ready[i][1] - 1)
+            found.append(begin - ready[i][0] + best(begin + 1, tuple(after)))
+        return min(found)
+
+    return best(0.0, tuple((0.0, rounds) for _, rounds in tasks))

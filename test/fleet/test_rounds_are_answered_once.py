@@ -1,0 +1,137 @@
+"""Duplicate, late and superseded rounds: each is answered at most once, and harms nobody."""
+
+import pytest
+from fleet_cases import answers, desk, ran, request
+
+from embodied_kv.fleet.ledger import Phase
+from embodied_kv.fleet.protocol import Answer, Verdict
+
+
+def serve(server, now):
+    """One decision and its answers at once."""
+    (dispatch,) = server.decide(now)
+    return server.done('one', dispatch.number, answers(dispatch), now + 1)
+
+
+def phase(server, robot='r'):
+    return server.ledger.robots[robot].task.phase
+
+
+def test_a_round_goes_through_its_phases():
+    server = desk()
+    assert server.submit(request(), 0.0).verdict is Verdict.QUEUED
+    assert phase(server) is Phase.SUBMITTED
+    (dispatch,) = server.decide(0.0)
+    assert phase(server) is Phase.DISPATCHED
+    (answer,) = server.done('one', dispatch.number, answers(dispatch), 1.0)
+    assert (answer.robot, answer.task, answer.round) == ('r', 't', 0)
+    assert phase(server) is Phase.ANSWERED
+    server.submit(request(round=1, execution=ran(0, 1.0, 2.0)), 1.5)
+    assert phase(server) is Phase.SUBMITTED
+    assert server.ledger.robots['r'].task.wait.execution == 1.0
+
+
+def test_an_execution_may_be_told_alone():
+    server = desk()
+    server.submit(request(), 0.0)
+    serve(server, 0.0)
+    server.executed('r', 'another', ran(0, 1.0, 9.0), 2.0)
+    assert phase(server) is Phase.ANSWERED
+    server.executed('r', 't', ran(0, 1.0, 3.0), 3.0)
+    assert phase(server) is Phase.EXECUTED
+    assert server.ledger.executions.median() == 2.0
+    assert server.sweep(7.0, silence=5.0) == []  # it was heard of at 3.0
+
+
+def test_a_repetition_while_it_waits_or_is_served_changes_nothing():
+    server = desk()
+    server.submit(request(), 0.0)
+    assert server.submit(request(), 0.1).verdict is Verdict.DUPLICATE
+    (dispatch,) = server.decide(0.2)
+    assert len(dispatch.batch) == 1
+    assert server.submit(request(), 0.3).verdict is Verdict.DUPLICATE
+    assert server.decide(0.3) == []
+    assert len(server.done('one', dispatch.number, answers(dispatch), 1.0)) == 1
+    assert server.decide(1.0) == []
+
+
+def test_a_repetition_after_the_answer_hears_the_same_answer():
+    server = desk()
+    server.submit(request(), 0.0)
+    (answer,) = serve(server, 0.0)
+    receipt = server.submit(request(), 2.0)
+    assert receipt.verdict is Verdict.ANSWERED and receipt.answer is answer
+    assert server.decide(2.0) == []
+
+
+def test_an_older_round_is_late():
+    server = desk()
+    server.submit(request(round=1), 0.0)
+    assert server.submit(request(round=0), 0.1).verdict is Verdict.LATE
+    (dispatch,) = server.decide(0.2)
+    assert [r.round for r in dispatch.batch] == [1]
+
+
+def test_a_late_round_still_tells_what_was_executed():
+    server = desk()
+    server.submit(request(round=2), 0.0)
+    server.submit(request(round=1, execution=ran(0, 0.0, 3.0)), 0.1)
+    assert server.ledger.robots['r'].task.wait.execution == 3.0
+
+
+def test_a_newer_round_takes_the_place_of_a_waiting_one():
+    server = desk()
+    server.submit(request(round=0), 0.0)
+    server.submit(request(round=1), 0.1)
+    (dispatch,) = server.decide(0.2)
+    assert [r.round for r in dispatch.batch] == [1]
+
+
+def test_the_answer_to_a_round_that_was_given_up_is_dropped():
+    server = desk()
+    server.submit(request(round=0), 0.0)
+    (dispatch,) = server.decide(0.0)
+    server.submit(request(round=1), 0.5)
+    assert server.done('one', dispatch.number, answers(dispatch), 1.0) == []
+    assert len(serve(server, 1.0)) == 1
+
+
+def test_a_restarted_robot_begins_a_task_of_its_own():
+    server = desk()
+    server.submit(request(round=5), 0.0)
+    (dispatch,) = server.decide(0.0)
+    server.register('r', 0.4)
+    assert server.submit(request(task='after'), 0.5).verdict is Verdict.QUEUED
+    assert server.done('one', dispatch.number, answers(dispatch), 1.0) == []
+    assert server.submit(request(round=6), 1.0).verdict is Verdict.LATE  # of the task before
+    (answer,) = serve(server, 1.0)
+    assert answer.task == 'after'
+
+
+def test_a_finished_task_is_over():
+    server = desk()
+    server.submit(request(), 0.0)
+    server.finish('r', 'another')
+    assert server.queue
+    server.finish('r', 't')
+    assert not server.queue and server.decide(0.0) == []
+    assert server.submit(request(round=1), 1.0).verdict is Verdict.LATE
+
+
+def test_an_answer_that_names_another_round_is_refused():
+    server = desk()
+    server.submit(request(), 0.0)
+    (dispatch,) = server.decide(0.0)
+    with pytest.raises(ValueError, match=r"one answered \[\('r', 't', 1\)\] to"):
+        server.done('one', dispatch.number, [Answer('r', 't', 1, 5)], 1.0)
+    assert len(serve(server, 2.0)) == 1
+
+
+def test_a_stale_observation_is_to_be_fetched_anew():
+    server = desk(robots=('a', 'b'))
+    server.submit(request('a'), 0.0)
+    (first,) = server.decide(0.0)
+    server.submit(request('b'), 0.5)
+    server.done('one', first.number, answers(first), 1.0)
+    (second,) = server.decide(1.0)
+    assert first.stale == () and second.stale == second.batch
