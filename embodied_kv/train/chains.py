@@ -1,9 +1,11 @@
 """Chains over two-token segments: the task by which ways to reuse KV are judged.
 
-A segment is a key and a value; the value may be the key of another segment, and so segments form
-chains. A question names a key and a number of hops; the answer is the value that many links
-further. Keys are distinct, and no value occurs twice, so a chain has one way ahead and one back.
-A prompt is `<bos> (key value) x S <hops> key`, and its next token is the answer.
+A segment is a key and a value. A value either ends its chain or points to the key of another
+segment, and so segments form chains of up to MAX_HOPS links. A question names a key; the answer is
+the end of the chain that goes on from there. Keys are distinct, no two values point to one key:
+a chain has one way ahead and one back. A prompt is `<bos> (key value) x S <ask> key`, and its next
+token is the answer. That a value points is seen from the token itself: each key has a token of its
+own as a key and another one as a value.
 
 Knows numbers alone. All arrays are int64; B prompts, S segments of each, Q questions of each.
 """
@@ -14,22 +16,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-SYMBOLS = 128  # of which S are keys and the others may end a chain: twice the most segments
 SEGMENTS = (8, 64)  # fewest and most
 MAX_HOPS = 3
-BOS = SYMBOLS
-HOPS = BOS + 1  # token of 0 hops; 1, 2 and 3 follow
-VOCABULARY = HOPS + MAX_HOPS + 1
-LAYOUTS = ('forward', 'backward', 'mixed')  # a next link stands later, earlier, or anywhere
-END = 0.2  # share of segments that end their chain
+KEYS, ENDS = SEGMENTS[1], 32  # tokens 0 .. KEYS - 1 are keys
+POINTER = KEYS  # first token of values that point to a key
+END = POINTER + KEYS  # first token of values that end a chain
+BOS = END + ENDS
+ASK = BOS + 1
+VOCABULARY = ASK + 1
+LAYOUTS = ('forward', 'backward')  # along its links a chain goes to later segments, or earlier
 
 
 @dataclass(frozen=True, eq=False)
 class Chains:
     """Segments of prompts, in the order of the prompt.
 
-    keys, values: symbols [B, S]. ahead: the segment whose key a value is, [B, S], or -1. behind:
-    the segment whose value a key is, or -1. start: the segment that a question begins with, [B].
+    keys, values: tokens [B, S]. ahead: the segment that a value points to, [B, S], or -1. behind:
+    the segment that points to this one's key, or -1. start: the segment that was drawn to be asked
+    about, [B].
     """
 
     keys: np.ndarray
@@ -39,107 +43,99 @@ class Chains:
     start: np.ndarray
 
     @property
-    def tokens(self) -> np.ndarray:
+    def memory(self) -> np.ndarray:
         """<bos> and the segments, [B, 1 + 2 S]."""
         size = len(self.keys)
         pairs = np.stack([self.keys, self.values], axis=-1).reshape(size, -1)
         return np.concatenate([np.full((size, 1), BOS), pairs], axis=1)
 
-    def question(self, start: np.ndarray, hops: np.ndarray) -> np.ndarray:
-        """start: segments [B, Q]; hops: [B, Q] or [Q] -> tokens [B, Q, 2]."""
-        keys = np.take_along_axis(self.keys, start, axis=1)
-        return np.stack([np.broadcast_to(HOPS + hops, keys.shape), keys], axis=-1)
+    @property
+    def hops(self) -> np.ndarray:
+        """Links from each segment to the end of its chain, [B, S]."""
+        return (walk(self.ahead, MAX_HOPS)[:, 1:] >= 0).sum(axis=1)
 
-    def answer(self, start: np.ndarray, hops: np.ndarray) -> np.ndarray:
-        """The values that questions ask for, [B, Q]. Raises ValueError where a chain ends."""
-        paths = walk(self.ahead, MAX_HOPS)  # [B, 1 + MAX_HOPS, S]
-        rows = np.arange(len(start))[:, None]
-        found = paths[rows, np.broadcast_to(hops, start.shape), start]
-        if (found < 0).any():
-            raise ValueError('a question goes further than its chain')
-        return self.values[rows, found]
-
-    def ask(self, rng: np.random.Generator, hops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Random segments from which that many hops can be gone, where there are such.
-
-        hops: wanted, [B, Q]. Returns start and hops, [B, Q]; a prompt without a chain that long
-        is asked for less.
-        """
-        reach = (walk(self.ahead, MAX_HOPS)[:, 1:] >= 0).sum(axis=1)  # links ahead [B, S]
-        hops = np.minimum(hops, reach.max(axis=1, keepdims=True))
-        luck = rng.random((*hops.shape, reach.shape[1]))
-        luck[reach[:, None] < hops[..., None]] = -1
-        return luck.argmax(axis=-1), hops
+    @property
+    def answers(self) -> np.ndarray:
+        """The end of each segment's chain, [B, S]."""
+        return at(self.values, furthest(self.ahead, MAX_HOPS))
 
 
 def walk(link: np.ndarray, steps: int) -> np.ndarray:
     """link [B, S] -> the segments 0 .. steps links away, [B, 1 + steps, S]; -1 beyond the end."""
-    segments = np.broadcast_to(np.arange(link.shape[1]), link.shape)
-    path = [segments]
+    path = [np.broadcast_to(np.arange(link.shape[1]), link.shape)]
     for _ in range(steps):
-        there = np.take_along_axis(link, np.maximum(path[-1], 0), axis=1)
-        path.append(np.where(path[-1] < 0, -1, there))
+        path.append(at(link, path[-1], -1))
     return np.stack(path, axis=1)
 
 
-def resolvable(link: np.ndarray, steps: int) -> np.ndarray:
-    """As `walk`, but only along links that lead to an earlier segment: what is -1 is not seen.
+def furthest(link: np.ndarray, steps: int) -> np.ndarray:
+    """link [B, S] -> the last segment within so many links, [B, S]."""
+    path = walk(link, steps)
+    return np.take_along_axis(path, (path >= 0).sum(axis=1, keepdims=True) - 1, axis=1)[:, 0]
 
-    A causal model can know no more of a chain when it has read a segment's last token.
-    """
-    here = np.arange(link.shape[1])
-    return walk(np.where(link < here, link, -1), steps)
+
+def earlier(link: np.ndarray) -> np.ndarray:
+    """The links [B, S] that lead to an earlier segment: what a causal model sees of a chain."""
+    return np.where(link < np.arange(link.shape[1]), link, -1)
+
+
+def at(table: np.ndarray, segments: np.ndarray, none: int = -1) -> np.ndarray:
+    """table [B, S] at segments [B, N]; `none` for -1."""
+    found = np.take_along_axis(table, np.maximum(segments, 0), axis=1)
+    return np.where(segments < 0, none, found)
 
 
 def draw_chains(
     rng: np.random.Generator,
     problems: int,
     segments: int,
-    hops: int = 0,
+    hops: int | None = None,
     layout: str | None = None,
 ) -> Chains:
-    """Prompts with a chain from `start` that goes on for at least `hops` links.
+    """Prompts of chains of 1 to 1 + MAX_HOPS segments, each laid out in one way.
 
-    layout: of the chain that `start` is in; all others, and it where None, have any. Raises
-    ValueError for segments, hops or a layout that there are not.
+    hops, layout: of the chain that starts at `start`; None: any. Where the last chain finds no
+    room for its length it is shorter. Raises ValueError for segments, hops or a layout that there
+    are not.
     """
     _check(segments, hops, layout)
-    size, rows = (problems, segments), np.arange(problems)
-    first = rng.integers(0, segments - hops, problems)  # of the chain's order, as all below
-    ends = rng.random(size) < END
-    ends[rows[:, None], first[:, None] + np.arange(hops)] = False
-    ends[:, -1] = True
-    chain = np.cumsum(ends, axis=1) - ends
-    kinds = rng.integers(0, len(LAYOUTS), size)  # of each chain
-    if layout is not None:
-        kinds[rows, chain[rows, first]] = LAYOUTS.index(layout)
+    size, index = (problems, segments), np.arange(segments)
+    lengths = rng.integers(1, MAX_HOPS + 2, size)
+    lengths[:, 0] = lengths[:, 0] if hops is None else 1 + hops
+    kinds = rng.integers(0, len(LAYOUTS), size)
+    kinds[:, 0] = kinds[:, 0] if layout is None else LAYOUTS.index(layout)
+    # All that follows is in the order of chains, until `place` says where in the prompt each is.
+    chain = (lengths.cumsum(axis=1)[:, None] <= index[:, None]).sum(axis=-1)  # [B, S]
+    changes = chain[:, 1:] != chain[:, :-1]
+    edge = np.ones((problems, 1), bool)
+    begins, ends = np.hstack([edge, changes]), np.hstack([changes, edge])
     place = _places(rng, chain, np.take_along_axis(kinds, chain, axis=1))
 
-    symbols = rng.permuted(np.tile(np.arange(SYMBOLS), (problems, 1)), axis=1)
-    keys, others = symbols[:, :segments], symbols[:, segments : 2 * segments]
-    values = np.where(ends, others, np.roll(keys, -1, axis=1))
+    keys = rng.permuted(np.tile(np.arange(KEYS), (problems, 1)), axis=1)[:, :segments]
+    last = END + rng.integers(0, ENDS, size)
+    values = np.where(ends, last, POINTER + np.roll(keys, -1, axis=1))
     ahead = np.where(ends, -1, np.roll(place, -1, axis=1))
-    begins = np.roll(ends, 1, axis=1)
     behind = np.where(begins, -1, np.roll(place, 1, axis=1))
     order = place.argsort(axis=1)
     in_prompt = (np.take_along_axis(x, order, axis=1) for x in (keys, values, ahead, behind))
-    return Chains(*in_prompt, start=place[rows, first])
+    return Chains(*in_prompt, start=place[:, 0])
 
 
 def _places(rng: np.random.Generator, chain: np.ndarray, kinds: np.ndarray) -> np.ndarray:
     """Where in the prompt each segment stands, [B, S]: at random, in order within its chain."""
-    luck = rng.random(chain.shape)
-    index = np.broadcast_to(np.arange(chain.shape[1]), chain.shape)
-    rank = np.select([kinds == i for i in range(3)], [luck, -luck, index])
-    luck = np.take_along_axis(luck, np.lexsort((rank, chain), axis=-1), axis=1)
-    return luck.argsort(axis=1).argsort(axis=1)
+    luck = rng.permuted(np.tile(np.arange(chain.shape[1]), (len(chain), 1)), axis=1)
+    down = kinds == LAYOUTS.index('backward')
+    within = np.lexsort((luck, chain), axis=-1)
+    luck = np.take_along_axis(luck, within, axis=1)  # rising within each chain
+    turned = np.lexsort((np.where(down, -luck, luck), chain), axis=-1)
+    return np.take_along_axis(luck, turned, axis=1)
 
 
-def _check(segments: int, hops: int, layout: str | None) -> None:
+def _check(segments: int, hops: int | None, layout: str | None) -> None:
     least, most = SEGMENTS
     if not least <= segments <= most:
         raise ValueError(f'{segments} segments: a prompt has {least} to {most}')
-    if not 0 <= hops <= MAX_HOPS:
-        raise ValueError(f'{hops} hops: a question asks for 0 to {MAX_HOPS}')
+    if hops is not None and not 0 <= hops <= MAX_HOPS:
+        raise ValueError(f'{hops} hops: a chain has 0 to {MAX_HOPS}')
     if layout is not None and layout not in LAYOUTS:
         raise ValueError(f'no layout {layout!r}; there are: {", ".join(LAYOUTS)}')
