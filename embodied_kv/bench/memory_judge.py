@@ -19,12 +19,12 @@ later ones, and the first choice is made after the first layer, on what attentio
 third of all segments point to an earlier one, and meeting it changes one token of their two: 0.16
 of the tokens is as many as that, so CacheBlend has room for all of them, asked or not.
 
-What attention says (table `looks`): after the first two layers the question attends to the asked
-segment more than to any other, and a segment to the one its pointer names where that stands
-earlier. So a hop of importance finds the next segment of a chain laid out backward. It also
-forgets: nothing earlier attends to the asked segment, so with `restart` 0 that one, which the
-question reads at the end, is dropped by the first hop. Forward there is no link to go along: a
-segment sees none that stand later.
+What attention says (table `looks`): after each of the first two layers the question mostly attends
+to the asked segment more than to any other, and so does a segment to the one that its pointer
+names, where that stands earlier. So a hop of importance finds the next segment of a chain laid out
+backward. It also forgets: no other segment of the chain attends to the asked one, which the
+question reads at the end; with `restart` 0 its score is gone after the first hop. Forward there is
+no link to go along: a segment sees none that stand later.
 """
 
 from __future__ import annotations

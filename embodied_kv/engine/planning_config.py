@@ -39,7 +39,7 @@ class PlanningConfig:
     )
     hops: int = _field(8, 'Propagations of importance at most: keep', range=(0, 1000))
     restart: float = _field(
-        0.0,
+        0.5,
         'Share of the first scores that each hop keeps; 0 is the paper: keep',
         range=(0.0, 1.0),
     )
