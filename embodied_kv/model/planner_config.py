@@ -29,10 +29,10 @@ PLANNER_TABLETOP = PlannerConfig(
         layers=6,
         heads=4,
         kv_heads=2,
-        head_dim=32,
+        head_dim=64,
         mlp=256,
         vocab_size=512,
-        rope_theta=1_000_000.0,
+        rope_theta=10_000_000.0,
     ),
     max_tokens=1280,
 )
