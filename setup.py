@@ -7,7 +7,16 @@ from setuptools import find_packages, setup
 
 ROOT = Path(__file__).resolve().parent  # the working folder is another one under --symlink-install
 NAME = 'embodied_kv'
-EXECUTABLES = ('robot', 'perception', 'action', 'language', 'sim', 'demo')
+EXECUTABLES = (
+    'robot',
+    'perception',
+    'action',
+    'language',
+    'sim',
+    'demo',
+    'fleet',
+    'fleet_robot',
+)
 
 
 def files(pattern: str) -> list[str]:

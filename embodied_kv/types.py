@@ -34,7 +34,10 @@ class ActionChunk:
 
     values: float32 [horizon, action_dim], absolute, SI units; action i is due at stamp + i * dt.
     steps: Euler steps that made it. updates: float32 [steps, horizon], how far each step moved
-    each action, in normalised units; None where nobody looked.
+    each action, in normalised units; None where nobody looked. execute: H, the actions from the
+    first on that may be executed; None: all. confidence: float32 [horizon], 0 to 1, how sure
+    denoising is of each action; None where nobody asked. Both are judged from the updates, by
+    fleet.horizon.
     """
 
     values: np.ndarray
@@ -46,6 +49,8 @@ class ActionChunk:
     prefill_ms: float
     denoise_ms: float
     updates: np.ndarray | None = None
+    execute: int | None = None
+    confidence: np.ndarray | None = None
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,10 @@ project({name})
 find_package(ament_cmake REQUIRED)
 find_package(rosidl_default_generators REQUIRED)
 find_package(std_msgs REQUIRED)
+find_package(sensor_msgs REQUIRED)
 rosidl_generate_interfaces({name}
   {interfaces}
-  DEPENDENCIES std_msgs)
+  DEPENDENCIES std_msgs sensor_msgs)
 ament_export_dependencies(rosidl_default_runtime)
 ament_package()
 """

@@ -8,6 +8,8 @@ from embodied_kv.config import EngineConfig
 from embodied_kv.engine.planning_config import PlanningConfig
 from embodied_kv.nodes.action import ActionParams
 from embodied_kv.nodes.capsules import CapsuleParams
+from embodied_kv.nodes.fleet import FleetParams
+from embodied_kv.nodes.fleet_robot import AskParams
 from embodied_kv.nodes.language import LanguageParams
 from embodied_kv.nodes.memory import MemoryParams
 from embodied_kv.nodes.observation import ObservationParams
@@ -15,9 +17,10 @@ from embodied_kv.nodes.params import SuiteParams
 
 HEAD = """# Parameters
 
-Defaults are those of `config/robot.yaml`. *When* is the latest moment at which a value may change:
-at the start of the process, until the node is configured, or live (`ros2 param set`). This page is
-made by `tools/env python tools/parameters.py > docs/parameters.md`; a test compares both.
+Defaults are those of `config/robot.yaml`; `config/fleet.yaml` says what a fleet has otherwise.
+*When* is the latest moment at which a value may change: at the start of the process, until the
+node is configured, or live (`ros2 param set`). This page is made by
+`tools/env python tools/parameters.py > docs/parameters.md`; a test compares both.
 """
 PARTS = (
     ('All nodes', '', SuiteParams),
@@ -28,6 +31,8 @@ PARTS = (
     ('`capsules`', '', CapsuleParams),
     ('`memory`', '', MemoryParams),
     ('`memory`: planning', '', PlanningConfig),
+    ('`fleet`', '', FleetParams),
+    ('`action` of a robot of a fleet (executable `fleet_robot`)', '', AskParams),
 )
 
 

@@ -31,6 +31,7 @@ FULL = (
     ('memory', 'timeline'),
     ('memory', 'judge'),
     ('fleet',),
+    ('horizon',),
 )
 
 

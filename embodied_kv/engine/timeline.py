@@ -2,8 +2,9 @@
 
 Knows clocks (seconds, `time.monotonic`), actions and limits. Does not know models or messages.
 Action i of a chunk is due at began + i * dt and stands until the next one's moment. The laws:
-a moment that has passed is not executed; two commands in a row differ by no more than `max_jump`;
-every command is within the limits; who has nothing new holds the last command. Not thread-safe.
+a moment that has passed is not executed, nor an action beyond the chunk's H; two commands in a row
+differ by no more than `max_jump`; every command is within the limits; who has nothing new holds
+the last command. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -20,16 +21,19 @@ FRESH, PREVIOUS, HOLD, STOP = SOURCES = ('fresh', 'previous', 'hold', 'stop')
 _TICK = 1e-9  # s; moments closer than this are the same
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TakeOver:
     """How a chunk was received.
 
-    first: its first action whose moment has not passed; its horizon where it was refused, being
-    too late or older than the one that runs. blended: a step was shortened to max_jump.
-    clamped: values that were outside the limits.
+    first: its first action whose moment has not passed; its horizon where all have, or where it is
+    older than the one that runs. values: float64 [horizon, joints], the chunk as the robot could
+    execute it; None where it was refused: for these two reasons, or as all that it allows to
+    execute has passed. blended: a step was shortened to max_jump. clamped: values that were
+    outside the limits; both of actions that are executed.
     """
 
     first: int
+    values: np.ndarray | None = None
     blended: bool = False
     clamped: int = 0
 
@@ -104,7 +108,7 @@ class Timeline:
         self._clear(np.clip(state, self.lower, self.upper))
 
     def take_over(self, chunk: ActionChunk, began: float, now: float) -> TakeOver:
-        """From now on, execute this chunk: its actions whose moment has not passed.
+        """From now on, execute this chunk: its first H actions, less those that have passed.
 
         began: the moment of its observation. Steps are shortened where they would jump. Raises
         ValueError for a chunk of another shape or dt, or not finite; what runs then goes on.
@@ -116,21 +120,26 @@ class Timeline:
             raise ValueError(f'chunk {chunk.sequence} is not finite')
         now = self._advance(now)
         moments = began + np.arange(len(actions)) * self.dt
-        first = int(np.searchsorted(moments, now - _TICK))
-        if first == len(actions) or began < self._began:
+        first = len(actions)
+        if began >= self._began:
+            first = int(np.searchsorted(moments, now - _TICK))
+        end = len(actions) if chunk.execute is None else chunk.execute
+        if first >= end:
             self.counters.refused += 1
-            return TakeOver(len(actions))
-        wanted = actions[first:]
-        allowed = np.clip(wanted, self.lower, self.upper)
+            return TakeOver(first)
+        values = np.clip(actions, self.lower, self.upper)
+        clamped = int((values[first:end] != actions[first:end]).sum())
         self._base = self._command(now)
-        self._plan, self._moments = self._limit_steps(allowed), moments[first:]
+        steps = self._limit_steps(values[first:])
+        blended = bool((steps[: end - first] != values[first:end]).any())
+        self._plan, self._moments = steps[: end - first], moments[first:end]
         self._began = began
         self._source, self._misses = FRESH, 0
-        blended, clamped = bool((self._plan != allowed).any()), int((allowed != wanted).sum())
+        values[first:] = steps
         self.counters.takeovers += 1
         self.counters.blended += blended
         self.counters.clamped += clamped
-        return TakeOver(first, blended, clamped)
+        return TakeOver(first, values, blended, clamped)
 
     def resume(self, values: ArrayLike, observed: float, now: float) -> None:
         """From now on, execute what was left of an earlier chunk, [n, joints]: never as fresh.
@@ -164,8 +173,8 @@ class Timeline:
     def missed(self, now: float) -> str:
         """A period has ended without a fresh chunk: what the robot does instead.
 
-        'previous' while the chunk lasts, then 'hold'; from the `stop_after`th in a row on 'stop',
-        which drops the rest of the chunk, until another takes over.
+        'previous' while the chunk lasts, up to its H, then 'hold'; from the `stop_after`th in a
+        row on 'stop', which drops the rest of the chunk, until another takes over.
         """
         now = self._advance(now)
         self._misses += 1

@@ -32,7 +32,7 @@ def warm_up(engine: Engine) -> None:
 
 
 def _rehearse(engine: Engine) -> None:
-    (handle,) = engine.prefill([_blank(engine)])
+    (handle,) = engine.prefill([blank(engine)])
     with engine.kv.acquire(handle) as lease:
         _denoise_all(engine, lease)
         size = 1
@@ -42,7 +42,7 @@ def _rehearse(engine: Engine) -> None:
         _speak(engine, handle, engine.config.streams)
 
 
-def _blank(engine: Engine) -> Observation:
+def blank(engine: Engine) -> Observation:
     """A black frame with the longest prompt, expired as soon as it is written."""
     policy, size = engine.policy, engine.policy.config.vision.image_size
     normalizer = policy.normalizer

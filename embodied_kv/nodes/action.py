@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import CancelledError, Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from sensor_msgs.msg import JointState
@@ -11,6 +11,7 @@ from std_msgs.msg import Float64MultiArray
 from trajectory_msgs.msg import JointTrajectory
 
 from embodied_kv.engine.timeline import FRESH, STOP, Timeline
+from embodied_kv.fleet import horizon
 from embodied_kv.kv.handle import KvHandle, Lease, Stale
 from embodied_kv.msg import ActionChunk as ActionChunkMsg
 from embodied_kv.nodes import convert, process, qos, realtime
@@ -18,12 +19,23 @@ from embodied_kv.nodes.base import ERROR, OK, WARN, SuiteNode
 from embodied_kv.nodes.clock import ControlClock
 from embodied_kv.nodes.command import Command
 from embodied_kv.nodes.frames import FrameSource, frame_params
-from embodied_kv.nodes.meter import PeriodMeter
+from embodied_kv.nodes.meter import MeanMeter, PeriodMeter
 from embodied_kv.nodes.params import param
 from embodied_kv.nodes.parts import ActionPart
 from embodied_kv.types import ActionChunk
 
 DRAIN = 5.0  # s that a denoising loop in hand may take to end
+
+
+def policy(text: str) -> horizon.Policy:
+    """The horizon policy of this name, or 'whole'. Raises ValueError."""
+    return horizon.parse(text, {'whole': lambda updates: updates.shape[1]})
+
+
+def judged(chunk: ActionChunk, policy: horizon.Policy) -> ActionChunk:
+    """The chunk with its H and its confidence."""
+    updates = chunk.updates
+    return replace(chunk, execute=policy(updates), confidence=horizon.confidence(updates))
 
 
 @dataclass(frozen=True)
@@ -43,6 +55,13 @@ class ActionParams:
     )
     stop_after: int = param(
         5, 'Control periods without a fresh chunk after which to stop', range=(1, 1000)
+    )
+    horizon: str = param(
+        'whole',
+        'H, how many actions of a chunk may be executed, from its start; then the robot holds. '
+        'whole, static:H, or confidence:T:H_MIN: as far as denoising has converged',
+        'live',
+        check=policy,
     )
     tick_commands: bool = param(
         False, 'Publish the set-point of each action on `commands`, for forward controllers'
@@ -64,6 +83,7 @@ class Action(SuiteNode):
         super().__init__('action', ActionParams, *frame_params(alone), **arguments)
         self._alone = alone
         self._period = PeriodMeter()
+        self._horizon, self._confidence = MeanMeter(), MeanMeter()
         self._too_late = 0  # frames for which not even the fewest Euler steps fitted
 
     def setup(self) -> None:
@@ -170,7 +190,8 @@ class Action(SuiteNode):
         if chunk is None:
             self._too_late += 1
         else:
-            self._control.offer(chunk)
+            rule = policy(self.params.read(ActionParams).horizon)
+            self._control.offer(judged(chunk, rule))
 
     def _on_joints(self, message: JointState) -> None:
         self._now = message
@@ -208,6 +229,8 @@ class Action(SuiteNode):
         if command.source == FRESH:
             self._period.tick()
             self._steps = command.steps
+            self._horizon.add(command.execute)
+            self._confidence.add(float(command.confidence.mean()))
         self._source = command.source
 
     def _tick(self, values: np.ndarray) -> None:
@@ -223,11 +246,14 @@ class Action(SuiteNode):
             'deadline misses': counters.missed,
             'frames too late to denoise': self._too_late,
             'chunks': counters.takeovers,
+            'chunks refused': counters.refused,
             'chunks blended': counters.blended,
             'values clamped': counters.clamped,
             'periods held': counters.held,
             'periods stopped': counters.stopped,
             'Euler steps': self._steps,
+            'horizon mean (actions)': f'{self._horizon.mean():.1f}',
+            'confidence mean': f'{self._confidence.mean():.2f}',
             **self._outcome,
         }
         if self._source == FRESH:

@@ -2,8 +2,8 @@
 
 Knows the steady clock and the timeline. Does not know messages, and never computes: chunks are
 handed to it finished. A fresh chunk goes out as soon as it is there; when the deadline passes
-without one, the fallback goes out: the rest of the previous chunk, then hold, then stop. What was
-left of an earlier chunk may be resumed; it goes out as a previous one.
+without one, the fallback goes out: the rest of the previous chunk, up to its H, then hold, then
+stop. What was left of an earlier chunk may be resumed; it goes out as a previous one.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import numpy as np
 from embodied_kv.engine.timeline import FRESH, HOLD, PREVIOUS, STOP, Timeline
 from embodied_kv.nodes.command import Command, Leftover
 from embodied_kv.types import ActionChunk
+
+UNKNOWN = np.empty(0, np.float32)  # the confidence in what nobody denoised, or nobody remembers
 
 
 class ControlClock(threading.Thread):
@@ -162,17 +164,21 @@ class ControlClock(threading.Thread):
     def _take(self, chunk: ActionChunk) -> None:
         began, now = chunk.deadline - self._period, time.monotonic()
         taken = self.timeline.take_over(chunk, began, now)
-        if taken.first == len(chunk.values):
-            return  # every action of it is over: what runs goes on
+        if taken.values is None:  # all that may be executed of it is over: what runs goes on
+            if taken.first < len(chunk.values):
+                self._failed(
+                    ValueError(f'all {chunk.execute} actions that its horizon allows have passed')
+                )
+            return
         points, times = self.timeline.remaining(now)
-        values = np.clip(chunk.values.astype(np.float64), self.timeline.lower, self.timeline.upper)
-        values[taken.first :] = points
         self._located = True
         self._command = Command(
-            values=values,
+            values=taken.values,
             dt=chunk.dt,
             stamp=chunk.stamp,
             first=taken.first,
+            execute=len(chunk.values) if chunk.execute is None else chunk.execute,
+            confidence=UNKNOWN if chunk.confidence is None else chunk.confidence,
             sequence=chunk.sequence,
             age=now - began,
             steps=chunk.steps,
@@ -199,6 +205,8 @@ class ControlClock(threading.Thread):
             dt=self.timeline.dt,
             stamp=stamp,
             first=0,
+            execute=len(points),
+            confidence=UNKNOWN,
             sequence=leftover.sequence,
             age=leftover.age,
             steps=leftover.steps,
@@ -235,7 +243,9 @@ class ControlClock(threading.Thread):
             values=last.values if chunk else points,
             dt=self.timeline.dt,
             stamp=last.stamp if chunk else None,
-            first=len(last.values) - len(points) if chunk else 0,
+            first=last.execute - len(points) if chunk else 0,
+            execute=last.execute if chunk else len(points),
+            confidence=last.confidence if chunk else UNKNOWN,
             sequence=last.sequence if last else 0,
             age=due.age,
             steps=last.steps if last else 0,

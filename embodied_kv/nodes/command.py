@@ -16,7 +16,9 @@ class Command:
 
     values: float64 [horizon, joints]; [0, joints] while the robot's position is not known.
     stamp: ns on the ROS clock of the observation, None where the command answers none.
-    first: the first action whose moment has not passed, or the last one.
+    first: the first action whose moment has not passed, or the last one of those to execute.
+    execute: H, the actions from the start on that may be executed; points ends with the last.
+    confidence: float32 [horizon], or [0] where no denoising is known that made the values.
     source: of engine.timeline.
     points, times: float64 [n, joints] and [n]: what is still to come, in seconds from now.
     """
@@ -25,6 +27,8 @@ class Command:
     dt: float
     stamp: int | None
     first: int
+    execute: int
+    confidence: np.ndarray
     sequence: int
     age: float
     steps: int
@@ -38,7 +42,7 @@ class Command:
 
 @dataclass(frozen=True, eq=False)
 class Leftover:
-    """What is still to come of a chunk: it can be frozen, and begun again at another time.
+    """What is still to come of a chunk, up to its H: it can be frozen, and begun anew later.
 
     values: float64 [n, joints], of which the first is due at once. stamp: ns on the ROS clock, of
     the observation that they answer; age: s since then. steps: Euler steps that made them.

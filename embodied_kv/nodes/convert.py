@@ -20,7 +20,7 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 from embodied_kv.capsule.reentry import Depth
 from embodied_kv.capsule.registry import Entry
 from embodied_kv.engine.plan import MemoryStats, Plan
-from embodied_kv.engine.timeline import SOURCES  # by their numbers in ActionChunk.msg
+from embodied_kv.engine.timeline import PREVIOUS, SOURCES  # by their numbers in ActionChunk.msg
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.kv.manager import KvStats
 from embodied_kv.memory.segment import Segment
@@ -29,7 +29,7 @@ from embodied_kv.msg import CapsuleInfo, MemorySegment
 from embodied_kv.msg import KvHandle as KvHandleMsg
 from embodied_kv.msg import TextDelta as TextDeltaMsg
 from embodied_kv.nodes.command import Command
-from embodied_kv.types import TextDelta
+from embodied_kv.types import ActionChunk, TextDelta
 
 try:
     from cv_bridge import CvBridge
@@ -39,6 +39,7 @@ else:
     BRIDGE = CvBridge()
 
 CHANNELS = {'rgb8': 3, 'bgr8': 3, 'mono8': 1, 'rgba8': 4, 'bgra8': 4}
+_OF_CHUNKS = 'dt', 'execute', 'sequence', 'steps', 'prefill_ms', 'denoise_ms'  # named alike
 _TO_RGB = {
     'bgr8': cv2.COLOR_BGR2RGB,
     'mono8': cv2.COLOR_GRAY2RGB,
@@ -158,20 +159,41 @@ def chunk_message(command: Command, joint_names: Sequence[str], now: Time) -> Ac
     """A command as our own message. now: of a command that answers no observation."""
     message = ActionChunkMsg(
         joint_names=joint_names,
-        dt=command.dt,
         horizon=len(command.values),
         values=array('d', command.values.tobytes()),
         first=command.first,
-        sequence=command.sequence,
+        confidence=array('f', command.confidence.tobytes()),
         age=command.age,
-        steps=command.steps,
         source=SOURCES.index(command.source),
         deadline_met=command.deadline_met,
-        prefill_ms=command.prefill_ms,
-        denoise_ms=command.denoise_ms,
+        **{name: getattr(command, name) for name in _OF_CHUNKS},
     )
     message.header.stamp = now if command.stamp is None else stamp(command.stamp)
     return message
+
+
+def action_chunk(message: ActionChunkMsg, deadline: float) -> ActionChunk:
+    """The chunk of a message, which a clock can execute. Raises Refused.
+
+    deadline: on the steady clock of this process, of which no message tells.
+    """
+    rows, columns, sure = message.horizon, len(message.joint_names), len(message.confidence)
+    if message.source > SOURCES.index(PREVIOUS):
+        raise Refused(f'a message of source {message.source} is no chunk, but holds or stops')
+    if not rows or len(message.values) != rows * columns or sure not in (0, rows):
+        raise Refused(
+            f'{len(message.values)} values and {sure} confidences are not {rows} actions of '
+            f'{columns} joints'
+        )
+    if not 1 <= message.execute <= rows:
+        raise Refused(f'execute is {message.execute}: it must lie from 1 to {rows}')
+    return ActionChunk(
+        values=np.array(message.values, np.float32).reshape(rows, columns),
+        stamp=nanoseconds(message.header.stamp),
+        deadline=deadline,
+        confidence=np.array(message.confidence, np.float32) if sure else None,
+        **{name: getattr(message, name) for name in _OF_CHUNKS},
+    )
 
 
 def trajectory_message(command: Command, joint_names: Sequence[str], now: Time) -> JointTrajectory:

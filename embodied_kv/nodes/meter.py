@@ -38,6 +38,20 @@ class PeriodMeter:
         }
 
 
+class MeanMeter:
+    """The mean of the latest values; NaN before the first."""
+
+    def __init__(self, window: int = 100) -> None:
+        self._values: deque[float] = deque(maxlen=window)
+
+    def add(self, value: float) -> None:
+        self._values.append(value)
+
+    def mean(self) -> float:
+        values = list(self._values)
+        return statistics.fmean(values) if values else math.nan
+
+
 class RateMeter:
     """How fast a count grows."""
 

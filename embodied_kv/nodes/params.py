@@ -1,8 +1,9 @@
 """ROS parameters from dataclasses: declared by looping over fields, read back as the dataclass.
 
 Knows descriptors, ranges and when a value may change. What a value means, its dataclass knows.
-The metadata of a field: `help`; `range` (of each element, for arrays); and `when`, the latest
-moment at which it may change: 'start' (the default: read-only), 'configure', or 'live'.
+The metadata of a field: `help`; `range` (of each element, for arrays); `check`, which raises
+ValueError for a value that is none; and `when`, the latest moment at which it may change: 'start'
+(the default: read-only), 'configure', or 'live'.
 """
 
 from __future__ import annotations
@@ -144,4 +145,8 @@ def _problem(name: str, value: Value, f: Field) -> str:
     for element in values:
         if low is not None and not low <= element <= high:  # also where it is not a number
             return f'parameter {name} is {element}: it must lie from {low} to {high}'
+    try:
+        f.metadata.get('check', lambda value: None)(value)
+    except ValueError as error:
+        return f'parameter {name}: {error}'
     return ''

@@ -23,6 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from embodied_kv.compress.limits import check_alpha
 from embodied_kv.compress.registry import method
 from embodied_kv.config import TABLETOP, EngineConfig
+from embodied_kv.fleet import horizon
 from embodied_kv.model.checkpoint import read_config
 from embodied_kv.model.policy import Policy, bundled
 from embodied_kv.sim.rollout import SET_POINT
@@ -57,6 +58,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument('--expert', action='store_true', help='the expert first, as a bound')
     made.add_argument('--robots', type=int, default=20, help='worlds of one engine, in lockstep')
     made.add_argument('--every', type=int, default=1, help='control periods between two chunks')
+    made.add_argument(
+        '--horizon', help='instead: static:H, or confidence:T:H_MIN, of the policy; then the next'
+    )
     made.add_argument('--latency-ms', type=float, help='instead of the measured one')
     made.add_argument(
         '--steps-per-frame', type=int, default=6, help='decode steps per frame, when batched'
@@ -104,6 +108,8 @@ def check(args: argparse.Namespace, dt: float) -> None:
     for alpha in (args.action_alpha, args.language_alpha):
         check_alpha(alpha)
     method(args.compress)
+    if args.horizon is not None:
+        horizon.parse(args.horizon)
 
 
 def compressed(args: argparse.Namespace) -> Compressed:
@@ -188,7 +194,8 @@ class Evaluation:
     def _served(self, mode: str, robots: int) -> Served:
         args = self.args
         how = args.steps_per_frame, args.max_tokens, compressed(args)
-        return Served(self.policy, mode, robots, *how)
+        execute = None if args.horizon is None else horizon.parse(args.horizon)
+        return Served(self.policy, mode, robots, *how, execute)
 
 
 def show(figures: dict, note: str) -> None:

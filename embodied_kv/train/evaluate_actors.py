@@ -12,10 +12,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from embodied_kv.config import EngineConfig
 from embodied_kv.engine.engine import Engine
+from embodied_kv.fleet.horizon import Policy as Horizon
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.model.policy import Policy
 from embodied_kv.train.evaluate_questions import (
@@ -26,8 +25,8 @@ from embodied_kv.train.evaluate_questions import (
     questions,
     subtask_of,
 )
-from embodied_kv.train.worlds import Case, Frame
-from embodied_kv.types import TextDelta
+from embodied_kv.train.worlds import Case, Choice, Frame
+from embodied_kv.types import ActionChunk, TextDelta
 
 MODES = ('isolated', 'shared', 'batched')  # and 'silent'
 LONGEST_QUERY = 64  # tokens
@@ -40,8 +39,8 @@ class Expert:
     def __init__(self, horizon: int) -> None:
         self._horizon = horizon
 
-    def act(self, frames: Sequence[Frame]) -> list[np.ndarray]:
-        return list(expert_plan(frames, self._horizon)[0])
+    def act(self, frames: Sequence[Frame]) -> list[Choice]:
+        return [Choice(chunk) for chunk in expert_plan(frames, self._horizon)[0]]
 
     def finish(self) -> None:
         """Has nothing to end."""
@@ -68,7 +67,8 @@ class Served:
 
     mode: `isolated` prefills a second time for words, `shared` reads the action's row, both speak
     to the end before the next frame; `batched` reads the action's row and takes `steps` decode
-    steps of all live streams per frame; `silent` says nothing. answers: what was said. subtasks:
+    steps of all live streams per frame; `silent` says nothing. horizon: how far each chunk is
+    executed before the next frame; None: as the worlds are set. answers: what was said. subtasks:
     by case, the right one of every frame. Raises ValueError for what the engine cannot compress.
     """
 
@@ -80,7 +80,9 @@ class Served:
         steps: int,
         max_tokens: int,
         compressed: Compressed = Compressed(),
+        horizon: Horizon | None = None,
     ) -> None:
+        self._horizon = horizon
         self._mode, self._steps, self._max_tokens = mode, steps, max_tokens
         # Frames that a stream lives, at most.
         life = 1 + math.ceil(max_tokens / steps) if mode == 'batched' else 1
@@ -102,11 +104,14 @@ class Served:
         self._asked: dict[int, Question] = {}  # live stream -> what it answers
         self._said: dict[int, str] = defaultdict(str)
 
-    def act(self, frames: Sequence[Frame]) -> list[np.ndarray]:
+    def act(self, frames: Sequence[Frame]) -> list[Choice]:
         handles, chunks = self._prefill_and_denoise(frames)
         if self._mode != 'silent':
             self._talk(frames, handles)
-        return chunks
+        return [Choice(chunk.values, self._execute(chunk)) for chunk in chunks]
+
+    def _execute(self, chunk: ActionChunk) -> int | None:
+        return None if self._horizon is None else self._horizon(chunk.updates)
 
     def _talk(self, frames: Sequence[Frame], handles: Sequence[KvHandle]) -> None:
         if self._mode == 'isolated':
@@ -136,13 +141,13 @@ class Served:
 
     def _prefill_and_denoise(
         self, frames: Sequence[Frame]
-    ) -> tuple[list[KvHandle], list[np.ndarray]]:
+    ) -> tuple[list[KvHandle], list[ActionChunk]]:
         handles = self.engine.prefill([frame.observation for frame in frames])
         leases = [self.engine.kv.acquire(handle) for handle in handles]
         chunks = self.engine.denoise(leases, [math.inf] * len(leases))
         for lease in leases:
             lease.release()
-        return handles, [chunk.values for chunk in chunks]
+        return handles, chunks
 
     def _decode(self, steps: int | None) -> None:
         """Begins what is new, then `steps` steps of all streams; None: until all have ended."""

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -90,7 +90,7 @@ class Outcome:
     """How an episode ended.
 
     success, wrong: as the Judge says. seconds: it lasted. path: m that the gripper point went.
-    first: the first chunk, float [horizon, 7].
+    first: the first chunk, float [horizon, 7]. executes: of every chunk, for how many periods.
     """
 
     case: Case
@@ -99,13 +99,25 @@ class Outcome:
     seconds: float
     path: float
     first: np.ndarray
+    executes: tuple[int, ...]
+
+
+class Choice(NamedTuple):
+    """What an actor wants done.
+
+    chunk: float [horizon, 7], absolute joint targets, rad and m, dt apart; None: the last one goes
+    on. execute: H, control periods until the next frame; None: as the setting says.
+    """
+
+    chunk: np.ndarray | None = None
+    execute: int | None = None
 
 
 class Actor(Protocol):
     """Who chooses the actions."""
 
-    def act(self, frames: Sequence[Frame]) -> list[np.ndarray]:
-        """A chunk [horizon, 7] for each frame: absolute joint targets, rad and m, dt apart."""
+    def act(self, frames: Sequence[Frame]) -> list[Choice]:
+        """A choice for each frame."""
 
     def finish(self) -> None:
         """The last episode is over."""
@@ -123,6 +135,7 @@ class World:
     def begin(self, case: Case) -> None:
         """The scene of the case at time 0, and its task."""
         self.case, self.period = case, 0
+        self._due, self._executes = 0, []
         self._limit = round(SECONDS[case.family] / self.setting.dt)
         self._table.config = task_scene(case.family, image_size=self._image_size)
         for self._scene in count(case.scene_seed, ANOTHER):
@@ -146,7 +159,7 @@ class World:
     @property
     def is_due(self) -> bool:
         """Whether this period begins with a frame."""
-        return self.period % self.setting.every == 0
+        return self.period >= self._due
 
     @property
     def is_over(self) -> bool:
@@ -169,14 +182,17 @@ class World:
             sequence=self.period,
             robot=self.case.name,
         )
-        number = self.period // self.setting.every
+        number = len(self._executes) - (not self.is_due)
         return Frame(self.case, number, self._scene, observation, self._truth, self._told)
 
-    def step(self, chunk: np.ndarray | None) -> None:
+    def step(self, chunk: np.ndarray | None, execute: int | None = None) -> None:
         """One control period; `chunk`, of its first moment, takes over when the latency is over.
 
-        Without one the last chunk goes on.
+        Without one the last chunk goes on. execute: as in Choice.
         """
+        if self.is_due:
+            self._executes.append(execute or self.setting.every)
+            self._due = self.period + self._executes[-1]
         start, before = self._rollout.time, self._truth.grip
         if chunk is None:
             self._rollout.advance(self.setting.dt)
@@ -197,7 +213,9 @@ class World:
         if self._result is not None:
             return self._result
         judge, seconds = self._judge, self.period * self.setting.dt
-        return Outcome(self.case, judge.done, judge.wrong, seconds, self._path, self._first)
+        executes = tuple(self._executes)
+        how = judge.done, judge.wrong, seconds, self._path, self._first
+        return Outcome(self.case, *how, executes)
 
     def close(self) -> None:
         """Frees the table."""
@@ -219,9 +237,9 @@ def run(
     while live:
         due = [world for world in live if world.is_due]
         frames = [world.look() for world in due]
-        chunks = dict(zip(due, actor.act(frames), strict=True)) if due else {}
+        choices = dict(zip(due, actor.act(frames), strict=True)) if due else {}
         for world in live:
-            world.step(chunks.get(world))
+            world.step(*choices.get(world, Choice()))
             if world.is_over:
                 outcomes[world.case] = world.outcome()
                 on_end(outcomes[world.case])

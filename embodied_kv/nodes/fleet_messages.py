@@ -1,0 +1,178 @@
+"""What robots and their fleet say to each other: topics, and messages to values and back.
+
+Knows message fields. Whatever comes from outside is refused here, with a reason for the robot, if
+the values could not hold it: what gets past can be put into a batch with the frames of others.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from sensor_msgs.msg import Image, JointState
+
+from embodied_kv.config import ModelConfig
+from embodied_kv.fleet import protocol
+from embodied_kv.fleet.protocol import LastExecution, Receipt, Request, Verdict
+from embodied_kv.msg import FleetAnswer, FleetExecution, FleetObservation, FleetRequest
+from embodied_kv.nodes import convert, qos
+from embodied_kv.nodes.action import policy
+from embodied_kv.nodes.convert import Refused
+from embodied_kv.types import ActionChunk, Observation
+
+REQUEST, ANSWER, FINISHED = 'fleet/request', 'fleet/answer', 'fleet/finished'
+REQUESTS, ANSWERS = qos.INSTRUCTION, qos.TEXT  # of requests only the newest counts, of answers all
+
+VERDICTS = {verdict: getattr(FleetAnswer, verdict.name) for verdict in Verdict}
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """What an engine made of a request: a chunk that is judged, or the reason for which none.
+
+    queued: s from the request to its dispatch.
+    """
+
+    chunk: ActionChunk | None
+    fault: str = ''
+    queued: float = 0.0
+
+
+# ---------------------------------------------------------------------- requests
+
+
+def request(message: FleetRequest, robot: str, horizon: str) -> Request:
+    """What a robot asks for. Raises ValueError.
+
+    robot: the namespace that the message came from. horizon: for a message that names none.
+    """
+    seen = message.observation
+    text = message.horizon or horizon
+    protocol.name('horizon', text)
+    return Request(
+        robot=robot,
+        task=message.task,
+        round=message.round,
+        stamp=convert.nanoseconds(seen.header.stamp) / 1e9,
+        horizon=policy(text),
+        observation_bytes=observation_bytes(seen),
+        execution=_execution(message.execution),
+    )
+
+
+def _execution(messages: Sequence[FleetExecution]) -> LastExecution | None:
+    if not len(messages):
+        return None
+    told = messages[0]
+    return LastExecution(told.round, told.start, told.end, told.remaining)
+
+
+def observation_bytes(message: FleetObservation) -> int:
+    """What of it weighs anything: pixels, joints, words; at least 1."""
+    pixels = sum(len(image.data) for image in message.images)
+    return max(1, pixels + 8 * len(message.joints.position) + len(message.instruction))
+
+
+def observation(
+    message: FleetRequest, robot: str, model: ModelConfig, joint_names: Sequence[str]
+) -> Observation:
+    """What the robot sees, as the model takes it. Raises Refused.
+
+    Its number is the round's: the noise is a function of robot and round, whoever is in the batch.
+    """
+    seen = message.observation
+    views = list(seen.views)
+    if len(views) != len(seen.images) or not views:
+        raise Refused(f'{len(seen.images)} images for {len(views)} views: send one for each')
+    if unknown := [view for view in views if view not in model.views]:
+        raise Refused(f'no view {unknown[0][:40]!r}: the model has {", ".join(model.views)}')
+    if len(set(views)) < len(views):
+        raise Refused(f'a view comes twice: {", ".join(views)}')
+    if not seen.instruction.strip():
+        raise Refused('the instruction is empty: say what to do')
+    images = {view: convert.rgb(image) for view, image in zip(views, seen.images, strict=True)}
+    return Observation(
+        images=tuple(images.get(view) for view in model.views),
+        state=convert.positions(seen.joints, joint_names),
+        instruction=seen.instruction,
+        stamp=convert.nanoseconds(seen.header.stamp),
+        deadline=-math.inf,
+        sequence=message.round,
+        robot=robot,
+    )
+
+
+def request_message(
+    task: str,
+    round: int,
+    horizon: str,
+    execution: LastExecution | None,
+    images: dict[str, Image],
+    joints: JointState,
+    instruction: str,
+    stamp: int,
+) -> FleetRequest:
+    """A robot asks. images: by view, those that there are. stamp: ns on its ROS clock."""
+    seen = FleetObservation(
+        views=list(images), images=list(images.values()), joints=joints, instruction=instruction
+    )
+    seen.header.stamp = convert.stamp(stamp)
+    message = FleetRequest(task=task, round=round, horizon=horizon, observation=seen)
+    if execution is not None:
+        message.execution = [
+            FleetExecution(
+                round=execution.round,
+                start=execution.start,
+                end=execution.end,
+                remaining=execution.remaining,
+            )
+        ]
+    return message
+
+
+# ---------------------------------------------------------------------- answers
+
+
+def answer_message(
+    task: str, round: int, receipt: Receipt, joint_names: Sequence[str]
+) -> FleetAnswer:
+    """A receipt as it travels, with the chunk if there is one."""
+    message = FleetAnswer(
+        task=task, round=round, verdict=VERDICTS[receipt.verdict], message=receipt.message
+    )
+    served: Served | None = receipt.answer.chunk if receipt.answer else None
+    if served is not None and served.chunk is not None:
+        chunk = served.chunk
+        message.header.stamp = convert.stamp(chunk.stamp)
+        message.horizon, message.dt, message.joint_names = chunk.execute, chunk.dt, joint_names
+        message.values = array('f', chunk.values.astype(np.float32).tobytes())
+        message.confidence = array('f', chunk.confidence.astype(np.float32).tobytes())
+        message.steps, message.queued_ms = chunk.steps, served.queued * 1e3
+        message.prefill_ms, message.denoise_ms = chunk.prefill_ms, chunk.denoise_ms
+    return message
+
+
+def chunk(message: FleetAnswer, joint_names: Sequence[str], deadline: float) -> ActionChunk:
+    """The chunk of an answer. deadline: s, steady clock. Raises Refused."""
+    columns, actions = len(joint_names), len(message.confidence)
+    if list(message.joint_names) != list(joint_names):
+        raise Refused(f'the fleet moves {", ".join(message.joint_names) or "no joints"}')
+    if not actions or len(message.values) != actions * columns:
+        raise Refused(f'{len(message.values)} values are not {actions} actions of {columns}')
+    if not 1 <= message.horizon <= actions:
+        raise Refused(f'horizon is {message.horizon}: it must lie from 1 to {actions}')
+    return ActionChunk(
+        values=np.array(message.values, np.float32).reshape(actions, columns),
+        dt=message.dt,
+        stamp=convert.nanoseconds(message.header.stamp),
+        deadline=deadline,
+        sequence=message.round,
+        steps=message.steps,
+        prefill_ms=message.prefill_ms,
+        denoise_ms=message.denoise_ms,
+        execute=message.horizon,
+        confidence=np.array(message.confidence, np.float32),
+    )

@@ -1,0 +1,66 @@
+"""`serve`: a batch of robots gets what each alone gets; one robot's fault is its own."""
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from embodied_kv.engine.serve import batch_seconds, chunk_bytes, serve
+
+
+def later():
+    return time.monotonic() + 60.0
+
+
+def frames(observe, count):
+    return [replace(observe(n), robot=f'/r{n}') for n in range(count)]
+
+
+def test_a_batch_equals_each_alone_and_holds_no_row(make_engine, observe):
+    engine = make_engine(robots=3)
+    robots = frames(observe, 3)
+    alone = [serve(engine, [robot], later())[0] for robot in robots]
+    together = serve(engine, robots, later())
+    for one, other in zip(together, alone, strict=True):
+        np.testing.assert_allclose(one.values, other.values, atol=1e-5)
+        np.testing.assert_allclose(one.updates, other.updates, atol=1e-5)
+        assert (one.stamp, one.sequence) == (other.stamp, other.sequence)
+    assert engine.kv.stats().leases == 0
+    engine.kv.abandon(engine.kv.reserve(later()))
+    assert engine.kv.stats().rows_free == engine.kv.stats().rows
+
+
+def test_a_frame_that_fails_leaves_the_others_their_chunks(make_engine, observe):
+    engine = make_engine(robots=3)
+    robots = frames(observe, 3)
+    robots[1] = replace(
+        robots[1], state=robots[1].state[:2]
+    )  # never gets this far: refused before
+    good, bad, other = serve(engine, robots, later())
+    assert isinstance(bad, Exception)
+    np.testing.assert_array_equal(good.values, serve(engine, [robots[0]], later())[0].values)
+    assert len(other.values)
+    engine.kv.check_integrity()
+
+
+def test_where_nobody_can_be_served_the_error_is_raised(make_engine, observe):
+    engine = make_engine(robots=2)
+    robots = [replace(frame, state=frame.state[:2]) for frame in frames(observe, 2)]
+    with pytest.raises(Exception, match='2'):
+        serve(engine, robots, later())
+
+
+def test_too_late_is_an_error(make_engine, observe):
+    engine = make_engine(budget=True)
+    with pytest.raises(TimeoutError, match='no time was left'):
+        serve(engine, frames(observe, 1), time.monotonic() - 1.0)
+
+
+def test_batches_are_measured_up_to_the_robots(make_engine):
+    engine = make_engine(robots=3)
+    seconds = batch_seconds(engine, repeats=1)
+    assert list(seconds) == [1, 2, 3]
+    assert list(seconds.values()) == sorted(seconds.values()) and seconds[1] > 0
+    assert engine.kv.stats().leases == 0
+    assert chunk_bytes(engine.policy.config) == 4 * 6 * 8

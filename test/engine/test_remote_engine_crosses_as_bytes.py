@@ -1,0 +1,84 @@
+"""What goes to an engine on another machine comes out as it went in; without Ray it says so."""
+
+import importlib.util
+import io
+import sys
+import time
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+
+from embodied_kv.config import TINY, EngineConfig
+from embodied_kv.engine import remote
+from embodied_kv.engine.engine import Engine
+from embodied_kv.engine.serve import serve
+from embodied_kv.model.policy import Policy
+
+needs_ray = pytest.mark.skipif(
+    not importlib.util.find_spec('ray'), reason='Ray is not installed: the extra `fleet`'
+)
+CONFIG = EngineConfig(robots=2, rows=6, streams=1, flat_rows=0, budget=False, euler_steps=4)
+
+
+def test_observations_cross_unchanged(observe):
+    frames = [observe(1), observe(2)]
+    found, seconds = remote.unpack_observations(remote.pack_observations(frames, 0.5))
+    assert seconds == 0.5
+    for frame, other in zip(frames, found, strict=True):
+        for image, same in zip(frame.images, other.images, strict=True):
+            np.testing.assert_array_equal(image, same)
+        np.testing.assert_array_equal(frame.state, other.state)
+        assert (frame.instruction, frame.stamp) == (other.instruction, other.stamp)
+        assert (frame.robot, frame.sequence) == (other.robot, other.sequence)
+
+
+def test_a_missing_view_stays_missing(observe):
+    frame = replace(observe(1), images=(None, observe(1).images[1]))
+    ((found,), _) = remote.unpack_observations(remote.pack_observations([frame], 1.0))
+    assert found.images[0] is None and found.images[1] is not None
+
+
+def test_chunks_and_errors_cross(make_engine, observe):
+    (chunk,) = serve(make_engine(), [observe(1)], time.monotonic() + 60.0)
+    found, error = remote.unpack_results(
+        remote.pack_results([chunk, ValueError('its picture')]), 7.0
+    )
+    np.testing.assert_array_equal(found.values, chunk.values)
+    np.testing.assert_array_equal(found.updates, chunk.updates)
+    assert (found.steps, found.stamp, found.deadline) == (chunk.steps, chunk.stamp, 7.0)
+    assert isinstance(error, RuntimeError) and str(error) == 'its picture'
+
+
+def test_nothing_is_unpickled():
+    buffer = io.BytesIO()
+    np.savez(buffer, header=np.array([object()], dtype=object))
+    with pytest.raises(ValueError, match='allow_pickle'):
+        remote.unpack_observations(buffer.getvalue())
+
+
+def test_without_ray_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'ray', None)
+    with pytest.raises(ValueError, match='pip install ray'):
+        remote.RemoteEngine('', 'tiny', 'random', CONFIG)
+
+
+def test_an_actor_serves_what_came_as_bytes(observe):
+    actor = remote.EngineActor('tiny', 'random', asdict(CONFIG))
+    frames = [observe(1), observe(2)]
+    found = remote.unpack_results(actor.serve(remote.pack_observations(frames, 60.0)), 0.0)
+    here = Engine(Policy.random(TINY, CONFIG.seed), CONFIG)
+    for chunk, same in zip(found, serve(here, frames, time.monotonic() + 60.0), strict=True):
+        np.testing.assert_allclose(chunk.values, same.values, atol=1e-5)
+
+
+@needs_ray
+def test_an_engine_in_a_cluster_serves(observe):
+    engine = remote.RemoteEngine('', 'tiny', 'random', CONFIG)
+    try:
+        assert list(engine.seconds) == [1, 2]
+        (chunk,) = engine([observe(1)], time.monotonic() + 60.0).result(60.0)
+        assert chunk.values.shape == (TINY.horizon, TINY.action_dim)
+    finally:
+        engine.close()
+        remote.ray().shutdown()

@@ -1,0 +1,64 @@
+"""Of a chunk that says how many of its actions are safe, no later one is ever commanded."""
+
+import numpy as np
+import pytest
+
+from embodied_kv.engine.timeline import Timeline
+from embodied_kv.types import ActionChunk
+
+DT, HORIZON = 0.1, 6
+
+
+def chunk(execute, start=0.0, step=1.0):
+    """One joint; action i is start + i * step."""
+    values = start + step * np.arange(HORIZON, dtype=np.float32)[:, None]
+    return ActionChunk(values, DT, 0, 0.0, 7, 10, 0.0, 0.0, execute=execute)
+
+
+def commands(timeline):
+    """What is commanded, and as what, over a second of missed periods."""
+    moments = np.arange(0, 1, DT / 2)
+    said = []
+    for number, now in enumerate(moments):
+        if number % 2:
+            timeline.missed(now)
+        due = timeline.due(now)
+        said.append((float(due.values[0]), due.source, len(timeline.remaining(now)[0])))
+    return said
+
+
+@pytest.mark.parametrize('execute', range(1, HORIZON + 1))
+def test_the_fallback_ends_with_the_last_action_that_is_safe(execute):
+    timeline = Timeline(1, DT, stop_after=100)
+    timeline.take_over(chunk(execute), began=0.0, now=0.0)
+    assert len(timeline.remaining(0.0)[0]) == execute
+    for number, (value, source, left) in enumerate(commands(timeline)):
+        assert value == min(number // 2, execute - 1)
+        assert (source == 'hold') == (number >= 2 * execute)
+        assert left <= max(0, execute - number // 2)
+
+
+def test_a_chunk_that_says_nothing_is_executed_whole():
+    said = []
+    for execute in (None, HORIZON):
+        timeline = Timeline(1, DT, max_jump=0.7)
+        timeline.hold_at([0.0])
+        timeline.take_over(chunk(execute), began=-0.13, now=0.0)
+        said.append(commands(timeline))
+    assert said[0] == said[1]
+
+
+def test_a_chunk_whose_safe_actions_have_passed_is_refused_and_what_runs_goes_on():
+    timeline = Timeline(1, DT)
+    timeline.take_over(chunk(HORIZON), began=0.0, now=0.0)
+    took = timeline.take_over(chunk(2, start=100.0), began=0.1, now=0.35)
+    assert (took.first, took.values, timeline.counters.refused) == (3, None, 1)
+    assert timeline.due(0.4).values[0] == 4
+
+
+def test_the_actions_beyond_are_known_within_limits_but_not_counted():
+    timeline = Timeline(1, DT, upper=4.0, max_jump=2.0)
+    timeline.hold_at([0.0])
+    took = timeline.take_over(chunk(2, step=3.0), began=0.0, now=0.0)  # 0, 3 | 6, 9, ...
+    np.testing.assert_array_equal(took.values[:, 0], [0, 2, 4, 4, 4, 4])
+    assert took.clamped == 0 and took.blended

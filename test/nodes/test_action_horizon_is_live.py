@@ -1,0 +1,98 @@
+"""The parameter `horizon` of the action node: from chunk to chunk, and never an invalid one."""
+
+import numpy as np
+import pytest
+from diagnostic_msgs.msg import DiagnosticArray
+from rclpy.parameter import Parameter
+
+from embodied_kv.config import TINY
+from embodied_kv.msg import ActionChunk
+from embodied_kv.nodes.action import Action
+from embodied_kv.nodes.perception import Perception
+
+
+def fresh(robot, **wanted):
+    """The first fresh chunk from now on whose fields have these values."""
+
+    def found():
+        return [
+            chunk
+            for chunk in robot.chunks
+            if chunk.source == ActionChunk.FRESH
+            and all(getattr(chunk, name) == value for name, value in wanted.items())
+        ]
+
+    robot.chunks.clear()
+    robot.until(found)
+    return found()[0]
+
+
+def begin(robot, **parameters):
+    """Denoises however late it is, so that chunks come on a busy machine too."""
+    return robot.up(Perception, Action, **{'engine.budget': False} | parameters)[1]
+
+
+def horizon(text):
+    return [Parameter('horizon', value=text)]
+
+
+def test_by_default_the_whole_chunk_may_be_executed(robot):
+    begin(robot)
+    chunk = fresh(robot)
+    assert chunk.execute == chunk.horizon == TINY.horizon
+    sure = np.array(chunk.confidence)
+    assert sure.shape == (TINY.horizon,) and ((sure >= 0) & (sure <= 1)).all() and sure.any()
+
+
+def test_it_changes_while_the_robot_acts(robot):
+    heard = []
+    robot.node.create_subscription(DiagnosticArray, '/diagnostics', heard.append, 10)
+    action = begin(robot, horizon='static:3')
+    chunk = fresh(robot, execute=3)
+    assert chunk.horizon == TINY.horizon and chunk.first < 3
+    robot.trajectories.clear()
+    robot.more(robot.trajectories, 3)
+    assert all(len(trajectory.points) <= 3 for trajectory in robot.trajectories)
+    assert action.set_parameters(horizon('confidence:-1:2'))[0].successful
+    fresh(robot, execute=2)  # denoising that moves an action at all is not sure enough for -1
+    name = f'{robot.namespace}/action'.lstrip('/')
+
+    def said():
+        return [
+            {pair.key: pair.value for pair in status.values}
+            for message in heard
+            for status in message.status
+            if status.name == name
+        ]
+
+    heard.clear()
+    robot.until(said)
+    assert 2 <= float(said()[-1]['horizon mean (actions)']) <= 3
+    assert 0 <= float(said()[-1]['confidence mean']) <= 1
+
+
+@pytest.mark.parametrize(
+    'text, reason',
+    [
+        ('static:0', 'a static horizon of 0 actions'),
+        ('confidence:0.2', "horizon policy 'confidence:0.2': write static:H"),
+        ('os.system', "horizon policy 'os.system': write static:H, confidence:T:H_MIN, whole"),
+    ],
+)
+def test_what_is_no_policy_is_refused_and_the_old_one_stays(robot, text, reason):
+    action = begin(robot, horizon='static:3')
+    answer = action.set_parameters(horizon(text))[0]
+    assert not answer.successful
+    assert answer.reason.startswith('parameter horizon: ') and reason in answer.reason
+    fresh(robot, execute=3)
+
+
+def test_what_is_no_policy_fails_configure(robot, capfd):
+    action = robot.bring(Action, horizon='static:many')
+    assert action.trigger_configure().name == 'FAILURE'
+    assert (
+        "configure failed: parameter horizon: horizon policy 'static:many'"
+        in capfd.readouterr().err
+    )
+    assert action.set_parameters(horizon('static:2'))[0].successful
+    assert action.trigger_configure().name == 'SUCCESS'

@@ -1,0 +1,89 @@
+"""config/fleet.yaml names parameters that there are; launch/fleet.launch.py what there is."""
+
+import ast
+import importlib.util
+import re
+import runpy
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import pytest
+import yaml
+
+from embodied_kv.config import EngineConfig
+from embodied_kv.nodes.action import ActionParams
+from embodied_kv.nodes.fleet import FleetParams
+from embodied_kv.nodes.fleet_robot import AskParams
+from embodied_kv.nodes.observation import ObservationParams
+from embodied_kv.nodes.params import SuiteParams
+from embodied_kv.nodes.sim import SimParams
+
+ROOT = Path(__file__).parents[2]
+LAUNCH = ROOT / 'launch' / 'fleet.launch.py'
+CONFIG = yaml.safe_load((ROOT / 'config' / 'fleet.yaml').read_text())
+PARTS = {
+    '/**': [SuiteParams],
+    '/**/fleet': [FleetParams],
+    '/**/action': [ActionParams, ObservationParams, AskParams],
+    '/**/sim': [SimParams],
+}
+needs_launch = pytest.mark.skipif(
+    not importlib.util.find_spec('launch_ros'),
+    reason='launch_ros is not installed: not among the ROS wheels',
+)
+
+
+@pytest.mark.parametrize('section', PARTS)
+def test_the_yaml_names_parameters_that_there_are(section):
+    given = dict(CONFIG[section]['ros__parameters'])
+    engine = given.pop('engine', {})
+    known = {f.name for part in PARTS[section] for f in fields(part)}
+    assert set(given) <= known
+    EngineConfig(**engine)
+
+
+def test_the_yaml_holds_every_parameter_of_the_fleet_with_its_default():
+    given = dict(CONFIG['/**/fleet']['ros__parameters'])
+    del given['engine']
+    left = dict.fromkeys(('robots', 'profile', 'trace'), '')  # to the launch and command line
+    assert given | left == asdict(FleetParams())
+    assert not left.keys() & given.keys()
+    assert asdict(AskParams()).items() <= CONFIG['/**/action']['ros__parameters'].items()
+
+
+def test_every_executable_that_it_starts_exists():
+    named = set(re.findall(r"executable='(\w+)'", LAUNCH.read_text()))
+    setup = ast.parse((ROOT / 'setup.py').read_text())
+    executables = next(
+        ast.literal_eval(node.value)
+        for node in setup.body
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], 'id', '') == 'EXECUTABLES'
+    )
+    assert named == {'fleet', 'fleet_robot', 'sim'}
+    assert named <= set(executables)
+    for name in named:
+        assert (ROOT / 'embodied_kv' / 'nodes' / f'{name}.py').exists()
+
+
+@needs_launch
+@pytest.mark.parametrize(
+    'robots, names', [('2', ['robot_1', 'robot_2']), ('left, /right/arm', ['left', 'right/arm'])]
+)
+def test_robots_are_a_number_or_names(robots, names):
+    assert runpy.run_path(str(LAUNCH))['names'](robots) == names
+
+
+@needs_launch
+@pytest.mark.parametrize('sim, clients, started', [('true', 'true', 5), ('false', 'false', 1)])
+def test_it_starts_one_engine_and_what_is_asked_for_of_each_robot(sim, clients, started):
+    from launch.actions import DeclareLaunchArgument
+
+    from launch import LaunchContext
+
+    module = runpy.run_path(str(LAUNCH))
+    context = LaunchContext()
+    for entity in module['generate_launch_description']().entities:
+        if isinstance(entity, DeclareLaunchArgument):
+            entity.execute(context)
+    context.launch_configurations |= {'robots': '2', 'sim': sim, 'clients': clients}
+    assert len(module['nodes'](context)) == started

@@ -1,0 +1,84 @@
+"""The next frame of a robot is due when as many actions of its chunk are over as it was told."""
+
+from contextlib import closing
+
+import numpy as np
+import pytest
+import torch
+
+from embodied_kv.config import TINY
+from embodied_kv.fleet.horizon import parse
+from embodied_kv.model.policy import Policy
+from embodied_kv.sim.tasks import FAMILIES
+from embodied_kv.train import evaluate, worlds
+from embodied_kv.train.evaluate_actors import Served
+from embodied_kv.train.worlds import Case, Choice, Setting, World, run
+
+CASES = [Case(family, 0, 0) for family in ('reach', 'push')]
+SIZE = TINY.vision.image_size
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    monkeypatch.setattr(worlds, 'SECONDS', dict.fromkeys(FAMILIES, 0.6))
+    torch.set_num_threads(1)
+
+
+class Told:
+    """Stays where it is, for as many periods as it was told in turn."""
+
+    def __init__(self, *executes):
+        self._executes, self.frames = iter(executes), []
+
+    def act(self, frames):
+        self.frames += frames
+        return [
+            Choice(np.tile(frame.observation.state, (4, 1)), next(self._executes))
+            for frame in frames
+        ]
+
+    def finish(self):
+        pass
+
+
+def test_frames_are_due_when_the_horizon_is_over():
+    actor = Told(1, 3, None, 9)
+    with closing(World(SIZE, Setting(dt=0.1, latency=0.04, every=1))) as world:
+        (outcome,) = run([world], CASES[:1], actor)
+    assert [frame.observation.sequence for frame in actor.frames] == [0, 1, 4, 5]
+    assert [frame.number for frame in actor.frames] == [0, 1, 2, 3]
+    assert outcome.executes == (1, 3, 1, 9)
+
+
+def outcomes(every, horizon=None):
+    setting = Setting(dt=0.1, latency=0.04, every=every)
+    actor = Served(Policy.random(TINY, seed=1), 'silent', 1, 1, 1, horizon=horizon)
+    with closing(World(SIZE, setting)) as world:
+        return run([world], CASES, actor)
+
+
+@pytest.mark.parametrize('periods', [1, 3])
+def test_a_static_horizon_equals_a_frame_every_so_many_periods(periods):
+    for one, other in zip(outcomes(periods), outcomes(1, parse(f'static:{periods}')), strict=True):
+        np.testing.assert_array_equal(one.first, other.first)
+        assert (one.path, one.executes) == (other.path, other.executes)
+
+
+def test_a_policy_sees_the_updates_of_each_chunk():
+    seen = []
+
+    def rule(updates):
+        seen.append(updates.shape)
+        return len(seen)
+
+    done = outcomes(1, rule)
+    assert set(seen) == {(10, TINY.horizon)}
+    assert [n for outcome in done for n in outcome.executes] == list(range(1, len(seen) + 1))
+
+
+def test_what_is_no_policy_is_refused_in_a_line(capsys, monkeypatch):
+    monkeypatch.setattr(evaluate, 'load', lambda _: Policy.random(TINY))
+    with pytest.raises(SystemExit):
+        evaluate.main(['--horizon', 'static:0'])
+    said = capsys.readouterr().err
+    assert said.startswith("evaluate: horizon policy 'static:0': a static horizon of 0 actions")
