@@ -5,8 +5,10 @@ what a segment means.
 
 A plan retrieves units, computes the KV of those that have none yet (a static group jointly, a
 dynamic segment alone) and keeps it, prefills a prompt from stored KV and from what the method
-computes again, and decodes greedily. KV that goes in between, because somebody changed a segment
-or a file is damaged, costs a retry, never the plan: at last everything is computed from its text.
+computes again, and decodes greedily. A group that has just turned static is served from its
+segments' own KV until `warm` has computed the joint one. KV that goes in between, because somebody
+changed a segment or a file is damaged, costs a retry, never the plan: at last everything is
+computed from its text.
 
 One thread plans and warms. Any thread may change and ask memory meanwhile. Computation goes
 through `step` piece by piece, so it can be handed to the one thread that computes.
@@ -234,6 +236,7 @@ class Planning:
     def _plan(self, ask: _Ask, loads: bool, retries: int) -> Plan:
         """loads: whether stored KV is read; else all is computed, whatever the method."""
         units = self.memory.retrieve(ask.question, ask.tokens, ask.segments)
+        units = self._at_hand(units) if loads else units
         start = time.perf_counter()
         fresh = self._compute(self.memory.missing(units)) if loads else 0
         computed = time.perf_counter()
@@ -261,6 +264,15 @@ class Planning:
             seconds=time.perf_counter() - ask.began,
             timeline=work.timeline,
         )
+
+    def _at_hand(self, units: Sequence[Unit]) -> tuple[Unit, ...]:
+        """Where joint KV is missing, the segments' own, if all have it: no plan waits for more."""
+        found: list[Unit] = []
+        for unit in units:
+            alone = [Unit((segment,), unit.group, unit.score) for segment in unit.segments]
+            jointly = not self.memory.missing([unit]) or self.memory.missing(alone)
+            found += [unit] if jointly else alone
+        return tuple(found)
 
     def _room(self, asked: Sequence[int]) -> int:
         """Tokens that a prompt has left for memory."""

@@ -43,6 +43,11 @@ class PlanningConfig:
         'Share of the first scores that each hop keeps; 0 is the paper: keep',
         range=(0.0, 1.0),
     )
+    looked: int = _field(
+        16,
+        'Tokens of a segment that stand for what it attends to; 0 is all, the paper: keep',
+        range=(0, 10_000),
+    )
     epic_tokens: int = _field(
         4, 'First tokens of each segment that are computed again: epic', range=(1, 10_000)
     )

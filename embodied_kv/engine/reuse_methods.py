@@ -14,7 +14,8 @@ from embodied_kv.memory.schedule import Schedule
 
 
 def _keep(config: PlanningConfig, layers: int) -> Reuse:
-    return Keep(Schedule.of_average(layers, config.average), config.hops, config.restart)
+    schedule = Schedule.of_average(layers, config.average)
+    return Keep(schedule, config.hops, config.restart, config.looked)
 
 
 def _cacheblend(config: PlanningConfig, layers: int) -> Reuse:

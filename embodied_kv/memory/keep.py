@@ -23,12 +23,13 @@ class Keep(Reuse):
     """All segments in the first layer, then the relevant ones by multi-hop importance.
 
     schedule: share of the segments per layer. hops: propagations at most; 0 asks the query alone.
-    restart: see `importance`.
+    restart: see `importance`. looked: see `segment_attention`.
     """
 
     schedule: Schedule
     hops: int = 8
     restart: float = 0.0
+    looked: int = 16
     name = 'keep'
 
     def first(self, prompt: Prompt) -> Tensor:
@@ -49,7 +50,7 @@ class Keep(Reuse):
         if not candidates:
             return mask
         relevant = importance(
-            *segment_attention(look),
+            *segment_attention(look, self.looked),
             self.schedule.ratios[look.layer + 1],
             candidates,
             self.hops,
@@ -62,39 +63,55 @@ class Keep(Reuse):
         return mask
 
 
-def segment_attention(look: Look) -> tuple[Tensor, Tensor]:
+def segment_attention(look: Look, looked: int = 0) -> tuple[Tensor, Tensor]:
     """Attention from the question to each of s segments, [s], and between segments, [s, s].
 
     Float32, means over heads, and over the tokens of both; of a segment that was not computed in
-    this layer the row is zero.
+    this layer the row is zero. looked: so many tokens of each segment, evenly spread, stand for
+    what it attends to; 0: all, as in the paper. What is attended to is never left out.
     """
-    prompt, places = look.prompt, look.places
+    prompt = look.prompt
     segments, length = len(prompt.pieces), prompt.length
     owner = prompt.owner
     of_segment = torch.zeros(length, segments)
     memory = owner >= 0
     of_segment[memory, owner[memory]] = 1
     mean = of_segment / of_segment.sum(0).clamp(min=1)  # [length, s]
-    attention = _attention(look, mean.to(look.keys.device)).cpu()  # [T, s]
+    asking = (_spread(prompt, looked) | (torch.arange(length) >= prompt.question_at))[look.places]
+    places = look.places[asking]
+    attention = _attention(look, asking, mean.to(look.keys.device)).cpu()  # [T, s]
     question = attention[places >= prompt.question_at].mean(0)
     rows = of_segment[places]  # [T, s]: whose token it is
     between = (rows / rows.sum(0).clamp(min=1)).T @ attention
     return question, between
 
 
-def _attention(look: Look, onto: Tensor) -> Tensor:
+def _spread(prompt: Prompt, most: int) -> Tensor:
+    """At most so many tokens of each segment, the last one with them; 0: all. Bool [length]."""
+    mask = torch.zeros(prompt.length, dtype=torch.bool)
+    for start, piece in zip(prompt.starts, prompt.pieces, strict=True):
+        size = len(piece.ids)
+        count = min(most or size, size)
+        mask[start + (torch.arange(1, count + 1) * size) // count - 1] = True
+    return mask
+
+
+def _attention(look: Look, asking: Tensor, onto: Tensor) -> Tensor:
     """Causal attention, mean over heads, times onto [length, s]: float32 [T, s].
+
+    Of those of the look's tokens that `asking`, bool, is true of.
 
     The layer has made the sums of its softmax already, so each block of queries reads the keys
     before it and no others.
     """
-    tokens, heads, dim = look.queries.shape
-    kv_heads = len(look.keys)
-    queries = (look.queries.float() * dim**-0.5).reshape(tokens, kv_heads, -1, dim)
-    sums = look.sums.float().reshape(tokens, kv_heads, -1, 1)
-    keys, places = look.keys.float(), look.places.to(look.keys.device)
+    device, kv_heads = look.keys.device, len(look.keys)
+    places, mine = look.places[asking].to(device), asking.to(device)
+    heads, dim = look.queries.shape[1:]
+    queries = (look.queries[mine].float() * dim**-0.5).unflatten(1, (kv_heads, -1))
+    sums = look.sums[mine].float().unflatten(1, (kv_heads, -1))[..., None]
+    keys = look.keys.float()
     parts = []
-    for block in range(0, tokens, BLOCK):
+    for block in range(0, len(places), BLOCK):
         q, lse = (part[block : block + BLOCK].permute(1, 2, 0, 3) for part in (queries, sums))
         mine = places[block : block + BLOCK]
         begin, end = int(mine[0]), int(mine[-1]) + 1

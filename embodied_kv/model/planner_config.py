@@ -20,8 +20,8 @@ class PlannerConfig:
     dtype: str = 'float32'
 
 
-# Half of a head's angles turn by less than 2 rad over all positions: what is looked for by its
-# name is found wherever it stands.
+# Of a head's angles more than half turn by less than 2 rad over all positions: what is looked for
+# by its name is found wherever it stands.
 PLANNER_TABLETOP = PlannerConfig(
     'planner_tabletop',
     BackboneConfig(

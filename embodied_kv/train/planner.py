@@ -43,8 +43,8 @@ class PlannerRecipe:
     most: tuple[int, ...] = field(
         default=(16, 40, 80), metadata=dict(help='segments of a prompt, by stage')
     )
-    steps: tuple[int, ...] = field(default=(900, 700, 1100), metadata=dict(help='of each stage'))
-    tokens: int = field(default=6000, metadata=dict(help='of a step, about'))
+    steps: tuple[int, ...] = field(default=(800, 1000, 3600), metadata=dict(help='of each stage'))
+    tokens: int = field(default=4000, metadata=dict(help='of a step, about'))
     rate: float = field(default=2e-3, metadata=dict(help='learning rate'))
     cool: float = field(default=0.25, metadata=dict(help='share of steps, at the end, to zero'))
     threads: float = field(default=0.5, metadata=dict(help='weight of the loss on threads'))

@@ -24,6 +24,7 @@ from embodied_kv.sim.household import (
     Fact,
     Household,
     draw_household,
+    into,
 )
 from embodied_kv.sim.household_questions import Answer, Question, answer, draw_question
 from embodied_kv.train.objective import EMPTY
@@ -33,7 +34,6 @@ LINE = 44  # tokens of a line of questions: two of the longest
 DROPPED = 0.1  # of the facts of half the households, as when not all is in view
 KINDS = {'next': 0.36, 'table': 0.25, 'last': 0.2, 'where': 0.07, 'lid': 0.05, 'held': 0.07}
 ABOUT = {'last': 'last {y}', 'held': ROBOT, 'next': ROBOT}  # what a question is about unsaid
-RECORDS = ('task', 'note')  # facts that name things beside what they are about
 PLACES = (*LIDDED_NAMES, *CARRIER_NAMES, *TABLES, ROBOT)
 ENDS = (*TABLES, ROBOT, *OBJECT_NAMES)
 LIDS = (*LIDDED_NAMES, 'none')
@@ -45,14 +45,15 @@ class Lesson:
     """Prompts, right-padded, and behind each some lines of questions with their answers.
 
     memory: long [B, M]. lengths: long [B]. tail, segment, offset, answer: long [B, N, L], as in
-    `objective.Batch`; a line has questions; names, and numbers of tasks, fill what room is left.
+    `objective.Batch`; a line has questions; what facts are about, alone and as questions name it,
+    fills what room is left.
 
     threads: long [B, M + N * L, 4], EMPTY where there is nothing to know: which of PLACES a thing
-    is in or on, to which of ENDS its thread leads, which of LIDS is closed around it, and the
-    number, less 1, of a record or of a note's task; as far as what was read before tells. Known of
-    a segment at its last token, of a thing where a record, a note or a question names it, and at a
-    question's end of what it is about unsaid. The thread of a task, of what was last and of the
-    robot leads to an object; that of a robot with empty hands to itself.
+    is in or on, to which of ENDS its thread leads, which of LIDS is closed around it, and a task's
+    number, less 1. A task's record leads from its place to its object; so does a place's note of
+    what was last put there, or a question that asks for it; the robot's state to what it holds, or
+    to itself. As far as what was read before tells. Known of a segment at its last token, of a
+    thing where a record or a question names it, at a question's end of what it is about unsaid.
 
     truths: of the questions, in order: kind and hops of each.
     """
@@ -139,13 +140,14 @@ class Teacher:
         for fact in facts:
             ids = self._encode(segment_words(fact.text))
             for at, id in enumerate(ids[:-1]):
-                if fact.kind in RECORDS and id in self._names:
+                if fact.kind == 'task' and id in self._names:
                     threads[len(memory) + at] = thread(household, self._names[id], seen)
             memory += ids
             seen.add(fact.id)
             threads[len(memory) - 1] = thread(household, fact.id, seen)
-        numbered = [f'task {number}' for number in household.tasks]
-        alone = [id for id in (*household.where, *numbered, *numbered) if id in seen]
+        records = [f'task {number}' for number in household.tasks]
+        notes = [f'last {place}' for place in household.last]
+        alone = [id for id in (*household.where, *records, *records, *notes) if id in seen]
         page = _Page(memory, threads, [[] for _ in range(lines)])
         drawn = iter(rng.choice(list(kinds), 16 * lines, p=list(kinds.values())).tolist())
         for line in page.lines:
@@ -162,10 +164,19 @@ class Teacher:
                 line.append(asked)
             room = LINE - sum(len(asked.ids) for asked in line)
             for i in rng.integers(len(alone), size=room if alone else 0).tolist():
-                known = {0: thread(household, alone[i], seen)}
-                ids = self._encode(f' {alone[i].removeprefix("task ")}')
+                ids = self._encode(self._alone(alone[i]))
+                if (room := room - len(ids)) < 0:
+                    break
+                known = {len(ids) - 1: thread(household, alone[i], seen)}
                 line.append(_Asked(ids, [], known, begin=int(rng.integers(LINE // 2))))
         return page
+
+    @staticmethod
+    def _alone(id: str) -> str:
+        """As questions name what a fact is about."""
+        if id.startswith('last '):
+            return f' last put {into(id.removeprefix("last "))}'
+        return f' {id.removeprefix("task ")}'
 
     def _asked(
         self, household: Household, question: Question, truth: Answer, seen: set[str]
@@ -175,7 +186,8 @@ class Teacher:
         threads = {}
         for name in filter(None, (question.thing, question.place)):
             (token,) = self._encode(f' {name}')
-            threads[ids.index(token)] = thread(household, name, seen)
+            about = f'last {name}' if question.kind == 'last' else name
+            threads[ids.index(token)] = thread(household, about, seen)
         if question.kind in ABOUT:
             threads[len(ids) - 1] = thread(
                 household, ABOUT[question.kind].format(y=question.place), seen
@@ -221,7 +233,9 @@ def thread(household: Household, id: str, seen: set[str]) -> tuple[int, ...]:
     else:
         kind, name = id.split(' ', 1)
         task = int(name) if kind == 'task' else household.last[name]
-        number = task - 1 if id in seen else EMPTY
+        if id in seen:
+            number = task - 1
+            place = PLACES.index(household.tasks[task][1])
         if {id, f'task {task}'} <= seen:
             end = ENDS.index(household.tasks[task][0])
     return place, end, lid, number

@@ -41,6 +41,7 @@ def replies(way, *stale):
             outdated=0,
             lost=0,
             fresh=0,
+            idle=0,
             plan=plan,
             computed_share=1.0,
         )

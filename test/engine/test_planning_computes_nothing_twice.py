@@ -57,6 +57,16 @@ def test_single_segments_keep_their_kv_while_their_group_is_static(tmp_path):
         assert planning.plan(QUESTION).fresh == 1 and planning.stats().kept == ALL
 
 
+def test_a_group_that_has_just_turned_static_costs_no_plan(tmp_path):
+    """Its segments' own KV serves until there is time for the joint one."""
+    with filled(tmp_path, similarity=-1.0) as planning:
+        planning.warm()
+        assert planning.advance(2) and planning.stats().static == 1
+        plan = planning.plan(QUESTION)
+        assert plan.fresh == 0 and len(plan.segments) == ALL
+        assert planning.warm() == 1 and planning.plan(QUESTION).fresh == 0
+
+
 def test_joint_kv_of_a_group_that_is_no_more_is_dropped(tmp_path):
     with filled(tmp_path, similarity=-1.0) as planning:
         planning.advance(2)

@@ -171,3 +171,38 @@ def test_segment_attention_is_a_mean_over_heads_and_tokens():
     torch.testing.assert_close(between.double(), torch.tensor(wanted), atol=1e-6, rtol=0)
     asked = torch.tensor([attention[prompt.question_at :, b].mean() for b in spans])
     torch.testing.assert_close(question.double(), asked, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize('looked', [1, 2, 3, 100])
+def test_some_tokens_stand_for_what_a_segment_attends_to(looked):
+    """Evenly spread, the last one with them; what is attended to is never left out."""
+    prompt = make_prompt(segments=3)
+    looks = []
+
+    class Looking(FullRecompute):
+        def after(self, look, computed):
+            looks.append((segment_attention(look, looked), segment_attention(look), look))
+            return computed
+
+    run(prompt, Looking())
+    (question, between), (wanted, all_between), look = looks[0]
+    assert question.equal(wanted)
+    rows = []
+    for start, piece in zip(prompt.starts, prompt.pieces, strict=True):
+        size = len(piece.ids)
+        n = min(looked, size)
+        rows.append([start + (i + 1) * size // n - 1 for i in range(n)])
+    if looked == 100:
+        assert between.equal(all_between)
+    alone = [torch.stack([_row(look, prompt, at) for at in row]).mean(0) for row in rows]
+    torch.testing.assert_close(between, torch.stack(alone), atol=1e-6, rtol=0)
+
+
+def _row(look, prompt, at):
+    """Attention of one token to each segment, [s]: mean over heads and the segment's tokens."""
+    keys = look.keys.repeat_interleave(2, 0)[:, : at + 1]
+    scores = torch.einsum('hd,hsd->hs', look.queries[at], keys) * keys.shape[-1] ** -0.5
+    weights = torch.zeros(prompt.length)
+    weights[: at + 1] = scores.softmax(-1).mean(0)
+    ends = [s + len(p.ids) for s, p in zip(prompt.starts, prompt.pieces, strict=True)]
+    return torch.stack([weights[a:b].mean() for a, b in zip(prompt.starts, ends, strict=True)])

@@ -39,6 +39,8 @@ def pages(lesson):
         ]
         asked = [text for text in texts if text.startswith('\nQ')]
         alone = {text.strip() for text in texts if text not in asked}
+        notes = {fact.split(':')[0] for fact in facts if fact.startswith('last')}
+        alone -= {note.replace('last', 'last put') for note in notes}
         assert all(text in NAMES or text.isdecimal() for text in alone)
         yield facts, [re.fullmatch(r'\nQ: (.*)\nA: (.*)', text).groups() for text in asked]
 
@@ -114,11 +116,11 @@ def leads(states, name):
     if name == 'robot':
         held = states.get(name, '').removeprefix('holds ').removeprefix('the ')
         return None, 'robot' if held == 'nothing' else held or None, None
-    if name.startswith('last'):
-        name = states[name]
+    if name.startswith('last'):  # the place is the note's, the object its task's
+        return name.split(' the ')[1], leads(states, states[name])[1], None
     if name.startswith('task'):
-        said = states.get(name)
-        return None, said and re.search(r'put the (.*?) (?:in|on)to', said)[1], None
+        put = re.search(r'put the (.*?) (?:in|on)to the (.*)', states.get(name, ''))
+        return (put[2], put[1], None) if put else (None, None, None)
     return follow(states, name)
 
 
@@ -137,7 +139,7 @@ def test_threads_lead_where_the_sentences_before_lead(lesson):
         starts = [i for i, id in enumerate(ids) if TOKENIZER.decode([id]) == '\n'] + [len(ids)]
         for start, end in zip(starts, starts[1:], strict=False):
             name, state = TOKENIZER.decode(ids[start:end]).strip().split(': ')
-            if name.startswith(('task', 'last')):
+            if name.startswith('task'):
                 for at in range(start, end - 1):
                     if (named := TOKENIZER.decode([ids[at]]).strip()) in NAMES:
                         wanted[at] = labels(states, named)
@@ -155,15 +157,14 @@ def test_threads_of_a_question_are_those_of_its_names(lesson):
         for at, thread in enumerate(threads):
             if thread == [EMPTY] * 4:
                 continue
-            name = TOKENIZER.decode([tails[at]]).strip()
-            if name == ':':  # what was last, or is held
-                question = TOKENIZER.decode(tails[:at]).split('Q: ')[-1]
-                found = re.search(r'last put ((?:in|on)to the .*)\?', question)
-                name = f'last {found[1]}' if found else 'robot'
-                assert thread == labels(states, name)
-            else:
-                thing = f'task {name}' if name.isdecimal() else name
-                assert thread == labels(states, thing)
+            said, name = TOKENIZER.decode(tails[: at + 1]), TOKENIZER.decode([tails[at]]).strip()
+            if found := re.search(r'last put ((?:in|on)to the \w+ \w+)(\?\nA:)?$', said):
+                name = f'last {found[1]}'
+            elif name == ':':  # a question without a name
+                name = 'robot'
+            elif name.isdecimal():
+                name = f'task {name}'
+            assert thread == labels(states, name)
 
 
 def test_a_seed_gives_one_lesson():

@@ -1,10 +1,11 @@
 """All ways through the same stories: each memory gets the same updates, each planner is asked.
 
-Ways take turns at every question, forwards and backwards; no KV is shared between them. What
-updates made useless is computed anew when a question needs it, inside the time that is measured:
-nothing is done in between. Memory lies in files in RAM where there is room for them, as the paper
-keeps KV: a disk would add the time of its syncs to whatever is computed anew. Knows ways and
-stories. Does not know tables.
+Ways take turns at every question, forwards and backwards; no KV is shared between them. What the
+updates before a question made useless is computed anew when the question needs it, inside the time
+that is measured. After its answer, as on a robot between two plans, every way computes the KV that
+it still lacks (`idle`), as it did after each step before the first question. Memory lies in files
+in RAM where there is room for them, as the paper keeps KV: a disk would add the time of its syncs
+to whatever is computed anew. Knows ways and stories. Does not know tables.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from embodied_kv.bench.memory.settings import Settings, Side
 from embodied_kv.bench.memory.story import Facts, Moment, draw_story
 from embodied_kv.bench.memory.ways import BenchPlanning, Way, open_way
 from embodied_kv.engine.plan import Plan
+from embodied_kv.memory.invalidation import PREFIX
 from embodied_kv.memory.timeline import COMPUTE, Timeline
 from embodied_kv.model.planner_checkpoint import LoadedPlanner
 
@@ -36,7 +38,8 @@ class Reply:
 
     retrieved: segments that were asked for. story, number: which question. outdated: segments in
     view whose text is not the present one. lost: tokens whose KV the updates before the question
-    made useless; fresh: tokens of units whose KV was computed for it.
+    made useless; fresh: tokens of units whose KV was computed for it; idle: those after the
+    question before.
     """
 
     way: str
@@ -49,6 +52,7 @@ class Reply:
     outdated: int
     lost: int
     fresh: int
+    idle: int
     plan: Plan
 
     @property
@@ -60,12 +64,16 @@ class Reply:
 
 @dataclass
 class Asked:
-    """A way with its memory. lost, fresh: as they were after the last question."""
+    """A way with its memory.
+
+    lost, fresh: as they were when last counted. idle: tokens that `settle` computed last.
+    """
 
     way: Way
     planning: BenchPlanning
     lost: int = 0
     fresh: int = 0
+    idle: int = 0
 
     def learn(self, facts: Facts, side: Side) -> None:
         """Updates of one step, or what is known in the beginning."""
@@ -75,10 +83,10 @@ class Asked:
         self.planning.advance()
 
     def settle(self) -> None:
-        """All KV is there, and nothing has been counted."""
-        if self.way.construction not in ('', 'prefix'):
+        """All KV that the way keeps is there, and counted."""
+        if self.way.construction not in ('', PREFIX):
             self.planning.warm()
-        self._count()
+        _, self.idle = self._count()
 
     def ask(self, moment: Moment, retrieved: int, story: int, number: int) -> Reply:
         """One question. Raises RuntimeError where a plan had to be made twice."""
@@ -98,6 +106,7 @@ class Asked:
             sum(texts[id] != moment.known[id] for id in plan.segments),
             lost,
             fresh,
+            self.idle,
             plan,
         )
 
@@ -147,7 +156,7 @@ def _follow(
         for one in asked:
             for facts in (story.first, *story.before):
                 one.learn(facts, side)
-            one.settle()
+                one.settle()
         for place, moment in enumerate(story.moments):
             for one in asked:
                 for facts in moment.updates:
@@ -155,6 +164,8 @@ def _follow(
             turn = asked if place % 2 else asked[::-1]
             found = [one.ask(moment, retrieved, number, place) for one in turn]
             yield (found if place % 2 else found[::-1]) if place >= side.warm else []
+            for one in asked:
+                one.settle()
 
 
 def ram() -> str | None:

@@ -71,9 +71,11 @@ def answers(replies: Sequence[Reply], way: str, retrieved: int) -> dict:
 
 
 def work(replies: Sequence[Reply]) -> dict:
-    """Of a question, means: tokens made useless before it, and computed for units at it."""
+    """Of a question, means: tokens made useless before it; computed for units at it, and after."""
     return dict(
-        invalidated=_mean(r.lost for r in replies), fresh_tokens=_mean(r.fresh for r in replies)
+        invalidated=_mean(r.lost for r in replies),
+        fresh_tokens=_mean(r.fresh for r in replies),
+        idle_tokens=_mean(r.idle for r in replies),
     )
 
 

@@ -7,9 +7,10 @@ numbers were fixed in settings.yaml before any result.
 Text (full, prefix) is retrieved by segment; full_reuse, epic and cacheblend keep blocks of a fixed
 number of segments, and retrieve blocks; keep has groups. KEEP recomputes CacheBlend's share, mean
 over the layers. Time to the first token is from the question on, with KV that updates made useless
-and that this question needs; nothing is computed in between. `outdated` counts segments in view
-whose text is not the present one: 0 or a fault. A stale answer is what was true before the last
-update that mattered; of few possible answers, one may be it by chance, as full recompute shows.
+and that this question needs; the rest is computed after its answer, as on a robot. `outdated`
+counts segments in view whose text is not the present one: 0 or a fault. A stale answer is what was
+true before the last update that mattered; of few possible answers, one may be it by chance, as
+full recompute shows.
 
 Physics: a plan computes a share s of its prompt and is at most 1 / s faster than text. All of
 memory goes through the first layer in KEEP and CacheBlend alike, 1 / 8 of this planner and 1 / 48
