@@ -30,7 +30,7 @@ def test_a_story_knows_what_was_true_before(tmp_path):
     assert all(m.old != m.truth and not m.right(m.old) for m in changed)
 
 
-def replies(way, *stale):
+def replies(way, *stale, told=(True, True, True)):
     plan = SimpleNamespace(segments=(), computed=(1,), tokens=1)
     return [
         SimpleNamespace(
@@ -38,6 +38,7 @@ def replies(way, *stale):
             retrieved=4,
             right=not s,
             stale=s,
+            told=t,
             outdated=0,
             lost=0,
             fresh=0,
@@ -45,15 +46,26 @@ def replies(way, *stale):
             plan=plan,
             computed_share=1.0,
         )
-        for s in stale
+        for s, t in zip(stale, told, strict=True)
     ]
 
 
-def test_what_full_recompute_says_too_is_not_held_against_a_way():
-    both = [*replies('full', True, False, False), *replies('keep', True, True, False)]
-    row = tables.answers(both, 'keep', 4)
-    assert (row['stale'], row['stale_beyond_full'], row['n']) == (2, 1, 3)
-    assert row['right'] == pytest.approx(100 / 3, abs=0.01)
+def test_a_guess_is_not_held_against_a_way():
+    some = replies('keep', True, True, False, told=(True, False, True))
+    row = tables.answers(some, 'keep', 4)
+    assert (row['stale'], row['guessed_stale'], row['told'], row['n']) == (1, 1, 2, 3)
+    assert (row['right'], row['told_right']) == (pytest.approx(100 / 3, abs=0.01), 50)
+
+
+def test_the_truth_is_in_view_with_all_facts_that_decide_it(tmp_path):
+    settings = small(tmp_path)
+    facts = (Fact('red cube', 'object', 'red cube: in the bin'),)
+    with opened(Way('keep', 'keep'), tmp_path, settings) as planning:
+        one = Asked(Way('keep', 'keep'), planning)
+        one.learn(facts, settings.speed)
+        now = replace(MOMENT, known={'red cube': 'red cube: in the bin'})
+        for needs, told in ((), True), (('red cube',), True), (('red cube', 'bin'), False):
+            assert one.ask(replace(now, needs=frozenset(needs)), 4, 0, 0).told == told
 
 
 def test_old_text_in_view_is_counted(tmp_path):

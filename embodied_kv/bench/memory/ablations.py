@@ -111,7 +111,10 @@ def answers(replies: Sequence[Reply], retrieved: int) -> list[dict]:
         row = tables.answers(replies, name, retrieved)
         found = tables.differ(replies, name, KEEP, retrieved)
         rows.append(
-            {n: row[n] for n in ('way', 'right', 'low', 'high', 'n', 'stale_beyond_full')}
+            {
+                n: row[n]
+                for n in ('way', 'right', 'low', 'high', 'n', 'told', 'told_right', 'stale')
+            }
             | dict(difference=found['difference'], least=found['low'], most=found['high'])
             | {n: row[n] for n in ('in_view', 'computed', 'invalidated', 'fresh_tokens')}
         )

@@ -36,8 +36,8 @@ ROOM = 2**31  # bytes: the memories of 30 ways, and as much again
 class Reply:
     """What one way said to one question, and what that took.
 
-    retrieved: segments that were asked for. story, number: which question. outdated: segments in
-    view whose text is not the present one. lost: tokens whose KV the updates before the question
+    retrieved: segments that were asked for. story, number: which question. told: whether all that
+    decides it was in view. outdated: segments in view whose text is not the present one. lost: tokens whose KV the updates before the question
     made useless; fresh: tokens of units whose KV was computed for it; idle: those after the
     question before.
     """
@@ -49,6 +49,7 @@ class Reply:
     kind: str
     right: bool
     stale: bool
+    told: bool
     outdated: int
     lost: int
     fresh: int
@@ -103,6 +104,7 @@ class Asked:
             moment.kind,
             moment.right(plan.text),
             moment.stale(plan.text),
+            moment.needs <= {*plan.segments},
             sum(texts[id] != moment.known[id] for id in plan.segments),
             lost,
             fresh,

@@ -27,7 +27,8 @@ TRIES = 200  # draws of a question whose truth has been another one
 class Moment:
     """Updates, then a question. old: the truth before it changed last, None if it never did.
 
-    known: text of each fact by id, as it is when the question is asked.
+    known: text of each fact by id, as it is when the question is asked; needs: ids of those that
+    decide it.
     """
 
     updates: tuple[Facts, ...]
@@ -37,6 +38,7 @@ class Moment:
     truth: str
     old: str | None
     known: dict[str, str]
+    needs: frozenset[str] = frozenset()
 
     def right(self, said: str) -> bool:
         """Letter by letter."""
@@ -89,6 +91,7 @@ def _moments(
             truth.text,
             was(question, past),
             {fact.id: fact.text for fact in past[-1].facts()},
+            truth.ids,
         )
 
 

@@ -47,12 +47,12 @@ def differ(replies: Sequence[Reply], first: str, second: str, retrieved: int | N
 def answers(replies: Sequence[Reply], way: str, retrieved: int) -> dict:
     """Right and stale answers of one way.
 
-    stale_beyond_full: those where full recompute of the text does not say the same old thing.
-    outdated: segments in view with an old text.
+    told: questions of which all that decides them was in view; told_right: % of those. stale: what
+    was true before the last update that mattered, where the truth was in view; guessed_stale:
+    where it was not, and the answer a guess. outdated: segments in view with an old text.
     """
     some = of(replies, way, retrieved)
-    full = of(replies, FULL, retrieved)
-    beyond = sum(r.stale and not f.stale for r, f in zip(some, full, strict=True))
+    told = [r for r in some if r.told]
     found = rate(sum(right(some)), len(some))
     return dict(
         way=way,
@@ -61,8 +61,10 @@ def answers(replies: Sequence[Reply], way: str, retrieved: int) -> dict:
         low=100 * found['low'],
         high=100 * found['high'],
         n=len(some),
-        stale=sum(r.stale for r in some),
-        stale_beyond_full=beyond,
+        told=len(told),
+        told_right=100 * _mean(right(told)) if told else None,
+        stale=sum(r.stale for r in told),
+        guessed_stale=sum(r.stale for r in some if not r.told),
         outdated=sum(r.outdated for r in some),
         in_view=_mean(len(r.plan.segments) for r in some),
         computed=100 * _mean(r.computed_share for r in some),

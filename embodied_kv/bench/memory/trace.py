@@ -9,14 +9,15 @@ number of segments, and retrieve blocks; keep has groups. KEEP recomputes CacheB
 over the layers. Time to the first token is from the question on, with KV that updates made useless
 and that this question needs; the rest is computed after its answer, as on a robot. `outdated`
 counts segments in view whose text is not the present one: 0 or a fault. A stale answer is what was
-true before the last update that mattered; of few possible answers, one may be it by chance, as
-full recompute shows.
+true before the last update that mattered, said where the present truth was in view (`told`); where
+it was not, any answer is a guess, and may be that one.
 
 Physics: a plan computes a share s of its prompt and is at most 1 / s faster than text. All of
 memory goes through the first layer in KEEP and CacheBlend alike, 1 / 8 of this planner and 1 / 48
-of the paper's, and there is attention over it. KEEP's choice is a second attention, whose weights
-are added up: on a GPU beside other work, on one core after it. The paper's baseline also waits for
-loads over a bus; here loads are copies in the same memory, that share the core with computation.
+of the paper's, and there is attention over it. KEEP's choice is a second attention, of some tokens
+and with its weights added up: on a GPU beside other work, on one core after it. The paper's
+baseline also waits for loads over a bus; here loads are copies in the same memory, that share the
+core with computation.
 
 Source: KEEP, section 6.2, table 1 and figure 9.
 """
