@@ -24,7 +24,11 @@ node is configured, or live (`ros2 param set`). This page is made by
 """
 PARTS = (
     ('All nodes', '', SuiteParams),
-    ('All nodes: the engine of the process', 'engine.', EngineConfig),
+    (
+        'Nodes on an engine (all but a robot of a fleet): the engine of the process',
+        'engine.',
+        EngineConfig,
+    ),
     ('`perception` (and `action`, `language` alone in a process)', '', ObservationParams),
     ('`action`', '', ActionParams),
     ('`language`', '', LanguageParams),

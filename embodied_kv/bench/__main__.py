@@ -16,6 +16,8 @@ DEFAULT = (
     ('compress', 'speed', '--quick'),
     ('memory', 'trace', '--quick'),
     ('fleet', '--quick'),
+    ('fleet_profile',),
+    ('fleet_serving', '--quick'),
 )
 FULL = (
     ('parts',),
@@ -32,6 +34,8 @@ FULL = (
     ('memory', 'judge'),
     ('fleet',),
     ('horizon',),
+    ('fleet_profile',),
+    ('fleet_serving',),
 )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -16,26 +17,61 @@ from embodied_kv.config import ModelConfig
 from embodied_kv.engine.buckets import doubling
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.warmup import blank
+from embodied_kv.kv.handle import Lease
 from embodied_kv.types import ActionChunk, Observation
 
 REPEATS = 5  # of each batch size
 FLOAT = 4  # bytes
 
 
+class Kept:
+    """The newest row of each robot, leased until its next one: its capsules freeze that.
+
+    There is room for those that a full batch does not need; beyond that, the row of whoever was
+    served longest ago gives way.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.most = max(0, engine.config.rows - engine.config.robots)
+        self._leases: OrderedDict[str, Lease] = OrderedDict()  # by robot, the newest last
+
+    def keep(self, lease: Lease) -> None:
+        """Instead of its robot's row before."""
+        robot = lease.handle.robot
+        self.drop(robot)
+        self._leases[robot] = lease
+        while len(self._leases) > self.most:
+            self.drop(next(iter(self._leases)))
+
+    def drop(self, robot: str) -> None:
+        """The robot has gone."""
+        lease = self._leases.pop(robot, None)
+        if lease is not None:
+            lease.release()
+
+    def clear(self) -> None:
+        """All of them."""
+        for robot in list(self._leases):
+            self.drop(robot)
+
+
 def serve(
-    engine: Engine, observations: Sequence[Observation], deadline: float
+    engine: Engine,
+    observations: Sequence[Observation],
+    deadline: float,
+    kept: Kept | None = None,
 ) -> list[ActionChunk | Exception]:
     """One chunk for each; where the batch fails, each is tried alone and gets its own error.
 
-    deadline: s, steady clock; as many Euler steps as end before it. The rows are free as soon as
-    the chunks are there. Raises the error where nobody could be served.
+    deadline: s, steady clock; as many Euler steps as end before it. The rows are kept, or free as
+    soon as the chunks are there. Raises the error where nobody could be served.
     """
     try:
-        return _batch(engine, observations, deadline)
+        return _batch(engine, observations, deadline, kept)
     except Exception as error:
         if len(observations) == 1:
             raise
-        results = [_alone(engine, observation, deadline) for observation in observations]
+        results = [_alone(engine, observation, deadline, kept) for observation in observations]
         if all(isinstance(result, Exception) for result in results):
             raise error
         return results
@@ -67,20 +103,29 @@ def _seconds(engine: Engine, frames: Sequence[Observation]) -> float:
 
 
 def _batch(
-    engine: Engine, observations: Sequence[Observation], deadline: float
+    engine: Engine,
+    observations: Sequence[Observation],
+    deadline: float,
+    kept: Kept | None = None,
 ) -> list[ActionChunk]:
-    # Expired once written: a row lives as long as its lease, so robots hold none between rounds.
+    # Expired once written: a row lives as long as its lease, so nothing but `kept` keeps it.
     handles = engine.prefill([replace(o, deadline=-math.inf) for o in observations])
     with ExitStack() as leases:
         held = [leases.enter_context(engine.kv.acquire(handle)) for handle in handles]
         chunks = engine.denoise(held, [deadline] * len(held))
-    if not chunks:
-        raise TimeoutError('no time was left for the fewest Euler steps')
+        if not chunks:
+            raise TimeoutError('no time was left for the fewest Euler steps')
+        if kept is not None:
+            leases.pop_all()
+            for lease in held:
+                kept.keep(lease)
     return chunks
 
 
-def _alone(engine: Engine, observation: Observation, deadline: float) -> ActionChunk | Exception:
+def _alone(
+    engine: Engine, observation: Observation, deadline: float, kept: Kept | None
+) -> ActionChunk | Exception:
     try:
-        return _batch(engine, [observation], deadline)[0]
+        return _batch(engine, [observation], deadline, kept)[0]
     except Exception as error:  # whatever it is, it is this robot's answer
         return error

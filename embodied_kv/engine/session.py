@@ -200,6 +200,11 @@ class Session:
         facts = frozen.facts['rows'][number]
         if facts['budgets'] is not None:
             return self._adopt_copy(frozen, number, self._gone(facts))
+        row, frame = self._written(frozen, number), {n: facts[n] for n in ('sequence', 'stamp')}
+        return self._kv.adopt(row, facts['length'], robot=self.robot, **frame)
+
+    def _written(self, frozen: Frozen, number: int) -> int:
+        """A reserved row of this arena that holds row `number` of the capsule."""
         row = self._kv.reserve(time.monotonic())
         try:
             _fill(frozen, f'row/{number}', self._kv.prefixes, row)
@@ -207,13 +212,7 @@ class Session:
             self._kv.abandon(row)
             raise
         self._engine.states[row] = frozen.tensors[f'row/{number}/state'].cpu().numpy()
-        return self._kv.adopt(
-            row,
-            facts['length'],
-            robot=self.robot,
-            sequence=facts['sequence'],
-            stamp=facts['stamp'],
-        )
+        return row
 
     def _adopt_copy(self, frozen: Frozen, number: int, handle: KvHandle) -> Lease:
         """Row `number` of the capsule, a compressed copy, in a flat row; handle: of its frame."""

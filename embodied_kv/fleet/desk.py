@@ -17,6 +17,7 @@ from embodied_kv.fleet.protocol import Answer, LastExecution, Receipt, Request, 
 from embodied_kv.fleet.scheduler import Scheduler, Waiting, skip
 
 FRESH = 0.1  # s; an observation that waited longer is fetched anew before it is served
+TRIES = 3  # batches that may be lost with a request before it is given up
 REMEMBERED = 256  # batches taken back whose late answer is still of use
 
 
@@ -24,7 +25,8 @@ class Desk:
     """Serves a fleet.
 
     The cycle: `submit` what robots send; send what `decide` returns to the engines; tell `done`
-    what they answer and deliver what it returns; call `check` and `decide` at `wake(now)`.
+    what they answer and deliver what it returns; call `check` and `decide` at `wake(now)`;
+    `refuse` what is `hopeless`.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class Desk:
         if not engines or len(self.engines) != len(engines):
             raise ValueError('a desk needs engines, each with a name of its own')
         self.queue: dict[str, Waiting] = {}  # by robot
+        self._hopeless: list[Waiting] = []
         self._taken: deque[Dispatch] = deque(maxlen=REMEMBERED)
         self._numbers = 0
 
@@ -50,14 +53,21 @@ class Desk:
         return receipt
 
     def decide(self, now: float) -> list[Dispatch]:
-        """Batches for the engines that are open: order, placement, and who was skipped."""
+        """Batches for the engines that are open: order, placement, and who was skipped.
+
+        A request that a batch was lost with may be what killed the engine: when its turn comes it
+        goes alone, so that it takes no other one with it.
+        """
         if not self.queue or not any(engine.open(now) for engine in self.engines.values()):
             return []
         waiting = list(self.queue.values())
         order = self.scheduler.order(waiting, now)
-        placed = place(order, list(self.engines.values()), now)
+        engines = list(self.engines.values())
+        alone = place(order[:1], engines, now) if order[0].lost else []
+        placed = alone or place([request for request in order if not request.lost], engines, now)
         skip(waiting, [request for _, batch in placed for request in batch])
-        return [self._send(engine, batch, now) for engine, batch in placed]
+        sent = [self._send(engine, batch, now) for engine, batch in placed]
+        return sent + self.decide(now) if alone else sent
 
     def done(
         self, engine: str, number: int, answers: Sequence[Answer], now: float
@@ -76,7 +86,7 @@ class Desk:
         told = [(a.robot, a.task, a.round) for a in answers]
         if told != asked:
             if dispatch:
-                self._requeue(dispatch)
+                self._requeue(dispatch, f'{engine} answered something else')
             raise ValueError(f'{engine} answered {told[:3]} to {asked[:3]}: not its batch')
         dispatch, first = dispatch or late, []
         for request, answer in zip(dispatch.batch, answers, strict=True):
@@ -91,11 +101,20 @@ class Desk:
         task = self.ledger.find(waiting)
         return task.request if task else None
 
-    def lost(self, engine: str) -> None:
+    def lost(self, engine: str, why: str = 'died') -> None:
         """An engine died: its work waits for another one."""
         for dispatch in self.engines[engine].lose():
             self._taken.append(dispatch)
-            self._requeue(dispatch)
+            self._requeue(dispatch, f'{engine} {why}')
+
+    def hopeless(self) -> list[Waiting]:
+        """Requests with which so many batches were lost that they wait no more, each once."""
+        found, self._hopeless = self._hopeless, []
+        return [request for request in found if self.ledger.find(request)]
+
+    def refuse(self, request: Waiting, answer: Answer, now: float) -> bool:
+        """The round is over with an answer that has no chunk: whether it was the first."""
+        return self.ledger.answer(request, answer, now, now)
 
     def restored(self, engine: str) -> None:
         """It may be served again. An answer of its own says so too."""
@@ -109,7 +128,7 @@ class Desk:
             if any(dispatch.overdue <= now for dispatch in engine.flying.values())
         ]
         for name in late:
-            self.lost(name)
+            self.lost(name, 'did not answer in time')
         return late
 
     def wake(self, now: float) -> float:
@@ -150,12 +169,16 @@ class Desk:
         stale = [request for request in batch if now - request.arrived > self.fresh]
         return engine.send(self._numbers, batch, stale, now)
 
-    def _requeue(self, dispatch: Dispatch) -> None:
+    def _requeue(self, dispatch: Dispatch, why: str) -> None:
         for request in dispatch.batch:
             task = self.ledger.find(request)
             if task and task.phase is Phase.DISPATCHED:
-                task.phase = Phase.SUBMITTED
-                self.queue[request.robot] = request
+                request.lost += (why,)
+                if len(request.lost) < TRIES:
+                    task.phase = Phase.SUBMITTED
+                    self.queue[request.robot] = request
+                else:
+                    self._hopeless.append(request)
 
     def _late(self, engine: str, number: int) -> Dispatch | None:
         for dispatch in self._taken:

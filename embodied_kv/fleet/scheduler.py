@@ -16,7 +16,8 @@ class Waiting:
 
     arrived: of this request, started: of its task's first, both s on the server's clock. waited:
     the task's waits between rounds, generation: attained so far, execution: how long the chunk is
-    expected to be executed, all s. skipped: decisions in a row that chose others.
+    expected to be executed, all s. skipped: decisions in a row that chose others. lost: what
+    happened to each batch that was lost with it.
     """
 
     robot: str
@@ -29,6 +30,7 @@ class Waiting:
     execution: float
     bytes: int = 0
     skipped: int = 0
+    lost: tuple[str, ...] = ()
 
 
 class Scheduler(ABC):

@@ -39,10 +39,12 @@ class SuiteNode(LifecycleNode):
     """A node on the process's engine.
 
     own: the dataclasses of its own parameters. From configure on: `suite`, `host`. may_wait: its
-    callbacks may wait, so the process serves them by a thread of their own.
+    callbacks may wait, so the process serves them by a thread of their own. on_engine: the engine
+    is this process's, and the node declares the parameters of it; else `find_host` says what is
+    known instead.
     """
 
-    may_wait = False
+    may_wait, on_engine = False, True
 
     def __init__(self, name: str, *own: type, **arguments: object) -> None:
         super().__init__(name, **arguments)
@@ -54,7 +56,9 @@ class SuiteNode(LifecycleNode):
         self._steady = Clock(clock_type=ClockType.STEADY_TIME)
         self._tokens = RateMeter()
         self._service_change_state.callback = self._answering(self._service_change_state.callback)
-        parts = [('', SuiteParams), *(('', part) for part in own), ('engine.', EngineConfig)]
+        parts = [('', SuiteParams), *(('', part) for part in own)]
+        if self.on_engine:
+            parts.append(('engine.', EngineConfig))
         self.params = Parameters(self, parts, lambda: self.configured)
 
     @property
@@ -69,6 +73,11 @@ class SuiteNode(LifecycleNode):
         self.destroy_node()
 
     # ------------------------------------------------------------------ what subclasses fill in
+
+    def find_host(self) -> EngineHost:
+        """What it computes with; what fails here fails configure."""
+        log = self.get_logger()
+        return EngineHost.share(self.suite, self.params.read(EngineConfig), log.info, log.warning)
 
     def setup(self) -> None:
         """Create topics, services and timers; what fails here fails configure."""
@@ -186,9 +195,8 @@ class SuiteNode(LifecycleNode):
         return FAILURE
 
     def _configure(self) -> None:
-        self.suite, engine = self.params.read(SuiteParams), self.params.read(EngineConfig)
-        log = self.get_logger()
-        self.host = EngineHost.share(self.suite, engine, log.info, log.warning)
+        self.suite = self.params.read(SuiteParams)
+        self.host = self.find_host()
         self.setup()
         self._diagnostics = self.publisher(DiagnosticArray, '/diagnostics', qos.STATUS)
         self.every(1.0, self._diagnose)
@@ -240,25 +248,30 @@ class SuiteNode(LifecycleNode):
 
     def _diagnose(self) -> None:
         level, message, values = self.report()
-        kv = self.host.engine.kv.stats()
         values = {
             **values,
             **{f'refused, {kind}': count for kind, count in self.complaints.items()},
-            'rows used': f'{kv.rows - kv.rows_free} of {kv.rows}',
-            'leases': kv.leases,
-            'streams': f'{kv.streams} of {kv.streams_max}',
-            'tokens per second': f'{self._tokens.rate(self.host.tokens):.1f}',
-            'compressed prefixes': f'{kv.compressed}, {kv.bytes_saved / 2**20:+.1f} MiB saved',
-            'cache used (MiB)': f'{kv.bytes_used / 2**20:.1f} of {kv.bytes / 2**20:.1f}',
+            **(self._engine_values() if self.on_engine else {}),
             'memory (MiB)': f'{resident_bytes() / 2**20:.0f}',
         }
         status = DiagnosticStatus(
             level=level,
             name=self.get_fully_qualified_name().lstrip('/'),
             message=message,
-            hardware_id=self.host.engine.kv.boot[:8],
+            hardware_id=self.host.engine.kv.boot[:8] if self.on_engine else '',
             values=[KeyValue(key=key, value=str(value)) for key, value in values.items()],
         )
         array = DiagnosticArray(status=[status])
         array.header.stamp = self.get_clock().now().to_msg()
         self._diagnostics.publish(array)
+
+    def _engine_values(self) -> dict[str, object]:
+        kv = self.host.engine.kv.stats()
+        return {
+            'rows used': f'{kv.rows - kv.rows_free} of {kv.rows}',
+            'leases': kv.leases,
+            'streams': f'{kv.streams} of {kv.streams_max}',
+            'tokens per second': f'{self._tokens.rate(self.host.tokens):.1f}',
+            'compressed prefixes': f'{kv.compressed}, {kv.bytes_saved / 2**20:+.1f} MiB saved',
+            'cache used (MiB)': f'{kv.bytes_used / 2**20:.1f} of {kv.bytes / 2**20:.1f}',
+        }

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from embodied_kv.config import ModelConfig
 from embodied_kv.engine.remote import RemoteEngine
-from embodied_kv.engine.serve import batch_seconds, chunk_bytes, serve
+from embodied_kv.engine.serve import Kept, batch_seconds, chunk_bytes, serve
 from embodied_kv.fleet import profile
 from embodied_kv.fleet.desk import Desk
 from embodied_kv.fleet.engines import Engine, Link
@@ -21,6 +21,8 @@ from embodied_kv.msg import FleetRequest
 from embodied_kv.nodes import fleet_messages, process
 from embodied_kv.nodes.action import policy
 from embodied_kv.nodes.base import ERROR, OK, WARN, SuiteNode
+from embodied_kv.nodes.fleet_actor import Actor
+from embodied_kv.nodes.fleet_capsules import RobotCapsules, Room
 from embodied_kv.nodes.fleet_lines import Lines
 from embodied_kv.nodes.fleet_server import Result, Server
 from embodied_kv.nodes.fleet_tape import Tape
@@ -70,6 +72,9 @@ class FleetParams:
         '', "YAML file of the engine's seconds by batch size; '' measures them when configured"
     )
     trace: str = param('', "File to write what is executed into; '' writes none")
+    capsules: bool = param(
+        True, "Keep each robot's newest row, and answer capsule/* in its namespace"
+    )
 
     cloud: str = param(
         '', "Ray address of one more engine, 'local' for a cluster of this machine; '' uses none"
@@ -99,10 +104,15 @@ class FleetParams:
 
 
 class Fleet(SuiteNode):
-    """Hears `ROBOT/fleet/request`, answers on `ROBOT/fleet/answer`."""
+    """Hears `ROBOT/fleet/request`, answers on `ROBOT/fleet/answer`.
 
-    def __init__(self, **arguments: object) -> None:
+    server: makes the server that it drives; one with another clock, for instance.
+    """
+
+    def __init__(self, server: Callable[..., Server] = Server, **arguments: object) -> None:
         super().__init__('fleet', FleetParams, **arguments)
+        self._new_server = server
+        self._options = {name: arguments[name] for name in arguments.keys() - {'namespace'}}
 
     def setup(self) -> None:
         model, joints = self.host.model, self.suite.joint_names
@@ -119,6 +129,7 @@ class Fleet(SuiteNode):
             f'{seconds * 1e3:.0f} ms'
         )
         self._cloud = self._remote() if self._params.cloud else None
+        self._kept = Kept(self.host.engine) if self._params.capsules else None
         self.every(0.2, self._look)
 
     def _measured(self) -> Profile:
@@ -153,23 +164,45 @@ class Fleet(SuiteNode):
             found = profile_of(model, self._cloud.seconds)
             engines.append(Engine(CLOUD, found, p.link))
             serve[CLOUD] = self._cloud
+        self._room = Room(self, self._robot_capsules) if p.capsules else None
         desk = Desk(p.order, engines, p.fresh)
-        self._server = Server(desk, serve, self._deliver, p.silence, tape)
+        self._server = self._new_server(desk, serve, self._deliver, p.silence, tape)
         self._lines = Lines(
             self,
             p.names,
             asks=self._guard(self._on_request),
             finishes=self._guard(self._server.finish),
-            gone=self._server.vanish,
+            comes=self._comes,
+            gone=self._gone,
         )
         self._server.start()
+        if self._room:
+            self._room.start()
 
     def stop(self) -> None:
         self._server.stop()
         self._lines.close()
+        if self._room:
+            self._room.stop()
+            self.host.device.call(self._kept.clear).result()
 
     def _look(self) -> None:
         self._lines.look()
+
+    # ------------------------------------------------------------------ who is there
+
+    def _comes(self, robot: str) -> None:
+        if self._room:
+            self._room.open(Actor(self, robot, self.host.model, self.suite.joint_names))
+
+    def _gone(self, robot: str) -> None:
+        self._server.vanish(robot)
+        if self._room:
+            self._room.close(robot)
+            self.host.device.call(lambda: self._kept.drop(robot))
+
+    def _robot_capsules(self, actor: Actor) -> RobotCapsules:
+        return RobotCapsules(self.host, self._kept, actor, **self._options)
 
     # ------------------------------------------------------------------ what robots say
 
@@ -190,8 +223,8 @@ class Fleet(SuiteNode):
         self._lines.send(robot, answer)
 
     def _serve(self, frames: Sequence[Observation], deadline: float) -> Future[list[Result]]:
-        engine = self.host.engine
-        return self.host.device.call(lambda: serve(engine, frames, deadline))
+        engine, kept = self.host.engine, self._kept
+        return self.host.device.call(lambda: serve(engine, frames, deadline, kept))
 
     # ------------------------------------------------------------------ diagnostics
 

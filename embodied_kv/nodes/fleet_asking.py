@@ -28,12 +28,21 @@ class Asking:
         self._dt, self._ahead, self._repeat = dt, ahead * dt, repeat
         self.begin('')
 
-    def begin(self, task: str) -> None:
-        """A new task; what is being executed goes on."""
-        self.task, self.round, self.waiting = task, -1, False
+    def begin(self, task: str, next: int = 0) -> None:
+        """A new task, whose first round has this number; what is being executed goes on."""
+        self.task, self.round, self.waiting = task, next - 1, False
         self.ends = getattr(self, 'ends', -math.inf)
         self._sent = self._not_before = -math.inf
         self._started: tuple[int, float] | None = None  # the newest execution: round, moment
+
+    @property
+    def next(self) -> int:
+        """The number of the round that is asked for next, or waited for."""
+        return self.round if self.waiting else self.round + 1
+
+    def execute(self, actions: int, now: float) -> None:
+        """From now on the robot executes so many actions that no round of this task gave it."""
+        self.ends, self._started = now + actions * self._dt, None
 
     def due(self, now: float) -> bool:
         """Whether a request is to be sent now: the next round's, or this one's again."""

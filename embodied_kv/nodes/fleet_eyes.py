@@ -43,6 +43,10 @@ class Eyes:
         """What to do; '' if nobody has said."""
         return self._told or self._node.params.read(ObservationParams).instruction.strip()
 
+    def tell(self, instruction: str) -> None:
+        """From now on the robot is to do this; '' for what the parameter says."""
+        self._told = instruction
+
     @property
     def waits(self) -> str:
         """Why there is no moment."""
@@ -83,7 +87,7 @@ class Eyes:
 
     def _on_instruction(self, message: String) -> None:
         if message.data.strip():
-            self._told = message.data
+            self.tell(message.data)
         else:
             self._node.complain('empty instruction', 'an empty instruction is none')
 

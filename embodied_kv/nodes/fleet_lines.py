@@ -24,7 +24,7 @@ class Lines:
     """One line to every robot that is served.
 
     robots: their names; empty serves all that there are. asks, finishes: take a robot's messages,
-    gone: the name of a robot that is; all on the executor's thread.
+    comes, gone: its name; all on the executor's thread.
     """
 
     def __init__(
@@ -33,10 +33,12 @@ class Lines:
         robots: Collection[str],
         asks: Callable[[str, FleetRequest], None],
         finishes: Callable[[str, str], None],
+        comes: Callable[[str], None],
         gone: Callable[[str], None],
     ) -> None:
         self._node, self._robots = node, frozenset(robots)
-        self._asks, self._finishes, self._gone = asks, finishes, gone
+        self._asks, self._finishes = asks, finishes
+        self._comes, self._gone = comes, gone
         self._lock = threading.Lock()  # over the publishers: answers leave from another thread
         self._answers: dict[str, Callable[[FleetAnswer], None]] = {}
         self._closing: dict[str, ExitStack] = {}
@@ -56,6 +58,7 @@ class Lines:
                     there.add(robot)
         for robot in there - self._closing.keys():
             self._open(robot)
+            self._comes(robot)
         for robot in self._closing.keys() - there:
             self._close(robot)
             self._gone(robot)

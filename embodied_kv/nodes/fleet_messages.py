@@ -17,13 +17,16 @@ from sensor_msgs.msg import Image, JointState
 from embodied_kv.config import ModelConfig
 from embodied_kv.fleet import protocol
 from embodied_kv.fleet.protocol import LastExecution, Receipt, Request, Verdict
+from embodied_kv.msg import ActionChunk as ActionChunkMsg
 from embodied_kv.msg import FleetAnswer, FleetExecution, FleetObservation, FleetRequest
 from embodied_kv.nodes import convert, qos
 from embodied_kv.nodes.action import policy
+from embodied_kv.nodes.command import Leftover
 from embodied_kv.nodes.convert import Refused
 from embodied_kv.types import ActionChunk, Observation
 
 REQUEST, ANSWER, FINISHED = 'fleet/request', 'fleet/answer', 'fleet/finished'
+FREEZE, RESUME = 'fleet/freeze', 'fleet/resume'  # services of the robot
 REQUESTS, ANSWERS = qos.INSTRUCTION, qos.TEXT  # of requests only the newest counts, of answers all
 
 VERDICTS = {verdict: getattr(FleetAnswer, verdict.name) for verdict in Verdict}
@@ -84,18 +87,11 @@ def observation(
     Its number is the round's: the noise is a function of robot and round, whoever is in the batch.
     """
     seen = message.observation
-    views = list(seen.views)
-    if len(views) != len(seen.images) or not views:
-        raise Refused(f'{len(seen.images)} images for {len(views)} views: send one for each')
-    if unknown := [view for view in views if view not in model.views]:
-        raise Refused(f'no view {unknown[0][:40]!r}: the model has {", ".join(model.views)}')
-    if len(set(views)) < len(views):
-        raise Refused(f'a view comes twice: {", ".join(views)}')
+    shown = images(seen, model)
     if not seen.instruction.strip():
         raise Refused('the instruction is empty: say what to do')
-    images = {view: convert.rgb(image) for view, image in zip(views, seen.images, strict=True)}
     return Observation(
-        images=tuple(images.get(view) for view in model.views),
+        images=tuple(shown.get(view) for view in model.views),
         state=convert.positions(seen.joints, joint_names),
         instruction=seen.instruction,
         stamp=convert.nanoseconds(seen.header.stamp),
@@ -103,6 +99,29 @@ def observation(
         sequence=message.round,
         robot=robot,
     )
+
+
+def images(message: FleetObservation, model: ModelConfig) -> dict[str, np.ndarray]:
+    """By view, those that there are: uint8 [height, width, 3]. Raises Refused."""
+    views = list(message.views)
+    if len(views) != len(message.images) or not views:
+        raise Refused(f'{len(message.images)} images for {len(views)} views: send one for each')
+    if unknown := [view for view in views if view not in model.views]:
+        raise Refused(f'no view {unknown[0][:40]!r}: the model has {", ".join(model.views)}')
+    if len(set(views)) < len(views):
+        raise Refused(f'a view comes twice: {", ".join(views)}')
+    return {view: convert.rgb(image) for view, image in zip(views, message.images, strict=True)}
+
+
+def observation_message(
+    images: dict[str, Image], joints: JointState, instruction: str, stamp: int
+) -> FleetObservation:
+    """What a robot sees. images: by view, those that there are. stamp: ns on its ROS clock."""
+    message = FleetObservation(
+        views=list(images), images=list(images.values()), joints=joints, instruction=instruction
+    )
+    message.header.stamp = convert.stamp(stamp)
+    return message
 
 
 def request_message(
@@ -115,11 +134,8 @@ def request_message(
     instruction: str,
     stamp: int,
 ) -> FleetRequest:
-    """A robot asks. images: by view, those that there are. stamp: ns on its ROS clock."""
-    seen = FleetObservation(
-        views=list(images), images=list(images.values()), joints=joints, instruction=instruction
-    )
-    seen.header.stamp = convert.stamp(stamp)
+    """A robot asks. The last four: as of `observation_message`."""
+    seen = observation_message(images, joints, instruction, stamp)
     message = FleetRequest(task=task, round=round, horizon=horizon, observation=seen)
     if execution is not None:
         message.execution = [
@@ -176,3 +192,45 @@ def chunk(message: FleetAnswer, joint_names: Sequence[str], deadline: float) -> 
         execute=message.horizon,
         confidence=np.array(message.confidence, np.float32),
     )
+
+
+# ---------------------------------------------------------------------- what is left of a chunk
+
+
+def left_message(left: Leftover, dt: float, joint_names: Sequence[str]) -> ActionChunkMsg:
+    """What is still to come of a chunk, between a robot and the capsules at its fleet."""
+    message = ActionChunkMsg(
+        joint_names=joint_names,
+        dt=dt,
+        horizon=len(left.values),
+        execute=len(left.values),
+        values=array('d', left.values.astype(np.float64).tobytes()),
+        sequence=left.sequence,
+        age=left.age,
+        steps=left.steps,
+        source=ActionChunkMsg.PREVIOUS,
+    )
+    message.header.stamp = convert.stamp(left.stamp)
+    return message
+
+
+def left(
+    messages: Sequence[ActionChunkMsg], model: ModelConfig, joint_names: Sequence[str]
+) -> Leftover | None:
+    """What is still to come of a chunk; None where nothing is. Raises Refused."""
+    if not len(messages):
+        return None
+    message, columns = messages[0], len(joint_names)
+    if list(message.joint_names) != list(joint_names):
+        raise Refused(f'the rest of a chunk moves {", ".join(message.joint_names) or "no joints"}')
+    if not 1 <= message.horizon <= model.horizon:
+        raise Refused(f'{message.horizon} actions are left of a chunk of {model.horizon}')
+    if len(message.values) != message.horizon * columns:
+        raise Refused(
+            f'{len(message.values)} values are not {message.horizon} actions of {columns}'
+        )
+    values = np.array(message.values, np.float64).reshape(-1, columns)
+    if not np.isfinite(values).all() or not math.isclose(message.dt, model.action_dt):
+        raise Refused(f'the rest of a chunk has dt {message.dt} s, or is not finite')
+    stamp = convert.nanoseconds(message.header.stamp)
+    return Leftover(values, stamp, message.age, message.sequence, message.steps)

@@ -8,8 +8,7 @@ import uuid
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 
-from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
-from sensor_msgs.msg import JointState
+from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import Float64MultiArray, String
 from trajectory_msgs.msg import JointTrajectory
 
@@ -21,8 +20,18 @@ from embodied_kv.nodes.action import Action, ActionParams
 from embodied_kv.nodes.clock import ControlClock
 from embodied_kv.nodes.fleet_asking import Asking
 from embodied_kv.nodes.fleet_eyes import Eyes
-from embodied_kv.nodes.fleet_messages import ANSWER, ANSWERS, FINISHED, REQUEST, REQUESTS
-from embodied_kv.nodes.params import Parameters, SuiteParams, param
+from embodied_kv.nodes.fleet_messages import (
+    ANSWER,
+    ANSWERS,
+    FINISHED,
+    FREEZE,
+    REQUEST,
+    REQUESTS,
+    RESUME,
+)
+from embodied_kv.nodes.params import Parameters, param
+from embodied_kv.nodes.sync import Moment
+from embodied_kv.srv import FleetFreeze, FleetResume
 
 LOOK = 0.02  # s between two looks whether a request is due
 KEPT = 64  # observations that were sent and may still be answered
@@ -56,20 +65,17 @@ class FleetRobot(Action):
     Publishes what the action node publishes, under its name and with its parameters.
     """
 
+    on_engine = False
+
     def __init__(self, **arguments: object) -> None:
         super().__init__(alone=True, **arguments)
         self._ask_params = Parameters(self, [('', AskParams)], lambda: self.configured)
         self._boot, self._tasks = uuid.uuid4().hex[:12], 0
 
-    def _configure(self) -> None:
-        self.suite = self.params.read(SuiteParams)
+    def find_host(self) -> Elsewhere:
         if not self.suite.preset:
             raise ValueError('parameter preset: name the model of the fleet')
-        self.host = Elsewhere(preset(self.suite.preset))
-        self.setup()
-        self._diagnostics = self.publisher(DiagnosticArray, '/diagnostics', qos.STATUS)
-        self.every(1.0, self._diagnose)
-        self.configured = True
+        return Elsewhere(preset(self.suite.preset))
 
     def setup(self) -> None:
         model, period, p = self.host.model, self.suite.period, self.params.read(ActionParams)
@@ -94,6 +100,8 @@ class FleetRobot(Action):
         self._finished = self.publisher(String, FINISHED, REQUESTS)
         self._eyes = Eyes(self)
         self.subscribe(FleetAnswer, ANSWER, self._on_answer, ANSWERS)
+        self.serve(FleetFreeze, FREEZE, self.while_active(self._freeze))
+        self.serve(FleetResume, RESUME, self.while_active(self._resume))
         self.every(LOOK, self._look)
 
     def start(self) -> None:
@@ -118,10 +126,10 @@ class FleetRobot(Action):
         self._control.stop()
         self._finished.publish(String(data=self._asking.task))
 
-    def _begin(self) -> None:
-        """A new task, with a name that was never used."""
+    def _begin(self, next: int = 0) -> None:
+        """A new task, with a name that was never used. next: the number of its first round."""
         self._tasks += 1
-        self._asking.begin(f'{self._boot}-{self._tasks}')
+        self._asking.begin(f'{self._boot}-{self._tasks}', next)
         self._instruction = self._eyes.instruction
 
     # ------------------------------------------------------------------ asking
@@ -141,8 +149,7 @@ class FleetRobot(Action):
         if self._eyes.instruction != self._instruction:
             self._begin()
         self._control.expect(now + self.suite.period)
-        asking, views = self._asking, zip(self._eyes.views, moment.images, strict=True)
-        execution = asking.execution(now)
+        asking, execution = self._asking, self._asking.execution(now)
         self._sent[moment.stamp] = self._eyes.observed(moment)
         while len(self._sent) > KEPT:
             self._sent.popitem(last=False)
@@ -152,12 +159,16 @@ class FleetRobot(Action):
                 asking.ask(now),
                 self._params.horizon,
                 execution,
-                {view: image for view, image in views if image is not None},
+                self._images(moment),
                 moment.positions,
                 self._instruction,
                 moment.stamp,
             )
         )
+
+    def _images(self, moment: Moment) -> dict[str, Image]:
+        views = zip(self._eyes.views, moment.images, strict=True)
+        return {view: image for view, image in views if image is not None}
 
     def _on_answer(self, message: FleetAnswer) -> None:
         asking, now = self._asking, time.monotonic()
@@ -183,6 +194,38 @@ class FleetRobot(Action):
         began = asking.take(chunk.execute, observed, now)
         self._control.offer(replace(chunk, deadline=began + self.suite.period))
 
+    # ------------------------------------------------------------------ capsules
+
+    def _freeze(self, _: FleetFreeze.Request, response: FleetFreeze.Response) -> None:
+        """What a capsule at the fleet is to hold of this robot."""
+        moment, left = self._eyes.newest(time.monotonic()), self._control.leftover()
+        response.task, response.next = self._asking.task, self._asking.next
+        response.seen.instruction = self._eyes.instruction
+        if moment is not None:
+            response.seen = fleet_messages.observation_message(
+                self._images(moment), moment.positions, self._eyes.instruction, moment.stamp
+            )
+        if left is not None:
+            dt, names = self.host.model.action_dt, self.suite.joint_names
+            response.left = [fleet_messages.left_message(left, dt, names)]
+
+    def _resume(self, request: FleetResume.Request, response: FleetResume.Response) -> None:
+        """Goes on from such a capsule: what was left of its chunk, then a round of a new task."""
+        stamp, now = self.get_clock().now().nanoseconds, time.monotonic()
+        left = fleet_messages.left(request.left, self.host.model, self.suite.joint_names)
+        self._finished.publish(String(data=self._asking.task))
+        if not request.hold:
+            self._eyes.tell(request.instruction or self._eyes.instruction)
+        self._begin(0 if request.hold else request.next)
+        if request.hold:
+            self._control.hold()
+            self._asking.execute(0, now)
+        elif left is not None:
+            age = max(0.0, (stamp - left.stamp) / 1e9)
+            self._control.resume(replace(left, age=age), stamp)
+            self._asking.execute(len(left.values), now)
+        response.task = self._asking.task
+
     # ------------------------------------------------------------------ diagnostics
 
     def report(self) -> tuple[bytes, str, dict[str, object]]:
@@ -191,19 +234,6 @@ class FleetRobot(Action):
         values['rounds'] = self._asking.round + 1
         values['seconds since the fleet was heard'] = f'{time.monotonic() - self._heard:.1f}'
         return level, message, values
-
-    def _diagnose(self) -> None:
-        level, message, values = self.report()
-        values |= {f'refused, {kind}': count for kind, count in self.complaints.items()}
-        status = DiagnosticStatus(
-            level=level,
-            name=self.get_fully_qualified_name().lstrip('/'),
-            message=message,
-            values=[KeyValue(key=key, value=str(value)) for key, value in values.items()],
-        )
-        array = DiagnosticArray(status=[status])
-        array.header.stamp = self.get_clock().now().to_msg()
-        self._diagnostics.publish(array)
 
 
 def action(**arguments: object) -> FleetRobot:

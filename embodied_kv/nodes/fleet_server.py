@@ -8,7 +8,6 @@ happens on this thread; whoever else has something to say leaves it in the queue
 from __future__ import annotations
 
 import logging
-import math
 import queue
 import threading
 import time
@@ -38,7 +37,8 @@ class Server(threading.Thread):
     """Serves robots by a desk.
 
     serve: what each of the desk's engines does with a batch, by its name. deliver: takes every
-    receipt, on this thread. silence: s after which a robot that says nothing is gone.
+    receipt, on this thread. silence: s after which a robot that says nothing is gone. clock: what
+    `now` is, s, never falling; whoever gives it one of their own calls `step` in place of `start`.
     """
 
     def __init__(
@@ -48,14 +48,16 @@ class Server(threading.Thread):
         deliver: Deliver,
         silence: float,
         tape: Tape | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(name='fleet', daemon=True)
+        self._clock = clock
         self.desk, self._serve, self._deliver = desk, serve, deliver
         self._silence, self._tape = silence, tape
         self._events: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._seen: dict[str, Observation] = {}  # robot -> the newest of its newest round
         self._restore: dict[str, float] = {}  # engine -> when it is tried again
-        self._look_at = time.monotonic() + LOOK
+        self._look_at = clock() + LOOK
         self.counts: Counter[str] = Counter()
 
     # ------------------------------------------------------------------ from any thread
@@ -82,30 +84,37 @@ class Server(threading.Thread):
     # ------------------------------------------------------------------ the thread
 
     def run(self) -> None:
-        while True:
+        while self.step(max(0.0, self.wake() - self._clock())):
+            pass
+
+    def step(self, pause: float = 0.0) -> bool:
+        """What was said next, if anything was within `pause` s, then what time brings.
+
+        False: it was the end.
+        """
+        try:
+            event = self._events.get(timeout=pause)
+        except queue.Empty:
+            event = self._nothing
+        if event is None:
+            return False
+        for work in (event, self._watch, self._dispatch):
             try:
-                event = self._events.get(timeout=self._pause())
-            except queue.Empty:
-                event = self._nothing
-            if event is None:
-                return
-            for work in (event, self._watch, self._dispatch):
-                try:
-                    work()
-                except Exception:  # one robot's fault must not end the others' service
-                    logging.getLogger(__name__).exception('serving a fleet failed')
-                    self.counts['faults'] += 1
+                work()
+            except Exception:  # one robot's fault must not end the others' service
+                logging.getLogger(__name__).exception('serving a fleet failed')
+                self.counts['faults'] += 1
+        return True
+
+    def wake(self) -> float:
+        """The moment at which time alone brings something, s."""
+        return min(self.desk.wake(self._clock()), self._look_at, *self._restore.values())
 
     def _nothing(self) -> None:
         """Time alone has passed."""
 
-    def _pause(self) -> float:
-        now = time.monotonic()
-        due = min(self.desk.wake(now), self._look_at, *self._restore.values(), math.inf)
-        return max(0.0, due - now)
-
     def _hear(self, request: Request, observation: Observation) -> None:
-        now = time.monotonic()
+        now = self._clock()
         receipt = self.desk.register(request.robot, now)
         if receipt.verdict is not Verdict.REFUSED:
             receipt = self.desk.submit(request, now)
@@ -133,8 +142,12 @@ class Server(threading.Thread):
 
     def _watch(self) -> None:
         """What time brings: overdue engines, engines to try again, robots that fell silent."""
-        now = time.monotonic()
+        now = self._clock()
         self.counts['overdue'] += len(self.desk.check(now))
+        for waiting in self.desk.hopeless():
+            answer = _given_up(waiting, now)
+            if self.desk.refuse(waiting, answer, now):
+                self._tell(answer.robot, answer.task, answer.round, _receipt(answer))
         for engine in [name for name, due in self._restore.items() if due <= now]:
             del self._restore[engine]
             self.desk.restored(engine)
@@ -144,7 +157,7 @@ class Server(threading.Thread):
                 self._forget(robot)
 
     def _dispatch(self) -> None:
-        for dispatch in self.desk.decide(time.monotonic()):
+        for dispatch in self.desk.decide(self._clock()):
             frames = [self._seen[waiting.robot] for waiting in dispatch.batch]
             self.counts['batches'] += 1
             self.counts['served'] += len(frames)
@@ -156,13 +169,13 @@ class Server(threading.Thread):
             )
 
     def _done(self, dispatch: Dispatch, work: Future[list[Result]]) -> None:
-        now = time.monotonic()
+        now = self._clock()
         try:
             results = work.result()
         except Exception as error:  # the engine's, whatever it is: others, or later
             logging.getLogger(__name__).warning('%s failed: %r', dispatch.engine, error)
             self.counts['engine errors'] += 1
-            self.desk.lost(dispatch.engine)
+            self.desk.lost(dispatch.engine, f'failed: {error!r}')
             self._restore[dispatch.engine] = now + RETRY
             return
         asked = [self.desk.request(waiting) for waiting in dispatch.batch]
@@ -207,6 +220,14 @@ def _answer(waiting: Waiting, request: Request | None, result: Result, sent: flo
     return Answer(
         waiting.robot, waiting.task, waiting.round, chunk.execute if chunk else 0, served
     )
+
+
+def _given_up(waiting: Waiting, now: float) -> Answer:
+    """The answer to a request that took an engine down, again and again."""
+    reasons = '; '.join(dict.fromkeys(waiting.lost))
+    fault = f'given up after {len(waiting.lost)} batches that were lost with it: {reasons}'
+    served = Served(None, fault, now - waiting.arrived)
+    return Answer(waiting.robot, waiting.task, waiting.round, 0, served)
 
 
 def _receipt(answer: Answer) -> Receipt:

@@ -1,5 +1,7 @@
 """A fleet node, and robots of a fleet that are played by the test."""
 
+import time
+
 import numpy as np
 from sensor_msgs.msg import JointState
 from std_msgs.msg import String
@@ -10,6 +12,7 @@ from embodied_kv.msg import FleetAnswer, FleetRequest
 from embodied_kv.nodes import fleet_messages
 from embodied_kv.nodes.fleet import Fleet
 from embodied_kv.nodes.fleet_messages import ANSWER, ANSWERS, FINISHED, REQUEST, REQUESTS
+from embodied_kv.nodes.fleet_robot import FleetRobot
 from embodied_kv.nodes.params import SuiteParams
 
 JOINTS = list(SuiteParams().joint_names)
@@ -67,13 +70,18 @@ class Fleets:
     """A fleet node and its robots, all on one executor. robots: makes stand-ins."""
 
     def __init__(self, robots, folder):
-        self.robots, self.first = robots, robots()
+        self.robots, self.first, self.acting = robots, robots(), []
         path = folder / 'profile.yaml'
         path.write_text(PROFILE)
-        self.profile = str(path)
+        self.profile, self.folder = str(path), str(folder / 'capsules')
 
     def up(self, **options):
-        options = {'engine__robots': 4, 'profile': self.profile, 'horizon': 'static:4'} | options
+        options = {
+            'engine__robots': 4,
+            'profile': self.profile,
+            'horizon': 'static:4',
+            'folder': self.folder,
+        } | options
         self.node = self.first.up(Fleet, **options)
         return self.node
 
@@ -95,3 +103,33 @@ class Fleets:
     @property
     def counts(self):
         return self.node._server.counts
+
+    def act(self, namespace=None, **options):
+        """A robot with cameras and an action node that asks this fleet."""
+        robot = self.robots(namespace)
+        robot.up(FleetRobot, **{'horizon': 'static:4'} | options)
+        for node in (robot.node, robot.suite[0]):
+            robot.executor.remove_node(node)
+            self.first.executor.add_node(node)
+        self.acting.append(robot)
+        return robot
+
+    def live(self, happened, timeout=30.0, show=True):
+        """Serve everybody, all that act seeing something, until it happened."""
+        deadline, next_frame = time.monotonic() + timeout, 0.0
+        while not happened():
+            assert time.monotonic() < deadline, 'it did not happen'
+            if show and time.monotonic() >= next_frame:
+                next_frame = time.monotonic() + 0.1
+                for robot in self.acting:
+                    robot.show()
+            self.first.executor.spin_once(timeout_sec=0.01)
+
+    def call(self, robot, kind, name, /, **fields):
+        """What a service in the robot's namespace answers."""
+        client = robot.node.create_client(kind, name)
+        self.live(client.service_is_ready)
+        future = client.call_async(kind.Request(**fields))
+        self.live(future.done)
+        robot.node.destroy_client(client)
+        return future.result()

@@ -123,3 +123,32 @@ def test_who_has_moved_on_hears_only_the_newer_round(serving):
     engines.batches[1][1].set_result([chunk('/r1')])
     until(answered)
     assert [told[2] for told in answered()] == [1]
+
+
+def test_a_request_that_kills_the_engine_is_refused_at_last_and_others_are_served(serving):
+    engines, ask, answered, desk = serving
+    ask('/r1')
+    until(lambda: len(engines.batches) == 1)
+    for robot in ('/r2', '/r9'):
+        ask(robot)
+    engines.batches[0][1].set_result([chunk('/r1')])
+    served = 1
+    while len(answered()) < 3:
+        until(lambda n=served: len(engines.batches) > n or len(answered()) == 3)
+        for robots, work in engines.batches[served:]:
+            if '/r9' in robots:
+                work.set_exception(RuntimeError('illegal instruction'))
+            else:
+                work.set_result([chunk(robot) for robot in robots])
+            served += 1
+    assert sum('/r9' in robots for robots, _ in engines.batches) == 3
+    by_robot = {told[0]: told[3] for told in answered()}
+    refused = by_robot.pop('/r9')
+    assert refused.verdict is Verdict.REFUSED
+    assert 'given up after 3 batches' in refused.message
+    assert 'illegal instruction' in refused.message
+    assert {told.verdict for told in by_robot.values()} == {Verdict.ANSWERED}
+    until(lambda: desk.engines['here'].alive)
+    ask('/r9')  # again: the same answer, and no engine is asked
+    until(lambda: len(answered()) == 4)
+    assert answered()[-1][3].message == refused.message and len(engines.batches) == served

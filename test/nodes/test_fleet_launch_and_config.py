@@ -12,6 +12,7 @@ import yaml
 
 from embodied_kv.config import EngineConfig
 from embodied_kv.nodes.action import ActionParams
+from embodied_kv.nodes.capsules import CapsuleParams
 from embodied_kv.nodes.fleet import FleetParams
 from embodied_kv.nodes.fleet_robot import AskParams
 from embodied_kv.nodes.observation import ObservationParams
@@ -24,6 +25,7 @@ CONFIG = yaml.safe_load((ROOT / 'config' / 'fleet.yaml').read_text())
 PARTS = {
     '/**': [SuiteParams],
     '/**/fleet': [FleetParams],
+    '/**/capsules': [CapsuleParams],
     '/**/action': [ActionParams, ObservationParams, AskParams],
     '/**/sim': [SimParams],
 }

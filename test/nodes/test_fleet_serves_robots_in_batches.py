@@ -47,17 +47,20 @@ def test_a_batch_gives_each_robot_the_chunk_that_it_gets_alone(fleet):
     node.host.engine.kv.check_integrity()
 
 
-def test_a_robot_leaves_no_row_behind(fleet):
-    node = fleet.up()
+@pytest.mark.parametrize('capsules, kept', [(True, 3), (False, 0)])
+def test_a_robot_has_one_row_for_its_capsules_and_leaves_none_behind(fleet, capsules, kept):
+    node = fleet.up(capsules=capsules)
     robots = [fleet.join(seed=i) for i in range(3)]
-    for robot in robots:
-        robot.ask()
-    fleet.until(lambda: all(robot.got() for robot in robots))
-    stats = node.host.engine.kv.stats()
-    assert stats.leases == 0
+    for round in range(2):
+        for robot in robots:
+            robot.ask(round)
+        fleet.until(lambda n=round + 1: all(len(robot.got()) == n for robot in robots))
     kv = node.host.engine.kv
-    kv.abandon(kv.reserve(fleet.node._server._look_at + 10.0))  # who reserves takes what expired
-    assert kv.stats().rows_free == stats.rows
+    assert kv.stats().leases == kept
+    node.trigger_deactivate()
+    assert kv.stats().leases == 0
+    kv.abandon(kv.reserve(node._server._look_at + 10.0))  # who reserves takes what expired
+    assert kv.stats().rows_free == kv.stats().rows
     assert all(kv.current(robot.namespace) is None for robot in robots)
 
 

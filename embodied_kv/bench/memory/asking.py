@@ -37,9 +37,9 @@ class Reply:
     """What one way said to one question, and what that took.
 
     retrieved: segments that were asked for. story, number: which question. told: whether all that
-    decides it was in view. outdated: segments in view whose text is not the present one. lost: tokens whose KV the updates before the question
-    made useless; fresh: tokens of units whose KV was computed for it; idle: those after the
-    question before.
+    decides it was in view. outdated: segments in view whose text is not the present one. lost:
+    tokens whose KV the updates before the question made useless; fresh: tokens of units whose KV
+    was computed for it; idle: those after the question before.
     """
 
     way: str

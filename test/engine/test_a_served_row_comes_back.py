@@ -1,0 +1,92 @@
+"""The newest row of a robot is kept between rounds, and its capsule brings back that one."""
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from capsule_sessions import capsules_of
+
+from embodied_kv.capsule.reentry import Witness
+from embodied_kv.engine.serve import Kept, serve
+from embodied_kv.engine.served import ServedSession
+
+
+@pytest.fixture
+def served(make_engine, observe):
+    """An engine that keeps rows; serves round `n` of robots; capsules of a robot."""
+    engine = make_engine(robots=2, rows=5)
+    kept = Kept(engine)
+
+    def rounds(number, *robots):
+        frames = [replace(observe(number + 10 * i), robot=r) for i, r in enumerate(robots)]
+        frames = [replace(frame, sequence=number) for frame in frames]
+        return serve(engine, frames, time.monotonic() + 60.0, kept)
+
+    def capsules(robot):
+        made = capsules_of(engine, robot=robot)
+        made.session = ServedSession(engine, robot, kept)
+        made.register(made.session)
+        return made
+
+    return engine, kept, rounds, capsules
+
+
+def witness(robot, stamp=1_000_000_000):
+    view = {'base': np.zeros((16, 16, 3), np.uint8)}
+    return Witness(np.zeros(7), view, stamp, robot)
+
+
+def test_the_row_of_the_newest_round_is_kept_until_the_next_one(served):
+    engine, kept, rounds, _ = served
+    for number in range(3):
+        rounds(number, '/a', '/b')
+        assert engine.kv.current('/a').sequence == engine.kv.current('/b').sequence == number
+        assert engine.kv.stats().leases == 2
+    kept.clear()
+    engine.kv.abandon(engine.kv.reserve(time.monotonic()))
+    assert engine.kv.stats().rows_free == engine.kv.stats().rows
+    engine.kv.check_integrity()
+
+
+def test_of_more_robots_than_rows_those_served_last_keep_theirs(served):
+    engine, kept, rounds, _ = served
+    assert kept.most == 3
+    for robot in ('/a', '/b', '/c', '/d'):
+        rounds(0, robot)
+    rounds(1, '/b', '/d')  # a full batch finds its rows
+    held = {robot for robot in ('/a', '/b', '/c', '/d') if engine.kv.current(robot) is not None}
+    assert held == {'/b', '/c', '/d'}
+    engine.kv.check_integrity()
+
+
+def test_a_restored_row_equals_the_one_that_was_frozen(served):
+    engine, _, rounds, capsules = served
+    (chunk, _) = rounds(3, '/a', '/b')
+    ours = capsules('/a')
+    ours.snapshot('three', witness('/a'))
+    rounds(4, '/a', '/b')
+    ours.restore('three', witness('/a'))
+    assert engine.kv.current('/a').sequence == 3 and engine.kv.current('/b').sequence == 4
+    ours.snapshot('again', witness('/a'))
+    one, other = (ours.registry.get(name).tensors for name in ('three', 'again'))
+    assert one.keys() == other.keys() and any(name.endswith('/k') for name in one)
+    assert all(one[name].equal(other[name]) for name in one if name.startswith('session/'))
+    np.testing.assert_allclose(ours.replay('again').values, chunk.values, atol=1e-5)
+    rounds(5, '/a')  # the next round takes its place
+    assert engine.kv.current('/a').sequence == 5 and engine.kv.stats().leases == 2
+    engine.kv.check_integrity()
+
+
+def test_a_row_that_gave_way_is_not_in_the_capsule_and_a_restore_leaves_what_there_is(served):
+    engine, kept, rounds, capsules = served
+    ours = capsules('/a')
+    rounds(0, '/a')
+    kept.drop('/a')
+    engine.kv.abandon(engine.kv.reserve(time.monotonic()))
+    capsule, _ = ours.snapshot('empty', witness('/a'))
+    assert not any(name.startswith('session/') for name in capsule.tensors)
+    rounds(1, '/a')
+    ours.restore('empty', witness('/a'))
+    assert engine.kv.current('/a').sequence == 1
+    engine.kv.check_integrity()

@@ -1,0 +1,134 @@
+"""Fleets in virtual time: their node, engine and messages are real, the seconds are given."""
+
+import math
+
+import numpy as np
+import pytest
+
+from embodied_kv.config import TINY
+from embodied_kv.fleet import trace
+from embodied_kv.nodes.fleet_lockstep import Order, Run
+from embodied_kv.nodes.fleet_lockstep_robot import SET_POINTS, Habits
+from embodied_kv.nodes.host import EngineHost
+from embodied_kv.nodes.params import SuiteParams
+
+H, DT, JUDGED = 4, 0.1, 10
+HABITS = Habits(f'static:{H}', tuple(SuiteParams().joint_names), DT)
+QUICK, SLOW = 0.05, 0.2  # s of a chunk: sooner, and later, than the H actions are over
+
+
+class Played:
+    """A task is done when its chunks, as many as its number says, have been executed."""
+
+    def __init__(self):
+        self.scenes, self.tasks = [], {}
+
+    def begin(self, robot, task):
+        self.scenes.append((robot, task))
+        self.tasks[robot] = dict(left=task, ends=math.inf, task=task)
+        return f'task {task}'
+
+    def look(self, robot):
+        rng = np.random.default_rng(self.tasks[robot]['task'])
+        size = TINY.vision.image_size
+        images = {view: rng.integers(0, 256, (size, size, 3), np.uint8) for view in TINY.views}
+        return images, np.full(TINY.state_dim, 0.1)
+
+    def follow(self, robot, actions, began):
+        state = self.tasks[robot]
+        state['left'] -= 1
+        if not state['left']:
+            state['ends'] = began + len(actions) * round(DT * SET_POINTS)
+
+    def advance(self, robot, moment):
+        return moment % JUDGED == 0 and moment >= self.tasks[robot]['ends'], False
+
+
+@pytest.fixture
+def fleet(ros, tmp_path):
+    """Runs a fleet: seconds of a chunk, of each robot its tasks, parameters of the node."""
+
+    def run(seconds, tasks, **parameters):
+        path = tmp_path / 'profile.yaml'
+        path.write_text(
+            f'engine: e\nsizes: [1, 2]\nseconds: [{seconds}, {1.2 * seconds}]\nchunk_bytes: 9\n'
+        )
+        values = {'preset': 'tiny', 'checkpoint': 'random', 'profile': str(path)}
+        values |= {'engine.robots': 2, 'engine.budget': False, 'capsules': False}
+        starts = [0.013 * robot for robot in range(len(tasks))]
+        world = Played()
+        running = Run(Order(values | parameters, HABITS, starts, tasks), world)
+        try:
+            return running.run(), world
+        finally:
+            running.close()
+
+    yield run
+    EngineHost.close()
+
+
+def alone(seconds, chunks):
+    """Latency of a task of so many chunks by an idle engine: the first chunk, then cycles."""
+    cycle = max((H - 1) * DT, (H - 2) * DT + seconds)  # asked DT before the H actions end
+    ends = seconds + H * DT + (chunks - 1) * cycle
+    return math.ceil(ends / DT - 1e-6) * DT  # judged every DT
+
+
+@pytest.mark.parametrize('seconds', [QUICK, SLOW])
+@pytest.mark.parametrize('chunks', [1, 3])
+def test_latency_alone_is_the_first_chunk_then_its_cycles(fleet, seconds, chunks):
+    result, _ = fleet(seconds, [[chunks]])
+    (task,) = result['tasks']
+    assert task['seconds'] == pytest.approx(alone(seconds, chunks))
+    assert task['still'] == pytest.approx(seconds + (chunks - 1) * max(0.0, seconds - DT))
+    assert task['success'] and task['horizons'][:chunks] == [H] * chunks
+    assert result['charged'] == pytest.approx(seconds * result['batches'])
+    assert result['batches'] == len(result['decisions'])
+
+
+def test_two_runs_are_equal_to_the_digit_and_nobody_is_faster_than_alone(fleet):
+    tasks = [[2, 5], [3, 4], [6, 1], [7]]
+    results = {}
+    for scheduler in ('fifo', 'kairos', 'kairos'):
+        result, world = fleet(SLOW, tasks, scheduler=scheduler)
+        # What each robot meets is the same, whatever the schedule.
+        for robot, own in enumerate(tasks):
+            met = [task for number, task in world.scenes if number == robot]
+            assert met == [own[i % len(own)] for i in range(len(met))]
+        if scheduler in results:
+            for key in ('tasks', 'charged', 'span', 'batches', 'served'):
+                assert result[key] == results[scheduler][key]
+        results[scheduler] = result
+    for result in results.values():
+        floors = [alone(SLOW, task['task']) for task in result['tasks']]
+        latencies = [task['seconds'] for task in result['tasks']]
+        assert result['served'] > result['batches']
+        assert all(own > floor - 1e-9 for own, floor in zip(latencies, floors, strict=True))
+        assert sum(latencies) > 1.1 * sum(floors)
+
+
+def test_a_robot_goes_on_until_all_have_done_their_tasks(fleet):
+    result, world = fleet(QUICK, [[1], [9]])
+    assert sorted(task['task'] for task in result['tasks']) == [1, 9]
+    first = [task for robot, task in world.scenes if robot == 0]
+    assert len(first) > 4 and set(first) == {1}
+
+
+def test_one_robot_is_served_alike_by_all_schedulers(fleet):
+    found = [fleet(SLOW, [[2, 3]], scheduler=name)[0] for name in ('fifo', 'autellix', 'kairos')]
+    assert found[0]['tasks'] == found[1]['tasks'] == found[2]['tasks']
+
+
+def test_what_is_executed_can_be_replayed(fleet, tmp_path):
+    path = tmp_path / 'trace.jsonl'
+    fleet(QUICK, [[3], [4]], trace=str(path))
+    period, rounds = trace.read(path)
+    jobs = trace.jobs(period, rounds)
+    assert (period, len(jobs)) == (TINY.action_dt, 2)
+    assert all(0.99 * QUICK < record.inference < 1.21 * QUICK for record in rounds)
+    assert {horizon for job in jobs for horizon in job.horizons} == {H - 1, H}
+
+
+def test_a_node_that_cannot_be_configured_is_an_error(fleet):
+    with pytest.raises(RuntimeError, match='cannot be brought up'):
+        fleet(QUICK, [[1]], **{'engine.robots': 1})
