@@ -15,6 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,7 +41,7 @@ def importance(
     hops: int = 8,
     restart: float = 0.0,
 ) -> Importance:
-    """The segments to compute in the next layer: ceil(ratio * s) of s, or all candidates if fewer.
+    """The segments to compute in the next layer: `share` of s, or all candidates if fewer.
 
     query [s]: attention from the query to each segment. between [s, s]: from each segment (row) to
     each; its diagonal plays no part. Both are means over heads and tokens. candidates: places of
@@ -57,43 +58,46 @@ def importance(
         raise ValueError(f'attention {list(query.shape)} and {list(between.shape)}: not s, s x s')
     if not (0 <= ratio <= 1 and 0 <= restart <= 1 and hops >= 0):
         raise ValueError(f'ratio {ratio} and restart {restart} are in [0, 1], hops {hops} from 0')
-    alive = torch.ones(s, dtype=torch.bool)
+    alive = np.ones(s, bool)
     if candidates is not None:
         if any(not 0 <= place < s for place in candidates):
             raise ValueError(f'candidates {tuple(candidates)} are not all among {s} segments')
-        alive = torch.zeros(s, dtype=torch.bool)
+        alive = np.zeros(s, bool)
         alive[list(candidates)] = True
-    rows = between.detach().to('cpu', torch.float64).clone()
-    first = query.detach().to('cpu', torch.float64)
-    if not (torch.isfinite(first).all() and torch.isfinite(rows[alive]).all()):
+    rows = between.detach().to('cpu', torch.float64).numpy().copy()
+    first = query.detach().to('cpu', torch.float64).numpy()
+    if not (np.isfinite(first).all() and np.isfinite(rows[alive]).all()):
         raise ValueError('attention is not finite')
     if (first < 0).any() or (rows[alive] < 0).any():
         raise ValueError('attention is negative')
-    rows.fill_diagonal_(0)
-    scores = first = _normalised(first * alive)
+    np.fill_diagonal(rows, 0)
+    scores = first = _normalised(np.where(alive, first, 0))
     count = min(share(ratio, s), int(alive.sum()))
     kept, stable, hop = _top(scores, alive, count), False, 0
     while not stable and hop < hops:
-        spread = _normalised(rows[kept].sum(0) * alive)
+        spread = _normalised(np.where(alive, rows[kept].sum(0), 0))
         if not spread.any():  # the relevant ones attend to nothing that could still be kept
             spread = first
         scores = _normalised((1 - restart) * spread + restart * first)
         before, kept = kept, _top(scores, alive, count)
-        stable, hop = torch.equal(before, kept), hop + 1
+        stable, hop = np.array_equal(before, kept), hop + 1
     return Importance(tuple(kept.tolist()), tuple(scores.tolist()), hop, stable)
 
 
 def share(ratio: float, segments: int) -> int:
-    """ceil(ratio * segments), for the ratio that was written: 0.1 of 30 is 3."""
-    return math.ceil(round(ratio * segments, 9))
+    """ratio * segments to the nearest, halves up, for the ratio that was written.
+
+    So the mean over the layers of what is computed is about the mean of the ratios.
+    """
+    return math.floor(round(ratio * segments, 9) + 0.5)
 
 
-def _normalised(scores: Tensor) -> Tensor:
+def _normalised(scores: np.ndarray) -> np.ndarray:
     total = scores.sum()
-    return scores / total if total > 0 else torch.zeros_like(scores)
+    return scores / total if total > 0 else np.zeros_like(scores)
 
 
-def _top(scores: Tensor, alive: Tensor, count: int) -> Tensor:
+def _top(scores: np.ndarray, alive: np.ndarray, count: int) -> np.ndarray:
     """Places of the highest scores among the living, ascending; ties to the lower place."""
-    order = scores.masked_fill(~alive, -1.0).sort(descending=True, stable=True).indices
-    return order[:count].sort().values
+    order = np.argsort(np.where(alive, -scores, np.inf), kind='stable')
+    return np.sort(order[:count])

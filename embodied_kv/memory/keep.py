@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from embodied_kv.memory.importance import importance
+from embodied_kv.memory.importance import importance, share
 from embodied_kv.memory.prompt import Prompt
 from embodied_kv.memory.reuse import Look, Reuse, always
 from embodied_kv.memory.schedule import Schedule
@@ -47,15 +47,11 @@ class Keep(Reuse):
             for i, (start, piece) in enumerate(zip(prompt.starts, prompt.pieces, strict=True))
             if piece.unit and computed[start : start + len(piece.ids)].all()
         ]
-        if not candidates:
+        ratio = self.schedule.ratios[look.layer + 1]
+        if not candidates or not share(ratio, len(prompt.pieces)):
             return mask
-        relevant = importance(
-            *segment_attention(look, self.looked),
-            self.schedule.ratios[look.layer + 1],
-            candidates,
-            self.hops,
-            self.restart,
-        )
+        attention = segment_attention(look, self.looked)
+        relevant = importance(*attention, ratio, candidates, self.hops, self.restart)
         look.chose(relevant)
         for i in relevant.kept:
             start = prompt.starts[i]
@@ -71,18 +67,14 @@ def segment_attention(look: Look, looked: int = 0) -> tuple[Tensor, Tensor]:
     what it attends to; 0: all, as in the paper. What is attended to is never left out.
     """
     prompt = look.prompt
-    segments, length = len(prompt.pieces), prompt.length
-    owner = prompt.owner
-    of_segment = torch.zeros(length, segments)
-    memory = owner >= 0
-    of_segment[memory, owner[memory]] = 1
-    mean = of_segment / of_segment.sum(0).clamp(min=1)  # [length, s]
-    asking = (_spread(prompt, looked) | (torch.arange(length) >= prompt.question_at))[look.places]
+    standing = _spread(prompt, looked)
+    standing[prompt.question_at :] = True
+    asking = standing[look.places]
+    attention = _attention(look, asking, prompt.means.to(look.keys.device)).cpu()  # [T, s]
     places = look.places[asking]
-    attention = _attention(look, asking, mean.to(look.keys.device)).cpu()  # [T, s]
     question = attention[places >= prompt.question_at].mean(0)
-    rows = of_segment[places]  # [T, s]: whose token it is
-    between = (rows / rows.sum(0).clamp(min=1)).T @ attention
+    rows = prompt.means[places]  # [T, s]: whose token it is
+    between = (rows / rows.sum(0).clamp(min=1e-9)).T @ attention
     return question, between
 
 
@@ -92,7 +84,9 @@ def _spread(prompt: Prompt, most: int) -> Tensor:
     for start, piece in zip(prompt.starts, prompt.pieces, strict=True):
         size = len(piece.ids)
         count = min(most or size, size)
-        mask[start + (torch.arange(1, count + 1) * size) // count - 1] = True
+        mask[[start + i for i in range(size) if (i + 1) * count // size > i * count // size]] = (
+            True
+        )
     return mask
 
 

@@ -62,6 +62,14 @@ class Prompt:
             owner[start : start + len(piece.ids)] = i
         return owner
 
+    @cached_property
+    def means(self) -> Tensor:
+        """What takes the mean over each piece's tokens, float32 [length, pieces]."""
+        mean = torch.zeros(self.length, len(self.pieces))
+        for i, (start, piece) in enumerate(zip(self.starts, self.pieces, strict=True)):
+            mean[start : start + len(piece.ids), i] = 1 / max(1, len(piece.ids))
+        return mean
+
     @property
     def length(self) -> int:
         return len(self.ids)

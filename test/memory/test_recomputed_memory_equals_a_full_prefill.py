@@ -191,7 +191,8 @@ def test_some_tokens_stand_for_what_a_segment_attends_to(looked):
     for start, piece in zip(prompt.starts, prompt.pieces, strict=True):
         size = len(piece.ids)
         n = min(looked, size)
-        rows.append([start + (i + 1) * size // n - 1 for i in range(n)])
+        rows.append([start + i for i in range(size) if (i + 1) * n // size > i * n // size])
+        assert len(rows[-1]) == n and rows[-1][-1] == start + size - 1
     if looked == 100:
         assert between.equal(all_between)
     alone = [torch.stack([_row(look, prompt, at) for at in row]).mean(0) for row in rows]

@@ -17,9 +17,9 @@ def test_shares_by_layer():
     assert Schedule((1.0, 0.5, 0.5, 0.0)).average == 0.5
 
 
-def test_counts_are_rounded_up():
+def test_counts_are_rounded():
     assert Schedule((1.0, 0.3, 0.1, 0.0)).counts(30) == (30, 9, 3, 0)
-    assert Schedule((1.0, 0.3, 0.1)).counts(4) == (4, 2, 1)
+    assert Schedule((1.0, 0.3, 0.1)).counts(4) == (4, 1, 0)
 
 
 @given(st.integers(1, 64), st.floats(0, 1))
