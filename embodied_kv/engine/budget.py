@@ -83,7 +83,7 @@ class Budget:
             min_euler_steps,
             enabled,
         )
-        self._last_frame = -math.inf
+        self._last_frame = self._gave_up = -math.inf
 
     def frame_began(self, now: float) -> None:
         """A prefill starts; the next one is expected a period later."""
@@ -101,7 +101,7 @@ class Budget:
         step = self.costs.estimate('denoise_step', batch)
         left = deadline - self.margin - now
         fewest = self.min_euler_steps
-        steps = fewest if step == 0 else min(self.euler_steps, int(left / step))
+        steps = fewest if step == 0 else int(min(self.euler_steps, max(0.0, left / step)))
         if fewest * step > self.period - self.margin:
             self.costs.forget_oldest('denoise_step', batch)
         return steps if left > 0 and steps >= fewest else 0
@@ -112,5 +112,13 @@ class Budget:
         return math.inf if since > 2 * self.period else self.period - self.margin - since
 
     def admits(self, now: float, kind: str, size: int = 1) -> bool:
-        """Whether work of this kind and batch size fits the slack."""
-        return not self.enabled or self.costs.estimate(kind, size) <= self.slack(now)
+        """Whether work of this kind and batch size fits the slack.
+
+        An estimate that fits no period gives up its oldest measurement once a frame, as in
+        `euler_plan`.
+        """
+        cost = self.costs.estimate(kind, size)
+        if cost > self.period - self.margin and self._gave_up != self._last_frame:
+            self._gave_up = self._last_frame
+            self.costs.forget_oldest(kind, size)
+        return not self.enabled or cost <= self.slack(now)

@@ -16,8 +16,12 @@ Source: KEEP asks for KV at any place of a prompt (section 4); RoFormer, section
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
+
+TURNS = 1024  # distances that are remembered
 
 
 def frequencies(head_dim: int, theta: float) -> Tensor:
@@ -36,6 +40,7 @@ class Rotation:
         if frequency.ndim != 1 or frequency.dtype != torch.float32:
             raise ValueError(f'frequencies are float32 [head_dim / 2], not {frequency.dtype}')
         self._frequency = frequency
+        self._turn = lru_cache(TURNS)(self._new_turn)
 
     @classmethod
     def of(cls, head_dim: int, theta: float) -> Rotation:
@@ -54,8 +59,12 @@ class Rotation:
         if by == 0:
             return k
         dtype = torch.promote_types(k.dtype, torch.float32)
-        angles = self._frequency.to(k.device, torch.float64) * by
-        cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+        cos, sin = self._turn(by, k.device, dtype)
         first, second = k.to(dtype).chunk(2, dim=-1)
         turned = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
         return turned.to(k.dtype)
+
+    def _new_turn(self, by: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        """cos and sin [head_dim / 2]; every layer of a piece takes the same."""
+        angles = self._frequency.to(device, torch.float64) * by
+        return angles.cos().to(dtype), angles.sin().to(dtype)

@@ -36,6 +36,11 @@ def test_past_deadline_plans_nothing_even_before_any_measurement():
     assert budget.euler_plan(now=1.0, deadline=0.9) == 0
 
 
+def test_without_a_deadline_every_step_fits():
+    assert make().euler_plan(now=1.0, deadline=math.inf) == 10
+    assert make().euler_plan(now=1.0, deadline=-math.inf) == 0
+
+
 @pytest.mark.parametrize('measured', [1, 7])
 def test_an_estimate_that_lets_no_frame_be_in_time_is_tried_again(measured):
     budget = make(step=0.05)
@@ -71,6 +76,17 @@ def test_decode_is_admitted_only_if_its_cost_fits():
     assert not budget.admits(
         0.05, 'decode', 16
     )  # a larger batch than any measured costs in proportion
+
+
+def test_words_that_fit_no_period_are_tried_again_once_frames_have_gone_by():
+    budget = make()
+    for _ in range(3):
+        budget.costs.observe('decode', 0.5, size=4)
+    admitted = []
+    for frame in range(3):
+        budget.frame_began(frame / 10)
+        admitted.append([budget.admits(frame / 10 + 0.01, 'decode', 4) for _ in range(5)])
+    assert admitted == [[False] * 5, [False] * 5, [False] + [True] * 4]
 
 
 def test_without_a_budget_everything_is_allowed():
