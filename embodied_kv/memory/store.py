@@ -29,7 +29,7 @@ from embodied_kv.memory.records import Draft, Filed, Kept, Records
 from embodied_kv.memory.segment import KINDS, MemoryFault, Segment
 from embodied_kv.memory.unit import UnitKv
 
-DATABASE = 'memory.sqlite'
+DATABASE, LOCK = 'memory.sqlite', 'memory.lock'
 
 
 @dataclass(frozen=True)
@@ -287,8 +287,8 @@ class Store:
 
 
 def _locked(folder: Path) -> int:
-    """A descriptor that holds the folder while it is open."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    """A descriptor that holds the memory while it is open; others may lock the folder itself."""
+    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

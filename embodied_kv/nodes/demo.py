@@ -24,6 +24,7 @@ from ament_index_python.packages import get_package_share_directory
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 
 from embodied_kv.nodes.director import Director
+from embodied_kv.nodes.recall import Recall
 from embodied_kv.nodes.report import report
 from embodied_kv.nodes.score import SAY, Score
 from embodied_kv.nodes.screen import Screen
@@ -36,6 +37,7 @@ FAMILY = 'put'  # scenes of it have tasks of all four
 # Scenes below 1,000,000 are those of training; the next but one is the first with five objects.
 SEED, EVALUATION_SEED = 1_000_001, 2_000_000
 CARDS = 6  # tasks in the picture
+REMEMBERING = 5.0  # s that memory may take to answer
 PATIENCE = {signal.SIGINT: 5.0, signal.SIGTERM: 3.0, signal.SIGKILL: 3.0}  # s, in this order
 
 
@@ -96,11 +98,12 @@ class Demo:
         self.arguments, self.out = arguments, arguments.out
         self.out.mkdir(parents=True, exist_ok=True)
         self.started = time.monotonic()
-        common = ('--params-file', arguments.params, '-r', f'__ns:=/{arguments.namespace}')
+        files = ('--params-file', arguments.params, '--params-file', self._own_parameters())
+        common = (*files, '-r', f'__ns:=/{arguments.namespace}')
         self.children: list[Child] = []
         resources.callback(end, self.children)
-        for name, own in (('robot', ()), ('sim', ('--params-file', self._scenes()))):
-            self.children.append(Child(name, self.out / f'{name}.log', *common, *own))
+        for name in ('robot', 'sim'):
+            self.children.append(Child(name, self.out / f'{name}.log', *common))
         self.witness = Witness(arguments.namespace, task_scene(FAMILY))
         self.director = Director(
             arguments.seed,
@@ -110,16 +113,24 @@ class Demo:
             fresh=arguments.episodes is not None,
         )
         self.score = Score(self.director.task_at)
+        self.recall = Recall(self.witness)
         self._executor = SingleThreadedExecutor()
         self._executor.add_node(self.witness)
         self._screen = resources.enter_context(Screen(not arguments.no_table))
         self._cards: dict[int, Card] = {}  # number of the task -> the newest of its frames
 
-    def _scenes(self) -> str:
-        """A file with what the simulator has to be told; `-p` would yield to the params file."""
-        values = {'seed': self.arguments.seed, 'family': FAMILY, 'truth': True}
-        path = self.out / 'sim.yaml'
-        path.write_text(yaml.safe_dump({'/**/sim': {'ros__parameters': values}}))
+    def _own_parameters(self) -> str:
+        """A file of what is other in a demo: its scenes, and a memory that begins empty.
+
+        `-p` would yield to the params file.
+        """
+        own = {
+            'sim': {'seed': self.arguments.seed, 'family': FAMILY, 'truth': True},
+            'memory': {'folder': ''},
+        }
+        values = {f'/**/{node}': {'ros__parameters': values} for node, values in own.items()}
+        path = self.out / 'demo.yaml'
+        path.write_text(yaml.safe_dump(values))
         return str(path)
 
     def run(self) -> str:
@@ -129,6 +140,7 @@ class Demo:
         while not self._is_over():
             self._tick()
             self._direct()
+        self._remember()
         return self._write(first)
 
     def _is_over(self) -> bool:
@@ -169,6 +181,17 @@ class Demo:
             words = self.witness.ended.popleft()
             self.score.hear(words.stamp, words.query, words.text)
 
+    def _remember(self) -> None:
+        """Ask memory where something is: the last that was put somewhere, if anything was."""
+        told = self.director.told
+        done = [one for one in told if one.done and one.task.place]
+        if not told:
+            return
+        self.recall.ask(f'Where is the {(done or told)[-1].task.target}?')
+        deadline = time.monotonic() + REMEMBERING
+        while not self.recall.is_over and time.monotonic() < deadline:
+            self._tick()
+
     def _picture(self) -> None:
         """Keep the newest frame of the task: in the end, the one just before it was done."""
         told, number = self.director.current, len(self.director.told) - 1
@@ -184,6 +207,7 @@ class Demo:
         done = {
             'seconds from start to first command': round(first, 2),
             **report(self.witness, self.director, self.score),
+            'memory': self.recall.report(),
         }
         text = json.dumps(done, indent=2, ensure_ascii=False)
         (self.out / 'report.json').write_text(text + '\n')
@@ -191,7 +215,7 @@ class Demo:
         cards = [replace(card, done=told[i].done) for i, card in self._cards.items()]
         title = f'Actions and words from one KV cache ({weights} weights)'
         with Tabletop(task_scene(FAMILY)) as table:
-            draw_storyboard(self.out / 'frames.png', cards, table, title)
+            draw_storyboard(self.out / 'frames.png', cards, table, title, self.recall.line)
         line = '{done} of {told} tasks done'.format(**done['tasks done'])
         return f'{line}: the weights are random, none is expected' if weights == 'random' else line
 

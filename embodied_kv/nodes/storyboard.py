@@ -46,13 +46,19 @@ class Card:
     done: bool | None = None
 
 
-def draw_storyboard(path: Path, cards: Sequence[Card], table: Tabletop, title: str) -> None:
-    """Write the PNG. table: draws the scenes of the cards again, for their front cameras."""
+def draw_storyboard(
+    path: Path, cards: Sequence[Card], table: Tabletop, title: str, note: str = ''
+) -> None:
+    """Write the PNG. table: draws the scenes of the cards again, for their front cameras.
+
+    note: stands beside the title.
+    """
     rows = -(-len(cards) // COLUMNS)
     figure = Figure((COLUMNS * CARD[0], rows * CARD[1] + 0.6), dpi=110, facecolor='white')
     FigureCanvasAgg(figure)
     height = figure.get_figheight()
     figure.text(0.008, 1 - 0.3 / height, title, size=13, weight='bold', color=INK, va='center')
+    figure.text(0.992, 1 - 0.3 / height, note, size=11, color=GREY, va='center', ha='right')
     for i, card in enumerate(cards):
         left = i % COLUMNS / COLUMNS
         bottom = (rows - 1 - i // COLUMNS) * CARD[1] / height

@@ -64,7 +64,7 @@ def test_ways_compute_as_many_tokens(asking):
     for name in ('keep', 'keep even', 'keep no hops', 'keep restart', 'cacheblend'):
         computed = asking.ask(problem, METHODS[name]).work.computed
         memory = sum(computed) - 3 * len(computed)  # <bos>, <ask> and a key in each layer
-        assert budget <= memory <= budget + 2 * 3, name
+        assert abs(memory - budget) <= 2 * 3, name  # a segment in each later layer
     assert FALLING.average == pytest.approx((1 + 3 * SHARE) / JUDGE.backbone.layers)
 
 

@@ -176,5 +176,5 @@ def test_files_without_a_record_are_swept_and_others_left(tmp_path):
         (tmp_path / name).write_bytes(b'x')
     with Store(tmp_path, 'model') as store:
         assert store.swept == 2 and is_whole(store, unit(store, 'cup1'))
-    names = {name for name in os.listdir(tmp_path) if not name.startswith(DATABASE)}
+    names = {name for name in os.listdir(tmp_path) if not name.startswith('memory.')}
     assert names == {'1.safetensors', 'mine.safetensors', 'notes'}

@@ -136,7 +136,7 @@ def test_a_failed_write_leaves_what_was_there(store, monkeypatch):
         store.keep(kv(one, torch.bfloat16), kv(two))
     monkeypatch.undo()
     assert is_whole(store, one) and two.key not in store
-    assert len(os.listdir(store.folder)) == 4, 'database, its two helpers, one file'
+    assert len(os.listdir(store.folder)) == 5, 'database, its two helpers, the lock, one file'
 
 
 def test_a_folder_is_open_once(store, tmp_path):

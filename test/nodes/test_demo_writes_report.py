@@ -74,6 +74,14 @@ def test_the_report_counts_what_happened(report):
     assert report['machine']['cores'] >= 1
 
 
+def test_memory_is_asked_at_the_end(report):
+    memory = report['memory']
+    assert memory['question'].startswith('Where is the ') and 'refused' not in memory
+    assert memory['answer'] and memory['known'] and memory['method'] == 'keep'
+    assert any(text.startswith('task ') for text in memory['known'])
+    assert 0 < memory['computed'] <= memory['tokens'] and memory['first token ms'] > 0
+
+
 def test_the_report_says_what_was_told_and_what_became_of_it(run, report):
     first = report['tasks'][0]
     assert first.keys() == {'at', 'instruction', 'family', 'scene', 'done', 'wrong', 'seconds'}

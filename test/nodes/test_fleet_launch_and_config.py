@@ -87,5 +87,5 @@ def test_it_starts_one_engine_and_what_is_asked_for_of_each_robot(sim, clients, 
     for entity in module['generate_launch_description']().entities:
         if isinstance(entity, DeclareLaunchArgument):
             entity.execute(context)
-    context.launch_configurations |= {'robots': '2', 'sim': sim, 'clients': clients}
+    context.launch_configurations.update(robots='2', sim=sim, clients=clients)
     assert len(module['nodes'](context)) == started

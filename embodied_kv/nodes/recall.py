@@ -1,0 +1,60 @@
+"""What a suite remembers, asked by its services as any other program could ask. One thread's."""
+
+from __future__ import annotations
+
+from rclpy.node import Node
+from rclpy.task import Future
+
+from embodied_kv.srv import MemoryPlan, MemoryQuery
+
+SHOWN = 100  # segments
+
+
+class Recall:
+    """A question to the planner, and all that is remembered. node: whose executor is spun."""
+
+    def __init__(self, node: Node) -> None:
+        self._plan = node.create_client(MemoryPlan, 'memory/plan')
+        self._query = node.create_client(MemoryQuery, 'memory/query')
+        self.question = ''
+        self._asked: list[Future] = []
+
+    def ask(self, question: str) -> None:
+        """Once; where memory does not answer, nothing comes of it."""
+        self.question = question
+        if self._plan.service_is_ready() and self._query.service_is_ready():
+            self._asked = [
+                self._plan.call_async(MemoryPlan.Request(question=question)),
+                self._query.call_async(MemoryQuery.Request(segments=SHOWN)),
+            ]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing to wait for."""
+        return all(future.done() for future in self._asked)
+
+    @property
+    def line(self) -> str:
+        """Question and answer; '' where there is none."""
+        answer = self.report().get('answer')
+        return f'memory: {self.question} {answer}' if answer else ''
+
+    def report(self) -> dict[str, object]:
+        """known: every segment's text. computed: tokens of the prompt, mean over the layers."""
+        if not self._asked or not self.is_over:
+            return {'question': self.question, 'refused': 'memory does not answer'}
+        plan, query = (future.result() for future in self._asked)
+        found = {
+            'known': [segment.text for segment in query.segments],
+            'question': self.question,
+        }
+        if not plan.ok:
+            return found | {'refused': plan.message}
+        return found | {
+            'answer': plan.text,
+            'in view': list(plan.segments),
+            'method': plan.method,
+            'tokens': plan.tokens,
+            'computed': round(sum(plan.computed) / max(1, len(plan.computed)), 1),
+            'first token ms': round(plan.first_token_ms, 1),
+        }

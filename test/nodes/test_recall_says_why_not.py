@@ -1,0 +1,40 @@
+"""What memory does not answer is told as such, and nobody waits for it."""
+
+import pytest
+from rclpy.node import Node
+from rclpy.task import Future
+
+from embodied_kv.nodes.recall import Recall
+from embodied_kv.srv import MemoryPlan, MemoryQuery
+
+pytestmark = pytest.mark.usefixtures('ros')
+QUESTION = 'Where is the red cube?'
+
+
+def asked(plan):
+    """A recall whose questions have been answered."""
+    recall = Recall(Node('recall'))
+    recall.question = QUESTION
+    recall._asked = [Future(), Future()]
+    assert not recall.is_over and recall.line == ''
+    for future, response in zip(recall._asked, (plan, MemoryQuery.Response()), strict=True):
+        future.set_result(response)
+    return recall
+
+
+def test_without_memory_nothing_is_waited_for():
+    recall = Recall(Node('recall'))
+    recall.ask(QUESTION)
+    assert recall.is_over and recall.line == ''
+    assert recall.report() == {'question': QUESTION, 'refused': 'memory does not answer'}
+
+
+def test_a_refusal_is_passed_on():
+    recall = asked(MemoryPlan.Response(ok=False, message='too long'))
+    assert recall.report()['refused'] == 'too long' and recall.line == ''
+
+
+def test_an_answer_stands_behind_its_question():
+    recall = asked(MemoryPlan.Response(ok=True, text='in the bin', computed=[4, 2]))
+    assert recall.line == f'memory: {QUESTION} in the bin'
+    assert recall.report()['computed'] == 3.0
