@@ -84,9 +84,7 @@ def _spread(prompt: Prompt, most: int) -> Tensor:
     for start, piece in zip(prompt.starts, prompt.pieces, strict=True):
         size = len(piece.ids)
         count = min(most or size, size)
-        mask[[start + i for i in range(size) if (i + 1) * count // size > i * count // size]] = (
-            True
-        )
+        mask[[start - (-j * size // count) - 1 for j in range(1, count + 1)]] = True
     return mask
 
 

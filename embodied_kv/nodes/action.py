@@ -133,16 +133,7 @@ class Action(SuiteNode):
     def start(self) -> None:
         self._period.restart()
         self._source, self._steps, self._now, self._outcome = '', 0, None, {}
-        self._control = ControlClock(
-            self._limits(self._params),
-            self.suite.period,
-            where=self._where,
-            publish=self._publish,
-            tick=self._tick,
-            failed=lambda error: self.complain('chunk', f'chunk refused: {error}'),
-            prepare=self._prepare,
-        )
-        self._control.start()
+        self._start_control()
         self._frames.restart()
         self._part = ActionPart(
             self._control,
@@ -153,6 +144,19 @@ class Action(SuiteNode):
         capsules = self.host.capsules(self.robot)
         capsules.register(self._part)
         capsules.on_hold = self._control.hold
+
+    def _start_control(self) -> None:
+        """The clock by which chunks are executed."""
+        self._control = ControlClock(
+            self._limits(self._params),
+            self.suite.period,
+            where=self._where,
+            publish=self._publish,
+            tick=self._tick,
+            failed=lambda error: self.complain('chunk', f'chunk refused: {error}'),
+            prepare=self._prepare,
+        )
+        self._control.start()
 
     def stop(self) -> None:
         capsules = self.host.capsules(self.robot)

@@ -17,7 +17,6 @@ from embodied_kv.msg import ActionChunk as ActionChunkMsg
 from embodied_kv.msg import FleetAnswer, FleetRequest
 from embodied_kv.nodes import convert, fleet_messages, process, qos
 from embodied_kv.nodes.action import Action, ActionParams
-from embodied_kv.nodes.clock import ControlClock
 from embodied_kv.nodes.fleet_asking import Asking
 from embodied_kv.nodes.fleet_eyes import Eyes
 from embodied_kv.nodes.fleet_messages import (
@@ -109,16 +108,7 @@ class FleetRobot(Action):
         self._source, self._steps, self._outcome = '', 0, {}
         self._sent: OrderedDict[int, float] = OrderedDict()  # stamp -> moment
         self._heard = time.monotonic()
-        self._control = ControlClock(
-            self._limits(self._params),
-            self.suite.period,
-            where=self._where,
-            publish=self._publish,
-            tick=self._tick,
-            failed=lambda error: self.complain('chunk', f'chunk refused: {error}'),
-            prepare=self._prepare,
-        )
-        self._control.start()
+        self._start_control()
         self._eyes.restart()
         self._begin()
 
