@@ -82,9 +82,9 @@ class FlatRows(PrefixRows):
     def share(self, lease: Lease) -> Lease:
         """Another lease on what this one reads."""
         with self._lock:
-            if lease.flat < 0:
-                return super().acquire(lease.handle)
-            return self._flat_lease(lease.handle, lease.flat)
+            if lease.is_copy:
+                return self._flat_lease(lease.handle, lease.flat)
+            return super().acquire(lease.handle)
 
     def _flat_lease(self, handle: KvHandle, flat: int) -> Lease:
         lease = Lease(handle, self._give_flat_back, flat)

@@ -46,9 +46,14 @@ class Lease:
         self._give_back: Callable[[Lease], None] | None = give_back
 
     @property
+    def is_copy(self) -> bool:
+        """Whether a compressed copy is read: then no prefix row is held."""
+        return self.flat >= 0
+
+    @property
     def row(self) -> int:
         """The prefix row that is read; -1 where a flat row is."""
-        return self.handle.row if self.flat < 0 else -1
+        return -1 if self.is_copy else self.handle.row
 
     def release(self) -> None:
         """Gives the row back; a second call does nothing."""

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from torch import Tensor
@@ -20,12 +22,10 @@ from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.flat import FlatArena
 from embodied_kv.kv.flat_rows import FlatRows
 from embodied_kv.kv.handle import KvHandle, Lease
-from embodied_kv.kv.prefix_rows import OutOfRows
 from embodied_kv.kv.rows import RowPool
 from embodied_kv.kv.stream import Query, Stream
 
 LANGUAGE = 'language'  # the consumer that streams are
-NO_ROW = {-1}
 
 
 @dataclass(frozen=True)
@@ -74,17 +74,6 @@ class KvManager(FlatRows):
         self._next_stream = 1
         self._evictions = 0
 
-    def reserve(self, now: float) -> int:
-        """As `PrefixRows.reserve`, but ends the oldest streams if that is what it takes."""
-        with self._lock:
-            while True:
-                try:
-                    return super().reserve(now)
-                except OutOfRows:
-                    if not self._streams:
-                        raise
-                    self._evict_oldest()
-
     @property
     def memory(self) -> list[Tensor | np.ndarray]:
         """All that the cache keeps."""
@@ -97,8 +86,11 @@ class KvManager(FlatRows):
         Raises Stale as `acquire` does, ValueError if the query does not fit a tail row.
         """
         self._check_fits(query)
-        with self._lock:
-            return self._join(self.acquire(handle, LANGUAGE), query)
+        with self._lock, ExitStack() as undo:
+            lease = undo.enter_context(self.acquire(handle, LANGUAGE))
+            stream = self._join(lease, query)
+            undo.pop_all()
+            return stream
 
     def resume(self, lease: Lease, query: Query, tokens: Sequence[int]) -> Stream:
         """A stream that has said `tokens` elsewhere and goes on here; the lease becomes its own.
@@ -120,12 +112,14 @@ class KvManager(FlatRows):
                 f'fit a tail of {self.tails.max_tokens} tokens: shorten it, or raise '
                 'engine.tail_tokens'
             )
-        if self.streams_max < 1 or self.language_rows_max < 1:
-            raise ValueError('the budget allows language no stream: raise it with kv/set_budget')
 
     def _join(self, lease: Lease, query: Query, tokens: Sequence[int] = ()) -> Stream:
-        while True:
-            self._shrink_to(self.streams_max - 1, self.language_rows_max, joining=lease.row)
+        while True:  # whoever waits finds another budget, perhaps
+            if self.streams_max < 1 or self.language_rows_max < 1:
+                raise ValueError(
+                    'the budget allows language no stream: raise it with kv/set_budget'
+                )
+            self._shrink_to(self.streams_max - 1, self.language_rows_max, joining=lease)
             if self._free_tails:
                 break
             self._step_over.wait()
@@ -166,14 +160,12 @@ class KvManager(FlatRows):
         """A step is over: a token more for each; ends who said `eos` or reached its length."""
         with self._lock:
             for stream, token in zip(streams, tokens, strict=True):
-                if stream.reason:
-                    continue
                 if token == eos:
                     self.release(stream, 'eos')
-                    continue
-                stream.tokens.append(token)
-                if len(stream.tokens) == stream.query.max_tokens:
-                    self.release(stream, 'length')
+                elif not stream.reason:
+                    stream.tokens.append(token)
+                    if len(stream.tokens) == stream.query.max_tokens:
+                        self.release(stream, 'length')
             self.end_step()
 
     def end_step(self) -> None:
@@ -230,21 +222,43 @@ class KvManager(FlatRows):
             self.streams_max = self.streams_max if streams is None else streams
             self._shrink_to(self.streams_max, self.language_rows_max)
 
-    def _shrink_to(self, streams: int, rows: int, joining: int = -1) -> None:
+    def _by_row(self) -> dict[int, list[Stream]]:
+        """The streams of each prefix row that language holds.
+
+        First the row that would be free first if the oldest streams ended one after another.
+        """
+        rows: dict[int, list[Stream]] = {}
+        for stream in self._streams.values():
+            if not stream.lease.is_copy:
+                rows[stream.row] = [*rows.pop(stream.row, ()), stream]
+        return rows
+
+    def _shrink_to(self, streams: int, rows: int, joining: Lease | None = None) -> None:
         """Ends the oldest streams until so many are left, on so many rows.
 
-        The row `joining` counts among them.
+        The row of `joining` counts among them, and stays.
         """
+        self._evict(self.streams()[: max(0, len(self._streams) - streams)])
+        own = set() if joining is None or joining.is_copy else {joining.row}
+        others = [readers for row, readers in self._by_row().items() if row not in own]
+        excess = len(others) + len(own) - rows
+        self._evict(chain.from_iterable(others[: max(0, excess)]))
 
-        def held() -> int:
-            return len({s.row for s in self._streams.values()} | {joining} - NO_ROW)
+    def _make_room(self, rows: int) -> None:
+        """Ends the oldest streams whose end frees so many rows; none if that is not possible."""
+        freed = [readers for row, readers in self._by_row().items() if self._frees(row, readers)]
+        if len(freed) >= rows:
+            self._evict(chain.from_iterable(freed[:rows]))
 
-        while self._streams and (len(self._streams) > streams or held() > rows):
-            self._evict_oldest()
+    def _frees(self, row: int, readers: Sequence[Stream]) -> bool:
+        """Whether the row is free as soon as all streams that read it end."""
+        alone = self._leases[row] == {stream.lease for stream in readers}
+        return alone and not self._is_current(row) and self._stepping.isdisjoint(readers)
 
-    def _evict_oldest(self) -> None:
-        self._evictions += 1
-        self.release(next(iter(self._streams.values())), 'evicted')
+    def _evict(self, streams: Iterable[Stream]) -> None:
+        for stream in streams:
+            self._evictions += 1
+            self.release(stream, 'evicted')
 
     def stats(self) -> KvStats:
         with self._lock:
@@ -276,13 +290,11 @@ class KvManager(FlatRows):
                 )
             for stream in holders:
                 lease = stream.lease
-                held = self._leases[lease.row] if lease.flat < 0 else self._readers[lease.flat]
+                held = self._readers[lease.flat] if lease.is_copy else self._leases[lease.row]
                 assert lease in held, f'stream {stream.id} has no lease'
             for stream in holders - self._stepping:
                 length = int(self.tails.lengths[0, stream.tail])
-                assert length == stream.extent, (
-                    f'stream {stream.id}: {length} tokens in its tail, not {stream.extent}'
-                )
-            language = {stream.row for stream in self._streams.values()} - NO_ROW
-            assert len(language) <= self.language_rows_max, f'language holds {len(language)} rows'
+                assert length == stream.extent, f'stream {stream.id}: {length} tokens in its tail'
+            rows = len(self._by_row())
+            assert rows <= self.language_rows_max, f'language holds {rows} rows'
             assert len(self._streams) <= self.streams_max, f'{len(self._streams)} streams'

@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 import threading
 import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.handle import KvHandle, Lease, Stale
@@ -15,7 +17,7 @@ from embodied_kv.kv.rows import RowPool
 
 
 class OutOfRows(RuntimeError):
-    """Every prefix row is leased by an action: a lease was not released."""
+    """There are not as many prefix rows as are wanted; the message says what holds them."""
 
 
 class PrefixRows:
@@ -35,20 +37,47 @@ class PrefixRows:
         self._prefills = 0
 
     def reserve(self, now: float) -> int:
-        """A free row to write a prefix into. now: s, steady clock.
+        """A free row to write a prefix into; whoever calls commits or abandons it.
 
-        Raises OutOfRows if every row is held.
+        now: s, steady clock. Raises OutOfRows if every row is held.
+        """
+        (row,) = self._reserve(1, now)
+        return row
+
+    @contextmanager
+    def reserving(self, count: int, now: float) -> Iterator[list[int]]:
+        """So many rows to write prefixes into; what is not committed within is free afterwards.
+
+        now: s, steady clock. Raises OutOfRows, and holds none, if there are not as many.
         """
         with self._lock:
+            rows = self._reserve(count, now)
+            generations = [self._generation(row) for row in rows]
+        try:
+            yield rows
+        finally:
+            with self._lock:
+                for row, generation in zip(rows, generations, strict=True):
+                    if row in self._writing and self._generation(row) == generation:
+                        self.abandon(row)
+
+    def _reserve(self, count: int, now: float) -> list[int]:
+        with self._lock:
             self._expire(now)
-            if not self._free_prefixes:
+            if (lacking := count - len(self._free_prefixes)) > 0:
+                self._make_room(lacking)
+            if count > len(self._free_prefixes):
                 raise OutOfRows(
-                    f'all {self.prefixes.rows} prefix rows are leased or being written: '
-                    'release leases, or raise engine.rows'
+                    f'{count} wanted, but {self.prefixes.rows - len(self._free_prefixes)} of '
+                    f'{self.prefixes.rows} prefix rows are leased, being written or the newest '
+                    'of their robots: release leases, or raise engine.rows'
                 )
-            row = self._free_prefixes.take()
-            self._writing.add(row)
-            return row
+            rows = [self._free_prefixes.take() for _ in range(count)]
+            self._writing.update(rows)
+            return rows
+
+    def _make_room(self, rows: int) -> None:
+        """So many are lacking; whoever extends these rows ends what it can do without."""
 
     def commit(
         self,
@@ -135,6 +164,12 @@ class PrefixRows:
                 )
             return self._lease(handle)
 
+    @contextmanager
+    def leases(self, handles: Sequence[KvHandle]) -> Iterator[list[Lease]]:
+        """The rights to read all of these rows, for as long as the block. Raises Stale."""
+        with ExitStack() as held:
+            yield [held.enter_context(self.acquire(handle)) for handle in handles]
+
     def _generation(self, row: int) -> int:
         return self._free_prefixes.generation[row]
 
@@ -162,12 +197,16 @@ class PrefixRows:
     def _free_if_unheld(self, row: int) -> None:
         if self._leases.get(row) or row in self._writing:
             return
-        if any(handle.row == row for handle in self._current.values()):
+        if self._is_current(row):
             return
         self._leases.pop(row, None)
         self.prefixes.set_length(row, 0)
         self._free_prefixes.give(row)
         self._forget(row)
+
+    def _is_current(self, row: int) -> bool:
+        """Whether it holds the newest frame of a robot."""
+        return any(handle.row == row for handle in self._current.values())
 
     def _forget(self, row: int) -> None:
         """The row is free; whoever extends these rows drops what belonged to its frame."""

@@ -3,12 +3,15 @@
 The oldest stream gives way.
 """
 
+import threading
+
 import pytest
 import torch
 
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.flat import FlatArena
-from embodied_kv.kv.manager import KvManager, OutOfRows
+from embodied_kv.kv.manager import KvManager
+from embodied_kv.kv.prefix_rows import OutOfRows
 from embodied_kv.kv.stream import Query
 
 SIZE = dict(layers=1, kv_heads=1, max_tokens=16, head_dim=4, dtype=torch.float32)
@@ -91,3 +94,27 @@ def test_when_actions_lease_everything_the_error_says_so():
         kv.reserve(0.0)
     leases[0].release()
     assert kv.reserve(0.0) == leases[0].row
+
+
+def test_a_budget_that_is_taken_away_while_a_stream_waits_is_kept():
+    kv = make(rows=5, tails=1)
+    handle = frame(kv, 0)
+    live = kv.grow([kv.create(handle, Query('?', [3], max_tokens=4))], 1)
+    refused = []
+
+    def create():
+        try:
+            kv.create(handle, Query('?', [3], max_tokens=4))
+        except ValueError as error:
+            refused.append(str(error))
+
+    creator = threading.Thread(target=create)
+    creator.start()
+    while not live[0].reason:  # it has ended the only one, and waits for its tail
+        pass
+    kv.set_budget(streams=0)
+    kv.update(live, [9], eos=1)
+    creator.join(10)
+    assert refused == ['the budget allows language no stream: raise it with kv/set_budget']
+    assert kv.stats().leases == 0
+    kv.check_integrity()

@@ -1,0 +1,60 @@
+"""A stream that reads a compressed copy holds no prefix row: no bound on rows ends it."""
+
+import math
+
+import pytest
+import torch
+
+from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.flat import FlatArena
+from embodied_kv.kv.manager import KvManager
+from embodied_kv.kv.stream import Query
+
+SIZE = dict(layers=1, kv_heads=1, max_tokens=16, head_dim=4, dtype=torch.float32)
+QUERY = Query('?', [3], max_tokens=4)
+
+
+@pytest.fixture
+def kv():
+    """Language may hold one row."""
+    prefixes = Arena(rows=3, **SIZE)
+    return KvManager(prefixes, Arena(rows=8, **SIZE), FlatArena(prefixes, 8, 256), reserved=2)
+
+
+def frame(kv):
+    return kv.commit(kv.reserve(0.0), 4, robot='', sequence=0, stamp=0, deadline=math.inf)
+
+
+def compressed(kv):
+    stream = kv.create(frame(kv), QUERY)
+    kv.hold_copy(stream, kv.compress(stream.lease, [torch.tensor([[0, 2]])]))
+    return stream
+
+
+def test_opening_a_stream_ends_none_of_them(kv):
+    streams = [compressed(kv) for _ in range(3)]
+    kv.create(frame(kv), QUERY)
+    assert [stream.reason for stream in streams] == ['', '', '']
+    kv.check_integrity()
+
+
+def test_the_stream_that_holds_the_row_gives_way_though_it_is_not_the_oldest(kv):
+    old, whole = compressed(kv), kv.create(frame(kv), QUERY)
+    kv.create(frame(kv), QUERY)
+    assert (old.reason, whole.reason) == ('', 'evicted')
+
+
+def test_a_budget_without_rows_leaves_them_alive(kv):
+    old, whole = compressed(kv), kv.create(frame(kv), QUERY)
+    kv.set_budget(rows=0)
+    assert (old.reason, whole.reason) == ('', 'evicted')
+    kv.check_integrity()
+
+
+def test_a_copy_of_a_frame_that_is_joined_takes_no_row(kv):
+    whole, handle = kv.create(frame(kv), QUERY), frame(kv)
+    with kv.acquire(handle) as lease:
+        kv.keep_copy(['language'], kv.compress(lease, [torch.tensor([[0, 2]])]))
+    kv.create(handle, QUERY)
+    assert whole.reason == ''
+    kv.check_integrity()

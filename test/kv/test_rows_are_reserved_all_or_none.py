@@ -1,0 +1,112 @@
+"""A batch reserves all of its rows or none; whatever ends the block, what was not written is free.
+
+Streams give way only where their end frees a row, and only if the batch then has its rows.
+"""
+
+import math
+
+import pytest
+import torch
+
+from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.flat import FlatArena
+from embodied_kv.kv.manager import KvManager
+from embodied_kv.kv.prefix_rows import OutOfRows
+from embodied_kv.kv.stream import Query
+
+SIZE = dict(layers=1, kv_heads=1, max_tokens=16, head_dim=4, dtype=torch.float32)
+
+
+@pytest.fixture
+def kv():
+    prefixes = Arena(rows=4, **SIZE)
+    return KvManager(prefixes, Arena(rows=8, **SIZE), FlatArena(prefixes, 4, 128), reserved=1)
+
+
+def write(kv, row, robot=''):
+    return kv.commit(row, 4, robot=robot, sequence=0, stamp=0, deadline=math.inf)
+
+
+def frame(kv, robot=''):
+    return write(kv, kv.reserve(0.0), robot)
+
+
+def ask(kv, handle):
+    return kv.create(handle, Query('?', [3], max_tokens=4))
+
+
+def test_more_rows_than_there_are_hold_none(kv):
+    with pytest.raises(OutOfRows, match='5 .* of 4 prefix rows'), kv.reserving(5, 0.0):
+        pass
+    assert kv.stats().rows_free == 4
+    kv.check_integrity()
+
+
+def test_an_error_frees_what_was_not_committed(kv):
+    with pytest.raises(ZeroDivisionError), kv.reserving(3, 0.0) as rows:
+        handle = write(kv, rows[0])
+        raise ZeroDivisionError
+    assert kv.stats().rows_free == 3
+    assert kv.current() == handle
+    kv.check_integrity()
+
+
+def test_rows_that_nobody_wrote_are_free_after_the_block(kv):
+    with kv.reserving(3, 0.0) as rows:
+        assert len(set(rows)) == 3 and kv.stats().rows_free == 1
+    assert kv.stats().rows_free == 4
+
+
+def test_a_row_that_was_committed_and_reserved_again_is_the_next_writers(kv):
+    with kv.reserving(1, 0.0) as (row,):
+        kv.acquire(write(kv, row, 'a'))
+        kv.adopt(kv.reserve(0.0), 4, robot='b', sequence=0, stamp=0).release()
+        handle = write(kv, kv.reserve(0.0), 'b')
+        frame(kv, 'b')  # the row before is free, and may be reserved
+        again = kv.reserve(0.0)
+        assert again == handle.row
+    kv.abandon(again)
+    kv.check_integrity()
+
+
+def test_a_batch_that_cannot_have_its_rows_ends_no_stream(kv):
+    streams = [ask(kv, frame(kv)), ask(kv, frame(kv))]
+    with pytest.raises(OutOfRows), kv.reserving(4, 0.0):  # one is the newest frame's
+        pass
+    assert [stream.reason for stream in streams] == ['', '']
+
+
+def test_only_streams_whose_end_frees_a_row_are_ended(kv):
+    kept = kv.acquire(frame(kv))
+    on_kept = [ask(kv, kept.handle) for _ in range(2)]
+    whole = ask(kv, frame(kv))
+    compressed = ask(kv, frame(kv))
+    kv.hold_copy(compressed, kv.compress(compressed.lease, [torch.tensor([[0, 2]])]))
+    current = ask(kv, frame(kv))
+    with kv.reserving(2, 0.0):
+        kv.check_integrity()
+    ended = [s.reason for s in (*on_kept, whole, compressed, current)]
+    assert ended == ['', '', 'evicted', '', '']
+    assert kv.stats().evictions == 1
+
+
+def test_all_streams_of_a_row_give_way_together(kv):
+    oldest = ask(kv, frame(kv))
+    shared = [ask(kv, frame(kv))]
+    shared.append(ask(kv, shared[0].lease.handle))
+    frame(kv)
+    with kv.reserving(3, 0.0):
+        pass
+    assert [s.reason for s in (oldest, *shared)] == ['evicted'] * 3
+
+
+def test_leases_of_a_batch_come_back_if_one_is_stale(kv):
+    good, bad = frame(kv, 'a'), frame(kv, 'b')
+    frame(kv, 'b')
+    with pytest.raises(LookupError), kv.leases([good, bad]):
+        pass
+    assert kv.stats().leases == 0
+    with pytest.raises(ZeroDivisionError), kv.leases([good]) as (lease,):
+        assert lease.handle == good and kv.stats().leases == 1
+        raise ZeroDivisionError
+    assert kv.stats().leases == 0
