@@ -8,6 +8,9 @@ is `compress`'s.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 import torch
 
 from embodied_kv.compress.base import Statistics
@@ -22,6 +25,45 @@ from embodied_kv.kv.scored import Scores
 from embodied_kv.kv.stream import Stream
 
 ACTION = 'action'
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """How one frame, or one question, is compressed: taken when it begins, and passed down.
+
+    alphas: by consumer, the share of the cache that it keeps. by: see `EngineConfig.compress_by`.
+    is_scored: the method looks at attention, and there is room for what it chooses.
+    """
+
+    alphas: Mapping[str, float]
+    by: str
+    is_scored: bool
+
+    @property
+    def by_row(self) -> dict[str, float]:
+        """Alphas of the consumers whose frames are compressed once for all."""
+        readers = (ACTION, LANGUAGE) if self.by == 'row' else (ACTION,)
+        return {reader: self.alphas[reader] for reader in readers if self.alphas[reader] < 1}
+
+    @property
+    def by_question(self) -> bool:
+        """Whether each stream is compressed, when its question was appended."""
+        return self.by != 'row' and self.alphas[LANGUAGE] < 1
+
+    @property
+    def keeps_prompt(self) -> bool:
+        """Whether the scores of a frame's own text wait for its questions'."""
+        return self.is_scored and self.by == 'text' and self.by_question
+
+    @property
+    def scores_frame(self) -> bool:
+        """Whether a prefill is to be scored."""
+        return self.is_scored and bool(self.by_row or self.keeps_prompt)
+
+    @property
+    def scores_question(self) -> bool:
+        """Whether a question is to score its prefix."""
+        return self.is_scored and self.by_question
 
 
 class Compression:
@@ -63,32 +105,16 @@ class Compression:
                 'no room for any'
             )
 
-    # ------------------------------------------------------------------ when to look
+    # ------------------------------------------------------------------ whether to look, and where
 
     @property
     def is_scored(self) -> bool:
         """Whether the method looks at attention at all, and there is room for what it chooses."""
         return self.method.queries is not None and self._kv.flats.tokens > 0
 
-    @property
-    def _by_row(self) -> dict[str, float]:
-        """Alphas of the consumers whose frames are compressed once for all."""
-        readers = (ACTION, LANGUAGE) if self.by == 'row' else (ACTION,)
-        return {reader: self.alphas[reader] for reader in readers if self.alphas[reader] < 1}
-
-    @property
-    def scores_frames(self) -> bool:
-        """Whether a prefill is to be scored."""
-        return self.is_scored and bool(self._by_row or self._by_text)
-
-    @property
-    def _by_text(self) -> bool:
-        return self.by == 'text' and self.alphas[LANGUAGE] < 1
-
-    @property
-    def scores_streams(self) -> bool:
-        """Whether a question is to score its prefix."""
-        return self.is_scored and self.by != 'row' and self.alphas[LANGUAGE] < 1
+    def decide(self) -> Decisions:
+        """What holds for a frame, or a question, that begins now; alphas may change meanwhile."""
+        return Decisions(dict(self.alphas), self.by, self.is_scored)
 
     def prompt_queries(self, prefix: int, text: int) -> range:
         """Positions of the queries that score a prefix whose last `text` tokens are text."""
@@ -100,11 +126,13 @@ class Compression:
 
     # ------------------------------------------------------------------ compressing
 
-    def compress_frame(self, handle: KvHandle, slot: int, queries: int) -> None:
+    def compress_frame(
+        self, handle: KvHandle, slot: int, queries: int, decided: Decisions
+    ) -> None:
         """Makes the copies that this frame's readers by row read; slot: of the prefill's batch."""
-        if self._by_text and self.is_scored:
+        if decided.keeps_prompt:
             self._prompts.keep(handle, self._statistics(slot, handle.length, queries))
-        wanted = self._by_row
+        wanted = decided.by_row
         for alpha in set(wanted.values()):
             stats = self._statistics(slot, handle.length, queries)
             with self._kv.acquire(handle) as lease:
@@ -113,19 +141,18 @@ class Compression:
                 readers = [consumer for consumer in wanted if wanted[consumer] == alpha]
                 self._kv.keep_copy(readers, copy)
 
-    def compress_stream(self, stream: Stream) -> None:
+    def compress_stream(self, stream: Stream, decided: Decisions) -> None:
         """A stream whose question was appended goes on reading a copy of its own.
 
         Where there is no room it goes on reading the row (`KvManager.crowded` counts).
         """
-        alpha, handle = self.alphas[LANGUAGE], stream.lease.handle
-        if self.by == 'row' or alpha == 1 or stream.reason or stream.lease.flat >= 0:
+        if not decided.by_question or stream.reason or stream.lease.is_copy:
             return
-        queries = len(self.question_queries(len(stream.query.ids)))
+        handle, queries = stream.lease.handle, len(self.question_queries(len(stream.query.ids)))
         stats = self._statistics(0, handle.length, queries)
-        if self.by == 'text':
+        if decided.by == 'text':
             stats = self._prompts.added(handle, stats)
-        copy = self._compress(stream.lease, stats, alpha)
+        copy = self._compress(stream.lease, stats, decided.alphas[LANGUAGE])
         if copy is not None:
             self._kv.hold_copy(stream, copy)
 

@@ -5,6 +5,8 @@ Source: OxyGen, Algorithm 1.
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,22 +27,43 @@ from embodied_kv.runtime.buffer import Buffer
 QUERY_STEP = 8  # tokens between two buckets of a query's length
 
 
-def choose(logits: Tensor, streams: Sequence[Stream]) -> list[int]:
+def choose(logits: Tensor, streams: Sequence[Stream]) -> list[int | None]:
     """The next token of each stream from logits [streams, vocab].
 
     Greedy, or by inverse distribution function from one number that depends on the stream's seed
-    and its token count alone: the state of the random generator is the state of the stream.
+    and its token count alone: the state of the random generator is the state of the stream. None
+    for a stream that none can be chosen for, which is logged.
     """
-    # numpy's argmax is ten times faster than torch's on a CPU.
-    best = logits.numpy().argmax(-1) if logits.device.type == 'cpu' else logits.argmax(-1)
-    tokens = best.tolist()
-    for i, stream in enumerate(streams):
-        if stream.query.temperature > 0:
-            philox = np.random.Philox(key=stream.query.seed, counter=len(stream.tokens))
-            share = np.random.Generator(philox).random()
-            cumulative = (logits[i].double() / stream.query.temperature).softmax(-1).cumsum(-1)
-            tokens[i] = int(torch.searchsorted(cumulative, share * float(cumulative[-1])))
+    tokens: list[int | None] = []
+    for stream, own, token, score in zip(streams, logits, *_best(logits), strict=True):
+        try:
+            if not math.isfinite(score):  # the greatest is NaN if any is
+                raise FloatingPointError(f'its logits are not finite: the greatest is {score}')
+            tokens.append(
+                _draw(own.double() - score, stream) if stream.query.temperature > 0 else token
+            )
+        except Exception as error:  # a fault of this stream is not the others'
+            logging.getLogger(__name__).error('stream %d ended: %s', stream.id, error)
+            tokens.append(None)
     return tokens
+
+
+def _best(logits: Tensor) -> tuple[list[int], list[float]]:
+    """The token of the greatest logit of each stream, and that logit."""
+    if logits.device.type == 'cpu':  # numpy's argmax is ten times faster than torch's
+        best = logits.numpy().argmax(-1)
+        return best.tolist(), logits.numpy()[np.arange(len(best)), best].tolist()
+    best = torch.stack([part.double() for part in logits.max(-1)])
+    scores, tokens = best.tolist()  # one wait for both
+    return [int(token) for token in tokens], scores
+
+
+def _draw(logits: Tensor, stream: Stream) -> int:
+    """logits: float64 [vocab], the greatest is 0, so that no temperature is too small."""
+    philox = np.random.Philox(key=stream.query.seed, counter=len(stream.tokens))
+    share = np.random.Generator(philox).random()
+    cumulative = (logits / stream.query.temperature).softmax(-1).cumsum(-1)
+    return int(torch.searchsorted(cumulative, share * float(cumulative[-1])))
 
 
 class Decoder:
@@ -111,13 +134,14 @@ class Decoder:
         """
         ids = list(stream.query.ids)
         tokens = buckets.smallest(self._queries, len(ids), 'tokens', 'raise engine.tail_tokens')
-        scored = self._compression.scores_streams and stream.lease.flat < 0
+        decided = self._compression.decide()
+        scored = decided.scores_question and not stream.lease.is_copy
         kind = Kind.SCORED_EXTEND if scored else Kind.EXTEND
         if scored:
             self._views[kind, 1, tokens].ask([self._compression.question_queries(len(ids))])
         begun = self._extend([stream], [ids], kind, tokens)
         for stream in begun:
-            self._compression.compress_stream(stream)
+            self._compression.compress_stream(stream, decided)
         return begun
 
     def step(self, streams: Sequence[Stream]) -> list[Stream]:

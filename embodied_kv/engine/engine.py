@@ -86,11 +86,8 @@ class Engine:
         self, observations: Sequence[Observation]
     ) -> tuple[list[ActionChunk], list[TextDelta]]:
         """A frame from cameras to actions and words, for who drives the engine without queues."""
-        handles = self.prefill(observations)
-        leases = [self.kv.acquire(handle) for handle in handles]
-        chunks = self.denoise(leases, [o.deadline for o in observations])
-        for lease in leases:
-            lease.release()
+        with self.kv.leases(self.prefill(observations)) as leases:
+            chunks = self.denoise(leases, [o.deadline for o in observations])
         deltas = []
         while self.decode_fits(time.monotonic()):
             deltas += self.decode()
@@ -100,37 +97,36 @@ class Engine:
 
     @torch.inference_mode()
     def prefill(self, observations: Sequence[Observation]) -> list[KvHandle]:
-        """Writes each observation into a row of its own, once. Raises ValueError, OutOfRows."""
-        began = time.monotonic()
+        """Writes each observation into a row of its own, once; none stays reserved in vain.
+
+        Raises BadObservation, which says whose it is, ValueError, OutOfRows.
+        """
+        began, decided = time.monotonic(), self.compression.decide()
+        self._prefiller.check(observations)
         self.budget.frame_began(began)
-        self._prefiller.slots(len(observations))
-        rows = [self.kv.reserve(began) for _ in observations]
-        try:
-            written = self._prefiller.run(observations, rows)
+        with self.kv.reserving(len(observations), began) as rows:
+            written = self._prefiller.run(observations, rows, decided)
             self._finish()
-        except BaseException:
-            for row in rows:
-                self.kv.abandon(row)
-            raise
-        took = time.monotonic() - began
+            took = time.monotonic() - began
+            handles = []
+            for slot, (o, row, prefix) in enumerate(zip(observations, rows, written, strict=True)):
+                handles.append(self._commit(o, row, prefix.length, took))
+                self.compression.compress_frame(handles[-1], slot, prefix.queries, decided)
         self.committed += 1
         self.costs.observe('prefill', took, len(rows))
-        handles = []
-        for slot, (o, row, prefix) in enumerate(zip(observations, rows, written, strict=True)):
-            self.states[row] = o.state
-            handles.append(
-                self.kv.commit(
-                    row,
-                    prefix.length,
-                    robot=o.robot,
-                    sequence=o.sequence,
-                    stamp=o.stamp,
-                    deadline=o.deadline,
-                    prefill_ms=took * 1e3,
-                )
-            )
-            self.compression.compress_frame(handles[-1], slot, prefix.queries)
         return handles
+
+    def _commit(self, o: Observation, row: int, length: int, took: float) -> KvHandle:
+        self.states[row] = o.state
+        return self.kv.commit(
+            row,
+            length,
+            robot=o.robot,
+            sequence=o.sequence,
+            stamp=o.stamp,
+            deadline=o.deadline,
+            prefill_ms=took * 1e3,
+        )
 
     # ------------------------------------------------------------------ actions
 
@@ -194,7 +190,10 @@ class Engine:
         temperature: float = 0.0,
         seed: int = 0,
     ) -> Stream:
-        """A stream that answers `text` about the handle's frame. Raises Stale, ValueError."""
+        """A stream that answers `text` about the handle's frame. Raises Stale, ValueError.
+
+        What the arguments may be: see `kv.stream.Query`.
+        """
         if not text.strip():
             raise ValueError('the question is empty: say what the stream should answer')
         query = Query(text, self.policy.tokenizer.encode(text), max_tokens, temperature, seed)
@@ -215,20 +214,25 @@ class Engine:
 
     @torch.inference_mode()
     def decode(self) -> list[TextDelta]:
-        """The smallest unit of language work: a new stream's query, or one step of all streams."""
+        """The smallest unit of language work: a new stream's query, or one step of all streams.
+
+        A stream that no token can be chosen for ends with reason 'error'. An error of the whole
+        step ends all that took part, and is raised.
+        """
         streams = self.kv.streams()
-        new = next((stream for stream in streams if stream.is_new), None)
+        new = [stream for stream in streams if stream.is_new][:1]
+        work, batch = (self._begin, new) if new else (self._advance, streams)
         try:
-            moved = self._begin(new) if new is not None else self._advance(streams)
-        except BaseException:
-            for stream in streams:
+            moved = work(batch)
+        except BaseException:  # no one of them is at fault alone, as far as can be told
+            for stream in batch:
                 self.kv.release(stream, 'error')
             raise
         self.committed += 1
         return self.deltas(moved)
 
-    def _begin(self, stream: Stream) -> list[Stream]:
-        began = time.monotonic()
+    def _begin(self, streams: Sequence[Stream]) -> list[Stream]:
+        began, (stream,) = time.monotonic(), streams
         moved = self._decoder.begin(stream)
         self.costs.observe('begin', time.monotonic() - began)
         return moved

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from embodied_kv.config import ModelConfig
 from embodied_kv.engine import buckets
-from embodied_kv.engine.compression import Compression
+from embodied_kv.engine.compression import Compression, Decisions
 from embodied_kv.engine.graphs import Graphs, Kind
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.scored import ScoredPrefixWrite
@@ -24,6 +26,14 @@ from embodied_kv.types import Observation
 
 LENGTHS = 16  # buckets of a prefix's length
 ALIGNED = 8  # tokens, that a bucket's length is a multiple of
+
+
+class BadObservation(ValueError):
+    """No prefix can be made of it, whatever else is in the batch. robot: whose it is."""
+
+    def __init__(self, observation: Observation, fault: str) -> None:
+        super().__init__(f'frame {observation.sequence} of robot {observation.robot!r} {fault}')
+        self.robot = observation.robot
 
 
 @dataclass(frozen=True)
@@ -106,9 +116,24 @@ class Prefiller:
         c = self._policy.config
         return slots * len(c.views) * c.vision.tokens
 
-    def run(self, observations: Sequence[Observation], rows: Sequence[int]) -> list[Written]:
-        """Each observation into its row, in one batch. Raises ValueError."""
-        slots = self.slots(len(observations))
+    def check(self, observations: Sequence[Observation]) -> None:
+        """Raises ValueError for a batch that is none, BadObservation for the first bad one."""
+        if not observations:
+            raise ValueError('there is no observation to prefill')
+        self._slots(len(observations))
+        robots = set()
+        for o in observations:
+            if fault := _fault(o, self._policy.config):
+                raise BadObservation(o, fault)
+            if o.robot in robots:
+                raise BadObservation(o, 'is its second in the batch, but a robot may not be twice')
+            robots.add(o.robot)
+
+    def run(
+        self, observations: Sequence[Observation], rows: Sequence[int], decided: Decisions
+    ) -> list[Written]:
+        """Each checked observation into its row, in one batch. Raises ValueError."""
+        slots = self._slots(len(observations))
         images = self._policy.images([image for o in observations for image in o.images])
         self._images[: len(images)].copy_(images)
         prompts = [self._policy.prompt_ids(o.instruction, o.state) for o in observations]
@@ -122,7 +147,7 @@ class Prefiller:
         for slot, source in enumerate(sources):
             packed[slot, : len(source)] = source
         self._source[: packed.numel()].copy_(packed.flatten())
-        kind = Kind.SCORED_PREFILL if self._compression.scores_frames else Kind.PREFILL
+        kind = Kind.SCORED_PREFILL if decided.scores_frame else Kind.PREFILL
         view = self._views[kind, slots, tokens].bind(rows, lengths)
         asked = [range(0)] * len(rows)
         if kind is Kind.SCORED_PREFILL:
@@ -148,8 +173,29 @@ class Prefiller:
             sources.append(torch.cat([tokens, begins + slot * c.max_text + torch.arange(text)]))
         return sources
 
-    def slots(self, frames: int) -> int:
+    def _slots(self, frames: int) -> int:
         """Of the batch that so many frames go into. Raises ValueError if there are too many."""
         return buckets.smallest(
             self._robots, frames, 'frames', 'raise engine.robots, or prefill fewer at once'
         )
+
+
+def _fault(o: Observation, c: ModelConfig) -> str:
+    """Why no prefix can be made of an observation; '' if one can."""
+    if len(o.images) != len(c.views):
+        return (
+            f'has {len(o.images)} images for the {len(c.views)} views {", ".join(c.views)}: give '
+            'None for one that is missing'
+        )
+    seen = [(view, i) for view, i in zip(c.views, o.images, strict=True) if i is not None]
+    if not seen:
+        return f'has no image: at least one of {", ".join(c.views)} is needed'
+    for view, image in seen:
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
+            return (
+                f'has an image of view {view} of {list(image.shape)} {image.dtype}: it must be '
+                'uint8 [height, width, 3]'
+            )
+    if np.shape(o.state) != (c.state_dim,):
+        return f'has a state of shape {np.shape(o.state)}, not {(c.state_dim,)}'
+    return '' if np.isfinite(o.state).all() else 'has a state that is not finite'

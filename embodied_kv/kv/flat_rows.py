@@ -8,6 +8,7 @@ how tokens are chosen.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 from torch import Tensor
 
@@ -41,7 +42,10 @@ class FlatRows(PrefixRows):
                 self.crowded += 1
                 return None
             copy = self._flat_lease(lease.handle, flat)
-        self.flats.gather(flat, self.prefixes, lease.row, kept)  # nobody else knows it yet
+        with ExitStack() as undo:
+            undo.enter_context(copy)
+            self.flats.gather(flat, self.prefixes, lease.row, kept)  # nobody else knows it yet
+            undo.pop_all()
         return copy
 
     def adopt_flat(self, budgets: Sequence[int], position: int, handle: KvHandle) -> Lease | None:

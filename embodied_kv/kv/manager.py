@@ -106,7 +106,7 @@ class KvManager(FlatRows):
 
     def _check_fits(self, query: Query) -> None:
         needed = len(query.ids) + query.max_tokens
-        if not query.ids or needed > self.tails.max_tokens:
+        if needed > self.tails.max_tokens:
             raise ValueError(
                 f'a query of {len(query.ids)} tokens and an answer of {query.max_tokens} do not '
                 f'fit a tail of {self.tails.max_tokens} tokens: shorten it, or raise '
@@ -115,10 +115,8 @@ class KvManager(FlatRows):
 
     def _join(self, lease: Lease, query: Query, tokens: Sequence[int] = ()) -> Stream:
         while True:  # whoever waits finds another budget, perhaps
-            if self.streams_max < 1 or self.language_rows_max < 1:
-                raise ValueError(
-                    'the budget allows language no stream: raise it with kv/set_budget'
-                )
+            if min(self.streams_max, self.language_rows_max) < 1:
+                raise ValueError('the budget lets no stream live: raise it with kv/set_budget')
             self._shrink_to(self.streams_max - 1, self.language_rows_max, joining=lease)
             if self._free_tails:
                 break
@@ -156,12 +154,12 @@ class KvManager(FlatRows):
             stream.lease, row = copy, stream.lease
             row.release()
 
-    def update(self, streams: Sequence[Stream], tokens: Sequence[int], eos: int) -> None:
-        """A step is over: a token more for each; ends who said `eos` or reached its length."""
+    def update(self, streams: Sequence[Stream], tokens: Sequence[int | None], eos: int) -> None:
+        """A step is over: a token more for each; ends who said `eos`, is full or has none."""
         with self._lock:
             for stream, token in zip(streams, tokens, strict=True):
-                if token == eos:
-                    self.release(stream, 'eos')
+                if token is None or token == eos:
+                    self.release(stream, 'error' if token is None else 'eos')
                 elif not stream.reason:
                     stream.tokens.append(token)
                     if len(stream.tokens) == stream.query.max_tokens:
@@ -241,8 +239,7 @@ class KvManager(FlatRows):
         self._evict(self.streams()[: max(0, len(self._streams) - streams)])
         own = set() if joining is None or joining.is_copy else {joining.row}
         others = [readers for row, readers in self._by_row().items() if row not in own]
-        excess = len(others) + len(own) - rows
-        self._evict(chain.from_iterable(others[: max(0, excess)]))
+        self._evict(chain.from_iterable(others[: max(0, len(others) + len(own) - rows)]))
 
     def _make_room(self, rows: int) -> None:
         """Ends the oldest streams whose end frees so many rows; none if that is not possible."""

@@ -7,6 +7,7 @@ nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -17,8 +18,9 @@ from embodied_kv.kv.handle import Lease
 class Query:
     """What a stream answers, and how.
 
-    ids: tokens appended causally after the shared prefix. max_tokens: generated at most.
-    temperature: 0 is greedy; otherwise sampled from `seed`.
+    ids: tokens appended causally after the shared prefix, at least one. max_tokens: generated at
+    most, at least one. temperature: 0 is greedy; otherwise sampled from `seed`, of 64 bits. Raises
+    ValueError for what no stream could answer.
     """
 
     text: str
@@ -26,6 +28,16 @@ class Query:
     max_tokens: int
     temperature: float = 0.0
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not len(self.ids):
+            raise ValueError('the query has no tokens: say what the stream should answer')
+        if self.max_tokens < 1:
+            raise ValueError(f'max_tokens is {self.max_tokens}: an answer has at least one')
+        if not 0 <= self.temperature < math.inf:
+            raise ValueError(f'temperature is {self.temperature}: 0 is greedy, more is freer')
+        if not 0 <= self.seed < 2**64:
+            raise ValueError(f'seed is {self.seed}: it must be from 0 to 2**64 - 1')
 
 
 @dataclass(eq=False)

@@ -115,6 +115,6 @@ def test_a_budget_that_is_taken_away_while_a_stream_waits_is_kept():
     kv.set_budget(streams=0)
     kv.update(live, [9], eos=1)
     creator.join(10)
-    assert refused == ['the budget allows language no stream: raise it with kv/set_budget']
+    assert refused == ['the budget lets no stream live: raise it with kv/set_budget']
     assert kv.stats().leases == 0
     kv.check_integrity()

@@ -78,10 +78,11 @@ def fill(engine: Engine, k: Tensor, v: Tensor, tokens: int, sequence: int = 0) -
     for own, given in ((kv.prefixes.k, k), (kv.prefixes.v, v)):
         own[:, row, :, :tokens].copy_(given[:, :, :tokens])
     handle = kv.commit(row, tokens, robot='', sequence=sequence, stamp=0, deadline=float('inf'))
-    if compression.scores_frames:
+    decided = compression.decide()
+    if decided.scores_frame:
         compression.scores.columns.uniform_()
         compression.scores.density.uniform_(0.1, 1.0)
-        compression.compress_frame(handle, 0, queries=TEXT)
+        compression.compress_frame(handle, 0, TEXT, decided)
     return handle
 
 

@@ -1,0 +1,61 @@
+"""Whatever fails between the first row and the last copy: no row stays behind, nor a lease."""
+
+import pytest
+
+from embodied_kv.engine.serve import serve
+from embodied_kv.kv.prefix_rows import OutOfRows
+
+
+def held(engine):
+    """Rows that are neither free nor some robot's newest frame."""
+    engine.kv.check_integrity()
+    current = {h.row for h in map(engine.kv.current, ('', 'r0', 'r1', 'r2')) if h is not None}
+    stats = engine.kv.stats()
+    return stats.rows - stats.rows_free - len(current), stats.leases
+
+
+def batch(observe, count, **options):
+    return [observe(n, robot=f'r{n}', **options) for n in range(count)]
+
+
+def test_a_batch_for_which_there_are_too_few_rows(make_engine, observe):
+    engine = make_engine(robots=3, rows=6)
+    (handle,) = engine.prefill([observe(0)])
+    others = [engine.kv.reserve(0.0) for _ in range(3)]
+    with engine.kv.acquire(handle):
+        for _ in range(3):
+            with pytest.raises(OutOfRows, match='3 wanted'):
+                engine.prefill(batch(observe, 3))
+    for row in others:
+        engine.kv.abandon(row)
+    assert held(engine) == (0, 0)
+    assert len(engine.prefill(batch(observe, 3))) == 3
+
+
+@pytest.mark.parametrize('part', ['_prefiller.run', 'compression.compress_frame', 'kv.commit'])
+def test_a_prefill_that_fails_half_way(make_engine, observe, monkeypatch, part):
+    engine = make_engine(robots=3)
+    owner, name = part.split('.')
+    monkeypatch.setattr(getattr(engine, owner), name, lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        engine.prefill(batch(observe, 3))
+    assert held(engine) == (0, 0)
+    monkeypatch.undo()
+    assert len(serve(engine, batch(observe, 3), deadline=1e9)) == 3
+
+
+def test_a_copy_that_cannot_be_gathered(make_engine, observe, monkeypatch):
+    engine = make_engine(action_alpha=0.3)
+    monkeypatch.setattr(engine.kv.flats, 'gather', lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        engine.prefill([observe(0)])
+    assert held(engine) == (0, 0)
+    assert engine.kv.flats.tokens_free == engine.kv.flats.tokens
+
+
+def test_a_step_whose_denoising_fails(make_engine, observe, monkeypatch):
+    engine = make_engine()
+    monkeypatch.setattr(engine._denoiser, 'run', lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        engine.step([observe(0)])
+    assert held(engine) == (0, 0)

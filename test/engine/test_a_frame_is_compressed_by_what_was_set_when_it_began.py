@@ -1,0 +1,45 @@
+"""Shares that change while a frame or a question is computed hold from the next one on."""
+
+import pytest
+
+from embodied_kv.engine.compression import ACTION
+from embodied_kv.kv.manager import LANGUAGE
+
+
+def during(monkeypatch, owner, name, what):
+    """Does something in the middle of a method."""
+    method = getattr(owner, name)
+
+    def interrupted(*arguments, **named):
+        result = method(*arguments, **named)
+        what()
+        return result
+
+    monkeypatch.setattr(owner, name, interrupted)
+
+
+@pytest.mark.parametrize('before, after', [(1.0, 0.3), (0.3, 1.0)])
+@pytest.mark.parametrize('consumer', [LANGUAGE, ACTION])
+def test_of_a_frame(make_engine, observe, monkeypatch, consumer, before, after):
+    engine = make_engine(compress_by='row')
+    engine.compression.set_alpha(consumer, before)
+    change = lambda: engine.compression.set_alpha(consumer, after)  # noqa: E731
+    during(monkeypatch, engine.policy.model, 'prefill', change)
+    (handle,) = engine.prefill([observe(1)])
+    assert (engine.kv.copy_of(handle, consumer) is not None) == (before < 1)
+    (handle,) = engine.prefill([observe(2)])
+    assert (engine.kv.copy_of(handle, consumer) is not None) == (after < 1)
+
+
+@pytest.mark.parametrize('before, after', [(1.0, 0.3), (0.3, 1.0)])
+@pytest.mark.parametrize('by', ['stream', 'text'])
+def test_of_a_question(make_engine, observe, monkeypatch, by, before, after):
+    engine = make_engine(compress_by=by, language_alpha=before)
+    (handle,) = engine.prefill([observe(1)])
+    change = lambda: engine.compression.set_alpha(LANGUAGE, after)  # noqa: E731
+    during(monkeypatch, engine.policy.model, 'extend', change)
+    streams = []
+    for _ in range(2):
+        streams.append(engine.open(handle, 'where is it?', max_tokens=8))
+        engine.decode()
+    assert [stream.lease.is_copy for stream in streams] == [before < 1, after < 1]

@@ -1,0 +1,53 @@
+"""A query that cannot be answered, or not safely, is refused when it is made or opened."""
+
+import math
+
+import pytest
+import torch
+
+from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.flat import FlatArena
+from embodied_kv.kv.manager import KvManager
+from embodied_kv.kv.stream import Query
+
+SIZE = dict(layers=1, kv_heads=1, max_tokens=16, head_dim=4, dtype=torch.float32)
+
+
+@pytest.mark.parametrize(
+    'wrong, why',
+    [
+        (dict(ids=()), 'no tokens'),
+        (dict(max_tokens=0), 'max_tokens is 0'),
+        (dict(max_tokens=-3), 'max_tokens is -3'),
+        (dict(temperature=-0.1), 'temperature is -0.1'),
+        (dict(temperature=math.nan), 'temperature is nan'),
+        (dict(temperature=math.inf), 'temperature is inf'),
+        (dict(seed=-1), 'seed is -1'),
+        (dict(seed=2**64), 'seed is 18446744073709551616'),
+    ],
+)
+def test_it_says_what_is_wrong(wrong, why):
+    with pytest.raises(ValueError, match=why):
+        Query(**{'text': '?', 'ids': (3,), 'max_tokens': 4} | wrong)
+
+
+def test_the_bounds_themselves_are_allowed():
+    Query('?', (3,), max_tokens=1, temperature=0.0, seed=0)
+    Query('?', (3,), max_tokens=1, temperature=1e-300, seed=2**64 - 1)
+
+
+@pytest.mark.parametrize('tokens', [1, 7, 15])
+def test_query_and_answer_fill_a_tail_to_the_last_token(tokens):
+    prefixes = Arena(rows=3, **SIZE)
+    kv = KvManager(prefixes, Arena(rows=2, **SIZE), FlatArena(prefixes, 4, 64))
+    handle = kv.commit(kv.reserve(0.0), 4, robot='', sequence=0, stamp=0, deadline=math.inf)
+    most = SIZE['max_tokens'] - tokens
+    with pytest.raises(ValueError, match=f'{tokens} tokens .* {most + 1} do not fit .* 16 tokens'):
+        kv.create(handle, Query('?', [3] * tokens, most + 1))
+    assert kv.stats().leases == 0
+    stream = kv.create(handle, Query('?', [3] * tokens, most))
+    while not stream.reason:
+        kv.update(kv.grow([stream], tokens if stream.is_new else 1), [9], eos=1)
+        kv.check_integrity()
+        assert kv.tails.lengths.max() <= SIZE['max_tokens']
+    assert stream.reason == 'length' and len(stream.tokens) == most
