@@ -2,7 +2,8 @@
 
 An action holds the thread from its handle to its finished chunk; a prefill from start to end;
 language and spare work give it back after every step, and begin none while the action of a frame
-that was just prefilled is on its way. Who submits gets a Future and never waits in a callback.
+that was just prefilled is on its way. Who submits gets a Future and never waits in a callback;
+every Future is answered, cancelled, or given what ended the thread.
 """
 
 from __future__ import annotations
@@ -27,7 +28,11 @@ IDLE = 0.05  # s between two looks at the clock when nothing is submitted
 
 
 class DeviceThread(threading.Thread):
-    """Runs an engine. on_deltas: called on this thread with what language said; must be quick."""
+    """Runs an engine.
+
+    on_deltas: called on this thread with what language said; must be quick. What it raises is
+    logged.
+    """
 
     def __init__(self, engine: Engine, on_deltas: Callable[[Sequence[TextDelta]], None]) -> None:
         super().__init__(name='device', daemon=True)
@@ -40,6 +45,7 @@ class DeviceThread(threading.Thread):
         self._awaited_until = 0.0
         self._acts = False  # does anybody denoise what is prefilled?
         self._stopping = False
+        self._fault: BaseException | None = None  # what ended the thread, if it was not `stop`
 
     # ----------------------------------------------------------------- submitting, from any thread
 
@@ -88,32 +94,60 @@ class DeviceThread(threading.Thread):
             self._wake.notify()
         if self.is_alive():
             self.join()
-        for future, _ in (*self._actions, *self._prefills, *self._spare):
-            future.cancel()
+        self._close()
 
     def _submit(self, queue: deque, work: Callable[[], T]) -> Future[T]:
         future: Future[T] = Future()
         with self._wake:
-            if self._stopping:
-                future.cancel()
-            else:
+            is_open = not self._stopping
+            if is_open:
                 queue.append((future, work))
                 self._wake.notify()
+        if not is_open:
+            self._refuse(future)
         return future
+
+    def _refuse(self, future: Future) -> None:
+        """Nobody will run its work any more: it is cancelled, or told what ended the thread."""
+        if self._fault is None:
+            future.cancel()
+        elif future.set_running_or_notify_cancel():
+            error = RuntimeError(f'the device thread ended: {self._fault!r}; restart its process')
+            error.__cause__ = self._fault
+            future.set_exception(error)
+
+    def _close(self) -> None:
+        """Takes no more work, and refuses what waits."""
+        with self._wake:
+            self._stopping = True
+            waiting = [*self._actions, *self._prefills, *self._spare]
+            for queue in (self._actions, self._prefills, self._spare):
+                queue.clear()
+        for future, _ in waiting:
+            self._refuse(future)
 
     # ------------------------------------------------------------------ the thread
 
     def run(self) -> None:
-        torch.set_num_threads(self.engine.config.threads)
-        while not self._stopping:
-            job = self._next()
-            if job is not None:
-                _finish(*job)
-            elif self._language_may_run():
-                self._speak(self.engine.decode)
-            else:
-                self._speak(self.engine.deltas)
-                self._rest()
+        try:
+            torch.set_num_threads(self.engine.config.threads)
+            while not self._stopping:
+                self._turn()
+        except BaseException as error:
+            logging.getLogger(__name__).critical('the device thread ended', exc_info=True)
+            self._fault = error
+        finally:
+            self._close()
+
+    def _turn(self) -> None:
+        job = self._next()
+        if job is not None:
+            _finish(*job)
+        elif self._language_may_run():
+            self._speak(self.engine.decode)
+        else:
+            self._speak(self.engine.deltas)
+            self._rest()
 
     def _next(self) -> tuple[Future, Callable] | None:
         with self._wake:
@@ -133,13 +167,17 @@ class DeviceThread(threading.Thread):
         return now >= self._awaited_until and self.engine.decode_fits(now)
 
     def _speak(self, work: Callable[[], list[TextDelta]]) -> None:
+        """Words have no deadline: whatever fails in them, the robot goes on acting."""
         try:
             deltas = work()
-        except Exception:  # the streams were ended and say so; the robot goes on acting
-            logging.getLogger(__name__).exception('language work failed; its streams were ended')
-            deltas = self.engine.deltas()
-        if deltas:
-            self._on_deltas(deltas)
+        except Exception:  # streams that it ended say so with the next deltas
+            logging.getLogger(__name__).exception('language work failed')
+            return
+        try:
+            if deltas:
+                self._on_deltas(deltas)
+        except Exception:
+            logging.getLogger(__name__).exception('who listens to language failed')
 
     def _rest(self) -> None:
         now = time.monotonic()
@@ -153,6 +191,8 @@ def _finish(future: Future, work: Callable[[], object]) -> None:
     if not future.set_running_or_notify_cancel():
         return
     try:
-        future.set_result(work())
-    except Exception as error:  # whatever went wrong belongs to who asked; the thread lives on
+        result = work()
+    except BaseException as error:  # whatever it is, it belongs to who asked; the thread lives on
         future.set_exception(error)
+    else:
+        future.set_result(result)
