@@ -19,7 +19,7 @@ from embodied_kv.engine.compression import Compression
 from embodied_kv.engine.graphs import Graphs, Kind
 from embodied_kv.kv.manager import KvManager
 from embodied_kv.kv.scored import ScoredTailAppend
-from embodied_kv.kv.stream import Stream
+from embodied_kv.kv.stream import Query, Stream
 from embodied_kv.kv.views import TailAppend
 from embodied_kv.model.pi05 import Pi05
 from embodied_kv.runtime.buffer import Buffer
@@ -127,13 +127,18 @@ class Decoder:
         """Slots of a batch of so many streams."""
         return buckets.smallest(self._slots, streams, 'streams', 'raise engine.streams')
 
+    def bucket(self, query: Query) -> int:
+        """Tokens that a query is padded to when it is appended."""
+        sizes, tokens = self._queries, len(query.ids)
+        return buckets.smallest(sizes, tokens, 'tokens', 'raise engine.tail_tokens')
+
     def begin(self, stream: Stream) -> list[Stream]:
         """Appends the query of a new stream, chooses its first token, and compresses its prefix.
 
         The first token still reads the whole prefix, as in a prefill.
         """
         ids = list(stream.query.ids)
-        tokens = buckets.smallest(self._queries, len(ids), 'tokens', 'raise engine.tail_tokens')
+        tokens = self.bucket(stream.query)
         decided = self._compression.decide()
         scored = decided.scores_question and not stream.lease.is_copy
         kind = Kind.SCORED_EXTEND if scored else Kind.EXTEND

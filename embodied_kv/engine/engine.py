@@ -205,12 +205,17 @@ class Engine:
 
     def decode_fits(self, now: float) -> bool:
         """Whether there is a stream and one more decode step fits the slack."""
+        batch = self._next_batch()
+        if not batch:
+            return False
+        if batch[0].is_new:
+            return self.budget.admits(now, 'begin', self._decoder.bucket(batch[0].query))
+        return self.budget.admits(now, 'decode', self._decoder.padded(len(batch)))
+
+    def _next_batch(self) -> list[Stream]:
+        """Whom the next unit of language work moves: the oldest new stream, or all there are."""
         streams = self.kv.streams()
-        if any(stream.is_new for stream in streams):
-            return self.budget.admits(now, 'begin')
-        return bool(streams) and self.budget.admits(
-            now, 'decode', self._decoder.padded(len(streams))
-        )
+        return [stream for stream in streams if stream.is_new][:1] or streams
 
     @torch.inference_mode()
     def decode(self) -> list[TextDelta]:
@@ -219,11 +224,9 @@ class Engine:
         A stream that no token can be chosen for ends with reason 'error'. An error of the whole
         step ends all that took part, and is raised.
         """
-        streams = self.kv.streams()
-        new = [stream for stream in streams if stream.is_new][:1]
-        work, batch = (self._begin, new) if new else (self._advance, streams)
+        batch = self._next_batch()
         try:
-            moved = work(batch)
+            moved = self._begin(batch[0]) if batch and batch[0].is_new else self._advance(batch)
         except BaseException:  # no one of them is at fault alone, as far as can be told
             for stream in batch:
                 self.kv.release(stream, 'error')
@@ -231,10 +234,11 @@ class Engine:
         self.committed += 1
         return self.deltas(moved)
 
-    def _begin(self, streams: Sequence[Stream]) -> list[Stream]:
-        began, (stream,) = time.monotonic(), streams
+    def _begin(self, stream: Stream) -> list[Stream]:
+        began = time.monotonic()
         moved = self._decoder.begin(stream)
-        self.costs.observe('begin', time.monotonic() - began)
+        took = time.monotonic() - began
+        self.costs.observe('begin', took, self._decoder.bucket(stream.query))
         return moved
 
     def _advance(self, streams: Sequence[Stream]) -> list[Stream]:

@@ -11,8 +11,11 @@ import time
 
 import numpy as np
 
+from embodied_kv.engine.buckets import doubling
+from embodied_kv.engine.decode import QUERY_STEP
 from embodied_kv.engine.engine import Engine
 from embodied_kv.kv.handle import KvHandle, Lease
+from embodied_kv.kv.stream import Query
 from embodied_kv.types import Observation
 
 ROBOT = 'warm-up'
@@ -20,7 +23,7 @@ QUERY = 'Subtask:'
 
 
 def warm_up(engine: Engine) -> None:
-    """Prefill, every permitted number of Euler steps, decode batches of 1, 2, 4 ... streams.
+    """Prefill, every permitted number of Euler steps, queries from short to long, decode batches.
 
     On the engine's thread, before anything else runs. Raises what the engine raises.
     """
@@ -35,11 +38,9 @@ def _rehearse(engine: Engine) -> None:
     (handle,) = engine.prefill([blank(engine)])
     with engine.kv.acquire(handle) as lease:
         _denoise_all(engine, lease)
-        size = 1
-        while size < engine.config.streams:
+        _begin_all(engine, handle)
+        for size in doubling(engine.config.streams):
             _speak(engine, handle, size)
-            size *= 2
-        _speak(engine, handle, engine.config.streams)
 
 
 def blank(engine: Engine) -> Observation:
@@ -66,6 +67,15 @@ def _denoise_all(engine: Engine, lease: Lease) -> None:
             engine.denoise([lease], [math.inf])
     finally:
         budget.enabled, budget.euler_steps = config.budget, config.euler_steps
+
+
+def _begin_all(engine: Engine, handle: KvHandle) -> None:
+    """Begin streams whose queries fill 1, 2, 4 ... steps of length, and the longest there is."""
+    longest = engine.config.tail_tokens - 1  # and a token is said
+    for steps in doubling(-(-longest // QUERY_STEP)):
+        ids = (0,) * min(steps * QUERY_STEP, longest)
+        engine.kv.create(handle, Query(QUERY, ids, max_tokens=1))
+        engine.decode()
 
 
 def _speak(engine: Engine, handle: KvHandle, size: int) -> None:

@@ -1,0 +1,50 @@
+"""Whether a new stream may begin is decided by the cost of queries as long as its own."""
+
+import time
+
+import pytest
+
+from embodied_kv.engine.warmup import warm_up
+
+SHORT, LONG = 'what?', 'w' * 60  # buckets of 8 and 64 tokens
+
+
+@pytest.fixture
+def engine(make_engine):
+    """A short query costs 1 ms, a long one 50; the slack is 20 ms."""
+    engine = make_engine(budget=True)
+    for _ in range(3):
+        engine.costs.observe('begin', 0.001, 8)
+        engine.costs.observe('begin', 0.050, 64)
+    return engine
+
+
+@pytest.mark.parametrize('text, fits', [(SHORT, True), (LONG, False)])
+def test_it_begins_only_if_a_query_of_its_length_fits(engine, observe, text, fits):
+    (handle,) = engine.prefill([observe(1)])
+    now = engine.budget._last_frame + engine.budget.period - engine.budget.margin - 0.020
+    engine.open(handle, text, max_tokens=4)
+    assert engine.decode_fits(now) == fits
+
+
+def test_what_was_measured_counts_for_its_length(engine, observe, monkeypatch):
+    (handle,) = engine.prefill([observe(1)])
+    engine.costs.clear()
+    began = time.monotonic()
+    for text in (SHORT, LONG):
+        engine.open(handle, text, max_tokens=4)
+        engine.decode()
+    assert set(engine.costs._seen['begin']) == {8, 64}
+    assert max(engine.costs.estimate('begin', 8), engine.costs.estimate('begin', 64)) <= (
+        time.monotonic() - began
+    )
+
+
+@pytest.mark.parametrize(
+    'tail_tokens, sizes', [(96, {8, 16, 32, 64, 96}), (8, {8}), (20, {8, 16, 20})]
+)
+def test_warm_up_measures_short_and_long_ones(make_engine, tail_tokens, sizes):
+    engine = make_engine(budget=True, tail_tokens=tail_tokens)
+    warm_up(engine)
+    assert set(engine.costs._seen['begin']) == sizes
+    assert engine.kv.stats().streams == 0 and engine.deltas() == []
