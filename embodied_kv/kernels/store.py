@@ -14,7 +14,7 @@ def store_rows(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, batch: RowBat
     """Token t of slot b goes to place starts[b] + t of row ids[b], for t < counts[b].
 
     k, v: [slots, tokens, kv_heads, head_dim]; keys, values: [rows, kv_heads, max_tokens,
-    head_dim], one layer of an arena. Padding is stored nowhere.
+    head_dim], one layer of an arena. Padding is stored nowhere, nor what lies beyond its row.
     """
     if k.is_cuda:
         from embodied_kv.kernels.triton_store import store_rows as triton_store_rows
@@ -26,12 +26,16 @@ def store_rows(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, batch: RowBat
 
 def torch_store_rows(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, batch: RowBatch) -> None:
     """The kernel's twin."""
-    live = len(batch.live)
-    if batch.tokens == 1 and batch.live == tuple(range(live)):  # one indexed write
+    live, most = len(batch.live), keys.shape[2]
+    fits = all(0 <= start <= most - count for _, _, start, count in batch.places)
+    if fits and batch.tokens == 1 and batch.live == tuple(range(live)):  # one indexed write
         ids, at = batch.ids[:live], batch.starts[:live]
         keys[ids, :, at] = k[:live, 0]
         values[ids, :, at] = v[:live, 0]
         return
     for slot, row, start, count in batch.places:
-        keys[row, :, start : start + count] = k[slot, :count].transpose(0, 1)
-        values[row, :, start : start + count] = v[slot, :count].transpose(0, 1)
+        begin, end = max(0, start), min(most, start + count)
+        if begin < end:
+            own = slice(begin - start, end - start)
+            keys[row, :, begin:end] = k[slot, own].transpose(0, 1)
+            values[row, :, begin:end] = v[slot, own].transpose(0, 1)

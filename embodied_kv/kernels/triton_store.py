@@ -29,6 +29,7 @@ def _store_rows(
     old_row,
     old_head,
     old_token,
+    max_tokens,
     DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_T: tl.constexpr,
@@ -37,9 +38,10 @@ def _store_rows(
     row, count = tl.load(ids + slot), tl.load(counts + slot)  # a padding slot has no tokens
     token = block * BLOCK_T + tl.arange(0, BLOCK_T)
     d = tl.arange(0, BLOCK_D)
-    own = (token < count)[:, None] & (d < DIM)[None, :]
-    source = slot * new_slot + head * new_head + token[:, None] * new_token + d[None, :]
     at = tl.load(starts + slot) + token
+    fits = (at >= 0) & (at < max_tokens)  # never into the row beside it
+    own = (fits & (token < count))[:, None] & (d < DIM)[None, :]
+    source = slot * new_slot + head * new_head + token[:, None] * new_token + d[None, :]
     target = row.to(tl.int64) * old_row + head * old_head + at[:, None] * old_token + d[None, :]
     tl.store(keys + target, tl.load(k + source, mask=own), mask=own)
     tl.store(values + target, tl.load(v + source, mask=own), mask=own)
@@ -60,6 +62,7 @@ def store_rows(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, batch: RowBat
         batch.counts,
         *k.stride()[:3],
         *keys.stride()[:3],
+        keys.shape[2],
         DIM=dim,
         BLOCK_D=triton.next_power_of_2(dim),
         BLOCK_T=block,
