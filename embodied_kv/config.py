@@ -6,7 +6,8 @@ Knows dimensions and budgets. Does not know torch, ROS or files.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -103,112 +104,105 @@ class ModelConfig:
         return hashlib.sha256(repr(asdict(self)).encode()).hexdigest()[:16]
 
 
+def _param(default: Any, help: str, **more: object) -> Any:
+    """A field and its `help`; range: of the numbers that it may be."""
+    return field(default=default, metadata={'help': help, **more})
+
+
 @dataclass(frozen=True)
 class EngineConfig:
     """How much the engine keeps and how it spends time.
 
-    Each field is also a ROS parameter `engine.NAME`.
+    Each field is also a ROS parameter `engine.NAME`. Raises ValueError, with what to change, for a
+    number out of its range and for parameters that contradict each other.
     """
 
-    robots: int = field(
-        default=1,
-        metadata=dict(
-            help='Robots whose frames one prefill, and one denoising, may batch', range=(1, 256)
-        ),
+    robots: int = _param(
+        1, 'Robots whose frames one prefill, and one denoising, may batch', range=(1, 256)
     )
-    rows: int = field(default=16, metadata=dict(help='Prefix rows in the arena', range=(3, 4096)))
-    reserved_rows: int = field(
-        default=2, metadata=dict(help='Prefix rows that language may never hold', range=(2, 64))
+    rows: int = _param(16, 'Prefix rows in the arena', range=(3, 4096))
+    reserved_rows: int = _param(2, 'Prefix rows that language may never hold', range=(2, 64))
+    streams: int = _param(
+        16, 'Language streams that may live at once (tail rows)', range=(1, 4096)
     )
-    streams: int = field(
-        default=16,
-        metadata=dict(help='Language streams that may live at once (tail rows)', range=(1, 4096)),
+    tail_tokens: int = _param(
+        96, 'Tokens a stream may hold: its query and what it says', range=(8, 4096)
     )
-    tail_tokens: int = field(
-        default=96,
-        metadata=dict(
-            help='Tokens a stream may hold: its query and what it says', range=(8, 4096)
-        ),
+    euler_steps: int = _param(10, 'Euler steps of a chunk when time allows', range=(1, 50))
+    min_euler_steps: int = _param(
+        4, 'Fewest Euler steps; with less time the frame falls back', range=(1, 50)
     )
-    euler_steps: int = field(
-        default=10, metadata=dict(help='Euler steps of a chunk when time allows', range=(1, 50))
+    margin_ms: float = _param(
+        4.0, 'Kept free before every deadline, for publishing', range=(0.0, 1000.0)
     )
-    min_euler_steps: int = field(
-        default=4,
-        metadata=dict(
-            help='Fewest Euler steps; with less time the frame falls back', range=(1, 50)
-        ),
+    budget: bool = _param(
+        True,
+        'Plan Euler steps and decode steps by the time left; off: always all, as soon as possible',
     )
-    margin_ms: float = field(
-        default=4.0,
-        metadata=dict(help='Kept free before every deadline, for publishing', range=(0.0, 1000.0)),
+    threads: int = _param(1, 'Torch threads of the device thread', range=(1, 256))
+    batch_multiple: int = _param(
+        1,
+        'Decode batches are padded to a multiple of this; there is a graph for each',
+        range=(1, 256),
     )
-    budget: bool = field(
-        default=True,
-        metadata=dict(
-            help='Plan Euler steps and decode steps by the time left; '
-            'off: always all, as soon as possible'
-        ),
+    flat_rows: int = _param(
+        2,
+        'Room for compressed prefixes, in whole ones; 0: nothing is compressed',
+        range=(0, 4096),
     )
-    threads: int = field(
-        default=1, metadata=dict(help='Torch threads of the device thread', range=(1, 256))
+    compress: str = _param('vl_cache', 'Method that chooses the tokens that are kept')
+    compress_by: str = _param(
+        'text',
+        'What language is compressed by: stream (each question), row (the prompt, once a frame) '
+        'or text (both)',
     )
-    batch_multiple: int = field(
-        default=1,
-        metadata=dict(
-            help='Decode batches are padded to a multiple of this; there is a graph for each',
-            range=(1, 256),
-        ),
+    language_alpha: float = _param(
+        1.0, 'Share of a prefix that language keeps; 1: all', range=(0.01, 1.0)
     )
-    flat_rows: int = field(
-        default=2,
-        metadata=dict(
-            help='Room for compressed prefixes, in whole ones; 0: nothing is compressed',
-            range=(0, 4096),
-        ),
+    action_alpha: float = _param(
+        1.0, 'Share of a prefix that actions keep; 1: all', range=(0.01, 1.0)
     )
-    compress: str = field(
-        default='vl_cache', metadata=dict(help='Method that chooses the tokens that are kept')
-    )
-    compress_by: str = field(
-        default='text',
-        metadata=dict(
-            help='What language is compressed by: stream (each question), row (the prompt, once a '
-            'frame) or text (both)'
-        ),
-    )
-    language_alpha: float = field(
-        default=1.0,
-        metadata=dict(help='Share of a prefix that language keeps; 1: all', range=(0.01, 1.0)),
-    )
-    action_alpha: float = field(
-        default=1.0,
-        metadata=dict(help='Share of a prefix that actions keep; 1: all', range=(0.01, 1.0)),
-    )
-    device: str = field(default='cpu', metadata=dict(help='cpu or cuda'))
-    seed: int = field(
-        default=0,
-        metadata=dict(
-            help='Seed of the action noise; each frame mixes in its sequence number',
-            range=(0, 2**31 - 1),
-        ),
+    device: str = _param('cpu', 'cpu or cuda')
+    seed: int = _param(
+        0,
+        'Seed of the action noise; each frame mixes in its sequence number',
+        range=(0, 2**31 - 1),
     )
 
     def __post_init__(self) -> None:
-        if self.reserved_rows >= self.rows:
-            raise ValueError(
-                f'engine.reserved_rows is {self.reserved_rows} of {self.rows} rows: '
-                'none is left for language'
-            )
+        for f in fields(self):
+            value, (low, high) = getattr(self, f.name), f.metadata.get('range', (None, None))
+            if low is not None and not low <= value <= high:
+                raise ValueError(f'engine.{f.name} is {value}: it must be from {low} to {high}')
         if self.compress_by not in ('stream', 'row', 'text'):
             raise ValueError(
                 f'engine.compress_by is {self.compress_by!r}: it must be stream, row or text'
             )
-        if self.min_euler_steps > self.euler_steps:
-            raise ValueError(
-                f'engine.min_euler_steps {self.min_euler_steps} is above '
-                f'engine.euler_steps {self.euler_steps}'
+        if contradiction := self._contradiction():
+            raise ValueError(contradiction)
+
+    def _contradiction(self) -> str:
+        """Which two parameters exclude each other, and what to do; '' if none do."""
+        if self.rows < 2 * self.robots:
+            return (
+                f'engine.rows is {self.rows} for engine.robots {self.robots}: a robot needs two, '
+                f'one that is read while its next is written; raise it to {2 * self.robots}'
             )
+        if self.reserved_rows >= self.rows:
+            return (
+                f'engine.reserved_rows is {self.reserved_rows} of {self.rows} rows: none is left '
+                'for language; lower it, or raise engine.rows'
+            )
+        for name, limit in (('min_euler_steps', 'euler_steps'), ('batch_multiple', 'streams')):
+            if (value := getattr(self, name)) > (most := getattr(self, limit)):
+                return f'engine.{name} is {value}, above engine.{limit} {most}: lower it'
+        for name in ('language_alpha', 'action_alpha'):
+            if (alpha := getattr(self, name)) < 1 and not self.flat_rows:
+                return (
+                    f'engine.{name} is {alpha}, but engine.flat_rows is 0, so there is no room '
+                    'for compressed prefixes: raise that, or set the share to 1'
+                )
+        return ''
 
 
 PI05 = ModelConfig(

@@ -35,12 +35,18 @@ class Engine:
     """Prefill, denoise and decode over lists: a fleet batches over robots by the same calls.
 
     period: s between two frames of a robot. watched: prove of every graph that it writes its
-    buffers alone, which takes a run of each.
+    buffers alone, which takes a run of each. Raises ValueError for parameters that no engine can
+    have, with what to change.
     """
 
     def __init__(
         self, policy: Policy, config: EngineConfig, period: float = 0.1, watched: bool = False
     ) -> None:
+        if config.budget and config.margin_ms >= period * 1e3:
+            raise ValueError(
+                f'engine.margin_ms is {config.margin_ms} of a period of {period * 1e3:.1f} ms: no '
+                'time is left; lower it, or the rate'
+            )
         self.policy, self.config = policy, config
         model, b = policy.model, policy.config.backbone
         size = dict(
