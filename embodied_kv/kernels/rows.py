@@ -94,7 +94,8 @@ class RowBatch:
         places[:, : len(self.rows)] = self.rows, first if starts is None else starts, own
         places[1:, places[0] == PADDING] = 0
         self._places.copy_(torch.from_numpy(places))
-        self.places = tuple((slot, *map(int, places[:, slot])) for slot in self.live)
+        told = places[:, list(self.live)].tolist()
+        self.places = tuple(zip(self.live, *told, strict=True))  # slot, row, start, count
         # As they are now; the twin's plans are made when it asks for them.
         self._valid = self._taken(self._lengths)
         self._begins = None if self._offsets is None else self._taken(self._offsets)
