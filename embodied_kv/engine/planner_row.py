@@ -65,7 +65,7 @@ class PlannerRow:
         self._held = ''
         everything = [token for segment in tokens for token in segment]
         self._prefill.run(Prompt((), (), everything), FullRecompute())
-        k, v = (part.cpu().clone() for part in self.arena.row(0))
+        k, v = self._step(self._copied)
         return UnitKv(unit, k, v, tuple(map(len, tokens)))
 
     def say(self, hidden: Tensor, length: int, eos: int) -> Iterator[int]:
@@ -83,6 +83,10 @@ class PlannerRow:
 
     def _new(self, method: str) -> Reuse:
         return reuse_method(method, self._config, len(self.arena.layers))
+
+    def _copied(self) -> list[Tensor]:
+        """K and V of what the row holds, in host memory."""
+        return [part.cpu().clone() for part in self.arena.row(0)]
 
     def _first(self, hidden: Tensor) -> int:
         return self._likeliest(self._model.backbone.norm(hidden))

@@ -24,6 +24,10 @@ REPEATS = 5  # of each batch size
 FLOAT = 4  # bytes
 
 
+class Late(TimeoutError):
+    """No time is left for the fewest Euler steps; whoever is tried next would be later still."""
+
+
 class Kept:
     """The newest row of each robot, leased until its next one: its capsules freeze that.
 
@@ -63,15 +67,18 @@ def serve(
 ) -> list[ActionChunk | Exception]:
     """One chunk for each; where the batch fails, each is tried alone and gets its own error.
 
-    deadline: s, steady clock; as many Euler steps as end before it. The rows are kept, or free as
-    soon as the chunks are there. Raises the error where nobody could be served.
+    deadline: s, steady clock; as many Euler steps as end before it. Who is late is not tried
+    again. The rows are kept, or free as soon as the chunks are there. Raises the error where
+    nobody could be served.
     """
     try:
         return _batch(engine, observations, deadline, kept)
+    except Late:
+        raise
     except Exception as error:
         if len(observations) == 1:
             raise
-        results = [_alone(engine, observation, deadline, kept) for observation in observations]
+        results = _each_alone(engine, observations, deadline, kept)
         if all(isinstance(result, Exception) for result in results):
             raise error
         return results
@@ -114,7 +121,7 @@ def _batch(
         held = [leases.enter_context(engine.kv.acquire(handle)) for handle in handles]
         chunks = engine.denoise(held, [deadline] * len(held))
         if not chunks:
-            raise TimeoutError('no time was left for the fewest Euler steps')
+            raise Late('no time was left for the fewest Euler steps')
         if kept is not None:
             leases.pop_all()
             for lease in held:
@@ -122,10 +129,17 @@ def _batch(
     return chunks
 
 
-def _alone(
-    engine: Engine, observation: Observation, deadline: float, kept: Kept | None
-) -> ActionChunk | Exception:
-    try:
-        return _batch(engine, [observation], deadline, kept)[0]
-    except Exception as error:  # whatever it is, it is this robot's answer
-        return error
+def _each_alone(
+    engine: Engine, observations: Sequence[Observation], deadline: float, kept: Kept | None
+) -> list[ActionChunk | Exception]:
+    """Of each its chunk or its own error; behind the first that is late nobody is tried."""
+    results: list[ActionChunk | Exception] = []
+    for observation in observations:
+        if results and isinstance(results[-1], Late):
+            results.append(results[-1])
+            continue
+        try:
+            results += _batch(engine, [observation], deadline, kept)
+        except Exception as error:  # whatever it is, it is this robot's answer
+            results.append(error)
+    return results

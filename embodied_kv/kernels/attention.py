@@ -82,5 +82,7 @@ def _attend_run(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[T
 def merge(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> Tensor:
     """Attention over two segments from each's (output, log-sum-exp); shaped like an output."""
     (out1, lse1), (out2, lse2) = first, second
-    share = torch.sigmoid(lse1 - lse2).unsqueeze(-1).to(out1.dtype)
-    return torch.lerp(out2, out1, share)
+    # Rounded to bfloat16, a share of 0.2% would be none.
+    share = torch.sigmoid(lse1 - lse2).unsqueeze(-1)
+    merged = torch.lerp(out2.to(share.dtype), out1.to(share.dtype), share)
+    return merged.to(out1.dtype)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import groupby
 
 import numpy as np
@@ -71,6 +70,8 @@ class RowBatch:
         self._lengths, self._offsets = lengths, offsets
         self._places = torch.zeros(3, slots, dtype=torch.int32, device=device_lengths.device)
         self.ids, self.starts, self.counts = self._places.unbind(0)
+        self._bound: tuple[bytes | None, ...] = ()
+        self._plans: dict[int, Plan] = {}  # by layer, of what is bound
         self.bind(())
 
     def bind(
@@ -93,11 +94,15 @@ class RowBatch:
         places[:, : len(self.rows)] = self.rows, first if starts is None else starts, own
         places[1:, places[0] == PADDING] = 0
         self._places.copy_(torch.from_numpy(places))
-        self.places = tuple((slot, *map(int, places[:, slot])) for slot in self.live)
+        told = places[:, list(self.live)].tolist()
+        self.places = tuple(zip(self.live, *told, strict=True))  # slot, row, start, count
         # As they are now; the twin's plans are made when it asks for them.
         self._valid = self._taken(self._lengths)
         self._begins = None if self._offsets is None else self._taken(self._offsets)
-        self._plans: dict[int, Plan] = {}
+        parts = places, self._valid, self._begins
+        bound = tuple(None if part is None else part.tobytes() for part in parts)
+        if bound != self._bound:  # a batch keeps its prefix rows from step to step
+            self._bound, self._plans = bound, {}
         return self
 
     def _taken(self, table: np.ndarray) -> np.ndarray:
@@ -136,7 +141,6 @@ class RowBatch:
         return self._plans[layer]
 
 
-@lru_cache(maxsize=1024)
 def make_plan(
     live: tuple[tuple[int, int], ...],
     valid: tuple[int, ...],
@@ -145,7 +149,7 @@ def make_plan(
     tokens: int,
     slots: int,
 ) -> Plan:
-    """The runs of a batch; remembered, as a batch keeps its prefix rows from step to step.
+    """The runs of a batch.
 
     live: (slot, row) of the slots that read; of each of them: valid: tokens of its row; begins:
     where the row begins in a line that all rows share, None if each has a line of its own; starts:
@@ -190,5 +194,7 @@ def _mask(limits: np.ndarray, longest: int) -> Tensor | None:
     """
     if limits.min() == longest:
         return None
-    visible = np.arange(longest) < limits[:, :, None]
-    return torch.from_numpy(np.where(visible, np.float32(0), np.float32('-inf')))[:, None]
+    hidden = np.arange(longest, dtype=np.int32) >= limits[:, :, None].astype(np.int32)
+    mask = np.zeros(hidden.shape, np.float32)
+    np.copyto(mask, -np.inf, where=hidden)
+    return torch.from_numpy(mask)[:, None]

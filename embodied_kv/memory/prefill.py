@@ -130,7 +130,6 @@ class Prefill:
                 f'{self._arena.max_tokens}: retrieve less memory, or raise max_tokens'
             )
         resident = reuse.resident(prompt)
-        self._arena.set_length(self._row, prompt.length)
         tokens = self._run_step(partial(self._first, prompt, reuse, resident))
         pieces = {piece.segment: i for i, piece in enumerate(prompt.pieces)}
         pending, work = Pending(self._layers, list(pieces), self._policy), Work()
@@ -194,6 +193,7 @@ class Prefill:
         return self._step(torch.inference_mode()(work))
 
     def _first(self, prompt: Prompt, reuse: Reuse, resident: int) -> Tokens:
+        self._arena.set_length(self._row, prompt.length)
         mask = reuse.first(prompt)
         mask[:resident] = False
         places = mask.nonzero()[:, 0]

@@ -210,7 +210,7 @@ class Action(SuiteNode):
             thread_priority=p.thread_priority,
         )
         if any(outcome.startswith('refused') for outcome in self._outcome.values()):
-            self.get_logger().warning(f'control clock: {self._outcome}')
+            self.warn('control clock', f'control clock: {self._outcome}')
 
     def _where(self) -> np.ndarray | None:
         if self._now is None:
@@ -223,8 +223,8 @@ class Action(SuiteNode):
 
     def _publish(self, command: Command) -> None:
         if command.source == STOP != self._source and self.active:
-            self.get_logger().error(
-                f'no fresh chunk for {self._params.stop_after} control periods: stop'
+            self.alarm(
+                'stop', f'no fresh chunk for {self._params.stop_after} control periods: stop'
             )
         now, names = self.get_clock().now().to_msg(), self.suite.joint_names
         if len(command.points) or command.source == STOP:  # without points: stay where you are

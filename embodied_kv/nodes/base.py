@@ -8,8 +8,6 @@ exceptions in transitions and dies of them in callbacks: both end here, in the l
 from __future__ import annotations
 
 import functools
-import time
-import traceback
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -26,13 +24,15 @@ from embodied_kv.nodes import qos
 from embodied_kv.nodes.host import EngineHost
 from embodied_kv.nodes.meter import RateMeter, resident_bytes
 from embodied_kv.nodes.params import Parameters, SuiteParams
+from embodied_kv.nodes.text import LINE, reason, shown, trace
+from embodied_kv.nodes.throttle import Throttled
 
 SUCCESS, FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
 TransitionError = TransitionCallbackReturn.ERROR
 OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
 RCLError = rclpy_implementation.RCLError
 EXPECTED = (ValueError, OSError)  # their message is meant for the user
-PATIENCE = 5.0  # s between two complaints about one thing
+ATTEMPTS = 4  # failed transitions that are told at once
 
 
 class SuiteNode(LifecycleNode):
@@ -51,7 +51,10 @@ class SuiteNode(LifecycleNode):
         self.active = self.configured = False
         self.robot = self.get_namespace()
         self.complaints: Counter[str] = Counter()
-        self._complained: dict[str, float] = {}
+        # rclpy remembers a severity for each line of source that logs: hence one for each.
+        self._infos = Throttled(lambda line: self.get_logger().info(line))
+        self._warnings = Throttled(lambda line: self.get_logger().warning(line))
+        self._errors = Throttled(lambda line: self.get_logger().error(line))
         self._release = ExitStack()
         self._steady = Clock(clock_type=ClockType.STEADY_TIME)
         self._tokens = RateMeter()
@@ -125,9 +128,9 @@ class SuiteNode(LifecycleNode):
                 answer(request, response)
                 response.ok = True
             except (*EXPECTED, LookupError) as error:
-                response.ok, response.message = False, str(error.args[0])
-            except Exception:  # the client gets an answer, the log the reason
-                self.get_logger().error(f'{name} failed\n{traceback.format_exc()}')
+                response.ok, response.message = False, shown(reason(error), LINE)
+            except Exception as error:  # the client gets an answer, the log the reason
+                self.fault(name, error)
                 response.ok, response.message = False, 'failed: see the log of the node'
             return response
 
@@ -155,21 +158,35 @@ class SuiteNode(LifecycleNode):
         timer = self.create_timer(period, self._guard(due), clock=self._steady)
         self._release.callback(self.destroy_timer, timer)
 
+    def inform(self, key: str, message: str) -> None:
+        """Say it in the log; what else is said of this kind within some seconds is summed up."""
+        self._infos(key, shown(message, LINE))
+
+    def warn(self, key: str, message: str) -> None:
+        """Warn of it, as `inform` says things."""
+        self._warnings(key, shown(message, LINE))
+
     def complain(self, key: str, message: str) -> None:
-        """Count a fault of this kind, and warn of it unless that was done a moment ago."""
-        now = time.monotonic()
-        if now - self._complained.get(key, -PATIENCE) >= PATIENCE:
-            self._complained[key] = now
-            self.get_logger().warning(message)
+        """Count a fault of this kind, and warn of it."""
         self.complaints[key] += 1
+        self.warn(key, message)
+
+    def alarm(self, key: str, message: str, burst: int = 1) -> None:
+        """Log an error, as `inform` says things. burst: of this kind so many at once."""
+        self._errors(key, shown(message, LINE), burst)
+
+    def fault(self, what: str, error: Exception, burst: int = 1) -> None:
+        """Log an error that nobody expected, with where it came from."""
+        kind = f'{what}, {type(error).__name__}'
+        self._errors(kind, f'{what} failed\n{trace(error)}', burst)
 
     def _guard(self, callback: Callable) -> Callable:
         @functools.wraps(callback)
         def guarded(*arguments: object) -> None:
             try:
                 callback(*arguments)
-            except Exception:  # an executor would die of it, and all nodes of the process with it
-                self.get_logger().error(f'a callback failed\n{traceback.format_exc()}')
+            except Exception as error:  # an executor would die of it, and its other nodes with it
+                self.fault('a callback', error)
 
         return guarded
 
@@ -182,7 +199,7 @@ class SuiteNode(LifecycleNode):
             try:
                 return change_state(request, response)
             except RCLError as error:
-                self.get_logger().warning(f'transition refused: {error}')
+                self.complain('transition', f'transition refused: {error}')
                 response.success = False
                 return response
 
@@ -239,14 +256,16 @@ class SuiteNode(LifecycleNode):
             work()
             return True
         except EXPECTED as error:
-            self.get_logger().error(f'{what} failed: {error}')
-        except Exception:  # rclpy would swallow it
-            self.get_logger().error(f'{what} failed\n{traceback.format_exc()}')
+            self.alarm(what, f'{what} failed: {error}', ATTEMPTS)
+        except Exception as error:  # rclpy would swallow it
+            self.fault(what, error, ATTEMPTS)
         return False
 
     # ------------------------------------------------------------------ diagnostics
 
     def _diagnose(self) -> None:
+        for said in (self._infos, self._warnings, self._errors):
+            said.flush()
         level, message, values = self.report()
         values = {
             **values,

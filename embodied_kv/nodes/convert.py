@@ -29,6 +29,7 @@ from embodied_kv.msg import CapsuleInfo, MemorySegment
 from embodied_kv.msg import KvHandle as KvHandleMsg
 from embodied_kv.msg import TextDelta as TextDeltaMsg
 from embodied_kv.nodes.command import Command
+from embodied_kv.nodes.text import listed, shown
 from embodied_kv.types import ActionChunk, TextDelta
 
 try:
@@ -70,7 +71,7 @@ def check_image(message: Image) -> None:
     """Can its pixels be read? Looks at sizes only. Raises Refused."""
     if message.encoding not in CHANNELS:
         raise Refused(
-            f"encoding '{message.encoding}' is not a colour image: publish one of "
+            f"encoding '{shown(message.encoding)}' is not a colour image: publish one of "
             f'{", ".join(CHANNELS)}'
         )
     height, width, step = message.height, message.width, message.step
@@ -109,9 +110,7 @@ def positions(message: JointState, names: Sequence[str]) -> np.ndarray:
         raise Refused(f'{len(message.name)} joints have {len(message.position)} positions')
     by_name = dict(zip(message.name, message.position, strict=False))
     if missing := [name for name in names if name not in by_name]:
-        raise Refused(
-            f'no joint {", ".join(missing)}; there are: {", ".join(message.name) or "none"}'
-        )
+        raise Refused(f'no joint {", ".join(missing)}; there are: {listed(message.name)}')
     if wrong := [name for name in names if not math.isfinite(by_name[name])]:
         raise Refused(f'joint {wrong[0]} is {by_name[wrong[0]]}')
     return np.array([by_name[name] for name in names], np.float32)

@@ -124,9 +124,10 @@ class Fleet(SuiteNode):
         self._params = self.params.read(FleetParams)
         self._profile = self._measured()
         seconds = self._profile.latency(self._profile.saturation)
-        self.get_logger().info(
+        self.inform(
+            'batches',
             f'batches of up to {self._profile.saturation} robots, which take '
-            f'{seconds * 1e3:.0f} ms'
+            f'{seconds * 1e3:.0f} ms',
         )
         self._cloud = self._remote() if self._params.cloud else None
         self._kept = Kept(self.host.engine) if self._params.capsules else None

@@ -21,6 +21,7 @@ from embodied_kv.fleet.protocol import MOST_ROUNDS
 from embodied_kv.nodes import convert, fleet_messages
 from embodied_kv.nodes.command import Leftover
 from embodied_kv.nodes.fleet_messages import FREEZE, RESUME
+from embodied_kv.nodes.text import shown
 from embodied_kv.srv import FleetFreeze, FleetResume
 
 PATIENCE = 2.0  # s in which a robot answers
@@ -87,7 +88,7 @@ class Actor:
             raise silent
         response = future.result()
         if not response.ok:
-            raise ValueError(f'{self.robot} refuses: {response.message}')
+            raise ValueError(f'{self.robot} refuses: {shown(response.message, 300)}')
         return response
 
     # ------------------------------------------------------------------ on the engine's thread

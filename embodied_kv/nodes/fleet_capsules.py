@@ -23,6 +23,8 @@ from embodied_kv.nodes.capsules import Capsules
 from embodied_kv.nodes.fleet_actor import Actor, RoundPart
 from embodied_kv.nodes.host import EngineHost
 from embodied_kv.nodes.parts import ActionPart, InstructionPart
+from embodied_kv.nodes.text import trace
+from embodied_kv.nodes.throttle import Throttled
 from embodied_kv.srv import CapsuleFork, CapsuleRestore, CapsuleRollback
 
 WAKE = 0.2  # s between two looks for robots that have come or gone
@@ -88,6 +90,7 @@ class Room(threading.Thread):
         self._make = make
         self._events: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._executor = SingleThreadedExecutor(context=node.context)
+        self._faults = Throttled(logging.getLogger(__name__).error)
         self._nodes: dict[str, RobotCapsules] = {}
         self._actors: dict[str, Actor] = {}
 
@@ -127,8 +130,10 @@ class Room(threading.Thread):
                     return
                 try:
                     event()
-                except Exception:  # one robot's capsules are not the others'
-                    logging.getLogger(__name__).exception('the capsules of a robot failed')
+                except Exception as error:  # one robot's capsules are not the others'
+                    text = f'the capsules of a robot failed\n{trace(error)}'
+                    self._faults(type(error).__name__, text)
+            self._faults.flush()
             self._executor.spin_once(timeout_sec=WAKE)
 
     def _open(self, actor: Actor) -> None:

@@ -23,6 +23,7 @@ from embodied_kv.nodes import convert, qos
 from embodied_kv.nodes.action import policy
 from embodied_kv.nodes.command import Leftover
 from embodied_kv.nodes.convert import Refused
+from embodied_kv.nodes.text import listed
 from embodied_kv.types import ActionChunk, Observation
 
 REQUEST, ANSWER, FINISHED = 'fleet/request', 'fleet/answer', 'fleet/finished'
@@ -175,7 +176,7 @@ def chunk(message: FleetAnswer, joint_names: Sequence[str], deadline: float) -> 
     """The chunk of an answer. deadline: s, steady clock. Raises Refused."""
     columns, actions = len(joint_names), len(message.confidence)
     if list(message.joint_names) != list(joint_names):
-        raise Refused(f'the fleet moves {", ".join(message.joint_names) or "no joints"}')
+        raise Refused(f'the joints that the fleet moves are: {listed(message.joint_names)}')
     if not actions or len(message.values) != actions * columns:
         raise Refused(f'{len(message.values)} values are not {actions} actions of {columns}')
     if not 1 <= message.horizon <= actions:
@@ -222,7 +223,7 @@ def left(
         return None
     message, columns = messages[0], len(joint_names)
     if list(message.joint_names) != list(joint_names):
-        raise Refused(f'the rest of a chunk moves {", ".join(message.joint_names) or "no joints"}')
+        raise Refused(f'the rest of a chunk moves other joints: {listed(message.joint_names)}')
     if not 1 <= message.horizon <= model.horizon:
         raise Refused(f'{message.horizon} actions are left of a chunk of {model.horizon}')
     if len(message.values) != message.horizon * columns:

@@ -30,6 +30,7 @@ from embodied_kv.nodes.fleet_messages import (
 )
 from embodied_kv.nodes.params import Parameters, param
 from embodied_kv.nodes.sync import Moment
+from embodied_kv.nodes.text import shown
 from embodied_kv.srv import FleetFreeze, FleetResume
 
 LOOK = 0.02  # s between two looks whether a request is due
@@ -171,7 +172,7 @@ class FleetRobot(Action):
             self._begin()  # somebody has used this name
             return
         if message.verdict != FleetAnswer.ANSWERED:
-            self.complain('refused', f'the fleet refuses: {message.message}')
+            self.complain('refused', f'the fleet refuses: {shown(message.message, 300)}')
             asking.refused(now)
             return
         try:

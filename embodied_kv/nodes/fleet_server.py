@@ -23,11 +23,15 @@ from embodied_kv.fleet.scheduler import Waiting
 from embodied_kv.nodes.action import judged
 from embodied_kv.nodes.fleet_messages import Served
 from embodied_kv.nodes.fleet_tape import Tape
+from embodied_kv.nodes.text import LINE, shown, trace
+from embodied_kv.nodes.throttle import Throttled
 from embodied_kv.types import ActionChunk, Observation
 
 Result = ActionChunk | Exception
 Serve = Callable[[Sequence[Observation], float], Future[list[Result]]]
 Deliver = Callable[[str, str, int, Receipt], None]  # robot, task, round, what became of it
+
+log = logging.getLogger(__name__)
 
 RETRY = 1.0  # s until an engine that failed is tried again
 LOOK = 1.0  # s between two looks for robots that fell silent
@@ -58,6 +62,8 @@ class Server(threading.Thread):
         self._seen: dict[str, Observation] = {}  # robot -> the newest of its newest round
         self._restore: dict[str, float] = {}  # engine -> when it is tried again
         self._look_at = clock() + LOOK
+        self._failures = Throttled(log.warning)
+        self._faults = Throttled(log.error)
         self.counts: Counter[str] = Counter()
 
     # ------------------------------------------------------------------ from any thread
@@ -101,8 +107,8 @@ class Server(threading.Thread):
         for work in (event, self._watch, self._dispatch):
             try:
                 work()
-            except Exception:  # one robot's fault must not end the others' service
-                logging.getLogger(__name__).exception('serving a fleet failed')
+            except Exception as error:  # one robot's fault must not end the others' service
+                self._faults(type(error).__name__, f'serving a fleet failed\n{trace(error)}')
                 self.counts['faults'] += 1
         return True
 
@@ -143,6 +149,8 @@ class Server(threading.Thread):
     def _watch(self) -> None:
         """What time brings: overdue engines, engines to try again, robots that fell silent."""
         now = self._clock()
+        self._failures.flush()
+        self._faults.flush()
         self.counts['overdue'] += len(self.desk.check(now))
         for waiting in self.desk.hopeless():
             answer = _given_up(waiting, now)
@@ -173,7 +181,9 @@ class Server(threading.Thread):
         try:
             results = work.result()
         except Exception as error:  # the engine's, whatever it is: others, or later
-            logging.getLogger(__name__).warning('%s failed: %r', dispatch.engine, error)
+            self._failures(
+                dispatch.engine, f'{dispatch.engine} failed: {shown(repr(error), LINE)}'
+            )
             self.counts['engine errors'] += 1
             self.desk.lost(dispatch.engine, f'failed: {error!r}')
             self._restore[dispatch.engine] = now + RETRY

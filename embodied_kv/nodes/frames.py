@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from embodied_kv.kv.handle import KvHandle, Stale
@@ -9,6 +10,8 @@ from embodied_kv.msg import KvHandle as KvHandleMsg
 from embodied_kv.nodes import convert, qos
 from embodied_kv.nodes.base import SuiteNode
 from embodied_kv.nodes.observation import ObservationParams, Prefiller
+
+FOREIGN = 16  # boot ids of other processes that are remembered
 
 
 def frame_params(alone: bool) -> tuple[type, ...]:
@@ -26,7 +29,7 @@ class FrameSource:
         self, node: SuiteNode, alone: bool, on_handle: Callable[[KvHandle], None]
     ) -> None:
         self._node = node
-        self._foreign: set[str] = set()  # boot ids
+        self._foreign: deque[str] = deque(maxlen=FOREIGN)  # boot ids
         self._prefiller = Prefiller(node, on_handle) if alone else None
         node.subscribe(
             KvHandleMsg,
@@ -45,7 +48,8 @@ class FrameSource:
         if handle.boot == self._node.host.engine.kv.boot:
             self._node.complain('stale handle', f'handle refused: {reason}')
             return
-        self._node.complaints['foreign handle'] += 1
-        if handle.boot not in self._foreign:
-            self._foreign.add(handle.boot)
-            self._node.get_logger().warning(f'handle refused: {reason}')
+        if handle.boot in self._foreign:
+            self._node.complaints['foreign handle'] += 1
+            return
+        self._foreign.append(handle.boot)
+        self._node.complain('foreign handle', f'handle refused: {reason}')

@@ -27,6 +27,8 @@ from embodied_kv.engine.warmup import warm_up
 from embodied_kv.model.checkpoint import read_config
 from embodied_kv.model.policy import Policy, bundled
 from embodied_kv.nodes.params import SuiteParams
+from embodied_kv.nodes.text import trace
+from embodied_kv.nodes.throttle import Throttled
 from embodied_kv.types import TextDelta
 
 Listener = Callable[[Sequence[TextDelta]], None]
@@ -76,6 +78,7 @@ class EngineHost:
         self.tokens = 0  # said by language since the start
         self._told: dict[int, int] = {}  # live stream -> its tokens that are counted
         self._listeners: tuple[Listener, ...] = ()
+        self._faults = Throttled(logging.getLogger(__name__).error)
         self._capsules: dict[str, Capsules] = {}  # by robot
         self.engine = Engine(load_policy(suite, config, warn), config, suite.period)
         self.device = DeviceThread(self.engine, self._on_deltas)
@@ -135,8 +138,9 @@ class EngineHost:
         for listener in self._listeners:
             try:
                 listener(deltas)
-            except Exception:  # a listener's fault is not the engine's: the robot goes on acting
-                logging.getLogger(__name__).exception('a listener of language failed')
+            except Exception as error:  # not the engine's fault: the robot goes on acting
+                text = f'a listener of language failed\n{trace(error)}'
+                self._faults(type(error).__name__, text)
 
 
 def load_policy(suite: SuiteParams, config: EngineConfig, warn: Say) -> Policy:

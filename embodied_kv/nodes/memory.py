@@ -86,7 +86,7 @@ class Memory(SuiteNode):
         try:
             bundled_planner(PLANNER_TABLETOP.name)
         except ValueError as error:
-            self.get_logger().info(f'memory stays unconfigured: {error}')
+            self.inform('planner', f'memory stays unconfigured: {error}')
             return False
         return True
 

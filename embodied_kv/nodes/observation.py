@@ -23,6 +23,7 @@ from embodied_kv.nodes import convert, qos
 from embodied_kv.nodes.base import SuiteNode
 from embodied_kv.nodes.params import param
 from embodied_kv.nodes.sync import Moment, Synchroniser
+from embodied_kv.nodes.text import shown
 from embodied_kv.types import Observation
 
 EARLY = 0.25  # of a period that a frame may come before its time, so that cameras may jitter
@@ -57,6 +58,8 @@ class ObservationParams:
                 f'parameter image_topics names {len(self.image_topics)} topics for '
                 f'{len(self.views)} views'
             )
+        if not self.views:
+            raise ValueError('parameter views names none: a frame needs at least one camera')
         if len(set(self.views)) < len(self.views):
             raise ValueError(f'parameter views names a view twice: {", ".join(self.views)}')
 
@@ -152,8 +155,8 @@ class Prefiller:
         if not message.data.strip():
             self._node.complain(
                 'empty instruction',
-                f"an empty instruction is none: '{self.instruction[:60]}' stays in force; to stop "
-                'the robot, deactivate its action node',
+                f"an empty instruction is none: '{shown(self.instruction)}' stays in force; to "
+                'stop the robot, deactivate its action node',
             )
             return
         self.tell(message.data)
@@ -161,7 +164,7 @@ class Prefiller:
     def tell(self, instruction: str) -> None:
         """From now on the robot is to do this; '' for what the parameter says."""
         self._told = instruction
-        self._node.get_logger().info(f"instruction: '{self.instruction[:60]}'")
+        self._node.inform('instruction', f"instruction: '{shown(self.instruction)}'")
         self._warn_if_cut(self.instruction)
 
     def _warn_if_cut(self, text: str) -> None:
@@ -238,12 +241,13 @@ class Prefiller:
         missing, self._missing = self._missing, self._sync.look(now)
         for view in self._missing:
             if view not in missing:
-                self._node.get_logger().warning(
-                    f'camera of view {view} sends nothing: going on without that view'
+                self._node.warn(
+                    f'silence of {view}',
+                    f'camera of view {view} sends nothing: going on without that view',
                 )
         for view in missing:
             if view not in self._missing:
-                self._node.get_logger().info(f'camera of view {view} is back')
+                self._node.inform(f'return of {view}', f'camera of view {view} is back')
         if now - self._given > max(STALE, 3 * self._period):
             self._node.complain('no frame', f'no frame: {self.waits}')
 

@@ -11,6 +11,7 @@ from embodied_kv.nodes.base import OK, WARN, SuiteNode
 from embodied_kv.nodes.meter import PeriodMeter
 from embodied_kv.nodes.observation import ObservationParams, Prefiller
 from embodied_kv.nodes.parts import InstructionPart
+from embodied_kv.nodes.text import shown
 from embodied_kv.srv import Evict, KvStats, SetBudget
 
 
@@ -49,7 +50,7 @@ class Perception(SuiteNode):
         values = {
             **self._period.values(),
             'prefill (ms)': f'{self.host.engine.costs.median("prefill") * 1e3:.1f}',
-            'instruction': self._frames.instruction[:200],
+            'instruction': shown(self._frames.instruction, 200),
             'missing views': ', '.join(self._frames.missing) or 'none',
         }
         if self._frames.waits:

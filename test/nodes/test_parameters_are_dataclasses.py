@@ -149,3 +149,8 @@ def test_the_descriptor_of_an_array_says_the_range_of_its_elements(ros):
     said = action.describe_parameter('max_jump').additional_constraints
     assert said == 'each from 1e-06 to 1000000.0'
     action.destroy_node()
+
+
+def test_a_frame_needs_a_camera():
+    with pytest.raises(ValueError, match='names none: a frame needs at least one camera'):
+        ObservationParams(views=(), image_topics=())

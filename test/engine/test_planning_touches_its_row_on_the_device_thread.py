@@ -1,0 +1,31 @@
+"""Whoever plans waits in a thread of its own; the row is written and copied where `step` runs."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from planning_cases import QUESTION, filled
+
+from embodied_kv.kv.arena import Arena
+
+
+@pytest.fixture
+def touched(monkeypatch):
+    """The threads in which rows of an arena were copied from, or given a length."""
+    threads = {'row': set(), 'set_length': set()}
+    for name, found in threads.items():
+
+        def watched(self, *given, method=getattr(Arena, name), found=found):
+            found.add(threading.current_thread().name)
+            return method(self, *given)
+
+        monkeypatch.setattr(Arena, name, watched)
+    return threads
+
+
+def test_a_plan_and_kv_computed_ahead_touch_the_row_on_the_device_thread(tmp_path, touched):
+    with ThreadPoolExecutor(1, 'device') as device:
+        with filled(tmp_path, step=lambda work: device.submit(work).result()) as planning:
+            assert planning.warm(2) == 2
+            assert planning.plan(QUESTION).fresh
+    assert touched == {'row': {'device_0'}, 'set_length': {'device_0'}}

@@ -1,0 +1,71 @@
+"""`ask` with numbers that are none: who asks is told, and the streams of others go on."""
+
+import math
+
+import pytest
+
+from embodied_kv.nodes.action import Action
+from embodied_kv.nodes.host import EngineHost
+from embodied_kv.nodes.language import Language
+from embodied_kv.nodes.perception import Perception
+from embodied_kv.srv import Ask
+
+WORDS = 'words ' * 20_000
+
+
+@pytest.fixture
+def suite(robot):
+    """A suite that speaks when asked and never says that it is done, and a stream that lives."""
+    robot.up(Perception, Action, Language, every=0)
+    robot.until(lambda: robot.handles)
+    EngineHost._shared.engine.policy.tokenizer.eos = -1
+    return robot
+
+
+def ask(robot, question='what is red?', **fields):
+    return robot.call(Ask, 'ask', question=question, **fields)
+
+
+def said(robot, stream):
+    """The last message of a stream, once it has ended."""
+    robot.until(lambda: any(t.stream == stream and t.finished for t in robot.texts), show=False)
+    return next(text for text in robot.texts if text.stream == stream and text.finished)
+
+
+@pytest.mark.parametrize(
+    'fields, why',
+    [
+        ({'temperature': math.nan}, 'temperature is nan'),
+        ({'temperature': math.inf}, 'temperature is inf'),
+        ({'temperature': -0.5}, 'temperature is -0.5'),
+        ({'max_tokens': 2**32 - 1}, 'an answer of 4294967295 do not fit a tail of 48 tokens'),
+        ({'max_tokens': 48}, 'an answer of 48 do not fit a tail of 48 tokens'),
+        ({'question': WORDS}, 'shorten it'),
+        ({'question': '\n\t'}, 'the question is empty'),
+        ({'question': ''}, 'the question is empty'),
+    ],
+)
+def test_a_bad_question_is_refused_and_others_are_answered(suite, capfd, fields, why):
+    good = ask(suite, max_tokens=20)
+    capfd.readouterr()
+    bad = ask(suite, **fields)
+    assert not bad.ok and why in bad.message and not bad.stream
+    assert said(suite, good.stream).reason == 'length'
+    assert not capfd.readouterr().err
+    suite.more(suite.handles)
+    kv = EngineHost._shared.engine.kv
+    kv.check_integrity()
+    assert kv.stats().streams == 0
+
+
+@pytest.mark.parametrize('temperature, seed', [(1e-45, 0), (1.0, 2**63), (3e38, 2**64 - 1)])
+def test_every_seed_and_temperature_that_a_message_holds_is_answered(suite, temperature, seed):
+    response = ask(suite, temperature=temperature, seed=seed, max_tokens=3)
+    assert response.ok, response.message
+    end = said(suite, response.stream)
+    assert (end.reason, end.tokens) == ('length', 3)
+
+
+def test_no_tokens_asks_for_as_many_as_the_node_is_set_to(suite):
+    response = ask(suite, max_tokens=0)
+    assert said(suite, response.stream).tokens == 8

@@ -1,0 +1,137 @@
+"""Whatever a user sends, it makes no line of its own in the log, and no long one."""
+
+import re
+
+import pytest
+from fleet_suite import Fleets
+from memory_suite import begin as begin_memory
+from memory_suite import call
+from sensor_msgs.msg import JointState
+from std_msgs.msg import String
+
+from embodied_kv.config import TINY
+from embodied_kv.msg import FleetAnswer, MemorySegment
+from embodied_kv.nodes.action import Action
+from embodied_kv.nodes.capsules import Capsules
+from embodied_kv.nodes.language import Language
+from embodied_kv.nodes.perception import Perception
+from embodied_kv.srv import Ask, CapsuleRestore, CapsuleSnapshot
+
+FORGED = '[INFO] [1.0] [perception]: forged'
+HOSTILE = {
+    'odd': f'wave\n{FORGED}\r\x1b[2K\x1b[1A\x1b[31m\u2028\u202e\x9b2J\x07',
+    'long': f'wave\n{FORGED}\n' * 3_000,
+}
+HEAD = re.compile(r'\[(INFO|WARN|ERROR)\] \[\d+\.\d+\] \[[\w.]+\]: ')
+
+
+@pytest.fixture(params=HOSTILE)
+def hostile(request):
+    return HOSTILE[request.param]
+
+
+def harmless(log):
+    """Every line begins as the logger begins one, can be printed, and is not long."""
+    lines = [line for line in log.split('\n') if line]
+    assert lines, 'nothing was said'
+    for line in lines:
+        assert HEAD.match(line), line[:200]
+        assert line.isprintable() and len(line) < 1300, line[:200]
+    return True
+
+
+def test_an_instruction_is_shown_in_one_line(robot, capfd, hostile):
+    perception = robot.up(Perception)
+    robot.until(lambda: robot.handles)
+    capfd.readouterr()
+    robot.instruction.publish(String(data=hostile))
+    robot.until(lambda: perception._frames.instruction == hostile, show=False)
+    robot.instruction.publish(String(data=' '))
+    robot.until(lambda: perception.complaints['empty instruction'])
+    log = capfd.readouterr().err
+    assert harmless(log) and rf"instruction: 'wave\n{FORGED}\n"[:-2] in log
+    assert perception.report()[2]['instruction'].isprintable()
+
+
+def test_names_of_joints_and_of_an_encoding_are_shown(robot, capfd, hostile):
+    perception = robot.up(Perception)
+    capfd.readouterr()
+    robot.joints.publish(robot.stamped(JointState(name=[hostile] * 99, position=[0.0] * 99)))
+    image = robot.picture()
+    image.encoding = image.header.frame_id = hostile
+    robot.cameras['front'].publish(image)
+    robot.until(lambda: perception.complaints['joint state'], show=False)
+    robot.until(lambda: perception.complaints['image of front'], show=False)
+    assert harmless(capfd.readouterr().err)
+
+
+def test_what_is_to_be_remembered_is_shown(robot, tmp_path, capfd, hostile):
+    memory = begin_memory(robot, tmp_path)
+    publisher = robot.node.create_publisher(MemorySegment, 'memory/observe', 10)
+    robot.until(publisher.get_subscription_count, show=False)
+    capfd.readouterr()
+    for fields in (
+        {'id': hostile, 'kind': 'object', 'text': 'a cup'},
+        {'id': 'cup', 'kind': hostile, 'text': 'a cup'},
+    ):
+        before = memory.complaints['segment']
+        publisher.publish(MemorySegment(**fields))
+        robot.until(lambda b=before: memory.complaints['segment'] > b, show=False)
+    assert harmless(capfd.readouterr().err)
+    for verb, fields in (
+        ('remove', {'id': hostile}),
+        ('query', {'kind': hostile}),
+        ('plan', {'question': 'where?', 'method': hostile}),
+    ):
+        response = call(robot, verb, **fields)
+        assert not response.ok and response.message.isprintable()
+        assert len(response.message) < 1300
+    assert not capfd.readouterr().err
+    robot.node.destroy_publisher(publisher)
+
+
+def test_a_robot_of_a_fleet_shows_what_its_fleet_says(robots, tmp_path, capfd, hostile):
+    fleets = Fleets(robots, tmp_path)
+    acting = fleets.act()
+    node = acting.suite[0]
+    answers = fleets.first.node.create_publisher(
+        FleetAnswer, f'{acting.namespace}/fleet/answer', 10
+    )
+    fleets.live(lambda: node._asking.waiting and answers.get_subscription_count())
+    capfd.readouterr()
+    answer = FleetAnswer(task=node._asking.task, round=node._asking.round)
+    answer.verdict, answer.message = FleetAnswer.REFUSED, hostile
+    answers.publish(answer)
+    fleets.live(lambda: node.complaints['refused'])
+    assert harmless(capfd.readouterr().err)
+
+
+def test_a_fleet_shows_what_its_robots_send(robots, tmp_path, capfd, hostile):
+    fleets = Fleets(robots, tmp_path)
+    fleet = fleets.up()
+    robot = fleets.join()
+    capfd.readouterr()
+    for request in (
+        robot.request(views=[hostile]),
+        robot.request(views=[hostile] * len(TINY.views)),
+        robot.request(horizon=hostile),
+        robot.request(task=hostile),
+    ):
+        before = fleet.complaints['request']
+        robot.requests.publish(request)
+        fleets.until(lambda b=before: fleet.complaints['request'] > b)
+    assert harmless(capfd.readouterr().err)
+    assert all(answer.message.isprintable() for answer in robot.answers)
+
+
+def test_services_log_nothing_of_what_they_are_asked(robot, capfd, hostile):
+    robot.up(Perception, Action, Language, Capsules, every=0, folder='')
+    robot.until(lambda: robot.handles)
+    capfd.readouterr()
+    robot.call(Ask, 'ask', question=hostile, max_tokens=4)
+    for kind, verb in ((CapsuleSnapshot, 'snapshot'), (CapsuleRestore, 'restore')):
+        response = robot.call(kind, f'capsule/{verb}', name=hostile)
+        assert not response.ok and response.message.isprintable()
+        assert len(response.message) < 1300
+    log = capfd.readouterr().err
+    assert not log or harmless(log)
