@@ -38,7 +38,7 @@ class Moment:
     poses: np.ndarray
 
     def show_on(self, table: Tabletop) -> None:
-        """Make the table look as it did. Raises ValueError where its scenes are of other ranges."""
+        """Make the table look as it did. Raises ValueError if its scenes have other ranges."""
         if table.seed != self.scene:
             table.reset(self.scene)
         table.restore(self.joints, self.poses)

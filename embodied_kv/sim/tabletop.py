@@ -51,8 +51,8 @@ class Tabletop:
     """A seeded tabletop: same seed and commands, same states and pictures, bit for bit.
 
     config: the ranges scenes are drawn from. seed: of the first scene. smooth: pictures for
-    people, with round edges; the robot's cameras are plainer. Raises RuntimeError that says what
-    to install when no off-screen OpenGL opens. Close it, or use it in a `with`.
+    people, where a cylinder is round; the robot's cameras are plainer. Raises RuntimeError that
+    says what to install when no off-screen OpenGL opens. Close it, or use it in a `with`.
     """
 
     def __init__(
