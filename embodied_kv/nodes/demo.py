@@ -1,21 +1,17 @@
 """`make demo`: the suite and the simulated robot, given tasks and watched for a while.
 
 Knows processes and a clock. What it shows and reports, it learns from topics and services, as any
-other program could (`witness`); what it tells, a `director` decides. Writes report.json and
-frames.png.
+other program could (`witness`); what it tells, a `director` decides. Writes report.json, and when
+the suite has ended, frames.png and demo.mp4.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import signal
-import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import rclpy
@@ -23,72 +19,29 @@ import yaml
 from ament_index_python.packages import get_package_share_directory
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 
+from embodied_kv.nodes.demo_children import Child, DemoError, end
+from embodied_kv.nodes.demo_picture import Scenery
+from embodied_kv.nodes.demo_recording import Recording, Sentence
+from embodied_kv.nodes.demo_summary import summarize
+from embodied_kv.nodes.demo_video import LARGE, LONGEST, FilmError, draw_film
 from embodied_kv.nodes.director import Director
 from embodied_kv.nodes.recall import Recall
 from embodied_kv.nodes.report import report
-from embodied_kv.nodes.score import SAY, Score
+from embodied_kv.nodes.score import Score
 from embodied_kv.nodes.screen import Screen
-from embodied_kv.nodes.storyboard import Card, draw_storyboard
+from embodied_kv.nodes.storyboard import CARDS, PICTURE, draw_storyboard, make_cards
+from embodied_kv.nodes.truth import Moment
 from embodied_kv.nodes.witness import Witness
+from embodied_kv.sim.language import where_is
+from embodied_kv.sim.possible import hindrance
 from embodied_kv.sim.tabletop import Tabletop
-from embodied_kv.sim.tasks import task_scene
+from embodied_kv.sim.tasks import SECONDS, Task, task_scene
 
 FAMILY = 'put'  # scenes of it have tasks of all four
 # Scenes below 1,000,000 are those of training; the next but one is the first with five objects.
 SEED, EVALUATION_SEED = 1_000_001, 2_000_000
-CARDS = 6  # tasks in the picture
+RECORDED = CARDS * max(SECONDS.values())  # s: the longest that the tasks of frames.png may take
 REMEMBERING = 5.0  # s that memory may take to answer
-PATIENCE = {signal.SIGINT: 5.0, signal.SIGTERM: 3.0, signal.SIGKILL: 3.0}  # s, in this order
-
-
-class DemoError(Exception):
-    """Why the demo cannot go on; meant for the user."""
-
-
-class Child:
-    """A process of ours, its output in a file."""
-
-    def __init__(self, name: str, log: Path, *arguments: str) -> None:
-        self.name, self.log = name, log
-        command = [sys.executable, '-m', f'embodied_kv.nodes.{name}', '--ros-args', *arguments]
-        with log.open('wb') as output:
-            self._process = subprocess.Popen(
-                command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-            )
-
-    def check(self) -> None:
-        """Raises DemoError, with its last words, if it has ended."""
-        code = self._process.poll()
-        if code is not None:
-            raise DemoError(f'{self.name} has ended with {code}: {self.last_words()}')
-
-    def last_words(self) -> str:
-        """The last lines of its log."""
-        lines = self.log.read_text(errors='replace').splitlines()[-12:]
-        return '\n  '.join([f'{self.log} ends with', *lines])
-
-    def ask_to_end(self, number: signal.Signals) -> None:
-        """Send the signal, if it still runs."""
-        if self._process.poll() is None:
-            self._process.send_signal(number)
-
-    def ends_until(self, deadline: float) -> bool:
-        """Whether it has ended by then, s on the steady clock."""
-        try:
-            self._process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            return False
-        return True
-
-
-def end(children: Sequence[Child]) -> None:
-    """All of them, by their ids: asked twice, then made to."""
-    for number, patience in PATIENCE.items():
-        for child in children:
-            child.ask_to_end(number)
-        deadline = time.monotonic() + patience
-        if all([child.ends_until(deadline) for child in children]):
-            return
 
 
 class Demo:
@@ -110,14 +63,16 @@ class Demo:
             tell=self.witness.tell,
             ask=self.witness.ask,
             reset=self.witness.reset,
+            hindrance=self._hindrance,
             fresh=arguments.episodes is not None,
         )
         self.score = Score(self.director.task_at)
         self.recall = Recall(self.witness)
+        self.recording = Recording(RECORDED)
+        self._table = resources.enter_context(Tabletop(task_scene(FAMILY), arguments.seed))
         self._executor = SingleThreadedExecutor()
         self._executor.add_node(self.witness)
         self._screen = resources.enter_context(Screen(not arguments.no_table))
-        self._cards: dict[int, Card] = {}  # number of the task -> the newest of its frames
 
     def _own_parameters(self) -> str:
         """A file of what is other in a demo: its scenes, and a memory that begins empty.
@@ -133,15 +88,22 @@ class Demo:
         path.write_text(yaml.safe_dump(values))
         return str(path)
 
-    def run(self) -> str:
-        """What came of it, in a line. Raises DemoError where nothing comes, or a process ends."""
+    def run(self) -> dict[str, object]:
+        """What came of it, as report.json says it.
+
+        Raises DemoError where nothing comes, or a process ends.
+        """
         self._await_first_command()
         first = time.monotonic() - self.started
         while not self._is_over():
             self._tick()
             self._direct()
         self._remember()
-        return self._write(first)
+        return {
+            'seconds from start to first command': round(first, 2),
+            **report(self.witness, self.director, self.score),
+            'memory': self.recall.report(),
+        }
 
     def _is_over(self) -> bool:
         if self.arguments.episodes is not None:
@@ -156,6 +118,7 @@ class Demo:
                 words = '\n'.join(child.last_words() for child in self.children)
                 raise DemoError(f'no action within {self.arguments.timeout:.0f} s\n{words}')
         self.witness.moments.clear()
+        self.witness.decisions.clear()
 
     def _tick(self) -> None:
         try:
@@ -176,48 +139,58 @@ class Demo:
             moment = self.witness.moments.popleft()
             self.director.see(moment)
             self.score.see(moment)
-            self._picture()
+            self.recording.see(moment)
+            self._truth = moment.truth
+        while self.witness.decisions:
+            self.recording.decide(self.witness.decisions.popleft())
         while self.witness.ended:
             words = self.witness.ended.popleft()
             self.score.hear(words.stamp, words.query, words.text)
+            self.recording.hear(Sentence(words.heard, words.query, words.text))
 
     def _remember(self) -> None:
         """Ask memory where something is: the last that was put somewhere, if anything was."""
         told = self.director.told
         done = [one for one in told if one.done and one.task.place]
-        if not told:
+        if not told or not self.recording.moments:
             return
-        self.recall.ask(f'Where is the {(done or told)[-1].task.target}?')
+        target = (done or told)[-1].task.target
+        self.recall.ask(f'Where is the {target}?', where_is(target, self._truth))
         deadline = time.monotonic() + REMEMBERING
         while not self.recall.is_over and time.monotonic() < deadline:
             self._tick()
 
-    def _picture(self) -> None:
-        """Keep the newest frame of the task: in the end, the one just before it was done."""
-        told, number = self.director.current, len(self.director.told) - 1
-        if told is None or number >= CARDS:
-            return
-        said = [words for query, words in self.witness.newest.items() if query in SAY]
-        newest = max(said, key=lambda words: words.stamp, default=None)
-        card = self.witness.card(told.scene, f'{newest.query} {newest.text}' if newest else '')
-        if card:
-            self._cards[number] = card
+    def _hindrance(self, task: Task, moment: Moment) -> str:
+        moment.show_on(self._table)
+        return hindrance(task, moment.truth, self._table.sees)
 
-    def _write(self, first: float) -> str:
-        done = {
-            'seconds from start to first command': round(first, 2),
-            **report(self.witness, self.director, self.score),
-            'memory': self.recall.report(),
-        }
-        text = json.dumps(done, indent=2, ensure_ascii=False)
-        (self.out / 'report.json').write_text(text + '\n')
-        told, weights = self.director.told, self.witness.weights
-        cards = [replace(card, done=told[i].done) for i, card in self._cards.items()]
+    def draw(self, weights: str, summary: dict[str, str]) -> list[str]:
+        """Write frames.png and demo.mp4 from what was recorded; the names of what was written."""
         title = f'Actions and words from one KV cache ({weights} weights)'
-        with Tabletop(task_scene(FAMILY)) as table:
-            draw_storyboard(self.out / 'frames.png', cards, table, title, self.recall.line)
-        line = '{done} of {told} tasks done'.format(**done['tasks done'])
-        return f'{line}: the weights are random, none is expected' if weights == 'random' else line
+        told, note = self.director.told, self.recall.line
+        with Scenery(task_scene(FAMILY), PICTURE) as scenery:
+            cards = make_cards(self.recording, told, scenery)
+            draw_storyboard(self.out / 'frames.png', cards, title, note)
+        try:
+            with Scenery(task_scene(FAMILY), LARGE) as scenery:
+                draw_film(self.out / 'demo.mp4', self.recording, told, scenery, summary)
+        except FilmError as error:
+            print(f'no demo.mp4: {error}')
+            return ['frames.png']
+        return ['frames.png', 'demo.mp4']
+
+
+def _present(demo: Demo, found: dict[str, object]) -> None:
+    """Write everything, and say what came of it; the suite has ended."""
+    text = json.dumps(found, indent=2, ensure_ascii=False)
+    (demo.out / 'report.json').write_text(text + '\n')
+    summary = summarize(found)
+    seconds = min(found['seconds'], LONGEST)
+    print(f'the suite has ended; drawing {seconds:.0f} s of what it did', flush=True)
+    written = demo.draw(found['weights'], summary)
+    for name, line in summary.items():
+        print(f'{name:<11} {line}')
+    print(f'in {demo.out}: report.json, {", ".join(written)}')
 
 
 def main() -> None:
@@ -242,15 +215,15 @@ def main() -> None:
     rclpy.init()
     try:
         with ExitStack() as resources:
-            summary = Demo(arguments, resources).run()
+            demo = Demo(arguments, resources)
+            found = demo.run()
+        _present(demo, found)
     except DemoError as error:
         sys.exit(f'demo: {error}')
     except (KeyboardInterrupt, ExternalShutdownException):
         sys.exit(130)
     finally:
         rclpy.try_shutdown()
-    print(summary)
-    print(f'wrote {arguments.out / "report.json"} and {arguments.out / "frames.png"}')
 
 
 if __name__ == '__main__':

@@ -17,11 +17,12 @@ class Recall:
         self._plan = node.create_client(MemoryPlan, 'memory/plan')
         self._query = node.create_client(MemoryQuery, 'memory/query')
         self.question = ''
+        self._true: tuple[str, ...] = ()
         self._asked: list[Future] = []
 
-    def ask(self, question: str) -> None:
-        """Once; where memory does not answer, nothing comes of it."""
-        self.question = question
+    def ask(self, question: str, true: tuple[str, ...]) -> None:
+        """Once; without memory nothing comes of it. true: answers that are right."""
+        self.question, self._true = question, true
         if self._plan.service_is_ready() and self._query.service_is_ready():
             self._asked = [
                 self._plan.call_async(MemoryPlan.Request(question=question)),
@@ -35,12 +36,19 @@ class Recall:
 
     @property
     def line(self) -> str:
-        """Question and answer; '' where there is none."""
-        answer = self.report().get('answer')
-        return f'memory: {self.question} {answer}' if answer else ''
+        """Question and answer, and whether that is true; '' where there is none."""
+        found = self.report()
+        if not found.get('answer'):
+            return ''
+        return (
+            f'memory: {self.question} {found["answer"]}{"" if found["right"] else " (not true)"}'
+        )
 
     def report(self) -> dict[str, object]:
-        """known: every segment's text. computed: tokens of the prompt, mean over the layers."""
+        """known: every segment's text. computed: tokens of the prompt, mean over the layers.
+
+        truth: the first of the answers that are right.
+        """
         if not self._asked or not self.is_over:
             return {'question': self.question, 'refused': 'memory does not answer'}
         plan, query = (future.result() for future in self._asked)
@@ -52,6 +60,8 @@ class Recall:
             return found | {'refused': plan.message}
         return found | {
             'answer': plan.text,
+            'truth': self._true[0],
+            'right': plan.text.strip() in self._true,
             'in view': list(plan.segments),
             'method': plan.method,
             'tokens': plan.tokens,

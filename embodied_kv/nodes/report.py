@@ -32,7 +32,12 @@ def report(witness: Witness, director: Director, score: Score) -> dict[str, obje
     return {
         'weights': witness.weights,
         'seconds': round(seconds, 2),
-        'tasks done': {'done': sum(told.done for told in judged), 'told': len(judged)},
+        'tasks done': {
+            'done': sum(told.done for told in judged),
+            'failed': sum(told.failed for told in judged),
+            'replaced': sum(bool(told.replaced) for told in judged),
+            'told': len(judged),
+        },
         'tasks': [_task(told, witness.since_began(told.stamp)) for told in director.told],
         'words right': {
             **score.report(),
@@ -102,6 +107,7 @@ def _task(told: Told, at: float) -> dict[str, object]:
         'scene': told.scene,
         'done': told.done,
         'wrong': told.wrong,
+        'replaced': told.replaced,
         'seconds': round(told.seconds, 2),
     }
 

@@ -13,8 +13,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from embodied_kv.nodes.demo_picture import printable
 from embodied_kv.nodes.director import Director
-from embodied_kv.nodes.storyboard import printable
 from embodied_kv.nodes.witness import Witness
 from embodied_kv.sim.language import NARRATE, SUBTASK
 
@@ -83,6 +83,7 @@ def _rows(witness: Witness, director: Director, elapsed: float) -> dict[str, str
         'live streams': str(witness.stats.streams),
         'tokens/s': f'{witness.rate("tokens"):.0f}',
         'tasks done': f'{sum(told.done for told in judged)} of {len(judged)}',
+        'replaced': str(sum(bool(told.replaced) for told in judged)),
         'instruction': witness.instruction,
         'subtask': _said(witness, SUBTASK),
         'narration': _said(witness, NARRATE),

@@ -26,21 +26,29 @@ PARTS = {'joints', 'objects', 'held'}
 
 @dataclass(frozen=True, eq=False)
 class Moment:
-    """stamp: ns, of the pictures too. scene: its seed. joints: float64 [7], rad and m."""
+    """stamp: ns, of the pictures too. scene: its seed. joints: float64 [7], rad and m.
+
+    poses: float64 [things, 7], as of `Tabletop.poses`.
+    """
 
     stamp: int
     scene: int
     joints: np.ndarray
     truth: Truth
+    poses: np.ndarray
+
+    def show_on(self, table: Tabletop) -> None:
+        """Make the table look as it did. Raises ValueError if its scenes have other ranges."""
+        if table.seed != self.scene:
+            table.reset(self.scene)
+        table.restore(self.joints, self.poses)
 
 
 def objects_message(table: Tabletop, stamp: Time) -> PoseArray:
     """The pose of every thing, in the order of the scene."""
     message = PoseArray(header=Header(stamp=stamp, frame_id=f'{FRAME}{table.seed}'))
-    for thing in table.objects():
-        x, y, z = thing.position.tolist()
-        half = thing.yaw / 2
-        turned = Quaternion(z=float(np.sin(half)), w=float(np.cos(half)))
+    for x, y, z, *(w, i, j, k) in table.poses().tolist():
+        turned = Quaternion(w=w, x=i, y=j, z=k)
         message.poses.append(Pose(position=Point(x=x, y=y, z=z), orientation=turned))
     return message
 
@@ -85,19 +93,18 @@ class Moments:
                 'does the simulator draw from other ranges (parameter family)?'
             )
         state = np.array(joints.position)
-        lying = tuple(map(_lying, things, objects.poses))
-        truth = Truth(lying, forward(state[None])[0], held.frame_id)
-        return Moment(stamp, seed, state, truth)
+        poses = np.array([_numbers(pose) for pose in objects.poses])
+        truth = Truth(tuple(map(_lying, things, poses)), forward(state[None])[0], held.frame_id)
+        return Moment(stamp, seed, state, truth, poses)
 
 
-def _lying(thing: Thing, pose: Pose) -> ObjectTruth:
-    """A thing where its pose says."""
+def _numbers(pose: Pose) -> tuple[float, ...]:
     at, turned = pose.position, pose.orientation
-    return ObjectTruth(
-        thing.name,
-        thing.shape,
-        thing.colour,
-        np.array([at.x, at.y, at.z]),
-        2 * float(np.arctan2(turned.z, turned.w)),
-        np.array(thing.size),
-    )
+    return at.x, at.y, at.z, turned.w, turned.x, turned.y, turned.z
+
+
+def _lying(thing: Thing, pose: np.ndarray) -> ObjectTruth:
+    """A thing where its pose says; its yaw is that of its own x axis, also if it was toppled."""
+    w, x, y, z = pose[3:]
+    yaw = float(np.arctan2(2 * (x * y + w * z), 1 - 2 * (y * y + z * z)))
+    return ObjectTruth(thing.name, thing.shape, thing.colour, pose[:3], yaw, np.array(thing.size))

@@ -21,8 +21,8 @@ from std_srvs.srv import Trigger
 from embodied_kv.engine.timeline import FRESH, SOURCES
 from embodied_kv.msg import ActionChunk, KvHandle, TextDelta
 from embodied_kv.nodes import qos
+from embodied_kv.nodes.demo_recording import Decision
 from embodied_kv.nodes.director import Question
-from embodied_kv.nodes.storyboard import Card
 from embodied_kv.nodes.truth import Moment, Moments
 from embodied_kv.sim.scene import SceneConfig
 from embodied_kv.srv import Ask, KvStats
@@ -34,13 +34,17 @@ WINDOW = 3.0  # s that the rates of this moment look back
 
 @dataclass
 class Words:
-    """A stream, as its deltas told it. stamp: ns, of its frame. reason: '' while it lives."""
+    """A stream, as its deltas told it. stamp: ns, of its frame. reason: '' while it lives.
+
+    heard: ns, when its end was.
+    """
 
     stamp: int
     query: str
     text: str = ''
     tokens: int = 0
     reason: str = ''
+    heard: int = 0
 
     @property
     def is_whole(self) -> bool:
@@ -52,8 +56,8 @@ class Witness(Node):
     """Hears what the suite and the robot publish; also tells, asks, resets and polls.
 
     Counts from `began` on: the moment of the first fresh command, s on the steady clock. moments,
-    ended: the truth and the whole streams that are new, for whoever takes them out. ranges: that
-    the robot's scenes are drawn from.
+    decisions, ended: the truth, the fresh chunks with their frames, and the whole streams that are
+    new, for whoever takes them out. ranges: that the robot's scenes are drawn from.
     """
 
     def __init__(self, namespace: str, ranges: SceneConfig) -> None:
@@ -61,6 +65,7 @@ class Witness(Node):
         self.began: float | None = None
         self.began_stamp = 0  # ns on the ROS clock
         self.moments: deque[Moment] = deque()
+        self.decisions: deque[Decision] = deque()
         self.ended: deque[Words] = deque()
         self.commands: list[ActionChunk] = []
         self.frames = self.tokens = 0
@@ -176,6 +181,8 @@ class Witness(Node):
             self.began_stamp = self.get_clock().now().nanoseconds
         if self.began is not None:
             self.commands.append(message)
+            if decision := self._decision(message):
+                self.decisions.append(decision)
 
     def _on_text(self, message: TextDelta) -> None:
         new = Words(_nanoseconds(message), message.query)
@@ -186,6 +193,7 @@ class Witness(Node):
         words.text += message.text
         words.tokens, words.reason = message.tokens, message.reason
         if words.is_whole:
+            words.heard = self.get_clock().now().nanoseconds
             self.ended.append(words)
             self.newest[words.query] = words
 
@@ -210,22 +218,20 @@ class Witness(Node):
         """Periods whose deadline was not met."""
         return sum(not command.deadline_met for command in self.commands)
 
-    def card(self, scene: int, said: str) -> Card | None:
-        """The newest command's frame, None if that was not seen or the command is not fresh."""
-        command = self.commands[-1]
+    def _decision(self, command: ActionChunk) -> Decision | None:
+        """None where its frame was not seen, or the command is not fresh."""
         stamp = _nanoseconds(command)
         frame = {name: seen.get(stamp) for name, seen in self._seen.items()}
         if SOURCES[command.source] != FRESH or any(value is None for value in frame.values()):
             return None
-        actions = np.array(command.values).reshape(command.horizon, -1)[command.first :]
-        return Card(
-            seconds=self.seconds,
-            scene=scene,
-            front=frame['front'],
-            wrist=frame['wrist'],
-            path=np.vstack([frame['joints'], actions]),
-            instruction=self.instruction,
-            said=said,
+        return Decision(
+            stamp=stamp,
+            ready=stamp + int(command.age * 1e9),
+            joints=frame.pop('joints'),
+            seen=frame,
+            actions=np.array(command.values).reshape(command.horizon, -1),
+            first=command.first,
+            dt=command.dt,
             note=f'frame {command.sequence}\nprefill {command.prefill_ms:.1f} ms\n'
             f'denoise {command.denoise_ms:.1f} ms\n{command.steps} Euler steps\n'
             f'{self.stats.streams} streams',

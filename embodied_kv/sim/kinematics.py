@@ -60,18 +60,37 @@ def top_down(points: np.ndarray, yaw: np.ndarray | float = 0.0) -> np.ndarray:
     yaw: [N] rad of the gripper about z; it is taken modulo a full turn. Inverts `forward` by the
     law of cosines in the plane of the arm. Raises ValueError for a point out of reach.
     """
+    joints, cos = _solve(points, yaw)
+    if not (np.abs(cos) <= 1).all():
+        worst = int(np.argmax(np.nan_to_num(np.abs(cos), nan=np.inf)))
+        x, y, z = np.atleast_2d(points)[worst]
+        raise ValueError(f'the arm does not reach ({x:.3f}, {y:.3f}, {z:.3f}) m from above')
+    return joints
+
+
+def reaches(points: np.ndarray) -> np.ndarray:
+    """Whether the gripper comes to points [N, 3] (m), straight down, within limits: bool [N].
+
+    Each limit is one joint's, whatever the yaw: of the last hinge's, a full turn and more, some
+    always fits.
+    """
+    joints, cos = _solve(points, 0.0)
+    within = (np.array(LOWER[:5]) <= joints[:, :5]) & (joints[:, :5] <= np.array(UPPER[:5]))
+    return (np.abs(cos) <= 1) & within.all(1)
+
+
+def _solve(points: np.ndarray, yaw: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
+    """Joints [N, 6] as of `top_down`, and the cosine [N] at the shoulder in the arm's triangle.
+
+    Beyond 1 there is no triangle: that point's joints have no meaning. NaN for a point of NaN.
+    """
     x, y, z = np.atleast_2d(np.asarray(points, np.float64)).T
     pan = np.arctan2(y, x)
     r, h = np.hypot(x, y), z + TOOL - SHOULDER  # wrist seen from the shoulder
-    reach = np.hypot(r, h)
+    reach = np.maximum(np.hypot(r, h), 1e-9)
     cos = (reach**2 + UPPER_ARM**2 - FOREARM**2) / (2 * reach * UPPER_ARM)
-    if not (np.abs(cos) <= 1).all():
-        worst = int(np.argmax(np.nan_to_num(np.abs(cos), nan=np.inf)))
-        raise ValueError(
-            f'the arm does not reach ({x[worst]:.3f}, {y[worst]:.3f}, {z[worst]:.3f}) m from above'
-        )
-    lift = np.arctan2(r, h) - np.arccos(cos)
+    lift = np.arctan2(r, h) - np.arccos(np.clip(cos, -1, 1))
     fall = np.arctan2(r - UPPER_ARM * np.sin(lift), h - UPPER_ARM * np.cos(lift))  # from vertical
     elbow = fall - lift - np.pi / 2
     roll = (yaw - pan + np.pi) % (2 * np.pi) - np.pi
-    return np.stack([pan, lift, elbow, np.zeros_like(pan), -(lift + elbow), roll], -1)
+    return np.stack([pan, lift, elbow, np.zeros_like(pan), -(lift + elbow), roll], -1), cos

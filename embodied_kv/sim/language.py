@@ -10,9 +10,9 @@ from collections.abc import Callable
 import numpy as np
 
 from embodied_kv.sim.expert import Phase
-from embodied_kv.sim.scene import COLOURS, MOVABLE
+from embodied_kv.sim.scene import COLOURS, MOVABLE, RECEPTACLES
 from embodied_kv.sim.tabletop import ObjectTruth, Truth
-from embodied_kv.sim.tasks import Task
+from embodied_kv.sim.tasks import SIDE_LINE, SIDES, Task, lies_in
 
 SUBTASK, NARRATE = 'Subtask:', 'Narrate:'
 DONE, HELD, COUNT = 'Is it done?', 'What is in the gripper?', 'How many objects are there?'
@@ -87,6 +87,22 @@ def narrate(phase: int, task: Task | None, truth: Truth) -> str:
         words = f'{words} {PURPOSE[task.family]}'
     on = 'in' if task.place.endswith('bin') else 'on'
     return words.format(x=task.target, y=task.place, side=task.side, on=on, held=truth.held)
+
+
+def where_is(name: str, truth: Truth) -> tuple[str, ...]:
+    """What may truly be said of where a thing is, in the words of memory, the plainest first."""
+    if name == truth.held:
+        return ('held by the robot',)
+    thing = next(thing for thing in truth.things if thing.name == name)
+    for place in truth.things:
+        if place.shape in RECEPTACLES and lies_in(thing, place):
+            return (f'{"in" if place.shape == "bin" else "on"} the {place.name}',)
+    if thing.position[2] < 0:
+        return ('on the floor',)
+    sides = (
+        f'on the {side}' for side, sign in SIDES.items() if sign * thing.position[1] > SIDE_LINE
+    )
+    return ('on the table', *sides)
 
 
 def ask_done(phase: int, task: Task | None, truth: Truth) -> tuple[str, str] | None:

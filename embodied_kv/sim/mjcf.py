@@ -17,8 +17,12 @@ _AXES = ('0 0 1', '0 1 0', '0 1 0', '1 0 0', '0 1 0', '0 0 1')
 _GAINS = ((900, 60), (900, 60), (600, 36), (120, 5), (120, 5), (60, 2))  # Nm/rad, Nms/rad
 
 
-def write_mjcf(scene: Scene, image_size: int) -> str:
-    """The MJCF document, with offscreen pictures of image_size; `thing i` is scene.things[i]."""
+def write_mjcf(scene: Scene, image_size: int, smooth: bool = False) -> str:
+    """The MJCF document, with offscreen pictures of image_size; `thing i` is scene.things[i].
+
+    smooth: round things are drawn round; physics is the same.
+    """
+    slices, stacks = (32, 16) if smooth else (8, 6)
     light, ambient = (_text((v,) * 3) for v in (scene.light, scene.ambient))
     direction = _text(-np.array(scene.light_from))
     return f"""<mujoco model="tabletop">
@@ -26,7 +30,7 @@ def write_mjcf(scene: Scene, image_size: int) -> str:
   <option timestep="{TIMESTEP}" integrator="implicitfast" cone="elliptic" impratio="10"/>
   <visual>
     <global offwidth="{image_size}" offheight="{image_size}"/>
-    <quality offsamples="0" numslices="8" numstacks="6" numquads="1"/>
+    <quality offsamples="0" numslices="{slices}" numstacks="{stacks}" numquads="1"/>
     <headlight ambient="{ambient}" diffuse="0.12 0.12 0.12" specular="0 0 0"/>
     <map znear="0.01" zfar="10"/>
   </visual>

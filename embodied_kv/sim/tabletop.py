@@ -1,13 +1,11 @@
 """The simulated robot: an arm over a table with coloured objects, two cameras, in MuJoCo.
 
 Knows physics and pictures. Does not know ROS, tasks or policies. One instance belongs to one
-thread, as its OpenGL context does. `python -m embodied_kv.sim.tabletop --out FILE.png` draws a
-sheet of scenes.
+thread, as its OpenGL context does.
 """
 
 from __future__ import annotations
 
-import argparse
 import weakref
 from dataclasses import dataclass
 
@@ -52,12 +50,15 @@ class Truth:
 class Tabletop:
     """A seeded tabletop: same seed and commands, same states and pictures, bit for bit.
 
-    config: the ranges scenes are drawn from. seed: of the first scene. Raises RuntimeError that
+    config: the ranges scenes are drawn from. seed: of the first scene. smooth: pictures for
+    people, where a cylinder is round; the robot's cameras are plainer. Raises RuntimeError that
     says what to install when no off-screen OpenGL opens. Close it, or use it in a `with`.
     """
 
-    def __init__(self, config: SceneConfig | None = None, seed: int = 0) -> None:
-        self.config = config or SceneConfig()
+    def __init__(
+        self, config: SceneConfig | None = None, seed: int = 0, *, smooth: bool = False
+    ) -> None:
+        self.config, self._smooth = config or SceneConfig(), smooth
         self._lower, self._upper = joint_limits()
         size = self.config.image_size
         self._view = mujoco.MjrRect(0, 0, size, size)
@@ -77,14 +78,14 @@ class Tabletop:
         self.seed = self.seed + 1 if seed is None else int(seed)
         self.scene: Scene = draw_scene(self.config, np.random.default_rng(self.seed))
         self._model = mujoco.MjModel.from_xml_string(
-            write_mjcf(self.scene, self.config.image_size)
+            write_mjcf(self.scene, self.config.image_size, self._smooth)
         )
         self._data = mujoco.MjData(self._model)
         self._mjv = mujoco.MjvScene(self._model, maxgeom=100)
         for flag in ('SHADOW', 'REFLECTION', 'SKYBOX', 'HAZE', 'FOG'):
             self._mjv.flags[getattr(mujoco.mjtRndFlag, f'mjRND_{flag}')] = 0
         joints = [self._model.joint(name).qposadr[0] for name in (*JOINTS, 'right_finger')]
-        self._joints = np.array(joints[: len(JOINTS)])
+        self._joints, self._right_finger = np.array(joints[: len(JOINTS)]), joints[-1]
         self._fingers = {self._model.body(name).id for name in ('gripper', 'right_finger')}
         start = np.append(kinematics.top_down(self.scene.gripper)[0], self._upper[-1])
         self._data.qpos[joints] = np.append(start, start[-1])
@@ -123,6 +124,26 @@ class Tabletop:
         mujoco.mj_kinematics(self._model, self._data)
         mujoco.mj_comPos(self._model, self._data)
         mujoco.mj_camlight(self._model, self._data)
+
+    def restore(self, joints: np.ndarray, poses: np.ndarray) -> None:
+        """Puts arm and things where they were: `state()` and `poses()` of an earlier moment.
+
+        The scene stays, and so do receptacles. What pushes and touches is not restored: it is to
+        look at, not to go on from. Raises ValueError for arrays of another shape.
+        """
+        bodies = [self._model.body(f'thing {i}') for i in range(len(self.scene.things))]
+        if np.shape(joints) != (len(JOINTS),) or np.shape(poses) != (len(bodies), 7):
+            raise ValueError(
+                f'joints {np.shape(joints)} and poses {np.shape(poses)} are not those of '
+                f'{len(JOINTS)} joints and {len(bodies)} things'
+            )
+        self._data.qpos[self._joints] = joints
+        self._data.qpos[self._right_finger] = joints[-1]
+        for body, pose in zip(bodies, poses, strict=True):
+            if body.jntnum[0]:  # a receptacle has no joint
+                start = self._model.jnt_qposadr[body.jntadr[0]]
+                self._data.qpos[start : start + 7] = pose
+        self._place()
 
     @property
     def time(self) -> float:
@@ -171,6 +192,14 @@ class Tabletop:
             )
         return tuple(truths)
 
+    def poses(self) -> np.ndarray:
+        """Where every thing is, in the order of the scene: float64 [things, 7].
+
+        x, y, z in m, then the unit quaternion w, x, y, z.
+        """
+        bodies = [self._data.body(f'thing {i}') for i in range(len(self.scene.things))]
+        return np.array([(*body.xpos, *body.xquat) for body in bodies])
+
     def truth(self) -> Truth:
         """What a task is judged by."""
         return Truth(self.objects(), self.gripper_position(), self.held())
@@ -212,6 +241,12 @@ class Tabletop:
         depth = np.where(z < 0, -z, np.nan)
         return np.stack([x, -y], -1) * (focal / depth)[:, None] + (self.config.image_size - 1) / 2
 
+    def sees(self, points: np.ndarray) -> np.ndarray:
+        """Whether points [N, 3] (m) lie in the picture of any camera, hidden or not: bool [N]."""
+        edge = self.config.image_size - 0.5
+        pixels = np.stack([self.project(points, name) for name in CAMERAS])
+        return ((pixels >= -0.5) & (pixels <= edge)).all(-1).any(0)
+
     def close(self) -> None:
         """Frees the OpenGL context; a second call does nothing."""
         self._release()
@@ -227,37 +262,3 @@ def _release(gl, context: mujoco.MjrContext) -> None:
     gl.make_current()
     context.free()
     gl.free()
-
-
-def contact_sheet(seeds: range, size: int = 320) -> np.ndarray:
-    """uint8 [rows, columns, 3]: a row a seed, each camera large, then its 64 x 64 pixels."""
-
-    def views(seed: int, image_size: int) -> list[np.ndarray]:
-        with Tabletop(SceneConfig(image_size=image_size), seed) as table:
-            target = kinematics.top_down(table.objects()[-1].position + (0, 0, 0.08))[0]
-            table.command(np.append(target, joint_limits()[1][-1]))
-            table.step(1.0)
-            return list(table.render().values())
-
-    def enlarged(image: np.ndarray) -> np.ndarray:
-        index = np.arange(size) * len(image) // size
-        return image[index][:, index]
-
-    return np.vstack(
-        [np.hstack([enlarged(v) for n in (size, 64) for v in views(seed, n)]) for seed in seeds]
-    )
-
-
-def main() -> None:
-    import cv2
-
-    parser = argparse.ArgumentParser(description='Draw a sheet of tabletop scenes.')
-    parser.add_argument('--out', required=True, help='PNG file to write')
-    parser.add_argument('--seeds', type=int, default=4, help='how many scenes, from seed 0')
-    arguments = parser.parse_args()
-    if not cv2.imwrite(arguments.out, contact_sheet(range(arguments.seeds))[..., ::-1]):
-        raise SystemExit(f'cannot write {arguments.out}')
-
-
-if __name__ == '__main__':
-    main()

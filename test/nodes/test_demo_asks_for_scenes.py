@@ -34,7 +34,14 @@ def witness(ros):
 
 
 def test_a_task_is_told_in_the_next_scene_of_the_simulator(sim, witness):
-    director = Director(0, tell=witness.tell, ask=witness.ask, reset=witness.reset, fresh=True)
+    director = Director(
+        0,
+        tell=witness.tell,
+        ask=witness.ask,
+        reset=witness.reset,
+        hindrance=lambda task, moment: '',
+        fresh=True,
+    )
     executor = SingleThreadedExecutor()
     executor.add_node(witness)
     end, moments = time.monotonic() + PATIENCE, []

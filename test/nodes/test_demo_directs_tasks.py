@@ -6,6 +6,7 @@ import pytest
 from embodied_kv.nodes.director import ASK_EVERY, HOLD, ORDER, SECOND, Director
 from embodied_kv.nodes.truth import Moment
 from embodied_kv.sim.expert import plan
+from embodied_kv.sim.possible import hindrance
 from embodied_kv.sim.rollout import Rollout
 from embodied_kv.sim.tables import Orders, Tables
 from embodied_kv.sim.tabletop import Tabletop
@@ -27,6 +28,7 @@ class Stage:
             tell=self.instructions.append,
             ask=lambda question: None,
             reset=self.reset,
+            hindrance=self.hindrance,
             **options,
         )
 
@@ -35,9 +37,13 @@ class Stage:
         self.table.reset()
         self._rollout.restart()
 
+    def hindrance(self, task, moment):
+        return hindrance(task, moment.truth, self.table.sees)
+
     def moment(self):
         stamp = round(self.time * SECOND)
-        return Moment(stamp, self.table.seed, self.table.state(), self.table.truth())
+        state, truth, poses = self.table.state(), self.table.truth(), self.table.poses()
+        return Moment(stamp, self.table.seed, state, truth, poses)
 
     def run(self, tasks, most=120.0):
         """Until so many tasks are judged; returns them."""
@@ -146,9 +152,9 @@ def test_the_task_in_force_is_unknown_just_after_it_was_told(stage):
     play = stage(follows=False)
     first = play.run(1)[0]
     at = {
-        round(offset, 2): Moment(first.stamp + round(offset * SECOND), SEED, None, None)
+        round(offset, 2): Moment(first.stamp + round(offset * SECOND), SEED, None, None, None)
         for offset in (-0.1, 0.05, 0.2)
     }
     task_at = play.director.task_at
     assert [task_at(at[offset]) for offset in at] == [None, None, first.task]
-    assert task_at(Moment(at[0.2].stamp, SEED + 1, None, None)) is None
+    assert task_at(Moment(at[0.2].stamp, SEED + 1, None, None, None)) is None

@@ -17,11 +17,12 @@ PICK, REACH = Task('pick', 'red cube'), Task('reach', 'red cube')
 
 @pytest.fixture
 def told():
-    """What the report says of three tasks and four questions."""
+    """What the report says of four tasks and four questions."""
     tasks = [
         Told(2_000_000_000, 7, PICK, 'lift the red cube', True, False, 4.2),
         Told(8_000_000_000, 7, REACH, 'reach the red cube', False, True, 6.0),
-        Told(15_000_000_000, 7, PICK, 'take the red cube'),
+        Told(15_000_000_000, 7, PICK, 'grasp the red cube', False, False, 1.5, 'it fell'),
+        Told(17_000_000_000, 7, PICK, 'take the red cube'),
     ]
     questions = [
         Question(0, 'What shape is the red thing?', 'cube', stream=1),
@@ -45,14 +46,15 @@ def told():
         stats=KvStats.Response(),
         diagnostics={},
     )
-    director = SimpleNamespace(told=tasks, judged=tasks[:2], questions=questions)
+    director = SimpleNamespace(told=tasks, judged=tasks[:3], questions=questions)
     made = report(witness, director, Score(lambda moment: None))
     return json.loads(json.dumps(made))
 
 
 def test_a_task_that_is_not_over_is_listed_but_not_counted(told):
-    assert told['tasks done'] == {'done': 1, 'told': 2}
-    assert [task['done'] for task in told['tasks']] == [True, False, None]
+    assert told['tasks done'] == {'done': 1, 'failed': 1, 'replaced': 1, 'told': 3}
+    assert [task['done'] for task in told['tasks']] == [True, False, False, None]
+    assert [task['replaced'] for task in told['tasks']] == ['', '', 'it fell', '']
     assert told['tasks'][1] == {
         'at': 7.0,
         'instruction': 'reach the red cube',
@@ -60,6 +62,7 @@ def test_a_task_that_is_not_over_is_listed_but_not_counted(told):
         'scene': 7,
         'done': False,
         'wrong': True,
+        'replaced': '',
         'seconds': 6.0,
     }
 

@@ -29,7 +29,7 @@ def moments(task):
         rollout, seen = Rollout(table), []
         for i in range(60):
             truth, state = table.truth(), table.state()
-            seen.append(Moment(round(i * DT * SECOND), table.seed, state, truth))
+            seen.append(Moment(round(i * DT * SECOND), table.seed, state, truth, table.poses()))
             orders = Orders.of([task], [[thing.name for thing in truth.things]])
             actions, _ = plan(state[None], Tables.of([truth]), orders, 2)
             rollout.follow(actions[0], rollout.time, 0.1)

@@ -42,6 +42,7 @@ def test_the_truth_comes_back_as_it_was(table, moments):
         np.testing.assert_allclose(came.position, was.position)
         np.testing.assert_allclose(came.size, was.size)
         assert np.cos(came.yaw - was.yaw) == pytest.approx(1)
+    np.testing.assert_allclose(moment.poses, table.poses())
 
 
 def test_parts_of_two_stamps_are_no_moment(table, moments):

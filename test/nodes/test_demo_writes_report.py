@@ -1,4 +1,4 @@
-"""The demo as `make demo` runs it, shorter: a report, a picture, and no process left behind."""
+"""The demo as `make demo` runs it, shorter: report, pictures, film, and no process left behind."""
 
 import json
 import os
@@ -12,7 +12,9 @@ import pytest
 import yaml
 from ament_index_python.packages import get_package_share_directory
 
-PATIENCE = 200.0  # s
+from embodied_kv.nodes.demo_video import ENDING
+
+PATIENCE = 240.0  # s
 
 
 def demo(out, *arguments):
@@ -84,13 +86,30 @@ def test_memory_is_asked_at_the_end(report):
 
 def test_the_report_says_what_was_told_and_what_became_of_it(run, report):
     first = report['tasks'][0]
-    assert first.keys() == {'at', 'instruction', 'family', 'scene', 'done', 'wrong', 'seconds'}
+    assert first.keys() == {
+        *('at', 'instruction', 'family', 'scene', 'done', 'wrong', 'replaced', 'seconds')
+    }
     assert first['family'] == 'pick' and first['scene'] == 1_000_001
     assert -1 < first['at'] < 1.5  # s from the first command
     judged = [task for task in report['tasks'] if task['done'] is not None]
     done = sum(task['done'] for task in judged)
-    assert report['tasks done'] == {'done': done, 'told': len(judged)}
-    assert f'{done} of {len(judged)} tasks done' in run[0].stdout
+    replaced = sum(bool(task['replaced']) for task in judged)
+    assert report['tasks done'] == {
+        'done': done,
+        'failed': len(judged) - done - replaced,
+        'replaced': replaced,
+        'told': len(judged),
+    }
+
+
+def test_it_closes_with_five_lines(run, report):
+    *_, asked, done, said, on_time, remembered, files = run[0].stdout.splitlines()
+    assert asked.startswith(f'asked       {len(report["tasks"])} task')
+    assert done.startswith(f'done        {report["tasks done"]["done"]} of ')
+    assert said.startswith(f'said        {report["words right"]["subtask"]["exact"]} of ')
+    assert on_time.startswith(f'on time     {report["counts"]["frames"]} frames, ')
+    assert report['memory']['answer'] in remembered
+    assert files == f'in {run[1]}: report.json, frames.png, demo.mp4'
 
 
 def test_the_report_compares_what_was_said_with_the_truth(report):
@@ -129,6 +148,12 @@ def test_the_picture_is_full_of_frames(run):
     picture = cv2.imread(str(run[1] / 'frames.png'))
     assert picture.shape[0] > 300 and picture.shape[1] > 1500
     assert picture.std() > 30
+
+
+def test_the_film_is_as_long_as_the_run_and_its_ending(run):
+    film = cv2.VideoCapture(str(run[1] / 'demo.mp4'))
+    seconds = film.get(cv2.CAP_PROP_FRAME_COUNT) / film.get(cv2.CAP_PROP_FPS)
+    assert 15 + ENDING - 0.5 < seconds < 16 + ENDING
 
 
 def test_no_episodes_are_refused(tmp_path):

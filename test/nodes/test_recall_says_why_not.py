@@ -14,7 +14,7 @@ QUESTION = 'Where is the red cube?'
 def asked(plan):
     """A recall whose questions have been answered."""
     recall = Recall(Node('recall'))
-    recall.question = QUESTION
+    recall.ask(QUESTION, ('in the bin', 'on the left'))
     recall._asked = [Future(), Future()]
     assert not recall.is_over and recall.line == ''
     for future, response in zip(recall._asked, (plan, MemoryQuery.Response()), strict=True):
@@ -24,7 +24,7 @@ def asked(plan):
 
 def test_without_memory_nothing_is_waited_for():
     recall = Recall(Node('recall'))
-    recall.ask(QUESTION)
+    recall.ask(QUESTION, ('in the bin',))
     assert recall.is_over and recall.line == ''
     assert recall.report() == {'question': QUESTION, 'refused': 'memory does not answer'}
 
@@ -38,3 +38,11 @@ def test_an_answer_stands_behind_its_question():
     recall = asked(MemoryPlan.Response(ok=True, text='in the bin', computed=[4, 2]))
     assert recall.line == f'memory: {QUESTION} in the bin'
     assert recall.report()['computed'] == 3.0
+
+
+@pytest.mark.parametrize(
+    ('text', 'right'), [('in the bin', True), (' on the left', True), ('on the plate', False)]
+)
+def test_an_answer_is_compared_with_what_is_true(text, right):
+    found = asked(MemoryPlan.Response(ok=True, text=text)).report()
+    assert (found['truth'], found['right']) == ('in the bin', right)

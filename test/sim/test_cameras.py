@@ -74,6 +74,19 @@ def test_project_is_the_pinhole_and_a_point_behind_the_camera_is_nan(table):
         table.project(target, 'nowhere')
 
 
+def test_a_point_is_seen_where_any_camera_has_it_in_its_picture(table):
+    table.reset(0)
+    under = table.gripper_position() - (0, 0, 0.02)
+    middle = table.scene.target
+    behind = np.array(table.scene.eye) * 2 - middle
+    beside = (0.4, 0.45, 0.02)
+    assert table.sees([middle, under, behind, beside]).tolist() == [True, True, False, False]
+    table.command(np.append(kinematics.top_down([(0.37, 0.43, 0.12)])[0], 0.04))
+    table.step(2.0)
+    assert np.isfinite(table.project(beside, 'front')).all()
+    assert table.sees(beside).tolist() == [True]  # in the wrist's alone
+
+
 def test_two_tables_draw_their_own_scenes(table):
     table.reset(0)
     before = table.render()['front']

@@ -56,3 +56,25 @@ def test_top_down_gripper_has_the_asked_yaw_and_points_down():
 def test_a_point_out_of_reach_is_refused(point):
     with pytest.raises(ValueError, match='does not reach'):
         kinematics.top_down([(0.4, 0, 0.1), point])
+
+
+def test_reaches_equals_top_down_within_the_joint_limits():
+    points = np.random.default_rng(3).uniform((-0.7, -0.7, 0.0), (0.7, 0.7, 0.5), (500, 3))
+    lower, upper = joint_limits()
+
+    def solved(point: np.ndarray) -> bool:
+        try:
+            joints = kinematics.top_down([point])[0, :5]
+        except ValueError:
+            return False
+        return bool((lower[:5] <= joints).all() and (joints <= upper[:5]).all())
+
+    expected = [solved(point) for point in points]
+    assert 100 < sum(expected) < 400
+    assert kinematics.reaches(points).tolist() == expected
+
+
+def test_the_reach_on_the_table_ends_between_67_and_68_cm():
+    points = [(r * np.cos(0.4), r * np.sin(0.4), 0.02) for r in (0.27, 0.5, 0.67, 0.68, 0.9)]
+    assert kinematics.reaches(points).tolist() == [True, True, True, False, False]
+    assert kinematics.reaches([(0, 0, 0.04), (np.nan, 0, 0)]).tolist() == [False, False]

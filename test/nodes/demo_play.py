@@ -1,0 +1,40 @@
+"""A short run in simulated time, recorded as the demo does: the expert acts, and says so."""
+
+import numpy as np
+
+from embodied_kv.nodes.demo_recording import Decision, Recording, Sentence
+from embodied_kv.nodes.director import SECOND, Told
+from embodied_kv.nodes.truth import Moment
+from embodied_kv.sim.expert import plan
+from embodied_kv.sim.language import SUBTASK, say_subtask
+from embodied_kv.sim.rollout import Rollout
+from embodied_kv.sim.tables import Orders, Tables
+from embodied_kv.sim.tabletop import Tabletop
+from embodied_kv.sim.tasks import Task, task_scene
+
+SEED = 1_000_001
+START, DT = 5 * SECOND, 0.1
+
+
+def play(seconds: float) -> tuple[Recording, Told]:
+    """What was recorded, and the one task, which is still in force."""
+    recording = Recording(longest=60.0)
+    with Tabletop(task_scene('put'), SEED) as table:
+        names = [thing.name for thing in table.objects()]
+        task = Task('pick', next(name for name in names if name.endswith('cylinder')))
+        rollout, order = Rollout(table), Orders.of([task], [names])
+        for i in range(round(seconds / DT)):
+            stamp, truth = START + round(i * DT * SECOND), table.truth()
+            recording.see(Moment(stamp, SEED, table.state(), truth, table.poses()))
+            actions, phase = plan(table.state()[None], Tables.of([truth]), order, 10)
+            recording.decide(decision(stamp, table.render(), table.state(), actions[0]))
+            words = say_subtask(phase[0], task, truth)
+            recording.hear(Sentence(stamp + SECOND // 20, SUBTASK, words))
+            rollout.follow(actions[0], rollout.time, DT)
+            rollout.advance(DT)
+    return recording, Told(START, SEED, task, task.phrase(0), seconds=seconds)
+
+
+def decision(stamp: int, seen: dict, joints: np.ndarray, actions: np.ndarray) -> Decision:
+    """One that was ready after 60 ms."""
+    return Decision(stamp, stamp + 60_000_000, seen, joints, actions, 1, DT, 'a note')

@@ -1,0 +1,75 @@
+"""Five lines that a newcomer understands, each number of them from the report."""
+
+import copy
+
+import pytest
+
+from embodied_kv.nodes.demo_summary import summarize
+
+REPORT = {
+    'weights': 'bundled tabletop',
+    'tasks done': {'done': 3, 'failed': 0, 'replaced': 0, 'told': 3},
+    'tasks': [{'done': True, 'replaced': ''}] * 3,
+    'words right': {
+        'subtask': {'exact': 17, 'within one frame': 18, 'of': 20},
+        'narration': {'exact': 9, 'within one frame': 9, 'of': 10},
+        'questions': [{'right': True}, {'right': False}, {'right': None}],
+    },
+    'counts': {'frames': 202, 'commands': 203, 'fresh': 202, 'deadlines missed': 0},
+    'ms': {'age': {'max': 83.4}},
+    'memory': {
+        'question': 'Where is the blue cube?',
+        'answer': 'in the purple bin',
+        'truth': 'in the purple bin',
+        'right': True,
+    },
+}
+
+
+@pytest.fixture
+def report():
+    return copy.deepcopy(REPORT)
+
+
+def test_a_good_run_is_five_lines(report):
+    assert summarize(report) == {
+        'asked': '3 tasks in words, 3 questions',
+        'done': '3 of 3 tasks',
+        'said': '17 of 20 subtasks and 9 of 10 narrations true of their frame, '
+        '1 of 3 answers right',
+        'on time': '202 frames, no deadline missed (slowest of 202 actions 83 ms after its frame)',
+        'remembered': '“Where is the blue cube?” “in the purple bin” (true)',
+    }
+
+
+def test_what_was_not_done_is_told_by_its_reason(report):
+    lost = {'done': False, 'replaced': 'the red cube fell off the table'}
+    report['tasks'] += [{'done': False, 'replaced': ''}, lost, {'done': None, 'replaced': ''}]
+    report['tasks done'] = {'done': 3, 'failed': 1, 'replaced': 1, 'told': 5}
+    assert summarize(report)['done'] == (
+        '3 of 5 tasks, 1 not done in time, 1 replaced: the red cube fell off the table, '
+        '1 more not over at the end'
+    )
+
+
+def test_random_weights_are_called_so(report):
+    report['weights'] = 'random'
+    assert summarize(report)['done'].endswith('the weights are random, none is expected')
+
+
+def test_missed_deadlines_are_counted(report):
+    report['counts'] |= {'deadlines missed': 7, 'fresh': 1}
+    line = '202 frames, 7 of 203 deadlines missed (slowest of 1 action 83 ms after its frame)'
+    assert summarize(report)['on time'] == line
+    report['ms'] = {'age': {}}
+    assert summarize(report)['on time'] == '202 frames, 7 of 203 deadlines missed'
+
+
+def test_a_false_memory_is_called_so(report):
+    report['memory'] |= {'truth': 'on the table', 'right': False}
+    assert summarize(report)['remembered'].endswith('“in the purple bin” (not true: on the table)')
+
+
+def test_a_memory_that_does_not_answer_is_told(report):
+    report['memory'] = {'question': '', 'refused': 'memory does not answer'}
+    assert summarize(report)['remembered'] == 'nothing: memory does not answer'
