@@ -1,9 +1,9 @@
 # make demo, make test: two commands. ROS_DISTRO=kilted chooses another ROS 2.
-.PHONY: help setup demo test bench lint format clean distclean
+.PHONY: help setup demo test test-all bench lint format lock clean distclean
 env = ISOLATED=1 tools/env
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
 setup:  ## environment and package, whatever of them is missing
 	@tools/setup
@@ -11,7 +11,10 @@ setup:  ## environment and package, whatever of them is missing
 demo: setup  ## the simulated robot for 20 s, with a report in out/demo
 	@$(env) python -m embodied_kv.nodes.demo --seconds 20 --out out/demo
 
-test: setup  ## all tests
+test: setup  ## all tests but the slow ones
+	@$(env) python -m pytest -m 'not slow'
+
+test-all: setup  ## all tests
 	@$(env) python -m pytest
 
 bench: setup  ## all benchmarks, with results in out/bench
@@ -22,6 +25,9 @@ lint: setup  ## what ruff finds, changing nothing
 
 format: setup  ## ruff's fixes and format
 	@$(env) ruff check --fix && $(env) ruff format
+
+lock: setup  ## exact versions of all dependencies anew: tools/lock-*.txt
+	@$(env) python tools/lock.py
 
 clean:  ## remove what was built and what runs left
 	rm -rf build build-* install install-* log log-* out .pytest_cache .ruff_cache .hypothesis

@@ -2,6 +2,7 @@
 
 import runpy
 from pathlib import Path
+from xml.etree import ElementTree
 
 from setuptools import find_packages, setup
 
@@ -24,13 +25,15 @@ def files(pattern: str) -> list[str]:
     return sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(pattern))
 
 
+manifest = ElementTree.parse(ROOT / 'package.xml')
 setup(
     name=NAME,
-    version='0.1.0',
-    description='A robot acts and speaks from one KV cache.',
-    maintainer='The embodied_kv developers',
-    maintainer_email='maintainers@example.org',
-    license='Apache-2.0',
+    version=manifest.findtext('version'),
+    description=manifest.findtext('description'),
+    maintainer=manifest.findtext('maintainer'),
+    maintainer_email=manifest.find('maintainer').get('email'),
+    license=manifest.findtext('license'),
+    url=manifest.findtext("url[@type='website']"),
     packages=find_packages(str(ROOT), include=[NAME, f'{NAME}.*']),
     package_data={'': ['assets/*/*', '*.yaml']},
     data_files=[

@@ -1,24 +1,27 @@
 """package.xml, setup.py, CHANGELOG.rst and tools/requirements.txt say the same as the source."""
 
 import ast
-import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from catkin_pkg.changelog import get_changelog_from_path
 from catkin_pkg.package import parse_package
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = parse_package(ROOT / 'package.xml')
 
 # import: (rosdep key, name for pip). What is not here is a ROS package of the import's own name.
 OUTSIDE = {
-    'catkin_pkg': (None, 'colcon-common-extensions'),
+    'catkin_pkg': ('python3-catkin-pkg-modules', 'catkin_pkg'),
     'cv2': ('python3-opencv', 'opencv-python-headless'),
     'hypothesis': ('python3-hypothesis', 'hypothesis'),
     'matplotlib': ('python3-matplotlib', 'matplotlib'),
     'mujoco': ('python3-mujoco-pip', 'mujoco'),
     'numpy': ('python3-numpy', 'numpy'),
+    'packaging': ('python3-packaging', 'packaging'),
     'pytest': ('python3-pytest', 'pytest'),
     'rich': ('python3-rich', 'rich'),
     'safetensors': (None, 'safetensors'),
@@ -28,6 +31,12 @@ OUTSIDE = {
     'transformers': ('python3-transformers-pip', 'transformers'),
     'triton': (None, 'triton'),
     'yaml': ('python3-yaml', 'pyyaml'),
+}
+KEYS = dict(OUTSIDE.values()) | {'python3-pytest-timeout': 'pytest-timeout'}
+DECLARED = {
+    depend.name
+    for depends in (PACKAGE.build_depends, PACKAGE.exec_depends, PACKAGE.test_depends)
+    for depend in depends
 }
 
 
@@ -52,25 +61,45 @@ def imported_from_outside() -> list[str]:
 
 def requirements() -> set[str]:
     lines = (ROOT / 'tools/requirements.txt').read_text().splitlines()
-    return {re.split('[=<>]', line)[0] for line in lines if line and not line.startswith('#')}
+    wanted = [line.partition('#')[0] for line in lines]
+    return {Requirement(line).name for line in wanted if line}
+
+
+def arguments_of_setup() -> dict[str, object]:
+    """What setup.py says literally."""
+    calls = [
+        n for n in ast.walk(ast.parse((ROOT / 'setup.py').read_text())) if type(n) is ast.Call
+    ]
+    call = next(n for n in calls if getattr(n.func, 'id', '') == 'setup')
+    wanted = ('install_requires', 'extras_require')
+    return {k.arg: ast.literal_eval(k.value) for k in call.keywords if k.arg in wanted}
 
 
 @pytest.mark.parametrize('name', imported_from_outside())
 def test_every_import_is_declared(name):
     key, pip = OUTSIDE.get(name, (name, None))
-    declared = {
-        depend.name
-        for depends in (PACKAGE.build_depends, PACKAGE.exec_depends, PACKAGE.test_depends)
-        for depend in depends
-    }
-    assert key is None or key in declared, f'package.xml lacks {key}, for `import {name}`'
+    assert key is None or key in DECLARED, f'package.xml lacks {key}, for `import {name}`'
     assert pip is None or pip in requirements(), f'tools/requirements.txt lacks {pip}'
 
 
+@pytest.mark.parametrize('key', sorted(k for k in DECLARED if k.startswith('python3-')))
+def test_every_key_of_a_python_package_is_a_requirement(key):
+    assert KEYS.get(key) in requirements(), f'tools/requirements.txt lacks what {key} installs'
+
+
+def test_what_setup_requires_is_a_requirement():
+    said = arguments_of_setup()
+    required = [*said['install_requires'], *said['extras_require']['test']]
+    assert {Requirement(line).name for line in required} <= requirements()
+
+
 def test_versions_are_equal():
-    setup = re.search(r"version='([^']+)'", (ROOT / 'setup.py').read_text()).group(1)
-    changes = re.search(r'^(\d+\.\d+\.\d+) ', (ROOT / 'CHANGELOG.rst').read_text(), re.M).group(1)
-    assert PACKAGE.version == setup == changes
+    run = [sys.executable, ROOT / 'setup.py', '--version']
+    setup = subprocess.run(run, check=True, capture_output=True, text=True).stdout.strip()
+    changes = get_changelog_from_path(ROOT / 'CHANGELOG.rst', PACKAGE.name)
+    newest, date, entries = next(changes.foreach_version())
+    assert PACKAGE.version == setup == newest
+    assert date and entries
 
 
 def test_every_interface_is_importable():

@@ -1,0 +1,40 @@
+"""tools/lock-*.txt names every requirement, in a version that its range allows."""
+
+import re
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+TOOLS = Path(__file__).resolve().parent.parent / 'tools'
+LOCKS = sorted(TOOLS.glob('lock-*.txt'))
+
+
+def read(path: Path) -> dict[str, Requirement]:
+    """By normalised name; a line that names a host or a file is no requirement, and raises."""
+    lines = [line.partition('#')[0].strip() for line in path.read_text().splitlines()]
+    wanted = [Requirement(line) for line in lines if line]
+    return {canonicalize_name(requirement.name): requirement for requirement in wanted}
+
+
+def test_every_ros_has_a_lock():
+    ros = [path.name.removeprefix('ros-') for path in sorted(TOOLS.glob('ros-*.txt'))]
+    assert ros and ros == [path.name.removeprefix('lock-') for path in LOCKS]
+
+
+@pytest.mark.parametrize('lock', LOCKS, ids=lambda path: path.stem)
+def test_every_requirement_is_pinned_within_its_range(lock):
+    pins = read(lock)
+    ros = TOOLS / lock.name.replace('lock-', 'ros-')
+    for name, wanted in (read(TOOLS / 'requirements.txt') | read(ros)).items():
+        assert name in pins, f'{lock.name} lacks {name}: make lock'
+        (pin,) = pins[name].specifier
+        assert wanted.specifier.contains(pin.version), f'{pins[name]} is not {wanted}: make lock'
+
+
+@pytest.mark.parametrize('lock', LOCKS, ids=lambda path: path.stem)
+def test_every_pin_is_one_public_version(lock):
+    for pin in read(lock).values():
+        assert re.fullmatch(r'==[\w.]+', str(pin.specifier)), f'{pin} is a build, or no pin'
+        assert not (pin.url or pin.extras), pin
