@@ -14,12 +14,12 @@ from embodied_kv.config import TABLETOP, EngineConfig
 from embodied_kv.engine.engine import Engine
 from embodied_kv.model.policy import Policy
 from embodied_kv.model.weights import Weights
-from embodied_kv.train.dataset import Frames, Sampler, measure
-from embodied_kv.train.episodes import find_episodes
-from embodied_kv.train.generate import make_episode
-from embodied_kv.train.recipe import Recipe
-from embodied_kv.train.trainer import Trainer
-from embodied_kv.train.words import train_tokenizer
+from embodied_kv.train.common.words import train_tokenizer
+from embodied_kv.train.policy.dataset import Frames, Sampler, measure
+from embodied_kv.train.policy.episodes import find_episodes
+from embodied_kv.train.policy.generate import make_episode
+from embodied_kv.train.policy.recipe import Recipe
+from embodied_kv.train.policy.trainer import Trainer
 from embodied_kv.types import Observation
 
 RECIPE = Recipe(ground_steps=2, joint_steps=3, batch=4, draws=2)
@@ -111,7 +111,7 @@ def test_the_rate_warms_up_and_ends_low():
 def test_train_save_load_act(data, tmp_path):
     """The smoke test: the command, twice, then the engine with what it wrote."""
     command = [
-        *(sys.executable, '-m', 'embodied_kv.train.run', '--data', str(data)),
+        *(sys.executable, '-m', 'embodied_kv.train.policy', '--data', str(data)),
         *('--out', str(tmp_path), '--threads', '1', '--device', 'cpu', '--batch', '4'),
         *('--ground-steps', '2', '--joint-steps', '2'),
     ]

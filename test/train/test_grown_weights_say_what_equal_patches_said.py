@@ -8,9 +8,9 @@ import torch
 from embodied_kv.config import TINY, preset
 from embodied_kv.model.policy import bundled, empty_model
 from embodied_kv.model.random import init_random
-from embodied_kv.train.initial import grow
-from embodied_kv.train.recipe import Recipe
-from embodied_kv.train.trainer import Trainer
+from embodied_kv.train.common.initial import grow
+from embodied_kv.train.policy.recipe import Recipe
+from embodied_kv.train.policy.trainer import Trainer
 
 TABLE, PROJECTOR = 'vision.tower.embeddings.position_embedding.weight', 'vision.projector.weight'
 
