@@ -1,4 +1,4 @@
-"""The command: a part by name, figures as tables and one JSON line, nonsense refused."""
+"""The commands of compress: figures as tables and one JSON line, nonsense refused."""
 
 import json
 
@@ -7,15 +7,14 @@ from compress_bench_cases import FOUR, policy
 
 from embodied_kv import config
 from embodied_kv.bench.common import report
-from embodied_kv.bench.compress import loop, metrics, needle, quality
-from embodied_kv.bench.compress.speed import __main__ as speed
+from embodied_kv.bench.compress import loop, metrics, quality
 from embodied_kv.bench.compress.ways import MODES, OURS, WIDE
 from embodied_kv.model import checkpoint
 from embodied_kv.model import policy as policies
 from embodied_kv.sim.tasks import FAMILIES
 from embodied_kv.train.evaluate import worlds
 
-PARTS = dict(metrics=metrics, quality=quality, needle=needle, speed=speed)
+PARTS = dict(metrics=metrics, quality=quality)
 
 
 @pytest.fixture
@@ -57,14 +56,6 @@ def test_metrics_looks_at_layers(command):
     assert len(found['layers']) == 4 and found['settings']['frames'] == 1
     assert {row['of'] for row in found['hits']} == {'way', 'score'}
     assert 'hit of a score, strict' in out and (folder / 'compress_metrics.png').exists()
-
-
-@pytest.mark.parametrize('part', PARTS)
-def test_every_part_says_what_it_measures(capsys, part):
-    with pytest.raises(SystemExit):
-        PARTS[part].main(['--help'])
-    out = capsys.readouterr().out
-    assert f'python -m embodied_kv.bench.compress.{part}' in out and 'Physics:' in out
 
 
 def test_a_preset_takes_the_weights_of_its_folder(command, monkeypatch, tmp_path):

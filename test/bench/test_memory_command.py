@@ -1,4 +1,4 @@
-"""The command: a part by name, figures as tables, pictures and one JSON line, nonsense refused."""
+"""The commands of memory: figures as tables, pictures and one JSON line, nonsense refused."""
 
 import json
 
@@ -7,10 +7,10 @@ from memory_bench_cases import small_file
 
 from embodied_kv.bench.common import report
 from embodied_kv.bench.common.clock import Ceilings
-from embodied_kv.bench.memory import ablations, floor, judge, timeline, trace
+from embodied_kv.bench.memory import ablations, floor, timeline, trace
 from embodied_kv.model import planner_checkpoint
 
-PARTS = dict(trace=trace, ablations=ablations, timeline=timeline, judge=judge)
+PARTS = dict(trace=trace, ablations=ablations, timeline=timeline)
 TRACED = ['full', 'prefix', 'full_reuse', 'epic', 'cacheblend', 'keep']
 VIEWS = ['full, view of blocks', 'full, view of groups']
 
@@ -75,14 +75,6 @@ def test_timeline_measures_and_foretells(command):
     ]
     assert [row['policy'] for row in found['rows']][:3] == ['separate', 'next_layer', 'balanced']
     assert 'loads beside computation' in out and (folder / 'memory_timeline.png').exists()
-
-
-@pytest.mark.parametrize('part', PARTS)
-def test_every_part_says_what_it_measures(capsys, part):
-    with pytest.raises(SystemExit):
-        PARTS[part].main(['--help'])
-    out = capsys.readouterr().out
-    assert f'python -m embodied_kv.bench.memory.{part}' in out and 'Physics:' in out
 
 
 def test_a_planner_that_is_missing_is_named(command, monkeypatch, tmp_path):

@@ -60,7 +60,7 @@ def test_a_truncated_episode_is_refused_by_name(dataset, tmp_path):
 
 
 def test_an_empty_folder_says_what_to_run(tmp_path):
-    with pytest.raises(ValueError, match=r'train\.generate'):
+    with pytest.raises(ValueError, match=r'train\.policy\.generate'):
         find_episodes(tmp_path)
 
 

@@ -58,7 +58,7 @@ def test_what_is_saved_is_what_is_loaded(tmp_path, capsys):
     model, trainer = load_judge(out), JudgeTrainer(JUDGE, SHORT)
     for _ in range(SHORT.steps):
         trainer.learn()
-    for name, p in trainer.averaged().state_dict().items():
+    for name, p in trainer.shipped().state_dict().items():
         assert torch.equal(p, model.state_dict()[name]), name
     rows = exam(model, 2, 0, sizes=(8,))
     assert len(rows) == len(list(cells((8,)))) and rows[0]['right']['n'] == 2

@@ -40,7 +40,9 @@ from embodied_kv.train.evaluate.worlds import (
 def parser(text: str = '') -> argparse.ArgumentParser:
     """The command line. text: of its help."""
     made = argparse.ArgumentParser(
-        description=text, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog='python -m embodied_kv.train.evaluate',
+        description=text,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.add_argument('--checkpoint', help="file or folder, or 'random'; else the bundled one")
     made.add_argument('--episodes', type=int, default=100, help='per family and seed')

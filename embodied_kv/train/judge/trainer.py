@@ -1,4 +1,4 @@
-"""`python -m embodied_kv.train.judge`: trains a small planner to follow chains over segments.
+"""The judge's recipe, a step of it, and a run: learning to follow chains over segments.
 
 What it is for: ways to reuse KV are judged by how much of what it can do they leave. It learns by
 plain causal prefill alone, in minutes on one core; everything of a step is a function of the
@@ -9,19 +9,19 @@ walk along the chains by themselves, and it would tell fewer ways of reuse apart
 
 from __future__ import annotations
 
-import argparse
 import time
-from dataclasses import dataclass, field, fields
-from math import cos, pi
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from embodied_kv.model.planner import Planner
 from embodied_kv.model.planner_config import PlannerConfig
+from embodied_kv.train.common.learner import Learner
+from embodied_kv.train.common.recipe import Recipe, cooling, option
 from embodied_kv.train.judge.chains import SEGMENTS
 from embodied_kv.train.judge.exam import exam, show, total
 from embodied_kv.train.judge.file import JUDGE, save_judge
@@ -32,26 +32,21 @@ EXAM = 1_000_003  # seed of problems that are not learnt from
 
 
 @dataclass(frozen=True)
-class JudgeRecipe:
+class JudgeRecipe(Recipe):
     """Metadata `help` is the command line's. Shares are of all steps."""
 
-    steps: int = field(default=6000, metadata=dict(help='of the whole run'))
-    segments: int = field(default=896, metadata=dict(help='segments of a step, in all prompts'))
-    questions: int = field(default=16, metadata=dict(help='of a prompt, at most'))
-    short: int = field(default=12, metadata=dict(help='most segments of a prompt at the start'))
-    ask: float = field(default=0.12, metadata=dict(help='share after which answers are learnt'))
-    hold: float = field(default=0.15, metadata=dict(help='share after which prompts grow'))
-    grow: float = field(default=0.6, metadata=dict(help='share after which they are all sizes'))
-    rate: float = field(default=2e-3, metadata=dict(help='peak learning rate'))
-    decay: float = field(default=0.01, metadata=dict(help='weight decay of matrices'))
-    clip: float = field(default=1.0, metadata=dict(help='largest norm of a gradient'))
-    average: float = field(default=0.99, metadata=dict(help='EMA of the weights that are saved'))
-    seed: int = field(default=0, metadata=dict(help='of weights and prompts'))
+    steps: int = option(6000, 'of the whole run')
+    segments: int = option(896, 'segments of a step, in all prompts')
+    questions: int = option(16, 'of a prompt, at most')
+    short: int = option(12, 'most segments of a prompt at the start')
+    ask: float = option(0.12, 'share after which answers are learnt')
+    hold: float = option(0.15, 'share after which prompts grow')
+    grow: float = option(0.6, 'share after which they are all sizes')
+    decay: float = option(0.01, 'weight decay of matrices')
 
     def learning_rate(self, step: int, warm: int = 50) -> float:
         """A linear start, then half a cosine down to a fiftieth."""
-        share = 0.02 + 0.98 * (1 + cos(pi * min(1.0, step / max(1, self.steps)))) / 2
-        return self.rate * min(1.0, (step + 1) / warm) * share
+        return self.rate * min(1.0, (step + 1) / warm) * cooling(step / max(1, self.steps))
 
     def longest(self, step: int) -> int:
         """Most segments of a step's prompts."""
@@ -69,21 +64,14 @@ class JudgeRecipe:
         return draw_sheet(rng, max(1, self.segments // segments), segments, self.questions)
 
 
-class JudgeTrainer:
+class JudgeTrainer(Learner):
     """step: of the recipe, the next one to do."""
 
     def __init__(self, config: PlannerConfig, recipe: JudgeRecipe) -> None:
-        self.recipe, self.step = recipe, 0
         torch.manual_seed(recipe.seed)
         self.model, self._lessons = Planner(config), Lessons(config.backbone.width)
         init_judge(self.model, recipe.seed)
-        self._parameters = [*self.model.parameters(), *self._lessons.parameters()]
-        groups = [
-            {'params': [p for p in self._parameters if p.ndim > 1], 'weight_decay': recipe.decay},
-            {'params': [p for p in self._parameters if p.ndim <= 1], 'weight_decay': 0.0},
-        ]
-        self._optimiser = torch.optim.AdamW(groups, recipe.rate, (0.9, 0.98), fused=True)
-        self._average = {name: p.detach().clone() for name, p in self.model.named_parameters()}
+        super().__init__(nn.ModuleList([self.model, self._lessons]), self.model, recipe)
 
     def losses(self, sheet: Sheet) -> dict[str, Tensor]:
         """By name: of the answers, and of each lesson."""
@@ -96,27 +84,15 @@ class JudgeTrainer:
     def learn(self) -> dict[str, float]:
         """One step of the recipe -> losses. Raises ValueError if it went astray."""
         recipe = self.recipe
-        for group in self._optimiser.param_groups:
-            group['lr'] = recipe.learning_rate(self.step)
         values = self.losses(recipe.sheet(self.step))
         learnt = [v for name, v in values.items() if name != 'answer' or recipe.asks(self.step)]
-        self._optimiser.zero_grad()
-        sum(learnt).backward()
-        norm = torch.nn.utils.clip_grad_norm_(self._parameters, recipe.clip)
-        if not torch.isfinite(norm):
-            raise ValueError(f'the gradient of step {self.step} is not finite; lower --rate')
-        self._optimiser.step()
-        keep = min(recipe.average, (1 + self.step) / (10 + self.step))
-        with torch.no_grad():
-            for name, p in self.model.named_parameters():
-                self._average[name].lerp_(p, 1 - keep)
-        self.step += 1
+        self.descend(sum(learnt))
         return {name: value.item() for name, value in values.items()}
 
-    def averaged(self) -> Planner:
+    def shipped(self) -> Planner:
         """A copy with the averaged weights."""
         model = Planner(self.model.config).requires_grad_(False).eval()
-        model.load_state_dict(self._average)
+        model.load_state_dict(self.average)
         return model
 
 
@@ -131,7 +107,7 @@ def train(out: Path, recipe: JudgeRecipe, problems: int, config: PlannerConfig =
             losses = ', '.join(f'{name} {value:.3f}' for name, value in values.items())
             print(f'step {trainer.step}: {losses}', flush=True)
     minutes = [(time.monotonic() - began) / 60, (time.process_time() - worked) / 60]
-    model = trainer.averaged()
+    model = trainer.shipped()
     save_judge(
         out,
         model.state_dict(),
@@ -149,24 +125,3 @@ def train(out: Path, recipe: JudgeRecipe, problems: int, config: PlannerConfig =
     for title, alone in (('full prefill', False), ('full reuse', True)):
         rows = exam(model, problems, EXAM, alone=alone)
         show(f'{title}: {100 * total(rows)["rate"]:.2f}% of all', rows)
-
-
-def main() -> None:
-    """Parse the command line and train."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        '--out', type=Path, default=Path('out/train/judge.safetensors'), help='file'
-    )
-    parser.add_argument('--problems', type=int, default=500, help='of each cell of the exam')
-    for f in fields(JudgeRecipe):
-        parser.add_argument(f'--{f.name}', type=type(f.default), default=f.default, **f.metadata)
-    arguments = parser.parse_args()
-    recipe = JudgeRecipe(**{f.name: getattr(arguments, f.name) for f in fields(JudgeRecipe)})
-    try:
-        train(arguments.out, recipe, arguments.problems)
-    except ValueError as error:
-        parser.exit(2, f'train.judge: {error}\n')
-
-
-if __name__ == '__main__':
-    main()

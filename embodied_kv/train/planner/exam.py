@@ -7,7 +7,6 @@ which changes nothing: a causal prefill does not see what comes after it.
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections import defaultdict
@@ -23,6 +22,7 @@ from embodied_kv.model.planner_checkpoint import LoadedPlanner, bundled_planner,
 from embodied_kv.model.planner_words import HEAD, question_words, segment_words
 from embodied_kv.sim.household import draw_household
 from embodied_kv.sim.household_questions import KINDS, answer, draw_question
+from embodied_kv.train.common import command
 from embodied_kv.train.common.views import dense_attention, seen
 from embodied_kv.train.planner.lessons import in_some_order
 
@@ -138,7 +138,7 @@ def report(found: Sequence[Answered], edges: Sequence[int]) -> tuple[str, dict[s
 
 def main() -> None:
     """Parse the command line, ask, and print a table, then a JSON line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command.parser('planner.exam', __doc__)
     parser.add_argument('--planner', type=Path, help='its folder; without it, the bundled one')
     parser.add_argument('--households', type=int, default=72, help='of all sizes')
     parser.add_argument('--questions', type=int, default=4, help='of each kind and household')
@@ -160,7 +160,7 @@ def main() -> None:
             )
         )
     except ValueError as error:
-        parser.exit(2, f'train.planner_exam: {error}\n')
+        parser.exit(2, f'{parser.prog}: {error}\n')
     fewest, most = arguments.segments
     edges = sorted({*(edge for edge in (20, 40, 60) if fewest <= edge < most), most})
     table, cells = report(found, edges)

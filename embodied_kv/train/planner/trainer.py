@@ -1,4 +1,4 @@
-"""`python -m embodied_kv.train.planner`: trains the memory's planner on drawn households.
+"""The planner's recipe, a step of it, and a run: learning from drawn households.
 
 A prompt is a household's memory; many questions stand behind it, each seeing the prompt and
 itself, and the loss is on their answers. Beside it the last token of each segment, and of each
@@ -9,50 +9,40 @@ run goes on where the last one in its folder ended.
 
 from __future__ import annotations
 
-import argparse
-import os
-import time
 from collections import defaultdict
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from embodied_kv.model.planner import Planner
 from embodied_kv.model.planner_checkpoint import save_planner
 from embodied_kv.model.planner_config import PLANNER_TABLETOP, PlannerConfig
 from embodied_kv.sim.household import SEGMENTS
-from embodied_kv.train.common.journal import Journal
+from embodied_kv.train.common import loop
+from embodied_kv.train.common.learner import Learner
+from embodied_kv.train.common.recipe import Recipe, option, stage_of
 from embodied_kv.train.planner.corpus import planner_tokenizer
 from embodied_kv.train.planner.lessons import Lesson, Teacher, tokens_of
 from embodied_kv.train.planner.reading import Pupil
 
-ADAM = ('step', 'exp_avg', 'exp_avg_sq')  # what AdamW keeps of a parameter that it has moved
+STATE = 'state.safetensors'  # of a run, in its folder
 UNSEEN = 1_000_003  # seed of households that are not learnt from
 JUDGED = 6  # lessons of them, of sizes from the fewest segments of a stage to the most
 
 
 @dataclass(frozen=True)
-class PlannerRecipe:
+class PlannerRecipe(Recipe):
     """Metadata `help` is the command line's. Stage i takes `steps[i]` steps."""
 
-    most: tuple[int, ...] = field(
-        default=(16, 40, 80), metadata=dict(help='segments of a prompt, by stage')
-    )
-    steps: tuple[int, ...] = field(default=(800, 1000, 3600), metadata=dict(help='of each stage'))
-    tokens: int = field(default=4000, metadata=dict(help='of a step, about'))
-    rate: float = field(default=2e-3, metadata=dict(help='learning rate'))
-    cool: float = field(default=0.25, metadata=dict(help='share of steps, at the end, to zero'))
-    threads: float = field(default=0.5, metadata=dict(help='weight of the loss on threads'))
-    middle: int = field(default=4, metadata=dict(help='layers after which they are known'))
-    decay: float = field(default=0.02, metadata=dict(help='weight decay of matrices'))
-    clip: float = field(default=1.0, metadata=dict(help='largest norm of a gradient'))
-    average: float = field(default=0.99, metadata=dict(help='EMA of the weights that ship'))
-    seed: int = field(default=0, metadata=dict(help='of weights and households'))
+    most: tuple[int, ...] = option((16, 40, 80), 'segments of a prompt, by stage')
+    steps: tuple[int, ...] = option((800, 1000, 3600), 'of each stage')
+    tokens: int = option(4000, 'of a step, about')
+    cool: float = option(0.25, 'share of steps, at the end, to zero')
+    threads: float = option(0.5, 'weight of the loss on threads')
+    middle: int = option(4, 'layers after which they are known')
 
     def __post_init__(self) -> None:
         if len(self.most) != len(self.steps):
@@ -65,8 +55,7 @@ class PlannerRecipe:
 
     def segments(self, step: int) -> tuple[int, int]:
         """Fewest and most of a prompt; beyond the last step, of the last stage."""
-        stage = int(np.searchsorted(np.cumsum(self.steps), step, side='right'))
-        return SEGMENTS[0], self.most[min(stage, len(self.most) - 1)]
+        return SEGMENTS[0], self.most[stage_of(self.steps, step)]
 
     def learning_rate(self, step: int, warm: int = 100) -> float:
         """A linear start, a plateau, and a line to zero."""
@@ -74,24 +63,18 @@ class PlannerRecipe:
         return self.rate * min(1.0, (step + 1) / warm, max(0.0, left))
 
 
-class PlannerTrainer:
+class PlannerTrainer(Learner):
     """step: of the recipe, the next one to do. Weights are float32; products run in bfloat16."""
 
     def __init__(self, config: PlannerConfig, recipe: PlannerRecipe) -> None:
-        self.config, self.recipe, self.step = config, recipe, 0
+        self.config = config
         torch.manual_seed(recipe.seed)
         planner = Planner(config)
         _init(planner)
         self.pupil = Pupil(planner, recipe.middle)
         self.tokenizer = planner_tokenizer(config.backbone.vocab_size)
         self._teacher = Teacher(self.tokenizer)
-        self._parameters = list(self.pupil.parameters())
-        groups = [
-            {'params': [p for p in self._parameters if p.ndim > 1], 'weight_decay': recipe.decay},
-            {'params': [p for p in self._parameters if p.ndim <= 1], 'weight_decay': 0.0},
-        ]
-        self._optimiser = torch.optim.AdamW(groups, recipe.rate, (0.9, 0.98), fused=True)
-        self.average = {name: p.detach().clone() for name, p in planner.named_parameters()}
+        super().__init__(self.pupil, planner, recipe)
 
     def lesson(self, step: int) -> Lesson:
         """Of a step: prompts of one size, as many as its tokens allow."""
@@ -103,22 +86,8 @@ class PlannerTrainer:
 
     def learn(self, lesson: Lesson) -> dict[str, float]:
         """One step of the recipe. Raises ValueError if it went astray."""
-        recipe = self.recipe
-        for group in self._optimiser.param_groups:
-            group['lr'] = recipe.learning_rate(self.step)
         values = self._values(lesson)
-        self._optimiser.zero_grad()
-        (values['answers'] + recipe.threads * values['threads']).backward()
-        norm = torch.nn.utils.clip_grad_norm_(self._parameters, recipe.clip)
-        if not torch.isfinite(norm):
-            raise ValueError(f'the gradient of step {self.step} is not finite; lower --rate')
-        self._optimiser.step()
-        keep = min(recipe.average, (1 + self.step) / (10 + self.step))
-        with torch.no_grad():
-            live = dict(self.pupil.planner.named_parameters())
-            for name, average in self.average.items():
-                average.lerp_(live[name], 1 - keep)
-        self.step += 1
+        self.descend(values['answers'] + self.recipe.threads * values['threads'])
         return {name: value.float().mean().item() for name, value in values.items()}
 
     @torch.no_grad()
@@ -127,18 +96,15 @@ class PlannerTrainer:
 
         With the averaged weights.
         """
-        planner, (fewest, most) = self.pupil.planner, self.recipe.segments(self.step - 1)
-        live = {name: p.detach().clone() for name, p in planner.named_parameters()}
-        planner.load_state_dict(self.average, strict=False)
+        fewest, most = self.recipe.segments(self.step - 1)
         found = defaultdict(list)
-        for i, segments in enumerate(np.linspace(fewest, most, JUDGED).astype(int).tolist()):
-            lesson = self._teacher.lesson(np.random.default_rng((UNSEEN, i)), 6, segments)
-            for (kind, hops), exact in zip(
-                lesson.truths, self._values(lesson)['exact'].tolist(), strict=True
-            ):
-                found[f'{kind}_{hops}'].append(exact)
-                found['exact'].append(exact)
-        planner.load_state_dict(live, strict=False)
+        with self.averaged():
+            for i, segments in enumerate(np.linspace(fewest, most, JUDGED).astype(int).tolist()):
+                lesson = self._teacher.lesson(np.random.default_rng((UNSEEN, i)), 6, segments)
+                right = self._values(lesson)['exact'].tolist()
+                for (kind, hops), exact in zip(lesson.truths, right, strict=True):
+                    found[f'{kind}_{hops}'].append(exact)
+                    found['exact'].append(exact)
         return {name: float(np.mean(values)) for name, values in sorted(found.items())}
 
     def _values(self, lesson: Lesson) -> dict[str, Tensor]:
@@ -162,38 +128,14 @@ class PlannerTrainer:
             },
         )
 
-    def store(self, path: Path) -> None:
-        """Everything that the next step depends on: written, synced, renamed."""
-        tensors = {f'average.{name}': value for name, value in self.average.items()}
-        for name, p in self.pupil.named_parameters():
-            state = self._optimiser.state[p]
-            tensors |= {f'{part}.{name}': state[part] for part in ADAM if state}
-            tensors[f'pupil.{name}'] = p.detach()
-        temporary = path.with_name(f'.{path.name}.{os.getpid()}')
-        save_file(tensors, temporary, {'step': str(self.step), 'seed': str(self.recipe.seed)})
-        with temporary.open('rb') as stream:
-            os.fsync(stream.fileno())
-        temporary.replace(path)
+    def keep(self, out: Path) -> None:
+        self.store(out / STATE)
+        self.save(out / 'planner')
 
-    @torch.no_grad()
-    def restore(self, path: Path) -> None:
-        """Go on from `store`; later stages may be other ones. Raises ValueError."""
-        try:
-            with safe_open(path, 'pt') as file:
-                about = file.metadata()
-                if about['seed'] != str(self.recipe.seed):
-                    raise ValueError(f'{path} has seed {about["seed"]}: give another --out')
-                for name, p in self.pupil.named_parameters():
-                    p.copy_(file.get_tensor(f'pupil.{name}'))
-                    if f'step.{name}' in file.keys():
-                        self._optimiser.state[p] = {
-                            part: file.get_tensor(f'{part}.{name}') for part in ADAM
-                        }
-                for name, value in self.average.items():
-                    value.copy_(file.get_tensor(f'average.{name}'))
-                self.step = int(about['step'])
-        except (SafetensorError, KeyError, RuntimeError, OSError) as error:
-            raise ValueError(f'{path} is not the state of such a run: {error}') from error
+    def check(self, path: Path, recipe: dict[str, object]) -> None:
+        """Later stages may be other ones; the seed may not. Raises ValueError."""
+        if recipe['seed'] != self.recipe.seed:
+            raise ValueError(f'{path} has seed {recipe["seed"]}: give another --out')
 
 
 @torch.no_grad()
@@ -212,50 +154,9 @@ def train(
 ) -> None:
     """The whole recipe, or as much as the minutes allow; what is learnt goes to `out`/planner."""
     torch.set_num_threads(1)
-    began = time.monotonic()
     trainer = PlannerTrainer(config, recipe)
     out.mkdir(parents=True, exist_ok=True)
-    state = out / 'state.safetensors'
-    if state.exists():
-        trainer.restore(state)
-    journal = Journal(out / 'log.csv', trainer.step)
-    while trainer.step < recipe.total:
-        values = trainer.learn(trainer.lesson(trainer.step))
-        if trainer.step % 20 == 0:
-            journal.write(trainer.step, 'seen', values)
-        over = time.monotonic() - began > 60 * minutes
-        if trainer.step % 100 == 0 or trainer.step == recipe.total or over:
-            spent = dict(wall=time.monotonic() - began, processor=time.process_time())
-            figures = {f'{name}_min': seconds / 60 for name, seconds in spent.items()}
-            journal.write(trainer.step, 'unseen', trainer.judge() | figures)
-            print(journal.last(), flush=True)
-            trainer.store(state)
-            trainer.save(out / 'planner')
-        if over:
-            break
-    journal.plot(out / 'curves.png')
-
-
-def main() -> None:
-    """Parse the command line and train."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('--out', type=Path, default=Path('out/train/planner'), help='folder')
-    parser.add_argument('--minutes', type=float, default=600.0, help='that this may take')
-    for f in fields(PlannerRecipe):
-        many = isinstance(f.default, tuple)
-        kind = type(f.default[0] if many else f.default)
-        option = dict(type=kind, default=f.default, nargs='+' if many else None)
-        parser.add_argument(f'--{f.name}', **option, **f.metadata)
-    arguments = parser.parse_args()
-    given = {f.name: getattr(arguments, f.name) for f in fields(PlannerRecipe)}
-    try:
-        recipe = PlannerRecipe(
-            **{name: tuple(v) if isinstance(v, list) else v for name, v in given.items()}
-        )
-        train(arguments.out, recipe, arguments.minutes)
-    except ValueError as error:
-        parser.exit(2, f'train.planner: {error}\n')
-
-
-if __name__ == '__main__':
-    main()
+    if (out / STATE).exists():
+        trainer.restore(out / STATE)
+    lessons = (trainer.lesson(step) for step in range(trainer.step, recipe.total))
+    loop.run(trainer, lessons, recipe.total, out, minutes)

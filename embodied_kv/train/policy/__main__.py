@@ -11,7 +11,7 @@ import argparse
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -20,12 +20,13 @@ from rich.console import Console
 from embodied_kv.config import preset
 from embodied_kv.model.checkpoint import save
 from embodied_kv.model.weights import Weights
+from embodied_kv.train.common.command import parser, run
 from embodied_kv.train.common.journal import Journal
 from embodied_kv.train.common.objective import Batch
 from embodied_kv.train.common.words import train_tokenizer
 from embodied_kv.train.policy.dataset import Frames, Sampler, measure
 from embodied_kv.train.policy.episodes import COLOUR_NAMES, SHAPE_NAMES, find_episodes
-from embodied_kv.train.policy.recipe import Recipe
+from embodied_kv.train.policy.recipe import PolicyRecipe
 from embodied_kv.train.policy.trainer import Trainer
 
 HELD_OUT = 50  # episodes kept for validation, at most a tenth
@@ -33,7 +34,7 @@ VALIDATION = 8  # batches of it
 AHEAD = 3  # batches that are made while one is learnt from
 
 
-def sample(sampler: Sampler, recipe: Recipe, start: int) -> Iterator[tuple[int, Batch]]:
+def sample(sampler: Sampler, recipe: PolicyRecipe, start: int) -> Iterator[tuple[int, Batch]]:
     """Steps and their batches from `start` on; a thread of its own makes them."""
     with ThreadPoolExecutor(1) as pool:
         steps = range(start, recipe.steps)
@@ -48,7 +49,7 @@ def sample(sampler: Sampler, recipe: Recipe, start: int) -> Iterator[tuple[int, 
             yield step, batch
 
 
-def train(arguments: argparse.Namespace, recipe: Recipe) -> None:
+def train(arguments: argparse.Namespace, recipe: PolicyRecipe) -> None:
     """One run: until the recipe is done or the minutes are over. Raises ValueError."""
     console = Console(stderr=True)
     began = time.monotonic()
@@ -107,7 +108,7 @@ def train(arguments: argparse.Namespace, recipe: Recipe) -> None:
     keep()
     save(
         arguments.out / 'policy',
-        {name: value.bfloat16() for name, value in trainer.averages().items()},
+        {name: value.bfloat16() for name, value in trainer.average.items()},
         config,
         normalizer,
         tokenizer,
@@ -126,27 +127,17 @@ def train(arguments: argparse.Namespace, recipe: Recipe) -> None:
 
 def main() -> None:
     """Parse the command line and train."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('--data', type=Path, default=Path('out/train/data'), help='dataset folder')
-    parser.add_argument(
-        '--out', type=Path, default=Path('out/train/run'), help='folder of the run'
-    )
-    parser.add_argument('--init', type=Path, help='a policy to start from, with its words')
-    parser.add_argument('--preset', default='tabletop', help='dimensions of the model')
-    parser.add_argument('--minutes', type=float, default=75.0, help='that this run may take')
-    parser.add_argument('--keep-every', type=float, default=5.0, help='minutes')
-    parser.add_argument('--threads', type=int, default=torch.get_num_threads(), help='of torch')
-    parser.add_argument('--device', default='cuda' if torch.cuda.is_available() else 'cpu')
-    parser.add_argument('--compile', action='store_true', help='torch.compile the objective')
-    for f in fields(Recipe):
-        option = f'--{f.name.replace("_", "-")}'
-        parser.add_argument(option, type=type(f.default), default=f.default, **f.metadata)
-    arguments = parser.parse_args()
-    recipe = Recipe(**{f.name: getattr(arguments, f.name) for f in fields(Recipe)})
-    try:
-        train(arguments, recipe)
-    except ValueError as error:
-        parser.exit(2, f'train.run: {error}\n')
+    command = parser('policy', __doc__)
+    command.add_argument('--data', type=Path, default=Path('out/train/data'), help='dataset')
+    command.add_argument('--out', type=Path, default=Path('out/train/run'), help='folder')
+    command.add_argument('--init', type=Path, help='a policy to start from, with its words')
+    command.add_argument('--preset', default='tabletop', help='dimensions of the model')
+    command.add_argument('--minutes', type=float, default=75.0, help='that this run may take')
+    command.add_argument('--keep-every', type=float, default=5.0, help='minutes')
+    command.add_argument('--threads', type=int, default=torch.get_num_threads(), help='of torch')
+    command.add_argument('--device', default='cuda' if torch.cuda.is_available() else 'cpu')
+    command.add_argument('--compile', action='store_true', help='torch.compile the objective')
+    run(command, PolicyRecipe, train)
 
 
 if __name__ == '__main__':

@@ -112,7 +112,9 @@ def find_episodes(root: Path) -> list[Path]:
     """The episodes of a dataset, in order. Raises ValueError where there are none."""
     found = sorted(root.glob('data/chunk-*/episode_*.npz'))
     if not found:
-        raise ValueError(f'{root} has no episodes: run python -m embodied_kv.train.policy.generate')
+        raise ValueError(
+            f'{root} has no episodes: run python -m embodied_kv.train.policy.generate'
+        )
     return found
 
 

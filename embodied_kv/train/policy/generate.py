@@ -1,4 +1,4 @@
-"""`python -m embodied_kv.train.policy.generate`: episodes of the scripted expert, with its recoveries.
+"""`python -m embodied_kv.train.policy.generate`: episodes of the scripted expert.
 
 Each episode is a scene and tasks one after the other. The arm follows the expert's plans with
 noise, kicks and gripper flips, at several replanning strides and latencies, so that the frames
@@ -8,7 +8,6 @@ al. 2011). Resumable: episodes that are there are kept.
 
 from __future__ import annotations
 
-import argparse
 import os
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from embodied_kv.sim.scene import CAMERAS, SceneConfig
 from embodied_kv.sim.tables import Orders, Tables
 from embodied_kv.sim.tabletop import Tabletop, Truth
 from embodied_kv.sim.tasks import FAMILIES, SECONDS, Task, draw_task, task_scene
+from embodied_kv.train.common import command
 from embodied_kv.train.policy.episodes import (
     COLOUR_NAMES,
     FEATURES,
@@ -187,7 +187,7 @@ def make_episode(
 
 def main() -> None:
     """Generate a dataset, or what is missing of it."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command.parser('policy.generate', __doc__)
     parser.add_argument('--out', type=Path, default=Path('out/train/data'), help='dataset folder')
     parser.add_argument('--episodes', type=int, default=2400, help='in all')
     parser.add_argument('--length', type=int, default=60, help='frames of an episode')
@@ -208,7 +208,7 @@ def main() -> None:
             results = pool.map(make, range(arguments.episodes), chunksize=8)
             lengths = list(track(results, 'episodes', total=arguments.episodes))
     except ValueError as error:
-        parser.exit(2, f'train.generate: {error}\n')
+        parser.exit(2, f'{parser.prog}: {error}\n')
     write_meta(arguments.out, lengths, 1 / DT, arguments.seed, arguments.size)
     print(f'{len(lengths)} episodes, {sum(lengths)} frames in {arguments.out}')
 

@@ -6,23 +6,21 @@ arm and not what it is told. Then all of it: actions and words, with grounding b
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from embodied_kv.train.common.recipe import Recipe, cooling, option
 
 
 @dataclass(frozen=True)
-class Recipe:
+class PolicyRecipe(Recipe):
     """Metadata `help` is the command line's."""
 
-    ground_steps: int = field(default=1500, metadata=dict(help='steps that only ground'))
-    joint_steps: int = field(default=9000, metadata=dict(help='steps of everything, after those'))
-    batch: int = field(default=64, metadata=dict(help='samples of a step'))
-    draws: int = field(default=4, metadata=dict(help='(time, noise) pairs of a sample'))
-    rate: float = field(default=1e-3, metadata=dict(help='peak learning rate'))
-    decay: float = field(default=0.02, metadata=dict(help='weight decay of matrices'))
-    clip: float = field(default=1.0, metadata=dict(help='largest norm of a gradient'))
-    average: float = field(default=0.998, metadata=dict(help='EMA of the weights that ship'))
-    seed: int = field(default=0, metadata=dict(help='of weights, batches and noise'))
+    ground_steps: int = option(1500, 'steps that only ground')
+    joint_steps: int = option(9000, 'steps of everything, after those')
+    batch: int = option(64, 'samples of a step')
+    draws: int = option(4, '(time, noise) pairs of a sample')
+    rate: float = option(1e-3, 'peak learning rate')
+    average: float = option(0.998, 'EMA of the weights that ship')
 
     @property
     def steps(self) -> int:
@@ -41,9 +39,4 @@ class Recipe:
     def learning_rate(self, step: int, warm: int = 200) -> float:
         """A linear start, then constant while grounding, then half a cosine down to a fiftieth."""
         done = max(0, step - self.ground_steps) / max(1, self.joint_steps)
-        share = 0.02 + 0.98 * (1 + math.cos(math.pi * min(1.0, done))) / 2
-        return self.rate * min(1.0, (step + 1) / warm) * share
-
-    def averaging(self, step: int) -> float:
-        """How much of the average stays at this step; young averages forget faster."""
-        return min(self.average, (1 + step) / (10 + step))
+        return self.rate * min(1.0, (step + 1) / warm) * cooling(done)
