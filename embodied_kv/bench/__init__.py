@@ -1,0 +1,13 @@
+"""Benchmarks: `python -m embodied_kv.bench.NAME`, and --help; `... embodied_kv.bench` runs all.
+
+A folder per subject, whose `__main__` is the command; a subject of one file is a module. Each
+prints a table, then its figures as one JSON line.
+- frame, parts: what one KV cache saves in a frame, and what each phase takes alone.
+- deadline: actions in time, beside language that never ends.
+- capsule: state that is restored beside state that is computed again.
+- compress: metrics, quality, needle and speed of compressed prefixes.
+- memory: trace, ablations, timeline and judge of KV that is kept and reused.
+- fleet: many robots on one engine, simulated; fleet.serving: through the real node;
+  fleet.profile: what a batch costs. horizon: how far to execute a chunk.
+- common: what they share.
+"""

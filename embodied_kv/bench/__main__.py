@@ -1,10 +1,9 @@
-"""`python -m embodied_kv.bench`: every benchmark in turn, each in a process of its own.
-
---full measures whole grids.
-"""
+"""`python -m embodied_kv.bench`: every benchmark in turn, each in a process of its own."""
 
 from __future__ import annotations
 
+import argparse
+import shlex
 import subprocess
 import sys
 
@@ -13,35 +12,43 @@ DEFAULT = (
     ('frame',),
     ('deadline', '--quick'),
     ('capsule', '--quick'),
-    ('compress', 'speed', '--quick'),
-    ('memory', 'trace', '--quick'),
+    ('compress.speed', '--quick'),
+    ('memory.trace', '--quick'),
     ('fleet', '--quick'),
-    ('fleet_profile',),
-    ('fleet_serving', '--quick'),
+    ('fleet.profile',),
+    ('fleet.serving', '--quick'),
 )
 FULL = (
     ('parts',),
     ('frame', '--full'),
     ('deadline',),
     ('capsule',),
-    ('compress', 'metrics', '--preset', 'tabletop_long'),
-    ('compress', 'quality', '--preset', 'tabletop_long'),
-    ('compress', 'needle'),
-    ('compress', 'speed'),
-    ('memory', 'trace'),
-    ('memory', 'ablations'),
-    ('memory', 'timeline'),
-    ('memory', 'judge'),
+    ('compress.metrics', '--preset', 'tabletop_long'),
+    ('compress.quality', '--preset', 'tabletop_long'),
+    ('compress.needle',),
+    ('compress.speed',),
+    ('memory.trace',),
+    ('memory.ablations',),
+    ('memory.timeline',),
+    ('memory.judge',),
     ('fleet',),
     ('horizon',),
-    ('fleet_profile',),
-    ('fleet_serving',),
+    ('fleet.profile',),
+    ('fleet.serving',),
 )
 
 
 def main() -> None:
-    for name, *options in FULL if '--full' in sys.argv[1:] else DEFAULT:
-        subprocess.run([sys.executable, '-m', f'embodied_kv.bench.{name}', *options], check=True)
+    parser = argparse.ArgumentParser(prog='python -m embodied_kv.bench', description=__doc__)
+    parser.add_argument('--full', action='store_true', help='whole grids')
+    parser.add_argument('--list', action='store_true', help='only say which commands these are')
+    args = parser.parse_args()
+    for name, *options in FULL if args.full else DEFAULT:
+        command = ['-m', f'embodied_kv.bench.{name}', *options]
+        if args.list:
+            print(shlex.join(['python', *command]))
+        else:
+            subprocess.run([sys.executable, *command], check=True)
 
 
 if __name__ == '__main__':

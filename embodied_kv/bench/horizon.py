@@ -15,29 +15,26 @@ Source: Kairos, sections 3.1 and 5.2.
 from __future__ import annotations
 
 import argparse
-import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from statistics import fmean, median
 
-import matplotlib
-
-matplotlib.use('Agg')
 import numpy as np
 import torch
-from matplotlib import pyplot as plt
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
-from embodied_kv.bench import report
+from embodied_kv.bench.common import report
+from embodied_kv.bench.common.command import command
+from embodied_kv.bench.common.pictures import plt, save
 from embodied_kv.fleet import horizon
 from embodied_kv.model.policy import Policy
 from embodied_kv.sim.tasks import FAMILIES
-from embodied_kv.train import evaluate
-from embodied_kv.train.evaluate_actors import Served
-from embodied_kv.train.evaluate_report import Z95, rate
-from embodied_kv.train.worlds import Case, Outcome, Setting, World, run
+from embodied_kv.train.evaluate import evaluation
+from embodied_kv.train.evaluate.actors import Served
+from embodied_kv.train.evaluate.report import Z95, rate
+from embodied_kv.train.evaluate.worlds import Case, Outcome, Setting, World, run
 
 LATENCY = 0.04  # s from a frame to its chunk; given, so that no setting is judged by its speed
 STATIC = (1, 2, 3, 4, 5, 6, 8, 10)
@@ -188,52 +185,41 @@ def plot(rows: Sequence[dict]) -> None:
         axis.errorbar(x, y, [y - low, high - y], label=label, color=color, marker='o', capsize=2)
     axis.set(xlabel='average horizon, actions', ylabel='episodes that succeed, %')
     axis.legend(frameon=False, loc='lower left')
-    report.OUT.mkdir(parents=True, exist_ok=True)
-    figure.savefig(report.OUT / 'horizon.png', dpi=110)
-    plt.close(figure)
+    save(figure, 'horizon')
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    made = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    made.add_argument('--episodes', type=int, default=75, help='of each of the four families')
-    made.add_argument('--quick', action='store_true', help='few settings, 2 episodes of each')
-    made.add_argument('--checkpoint', help="file or folder, or 'random'; else the bundled one")
-    made.add_argument('--robots', type=int, default=20, help='worlds of one engine, in lockstep')
-    made.add_argument('--json', action='store_true', help='no table, only the line')
-    return made
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Of this benchmark."""
+    parser.add_argument('--episodes', type=int, default=75, help='of each of the four families')
+    parser.add_argument('--quick', action='store_true', help='few settings, 2 episodes of each')
+    parser.add_argument('--checkpoint', help="file or folder, or 'random'; else the bundled one")
+    parser.add_argument('--robots', type=int, default=20, help='worlds of one engine, in lockstep')
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure as the command line says."""
-    args = parser().parse_args(arguments)
+def measured(args: argparse.Namespace) -> dict:
+    """Measures, draws, prints the tables, and returns all figures."""
     torch.set_num_threads(1)
     texts, episodes = settings(args.quick), 2 if args.quick else args.episodes
     columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), disable=args.json) as bar:
         task = bar.add_task('episodes', total=len(texts) * len(FAMILIES) * episodes)
-        policy = evaluate.load(args.checkpoint)
+        policy = evaluation.load(args.checkpoint)
         outcomes = measure(policy, texts, episodes, args.robots, lambda: bar.advance(task))
     rows = [summary(text, some) for text, some in outcomes.items()]
     compared = compare(rows)
     plot(rows)
     if not args.json:
         show(rows, compared)
-    report.save(
-        'horizon',
-        dict(
-            bench='horizon',
-            checkpoint=args.checkpoint or 'bundled',
-            latency_s=LATENCY,
-            machine=report.machine() | dict(load=os.getloadavg()[0]),
-            rows=rows,
-            compared=compared,
-            verdict=verdict(compared),
-        ),
+    return dict(
+        checkpoint=args.checkpoint or 'bundled',
+        latency_s=LATENCY,
+        rows=rows,
+        compared=compared,
+        verdict=verdict(compared),
     )
 
+
+main = command('horizon', __doc__, add_arguments, measured)
 
 if __name__ == '__main__':
     main()

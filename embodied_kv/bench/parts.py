@@ -11,26 +11,24 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 
+import numpy as np
 import torch
 
-from embodied_kv.bench import physics, plots, report, scene
+from embodied_kv.bench.common import physics, report, scene
+from embodied_kv.bench.common.command import add_engine, command
+from embodied_kv.bench.common.pictures import plt, save
 from embodied_kv.config import EngineConfig, preset
 from embodied_kv.engine.engine import Engine
 
 BATCHES = (1, 2, 4, 8, 16)
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument('--preset', default='pi05_small')
-    parser.add_argument('--device', default='cuda' if torch.cuda.is_available() else 'cpu')
-    parser.add_argument('--threads', type=int, default=2)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Of this benchmark."""
+    add_engine(parser)
     parser.add_argument('--repeats', type=int, default=7)
-    parser.add_argument('--json', action='store_true', help='no table, only the line')
-    return parser.parse_args()
 
 
 def measure(
@@ -62,8 +60,8 @@ def measure(
     return out
 
 
-def main() -> None:
-    args = arguments()
+def run(args: argparse.Namespace) -> dict:
+    """Measures, prints the table, and returns all figures."""
     torch.set_num_threads(args.threads)
     c = preset(args.preset)
     engine = Engine(
@@ -95,18 +93,25 @@ def main() -> None:
     if not args.json:
         note = f'ceilings: {ceiling["gflops"]:.0f} GFLOP/s, {ceiling["gbytes"]:.1f} GB/s'
         report.show(f'parts, {args.preset}, {args.device}, {c.dtype}', rows, note)
-        plots.parts(rows)
-    report.save(
-        'parts',
-        dict(
-            bench='parts',
-            preset=args.preset,
-            machine=report.machine(args.device),
-            ceilings=ceiling,
-            rows=rows,
-        ),
-    )
+        plot(rows)
+    return dict(preset=args.preset, ceilings=ceiling, rows=rows)
 
+
+def plot(rows: Sequence[dict]) -> None:
+    """Time of each phase, beside its floor."""
+    figure, axis = plt.subplots(figsize=(8, 4), layout='constrained')
+    places = np.arange(len(rows))
+    axis.barh(places - 0.2, [row['ms'] for row in rows], 0.4, label='measured')
+    axis.barh(places + 0.2, [row['floor_ms'] for row in rows], 0.4, label='floor')
+    axis.set_yticks(places, [row['phase'] for row in rows])
+    axis.invert_yaxis()
+    axis.set_xscale('log')
+    axis.set_xlabel('ms')
+    axis.legend(frameon=False)
+    save(figure, 'parts')
+
+
+main = command('parts', __doc__, add_arguments, run)
 
 if __name__ == '__main__':
     main()

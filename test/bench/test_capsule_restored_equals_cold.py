@@ -3,13 +3,14 @@
 import contextlib
 import io
 import json
-import sys
 
 import pytest
 import torch
 
-from embodied_kv.bench import capsule, capsule_figures, capsule_planner
-from embodied_kv.bench.capsule import Plan
+from embodied_kv.bench.capsule import figures, measure, planner
+from embodied_kv.bench.capsule.__main__ import main
+from embodied_kv.bench.capsule.measure import Plan
+from embodied_kv.bench.common import report
 
 SMALL = Plan(
     prefixes={64: 1, 128: 2}, context=64, sets=(1, 2, 3), kept=2, rounds=1, actions=1, copied=2,
@@ -23,13 +24,12 @@ def found(tmp_path_factory):
     out = io.StringIO()
     with contextlib.redirect_stdout(out), pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp('bench'))
-        patch.setitem(capsule.PLANS, 'quick', SMALL)
-        patch.setattr(capsule_planner, 'FEWEST_VISITS', 2)
+        patch.setitem(measure.PLANS, 'quick', SMALL)
+        patch.setattr(planner, 'FEWEST_VISITS', 2)
         options = '--quick --preset tiny --planner planner_tiny --threads 1 --device cpu'
-        patch.setattr(sys, 'argv', ['capsule', *options.split()])
-        capsule.main()
-        assert (capsule.report.OUT / 'capsule.png').stat().st_size > 0
-        written = json.loads((capsule.report.OUT / 'capsule.json').read_text())
+        main(options.split())
+        assert (report.OUT / 'capsule.png').stat().st_size > 0
+        written = json.loads((report.OUT / 'capsule.json').read_text())
     assert json.loads(out.getvalue().splitlines()[-1]) == written
     return written
 
@@ -84,4 +84,4 @@ def test_a_state_that_differs_is_noticed(changed):
         del state['fold']
         problem = 'other tensors than those of a cold prefill'
     with pytest.raises(AssertionError, match=problem):
-        capsule_figures.assert_same(state, cold)
+        figures.assert_same(state, cold)

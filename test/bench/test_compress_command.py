@@ -1,4 +1,4 @@
-"""The command: a part by name, figures as tables and one JSON line, nonsense refused."""
+"""The commands of compress: figures as tables and one JSON line, nonsense refused."""
 
 import json
 
@@ -6,14 +6,15 @@ import pytest
 from compress_bench_cases import FOUR, policy
 
 from embodied_kv import config
-from embodied_kv.bench import report
-from embodied_kv.bench.compress import loop, plots, quality
-from embodied_kv.bench.compress.__main__ import PARTS, main
+from embodied_kv.bench.common import report
+from embodied_kv.bench.compress import loop, metrics, quality
 from embodied_kv.bench.compress.ways import MODES, OURS, WIDE
 from embodied_kv.model import checkpoint
 from embodied_kv.model import policy as policies
 from embodied_kv.sim.tasks import FAMILIES
-from embodied_kv.train import worlds
+from embodied_kv.train.evaluate import worlds
+
+PARTS = dict(metrics=metrics, quality=quality)
 
 
 @pytest.fixture
@@ -21,14 +22,13 @@ def command(monkeypatch, tmp_path, capsys):
     """Runs a part on one frame of short episodes -> its figures, the output and where it went."""
     monkeypatch.setattr(worlds, 'SECONDS', dict.fromkeys(FAMILIES, 0.3))
     monkeypatch.setitem(config.PRESETS, 'four', FOUR)
-    for module in (report, plots):
-        monkeypatch.setattr(module, 'OUT', tmp_path)
+    monkeypatch.setattr(report, 'OUT', tmp_path)
     monkeypatch.setattr(quality, 'MAX_TOKENS', 3)
 
     def run(part, *arguments, checkpoint='random'):
         told = ['--preset', 'four', '--frames', '1']
         told += ['--checkpoint', checkpoint] if checkpoint else []
-        main([part, *told, *arguments])
+        PARTS[part].main([*told, *arguments])
         out = capsys.readouterr().out
         found = json.loads(out.splitlines()[-1])
         assert json.loads((tmp_path / f'compress_{part}.json').read_text()) == found
@@ -56,21 +56,6 @@ def test_metrics_looks_at_layers(command):
     assert len(found['layers']) == 4 and found['settings']['frames'] == 1
     assert {row['of'] for row in found['hits']} == {'way', 'score'}
     assert 'hit of a score, strict' in out and (folder / 'compress_metrics.png').exists()
-
-
-@pytest.mark.parametrize('arguments, message', [(['taste'], 'invalid choice'), ([], 'usage')])
-def test_an_unknown_part_is_refused(capsys, arguments, message):
-    with pytest.raises(SystemExit):
-        main(arguments)
-    assert message in ''.join(capsys.readouterr())
-
-
-@pytest.mark.parametrize('part', PARTS)
-def test_every_part_says_what_it_measures(capsys, part):
-    with pytest.raises(SystemExit):
-        main([part, '--help'])
-    out = capsys.readouterr().out
-    assert f'python -m embodied_kv.bench.compress {part}' in out and 'Physics:' in out
 
 
 def test_a_preset_takes_the_weights_of_its_folder(command, monkeypatch, tmp_path):

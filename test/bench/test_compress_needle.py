@@ -10,7 +10,7 @@ from embodied_kv.bench.compress.tally import row, verdict
 from embodied_kv.bench.compress.ways import MODES, Way, all_ways
 from embodied_kv.config import NEEDLE, TINY
 from embodied_kv.model.policy import Policy
-from embodied_kv.train.words import train_tokenizer
+from embodied_kv.train.common.words import train_tokenizer
 
 SMALL = replace(
     NEEDLE,

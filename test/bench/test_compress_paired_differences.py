@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from embodied_kv.bench.compress.paired import Z90, Z95, mcnemar, paired
+from embodied_kv.bench.common.paired import Z90, Z95, mcnemar, paired
 
 
 def outcomes(both, gained, lost, neither):

@@ -7,7 +7,7 @@ from embodied_kv.bench.compress.questions import moments
 from embodied_kv.config import NEEDLE, TINY
 from embodied_kv.sim.language import SCENE_QUESTIONS
 from embodied_kv.sim.tasks import FAMILIES
-from embodied_kv.train import worlds
+from embodied_kv.train.evaluate import worlds
 
 
 @pytest.fixture(scope='module')

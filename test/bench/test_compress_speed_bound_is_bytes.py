@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 import torch
 
-from embodied_kv.bench import physics
+from embodied_kv.bench.common import physics
+from embodied_kv.bench.common.clock import Ceilings
+from embodied_kv.bench.common.scene import FullPolicy
 from embodied_kv.bench.compress.speed import decode, models, scene, serve
-from embodied_kv.bench.compress.speed.clock import Ceilings
 from embodied_kv.bench.compress.speed.plan import Steps
-from embodied_kv.bench.scene import FullPolicy
 from embodied_kv.config import PI05, TINY
 
 MACHINE = Ceilings(gflops=1e4, gbytes=1e3)  # better than any

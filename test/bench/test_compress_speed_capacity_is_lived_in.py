@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from embodied_kv.bench.common.scene import FullPolicy
 from embodied_kv.bench.compress.speed import models, scene, serve
-from embodied_kv.bench.scene import FullPolicy
 from embodied_kv.config import TINY
 
 CONTEXT = 1000

@@ -1,34 +1,32 @@
-"""`compress speed`: every table, a picture, and the same figures as one line."""
+"""`compress.speed`: every table, a picture, and the same figures as one line."""
 
 import json
 from dataclasses import replace
 
-from embodied_kv.bench import report
-from embodied_kv.bench.compress import plots
-from embodied_kv.bench.compress.__main__ import main
-from embodied_kv.bench.compress.speed import clock, models, scene, tables
+from embodied_kv.bench.common import clock, report
+from embodied_kv.bench.compress.speed import __main__ as speed
+from embodied_kv.bench.compress.speed import models, scene
 from embodied_kv.bench.compress.speed.models import MISTRAL_SLICE, SMALL
 from embodied_kv.bench.compress.speed.plan import Steps
 from embodied_kv.config import TINY
 
 
 def test_a_quick_run_fills_every_table(monkeypatch, tmp_path, capsys):
-    for module in (report, plots):
-        monkeypatch.setattr(module, 'OUT', tmp_path)
+    monkeypatch.setattr(report, 'OUT', tmp_path)
     monkeypatch.setattr(models, 'BACKBONES', dict.fromkeys(models.BACKBONES, TINY.backbone))
     monkeypatch.setattr(scene, 'ANSWER', 12)
     monkeypatch.setattr(clock, 'ceilings', lambda device: clock.Ceilings(90.0, 10.0))
     steps = {SMALL: Steps((1000,), (1, 2), 1), MISTRAL_SLICE: Steps((500,), (1,), 1)}
-    quick = replace(tables.QUICK, steps=steps, shared=1000, cache=8)
-    monkeypatch.setattr(tables, 'QUICK', quick)
-    main(['speed', '--quick', '--device', 'cpu'])
+    quick = replace(speed.QUICK, steps=steps, shared=1000, cache=8)
+    monkeypatch.setattr(speed, 'QUICK', quick)
+    speed.main(['--quick', '--device', 'cpu'])
     out = capsys.readouterr().out
     found = json.loads(out.splitlines()[-1])
     assert json.loads((tmp_path / 'compress_speed.json').read_text()) == found
     assert (tmp_path / 'compress_speed.png').exists()
-    assert {name: len(found[name]) for name in tables.TABLES} == dict(
+    assert {name: len(found[name]) for name in speed.TABLES} == dict(
         cost=4, answer=3, decode=3, shared=3, serve=4, capacity=1
     )
-    assert all(f'{name}, alpha 0.1' in out for name in tables.TABLES)
+    assert all(f'{name}, alpha 0.1' in out for name in speed.TABLES)
     assert found['settings']['alpha'] == 0.1 and found['ceilings']['gbytes'] == 10
     assert found['settings']['steps'][SMALL]['contexts'] == [1000]

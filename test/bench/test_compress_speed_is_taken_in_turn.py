@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from embodied_kv.bench.compress.speed.clock import Ceilings, in_turn, now, order
+from embodied_kv.bench.common.clock import Ceilings, in_turn, now, order
 
 
 def test_rounds_alternate_and_the_first_is_warm_up():

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from embodied_kv.bench.compress.speed import clock, models, request, scene
-from embodied_kv.bench.scene import FullPolicy
+from embodied_kv.bench.common import clock
+from embodied_kv.bench.common.scene import FullPolicy
+from embodied_kv.bench.compress.speed import models, request, scene
 from embodied_kv.config import TINY
 
 TOKENS = models.IMAGE + models.TEXT

@@ -1,4 +1,4 @@
-"""Benchmark fleet_serving, the whole of it: two processes, ROS between node and robots."""
+"""Benchmark fleet.serving, the whole of it: two processes, ROS between node and robots."""
 
 import json
 import os
@@ -7,10 +7,11 @@ import sys
 
 import pytest
 
-from embodied_kv.bench import fleet_serving
+from embodied_kv.bench.fleet.serving import __main__ as serving
+from embodied_kv.bench.fleet.serving import measure
 from embodied_kv.fleet import trace
 from embodied_kv.sim.tasks import FAMILIES
-from embodied_kv.train import worlds
+from embodied_kv.train.evaluate import worlds
 
 PROFILE = """engine: given
 sizes: [1, 2]
@@ -22,16 +23,16 @@ chunk_bytes: 320
 @pytest.fixture
 def small(monkeypatch, tmp_path):
     monkeypatch.setattr(worlds, 'SECONDS', dict.fromkeys(FAMILIES, 1.2))
-    monkeypatch.setattr(fleet_serving, 'QUICK_TASKS', 2)
-    ways = {name: fleet_serving.WAYS[name] for name in fleet_serving.ALONE}
-    monkeypatch.setattr(fleet_serving, 'WAYS', ways)
+    monkeypatch.setattr(serving, 'QUICK_TASKS', 2)
+    ways = {name: measure.WAYS[name] for name in measure.ALONE}
+    monkeypatch.setattr(measure, 'WAYS', ways)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv('ROS_DOMAIN_ID', str(101 + os.getpid() % 100))  # no other test's
     (tmp_path / 'profile.yaml').write_text(PROFILE)
 
 
 def test_the_last_line_is_every_figure(small, capsys):
-    fleet_serving.main(
+    serving.main(
         '--quick --robots 2 --checkpoint random --profile profile.yaml --trace trace.jsonl '
         '--json'.split()
     )
@@ -49,7 +50,7 @@ def test_the_last_line_is_every_figure(small, capsys):
 def test_a_fleet_that_cannot_be_run_says_so(small, monkeypatch):
     monkeypatch.setattr(sys, 'executable', shutil.which('false'))
     with pytest.raises(RuntimeError, match='the fleet ended with 1, .* is ROS 2 sourced'):
-        fleet_serving.main(
+        serving.main(
             '--quick --robots 2 --checkpoint random --profile profile.yaml --json'.split()
         )
 
@@ -64,5 +65,5 @@ def test_a_fleet_that_cannot_be_run_says_so(small, monkeypatch):
 )
 def test_bad_arguments_are_refused(small, capsys, arguments, reason):
     with pytest.raises(SystemExit):
-        fleet_serving.main(arguments.split())
+        serving.main(arguments.split())
     assert reason in capsys.readouterr().err

@@ -2,9 +2,8 @@
 
 import pytest
 
-from embodied_kv.bench import fleet_serving
-from embodied_kv.bench import fleet_serving_figures as figures
-from embodied_kv.bench.fleet_serving import PAIRS, WAYS, Plan, cases, order, settings
+from embodied_kv.bench.fleet.serving import figures, measure
+from embodied_kv.bench.fleet.serving.measure import PAIRS, WAYS, Plan, cases, order, settings
 from embodied_kv.fleet.horizon import Confidence, parse
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.sim.tasks import FAMILIES
@@ -32,7 +31,7 @@ def test_ways_differ_in_scheduler_and_horizon_alone():
 def test_a_robot_asks_before_the_least_horizon_is_over():
     policies = [parse(horizon) for _, horizon in WAYS.values()]
     least = [p.minimum if isinstance(p, Confidence) else p.actions for p in policies]
-    assert fleet_serving.AHEAD < min(least)
+    assert measure.AHEAD < min(least)
 
 
 def test_one_robot_alone_meets_the_scenes_of_all_fleets():
@@ -44,7 +43,7 @@ def test_one_robot_alone_meets_the_scenes_of_all_fleets():
 
 
 def test_the_engine_saturates_where_robots_ask_for_its_capacity():
-    found = fleet_serving.physics(Profile('e', (1, 2, 4), (0.1, 0.1, 0.2), 9), (5, 10), 6, 0.1)
+    found = measure.physics(Profile('e', (1, 2, 4), (0.1, 0.1, 0.2), 9), (5, 10), 6, 0.1)
     assert (found['saturation'], found['capacity']) == (2, pytest.approx(20))
     assert found['saturates_at'] == pytest.approx(10)
     assert found['asked'] == {5: pytest.approx(10), 10: pytest.approx(20)}
@@ -69,7 +68,7 @@ def test_differences_are_of_the_same_scenes():
         run(2, 'kairos', [1.0, 3.0], failed=[0]),
         run(2, 'kairos, dynamic', [2.0, 2.0]),
     ]
-    rows = {(row['robots'], row['way']): row for row in figures.rows(runs, fleet_serving.ALONE)}
+    rows = {(row['robots'], row['way']): row for row in figures.rows(runs, measure.ALONE)}
     assert rows[2, 'kairos']['of_alone'] == pytest.approx(4 / 3)  # of the two tasks that it did
     assert rows[2, 'kairos, dynamic']['of_alone'] == pytest.approx(2)
     row = rows[2, 'fifo']

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from embodied_kv.bench.fleet_serving_world import Table
+from embodied_kv.bench.fleet.serving.world import Table
 from embodied_kv.sim.tabletop import JOINTS
-from embodied_kv.train.worlds import Case, Setting, World
+from embodied_kv.train.evaluate.worlds import Case, Setting, World
 
 DT, LATENCY = 0.1, 0.04
 CASE = Case('reach', 4, 0)

@@ -11,8 +11,8 @@ from embodied_kv.config import TINY
 from embodied_kv.fleet.horizon import parse
 from embodied_kv.model.policy import Policy
 from embodied_kv.sim.tasks import FAMILIES
-from embodied_kv.train import worlds
-from embodied_kv.train.evaluate_report import rate
+from embodied_kv.train.evaluate import worlds
+from embodied_kv.train.evaluate.report import rate
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_every_setting_meets_the_same_cases_and_noise(short):
 
 
 def test_the_last_line_is_every_figure(short, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(horizon.evaluate, 'load', lambda _: Policy.random(TINY, seed=1))
+    monkeypatch.setattr(horizon.evaluation, 'load', lambda _: Policy.random(TINY, seed=1))
     monkeypatch.setattr(horizon.report, 'OUT', tmp_path)
     horizon.main(['--quick'])
     *tables, line = capsys.readouterr().out.splitlines()

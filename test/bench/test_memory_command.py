@@ -1,16 +1,16 @@
-"""The command: a part by name, figures as tables, pictures and one JSON line, nonsense refused."""
+"""The commands of memory: figures as tables, pictures and one JSON line, nonsense refused."""
 
 import json
 
 import pytest
 from memory_bench_cases import small_file
 
-from embodied_kv.bench import report
-from embodied_kv.bench.compress.speed.clock import Ceilings
-from embodied_kv.bench.memory import floor
-from embodied_kv.bench.memory.__main__ import PARTS, main
+from embodied_kv.bench.common import report
+from embodied_kv.bench.common.clock import Ceilings
+from embodied_kv.bench.memory import ablations, floor, timeline, trace
 from embodied_kv.model import planner_checkpoint
 
+PARTS = dict(trace=trace, ablations=ablations, timeline=timeline)
 TRACED = ['full', 'prefix', 'full_reuse', 'epic', 'cacheblend', 'keep']
 VIEWS = ['full, view of blocks', 'full, view of groups']
 
@@ -22,7 +22,7 @@ def command(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(floor, 'ceilings', lambda: Ceilings(50.0, 10.0))
 
     def run(part, *arguments):
-        main([part, '--quick', '--settings', str(small_file(tmp_path)), *arguments])
+        PARTS[part].main(['--quick', '--settings', str(small_file(tmp_path)), *arguments])
         out = capsys.readouterr().out
         found = json.loads(out.splitlines()[-1])
         assert json.loads((tmp_path / f'memory_{part}.json').read_text()) == found
@@ -75,21 +75,6 @@ def test_timeline_measures_and_foretells(command):
     ]
     assert [row['policy'] for row in found['rows']][:3] == ['separate', 'next_layer', 'balanced']
     assert 'loads beside computation' in out and (folder / 'memory_timeline.png').exists()
-
-
-@pytest.mark.parametrize('part', PARTS)
-def test_every_part_says_what_it_measures(capsys, part):
-    with pytest.raises(SystemExit):
-        main([part, '--help'])
-    out = capsys.readouterr().out
-    assert f'python -m embodied_kv.bench.memory {part}' in out and 'Physics:' in out
-
-
-@pytest.mark.parametrize('arguments, message', [(['taste'], 'invalid choice'), ([], 'usage')])
-def test_an_unknown_part_is_refused(capsys, arguments, message):
-    with pytest.raises(SystemExit):
-        main(arguments)
-    assert message in ''.join(capsys.readouterr())
 
 
 def test_a_planner_that_is_missing_is_named(command, monkeypatch, tmp_path):

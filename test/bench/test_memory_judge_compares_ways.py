@@ -1,26 +1,25 @@
 """All ways answer the same problems, at the same number of computed tokens where that is said."""
 
-import argparse
 import json
 
 import numpy as np
 import pytest
 import torch
 
-from embodied_kv.bench.memory_judge import (
+from embodied_kv.bench.common import report
+from embodied_kv.bench.memory.judge import (
     FALLING,
     METHODS,
     ORDER,
     SEED,
     SHARE,
-    add_arguments,
-    run,
+    main,
 )
-from embodied_kv.bench.memory_judge_ask import Asking, problems
-from embodied_kv.bench.memory_judge_shares import SHARES, explore, ways
+from embodied_kv.bench.memory.judge_ask import Asking, problems
+from embodied_kv.bench.memory.judge_shares import SHARES, explore, ways
 from embodied_kv.memory.reuse import Reuse
-from embodied_kv.train.judge_exam import draw_cell
-from embodied_kv.train.judge_file import JUDGE, bundled_judge, load_judge
+from embodied_kv.train.judge.exam import draw_cell
+from embodied_kv.train.judge.file import JUDGE, bundled_judge, load_judge
 
 
 @pytest.fixture(scope='module')
@@ -76,18 +75,18 @@ def test_attention_is_looked_at_after_each_layer_that_is_chosen_by(asking):
     assert all(layer['link'] is None for layer in asking.looks(none))
 
 
-def test_the_command_returns_figures_and_prints_tables(capsys):
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    args = parser.parse_args(['--problems', '1', '--segments', '8', '--seeds', '0'])
-    result = json.loads(json.dumps(run(args)))
+def test_the_command_returns_figures_and_prints_tables(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(report, 'OUT', tmp_path)
+    main(['--problems', '1', '--segments', '8', '--seeds', '0'])
+    said = capsys.readouterr().out
+    result = json.loads(said.splitlines()[-1])
+    assert json.loads((tmp_path / 'memory_judge.json').read_text()) == result
     assert {row['method'] for row in result['rates']} == set(METHODS)
     assert all(row['n'] == 6 for row in result['rates'])
     assert [row['verdict'] in ('holds', 'open', 'reversed') for row in result['order']] == [
         True
     ] * (len(ORDER) - 1)
     assert len(result['by_hops']) == 2 * len(METHODS)
-    said = capsys.readouterr().out
     assert 'right answers' in said and "the paper's order" in said
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from memory_bench_cases import opened, small
 
-from embodied_kv.bench.compress.speed.clock import Ceilings
+from embodied_kv.bench.common.clock import Ceilings
 from embodied_kv.bench.memory.asking import Asked
 from embodied_kv.bench.memory.floor import floor_seconds, flops, loaded_bytes
 from embodied_kv.bench.memory.story import draw_story

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from embodied_kv.bench import physics
+from embodied_kv.bench.common import physics
 from embodied_kv.config import PRESETS
 from embodied_kv.model.pi05 import Pi05
 

@@ -4,15 +4,15 @@ import argparse
 
 import pytest
 
-from embodied_kv.bench import deadline
+from embodied_kv.bench.deadline import serve
 
 
 @pytest.fixture(scope='module')
 def measured():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(deadline, 'SNAPSHOT_EVERY', 0.3)
+        patch.setattr(serve, 'SNAPSHOT_EVERY', 0.3)
         args = argparse.Namespace(preset='tiny', deadlines=15, period=0.1, threads=1, device='cpu')
-        return deadline.serve(args, budget=True, freeze=True)
+        return serve.serve(args, budget=True, freeze=True)
 
 
 def test_the_session_is_frozen_more_than_once(measured):
@@ -32,7 +32,7 @@ def test_chunks_go_on_coming(measured):
 
 def test_a_chunk_that_is_late_or_absent_is_a_miss():
     args = argparse.Namespace(deadlines=4, period=0.1)
-    row = deadline.figures('a run', args, [0.02, 0.05, 0.3], load=0.5)
+    row = serve.figures('a run', args, [0.02, 0.05, 0.3], load=0.5)
     assert (row['misses'], row['absent'], row['miss_pct']) == (2, 1, 50)
     assert row['max_ms'] == pytest.approx(300)
     assert row['load'] == 0.5

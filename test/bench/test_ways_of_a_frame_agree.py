@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_kv.bench import frame
-from embodied_kv.bench.copying import CopyingStreams
-from embodied_kv.bench.frame_modes import Batched, Setting, make_mode
-from embodied_kv.bench.scene import QUERY, FullPolicy, observation
+from embodied_kv.bench.common.scene import QUERY, FullPolicy, observation
+from embodied_kv.bench.frame import measure
+from embodied_kv.bench.frame.copying import CopyingStreams
+from embodied_kv.bench.frame.modes import Batched, Setting, make_mode
 from embodied_kv.config import TINY, EngineConfig
 from embodied_kv.engine.engine import Engine
 
@@ -59,7 +59,7 @@ def test_copying_says_what_sharing_says(policy):
 
 @torch.inference_mode()
 def test_every_figure_of_a_row_is_there_and_finite(policy):
-    (row,) = frame.run(
+    (row,) = measure.run(
         policy, [Setting(9, 2, TINY.horizon)], ['isolated', 'shared', 'batched', 'copying'], 2
     )
     assert row['actions_equal'] is True

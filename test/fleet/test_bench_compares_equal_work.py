@@ -2,9 +2,10 @@
 
 import pytest
 
-from embodied_kv.bench import fleet
-from embodied_kv.bench.fleet_paper import SYSTEMS, TABLE
-from embodied_kv.bench.fleet_runs import Bench, Plan, Subject, saved, table, worse
+from embodied_kv.bench.fleet import measure
+from embodied_kv.bench.fleet.__main__ import show
+from embodied_kv.bench.fleet.paper import SYSTEMS, TABLE
+from embodied_kv.bench.fleet.runs import Bench, Plan, Subject, saved, table, worse
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.trace import Recorder, Round
 from embodied_kv.fleet.workload import read
@@ -18,11 +19,11 @@ SUBJECT = Subject.of(WORKLOADS[7], COMMON)
 
 
 def test_every_experiment_runs_and_every_simulation_is_counted():
-    found = fleet.measure([SUBJECT], PLAN, quiet=True)
+    found = measure.measure([SUBJECT], PLAN, quiet=True)
     assert {row['workload'] for key in ('online', 'fleets', 'places') for row in found[key]} == {
         SUBJECT.name
     }
-    fleet.show(found | dict(settings=found['online'], networks=found['online']))
+    show(found | dict(settings=found['online'], networks=found['online']))
 
 
 def test_the_peak_is_where_fifo_takes_three_times_as_long():
@@ -44,7 +45,7 @@ def test_the_count_of_simulations_is_right():
     bench.online(SUBJECT, peak)
     bench.fleets(SUBJECT)
     bench.places(SUBJECT, peak)
-    assert len(ticks) == fleet._simulations([SUBJECT], PLAN)
+    assert len(ticks) == measure._simulations([SUBJECT], PLAN)
 
 
 def test_saved_is_in_percent_of_the_other():

@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
+from embodied_kv.bench.fleet.serving.lockstep import Order, Run
+from embodied_kv.bench.fleet.serving.robot import SET_POINTS, Habits
 from embodied_kv.config import TINY
 from embodied_kv.fleet import trace
-from embodied_kv.nodes.fleet_lockstep import Order, Run
-from embodied_kv.nodes.fleet_lockstep_robot import SET_POINTS, Habits
 from embodied_kv.nodes.host import EngineHost
 from embodied_kv.nodes.params import SuiteParams
 

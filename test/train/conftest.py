@@ -6,7 +6,7 @@ import torch
 from embodied_kv.config import TINY
 from embodied_kv.model.policy import empty_model
 from embodied_kv.model.random import init_random
-from embodied_kv.train.objective import Batch, Objective
+from embodied_kv.train.common.objective import Batch, Objective
 
 COLOURS, SHAPES = 3, 2
 

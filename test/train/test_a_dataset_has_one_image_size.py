@@ -10,8 +10,8 @@ import pytest
 from embodied_kv.config import TABLETOP, preset
 from embodied_kv.model.preprocess import Normalizer
 from embodied_kv.model.tokenizer import Tokenizer
-from embodied_kv.train.dataset import Frames, Sampler
-from embodied_kv.train.episodes import (
+from embodied_kv.train.policy.dataset import Frames, Sampler
+from embodied_kv.train.policy.episodes import (
     IMAGES,
     count_frames,
     episode_path,
@@ -19,7 +19,7 @@ from embodied_kv.train.episodes import (
     read_episode,
     write_episode,
 )
-from embodied_kv.train.generate import make_episode
+from embodied_kv.train.policy.generate import make_episode
 
 
 @pytest.fixture(scope='module')
@@ -88,7 +88,7 @@ def test_images_that_are_not_the_models_are_refused(small):
 
 
 def test_a_folder_of_another_size_is_not_continued(small):
-    command = [sys.executable, '-m', 'embodied_kv.train.generate', '--out', str(small)]
+    command = [sys.executable, '-m', 'embodied_kv.train.policy.generate', '--out', str(small)]
     run = subprocess.run(
         [*command, '--episodes', '2', '--size', '96', '--processes', '1'],
         capture_output=True,

@@ -14,15 +14,15 @@ from embodied_kv.config import TABLETOP, EngineConfig
 from embodied_kv.engine.engine import Engine
 from embodied_kv.model.policy import Policy
 from embodied_kv.model.weights import Weights
-from embodied_kv.train.dataset import Frames, Sampler, measure
-from embodied_kv.train.episodes import find_episodes
-from embodied_kv.train.generate import make_episode
-from embodied_kv.train.recipe import Recipe
-from embodied_kv.train.trainer import Trainer
-from embodied_kv.train.words import train_tokenizer
+from embodied_kv.train.common.words import train_tokenizer
+from embodied_kv.train.policy.dataset import Frames, Sampler, measure
+from embodied_kv.train.policy.episodes import find_episodes
+from embodied_kv.train.policy.generate import make_episode
+from embodied_kv.train.policy.recipe import PolicyRecipe
+from embodied_kv.train.policy.trainer import Trainer
 from embodied_kv.types import Observation
 
-RECIPE = Recipe(ground_steps=2, joint_steps=3, batch=4, draws=2)
+RECIPE = PolicyRecipe(ground_steps=2, joint_steps=3, batch=4, draws=2)
 SMALL = replace(
     TABLETOP,
     vision=replace(TABLETOP.vision, layers=1, width=32, heads=2, mlp=64),
@@ -66,8 +66,8 @@ def test_a_run_in_pieces_equals_a_run(batches, tmp_path, cut):
     assert second.step == cut
     for batch in batches[cut:]:
         second.learn(batch)
-    for name, value in whole.averages().items():
-        assert torch.equal(value, second.averages()[name]), name
+    for name, value in whole.average.items():
+        assert torch.equal(value, second.average[name]), name
     for a, b in zip(whole.objective.parameters(), second.objective.parameters(), strict=True):
         assert torch.equal(a, b)
 
@@ -100,7 +100,7 @@ def test_judging_changes_nothing(batches):
 
 
 def test_the_rate_warms_up_and_ends_low():
-    recipe = Recipe(ground_steps=300, joint_steps=1000)
+    recipe = PolicyRecipe(ground_steps=300, joint_steps=1000)
     assert recipe.learning_rate(0) < 1e-5
     assert recipe.learning_rate(299) == pytest.approx(1e-3)
     assert recipe.learning_rate(1299) == pytest.approx(2e-5, rel=0.05)
@@ -111,7 +111,7 @@ def test_the_rate_warms_up_and_ends_low():
 def test_train_save_load_act(data, tmp_path):
     """The smoke test: the command, twice, then the engine with what it wrote."""
     command = [
-        *(sys.executable, '-m', 'embodied_kv.train.run', '--data', str(data)),
+        *(sys.executable, '-m', 'embodied_kv.train.policy', '--data', str(data)),
         *('--out', str(tmp_path), '--threads', '1', '--device', 'cpu', '--batch', '4'),
         *('--ground-steps', '2', '--joint-steps', '2'),
     ]

@@ -6,10 +6,10 @@ import torch
 
 from embodied_kv.config import TABLETOP
 from embodied_kv.model.preprocess import Normalizer
-from embodied_kv.train.dataset import Frames, Sampler, gibberish, measure, on_the_table
-from embodied_kv.train.episodes import COLOUR_NAMES, SHAPE_NAMES, find_episodes
-from embodied_kv.train.generate import make_episode
-from embodied_kv.train.words import train_tokenizer
+from embodied_kv.train.common.words import train_tokenizer
+from embodied_kv.train.policy.dataset import Frames, Sampler, gibberish, measure, on_the_table
+from embodied_kv.train.policy.episodes import COLOUR_NAMES, SHAPE_NAMES, find_episodes
+from embodied_kv.train.policy.generate import make_episode
 
 
 @pytest.fixture(scope='module')

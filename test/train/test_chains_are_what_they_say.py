@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_kv.train.chains import (
+from embodied_kv.train.judge.chains import (
     BOS,
     END,
     KEYS,

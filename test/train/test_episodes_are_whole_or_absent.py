@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from embodied_kv.sim.tasks import FAMILIES
-from embodied_kv.train.episodes import episode_path, features, find_episodes, read_episode
-from embodied_kv.train.generate import make_episode
+from embodied_kv.train.policy.episodes import episode_path, features, find_episodes, read_episode
+from embodied_kv.train.policy.generate import make_episode
 
 
 @pytest.fixture(scope='module')
@@ -60,12 +60,12 @@ def test_a_truncated_episode_is_refused_by_name(dataset, tmp_path):
 
 
 def test_an_empty_folder_says_what_to_run(tmp_path):
-    with pytest.raises(ValueError, match=r'train\.generate'):
+    with pytest.raises(ValueError, match=r'train\.policy\.generate'):
         find_episodes(tmp_path)
 
 
 def test_the_command_writes_the_dataset_and_its_meta(tmp_path):
-    command = [sys.executable, '-m', 'embodied_kv.train.generate', '--out', str(tmp_path)]
+    command = [sys.executable, '-m', 'embodied_kv.train.policy.generate', '--out', str(tmp_path)]
     run = subprocess.run(
         [*command, '--episodes', '2', '--length', '3', '--processes', '1'],
         capture_output=True,
@@ -80,6 +80,6 @@ def test_the_command_writes_the_dataset_and_its_meta(tmp_path):
 
 
 def test_seeds_of_the_evaluation_are_refused(tmp_path):
-    command = [sys.executable, '-m', 'embodied_kv.train.generate', '--out', str(tmp_path)]
+    command = [sys.executable, '-m', 'embodied_kv.train.policy.generate', '--out', str(tmp_path)]
     run = subprocess.run([*command, '--seed', '1000000'], capture_output=True, text=True)
     assert run.returncode == 2 and 'kept for evaluation' in run.stderr

@@ -5,7 +5,7 @@ from contextlib import closing
 import pytest
 
 from embodied_kv.sim.language import SCENE_QUESTIONS, SUBTASK
-from embodied_kv.train.evaluate_questions import (
+from embodied_kv.train.evaluate.questions import (
     Answer,
     Question,
     expert_plan,
@@ -13,8 +13,8 @@ from embodied_kv.train.evaluate_questions import (
     questions,
     subtask_of,
 )
-from embodied_kv.train.evaluate_report import NEAR, text_rows
-from embodied_kv.train.worlds import Case, Setting, World
+from embodied_kv.train.evaluate.report import NEAR, text_rows
+from embodied_kv.train.evaluate.worlds import Case, Setting, World
 
 CASE = Case('put', 0, 0)
 

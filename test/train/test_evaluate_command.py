@@ -9,14 +9,15 @@ from embodied_kv.config import TABLETOP, TINY
 from embodied_kv.model.checkpoint import save
 from embodied_kv.model.policy import Policy
 from embodied_kv.sim.tasks import FAMILIES
-from embodied_kv.train import evaluate, worlds
+from embodied_kv.train.evaluate import evaluation, worlds
+from embodied_kv.train.evaluate.__main__ import main
 
 SHORT = '--episodes 1 --seeds 2 --families reach pick --robots 2 --max-tokens 4'.split()
 
 
 def refusal(capsys, *arguments):
     with pytest.raises(SystemExit) as caught:
-        evaluate.main(arguments)
+        main(arguments)
     (line,) = capsys.readouterr().err.splitlines()
     return caught.value.code, line
 
@@ -38,7 +39,7 @@ def test_another_robots_policy_is_refused(tmp_path):
     policy = Policy.random(config)
     save(tmp_path / 'p', policy.model.state_dict(), config, policy.normalizer, policy.tokenizer)
     with pytest.raises(ValueError, match='moves 6 joints, here are front, wrist and 7'):
-        evaluate.load(str(tmp_path / 'p'))
+        evaluation.load(str(tmp_path / 'p'))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +52,7 @@ def test_another_robots_policy_is_refused(tmp_path):
     ],
 )
 def test_numbers_out_of_range_are_refused(capsys, monkeypatch, arguments, message):
-    monkeypatch.setattr(evaluate, 'load', lambda _: Policy.random(TINY))
+    monkeypatch.setattr(evaluation, 'load', lambda _: Policy.random(TINY))
     assert refusal(capsys, *arguments) == (2, f'evaluate: {message}')
 
 
@@ -59,10 +60,10 @@ def test_numbers_out_of_range_are_refused(capsys, monkeypatch, arguments, messag
 def figures(monkeypatch, capsys):
     """Runs the command with a tiny policy and short episodes -> its JSON line."""
     monkeypatch.setattr(worlds, 'SECONDS', dict.fromkeys(FAMILIES, 0.5))
-    monkeypatch.setattr(evaluate, 'load', lambda _: Policy.random(TINY))
+    monkeypatch.setattr(evaluation, 'load', lambda _: Policy.random(TINY))
 
     def run(*arguments):
-        evaluate.main([*SHORT, '--json', *arguments])
+        main([*SHORT, '--json', *arguments])
         return json.loads(capsys.readouterr().out.splitlines()[-1])
 
     return run
@@ -86,4 +87,4 @@ def test_a_measured_latency_is_rounded_up_to_a_set_point(figures):
 
 
 def test_the_random_policy_is_the_tabletops():
-    assert evaluate.load('random').config == TABLETOP
+    assert evaluation.load('random').config == TABLETOP

@@ -10,9 +10,10 @@ from embodied_kv.config import TINY
 from embodied_kv.fleet.horizon import parse
 from embodied_kv.model.policy import Policy
 from embodied_kv.sim.tasks import FAMILIES
-from embodied_kv.train import evaluate, worlds
-from embodied_kv.train.evaluate_actors import Served
-from embodied_kv.train.worlds import Case, Choice, Setting, World, run
+from embodied_kv.train.evaluate import evaluation, worlds
+from embodied_kv.train.evaluate.__main__ import main
+from embodied_kv.train.evaluate.actors import Served
+from embodied_kv.train.evaluate.worlds import Case, Choice, Setting, World, run
 
 CASES = [Case(family, 0, 0) for family in ('reach', 'push')]
 SIZE = TINY.vision.image_size
@@ -77,8 +78,8 @@ def test_a_policy_sees_the_updates_of_each_chunk():
 
 
 def test_what_is_no_policy_is_refused_in_a_line(capsys, monkeypatch):
-    monkeypatch.setattr(evaluate, 'load', lambda _: Policy.random(TINY))
+    monkeypatch.setattr(evaluation, 'load', lambda _: Policy.random(TINY))
     with pytest.raises(SystemExit):
-        evaluate.main(['--horizon', 'static:0'])
+        main(['--horizon', 'static:0'])
     said = capsys.readouterr().err
     assert said.startswith("evaluate: horizon policy 'static:0': a static horizon of 0 actions")

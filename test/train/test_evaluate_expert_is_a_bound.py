@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from embodied_kv.sim.tasks import FAMILIES
-from embodied_kv.train.evaluate_actors import Expert
-from embodied_kv.train.evaluate_report import action_rows
-from embodied_kv.train.worlds import Case, Setting, World, run
+from embodied_kv.train.evaluate.actors import Expert
+from embodied_kv.train.evaluate.report import action_rows
+from embodied_kv.train.evaluate.worlds import Case, Setting, World, run
 
 CASES = [Case(family, 0, episode) for family in FAMILIES for episode in range(3)]
 

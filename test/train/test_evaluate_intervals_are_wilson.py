@@ -2,7 +2,7 @@
 
 import pytest
 
-from embodied_kv.train.evaluate_report import rate, wilson
+from embodied_kv.train.evaluate.report import rate, wilson
 
 
 @pytest.mark.parametrize(

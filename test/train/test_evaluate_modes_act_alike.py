@@ -9,10 +9,10 @@ import torch
 from embodied_kv.config import TINY
 from embodied_kv.model.policy import Policy
 from embodied_kv.sim.tasks import FAMILIES
-from embodied_kv.train import worlds
-from embodied_kv.train.evaluate_actors import MODES, Served
-from embodied_kv.train.evaluate_report import digest, pair_rows
-from embodied_kv.train.worlds import Case, Setting, World, run
+from embodied_kv.train.evaluate import worlds
+from embodied_kv.train.evaluate.actors import MODES, Served
+from embodied_kv.train.evaluate.report import digest, pair_rows
+from embodied_kv.train.evaluate.worlds import Case, Setting, World, run
 
 CASES = [Case(family, 0, episode) for episode in range(2) for family in FAMILIES[:2]]
 FRAMES = 7

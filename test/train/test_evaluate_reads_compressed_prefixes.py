@@ -8,9 +8,10 @@ import torch
 from embodied_kv.config import TINY
 from embodied_kv.model.policy import Policy
 from embodied_kv.sim.tasks import FAMILIES
-from embodied_kv.train import evaluate, worlds
-from embodied_kv.train.evaluate_actors import Compressed, Served
-from embodied_kv.train.worlds import Case, Setting, World, run
+from embodied_kv.train.evaluate import evaluation, worlds
+from embodied_kv.train.evaluate.__main__ import main
+from embodied_kv.train.evaluate.actors import Compressed, Served
+from embodied_kv.train.evaluate.worlds import Case, Setting, World, run
 
 CASES = [Case(family, 0, 0) for family in FAMILIES]
 
@@ -62,15 +63,15 @@ def test_every_copy_finds_room_and_is_given_back(acted):
     ],
 )
 def test_nonsense_is_refused(capsys, monkeypatch, arguments, message):
-    monkeypatch.setattr(evaluate, 'load', lambda _: Policy.random(TINY))
+    monkeypatch.setattr(evaluation, 'load', lambda _: Policy.random(TINY))
     with pytest.raises(SystemExit) as caught:
-        evaluate.main(arguments)
+        main(arguments)
     (line,) = capsys.readouterr().err.splitlines()
     assert caught.value.code == 2 and message in line
 
 
 def test_the_command_line_says_what_is_compressed():
     words = '--action-alpha 0.1 --language-alpha 0.2 --compress h2o --compress-by row'.split()
-    args = evaluate.parser().parse_args(words)
-    assert evaluate.compressed(args) == Compressed(0.1, 0.2, 'h2o', 'row')
-    assert evaluate.compressed(evaluate.parser().parse_args([])) == Compressed()
+    args = evaluation.parser().parse_args(words)
+    assert evaluation.compressed(args) == Compressed(0.1, 0.2, 'h2o', 'row')
+    assert evaluation.compressed(evaluation.parser().parse_args([])) == Compressed()

@@ -9,9 +9,9 @@ import torch
 from embodied_kv.config import TINY
 from embodied_kv.model.policy import Policy
 from embodied_kv.sim.tasks import FAMILIES
-from embodied_kv.train import worlds
-from embodied_kv.train.evaluate_actors import Served
-from embodied_kv.train.worlds import Case, Setting, World, run
+from embodied_kv.train.evaluate import worlds
+from embodied_kv.train.evaluate.actors import Served
+from embodied_kv.train.evaluate.worlds import Case, Setting, World, run
 
 CASES = [Case(family, 1, 7) for family in FAMILIES]
 SETTING = Setting(dt=0.1, latency=0.04, every=2)

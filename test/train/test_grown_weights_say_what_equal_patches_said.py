@@ -8,9 +8,9 @@ import torch
 from embodied_kv.config import TINY, preset
 from embodied_kv.model.policy import bundled, empty_model
 from embodied_kv.model.random import init_random
-from embodied_kv.train.initial import grow
-from embodied_kv.train.recipe import Recipe
-from embodied_kv.train.trainer import Trainer
+from embodied_kv.train.common.initial import grow
+from embodied_kv.train.policy.recipe import PolicyRecipe
+from embodied_kv.train.policy.trainer import Trainer
 
 TABLE, PROJECTOR = 'vision.tower.embeddings.position_embedding.weight', 'vision.projector.weight'
 
@@ -114,11 +114,11 @@ def test_the_shipped_policy_grows_into_tabletop_long():
     long, short = preset('tabletop_long'), preset('tabletop')
     assert len(long.views) * long.vision.tokens == 512
     assert (long.backbone, long.expert) == (short.backbone, short.expert)
-    trainer = Trainer(long, Recipe(batch=1), 7, 5)
+    trainer = Trainer(long, PolicyRecipe(batch=1), 7, 5)
     tokenizer, normalizer = trainer.adopt(bundled('tabletop'))
     assert len(tokenizer.encode(' cube')) == 1
     assert normalizer.action_q01.shape == (long.horizon, long.action_dim)
     for name, p in trainer.objective.model.named_parameters():
-        assert torch.equal(trainer.averages()[name], p), name
-    assert trainer.averages()[TABLE].shape == (256, 128)
-    assert trainer.averages()[PROJECTOR].shape == (192, 128)
+        assert torch.equal(trainer.average[name], p), name
+    assert trainer.average[TABLE].shape == (256, 128)
+    assert trainer.average[PROJECTOR].shape == (192, 128)

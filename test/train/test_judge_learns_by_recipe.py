@@ -6,11 +6,11 @@ import torch
 from safetensors.torch import save_file
 
 from embodied_kv.model.weights import CheckpointError, Weights
-from embodied_kv.train.chains import MAX_HOPS, SEGMENTS
-from embodied_kv.train.judge import JudgeRecipe, JudgeTrainer, train
-from embodied_kv.train.judge_exam import cells, exam
-from embodied_kv.train.judge_file import JUDGE, bundled_judge, load_judge
-from embodied_kv.train.judge_lessons import NOTHING, draw_sheet
+from embodied_kv.train.judge.chains import MAX_HOPS, SEGMENTS
+from embodied_kv.train.judge.exam import cells, exam
+from embodied_kv.train.judge.file import JUDGE, bundled_judge, load_judge
+from embodied_kv.train.judge.lessons import NOTHING, draw_sheet
+from embodied_kv.train.judge.trainer import JudgeRecipe, JudgeTrainer, train
 
 SHORT = JudgeRecipe(steps=6, segments=96, questions=4, ask=0.5)
 
@@ -58,7 +58,7 @@ def test_what_is_saved_is_what_is_loaded(tmp_path, capsys):
     model, trainer = load_judge(out), JudgeTrainer(JUDGE, SHORT)
     for _ in range(SHORT.steps):
         trainer.learn()
-    for name, p in trainer.averaged().state_dict().items():
+    for name, p in trainer.shipped().state_dict().items():
         assert torch.equal(p, model.state_dict()[name]), name
     rows = exam(model, 2, 0, sizes=(8,))
     assert len(rows) == len(list(cells((8,)))) and rows[0]['right']['n'] == 2

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from embodied_kv.model.weights import Weights
-from embodied_kv.train.chains import LAYOUTS
-from embodied_kv.train.judge_exam import HOPS, exam, total
-from embodied_kv.train.judge_file import JUDGE, SEEDS, bundled_judge, load_judge
+from embodied_kv.train.judge.chains import LAYOUTS
+from embodied_kv.train.judge.exam import HOPS, exam, total
+from embodied_kv.train.judge.file import JUDGE, SEEDS, bundled_judge, load_judge
 
 PROBLEMS, UNSEEN = 60, 7  # of each of 16 cells; a seed that nothing else draws from
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from embodied_kv.model.planner import Planner
-from embodied_kv.train.chains import draw_chains
-from embodied_kv.train.judge_file import JUDGE
-from embodied_kv.train.judge_start import init_judge
-from embodied_kv.train.judge_view import JudgeView
+from embodied_kv.train.judge.chains import draw_chains
+from embodied_kv.train.judge.file import JUDGE
+from embodied_kv.train.judge.start import init_judge
+from embodied_kv.train.judge.view import JudgeView
 
 SEGMENTS = 12
 

@@ -9,12 +9,12 @@ from embodied_kv.memory.prompt import Piece, Prompt
 from embodied_kv.memory.reuse import FullRecompute, Reuse
 from embodied_kv.memory.rotate import Rotation
 from embodied_kv.model.planner import Planner
-from embodied_kv.train.chains import ASK, BOS, draw_chains
-from embodied_kv.train.judge_exam import problems_of
-from embodied_kv.train.judge_file import JUDGE
-from embodied_kv.train.judge_lessons import answers, draw_sheet, read
-from embodied_kv.train.judge_start import init_judge
-from embodied_kv.train.judge_view import JudgeView
+from embodied_kv.train.judge.chains import ASK, BOS, draw_chains
+from embodied_kv.train.judge.exam import problems_of
+from embodied_kv.train.judge.file import JUDGE
+from embodied_kv.train.judge.lessons import answers, draw_sheet, read
+from embodied_kv.train.judge.start import init_judge
+from embodied_kv.train.judge.view import JudgeView
 
 B = JUDGE.backbone
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from embodied_kv.train.needle_pages import (
+from embodied_kv.train.needle.pages import (
     BLANK,
     DOTS,
     GLYPHS,

@@ -10,10 +10,10 @@ from embodied_kv.config import NEEDLE
 from embodied_kv.model.policy import Policy
 from embodied_kv.model.weights import Weights
 from embodied_kv.sim.scene import COLOURS
-from embodied_kv.train.needle import NeedleRecipe, NeedleTrainer, train
-from embodied_kv.train.needle_pages import draw_pages
-from embodied_kv.train.needle_reading import answer, question
-from embodied_kv.train.objective import Batch
+from embodied_kv.train.common.objective import Batch
+from embodied_kv.train.needle.pages import draw_pages
+from embodied_kv.train.needle.reading import answer, question
+from embodied_kv.train.needle.trainer import NeedleRecipe, NeedleTrainer, train
 
 SMALL = replace(
     NEEDLE,

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from embodied_kv.train.initial import init_for_training
-from embodied_kv.train.objective import LOSSES, thing_of_patch
+from embodied_kv.train.common.initial import init_for_training
+from embodied_kv.train.common.objective import LOSSES, thing_of_patch
 
 
 def losses(objective, batch, *names):

@@ -7,9 +7,9 @@ import pytest
 
 from embodied_kv.sim.household import draw_household
 from embodied_kv.sim.household_questions import all_questions, answer
-from embodied_kv.train.objective import EMPTY
-from embodied_kv.train.planner_corpus import NAMES, corpus, planner_tokenizer
-from embodied_kv.train.planner_lessons import (
+from embodied_kv.train.common.objective import EMPTY
+from embodied_kv.train.planner.corpus import NAMES, corpus, planner_tokenizer
+from embodied_kv.train.planner.lessons import (
     ENDS,
     LIDS,
     PLACES,

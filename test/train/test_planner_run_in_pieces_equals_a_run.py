@@ -8,7 +8,7 @@ import torch
 from embodied_kv.config import BackboneConfig
 from embodied_kv.model.planner_checkpoint import load_planner
 from embodied_kv.model.planner_config import PlannerConfig
-from embodied_kv.train.planner import PlannerRecipe, PlannerTrainer, train
+from embodied_kv.train.planner.trainer import PlannerRecipe, PlannerTrainer, train
 
 CONFIG = PlannerConfig('test', BackboneConfig(32, 3, 4, 2, 8, 48, 512), max_tokens=1280)
 RECIPE = PlannerRecipe(most=(10, 12), steps=(2, 2), tokens=600, middle=2)

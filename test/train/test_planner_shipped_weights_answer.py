@@ -5,8 +5,8 @@ import torch
 
 from embodied_kv.model.planner_checkpoint import bundled_planner, load_planner
 from embodied_kv.model.planner_config import PLANNER_TABLETOP
-from embodied_kv.train.planner_corpus import planner_tokenizer
-from embodied_kv.train.planner_exam import Reader, examine
+from embodied_kv.train.planner.corpus import planner_tokenizer
+from embodied_kv.train.planner.exam import Reader, examine
 
 
 @pytest.fixture(scope='module')

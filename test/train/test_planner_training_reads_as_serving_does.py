@@ -8,11 +8,11 @@ from torch.nn import functional as F
 from embodied_kv.config import BackboneConfig
 from embodied_kv.model.planner_checkpoint import random_planner
 from embodied_kv.model.planner_config import PlannerConfig
-from embodied_kv.train.objective import EMPTY
-from embodied_kv.train.planner_corpus import planner_tokenizer
-from embodied_kv.train.planner_exam import GrowingCache
-from embodied_kv.train.planner_lessons import Teacher
-from embodied_kv.train.planner_reading import Pupil
+from embodied_kv.train.common.objective import EMPTY
+from embodied_kv.train.planner.corpus import planner_tokenizer
+from embodied_kv.train.planner.exam import GrowingCache
+from embodied_kv.train.planner.lessons import Teacher
+from embodied_kv.train.planner.reading import Pupil
 
 CONFIG = PlannerConfig('test', BackboneConfig(32, 3, 4, 2, 8, 48, 512), max_tokens=1280)
 

@@ -11,7 +11,7 @@ from embodied_kv.engine.engine import Engine
 from embodied_kv.model.policy import Policy, bundled
 from embodied_kv.sim.tabletop import Tabletop
 from embodied_kv.sim.tasks import FAMILIES, task_scene
-from embodied_kv.train.evaluate import Evaluation, parser
+from embodied_kv.train.evaluate.evaluation import Evaluation, parser
 from embodied_kv.types import Observation
 
 REPORTED = 0.984  # success over all families, docs/benchmarks.md

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from embodied_kv.config import TINY
-from embodied_kv.train.views import UNSEEN, dense_attention
+from embodied_kv.train.common.views import UNSEEN, dense_attention
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Compressed prefixes beside whole ones: `python -m embodied_kv.bench.compress PART`.
+"""Compressed prefixes beside whole ones: `python -m embodied_kv.bench.compress.PART`.
 
 Parts, each a command:
 - metrics: what attention says about compression: sparsity, hit rates, modalities.
@@ -13,7 +13,6 @@ What they stand on, from below:
 - kept: what each way keeps of a frame.
 - cache: one prefill in all ways at once, and what is said from each.
 - questions: unseen frames, and the truth about them.
-- paired: how much two ways differ over the same questions.
 - tally: right answers, counted by way.
 - loop: closed loop.
 - policy: which policy, and how its figures are shown.

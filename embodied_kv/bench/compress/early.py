@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from embodied_kv.bench.frame_parts import Fresh
+from embodied_kv.bench.frame.predict import Fresh
 from embodied_kv.compress.fastv import FastV
 from embodied_kv.compress.hired import HiRed
 from embodied_kv.model.pi05 import Pi05

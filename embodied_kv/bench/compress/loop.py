@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from embodied_kv.bench.compress.paired import paired
+from embodied_kv.bench.common.paired import paired
 from embodied_kv.bench.compress.ways import OURS
 from embodied_kv.model.policy import Policy
-from embodied_kv.train import evaluate
-from embodied_kv.train.evaluate_report import rate
+from embodied_kv.train.evaluate import evaluation
+from embodied_kv.train.evaluate.report import rate
 
 METHODS, ALPHAS = (OURS, 'random'), (0.05, 0.1, 0.2, 0.4)
 LATENCY_MS = 40
@@ -37,9 +37,9 @@ def succeeded(policy: Policy, episodes: int, robots: int, method: str, alpha: fl
     told = dict(episodes=episodes, seeds=1, robots=robots, latency_ms=LATENCY_MS, mode='silent')
     told |= dict(compress=method, compress_by='row', action_alpha=alpha)
     words = [w for k, v in told.items() for w in (f'--{k.replace("_", "-")}', str(v))]
-    args = evaluate.parser().parse_args(words)
-    with evaluate.Evaluation(args, policy) as evaluation:
-        rows = evaluation.run()['modes']['silent']['actions']
+    args = evaluation.parser().parse_args(words)
+    with evaluation.Evaluation(args, policy) as episodes_of:
+        rows = episodes_of.run()['modes']['silent']['actions']
     return [outcome == 's' for outcome in rows[-1]['outcomes']]
 
 

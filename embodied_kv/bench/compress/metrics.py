@@ -29,6 +29,7 @@ from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor
 
+from embodied_kv.bench.common.command import command
 from embodied_kv.bench.compress import plots
 from embodied_kv.bench.compress.cache import Harness
 from embodied_kv.bench.compress.kept import Asked, kept_by, rule, statistics
@@ -80,7 +81,7 @@ def run(args: argparse.Namespace) -> dict:
                         found[name].append(np.asarray(value))
             harness.forget(seen)
     means = {name: np.mean(values, 0) for name, values in found.items()}
-    result = settings('metrics', args) | dict(
+    result = settings(args) | dict(
         questions=len(found['tokens']),
         tokens=dict(zip(('vision', 'text', 'question', 'answer'), means['tokens'], strict=True)),
         layers=layer_rows(means),
@@ -208,3 +209,9 @@ def pivots(rows: Sequence[dict]) -> dict[str, list[dict]]:
             line = table.setdefault(row['name'], dict(name=row['name']))
             line[f'{row["alpha"]:.0%}'] = row[measure]
     return {title: list(table.values()) for title, table in tables.items()}
+
+
+main = command('compress.metrics', __doc__, add_arguments, run)
+
+if __name__ == '__main__':
+    main()

@@ -3,7 +3,7 @@
 Source: VL-Cache, sections 3.2 and 5.1, as a needle in a haystack.
 
 A question names a colour; the answer is the three digits of that colour's code, each in a patch of
-its own among patches that look like it (`train.needle_pages`). The prompt is the same for every
+its own among patches that look like it (`train.needle.pages`). The prompt is the same for every
 page, so nothing but the question says which patches matter: by row the text in the prefix cannot
 know, by stream the question does. In `stream` the first digit still reads the whole prefix, as it
 is served; in `strict` every digit reads what was kept. Only the first digit's query is at the
@@ -32,6 +32,7 @@ from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor
 
+from embodied_kv.bench.common.command import command
 from embodied_kv.bench.compress.cache import Harness
 from embodied_kv.bench.compress.kept import kept_by
 from embodied_kv.bench.compress.policy import add_policy, load, settings, show
@@ -40,8 +41,8 @@ from embodied_kv.bench.compress.ways import MODES, P, Way, all_ways
 from embodied_kv.config import ModelConfig
 from embodied_kv.model.policy import Policy
 from embodied_kv.sim.scene import COLOURS
-from embodied_kv.train.needle_pages import DIGITS, Pages, draw_pages
-from embodied_kv.train.needle_reading import INSTRUCTION, answer, question
+from embodied_kv.train.needle.pages import DIGITS, Pages, draw_pages
+from embodied_kv.train.needle.reading import INSTRUCTION, answer, question
 from embodied_kv.types import Observation
 
 PAGES = 290  # of 7 questions each: more than 2,000
@@ -67,7 +68,7 @@ def run(args: argparse.Namespace) -> dict:
     found = collect(policy, ways, args.frames)
     rows = [row(found, None) | dict(needles=1.0)]
     rows += [row(found, way) | dict(needles=float(np.mean(found.needles[way]))) for way in ways]
-    result = settings('needle', args) | dict(
+    result = settings(args) | dict(
         questions=len(found.kinds),
         rows=rows,
         verdicts=[verdict(found, by) for by in MODES],
@@ -134,3 +135,9 @@ def needles(rows: Sequence[dict], by: str) -> list[dict]:
             line = shown.setdefault(r['method'], dict(method=r['method']))
             line[f'{r["alpha"]:.0%}'] = 100 * r['needles']
     return list(shown.values())
+
+
+main = command('compress.needle', __doc__, add_arguments, run)
+
+if __name__ == '__main__':
+    main()

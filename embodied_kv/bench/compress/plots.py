@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import matplotlib
-
-matplotlib.use('Agg')
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
+from embodied_kv.bench.common.pictures import plt, save
 from embodied_kv.bench.compress.ways import MODES, OURS, TENTH, P
-from embodied_kv.bench.report import OUT
 
 
 def metrics(layers: Sequence[dict], hits: Sequence[dict]) -> None:
@@ -86,10 +81,3 @@ def _finish(axis: Axes, whole: float, label: str) -> None:
     axis.axhline(whole, color='grey', linewidth=0.8)
     axis.set(xscale='log', xlabel='share of the cache that is kept', ylabel=label)
     axis.legend(frameon=False, fontsize=7)
-
-
-def save(figure: Figure, name: str) -> None:
-    """Writes out/bench/NAME.png and closes the figure."""
-    OUT.mkdir(parents=True, exist_ok=True)
-    figure.savefig(OUT / f'{name}.png', dpi=110)
-    plt.close(figure)

@@ -7,20 +7,19 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from embodied_kv.bench import report
+from embodied_kv.bench.common import report
 from embodied_kv.config import preset
 from embodied_kv.model.policy import Policy, bundled
 
 
 def add_policy(parser: argparse.ArgumentParser, frames: int) -> None:
-    """--preset, --checkpoint, --frames, --threads and --json; frames: as many if not told."""
+    """--preset, --checkpoint, --frames and --threads; frames: as many if not told."""
     parser.add_argument('--preset', default='tabletop')
     parser.add_argument(
         '--checkpoint', help="file or folder, or 'random'; else the bundled one of the preset"
     )
     parser.add_argument('--frames', type=int, default=frames)
     parser.add_argument('--threads', type=int, default=1)
-    parser.add_argument('--json', action='store_true', help='no table, only the line')
 
 
 def load(args: argparse.Namespace) -> Policy:
@@ -34,10 +33,10 @@ def load(args: argparse.Namespace) -> Policy:
     return Policy.load(args.checkpoint or bundled(args.preset), config)
 
 
-def settings(part: str, args: argparse.Namespace) -> dict:
+def settings(args: argparse.Namespace) -> dict:
     """What a result begins with."""
     told = {name: value for name, value in vars(args).items() if name != 'json'}
-    return dict(bench=f'compress_{part}', settings=told, machine=report.machine())
+    return dict(settings=told)
 
 
 def show(part: str, args: argparse.Namespace, tables: Mapping[str, Sequence[dict]]) -> None:

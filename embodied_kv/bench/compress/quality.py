@@ -22,6 +22,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
+from embodied_kv.bench.common.command import command
 from embodied_kv.bench.compress import plots
 from embodied_kv.bench.compress.cache import Harness
 from embodied_kv.bench.compress.loop import closed_loop
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> dict:
     policy, ways = load(args), all_ways()
     tally = collect(policy, ways, args.frames)
     rows = [row(tally, way) for way in (None, *ways)]
-    result = settings('quality', args) | dict(
+    result = settings(args) | dict(
         questions=len(tally.kinds),
         tokens_per_answer=float(np.mean(tally.tokens)),
         rows=rows,
@@ -104,3 +105,9 @@ def sweep(rows: Sequence[dict]) -> list[dict]:
         line = shown.setdefault((r['by'], r['p']), dict(by=r['by'], p=r['p']))
         line[f'{r["alpha"]:.0%}'] = 100 * r['right']['rate']
     return list(shown.values())
+
+
+main = command('compress.quality', __doc__, add_arguments, run)
+
+if __name__ == '__main__':
+    main()

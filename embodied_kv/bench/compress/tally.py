@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from embodied_kv.bench.compress.paired import paired
+from embodied_kv.bench.common.paired import paired
 from embodied_kv.bench.compress.ways import OURS, TENTH, WIDE, P, Way
-from embodied_kv.train.evaluate_report import rate
+from embodied_kv.train.evaluate.report import rate
 
 MARGIN = 0.02
 WHOLE = dict(by='', method='full', p=P, alpha=1.0)

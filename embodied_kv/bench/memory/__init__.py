@@ -1,10 +1,11 @@
-"""Memory as KV, kept and reused in each way: `python -m embodied_kv.bench.memory PART`.
+"""Memory as KV, kept and reused in each way: `python -m embodied_kv.bench.memory.PART`.
 
 Parts, each a command:
 - trace: an embodied trace, with right and stale answers, and time to the first token.
 - ablations: KEEP without each of its ideas, other blocks, other ratios.
 - timeline: loads beside computation, by policy, measured and foretold.
-- judge: chains that can be followed only across segments (`bench.memory_judge`).
+- judge: chains that can be followed only across segments; judge_ask: one problem; judge_shares:
+  how few tokens are enough.
 
 What they stand on, from below:
 - settings: all numbers, from settings.yaml, fixed before any result.

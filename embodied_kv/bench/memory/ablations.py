@@ -23,15 +23,14 @@ from dataclasses import asdict, replace
 from rich.console import Console
 from rich.progress import Progress
 
-from embodied_kv.bench import report
+from embodied_kv.bench.common import report
+from embodied_kv.bench.common.command import command
 from embodied_kv.bench.memory import floor, plots, tables
 from embodied_kv.bench.memory.asking import Reply, ask_all
 from embodied_kv.bench.memory.settings import Settings, load_settings
 from embodied_kv.bench.memory.trace import add_arguments, begin
 from embodied_kv.bench.memory.ways import BLEND, FULL, KEEP, Way, answering, timed
 from embodied_kv.memory.pending import POLICIES
-
-__all__ = ['add_arguments', 'run', 'variants']
 
 BRIEF = (  # columns that are shown
     'way',
@@ -71,7 +70,7 @@ def variants(settings: Settings, layers: int) -> Iterator[Way]:
 
 def run(args: argparse.Namespace) -> dict:
     """Asks, times, prints the tables, and returns all figures."""
-    result, settings = begin('ablations', args), load_settings(args.settings, args.quick)
+    result, settings = begin(args), load_settings(args.settings, args.quick)
     varied, count = settings.ablations, settings.ablations.retrieved
     said, large = answering(args.planner), timed(settings)
     machine = floor.ceilings()
@@ -119,3 +118,9 @@ def answers(replies: Sequence[Reply], retrieved: int) -> list[dict]:
             | {n: row[n] for n in ('in_view', 'computed', 'invalidated', 'fresh_tokens')}
         )
     return rows
+
+
+main = command('memory.ablations', __doc__, add_arguments, run)
+
+if __name__ == '__main__':
+    main()

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import torch
 
-from embodied_kv.bench.compress.speed.clock import Ceilings, in_turn
+from embodied_kv.bench.common.clock import Ceilings, in_turn
+from embodied_kv.bench.common.physics import BYTES, layer_weights
 from embodied_kv.bench.memory.asking import Reply
-from embodied_kv.bench.physics import BYTES, layer_weights
 from embodied_kv.model.planner_config import PlannerConfig
 
 

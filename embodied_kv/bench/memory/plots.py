@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import matplotlib
-
-matplotlib.use('Agg')
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from embodied_kv.bench import report
+from embodied_kv.bench.common.pictures import plt, save
 from embodied_kv.memory.timeline import COMPUTE, LOAD, Timeline
 
 KEEP = 'keep'
@@ -31,7 +26,7 @@ def trace(accuracy: Sequence[dict], seconds: Sequence[dict]) -> None:
     right.set(xscale='log', xlabel='ms to the first token, p50', ylabel='right answers, %')
     for axis in (left, right):
         axis.legend(frameon=False, fontsize=8)
-    _save(figure, 'memory_trace')
+    save(figure, 'memory_trace')
 
 
 def ablations(answers: Sequence[dict], seconds: Sequence[dict]) -> None:
@@ -44,7 +39,7 @@ def ablations(answers: Sequence[dict], seconds: Sequence[dict]) -> None:
             axis.plot(*place, 'o', color='tab:red' if row['way'].startswith(KEEP) else 'tab:blue')
             axis.annotate(row['way'], place, (4, 2), textcoords='offset points', fontsize=6)
     axis.set(xscale='log', xlabel='ms to the first token, p50', ylabel='right answers, %')
-    _save(figure, 'memory_ablations')
+    save(figure, 'memory_ablations')
 
 
 def timelines(drawn: Mapping[str, Mapping[str, Timeline]]) -> None:
@@ -58,7 +53,7 @@ def timelines(drawn: Mapping[str, Mapping[str, Timeline]]) -> None:
             _draw(axis, timeline)
             axis.set_title(f'{source}: {policy}, ms', fontsize=8)
             axis.set_xlim(0, 1e3 * longest)
-    _save(figure, 'memory_timeline')
+    save(figure, 'memory_timeline')
 
 
 def _draw(axis: Axes, timeline: Timeline) -> None:
@@ -76,9 +71,3 @@ def _draw(axis: Axes, timeline: Timeline) -> None:
         axis.text(middle, 0, s.layer + 1, ha='center', va='center', fontsize=6, color=colour)
     axis.set_yticks((0, 1), (COMPUTE, LOAD))
     axis.tick_params(labelsize=7)
-
-
-def _save(figure: Figure, name: str) -> None:
-    report.OUT.mkdir(parents=True, exist_ok=True)
-    figure.savefig(report.OUT / f'{name}.png', dpi=110)
-    plt.close(figure)

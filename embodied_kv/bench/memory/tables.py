@@ -9,14 +9,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from embodied_kv.bench.compress.paired import paired
-from embodied_kv.bench.compress.speed.clock import Ceilings
+from embodied_kv.bench.common.clock import Ceilings
+from embodied_kv.bench.common.paired import paired
 from embodied_kv.bench.memory.asking import Reply, of, waiting
 from embodied_kv.bench.memory.floor import floor_seconds
 from embodied_kv.bench.memory.ways import BLEND, FULL, KEEP
 from embodied_kv.memory.timeline import COMPUTE
 from embodied_kv.model.planner_config import PlannerConfig
-from embodied_kv.train.evaluate_report import rate
+from embodied_kv.train.evaluate.report import rate
 
 
 def names(replies: Sequence[Reply]) -> list[str]:

@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from embodied_kv.bench import report
+from embodied_kv.bench.common import report
+from embodied_kv.bench.common.command import command
 from embodied_kv.bench.memory import plots
 from embodied_kv.bench.memory.asking import Asked, Reply, ram, waiting
 from embodied_kv.bench.memory.settings import Settings, load_settings
@@ -35,8 +36,6 @@ from embodied_kv.bench.memory.ways import KEEP, Way, open_way, timed
 from embodied_kv.memory.pending import POLICIES, Pending
 from embodied_kv.memory.pipeline import simulate
 from embodied_kv.memory.timeline import COMPUTE, LOAD, Timeline
-
-__all__ = ['add_arguments', 'run']
 
 SOURCES = {'host memory': None, 'files': 0}  # MiB of loaded layers; None: as settings say
 SEPARATE = POLICIES[0]
@@ -75,7 +74,7 @@ class Job:
 
 def run(args: argparse.Namespace) -> dict:
     """Measures, foretells, prints the table, draws, and returns all figures."""
-    result, settings = begin('timeline', args), load_settings(args.settings, args.quick)
+    result, settings = begin(args), load_settings(args.settings, args.quick)
     drawn: dict[str, dict[str, Timeline]] = {}
     for source, mib in SOURCES.items():
         job, drawn[source] = measure(settings, mib)
@@ -149,3 +148,9 @@ def _median(replies: Sequence[Reply]) -> Timeline:
     """Of the run in the middle by its end."""
     ordered = sorted((reply.plan.timeline for reply in replies), key=lambda t: t.end)
     return ordered[len(ordered) // 2]
+
+
+main = command('memory.timeline', __doc__, add_arguments, run)
+
+if __name__ == '__main__':
+    main()

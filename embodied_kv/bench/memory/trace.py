@@ -34,7 +34,8 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from embodied_kv.bench import report
+from embodied_kv.bench.common import report
+from embodied_kv.bench.common.command import command
 from embodied_kv.bench.memory import floor, plots, tables
 from embodied_kv.bench.memory.asking import Reply, ask_all, ram
 from embodied_kv.bench.memory.settings import PATH, load_settings
@@ -69,19 +70,15 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     """Of every part over settings."""
     parser.add_argument('--quick', action='store_true', help='few questions, in a minute')
     parser.add_argument('--settings', type=Path, default=PATH, help='what is fixed')
-    parser.add_argument('--json', action='store_true', help='no table, only the line')
 
 
-def begin(part: str, args: argparse.Namespace) -> dict:
+def begin(args: argparse.Namespace) -> dict:
     """What every part's figures begin with; one thread from here on."""
     torch.set_num_threads(1)
     return dict(
-        bench='memory',
-        part=part,
         quick=args.quick,
         planner=getattr(args, 'planner', None),
         settings=asdict(load_settings(args.settings, args.quick)),
-        machine=report.machine(),
         files_in_ram=ram() is not None,
         load=[os.getloadavg()[0]],
     )
@@ -89,7 +86,7 @@ def begin(part: str, args: argparse.Namespace) -> dict:
 
 def run(args: argparse.Namespace) -> dict:
     """Asks, times, prints the tables, and returns all figures."""
-    result, settings = begin('trace', args), load_settings(args.settings, args.quick)
+    result, settings = begin(args), load_settings(args.settings, args.quick)
     ways, counts = trace_ways(settings.construction.block), settings.retrieved
     said, large = answering(args.planner), timed(settings)
     machine = floor.ceilings()
@@ -154,3 +151,9 @@ def show(result: dict, planner: str) -> None:
     for name, (title, note) in titles.items():
         if result[name]:
             report.show(title, result[name], note)
+
+
+main = command('memory.trace', __doc__, add_arguments, run)
+
+if __name__ == '__main__':
+    main()

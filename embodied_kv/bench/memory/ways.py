@@ -22,7 +22,7 @@ from embodied_kv.model.planner_checkpoint import (
     random_planner,
 )
 from embodied_kv.model.planner_config import PLANNER_TABLETOP, PlannerConfig
-from embodied_kv.train.planner_corpus import planner_tokenizer
+from embodied_kv.train.planner.corpus import planner_tokenizer
 
 KEEP, BLEND, FULL = 'keep', 'cacheblend', 'full'
 RANDOM = 'random'

@@ -1,10 +1,9 @@
-"""The speed of compression: `python -m embodied_kv.bench.compress speed`.
+"""The speed of compression: `python -m embodied_kv.bench.compress.speed`.
 
-- tables: the command: every table, model by model.
+- __main__: every table, model by model.
 - plan: what is measured.
 - models: dimensions, of whole models and of slices.
 - scene: engines, frames and questions, without a camera.
-- clock: time, taken in turn, and what the machine can do at most.
 - request: one question from camera to last token, and what compression adds to it.
 - decode: steps of many streams.
 - serve: throughput, and how many streams a cache holds.

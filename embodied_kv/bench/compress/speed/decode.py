@@ -16,11 +16,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
-from embodied_kv.bench import physics
-from embodied_kv.bench.compress.speed import clock, scene
-from embodied_kv.bench.compress.speed.clock import Ceilings
+from embodied_kv.bench.common import clock, physics
+from embodied_kv.bench.common.clock import Ceilings
+from embodied_kv.bench.common.scene import FullPolicy
+from embodied_kv.bench.compress.speed import scene
 from embodied_kv.bench.compress.speed.plan import Steps
-from embodied_kv.bench.scene import FullPolicy
 from embodied_kv.config import ModelConfig
 from embodied_kv.engine.engine import Engine
 

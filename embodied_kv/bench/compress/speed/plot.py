@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
-from embodied_kv.bench.compress.plots import save
+from embodied_kv.bench.common.pictures import plt, save
 
 
 def speed(tables: Mapping[str, Sequence[dict]]) -> None:

@@ -15,12 +15,12 @@ from functools import partial
 from statistics import median
 from unittest import mock
 
-from embodied_kv.bench import physics
-from embodied_kv.bench.compress.speed import clock, scene
-from embodied_kv.bench.compress.speed.clock import Ceilings
+from embodied_kv.bench.common import clock, physics
+from embodied_kv.bench.common.clock import Ceilings
+from embodied_kv.bench.common.scene import FullPolicy
+from embodied_kv.bench.compress.speed import scene
 from embodied_kv.bench.compress.speed.decode import reads
 from embodied_kv.bench.compress.speed.models import IMAGE, TEXT
-from embodied_kv.bench.scene import FullPolicy
 from embodied_kv.compress.base import Method
 from embodied_kv.config import ModelConfig
 from embodied_kv.engine.engine import Engine

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from embodied_kv.bench.common.scene import FullPolicy
 from embodied_kv.bench.compress.speed.models import IMAGE, SIZE, TEXT
-from embodied_kv.bench.scene import FullPolicy
 from embodied_kv.config import EngineConfig
 from embodied_kv.engine.engine import Engine
 from embodied_kv.kv.handle import KvHandle

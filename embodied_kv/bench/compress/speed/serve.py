@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from embodied_kv.bench.common.scene import FullPolicy
 from embodied_kv.bench.compress.speed import scene
-from embodied_kv.bench.scene import FullPolicy
 from embodied_kv.kv.flat import BLOCK
 
 RESERVED = 2  # prefix rows that language may never hold

@@ -1,0 +1,9 @@
+"""What benchmarks share.
+
+- command: the command line, and where figures go.
+- report: the machine, tables, the JSON line; pictures: PNG files.
+- scene: frames and live streams without a camera.
+- physics: operations and bytes that a phase cannot do without; clock: time, taken in turn, and
+  the machine's ceilings.
+- paired: how much two ways differ over the same questions.
+"""

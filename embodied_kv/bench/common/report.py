@@ -1,0 +1,107 @@
+"""What all benchmarks share: the machine they ran on, its ceilings, a table, a JSON line, a file.
+
+Physics: a phase can be no faster than its operations over the machine's matrix rate, nor than its
+bytes over the machine's bandwidth. Both ceilings are measured here, in the same process, not
+looked up.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+OUT = Path('out/bench')
+
+
+def machine(device: str = 'cpu') -> dict:
+    """Where a figure comes from. load: of the whole machine, over the last minute."""
+    name = platform.processor() or platform.machine()
+    if os.path.exists('/proc/cpuinfo'):
+        lines = Path('/proc/cpuinfo').read_text().splitlines()
+        name = next(
+            (x.split(':', 1)[1].strip() for x in lines if x.startswith('model name')), name
+        )
+    facts = dict(
+        cpu=name,
+        cores=os.cpu_count(),
+        threads=torch.get_num_threads(),
+        torch=torch.__version__,
+        python=platform.python_version(),
+        device=device,
+        load=os.getloadavg()[0],
+    )
+    if device == 'cuda':
+        facts['gpu'] = torch.cuda.get_device_name()
+    return facts
+
+
+def once(work: Callable[[], object], device: str = 'cpu') -> float:
+    """Wall seconds of one call; on CUDA until the device is done."""
+    began = time.perf_counter()
+    work()
+    if device == 'cuda':
+        torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+def seconds(
+    work: Callable[[], object], repeats: int = 5, warmup: int = 1, device: str = 'cpu'
+) -> float:
+    """Median wall time of one call, after warm-up."""
+    for _ in range(warmup):
+        work()
+    return statistics.median(once(work, device) for _ in range(repeats))
+
+
+def difference(
+    work: Callable[[], object], other: Callable[[], object], repeats: int, device: str = 'cpu'
+) -> float:
+    """Seconds that a call costs more than the other: the median over pairs, taken in turn."""
+    pairs = [(once(work, device), once(other, device)) for _ in range(repeats + 1)]
+    return statistics.median(a - b for a, b in pairs[1:])
+
+
+def ceilings(dtype: torch.dtype, device: str = 'cpu') -> dict[str, float]:
+    """Measured matrix rate, GFLOP/s, and read bandwidth, GB/s.
+
+    The bandwidth is that of a product of one row with many matrices.
+    """
+    n = 2048 if device == 'cpu' else 8192
+    a, b = torch.randn(2, n, n, device=device).to(dtype)
+    rate = 2 * n**3 / seconds(lambda: a @ b, device=device) / 1e9
+    count = 32 if device == 'cpu' else 256
+    weights = torch.zeros(count, 2048, 2048, dtype=dtype, device=device)
+    row = torch.zeros(1, 2048, dtype=dtype, device=device)
+
+    def read() -> None:
+        for weight in weights:
+            torch.nn.functional.linear(row, weight)
+
+    return dict(gflops=rate, gbytes=weights.nbytes / seconds(read, device=device) / 1e9)
+
+
+def show(title: str, rows: Sequence[dict], note: str = '') -> None:
+    """Prints rows of equal keys as a table."""
+    table = Table(title=title, title_justify='left', caption=note or None, caption_justify='left')
+    for name in rows[0]:
+        table.add_column(name.replace('_', ' '), justify='right')
+    for row in rows:
+        table.add_row(*(f'{v:.4g}' if isinstance(v, float) else str(v) for v in row.values()))
+    Console(width=None if os.isatty(1) else 160).print(table)
+
+
+def save(name: str, result: dict) -> None:
+    """Writes out/bench/NAME.json and prints the same as one line, last."""
+    OUT.mkdir(parents=True, exist_ok=True)
+    line = json.dumps(result)
+    (OUT / f'{name}.json').write_text(line + '\n')
+    print(line)

@@ -1,0 +1,178 @@
+"""One run of 10 Hz control beside an endless language backlog, and the loop without any work.
+
+Knows the engine, its device thread and their clock. Does not know which runs are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import threading
+import time
+from concurrent.futures import Future
+
+import numpy as np
+import torch
+
+from embodied_kv.bench.common import scene
+from embodied_kv.capsule.registry import Registry
+from embodied_kv.capsule.tiers import Budgets
+from embodied_kv.config import EngineConfig, preset
+from embodied_kv.engine.capsules import Capsules
+from embodied_kv.engine.device import DeviceThread
+from embodied_kv.engine.engine import Engine
+from embodied_kv.engine.fingerprint import fingerprint
+from embodied_kv.engine.warmup import warm_up
+from embodied_kv.types import TextDelta
+
+STREAMS, SAYS = 4, 60
+SNAPSHOT_EVERY = 1.03  # s; no multiple of the period, so they meet every moment of a frame
+KEPT = Budgets(device=256 * 2**20, host=0, policy='drop')  # what the node keeps, then the newest
+
+
+class Backlog:
+    """Keeps `STREAMS` streams alive on the newest frames and counts what they say."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.tokens, self._seen = engine, 0, {}
+
+    def on_deltas(self, deltas: list[TextDelta]) -> None:
+        for delta in deltas:
+            self.tokens += delta.tokens - self._seen.get(delta.stream, 0)
+            self._seen[delta.stream] = delta.tokens
+        self.refill()
+
+    def refill(self) -> None:
+        handle = self.engine.kv.current()
+        while handle is not None and len(self.engine.kv.streams()) < STREAMS:
+            self.engine.open(handle, scene.QUERY, max_tokens=SAYS)
+
+
+class Snapshots(threading.Thread):
+    """Freezes the session once a second. took: s of the engine's thread, of each snapshot."""
+
+    def __init__(self, engine: Engine, device: DeviceThread) -> None:
+        super().__init__(name='snapshots', daemon=True)
+        self._capsules = Capsules(engine, Registry(fingerprint(engine), KEPT), device.call)
+        self._over = threading.Event()
+        self.took: list[float] = []
+        self.bytes: list[int] = []
+
+    def run(self) -> None:
+        while not self._over.wait(SNAPSHOT_EVERY):
+            capsule, seconds = self._capsules.snapshot(f'snapshot-{len(self.took)}')
+            self.took.append(seconds)
+            self.bytes.append(capsule.bytes)
+
+    def stop(self) -> None:
+        """The last one is done."""
+        self._over.set()
+        self.join()
+
+    def figures(self) -> dict[str, float]:
+        """How many, of how many bytes, and ms of the engine's thread."""
+        return dict(
+            count=len(self.took),
+            mb=statistics.mean(self.bytes) / 1e6,
+            p50_ms=statistics.median(self.took) * 1e3,
+            max_ms=max(self.took) * 1e3,
+        )
+
+
+def sleep_until(moment: float) -> None:
+    time.sleep(max(0.0, moment - time.monotonic()))
+
+
+def serve(args: argparse.Namespace, budget: bool, freeze: bool = False) -> dict:
+    """One run of the engine -> `late`, s from stamp to publication of each chunk, and figures."""
+    engine = Engine(
+        scene.FullPolicy.random(preset(args.preset), device=args.device),
+        EngineConfig(rows=STREAMS + 6, streams=STREAMS, budget=budget, threads=args.threads),
+        period=args.period,
+    )
+    torch.set_num_threads(args.threads)
+    warm_up(engine)
+    backlog = Backlog(engine)
+    device = DeviceThread(engine, backlog.on_deltas)
+    device.start()
+    snapshots = Snapshots(engine, device)
+    published: dict[int, tuple[float, int]] = {}  # frame -> when, Euler steps
+    busy: list[float] = []
+    costs: list[float] = []  # of a decode step, as it changes over the run
+    first = time.monotonic() + 4 * args.period
+
+    def act(prefilled: Future, number: int, due: float) -> None:
+        if prefilled.cancelled():
+            return
+        lease = engine.kv.acquire(prefilled.result())
+
+        def publish(done: Future) -> None:
+            lease.release()
+            if not done.cancelled() and done.result() is not None:
+                published[number] = time.monotonic() - due, done.result().steps
+                busy.append((done.result().prefill_ms + done.result().denoise_ms) / 1e3)
+
+        device.denoise(lease, due + args.period).add_done_callback(publish)
+
+    if freeze:
+        snapshots.start()
+    for number in range(args.deadlines):
+        due = first + number * args.period
+        sleep_until(due)
+        frame = scene.observation(
+            engine.policy.config, number % 50, period=due + args.period - time.monotonic()
+        )
+        prefilled = device.prefill(frame)
+        prefilled.add_done_callback(lambda f, n=number, d=due: act(f, n, d))
+        device.call(backlog.refill)
+        costs.append(engine.costs.median('decode', STREAMS))
+    sleep_until(first + args.deadlines * args.period)
+    if freeze:
+        snapshots.stop()
+    device.stop()
+    step = statistics.mean(costs)
+    slack = args.deadlines * args.period - sum(busy)
+    return dict(
+        late=[when for when, _ in published.values()],
+        mean_euler=statistics.mean(steps for _, steps in published.values()),
+        tokens_s=backlog.tokens / (args.deadlines * args.period),
+        of_slack_pct=100 * backlog.tokens / (slack / step * STREAMS),
+        snapshots=snapshots.figures() if freeze else None,
+        load=os.getloadavg()[0],
+    )
+
+
+def empty(args: argparse.Namespace) -> dict:
+    """The loop without any work: how late this machine wakes a sleeper."""
+    late = []
+
+    def loop() -> None:
+        first = time.monotonic() + args.period
+        for number in range(args.deadlines):
+            sleep_until(first + number * args.period)
+            late.append(time.monotonic() - first - number * args.period)
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    thread.join()
+    return dict(late=late, load=os.getloadavg()[0])
+
+
+def figures(run: str, args: argparse.Namespace, late: list[float], **more: object) -> dict:
+    """Of a run whose chunks came `late` seconds after their stamps; absent ones are misses.
+
+    load: of the whole machine, in the minute before the end of the run.
+    """
+    missed = args.deadlines - sum(when <= args.period for when in late)
+    return dict(
+        run=run,
+        deadlines=args.deadlines,
+        misses=missed,
+        miss_pct=100 * missed / args.deadlines,
+        absent=args.deadlines - len(late),
+        p50_ms=float(np.percentile(late, 50)) * 1e3,
+        p99_ms=float(np.percentile(late, 99)) * 1e3,
+        max_ms=max(late) * 1e3,
+        **{n: more.get(n, 0.0) for n in ('mean_euler', 'tokens_s', 'of_slack_pct', 'load')},
+    )

@@ -1,0 +1,7 @@
+"""Many robots on one engine: `python -m embodied_kv.bench.fleet`, simulated.
+
+- runs: the experiments; measure: all of them, on every subject.
+- paper: what Kairos reports; plots: pictures.
+- profile: `python -m embodied_kv.bench.fleet.profile`, what a batch of robots costs.
+- serving: `python -m embodied_kv.bench.fleet.serving`, the real node, in virtual time.
+"""

@@ -1,0 +1,6 @@
+"""A fleet through the real node: `python -m embodied_kv.bench.fleet.serving`.
+
+- measure: which fleets are run, in which ways; figures: rows, pairs, tables and the picture.
+- world: the tabletops, and the process of the fleet.
+- lockstep: that process: the fleet node in virtual time; robot: its robots; agenda: that time.
+"""

@@ -1,0 +1,272 @@
+"""The fleet node and its robots in virtual time: for measuring what a schedule does, and no more.
+
+ROS is imported here and in `robot` alone, outside of `nodes`: what is measured are the real node
+and its messages, and nothing of this scaffolding is part of the product.
+
+All messages cross ROS, the node and its engine do what they always do; only the clock is an
+agenda. Nothing waits for time to pass: a message takes none, a batch takes the seconds that the
+engine's profile says, whatever it took in truth. So two runs agree, and neither the machine's
+other work nor the cost of the robots' world changes a result. Knows orders and results; what the
+robots live in, it is given.
+
+`python -m embodied_kv.bench.fleet.serving.lockstep FD` takes orders from a connection, with the
+world at its other end; see `serve`.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
+
+import numpy as np
+import rclpy
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.parameter import Parameter
+
+from embodied_kv.bench.fleet.serving.agenda import Act, Agenda
+from embodied_kv.bench.fleet.serving.robot import PATIENCE, Habits, Line, Player, World
+from embodied_kv.fleet.desk import Desk
+from embodied_kv.fleet.protocol import Receipt
+from embodied_kv.fleet.scheduler import Scheduler, Waiting
+from embodied_kv.nodes import process
+from embodied_kv.nodes.base import SUCCESS
+from embodied_kv.nodes.fleet import Fleet
+from embodied_kv.nodes.fleet_server import Result, Server
+from embodied_kv.nodes.host import EngineHost
+from embodied_kv.types import Observation
+
+FAULTS = ('faults', 'engine errors', 'overdue')  # in virtual time there are none
+
+
+@dataclass(frozen=True)
+class Order:
+    """A closed fleet that is to be run.
+
+    parameters: of the fleet's node. habits: of its robots. starts: when each begins, s. tasks: of
+    each, one after another, and again until all robots have done theirs once; the numbers mean
+    something to the world alone.
+    """
+
+    parameters: Mapping[str, object]
+    habits: Habits
+    starts: Sequence[float]
+    tasks: Sequence[Sequence[int]]
+
+
+class Timed(Scheduler):
+    """A scheduler, and what each of its decisions cost: how many waited, and seconds."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self.decisions: list[tuple[int, float]] = []
+
+    def order(self, waiting: Collection[Waiting], now: float) -> list[Waiting]:
+        began = time.perf_counter()
+        ordered = self._scheduler.order(waiting, now)
+        self.decisions.append((len(waiting), time.perf_counter() - began))
+        return ordered
+
+
+class Stepped(Server):
+    """A server without a thread: who has its clock steps it."""
+
+    def __init__(self, desk: Desk, *arguments: object, clock: Callable[[], float]) -> None:
+        super().__init__(desk, *arguments, clock=clock)
+        self.scheduler = desk.scheduler = Timed(desk.scheduler)
+
+    def start(self) -> None:
+        """There is no thread."""
+
+    def join(self, timeout: float | None = None) -> None:
+        """There is no thread."""
+
+    @property
+    def told(self) -> int:
+        """How many events it has not looked at."""
+        return self._events.qsize()
+
+
+class Lockstep(Fleet):
+    """The fleet node on an agenda's clock.
+
+    receipts: sent to each robot. charged, computed: s of all batches, by the profile and in truth.
+    """
+
+    def __init__(self, agenda: Agenda, **arguments: object) -> None:
+        super().__init__(partial(Stepped, clock=lambda: agenda.now), **arguments)
+        self._agenda, self._wakes = agenda, math.inf
+        self.receipts: Counter[str] = Counter()
+        self.charged = self.computed = 0.0
+
+    @property
+    def server(self) -> Stepped:
+        return self._server
+
+    def work(self) -> None:
+        """Everything that was said, and what time brings. Raises RuntimeError for any fault."""
+        self.server.step()
+        while self.server.told:
+            self.server.step()
+        counts = self.server.counts
+        if bad := {kind: counts[kind] for kind in FAULTS if counts[kind]}:
+            raise RuntimeError(f'the fleet counts {bad}: see the log')
+        if (moment := self.server.wake()) < self._wakes:
+            self._wakes = moment
+            self._agenda.at(moment, self._wake)
+
+    def _wake(self) -> None:
+        self._wakes = math.inf
+
+    def _deliver(self, robot: str, task: str, round: int, receipt: Receipt) -> None:
+        self.receipts[robot] += 1
+        super()._deliver(robot, task, round, receipt)
+
+    def _serve(self, frames: Sequence[Observation], deadline: float) -> Future[list[Result]]:
+        began = time.perf_counter()
+        results = super()._serve(frames, math.inf).result()
+        self.computed += time.perf_counter() - began
+        seconds = self._profile.latency(len(frames))
+        self.charged += seconds
+        promise: Future[list[Result]] = Future()
+        moment = self._agenda.now + seconds
+        self._agenda.at(moment, partial(promise.set_result, results))
+        return promise
+
+
+class Run:
+    """One order, from the first request to the last task. Close it.
+
+    Raises RuntimeError where the node cannot be brought up, or a message does not arrive.
+    """
+
+    def __init__(self, order: Order, world: World) -> None:
+        self._agenda, self._closing = Agenda(), ExitStack()
+        try:
+            self._bring(order, world)
+        except BaseException:
+            self.close()
+            raise
+
+    def _bring(self, order: Order, world: World) -> None:
+        robots = [f'/serving{i}' for i in range(len(order.tasks))]
+        values = dict(order.parameters) | {'robots': ','.join(robots)}
+        overrides = [Parameter(name, value=value) for name, value in values.items()]
+        node = self._node = Lockstep(self._agenda, parameter_overrides=overrides)
+        self._closing.callback(node.end)
+        self._executor = SingleThreadedExecutor()
+        self._closing.callback(self._executor.shutdown)
+        self._executor.add_node(node)
+        if node.trigger_configure() != SUCCESS or node.trigger_activate() != SUCCESS:
+            raise RuntimeError('the fleet node cannot be brought up: see the log')
+        self._players: dict[str, Player] = {}
+        for number, robot in enumerate(robots):
+            line = Line(robot)
+            self._closing.callback(line.close)
+            given = order.habits, order.tasks[number], order.starts[number]
+            player = Player(number, line, world, *given, self._agenda, self._tell)
+            self._players[robot] = player
+
+    def run(self) -> dict[str, object]:
+        """The tasks as they went, and what the fleet did meanwhile; plain values."""
+        players = self._players.values()
+        self._until(lambda: all(player.line.is_open for player in players), 'they met')
+        self._agenda.run(lambda: not all(player.is_done for player in players), self._settle)
+        node, counts = self._node, self._node.server.counts
+        return dict(
+            tasks=[task for player in players for task in player.finished],
+            batches=counts['batches'],
+            served=counts['served'],
+            charged=node.charged,
+            computed=node.computed,
+            span=self._agenda.now,
+            decisions=node.server.scheduler.decisions,
+        )
+
+    def close(self) -> None:
+        self._closing.close()
+
+    def _tell(self, publish: Act) -> None:
+        server = self._node.server
+        before = server.told
+        publish()
+        self._until(lambda: server.told > before, 'a robot was heard')
+
+    def _settle(self) -> None:
+        """What follows from what happened, until every robot has heard its answers."""
+        self._node.work()
+        for robot, player in self._players.items():
+            player.line.listen(self._node.receipts[robot])
+            if player.line.answers:
+                player.wake()
+
+    def _until(self, happened: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not happened():
+            if time.monotonic() > deadline:
+                raise RuntimeError(f'{PATIENCE:.0f} s went by before {what}')
+            self._executor.spin_once(timeout_sec=0.1)
+
+
+class Elsewhere:
+    """The world at the other end of a connection: calls go there, and the answer comes back."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def begin(self, robot: int, task: int) -> str:
+        return self._call('begin', robot, task)
+
+    def look(self, robot: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        return self._call('look', robot)
+
+    def follow(self, robot: int, actions: np.ndarray, began: int) -> None:
+        self._call('follow', robot, actions, began)
+
+    def advance(self, robot: int, moment: int) -> tuple[bool, bool]:
+        return self._call('advance', robot, moment)
+
+    def _call(self, name: str, *arguments: object) -> object:
+        self._connection.send((name, arguments))
+        return self._connection.recv()
+
+
+def serve(connection: Connection) -> None:
+    """Takes orders, each a dict of `Order`'s fields, until one is None.
+
+    Meanwhile it calls the world, as (name, arguments), and hears its answer; ('result', ...) ends
+    an order. Whoever is at the other end is trusted: pickles cross.
+    """
+    world = Elsewhere(connection)
+    while (fields := connection.recv()) is not None:
+        run = Run(Order(**fields | dict(habits=Habits(**fields['habits']))), world)
+        try:
+            result = run.run()
+        finally:
+            run.close()
+        connection.send(('result', (result,)))
+
+
+def main() -> None:
+    """Serve the connection whose file descriptor is the argument."""
+    rclpy.init(args=['--ros-args', '--log-level', 'warn', '--disable-rosout-logs'])
+    locks = process.refuse_second(['fleet'])
+    try:
+        with Connection(int(sys.argv[1])) as connection:
+            serve(connection)
+    finally:
+        EngineHost.close()
+        rclpy.try_shutdown()
+        for lock in locks:
+            lock.close()
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,80 @@
+"""One robot frame, done five ways: what sharing and batching one KV cache saves.
+
+Source: OxyGen, section 4.
+
+A frame: one observation, one chunk of H actions, one new language stream of N tokens.
+- isolated: a prefill for the action, another for language, then N serial decode steps.
+- shared: one prefill, then N serial decode steps.
+- batched: one prefill; k decode steps of all live streams (about N / k of them) in one batch.
+- copying: as batched, but caches are duplicated, concatenated and split every frame, as OxyGen
+does.
+- parallel: two processes, one acts and one speaks, each with a model and a prefill of its own.
+
+Physics: a decode step reads all weights whatever the batch, so N serial steps cost N readings of
+them and k batched steps k; a prefill is operations. The floor of a frame is max(operations / rate,
+bytes / bandwidth) per phase. `parts` predicts the frame from separately timed phases with
+contiguous caches; `management` is the share of the frame spent on rows, handles, views, stores of
+K and V and token choice, plus what attention over rows in place loses against a contiguous batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+
+import torch
+
+from embodied_kv.bench.common import physics, report
+from embodied_kv.bench.common.command import add_engine, command
+from embodied_kv.bench.common.scene import FullPolicy
+from embodied_kv.bench.frame.measure import grid, run
+from embodied_kv.bench.frame.modes import MODES
+from embodied_kv.bench.frame.plot import plot
+from embodied_kv.config import preset
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Of this benchmark."""
+    add_engine(parser)
+    parser.add_argument('--frames', type=int, default=3, help='counted frames per point')
+    parser.add_argument('--tokens', type=int, nargs='+', help='N')
+    parser.add_argument('--steps', type=int, nargs='+', help='k')
+    parser.add_argument('--horizons', type=int, nargs='+', help='H')
+    parser.add_argument('--modes', nargs='+', choices=MODES)
+    parser.add_argument('--full', action='store_true', help='the whole grid and all modes')
+
+
+def measure(args: argparse.Namespace) -> dict:
+    """Measures every point, prints the table, and returns all figures."""
+    torch.set_num_threads(args.threads)
+    modes = args.modes or [
+        m for m in MODES if m != 'parallel' or args.full or args.device == 'cuda'
+    ]
+    rows: list[dict] = []
+    policy = None
+    for horizon, settings in grid(args):
+        if policy is None or horizon != policy.config.horizon:
+            config = dataclasses.replace(preset(args.preset), horizon=horizon)
+            policy = FullPolicy.random(config, device=args.device)
+        with torch.inference_mode():
+            rows += run(policy, settings, modes, args.frames)
+        print(f'N={settings[0].tokens} H={horizon} done', file=sys.stderr, flush=True)
+    if not args.json:
+        title = f'frame, {args.preset}, {args.device}'
+        report.show(title, rows, 'ms: median frame; rows of the steady state were pre-filled')
+        plot(rows)
+    c = preset(args.preset)
+    return dict(
+        preset=args.preset,
+        prefilled_rows=True,
+        ceilings=report.ceilings(getattr(torch, c.dtype), args.device),
+        prefill_floor=physics.prefill(c, c.prefix_tokens, len(c.views)),
+        rows=rows,
+    )
+
+
+main = command('frame', __doc__, add_arguments, measure)
+
+if __name__ == '__main__':
+    main()

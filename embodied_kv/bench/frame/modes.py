@@ -1,0 +1,246 @@
+"""The ways to do a frame that `bench.frame` compares.
+
+Each is the engine's own calls, but for `copying`.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from unittest import mock
+
+import numpy as np
+
+from embodied_kv.bench.common import scene
+from embodied_kv.bench.frame.copying import CopyingStreams
+from embodied_kv.config import EngineConfig, ModelConfig
+from embodied_kv.engine import decode, engine
+from embodied_kv.engine.engine import Engine
+from embodied_kv.kernels import rows
+from embodied_kv.kv import views
+from embodied_kv.kv.handle import KvHandle
+from embodied_kv.kv.manager import KvManager
+from embodied_kv.model.policy import Policy
+
+MODES = ('isolated', 'shared', 'batched', 'copying', 'parallel')
+PER_FRAME = ('batched', 'copying')  # the ways in which k matters; the others speak to the end
+
+
+@dataclass(frozen=True)
+class Setting:
+    """N tokens per stream, k decode steps per frame, H actions per chunk."""
+
+    tokens: int
+    steps: int
+    horizon: int
+
+    @property
+    def live(self) -> int:
+        """Streams in the batch of a steady-state frame."""
+        return -(-(self.tokens - 1) // self.steps)
+
+
+def make_mode(name: str, policy: Policy, setting: Setting) -> Mode:
+    return {
+        'isolated': Isolated,
+        'shared': Shared,
+        'batched': Batched,
+        'copying': Copying,
+        'parallel': Parallel,
+    }[name](policy, setting)
+
+
+class Mode:
+    """frame(n) does frame n -> (actions, tokens said).
+
+    managed: seconds of each frame spent on the cache.
+    """
+
+    live = 1
+
+    def __init__(self, policy: Policy, setting: Setting) -> None:
+        self.policy, self.setting = policy, setting
+        self.managed: list[float] = []
+        live = self.live_streams()
+        query = len(policy.tokenizer.encode(scene.QUERY))
+        self.engine = Engine(
+            policy,
+            EngineConfig(
+                rows=live + 6,
+                streams=live + 2,
+                tail_tokens=query + setting.tokens + 1,
+                budget=False,
+                min_euler_steps=10,
+            ),
+        )
+
+    def live_streams(self) -> int:
+        """Streams that this way keeps alive at once."""
+        return 1
+
+    def frame(self, number: int) -> tuple[np.ndarray, int]:
+        raise LookupError('each way does its own frame')
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+    def prefill(self, number: int) -> KvHandle:
+        (handle,) = self.engine.prefill([scene.observation(self.policy.config, number)])
+        return handle
+
+    def act(self, handle: KvHandle) -> np.ndarray:
+        with self.engine.kv.acquire(handle) as lease:
+            (chunk,) = self.engine.denoise([lease], [time.monotonic() + 1e6])
+        return chunk.values
+
+    def speak_to_the_end(self, handle: KvHandle) -> int:
+        stream = self.engine.open(handle, scene.QUERY, max_tokens=self.setting.tokens)
+        while not stream.reason:
+            self.engine.decode()
+        return len(stream.tokens)
+
+
+class Isolated(Mode):
+    def frame(self, number: int) -> tuple[np.ndarray, int]:
+        actions = self.act(self.prefill(number))
+        return actions, self.speak_to_the_end(self.prefill(number))
+
+
+class Shared(Mode):
+    def frame(self, number: int) -> tuple[np.ndarray, int]:
+        handle = self.prefill(number)
+        actions = self.act(handle)
+        return actions, self.speak_to_the_end(handle)
+
+
+class Batched(Mode):
+    def __init__(self, policy: Policy, setting: Setting) -> None:
+        super().__init__(policy, setting)
+        scene.steady_state(self.engine, setting.tokens, setting.steps)
+
+    def live_streams(self) -> int:
+        return self.setting.live
+
+    def frame(self, number: int) -> tuple[np.ndarray, int]:
+        with stopwatch() as spent:
+            handle = self.prefill(number)
+            actions = self.act(handle)
+            self.engine.open(handle, scene.QUERY, max_tokens=self.setting.tokens)
+            said = sum(
+                d.tokens > 0 for _ in range(self.setting.steps + 1) for d in self.engine.decode()
+            )
+        self.managed.append(spent[0])
+        return actions, said
+
+
+class Copying(Mode):
+    def __init__(self, policy: Policy, setting: Setting) -> None:
+        super().__init__(policy, setting)
+        self.ids = policy.tokenizer.encode(scene.QUERY)
+        room = policy.config.prefix_tokens + len(self.ids) + setting.tokens + setting.steps
+        self.streams = CopyingStreams(policy.model, room)
+        handle = self.prefill(0)
+        for said in reversed(range(1 + setting.steps, setting.tokens, setting.steps)):
+            self.streams.open(self.engine.kv.prefixes, handle.row, self.ids, setting.tokens, said)
+
+    def frame(self, number: int) -> tuple[np.ndarray, int]:
+        self.streams.copying = 0.0
+        handle = self.prefill(number)
+        actions = self.act(handle)
+        self.streams.open(self.engine.kv.prefixes, handle.row, self.ids, self.setting.tokens)
+        said = self.streams.decode(self.setting.steps)
+        self.managed.append(self.streams.copying)
+        return actions, said
+
+
+class Parallel(Mode):
+    """A second process speaks while this one acts.
+
+    On CUDA start NVIDIA MPS before, to let them overlap.
+    """
+
+    def __init__(self, policy: Policy, setting: Setting) -> None:
+        super().__init__(policy, setting)
+        context = multiprocessing.get_context('spawn')
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(
+            target=_speaker,
+            args=(theirs, policy.config, policy.model.device.type, setting),
+            daemon=True,
+        )
+        self.process.start()
+        self.pipe.recv()
+
+    def frame(self, number: int) -> tuple[np.ndarray, int]:
+        self.pipe.send(number)
+        actions = self.act(self.prefill(number))
+        return actions, self.pipe.recv()
+
+    def close(self) -> None:
+        self.pipe.send(None)
+        self.process.join()
+
+
+def _speaker(pipe, config: ModelConfig, device: str, setting: Setting) -> None:
+    policy = scene.FullPolicy.random(config, device=device)
+    mode = Shared(policy, setting)
+    pipe.send('ready')
+    while (number := pipe.recv()) is not None:
+        pipe.send(mode.speak_to_the_end(mode.prefill(number)))
+
+
+MANAGED = [
+    (KvManager, name)
+    for name in (
+        'reserve',
+        'commit',
+        'acquire',
+        'create',
+        'grow',
+        'update',
+        'streams',
+        'take_ended',
+        '_give_back',
+    )
+] + [
+    (views.PrefixWrite, 'bind'),
+    (views.PrefixWrite, 'store'),
+    (views.SuffixRead, 'bind'),
+    (views.TailAppend, 'bind'),
+    (views.TailAppend, 'store'),
+    (rows, 'make_plan'),
+    (decode, 'choose'),
+    (engine.Engine, 'deltas'),
+]
+
+
+@contextmanager
+def stopwatch():
+    """Adds up the seconds spent in everything that manages the cache; outermost calls only."""
+    spent, depth = [0.0], [0]
+
+    def timed(function):
+        def wrapper(*args, **kwargs):
+            depth[0] += 1
+            began = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                depth[0] -= 1
+                if depth[0] == 0:
+                    spent[0] += time.perf_counter() - began
+
+        return wrapper
+
+    patches = [
+        mock.patch.object(owner, name, timed(getattr(owner, name))) for owner, name in MANAGED
+    ]
+    for patch in patches:
+        patch.start()
+    try:
+        yield spent
+    finally:
+        for patch in patches:
+            patch.stop()

@@ -1,0 +1,54 @@
+"""A run of lessons: learnt, judged and kept as it goes, until they are over or time is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+from embodied_kv.train.common.journal import Journal
+
+WRITTEN, KEPT = 20, 100  # steps between two lines of the log, and between two judgements
+
+Lesson = TypeVar('Lesson')
+
+
+class Trainer(Protocol, Generic[Lesson]):
+    """step: the next one to do."""
+
+    step: int
+
+    def learn(self, lesson: Lesson) -> dict[str, float]:
+        """One step -> losses."""
+
+    def judge(self) -> dict[str, float]:
+        """What has been learnt, on what is not learnt from."""
+
+    def keep(self, out: Path) -> None:
+        """Leaves in the folder what ships, and what the next run needs."""
+
+
+def run(
+    trainer: Trainer[Lesson], lessons: Iterable[Lesson], last: int, out: Path, minutes: float
+) -> None:
+    """The lessons up to step `last`, or as many as the minutes allow; one at least.
+
+    The folder gets what the trainer keeps, log.csv and curves.png.
+    """
+    began = time.monotonic()
+    journal = Journal(out / 'log.csv', trainer.step)
+    for lesson in lessons:
+        values = trainer.learn(lesson)
+        if trainer.step % WRITTEN == 0:
+            journal.write(trainer.step, 'seen', values)
+        over = time.monotonic() - began > 60 * minutes
+        if trainer.step % KEPT == 0 or trainer.step == last or over:
+            spent = dict(wall=time.monotonic() - began, processor=time.process_time())
+            figures = {f'{name}_min': seconds / 60 for name, seconds in spent.items()}
+            journal.write(trainer.step, 'unseen', trainer.judge() | figures)
+            print(journal.last(), flush=True)
+            trainer.keep(out)
+        if over:
+            break
+    journal.plot(out / 'curves.png')

@@ -1,0 +1,46 @@
+"""What every recipe says: numbers that are options of the command, and what follows from them.
+
+Knows steps and rates. Does not know what is learnt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import cos, pi
+
+import numpy as np
+
+
+def option(default: object, help: str):
+    """A field of a recipe, with what the command line says about it."""
+    return field(default=default, metadata=dict(help=help))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Metadata `help` is the command line's."""
+
+    rate: float = option(2e-3, 'peak learning rate')
+    decay: float = option(0.02, 'weight decay of matrices')
+    clip: float = option(1.0, 'largest norm of a gradient')
+    average: float = option(0.99, 'EMA of the weights that ship')
+    seed: int = option(0, 'of weights and all that is drawn')
+
+    def learning_rate(self, step: int) -> float:
+        """Of a step."""
+        raise NotImplementedError
+
+    def averaging(self, step: int) -> float:
+        """How much of the average stays at this step; young averages forget faster."""
+        return min(self.average, (1 + step) / (10 + step))
+
+
+def stage_of(steps: tuple[int, ...], step: int) -> int:
+    """Which of the stages of so many steps a step belongs to; beyond the last step, the last."""
+    stage = int(np.searchsorted(np.cumsum(steps), step, side='right'))
+    return min(stage, len(steps) - 1)
+
+
+def cooling(done: float) -> float:
+    """Half a cosine from 1 down to a fiftieth, as `done` goes from 0 to 1."""
+    return 0.02 + 0.98 * (1 + cos(pi * min(1.0, done))) / 2

@@ -1,0 +1,168 @@
+"""Who can act in the worlds: a policy behind the serving engine, in three ways, and the expert.
+
+Knows the engine and its order of work: actions first, then words. Does not know success.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from embodied_kv.config import EngineConfig
+from embodied_kv.engine.engine import Engine
+from embodied_kv.fleet.horizon import Policy as Horizon
+from embodied_kv.kv.handle import KvHandle
+from embodied_kv.model.policy import Policy
+from embodied_kv.train.evaluate.questions import (
+    Answer,
+    Question,
+    expert_plan,
+    most_alive,
+    questions,
+    subtask_of,
+)
+from embodied_kv.train.evaluate.worlds import Case, Choice, Frame
+from embodied_kv.types import ActionChunk, TextDelta
+
+MODES = ('isolated', 'shared', 'batched')  # and 'silent'
+LONGEST_QUERY = 64  # tokens
+EULER_STEPS = 10
+
+
+class Expert:
+    """The scripted expert, which sees the truth: an upper bound. horizon: actions of a chunk."""
+
+    def __init__(self, horizon: int) -> None:
+        self._horizon = horizon
+
+    def act(self, frames: Sequence[Frame]) -> list[Choice]:
+        return [Choice(chunk) for chunk in expert_plan(frames, self._horizon)[0]]
+
+    def finish(self) -> None:
+        """Has nothing to end."""
+
+
+@dataclass(frozen=True)
+class Compressed:
+    """What is read in place of whole prefixes: fields of EngineConfig of the same names."""
+
+    action_alpha: float = 1.0
+    language_alpha: float = 1.0
+    compress: str = EngineConfig.compress
+    compress_by: str = EngineConfig.compress_by
+
+    def flat_rows(self, rows: int, streams: int) -> int:
+        """Room for a copy of each row, and of each stream's, twice over: blocks leave gaps."""
+        readers = (self.action_alpha, rows), (self.language_alpha, max(rows, streams))
+        whole = sum(alpha * copies for alpha, copies in readers if alpha < 1)
+        return 2 + math.ceil(2 * whole)
+
+
+class Served:
+    """A policy behind the engine; each frame of every robot is acted on, then talked about.
+
+    mode: `isolated` prefills a second time for words, `shared` reads the action's row, both speak
+    to the end before the next frame; `batched` reads the action's row and takes `steps` decode
+    steps of all live streams per frame; `silent` says nothing. horizon: how far each chunk is
+    executed before the next frame; None: as the worlds are set. answers: what was said. subtasks:
+    by case, the right one of every frame. Raises ValueError for what the engine cannot compress.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        mode: str,
+        robots: int,
+        steps: int,
+        max_tokens: int,
+        compressed: Compressed = Compressed(),
+        horizon: Horizon | None = None,
+    ) -> None:
+        self._horizon = horizon
+        self._mode, self._steps, self._max_tokens = mode, steps, max_tokens
+        # Frames that a stream lives, at most.
+        life = 1 + math.ceil(max_tokens / steps) if mode == 'batched' else 1
+        rows, streams = robots * (life + 2) + 2, robots * most_alive(life)
+        config = EngineConfig(
+            robots=robots,
+            rows=rows,
+            streams=streams,
+            flat_rows=compressed.flat_rows(rows, streams),
+            **vars(compressed),
+            tail_tokens=LONGEST_QUERY + max_tokens,
+            euler_steps=EULER_STEPS,
+            min_euler_steps=EULER_STEPS,
+            budget=False,
+        )
+        self.engine = Engine(policy, config, policy.config.action_dt)
+        self.answers: list[Answer] = []
+        self.subtasks: dict[Case, list[str]] = defaultdict(list)
+        self._asked: dict[int, Question] = {}  # live stream -> what it answers
+        self._said: dict[int, str] = defaultdict(str)
+
+    def act(self, frames: Sequence[Frame]) -> list[Choice]:
+        handles, chunks = self._prefill_and_denoise(frames)
+        if self._mode != 'silent':
+            self._talk(frames, handles)
+        return [Choice(chunk.values, self._execute(chunk)) for chunk in chunks]
+
+    def _execute(self, chunk: ActionChunk) -> int | None:
+        return None if self._horizon is None else self._horizon(chunk.updates)
+
+    def _talk(self, frames: Sequence[Frame], handles: Sequence[KvHandle]) -> None:
+        if self._mode == 'isolated':
+            handles = self.engine.prefill([frame.observation for frame in frames])
+        _, phases = expert_plan(frames, horizon=1)
+        for frame, handle, phase in zip(frames, handles, phases, strict=True):
+            self.subtasks[frame.case].append(subtask_of(frame, phase))
+            for question in questions(frame, phase):
+                stream = self.engine.open(handle, question.text, max_tokens=self._max_tokens)
+                self._asked[stream.id] = question
+        self._decode(self._steps if self._mode == 'batched' else None)
+
+    def finish(self) -> None:
+        """Lets every stream speak to its end. Raises RuntimeError if a copy found no room."""
+        self._decode(None)
+        if self.engine.kv.crowded:
+            raise RuntimeError(f'{self.engine.kv.crowded} copies of prefixes found no room')
+
+    def latency(self, frame: Frame, repeats: int = 20, warm_up: int = 5) -> float:
+        """Median seconds from one robot's observation to its chunk."""
+        seconds = []
+        for _ in range(warm_up + repeats):
+            began = time.perf_counter()
+            self._prefill_and_denoise([frame])
+            seconds.append(time.perf_counter() - began)
+        return statistics.median(seconds[warm_up:])
+
+    def _prefill_and_denoise(
+        self, frames: Sequence[Frame]
+    ) -> tuple[list[KvHandle], list[ActionChunk]]:
+        handles = self.engine.prefill([frame.observation for frame in frames])
+        leases = [self.engine.kv.acquire(handle) for handle in handles]
+        chunks = self.engine.denoise(leases, [math.inf] * len(leases))
+        for lease in leases:
+            lease.release()
+        return handles, chunks
+
+    def _decode(self, steps: int | None) -> None:
+        """Begins what is new, then `steps` steps of all streams; None: until all have ended."""
+        kv = self.engine.kv
+        while any(stream.is_new for stream in kv.streams()):
+            self._hear(self.engine.decode())
+        while kv.streams() and steps != 0:
+            self._hear(self.engine.decode())
+            steps = None if steps is None else steps - 1
+
+    def _hear(self, deltas: Sequence[TextDelta]) -> None:
+        for delta in deltas:
+            self._said[delta.stream] += delta.text
+            if delta.reason not in ('', 'eos', 'length'):
+                raise RuntimeError(f'an answer was cut off: its stream was {delta.reason}')
+            if delta.finished:
+                question = self._asked.pop(delta.stream)
+                self.answers.append(Answer(question, self._said.pop(delta.stream)))

@@ -1,0 +1,80 @@
+"""Judges on disk: one .safetensors file each, whose metadata says what it is.
+
+Knows dimensions and names. Does not know the task.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+import embodied_kv
+from embodied_kv.config import BackboneConfig
+from embodied_kv.model.planner import Planner
+from embodied_kv.model.planner_config import PlannerConfig
+from embodied_kv.model.weights import CheckpointError, Weights, fill
+from embodied_kv.train.judge.chains import SEGMENTS, VOCABULARY
+
+CONFIG = 'embodied_kv.judge'
+BUNDLED = Path(embodied_kv.__file__).parent / 'assets' / 'judge'
+SEEDS = (0, 1, 2)  # of the judges that come with the package
+
+# More than half of a head's angles turn by less than 1 rad over a prompt: names are found wherever
+# they stand.
+JUDGE = PlannerConfig(
+    'judge',
+    BackboneConfig(
+        width=64,
+        layers=4,
+        heads=2,
+        kv_heads=2,
+        head_dim=32,
+        mlp=72,
+        vocab_size=VOCABULARY,
+        rope_theta=1_000_000.0,
+    ),
+    max_tokens=2 * SEGMENTS[1] + 4,  # <bos>, <ask>, key, answer
+)
+
+
+def save_judge(
+    path: Path, state: Mapping[str, Tensor], config: PlannerConfig, card: Mapping[str, str]
+) -> None:
+    """card: what else the metadata should say."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tensors = {name: value.detach().contiguous() for name, value in state.items()}
+    new = path.with_name(f'.{path.name}.new')
+    save_file(tensors, new, {'format': 'pt', CONFIG: json.dumps(asdict(config)), **card})
+    new.replace(path)
+
+
+def load_judge(path: Path) -> Planner:
+    """A judge in float32; no gradients. Raises CheckpointError for what is none."""
+    weights = Weights(path)
+    try:
+        fields = json.loads(weights.metadata[CONFIG])
+        config = PlannerConfig(**fields | {'backbone': BackboneConfig(**fields['backbone'])})
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f'{path} does not say the dimensions of a judge') from error
+    with torch.device('meta'):
+        model = Planner(config)
+    model = model.to_empty(device='cpu').requires_grad_(False).eval()
+    fill(model, weights, config)
+    return model
+
+
+def bundled_judge(seed: int) -> Path:
+    """The file of a judge that comes with the package. Raises ValueError where there is none."""
+    path = BUNDLED / f'{seed}.safetensors'
+    if not path.is_file():
+        raise ValueError(
+            f'no judge of seed {seed} comes with this package: train one with '
+            f'`python -m embodied_kv.train.judge --seed {seed} --out {path}`'
+        )
+    return path

@@ -1,0 +1,127 @@
+"""The judge's recipe, a step of it, and a run: learning to follow chains over segments.
+
+What it is for: ways to reuse KV are judged by how much of what it can do they leave. It learns by
+plain causal prefill alone, in minutes on one core; everything of a step is a function of the
+recipe and the step's number. At first it is only taught what segments should know
+(`lessons`), then to answer with it; were it asked from the start, questions would learn to
+walk along the chains by themselves, and it would tell fewer ways of reuse apart. Prompts grow.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from embodied_kv.model.planner import Planner
+from embodied_kv.model.planner_config import PlannerConfig
+from embodied_kv.train.common.learner import Learner
+from embodied_kv.train.common.recipe import Recipe, cooling, option
+from embodied_kv.train.judge.chains import SEGMENTS
+from embodied_kv.train.judge.exam import exam, show, total
+from embodied_kv.train.judge.file import JUDGE, save_judge
+from embodied_kv.train.judge.lessons import Lessons, Sheet, answers, draw_sheet, read
+from embodied_kv.train.judge.start import init_judge
+
+EXAM = 1_000_003  # seed of problems that are not learnt from
+
+
+@dataclass(frozen=True)
+class JudgeRecipe(Recipe):
+    """Metadata `help` is the command line's. Shares are of all steps."""
+
+    steps: int = option(6000, 'of the whole run')
+    segments: int = option(896, 'segments of a step, in all prompts')
+    questions: int = option(16, 'of a prompt, at most')
+    short: int = option(12, 'most segments of a prompt at the start')
+    ask: float = option(0.12, 'share after which answers are learnt')
+    hold: float = option(0.15, 'share after which prompts grow')
+    grow: float = option(0.6, 'share after which they are all sizes')
+    decay: float = option(0.01, 'weight decay of matrices')
+
+    def learning_rate(self, step: int, warm: int = 50) -> float:
+        """A linear start, then half a cosine down to a fiftieth."""
+        return self.rate * min(1.0, (step + 1) / warm) * cooling(step / max(1, self.steps))
+
+    def longest(self, step: int) -> int:
+        """Most segments of a step's prompts."""
+        grown = (step / self.steps - self.hold) / max(1e-9, self.grow - self.hold)
+        return self.short + int((SEGMENTS[1] - self.short) * min(1.0, max(0.0, grown)))
+
+    def asks(self, step: int) -> bool:
+        """Whether answers are learnt at this step."""
+        return step >= self.ask * self.steps
+
+    def sheet(self, step: int) -> Sheet:
+        """The prompts of a step."""
+        rng = np.random.default_rng((self.seed, step))
+        segments = int(rng.integers(SEGMENTS[0], self.longest(step) + 1))
+        return draw_sheet(rng, max(1, self.segments // segments), segments, self.questions)
+
+
+class JudgeTrainer(Learner):
+    """step: of the recipe, the next one to do."""
+
+    def __init__(self, config: PlannerConfig, recipe: JudgeRecipe) -> None:
+        torch.manual_seed(recipe.seed)
+        self.model, self._lessons = Planner(config), Lessons(config.backbone.width)
+        init_judge(self.model, recipe.seed)
+        super().__init__(nn.ModuleList([self.model, self._lessons]), self.model, recipe)
+
+    def losses(self, sheet: Sheet) -> dict[str, Tensor]:
+        """By name: of the answers, and of each lesson."""
+        view = sheet.view
+        layers = read(self.model, sheet.ids, view)
+        logits = answers(self.model, layers, view)
+        answer = F.cross_entropy(logits.flatten(0, 1), sheet.answer.flatten())
+        return {'answer': answer, **self._lessons(self.model, layers, sheet)}
+
+    def learn(self) -> dict[str, float]:
+        """One step of the recipe -> losses. Raises ValueError if it went astray."""
+        recipe = self.recipe
+        values = self.losses(recipe.sheet(self.step))
+        learnt = [v for name, v in values.items() if name != 'answer' or recipe.asks(self.step)]
+        self.descend(sum(learnt))
+        return {name: value.item() for name, value in values.items()}
+
+    def shipped(self) -> Planner:
+        """A copy with the averaged weights."""
+        model = Planner(self.model.config).requires_grad_(False).eval()
+        model.load_state_dict(self.average)
+        return model
+
+
+def train(out: Path, recipe: JudgeRecipe, problems: int, config: PlannerConfig = JUDGE) -> None:
+    """The whole recipe, then an exam of so many problems a cell; the weights go to `out`."""
+    torch.set_num_threads(1)
+    began, worked = time.monotonic(), time.process_time()
+    trainer = JudgeTrainer(config, recipe)
+    while trainer.step < recipe.steps:
+        values = trainer.learn()
+        if trainer.step % 100 == 0:
+            losses = ', '.join(f'{name} {value:.3f}' for name, value in values.items())
+            print(f'step {trainer.step}: {losses}', flush=True)
+    minutes = [(time.monotonic() - began) / 60, (time.process_time() - worked) / 60]
+    model = trainer.shipped()
+    save_judge(
+        out,
+        model.state_dict(),
+        config,
+        card={
+            'embodied_kv.recipe': repr(recipe),
+            'embodied_kv.trained': f'{recipe.steps} steps, EMA weights, {minutes[0]:.1f} minutes, '
+            f'{minutes[1]:.1f} of one core',
+            'embodied_kv.data': 'drawn chains',
+            'embodied_kv.use': 'comparisons of ways to reuse KV; it knows chains and nothing else',
+            'license': 'Apache-2.0',
+        },
+    )
+    print(f'{out}: {recipe.steps} steps, {minutes[0]:.1f} minutes, {minutes[1]:.1f} of one core')
+    for title, alone in (('full prefill', False), ('full reuse', True)):
+        rows = exam(model, problems, EXAM, alone=alone)
+        show(f'{title}: {100 * total(rows)["rate"]:.2f}% of all', rows)

@@ -1,0 +1,44 @@
+"""What the tokens of a prompt see while a judge is trained: many questions behind one memory.
+
+Each question is the last token of a prompt of its own, so that one pass teaches many. `alone`:
+what is seen where each segment's KV was computed by itself and moved to its place. Rotary
+attention knows distances alone, so a mask says it exactly. Knows places; does not know what the
+tokens are.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from embodied_kv.train.common.views import dense_attention, seen
+
+PAIR = 2  # tokens of a segment
+
+
+class JudgeView:
+    """<bos>, `segments` pairs, <ask>, then `questions` tokens that all stand at one position.
+
+    positions: int64 [1, T]. values: the places of the segments' last tokens. asked: those of the
+    questions.
+    """
+
+    def __init__(self, segments: int, questions: int, alone: bool = False) -> None:
+        memory = 1 + PAIR * segments
+        end = memory + 1  # behind <ask>
+        self.values, self.asked = slice(PAIR, memory, PAIR), slice(end, end + questions)
+        place = torch.arange(end + questions)
+        self.positions = place.clamp(max=end)[None]
+        piece = (place - 1).div(PAIR, rounding_mode='floor')  # -1 is <bos>
+        other = piece[:, None] != piece[None]
+        apart = (place[:, None] >= end) & (place[None] >= end)  # two questions
+        if alone:
+            apart |= (place[:, None] < memory) & other
+        visible = (place[:, None] == place[None]) | ((place[:, None] >= place[None]) & ~apart)
+        self._mask = seen(visible)[None]
+
+    def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
+        """Nothing is read after these tokens."""
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return dense_attention(q, k, v, self._mask.expand(len(q), -1, -1))

@@ -1,0 +1,151 @@
+"""The reader's recipe, a step of it, and a run: learning to read codes off a page of patches.
+
+A question names a colour; the answer is the three digits of that colour's code, each from another
+patch of about a thousand. No actions: words alone, through the model and the prefix of any policy,
+so that what is dropped from a long visual cache can be heard in the answers. Beside the words the
+tower learns what is in each patch, without which nothing is learnt for long. The page grows: at
+first few of its patches are shown, each at its true place. Everything of a step is a function of
+the recipe and the step's number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from embodied_kv.config import NEEDLE, ModelConfig
+from embodied_kv.model.checkpoint import save
+from embodied_kv.model.policy import empty_model
+from embodied_kv.model.preprocess import Normalizer
+from embodied_kv.train.common import loop
+from embodied_kv.train.common.initial import init_for_training
+from embodied_kv.train.common.learner import Learner
+from embodied_kv.train.common.recipe import Recipe, cooling, option, stage_of
+from embodied_kv.train.common.words import train_tokenizer
+from embodied_kv.train.needle.pages import draw_pages
+from embodied_kv.train.needle.reading import PageBatch, Reader, batch_of, prompt_ids
+
+UNSEEN = 1_000_003  # seed of pages that are not learnt from
+AHEAD = 3  # batches that are made while one is learnt from
+JUDGED = 4  # batches of unseen pages
+
+
+@dataclass(frozen=True)
+class NeedleRecipe(Recipe):
+    """Metadata `help` is the command line's.
+
+    Stage i takes `steps[i]` steps of `pages[i]` pages, of which `shown[i]` patches are shown.
+    """
+
+    shown: tuple[int, ...] = option((48, 256, 1024), 'patches of a page, by stage')
+    pages: tuple[int, ...] = option((32, 12, 6), 'of a step, by stage')
+    steps: tuple[int, ...] = option((1200, 500, 400), 'of each stage')
+
+    def __post_init__(self) -> None:
+        if not len(self.shown) == len(self.pages) == len(self.steps):
+            raise ValueError('shown, pages and steps must say as many stages')
+
+    @property
+    def total(self) -> int:
+        """Steps of all stages."""
+        return sum(self.steps)
+
+    def stage(self, step: int) -> int:
+        """Which stage a step belongs to; beyond the last step, the last."""
+        return stage_of(self.steps, step)
+
+    def learning_rate(self, step: int, warm: int = 100) -> float:
+        """A linear start, then half a cosine down to a fiftieth."""
+        return self.rate * min(1.0, (step + 1) / warm) * cooling(step / max(1, self.total))
+
+
+class NeedleTrainer(Learner):
+    """step: of the recipe, the next one to do. Weights are float32; products run in bfloat16."""
+
+    def __init__(self, config: ModelConfig, recipe: NeedleRecipe) -> None:
+        self.config = config
+        torch.manual_seed(recipe.seed)
+        model = empty_model(config, 'cpu')
+        init_for_training(model, recipe.seed)
+        self.reader = Reader(model)
+        super().__init__(self.reader, model, recipe)
+        self.tokenizer = train_tokenizer(config.backbone.vocab_size)
+        self.normalizer = Normalizer.identity(config)
+        self._prompt = prompt_ids(self.tokenizer, self.normalizer, config)
+
+    def batch(self, step: int, seed: int | None = None) -> PageBatch:
+        """Of a step; seed: of pages that are not the recipe's."""
+        recipe, vision = self.recipe, self.config.vision
+        stage = recipe.stage(step)
+        rng = np.random.default_rng((recipe.seed if seed is None else seed, step))
+        side = vision.image_size // vision.patch_size
+        pages = draw_pages(rng, recipe.pages[stage], side, recipe.shown[stage])
+        return batch_of(pages, self.tokenizer, self._prompt, self.config)
+
+    def _values(self, batch: PageBatch) -> dict[str, Tensor]:
+        with torch.autocast('cpu', torch.bfloat16):
+            return self.reader(batch)
+
+    def learn(self, batch: PageBatch) -> dict[str, float]:
+        """One step of the recipe. Raises ValueError if it went astray."""
+        values = self._values(batch)
+        self.descend(values['text'] + values['kinds'])
+        return {name: value.item() for name, value in values.items()}
+
+    @torch.no_grad()
+    def judge(self) -> dict[str, float]:
+        """Means over unseen pages of the stage at hand, with the averaged weights."""
+        with self.averaged():
+            unseen = (self.batch(self.step - 1, UNSEEN + i) for i in range(JUDGED))
+            found = [self._values(batch) for batch in unseen]
+        return {
+            name: sum(values[name].item() for values in found) / JUDGED
+            for name in ('text', 'text_exact')
+        }
+
+    def save(self, path: Path) -> None:
+        """The averaged weights, as a policy."""
+        save(
+            path,
+            {name: value.bfloat16() for name, value in self.average.items()},
+            self.config,
+            self.normalizer,
+            self.tokenizer,
+            card={
+                'embodied_kv.recipe': repr(self.recipe),
+                'embodied_kv.trained': f'{self.step} steps, EMA weights',
+                'embodied_kv.data': 'drawn pages',
+                'embodied_kv.use': 'benchmarks of cache compression: it reads codes off pages; '
+                'its actions mean nothing',
+                'license': 'Apache-2.0',
+            },
+        )
+
+    def keep(self, out: Path) -> None:
+        self.save(out / 'policy')
+
+
+def ahead(trainer: NeedleTrainer) -> Iterator[PageBatch]:
+    """The batches of the steps that are left; a thread of its own makes them."""
+    with ThreadPoolExecutor(1) as pool:
+        steps = range(trainer.step, trainer.recipe.total)
+        futures = [pool.submit(trainer.batch, step) for step in steps[:AHEAD]]
+        for step in steps:
+            batch = futures.pop(0).result()
+            if step + AHEAD < steps.stop:
+                futures.append(pool.submit(trainer.batch, step + AHEAD))
+            yield batch
+
+
+def train(out: Path, recipe: NeedleRecipe, minutes: float, config: ModelConfig = NEEDLE) -> None:
+    """The whole recipe, or as much as the minutes allow; what is learnt goes to `out`/policy."""
+    torch.set_num_threads(1)
+    trainer = NeedleTrainer(config, recipe)
+    out.mkdir(parents=True, exist_ok=True)
+    loop.run(trainer, ahead(trainer), recipe.total, out, minutes)

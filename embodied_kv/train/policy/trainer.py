@@ -1,0 +1,121 @@
+"""A policy that learns: one step in shards, one judgement, and the weights it starts from.
+
+Knows the objective. Does not know where batches come from.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from embodied_kv.config import ModelConfig
+from embodied_kv.model.checkpoint import CONFIG, load_policy_parts, read_config
+from embodied_kv.model.policy import Policy, empty_model
+from embodied_kv.model.preprocess import Normalizer
+from embodied_kv.model.tokenizer import Tokenizer
+from embodied_kv.model.weights import Weights
+from embodied_kv.train.common.initial import grow, init_for_training
+from embodied_kv.train.common.learner import Learner
+from embodied_kv.train.common.objective import Batch, Objective
+from embodied_kv.train.policy.recipe import PolicyRecipe
+
+
+class Trainer(Learner):
+    """step: of the recipe, the next one to do. Weights are float32; products run in bfloat16.
+
+    shards: parts of a batch that are learnt side by side, each on a thread of its own. On a CPU
+    one shard a core beats one batch on all cores, where every operation waits for the slowest.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        recipe: PolicyRecipe,
+        colours: int,
+        shapes: int,
+        device: str = 'cpu',
+        shards: int = 1,
+    ) -> None:
+        if recipe.batch % shards:
+            raise ValueError(f'a batch of {recipe.batch} does not divide into {shards} shards')
+        self._pool, self._shards = ThreadPoolExecutor(shards), shards
+        self._device = device
+        torch.manual_seed(recipe.seed)
+        model = empty_model(config, device)
+        init_for_training(model, recipe.seed)
+        self.objective = Objective(model, colours, shapes).to(device)
+        super().__init__(self.objective, model, recipe)
+
+    def adopt(self, path: Path) -> tuple[Tokenizer, Normalizer]:
+        """Starts from the weights of a policy; returns what came with it. Raises ValueError.
+
+        A policy that sees smaller images, or merges more patches, grows (`initial.grow`).
+        """
+        model = self.objective.model
+        config = there = model.config
+        if CONFIG in Weights(path).metadata:
+            there = replace(read_config(path), dtype=config.dtype)
+        if there.vision == config.vision:
+            parts = load_policy_parts(path, model, config)
+        else:
+            small = Policy.load(path, there, self._device)
+            grow(small.model, model)
+            parts = small.tokenizer, small.normalizer
+        for name, p in model.named_parameters():
+            self.average[name].copy_(p.detach())
+        return parts
+
+    def compile(self) -> None:
+        """Compile the objective. Raises ValueError with several shards: it is not thread-safe."""
+        if self._shards > 1:
+            raise ValueError('what is compiled learns on one thread: drop --compile or --threads')
+        self.objective.losses = torch.compile(self.objective.losses)
+
+    def learn(self, batch: Batch) -> dict[str, float]:
+        """One step of the recipe; its losses and metrics."""
+        shards = batch.split(self._shards)
+        parts = list(self._pool.map(self._learn_shard, range(self._shards), shards))
+        for i, p in enumerate(self._parameters):
+            gradients = [g[i] for g, _ in parts if g[i] is not None]
+            p.grad = torch.stack(gradients).mean(0) if gradients else None
+        self.follow()
+        return {
+            name: sum(float(values[name]) for _, values in parts) / len(parts)
+            for name in parts[0][1]
+        }
+
+    def _learn_shard(
+        self, shard: int, batch: Batch
+    ) -> tuple[tuple[Tensor | None, ...], dict[str, Tensor]]:
+        """Gradients of the parameters, and the values, of one part of a batch."""
+        weights = self.recipe.weights(self.step)
+        values = self._values(batch, self.step, (self.recipe.seed, self.step, shard))
+        loss = sum(weight * values[name] for name, weight in weights.items())
+        gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
+        return gradients, {name: value.detach() for name, value in values.items()}
+
+    def _values(self, batch: Batch, step: int, seed: tuple[int, ...]) -> dict[str, Tensor]:
+        """Losses and metrics of the stage that a step belongs to; chance comes from the seed."""
+        columns = {f.name: getattr(batch, f.name).to(self._device) for f in fields(batch)}
+        state = np.random.SeedSequence(seed).generate_state(1, np.uint64)
+        generator = torch.Generator(self._device).manual_seed(int(state[0]))
+        weights = self.recipe.weights(step)
+        with torch.autocast(torch.device(self._device).type, torch.bfloat16):
+            return self.objective(Batch(**columns), weights, generator, self.recipe.draws)
+
+    @torch.no_grad()
+    def judge(self, batches: Iterable[Batch]) -> dict[str, float]:
+        """Means over batches that are not learnt from, with the averaged weights."""
+        sums: dict[str, list[float]] = defaultdict(list)
+        with self.averaged():
+            for i, batch in enumerate(batches):
+                for name, value in self._values(batch, self.step - 1, (i,)).items():
+                    sums[name].append(float(value))
+        return {name: sum(values) / len(values) for name, values in sums.items()}
