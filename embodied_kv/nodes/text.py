@@ -40,7 +40,8 @@ def trace(error: BaseException) -> str:
     """Where an error came from, behind those that led to it; their words are shown."""
     before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     path = ''.join(traceback.format_tb(error.__traceback__))
-    own = f'{path}{type(error).__name__}: {shown(error, LINE)}'
+    words = f'{type(error).__name__}: {shown(error, LINE)}'
+    own = f'Traceback (most recent call last):\n{path}{words}'
     return own if before is None else f'{trace(before)}\nwhich led to\n{own}'
 
 

@@ -13,13 +13,16 @@ from embodied_kv.kv.arena import Arena
 def touched(monkeypatch):
     """The threads in which rows of an arena were copied from, or given a length."""
     threads = {'row': set(), 'set_length': set()}
-    for name, found in threads.items():
 
-        def watched(self, *given, method=getattr(Arena, name), found=found):
+    def watched(method, found):
+        def call(*given):
             found.add(threading.current_thread().name)
-            return method(self, *given)
+            return method(*given)
 
-        monkeypatch.setattr(Arena, name, watched)
+        return call
+
+    for name, found in threads.items():
+        monkeypatch.setattr(Arena, name, watched(getattr(Arena, name), found))
     return threads
 
 

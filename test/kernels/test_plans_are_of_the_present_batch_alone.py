@@ -1,4 +1,4 @@
-"""A batch keeps the plans, and the masks in them, of what it is bound to, and nobody keeps more."""
+"""A batch keeps the plans and masks of what it is bound to, and nobody keeps more."""
 
 import gc
 
