@@ -68,7 +68,7 @@ def draw_film(
         if not writer.isOpened():
             raise FilmError('this OpenCV does not write MPEG-4 (mp4v)')
         for frame in _frames(recording, told, scenery, summary):
-            writer.write(frame[..., ::-1])
+            writer.write(cv2.cvtColor(frame, cv2.COLOR_RGB2BGR))
     finally:
         writer.release()
 

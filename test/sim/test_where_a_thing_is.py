@@ -1,0 +1,35 @@
+"""Where a thing is, said as memory says it: held, in or on a place, on the table, or its side."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from embodied_kv.sim.language import where_is
+from embodied_kv.sim.scene import SIZES
+from embodied_kv.sim.tabletop import ObjectTruth, Truth
+
+
+def thing(name, x, y, z=0.02):
+    colour, shape = name.split()
+    return ObjectTruth(name, shape, colour, np.array([x, y, z]), 0.0, np.array(SIZES[shape]))
+
+
+PLACES = thing('cyan bin', 0.4, 0.1), thing('green plate', 0.5, -0.1)
+
+
+@pytest.mark.parametrize(
+    ('x', 'y', 'z', 'true'),
+    [
+        (0.41, 0.1, 0.03, ('in the cyan bin',)),
+        (0.5, -0.1, 0.03, ('on the green plate',)),
+        (0.3, 0.0, 0.02, ('on the table',)),
+        (0.3, 0.26, 0.02, ('on the table', 'on the left')),
+        (0.3, -0.26, 0.02, ('on the table', 'on the right')),
+        (0.3, 0.6, -0.7, ('on the floor',)),
+    ],
+)
+def test_it_is_where_it_lies(x, y, z, true):
+    truth = Truth((thing('red cube', x, y, z), *PLACES), np.zeros(3), '')
+    assert where_is('red cube', truth) == true
+    assert where_is('red cube', replace(truth, held='red cube')) == ('held by the robot',)
