@@ -14,7 +14,7 @@ ROS = re.compile(
     r'|embodied_kv\.(msg|srv)(\.|$)'
 )
 
-BASE = {'types', 'config'}
+BASE = {'types', 'config', 'storage'}
 MECHANISM = {*BASE, 'runtime', 'kernels'}
 KV = {*MECHANISM, 'kv'}
 SIBLINGS = {'model', 'compress', 'memory', 'capsule'}
@@ -26,6 +26,7 @@ MAY_IMPORT = {
     '__init__': set(),
     'types': set(),
     'config': set(),
+    'storage': set(),
     'runtime': BASE,
     'kernels': BASE,
     'kv': MECHANISM,

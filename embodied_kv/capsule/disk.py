@@ -14,13 +14,11 @@ Needs Linux and a local file system (flock on a folder, O_NOFOLLOW).
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
-import stat
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -28,22 +26,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from embodied_kv import storage
 from embodied_kv.capsule.capsule import Capsule, CapsuleError
 from embodied_kv.capsule.manifest import DAMAGED, MAX_HEADER, Entry, Manifest, describe, parse
 
 NAME = re.compile(r'[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}')  # so no name leaves the folder
 ENDING = '.safetensors'
-TEMPORARY = '.new'  # and a dot in front, which no name has
-FULL = 'drop capsules or free some space'
 REMEDIES = {
-    errno.ENOSPC: FULL,
-    errno.EDQUOT: FULL,
-    errno.EFBIG: FULL,
-    errno.EACCES: 'give this user the right to',
-    errno.EROFS: 'choose a folder that can be written',
+    **storage.REMEDIES,
+    **dict.fromkeys(storage.FULL, 'drop capsules or free some space'),
     errno.EISDIR: 'move that folder away',
     errno.EEXIST: 'move it away',
-    errno.ENOTDIR: 'choose a folder',
 }
 
 
@@ -59,8 +52,8 @@ class Disk:
         with _explained(self.folder, 'opened'):
             if not self.folder.is_dir():
                 self.folder.mkdir(parents=True, exist_ok=True)
-                _sync(self.folder.parent)
-            with _locked(self.folder, fcntl.LOCK_EX | fcntl.LOCK_NB) as locked:
+                storage.sync(self.folder.parent)
+            with storage.locked(self.folder, wait=False) as locked:
                 if locked:
                     self._remove_leftovers()
 
@@ -74,18 +67,11 @@ class Disk:
         contents = {name: _bytes(capsule, name) for name in capsule.tensors}
         manifest = describe(capsule, {name: zlib.crc32(b) for name, b in contents.items()})
         header = manifest.header()
-        temporary = self.folder / f'.{path.name}{TEMPORARY}'
-        with _explained(path, 'written'), _locked(self.folder, fcntl.LOCK_EX):
+        with _explained(path, 'written'), storage.locked(self.folder):
             self._remove_leftovers()
-            try:
-                with temporary.open('xb', buffering=0) as stream:
-                    for part in (header, *(contents[entry.name] for entry in manifest.tensors)):
-                        _write(stream, memoryview(part))
-                    os.fsync(stream.fileno())
-                temporary.replace(path)
-            finally:
-                temporary.unlink(missing_ok=True)
-            _sync(self.folder)
+            with storage.replaced(path) as new:
+                storage.write(new, header, *(contents[entry.name] for entry in manifest.tensors))
+            storage.sync(self.folder)
         return len(header) + manifest.bytes
 
     def load(self, name: str, fingerprint: str) -> Capsule:
@@ -141,7 +127,7 @@ class Disk:
                 path.unlink()
             except FileNotFoundError:
                 raise self._absent(name) from None
-            _sync(self.folder)
+            storage.sync(self.folder)
 
     def _path(self, name: str) -> Path:
         if not isinstance(name, str) or not NAME.fullmatch(name):
@@ -157,25 +143,21 @@ class Disk:
 
     def _remove_leftovers(self) -> None:
         """Under the lock alone: the writer of every temporary file is dead then."""
-        for path in self.folder.glob(f'.*{ENDING}{TEMPORARY}'):
+        for path in self.folder.glob(str(storage.temporary(Path(f'*{ENDING}')))):
             path.unlink()
 
     @contextmanager
     def _open(self, path: Path) -> Iterator[BinaryIO]:
         """A regular file, never through a link; puts its path before what is wrong with it."""
         with _explained(path, 'read'):
-            try:  # without O_NONBLOCK a pipe of that name would wait for a writer
-                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-                descriptor = os.open(path, flags)
+            try:
+                descriptor = storage.open_regular(path)
             except FileNotFoundError:
                 raise self._absent(path.name.removesuffix(ENDING)) from None
-            except OSError as error:
-                if error.errno != errno.ELOOP:
-                    raise
-                raise CapsuleError(f'{path} is a link, which is never followed: drop it') from None
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                os.close(descriptor)
-                raise CapsuleError(f'{path} is no regular file: move it away')
+            except storage.Linked as error:
+                raise CapsuleError(f'{path} {error}: drop it') from None
+            except storage.Irregular as error:
+                raise CapsuleError(f'{path} {error}: move it away') from None
             with os.fdopen(descriptor, 'rb', buffering=0) as stream:
                 try:
                     yield stream
@@ -201,11 +183,6 @@ def _bytes(capsule: Capsule, name: str) -> np.ndarray:
             f'capsule {capsule.name}: {name} ({tensor.dtype}, {tensor.layout}, {tensor.device}) '
             f'has no plain bytes to keep: {reason}'
         ) from error
-
-
-def _write(stream: BinaryIO, data: memoryview) -> None:
-    while data:  # one write moves 2 GB at most
-        data = data[stream.write(data) :]
 
 
 def _read(stream: BinaryIO, data: memoryview) -> None:
@@ -257,35 +234,5 @@ def _read_tensor(stream: BinaryIO, entry: Entry) -> Tensor:
     return shaped
 
 
-@contextmanager
-def _locked(folder: Path, how: int) -> Iterator[bool]:
-    """Whether the folder is ours until the end, or the end of this process. how: as flock's."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        try:
-            fcntl.flock(descriptor, how)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
-    finally:
-        os.close(descriptor)
-
-
-def _sync(folder: Path) -> None:
-    """Waits until the names in a folder are on the medium."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _explained(path: Path, done: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        remedy = REMEDIES.get(error.errno, 'look at this disk')
-        which = error.filename2 or error.filename or path
-        raise CapsuleError(f'{which} cannot be {done}: {error.strerror}; {remedy}') from error
+def _explained(path: Path, done: str) -> AbstractContextManager[None]:
+    return storage.explained(path, done, CapsuleError, REMEDIES)

@@ -18,10 +18,9 @@ import errno
 import logging
 import os
 import re
-import stat
 import zlib
 from collections.abc import Iterable, Iterator, Set
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,24 +28,18 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from embodied_kv import storage
 from embodied_kv.memory.segment import MemoryFault
 from embodied_kv.runtime.buffer import host_buffer
 
 log = logging.getLogger(__name__)
 
 NAME = re.compile(r'(\d{1,18})\.safetensors')
-TEMPORARY = '.new'
 DAMAGED = 'is damaged ({}): forget this unit, its KV is computed anew from the text'
-FULL = 'free some space'
 REMEDIES = {
-    errno.ENOSPC: FULL,
-    errno.EDQUOT: FULL,
-    errno.EFBIG: FULL,
-    errno.EACCES: 'give this user the right to',
-    errno.EROFS: 'choose a folder that can be written',
-    errno.ENOTDIR: 'choose a folder',
+    **storage.REMEDIES,
+    **dict.fromkeys(storage.FULL, 'free some space'),
     errno.EEXIST: 'choose a folder',
-    errno.ELOOP: 'links are never followed: remove it',
 }
 
 
@@ -108,17 +101,8 @@ class KvFiles:
         data = safetensors.torch.save({'kv': kv})
         offset = 8 + int.from_bytes(data[:8], 'little')
         path = self.path(number)
-        temporary = path.with_name(f'.{path.name}{TEMPORARY}')
-        with explained(path, 'written'):
-            temporary.unlink(missing_ok=True)
-            try:
-                with temporary.open('xb') as stream:
-                    stream.write(data)
-                    stream.flush()
-                    os.fsync(stream.fileno())
-                temporary.replace(path)
-            finally:
-                temporary.unlink(missing_ok=True)
+        with explained(path, 'written'), storage.replaced(path) as new:
+            storage.write(new, data)
         layers = memoryview(data)[offset:]
         size = len(layers) // len(kv)
         parts = [layers[i * size : (i + 1) * size] for i in range(len(kv))]
@@ -133,11 +117,7 @@ class KvFiles:
     def sync(self) -> None:
         """Waits until the names are on the medium."""
         with explained(self.folder, 'synced'):
-            descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            storage.sync(self.folder)
 
     def read(self, entry: Entry, layer: int) -> tuple[Tensor, Tensor]:
         """The k and v of a layer, [kv_heads, tokens, head_dim], in host memory of their own.
@@ -172,7 +152,7 @@ class KvFiles:
         swept = 0
         with explained(self.folder, 'swept'):
             for path in list(self.folder.iterdir()):
-                name = path.name.removeprefix('.').removesuffix(TEMPORARY)
+                name = path.name.removeprefix('.').removesuffix(storage.TEMPORARY)
                 match = NAME.fullmatch(name)
                 if match and not (path.name == name and int(match[1]) in used):
                     path.unlink()
@@ -180,28 +160,22 @@ class KvFiles:
         return swept
 
 
-@contextmanager
-def explained(path: Path, done: str) -> Iterator[None]:
+def explained(path: Path, done: str) -> AbstractContextManager[None]:
     """Turns an OSError into a MemoryFault in one line, with what to do."""
-    try:
-        yield
-    except OSError as error:
-        remedy = REMEDIES.get(error.errno, 'look at this disk')
-        raise MemoryFault(f'{path} cannot be {done}: {error.strerror}; {remedy}') from error
+    return storage.explained(path, done, MemoryFault, REMEDIES)
 
 
 @contextmanager
 def _open(path: Path) -> Iterator[int]:
     """A regular file, never through a link."""
     with explained(path, 'read'):
-        try:  # without O_NONBLOCK a pipe of that name would wait for a writer
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            descriptor = os.open(path, flags)
+        try:
+            descriptor = storage.open_regular(path)
         except FileNotFoundError:
             raise MemoryFault(f'{path} is gone: forget this unit, or ask again') from None
+        except storage.Irregular as error:
+            raise MemoryFault(f'{path} {error}: remove it') from None
         try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise MemoryFault(f'{path} is no regular file: remove it')
             yield descriptor
         finally:
             os.close(descriptor)

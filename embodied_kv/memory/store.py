@@ -12,9 +12,8 @@ Source: KEEP, section 5: `load_memory`, over a table of the places of each memor
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
@@ -23,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from embodied_kv import storage
 from embodied_kv.memory.cache import HostCache
 from embodied_kv.memory.files import KvFiles, explained
 from embodied_kv.memory.records import Draft, Filed, Kept, Records
@@ -57,23 +57,21 @@ class Store:
     ) -> None:
         self.folder, self.cache = Path(folder), HostCache(cache_bytes)
         self._lock, self._files = RLock(), KvFiles(self.folder)
-        with explained(self.folder, 'opened'):
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._descriptor = _locked(self.folder)
-        try:
+        with ExitStack() as opened:
+            with explained(self.folder, 'opened'):
+                self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                # A file, so that others may lock the folder itself.
+                lock = storage.locked(self.folder / LOCK, wait=False, file=True)
+                if not opened.enter_context(lock):
+                    raise MemoryFault(f'{folder} is open already, maybe in another process')
             self._records = Records(self.folder / DATABASE)
-            try:
-                self._agree(fingerprint, renew)
-                self._kv = dict(self._records.units())
-                numbers = {kept.file.number for kept in self._kv.values()}
-                self.swept = self._files.sweep(numbers)
-                self._next = max(numbers, default=0) + 1
-            except BaseException:
-                self._records.close()
-                raise
-        except BaseException:
-            os.close(self._descriptor)
-            raise
+            opened.callback(self._records.close)
+            self._agree(fingerprint, renew)
+            self._kv = dict(self._records.units())
+            numbers = {kept.file.number for kept in self._kv.values()}
+            self.swept = self._files.sweep(numbers)
+            self._next = max(numbers, default=0) + 1
+            self._opened = opened.pop_all()
 
     def __enter__(self) -> Store:
         return self
@@ -84,10 +82,7 @@ class Store:
     def close(self) -> None:
         """Lets another open the folder. Nothing is lost without it."""
         with self._lock:
-            self._records.close()
-            if self._descriptor >= 0:
-                os.close(self._descriptor)
-                self._descriptor = -1
+            self._opened.close()
 
     @property
     def step(self) -> int:
@@ -284,14 +279,3 @@ class Store:
         with self._records.change():
             self._records.delete_units([key for key, _ in self._records.units()])
             self._records.set_fact('fingerprint', fingerprint)
-
-
-def _locked(folder: Path) -> int:
-    """A descriptor that holds the memory while it is open; others may lock the folder itself."""
-    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise MemoryFault(f'{folder} is open already, maybe in another process') from None
-    return descriptor

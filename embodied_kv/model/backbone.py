@@ -71,6 +71,20 @@ class Backbone(nn.Module):
         return F.linear(hidden, self.embed.weight).float()
 
 
+class OnBackbone(nn.Module):
+    """A model around a backbone, on its device and in its dtype."""
+
+    backbone: Backbone
+
+    @property
+    def device(self) -> torch.device:
+        return self.backbone.embed.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.backbone.embed.weight.dtype
+
+
 def arange_positions(batch: int, length: int, device: torch.device) -> Tensor:
     """Positions of a packed prefix: 0 .. length-1 in every slot, [batch, length]."""
     return torch.arange(length, device=device).expand(batch, length)

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from embodied_kv import storage
 from embodied_kv.config import BackboneConfig, ExpertConfig, ModelConfig, VisionConfig
 from embodied_kv.model.preprocess import Normalizer
 from embodied_kv.model.tokenizer import Tokenizer
-from embodied_kv.model.weights import CheckpointError, Weights, fill
+from embodied_kv.model.weights import CheckpointError, Weights, fill, write_weights
 
 CONFIG, WORDS = 'embodied_kv.config', 'embodied_kv.tokenizer'
 # Fields that may differ between a checkpoint and the model that it is loaded into.
@@ -62,36 +60,15 @@ def save(
     tokenizer: Tokenizer,
     card: dict[str, str] | None = None,
 ) -> None:
-    """Write our own folder: under a temporary name, fsynced, then renamed over the old one.
+    """Write our own folder, in place of the old one: whole, or not at all.
 
     card: what else the metadata should say, such as what the weights are made of and made for.
     """
-    path = Path(path)
-    new, old = (path.with_name(f'.{path.name}.{end}-{os.getpid()}') for end in ('new', 'old'))
-    new.mkdir(parents=True)
-    try:
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+    with storage.replaced_folder(Path(path)) as new:
         tokenizer.save(new / 'tokenizer.json')
         (new / 'norm_stats.json').write_text(json.dumps(normalizer.to_dict(), indent=1))
         about = {CONFIG: json.dumps(asdict(config)), WORDS: _digest(new / 'tokenizer.json')}
-        save_file(tensors, new / 'model.safetensors', {'format': 'pt', **about, **(card or {})})
-        for item in (*new.iterdir(), new):
-            _sync(item)
-        if path.exists():
-            path.rename(old)
-        new.rename(path)
-        _sync(path.parent)
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        write_weights(new / 'model.safetensors', state, about | dict(card or {}))
 
 
 def _parse_config(weights: Weights) -> ModelConfig:

@@ -7,17 +7,16 @@ and positions are 0 .. n-1. Actions and words both read it.
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from embodied_kv.config import ModelConfig
 from embodied_kv.kv.views import KvView, TailAppend
-from embodied_kv.model.backbone import Backbone, arange_positions
+from embodied_kv.model.backbone import Backbone, OnBackbone, arange_positions
 from embodied_kv.model.expert import Expert, Modulation
 from embodied_kv.model.vision import VisionTower
 
 
-class Pi05(nn.Module):
+class Pi05(OnBackbone):
     """The whole model; all methods are meant for inference_mode but for training's own use."""
 
     def __init__(self, config: ModelConfig) -> None:
@@ -26,14 +25,6 @@ class Pi05(nn.Module):
         self.vision = VisionTower(config)
         self.backbone = Backbone(config.backbone)
         self.expert = Expert(config.expert, config.backbone, config.padded_action_dim)
-
-    @property
-    def device(self) -> torch.device:
-        return self.backbone.embed.weight.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.backbone.embed.weight.dtype
 
     def embed_images(self, images: Tensor) -> Tensor:
         """images [N, 3, S, S] in [-1, 1] -> [N, tokens, width]; not scaled."""

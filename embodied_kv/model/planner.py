@@ -7,15 +7,14 @@ moved: `model.hybrid` serves capsules, not memory.
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from embodied_kv.kv.views import KvView
-from embodied_kv.model.backbone import Backbone
+from embodied_kv.model.backbone import Backbone, OnBackbone
 from embodied_kv.model.planner_config import PlannerConfig
 
 
-class Planner(nn.Module):
+class Planner(OnBackbone):
     """Token ids through a cache view to logits; whoever calls steps it layer by layer, or at once.
 
     Which keys a token sees is the view's matter.
@@ -25,14 +24,6 @@ class Planner(nn.Module):
         super().__init__()
         self.config = config
         self.backbone = Backbone(config.backbone)
-
-    @property
-    def device(self) -> torch.device:
-        return self.backbone.embed.weight.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.backbone.embed.weight.dtype
 
     def embed(self, ids: Tensor) -> Tensor:
         """ids [B, T] -> [B, T, width]."""

@@ -8,25 +8,23 @@ and what does not belong together is refused by the first thing that differs.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 import embodied_kv
+from embodied_kv import storage
 from embodied_kv.config import BackboneConfig
 from embodied_kv.model.checkpoint import CONFIG, FREE, WORDS
 from embodied_kv.model.planner import Planner
 from embodied_kv.model.planner_config import PlannerConfig
 from embodied_kv.model.random import init_random
 from embodied_kv.model.tokenizer import Tokenizer
-from embodied_kv.model.weights import CheckpointError, Weights, fill
+from embodied_kv.model.weights import CheckpointError, Weights, fill, write_weights
 
 DIGEST = 'embodied_kv.planner'
 BUNDLED = Path(embodied_kv.__file__).parent / 'assets'
@@ -76,7 +74,7 @@ def load_planner(
         raise CheckpointError(
             f'{folder}: tokenizer.json is not the one that these weights were trained with'
         )
-    model = _empty(config, device)
+    model = empty_planner(config, device)
     fill(model, weights, config)
     return _loaded(model, tokenizer)
 
@@ -97,7 +95,7 @@ def random_planner(
             f'the tokenizer has {tokenizer.vocab_size} tokens, the planner embeds '
             f'{config.backbone.vocab_size}'
         )
-    model = _empty(config, device)
+    model = empty_planner(config, device)
     init_random(model, seed)
     return _loaded(model, tokenizer)
 
@@ -123,31 +121,18 @@ def save_planner(
     tokenizer: Tokenizer,
     card: Mapping[str, str] | None = None,
 ) -> None:
-    """Write the folder under another name, synced, then renamed over the old one.
+    """Write the folder, in place of the old one: whole, or not at all.
 
     card: what else the metadata should say, such as what the weights are made of and made for.
     """
-    path = Path(path)
-    new, old = (path.with_name(f'.{path.name}.{end}-{os.getpid()}') for end in ('new', 'old'))
     about = {
         CONFIG: json.dumps(asdict(config)),
         DIGEST: planner_digest(config),
         WORDS: _words_digest(tokenizer),
     }
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
-    new.mkdir(parents=True)
-    try:
+    with storage.replaced_folder(Path(path)) as new:
         tokenizer.save(new / 'tokenizer.json')
-        save_file(tensors, new / 'model.safetensors', {'format': 'pt', **about, **(card or {})})
-        for item in (*new.iterdir(), new):
-            _sync(item)
-        if path.exists():
-            path.rename(old)
-        new.rename(path)
-        _sync(path.parent)
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
-    shutil.rmtree(old, ignore_errors=True)
+        write_weights(new / 'model.safetensors', state, about | dict(card or {}))
 
 
 def planner_digest(config: PlannerConfig) -> str:
@@ -156,8 +141,8 @@ def planner_digest(config: PlannerConfig) -> str:
     return sha256(json.dumps(dimensions, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _empty(config: PlannerConfig, device: str) -> Planner:
-    """Modules in their dtype, not initialised."""
+def empty_planner(config: PlannerConfig, device: str) -> Planner:
+    """Modules in their dtype, not initialised; no gradients."""
     with torch.device('meta'):
         model = Planner(config)
     model = model.to(getattr(torch, config.dtype)).to_empty(device=device)
@@ -172,12 +157,17 @@ def _loaded(model: Planner, tokenizer: Tokenizer) -> LoadedPlanner:
     return LoadedPlanner(model, tokenizer, digest.hexdigest()[:32])
 
 
+def parse_config(text: str) -> PlannerConfig:
+    """From the JSON of `asdict`. Raises ValueError, KeyError or TypeError for any other."""
+    fields = json.loads(text)
+    return PlannerConfig(**fields | {'backbone': BackboneConfig(**fields['backbone'])})
+
+
 def _parse(weights: Weights) -> PlannerConfig:
     if CONFIG not in weights.metadata:
         raise CheckpointError(f'{weights.path} does not say its dimensions: no planner of ours')
     try:
-        fields = json.loads(weights.metadata[CONFIG])
-        config = PlannerConfig(**fields | {'backbone': BackboneConfig(**fields['backbone'])})
+        config = parse_config(weights.metadata[CONFIG])
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f'{weights.path}: its config is no planner: {error}') from error
     if weights.metadata.get(DIGEST) != planner_digest(config):
@@ -195,11 +185,3 @@ def _dimensions(config: PlannerConfig) -> Iterator[tuple[str, object]]:
 
 def _words_digest(tokenizer: Tokenizer) -> str:
     return sha256(tokenizer.backend.to_str().encode()).hexdigest()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

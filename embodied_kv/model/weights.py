@@ -1,4 +1,4 @@
-"""Reading safetensors: files become named tensors, named tensors become a model's parameters.
+"""Safetensors: files become named tensors, named tensors become a model's parameters; and back.
 
 Knows two spellings of a parameter's name: ours, and that of openpi and LeRobot (`model.keys`).
 Reads one tensor at a time into memory that the model already has. What is missing, left over or of
@@ -8,11 +8,12 @@ another shape is refused by name before a byte of the model changes.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from embodied_kv.config import ModelConfig
@@ -59,6 +60,12 @@ class Weights:
     def read(self, name: str) -> Tensor:
         """The tensor, in the dtype of the file."""
         return self._files[name].get_tensor(name)
+
+
+def write_weights(path: Path, state: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
+    """A file of parameters. about: of its metadata, what it says beside the format."""
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+    save_file(tensors, path, {'format': 'pt', **about})
 
 
 def fill(model: nn.Module, weights: Weights, config: ModelConfig) -> None:

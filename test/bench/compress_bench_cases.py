@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from embodied_kv.bench.compress.cache import Harness
 from embodied_kv.bench.compress.ways import all_ways
 from embodied_kv.config import TINY
 from embodied_kv.model.policy import Policy
@@ -35,3 +36,11 @@ def observe(number):
         sequence=number,
         robot='',
     )
+
+
+def answered(question, most):
+    """A harness, and what it was asked of a frame and has answered in so many tokens at most."""
+    harness = Harness(policy(), (), most)
+    asked = harness.ask(harness.see(observe(1)), question)
+    harness.answers(asked, ())
+    return harness, asked

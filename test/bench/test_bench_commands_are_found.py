@@ -30,7 +30,7 @@ def test_a_command_says_its_name_and_its_physics(name, capsys):
     said = capsys.readouterr().out
     assert caught.value.code == 0
     assert f'usage: python -m embodied_kv.bench.{name} ' in said and '--json' in said
-    assert 'Physics:' in said or name == 'compress.metrics'
+    assert 'Physics:' in said
 
 
 @pytest.mark.parametrize('plan', [bench.DEFAULT, bench.FULL])

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from compress_bench_cases import QUESTIONS, observe, policy
+from compress_bench_cases import QUESTIONS, answered
 
 from embodied_kv.bench.compress import metrics
-from embodied_kv.bench.compress.cache import Harness
 from embodied_kv.bench.compress.ways import ALPHAS, METHODS, ROW, STRICT
 
 LAYERS = 4
@@ -14,10 +13,7 @@ LAYERS = 4
 
 @pytest.fixture(scope='module')
 def found():
-    harness = Harness(policy(), (), 5)
-    seen = harness.see(observe(1))
-    asked = harness.ask(seen, QUESTIONS[1])
-    harness.answers(asked, ())
+    harness, asked = answered(QUESTIONS[1], 5)
     with torch.inference_mode():
         return metrics.look(harness, asked), asked
 

@@ -1,20 +1,15 @@
 """Ours by all text: the last 50 tokens of the prompt's text, and the question, score together."""
 
 import pytest
-from compress_bench_cases import QUESTIONS, observe, policy
+from compress_bench_cases import QUESTIONS, answered
 
-from embodied_kv.bench.compress.cache import Harness
 from embodied_kv.bench.compress.kept import kept_by, statistics
 from embodied_kv.bench.compress.ways import OURS, ROW, STRICT, WIDE, Way
 
 
 @pytest.fixture(scope='module')
 def asked():
-    harness = Harness(policy(), (), 4)
-    seen = harness.see(observe(1))
-    asked = harness.ask(seen, QUESTIONS[0])
-    harness.answers(asked, ())
-    return asked
+    return answered(QUESTIONS[0], 4)[1]
 
 
 def test_queries_are_prompt_and_question(asked):

@@ -13,6 +13,7 @@ from embodied_kv.bench.memory.ways import Way
 from embodied_kv.sim.household import Fact
 
 MOMENT = Moment((), 'Where is the red cube?', 'where', 0, 'on the plate', 'in the bin', {})
+NOW = replace(MOMENT, known={'red cube': 'red cube: in the bin'})
 
 
 def test_a_stale_answer_is_the_truth_from_before():
@@ -57,24 +58,22 @@ def test_a_guess_is_not_held_against_a_way():
     assert (row['right'], row['told_right']) == (pytest.approx(100 / 3, abs=0.01), 50)
 
 
-def test_the_truth_is_in_view_with_all_facts_that_decide_it(tmp_path):
+@pytest.fixture
+def told(tmp_path):
+    """A way that has been told where the cube is."""
     settings = small(tmp_path)
-    facts = (Fact('red cube', 'object', 'red cube: in the bin'),)
     with opened(Way('keep', 'keep'), tmp_path, settings) as planning:
         one = Asked(Way('keep', 'keep'), planning)
-        one.learn(facts, settings.speed)
-        now = replace(MOMENT, known={'red cube': 'red cube: in the bin'})
-        for needs, told in ((), True), (('red cube',), True), (('red cube', 'bin'), False):
-            assert one.ask(replace(now, needs=frozenset(needs)), 4, 0, 0).told == told
+        one.learn((Fact('red cube', 'object', NOW.known['red cube']),), settings.speed)
+        yield one
 
 
-def test_old_text_in_view_is_counted(tmp_path):
-    settings = small(tmp_path)
-    facts = (Fact('red cube', 'object', 'red cube: in the bin'),)
-    with opened(Way('keep', 'keep'), tmp_path, settings) as planning:
-        one = Asked(Way('keep', 'keep'), planning)
-        one.learn(facts, settings.speed)
-        now = replace(MOMENT, known={'red cube': 'red cube: in the bin'})
-        assert one.ask(now, 4, 0, 0).outdated == 0
-        moved = replace(MOMENT, known={'red cube': 'red cube: on the plate'})
-        assert one.ask(moved, 4, 0, 1).outdated == 1
+def test_the_truth_is_in_view_with_all_facts_that_decide_it(told):
+    for needs, seen in ((), True), (('red cube',), True), (('red cube', 'bin'), False):
+        assert told.ask(replace(NOW, needs=frozenset(needs)), 4, 0, 0).told == seen
+
+
+def test_old_text_in_view_is_counted(told):
+    assert told.ask(NOW, 4, 0, 0).outdated == 0
+    moved = replace(MOMENT, known={'red cube': 'red cube: on the plate'})
+    assert told.ask(moved, 4, 0, 1).outdated == 1

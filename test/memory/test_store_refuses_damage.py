@@ -95,7 +95,7 @@ def test_a_link_is_not_followed(store, tmp_path_factory):
     outside = tmp_path_factory.mktemp('outside') / 'file'
     path(store).rename(outside)
     path(store).symlink_to(outside)
-    refuses(store, 'links are never followed')
+    refuses(store, 'is a link, which is never followed: remove it')
 
 
 @pytest.mark.parametrize('make', [os.mkfifo, os.mkdir])

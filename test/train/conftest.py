@@ -1,5 +1,8 @@
 """A tiny model, ready to be trained in float32, and batches with everything there is to learn."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -55,3 +58,16 @@ def batch():
         where_at=torch.tensor([[4, 9], [-1, 4], [9, 4]]),
         where=where,
     )
+
+
+@pytest.fixture
+def generate():
+    """Runs the command that makes a dataset, in one process beside this one."""
+
+    def run(out, *words):
+        command = [sys.executable, '-m', 'embodied_kv.train.policy.generate', '--out', str(out)]
+        return subprocess.run(
+            [*command, '--processes', '1', *words], capture_output=True, text=True
+        )
+
+    return run

@@ -1,7 +1,5 @@
 """Images are as large as they were asked for; where they do not fit, it is said."""
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -87,12 +85,7 @@ def test_images_that_are_not_the_models_are_refused(small):
         Sampler(frames, preset('tabletop_long'), *parts, batch=1, seed=0)
 
 
-def test_a_folder_of_another_size_is_not_continued(small):
-    command = [sys.executable, '-m', 'embodied_kv.train.policy.generate', '--out', str(small)]
-    run = subprocess.run(
-        [*command, '--episodes', '2', '--size', '96', '--processes', '1'],
-        capture_output=True,
-        text=True,
-    )
+def test_a_folder_of_another_size_is_not_continued(generate, small):
+    run = generate(small, '--episodes', '2', '--size', '96')
     assert run.returncode == 2
     assert '64 x 64 pixels, asked are 96 x 96: give another --out' in run.stderr

@@ -1,8 +1,6 @@
 """Datasets: generated once, resumed without loss, refused when broken."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -64,14 +62,9 @@ def test_an_empty_folder_says_what_to_run(tmp_path):
         find_episodes(tmp_path)
 
 
-def test_the_command_writes_the_dataset_and_its_meta(tmp_path):
-    command = [sys.executable, '-m', 'embodied_kv.train.policy.generate', '--out', str(tmp_path)]
-    run = subprocess.run(
-        [*command, '--episodes', '2', '--length', '3', '--processes', '1'],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+def test_the_command_writes_the_dataset_and_its_meta(generate, tmp_path):
+    run = generate(tmp_path, '--episodes', '2', '--length', '3')
+    assert run.returncode == 0, run.stderr
     assert '2 episodes, 6 frames' in run.stdout
     info = json.loads((tmp_path / 'meta' / 'info.json').read_text())
     assert (info['total_frames'], info['fps']) == (6, 10.0)
@@ -79,7 +72,6 @@ def test_the_command_writes_the_dataset_and_its_meta(tmp_path):
     assert [json.loads(line)['length'] for line in lines] == [3, 3]
 
 
-def test_seeds_of_the_evaluation_are_refused(tmp_path):
-    command = [sys.executable, '-m', 'embodied_kv.train.policy.generate', '--out', str(tmp_path)]
-    run = subprocess.run([*command, '--seed', '1000000'], capture_output=True, text=True)
+def test_seeds_of_the_evaluation_are_refused(generate, tmp_path):
+    run = generate(tmp_path, '--seed', '1000000')
     assert run.returncode == 2 and 'kept for evaluation' in run.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import fields
+from pathlib import Path
 
 from embodied_kv.train.common.recipe import Recipe
 
@@ -37,3 +38,13 @@ def run(
         train(arguments, recipe)
     except ValueError as error:
         command.exit(2, f'{command.prog}: {error}\n')
+
+
+def run_for_minutes(
+    name: str, text: str, kind: type[Recipe], train: Callable[[Path, Recipe, float], None]
+) -> None:
+    """A training that leaves a folder and may be cut off: `--out` and `--minutes`, and `run`."""
+    command = parser(name, text)
+    command.add_argument('--out', type=Path, default=Path('out/train') / name, help='folder')
+    command.add_argument('--minutes', type=float, default=600.0, help='that this may take')
+    run(command, kind, lambda args, recipe: train(args.out, recipe, args.minutes))

@@ -6,7 +6,6 @@ Knows parameters and a recipe. Does not know losses, nor where lessons come from
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -14,16 +13,23 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from embodied_kv import storage
+from embodied_kv.model.weights import write_weights
 from embodied_kv.train.common.recipe import Recipe
 
+TRAINED = 'embodied_kv.trained'  # of a card: what the weights went through
 ADAM = ('step', 'exp_avg', 'exp_avg_sq')  # what AdamW keeps of a parameter that it has moved
 
 
 class Learner:
-    """step: of the recipe, the next one to do. average: by the names of the model's parameters."""
+    """step: of the recipe, the next one to do. average: by the names of the model's parameters.
+
+    each: what a step is, for the card.
+    """
+
+    each = ''
 
     def __init__(self, module: nn.Module, model: nn.Module, recipe: Recipe) -> None:
         """module: everything that learns; model: what of it ships."""
@@ -67,19 +73,29 @@ class Learner:
         finally:
             self._model.load_state_dict(live, strict=False)
 
+    def card(self, data: str, use: str, past: str = '', more: str = '') -> dict[str, str]:
+        """What the weights that ship say of themselves.
+
+        data: that they learnt from. past, more: what was before this run, and else of it.
+        """
+        return {
+            'embodied_kv.recipe': repr(self.recipe),
+            TRAINED: f'{past}{self.step} steps{self.each}, EMA weights{more}',
+            'embodied_kv.data': data,
+            'embodied_kv.use': use,
+            'license': 'Apache-2.0',
+        }
+
     def store(self, path: Path) -> None:
-        """Everything that the next step depends on, as safetensors: written, synced, renamed."""
+        """Everything that the next step depends on, as safetensors: whole, or not at all."""
         tensors = {f'average.{name}': value for name, value in self.average.items()}
         for name, p in self._module.named_parameters():
             state = self._optimiser.state[p]
             tensors |= {f'{part}.{name}': state[part] for part in ADAM if state}
             tensors[f'live.{name}'] = p.detach()
         about = {'step': str(self.step), 'recipe': json.dumps(asdict(self.recipe))}
-        temporary = path.with_name(f'.{path.name}.{os.getpid()}')
-        save_file({n: t.contiguous().cpu() for n, t in tensors.items()}, temporary, about)
-        with temporary.open('rb') as stream:
-            os.fsync(stream.fileno())
-        temporary.replace(path)
+        with storage.replaced(path) as new:
+            write_weights(new, tensors, about)
 
     @torch.no_grad()
     def restore(self, path: Path) -> None:

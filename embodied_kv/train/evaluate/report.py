@@ -140,10 +140,7 @@ def show_actions(title: str, rows: Sequence[dict], note: str) -> None:
     shown = [
         {
             'family': row['family'],
-            'n': row['success']['n'],
-            'success': row['success']['k'],
-            'rate': _percent(row['success']),
-            '95%': _interval(row['success']),
+            **_share('success', row['success']),
             'by seed': ' '.join(map(str, row['success_by_seed'])),
             'wrong object': _percent(row['wrong']),
             'median s': _number(row['seconds']),
@@ -161,10 +158,7 @@ def show_text(title: str, rows: Sequence[dict]) -> None:
     shown = [
         {
             'question': row['kind'],
-            'n': row['exact']['n'],
-            'exact': row['exact']['k'],
-            'rate': _percent(row['exact']),
-            '95%': _interval(row['exact']),
+            **_share('exact', row['exact']),
             'commonest answer': f'{100 * row["commonest"]:.1f}%',
         }
         for row in rows
@@ -191,6 +185,16 @@ def _median(values: Iterable[float]) -> float | None:
 
 def _number(value: float | None) -> str:
     return '' if value is None else f'{value:.3g}'
+
+
+def _share(name: str, share: dict) -> dict:
+    """Columns of a rate. name: of what is counted."""
+    return {
+        'n': share['n'],
+        name: share['k'],
+        'rate': _percent(share),
+        '95%': _interval(share),
+    }
 
 
 def _percent(share: dict) -> str:

@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 import embodied_kv
+from embodied_kv import storage
 from embodied_kv.config import BackboneConfig
 from embodied_kv.model.planner import Planner
+from embodied_kv.model.planner_checkpoint import empty_planner, parse_config
 from embodied_kv.model.planner_config import PlannerConfig
-from embodied_kv.model.weights import CheckpointError, Weights, fill
+from embodied_kv.model.weights import CheckpointError, Weights, fill, write_weights
 from embodied_kv.train.judge.chains import SEGMENTS, VOCABULARY
 
 CONFIG = 'embodied_kv.judge'
@@ -48,23 +48,18 @@ def save_judge(
 ) -> None:
     """card: what else the metadata should say."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    tensors = {name: value.detach().contiguous() for name, value in state.items()}
-    new = path.with_name(f'.{path.name}.new')
-    save_file(tensors, new, {'format': 'pt', CONFIG: json.dumps(asdict(config)), **card})
-    new.replace(path)
+    with storage.replaced(path) as new:
+        write_weights(new, state, {CONFIG: json.dumps(asdict(config)), **card})
 
 
 def load_judge(path: Path) -> Planner:
     """A judge in float32; no gradients. Raises CheckpointError for what is none."""
     weights = Weights(path)
     try:
-        fields = json.loads(weights.metadata[CONFIG])
-        config = PlannerConfig(**fields | {'backbone': BackboneConfig(**fields['backbone'])})
+        config = parse_config(weights.metadata[CONFIG])
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f'{path} does not say the dimensions of a judge') from error
-    with torch.device('meta'):
-        model = Planner(config)
-    model = model.to_empty(device='cpu').requires_grad_(False).eval()
+    model = empty_planner(config, 'cpu')
     fill(model, weights, config)
     return model
 

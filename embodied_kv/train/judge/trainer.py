@@ -112,14 +112,11 @@ def train(out: Path, recipe: JudgeRecipe, problems: int, config: PlannerConfig =
         out,
         model.state_dict(),
         config,
-        card={
-            'embodied_kv.recipe': repr(recipe),
-            'embodied_kv.trained': f'{recipe.steps} steps, EMA weights, {minutes[0]:.1f} minutes, '
-            f'{minutes[1]:.1f} of one core',
-            'embodied_kv.data': 'drawn chains',
-            'embodied_kv.use': 'comparisons of ways to reuse KV; it knows chains and nothing else',
-            'license': 'Apache-2.0',
-        },
+        trainer.card(
+            data='drawn chains',
+            use='comparisons of ways to reuse KV; it knows chains and nothing else',
+            more=f', {minutes[0]:.1f} minutes, {minutes[1]:.1f} of one core',
+        ),
     )
     print(f'{out}: {recipe.steps} steps, {minutes[0]:.1f} minutes, {minutes[1]:.1f} of one core')
     for title, alone in (('full prefill', False), ('full reuse', True)):

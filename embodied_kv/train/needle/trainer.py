@@ -117,14 +117,11 @@ class NeedleTrainer(Learner):
             self.config,
             self.normalizer,
             self.tokenizer,
-            card={
-                'embodied_kv.recipe': repr(self.recipe),
-                'embodied_kv.trained': f'{self.step} steps, EMA weights',
-                'embodied_kv.data': 'drawn pages',
-                'embodied_kv.use': 'benchmarks of cache compression: it reads codes off pages; '
-                'its actions mean nothing',
-                'license': 'Apache-2.0',
-            },
+            self.card(
+                data='drawn pages',
+                use='benchmarks of cache compression: it reads codes off pages; its actions mean '
+                'nothing',
+            ),
         )
 
     def keep(self, out: Path) -> None:

@@ -118,14 +118,11 @@ class PlannerTrainer(Learner):
             {name: value.bfloat16() for name, value in self.average.items()},
             self.config,
             self.tokenizer,
-            card={
-                'embodied_kv.recipe': repr(self.recipe),
-                'embodied_kv.trained': f'{self.step} steps, EMA weights',
-                'embodied_kv.data': 'drawn households',
-                'embodied_kv.use': 'benchmarks of KV memory: it answers questions on drawn '
-                'households, and plans their next steps; not for a real robot',
-                'license': 'Apache-2.0',
-            },
+            self.card(
+                data='drawn households',
+                use='benchmarks of KV memory: it answers questions on drawn households, and plans '
+                'their next steps; not for a real robot',
+            ),
         )
 
     def keep(self, out: Path) -> None:

@@ -22,6 +22,7 @@ from embodied_kv.model.checkpoint import save
 from embodied_kv.model.weights import Weights
 from embodied_kv.train.common.command import parser, run
 from embodied_kv.train.common.journal import Journal
+from embodied_kv.train.common.learner import TRAINED
 from embodied_kv.train.common.objective import Batch
 from embodied_kv.train.common.words import train_tokenizer
 from embodied_kv.train.policy.dataset import Frames, Sampler, measure
@@ -62,10 +63,10 @@ def train(arguments: argparse.Namespace, recipe: PolicyRecipe) -> None:
     trainer = Trainer(
         config, recipe, len(COLOUR_NAMES), len(SHAPE_NAMES), arguments.device, shards
     )
-    past = []  # what the weights went through before this run
+    past = ''  # what the weights went through before this run
     if arguments.init:
         tokenizer, normalizer = trainer.adopt(arguments.init)
-        past = [Weights(arguments.init).metadata.get('embodied_kv.trained', 'other weights')]
+        past = f'{Weights(arguments.init).metadata.get(TRAINED, "other weights")}, then '
     else:
         tokenizer = train_tokenizer(config.backbone.vocab_size)
         normalizer = measure(frames, config, recipe.seed)
@@ -112,15 +113,11 @@ def train(arguments: argparse.Namespace, recipe: PolicyRecipe) -> None:
         config,
         normalizer,
         tokenizer,
-        card={
-            'embodied_kv.recipe': repr(recipe),
-            'embodied_kv.trained': ', then '.join(
-                [*past, f'{trainer.step} steps of {recipe.batch} samples, EMA weights']
-            ),
-            'embodied_kv.data': f'{len(frames)} frames of the scripted expert, simulated tabletop',
-            'embodied_kv.use': 'the simulated tabletop of embodied_kv; not for a real robot',
-            'license': 'Apache-2.0',
-        },
+        trainer.card(
+            data=f'{len(frames)} frames of the scripted expert, simulated tabletop',
+            use='the simulated tabletop of embodied_kv; not for a real robot',
+            past=past,
+        ),
     )
     console.print(f'policy of step {trainer.step} in {arguments.out / "policy"}')
 

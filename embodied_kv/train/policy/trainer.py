@@ -52,6 +52,7 @@ class Trainer(Learner):
         init_for_training(model, recipe.seed)
         self.objective = Objective(model, colours, shapes).to(device)
         super().__init__(self.objective, model, recipe)
+        self.each = f' of {recipe.batch} samples'
 
     def adopt(self, path: Path) -> tuple[Tokenizer, Normalizer]:
         """Starts from the weights of a policy; returns what came with it. Raises ValueError.
