@@ -9,7 +9,7 @@ setup:  ## environment and package, whatever of them is missing
 	@tools/setup
 
 demo: setup  ## the simulated robot for 20 s, with a report in out/demo
-	@$(env) python -m embodied_kv.nodes.demo --seconds 20 --out out/demo
+	@$(env) python -m embodied_kv.nodes.demo.demo --seconds 20 --out out/demo
 
 test: setup  ## all tests but the slow ones
 	@$(env) python -m pytest -m 'not slow'

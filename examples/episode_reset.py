@@ -19,10 +19,10 @@ import numpy as np
 
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.config import TABLETOP, EngineConfig
-from embodied_kv.engine.capsules import Capsules
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.model.policy import Policy, bundled
+from embodied_kv.session.robot_session import Capsules
 from embodied_kv.sim.rollout import Rollout
 from embodied_kv.sim.scene import CAMERAS
 from embodied_kv.sim.tabletop import Tabletop

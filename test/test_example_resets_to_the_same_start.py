@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from embodied_kv.engine.capsules import Capsules
+from embodied_kv.session.robot_session import Capsules
 
 OPTIONS = ['--weights', 'random', '--rollouts', '3', '--seconds', '0.4']
 

@@ -46,7 +46,7 @@ def test_every_executable_that_it_starts_exists():
 def test_its_parameters_are_declared():
     from dataclasses import fields
 
-    from embodied_kv.nodes.params import SuiteParams
+    from embodied_kv.nodes.common.parameters import SuiteParams
 
     assert {'preset', 'checkpoint', 'autostart'} <= {f.name for f in fields(SuiteParams)}
 

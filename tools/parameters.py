@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import fields
 
 from embodied_kv.config import EngineConfig
-from embodied_kv.engine.planning_config import PlanningConfig
 from embodied_kv.nodes.action import ActionParams
-from embodied_kv.nodes.capsules import CapsuleParams
-from embodied_kv.nodes.fleet import FleetParams
-from embodied_kv.nodes.fleet_robot import AskParams
+from embodied_kv.nodes.common.parameters import SuiteParams
+from embodied_kv.nodes.fleet.client_node import AskParams
+from embodied_kv.nodes.fleet.server_node import FleetParams
 from embodied_kv.nodes.language import LanguageParams
 from embodied_kv.nodes.memory import MemoryParams
-from embodied_kv.nodes.observation import ObservationParams
-from embodied_kv.nodes.params import SuiteParams
+from embodied_kv.nodes.observation.pipeline import ObservationParams
+from embodied_kv.nodes.session import CapsuleParams
+from embodied_kv.planning.config import PlanningConfig
 
 HEAD = """# Parameters
 

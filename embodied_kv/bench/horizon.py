@@ -28,7 +28,7 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 from embodied_kv.bench.common import report
 from embodied_kv.bench.common.command import command
 from embodied_kv.bench.common.pictures import plt, save
-from embodied_kv.fleet import horizon
+from embodied_kv.control import execution_horizon
 from embodied_kv.model.policy import Policy
 from embodied_kv.sim.tasks import FAMILIES
 from embodied_kv.train.evaluate import evaluation
@@ -51,8 +51,8 @@ def settings(quick: bool) -> list[str]:
     """Texts of horizon policies."""
     if quick:
         return list(QUICK)
-    static = [str(horizon.Static(actions)) for actions in STATIC]
-    return static + [str(horizon.Confidence(t, MINIMUM)) for t in THRESHOLDS]
+    static = [str(execution_horizon.Static(actions)) for actions in STATIC]
+    return static + [str(execution_horizon.Confidence(t, MINIMUM)) for t in THRESHOLDS]
 
 
 def measure(
@@ -75,7 +75,7 @@ def measure(
             text: run(
                 worlds,
                 cases,
-                Served(policy, 'silent', robots, 1, 1, horizon=horizon.parse(text)),
+                Served(policy, 'silent', robots, 1, 1, horizon=execution_horizon.parse(text)),
                 lambda outcome: on_end(),
             )
             for text in texts

@@ -19,10 +19,10 @@ from embodied_kv.compress.limits import LAST, check_alpha, scoring_queries
 from embodied_kv.compress.registry import method
 from embodied_kv.config import EngineConfig, ModelConfig
 from embodied_kv.engine.prompt_scores import PromptScores
+from embodied_kv.kv.decode_stream import Stream
 from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.kv.manager import LANGUAGE, KvManager
 from embodied_kv.kv.scored import Scores
-from embodied_kv.kv.stream import Stream
 
 ACTION = 'action'
 

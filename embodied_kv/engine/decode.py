@@ -17,9 +17,9 @@ from embodied_kv.config import EngineConfig
 from embodied_kv.engine import buckets
 from embodied_kv.engine.compression import Compression
 from embodied_kv.engine.graphs import Graphs, Kind
+from embodied_kv.kv.decode_stream import Query, Stream
 from embodied_kv.kv.manager import KvManager
 from embodied_kv.kv.scored import ScoredTailAppend
-from embodied_kv.kv.stream import Query, Stream
 from embodied_kv.kv.views import TailAppend
 from embodied_kv.model.pi05 import Pi05
 from embodied_kv.runtime.buffer import Buffer

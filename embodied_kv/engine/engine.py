@@ -22,10 +22,10 @@ from embodied_kv.engine.denoise import Denoiser, noise
 from embodied_kv.engine.graphs import Graphs
 from embodied_kv.engine.prefill import Prefiller
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.flat import FlatArena
+from embodied_kv.kv.compressed_arena import FlatArena
+from embodied_kv.kv.decode_stream import Query, Stream
 from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.kv.manager import KvManager
-from embodied_kv.kv.stream import Query, Stream
 from embodied_kv.model.policy import Policy
 from embodied_kv.model.tokenizer import StreamDecoder
 from embodied_kv.types import ActionChunk, Observation, TextDelta

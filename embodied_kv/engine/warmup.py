@@ -14,8 +14,8 @@ import numpy as np
 from embodied_kv.engine.buckets import doubling
 from embodied_kv.engine.decode import QUERY_STEP
 from embodied_kv.engine.engine import Engine
+from embodied_kv.kv.decode_stream import Query
 from embodied_kv.kv.handle import KvHandle, Lease
-from embodied_kv.kv.stream import Query
 from embodied_kv.types import Observation
 
 ROBOT = 'warm-up'

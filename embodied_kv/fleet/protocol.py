@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 
-from embodied_kv.fleet.horizon import Policy
+from embodied_kv.control.execution_horizon import Policy
 
 NAME_LENGTH = 128
 MOST_BYTES = 1 << 28  # of one observation

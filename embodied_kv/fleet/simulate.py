@@ -15,9 +15,9 @@ from itertools import count
 
 import numpy as np
 
-from embodied_kv.fleet.desk import Desk
+from embodied_kv.control.execution_horizon import Static
+from embodied_kv.fleet.dispatcher import Desk
 from embodied_kv.fleet.engines import Dispatch, Engine, Link
-from embodied_kv.fleet.horizon import Static
 from embodied_kv.fleet.protocol import Answer, LastExecution, Request
 from embodied_kv.fleet.scheduler import Scheduler
 from embodied_kv.fleet.trace import Job

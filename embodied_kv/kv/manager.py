@@ -19,11 +19,11 @@ import numpy as np
 from torch import Tensor
 
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.flat import FlatArena
-from embodied_kv.kv.flat_rows import FlatRows
+from embodied_kv.kv.compressed_arena import FlatArena
+from embodied_kv.kv.compressed_rows import FlatRows
+from embodied_kv.kv.decode_stream import Query, Stream
 from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.kv.rows import RowPool
-from embodied_kv.kv.stream import Query, Stream
 
 LANGUAGE = 'language'  # the consumer that streams are
 

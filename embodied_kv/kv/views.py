@@ -20,7 +20,7 @@ from embodied_kv.kernels.attention import merge, row_attention
 from embodied_kv.kernels.rows import RowBatch
 from embodied_kv.kernels.store import store_rows
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.flat import FlatArena
+from embodied_kv.kv.compressed_arena import FlatArena
 from embodied_kv.runtime.buffer import Buffer
 
 

@@ -10,32 +10,34 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
 from trajectory_msgs.msg import JointTrajectory
 
-from embodied_kv.engine.timeline import FRESH, STOP, Timeline
-from embodied_kv.fleet import horizon
+from embodied_kv.control import execution_horizon, realtime
+from embodied_kv.control.command import Command
+from embodied_kv.control.control_loop import ControlClock
+from embodied_kv.control.trajectory_executor import FRESH, STOP, Timeline
 from embodied_kv.kv.handle import KvHandle, Lease, Stale
 from embodied_kv.msg import ActionChunk as ActionChunkMsg
-from embodied_kv.nodes import convert, process, qos, realtime
-from embodied_kv.nodes.base import ERROR, OK, WARN, SuiteNode
-from embodied_kv.nodes.clock import ControlClock
-from embodied_kv.nodes.command import Command
-from embodied_kv.nodes.frames import FrameSource, frame_params
-from embodied_kv.nodes.meter import MeanMeter, PeriodMeter
-from embodied_kv.nodes.params import param
-from embodied_kv.nodes.parts import ActionPart
+from embodied_kv.nodes.common import conversions, executable, qos
+from embodied_kv.nodes.common.lifecycle_node import ERROR, OK, WARN, SuiteNode
+from embodied_kv.nodes.common.parameters import param
+from embodied_kv.nodes.common.statistics import MeanMeter, PeriodMeter
+from embodied_kv.nodes.control.session_parts import ActionPart
+from embodied_kv.nodes.observation.handle_source import FrameSource, frame_params
 from embodied_kv.types import ActionChunk
 
 DRAIN = 5.0  # s that a denoising loop in hand may take to end
 
 
-def policy(text: str) -> horizon.Policy:
+def policy(text: str) -> execution_horizon.Policy:
     """The horizon policy of this name, or 'whole'. Raises ValueError."""
-    return horizon.parse(text, {'whole': lambda updates: updates.shape[1]})
+    return execution_horizon.parse(text, {'whole': lambda updates: updates.shape[1]})
 
 
-def judged(chunk: ActionChunk, policy: horizon.Policy) -> ActionChunk:
+def judged(chunk: ActionChunk, policy: execution_horizon.Policy) -> ActionChunk:
     """The chunk with its H and its confidence."""
     updates = chunk.updates
-    return replace(chunk, execute=policy(updates), confidence=horizon.confidence(updates))
+    return replace(
+        chunk, execute=policy(updates), confidence=execution_horizon.confidence(updates)
+    )
 
 
 @dataclass(frozen=True)
@@ -216,8 +218,8 @@ class Action(SuiteNode):
         if self._now is None:
             return None
         try:
-            return convert.positions(self._now, self.suite.joint_names)
-        except convert.Refused as error:
+            return conversions.positions(self._now, self.suite.joint_names)
+        except conversions.Refused as error:
             self.complain('joint state', f'joint state refused: {error}')
             return None
 
@@ -228,8 +230,8 @@ class Action(SuiteNode):
             )
         now, names = self.get_clock().now().to_msg(), self.suite.joint_names
         if len(command.points) or command.source == STOP:  # without points: stay where you are
-            self._trajectories.publish(convert.trajectory_message(command, names, now))
-        self._chunks.publish(convert.chunk_message(command, names, now))
+            self._trajectories.publish(conversions.trajectory_message(command, names, now))
+        self._chunks.publish(conversions.chunk_message(command, names, now))
         if command.source == FRESH:
             self._period.tick()
             self._steps = command.steps
@@ -239,7 +241,7 @@ class Action(SuiteNode):
 
     def _tick(self, values: np.ndarray) -> None:
         if self._params.tick_commands:
-            self._ticks.publish(convert.command_message(values))
+            self._ticks.publish(conversions.command_message(values))
 
     # ------------------------------------------------------------------ diagnostics
 
@@ -268,7 +270,7 @@ class Action(SuiteNode):
 
 def main() -> None:
     """Run the executable `action`, in a process of its own."""
-    process.run(Action, alone=True)
+    executable.run(Action, alone=True)
 
 
 if __name__ == '__main__':

@@ -8,13 +8,13 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from embodied_kv.kv.decode_stream import Stream
 from embodied_kv.kv.handle import KvHandle, Stale
-from embodied_kv.kv.stream import Stream
 from embodied_kv.msg import TextDelta as TextDeltaMsg
-from embodied_kv.nodes import convert, process, qos
-from embodied_kv.nodes.base import OK, WARN, SuiteNode
-from embodied_kv.nodes.frames import FrameSource, frame_params
-from embodied_kv.nodes.params import param
+from embodied_kv.nodes.common import conversions, executable, qos
+from embodied_kv.nodes.common.lifecycle_node import OK, WARN, SuiteNode
+from embodied_kv.nodes.common.parameters import param
+from embodied_kv.nodes.observation.handle_source import FrameSource, frame_params
 from embodied_kv.srv import Ask, Cancel
 from embodied_kv.types import TextDelta
 
@@ -113,7 +113,7 @@ class Language(SuiteNode):
                 news[delta.stream] = replace(delta, text=said + delta.text)
         for delta in news.values():
             if delta.text or delta.finished:
-                self._texts.publish(convert.text_message(delta))
+                self._texts.publish(conversions.text_message(delta))
             if delta.finished:
                 del self._streams[delta.stream]
 
@@ -165,7 +165,7 @@ class Language(SuiteNode):
 
 def main() -> None:
     """Run the executable `language`, in a process of its own."""
-    process.run(Language, alone=True)
+    executable.run(Language, alone=True)
 
 
 if __name__ == '__main__':

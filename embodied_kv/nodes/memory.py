@@ -19,19 +19,19 @@ from typing import TypeVar
 
 from std_msgs.msg import String
 
-from embodied_kv.engine.plan import Plan
-from embodied_kv.engine.planning import Planning
-from embodied_kv.engine.planning_config import MIB, PlanningConfig
 from embodied_kv.memory.encoder import encoder
 from embodied_kv.memory.segment import MemoryFault
 from embodied_kv.model.planner_checkpoint import bundled_planner, load_planner
 from embodied_kv.model.planner_config import PLANNER_TABLETOP
 from embodied_kv.msg import MemorySegment, TextDelta
-from embodied_kv.nodes import convert, qos
-from embodied_kv.nodes.base import OK, WARN, SuiteNode
-from embodied_kv.nodes.params import param
-from embodied_kv.nodes.remember import Draft, Rememberer
+from embodied_kv.nodes.common import conversions, qos
+from embodied_kv.nodes.common.lifecycle_node import OK, WARN, SuiteNode
+from embodied_kv.nodes.common.parameters import param
+from embodied_kv.planning.config import MIB, PlanningConfig
+from embodied_kv.planning.plan import Plan
+from embodied_kv.planning.planning import Planning
 from embodied_kv.sim.language import HELD
+from embodied_kv.sim.notes import Draft, Rememberer
 from embodied_kv.srv import MemoryPlan, MemoryQuery, MemoryRemove, MemoryStats, MemoryUpsert
 
 T = TypeVar('T')
@@ -141,7 +141,7 @@ class Memory(SuiteNode):
         if not message.finished:
             self._answers[message.stream] = answer
         elif message.reason == 'eos':
-            stamp = convert.nanoseconds(message.header.stamp)
+            stamp = conversions.nanoseconds(message.header.stamp)
             self._remember(self._rememberer.hear(message.query, answer, stamp))
 
     def _on_instruction(self, message: String) -> None:
@@ -167,7 +167,7 @@ class Memory(SuiteNode):
         drafts = [(segment.id, segment.kind, segment.text) for segment in request.segments]
         changes = self._planning.upsert(*drafts)
         changed = [change for change in changes if change.changed]
-        response.segments = [convert.segment_message(change.segment) for change in changes]
+        response.segments = [conversions.segment_message(change.segment) for change in changes]
         response.changed = len(changed)
         response.lost = len({key for change in changed for key in change.lost})
         response.message = (
@@ -183,7 +183,7 @@ class Memory(SuiteNode):
 
     def _query(self, request: MemoryQuery.Request, response: MemoryQuery.Response) -> None:
         found = self._planning.query(request.question, request.segments, request.kind)
-        response.segments = [convert.segment_message(match.segment) for match in found]
+        response.segments = [conversions.segment_message(match.segment) for match in found]
         response.scores = [match.score for match in found]
         response.joint = [match.static for match in found]
         response.message = '; '.join(match.segment.text for match in found) or 'nothing'
@@ -195,12 +195,12 @@ class Memory(SuiteNode):
             request.segments or None,
             request.method or None,
         )
-        convert.fill_plan(plan, response)
+        conversions.fill_plan(plan, response)
         response.message = _about(plan)
 
     def _stats(self, _: MemoryStats.Request, response: MemoryStats.Response) -> None:
         stats = self._planning.stats()
-        convert.fill_memory_stats(stats, response)
+        conversions.fill_memory_stats(stats, response)
         response.message = (
             f'{stats.segments} segments in {stats.static} static and {stats.dynamic} dynamic '
             f'groups; KV of {stats.kept} units, {stats.bytes / MIB:.1f} MiB; {stats.plans} plans'

@@ -6,13 +6,13 @@ from embodied_kv.engine.compression import ACTION
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.kv.manager import LANGUAGE
 from embodied_kv.msg import KvHandle as KvHandleMsg
-from embodied_kv.nodes import convert, process, qos
-from embodied_kv.nodes.base import OK, WARN, SuiteNode
-from embodied_kv.nodes.meter import PeriodMeter
-from embodied_kv.nodes.observation import ObservationParams, Prefiller
-from embodied_kv.nodes.parts import InstructionPart
-from embodied_kv.nodes.text import shown
+from embodied_kv.nodes.common import conversions, executable, qos
+from embodied_kv.nodes.common.lifecycle_node import OK, WARN, SuiteNode
+from embodied_kv.nodes.common.statistics import PeriodMeter
+from embodied_kv.nodes.control.session_parts import InstructionPart
+from embodied_kv.nodes.observation.pipeline import ObservationParams, Prefiller
 from embodied_kv.srv import Evict, KvStats, SetBudget
+from embodied_kv.text import shown
 
 
 class Perception(SuiteNode):
@@ -43,7 +43,7 @@ class Perception(SuiteNode):
         capsules.witness = lambda: None
 
     def _on_handle(self, handle: KvHandle) -> None:
-        self._handles.publish(convert.handle_message(handle))
+        self._handles.publish(conversions.handle_message(handle))
         self._period.tick()
 
     def report(self) -> tuple[bytes, str, dict[str, object]]:
@@ -63,7 +63,7 @@ class Perception(SuiteNode):
 
     def _stats(self, _: KvStats.Request, response: KvStats.Response) -> None:
         stats = self.host.engine.kv.stats()
-        convert.fill_stats(stats, response)
+        conversions.fill_stats(stats, response)
         response.message = (
             f'{stats.rows - stats.rows_free} of {stats.rows} rows used, {stats.leases} leases, '
             f'{stats.streams} streams'
@@ -107,7 +107,7 @@ class Perception(SuiteNode):
 
 def main() -> None:
     """Run the executable `perception`, in a process of its own."""
-    process.run(Perception)
+    executable.run(Perception)
 
 
 if __name__ == '__main__':

@@ -4,7 +4,7 @@ import pytest
 
 from embodied_kv.bench.fleet.serving import figures, measure
 from embodied_kv.bench.fleet.serving.measure import PAIRS, WAYS, Plan, cases, order, settings
-from embodied_kv.fleet.horizon import Confidence, parse
+from embodied_kv.control.execution_horizon import Confidence, parse
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.sim.tasks import FAMILIES
 

@@ -3,8 +3,8 @@
 from concurrent.futures import Future
 
 from embodied_kv.capsule.registry import Registry
-from embodied_kv.engine.capsules import Capsules
 from embodied_kv.engine.fingerprint import fingerprint
+from embodied_kv.session.robot_session import Capsules
 
 QUESTIONS = ('Subtask:', 'What is in the gripper?', 'Narrate:')
 

@@ -1,10 +1,10 @@
 """A tiny planner with random weights, and a table to remember."""
 
 from embodied_kv.config import BackboneConfig
-from embodied_kv.engine.planning import Planning
-from embodied_kv.engine.planning_config import PlanningConfig
 from embodied_kv.model.planner_checkpoint import random_planner
 from embodied_kv.model.planner_config import PlannerConfig
+from embodied_kv.planning.config import PlanningConfig
+from embodied_kv.planning.planning import Planning
 
 CONFIG = PlannerConfig('test', BackboneConfig(32, 4, 4, 2, 8, 48, 260), max_tokens=512)
 LAYERS = CONFIG.backbone.layers

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from embodied_kv.engine.prefill import BadObservation
-from embodied_kv.engine.serve import serve
+from embodied_kv.serving.batch import serve
 
 BAD = {
     'has no image': lambda o: replace(o, images=(None, None)),

@@ -2,8 +2,8 @@
 
 import pytest
 
-from embodied_kv.engine.serve import serve
 from embodied_kv.kv.prefix_rows import OutOfRows
+from embodied_kv.serving.batch import serve
 
 
 def held(engine):

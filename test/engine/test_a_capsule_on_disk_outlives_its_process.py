@@ -25,7 +25,7 @@ from embodied_kv.capsule.registry import Registry
 from embodied_kv.config import TINY, EngineConfig
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.fingerprint import fingerprint
-from embodied_kv.engine.session import Branch
+from embodied_kv.session.engine_part import Branch
 from embodied_kv.model.policy import Policy
 torch.set_num_threads(1)
 engine = Engine(Policy.random(TINY, seed=1), EngineConfig(rows=12, streams=8, budget=False))

@@ -12,8 +12,8 @@ from embodied_kv.capsule.disk import Disk
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Tier
 from embodied_kv.engine.fingerprint import fingerprint
-from embodied_kv.engine.session import Branch
 from embodied_kv.kv.manager import LANGUAGE
+from embodied_kv.session.engine_part import Branch
 
 
 @pytest.mark.parametrize('by', ['stream', 'row'])

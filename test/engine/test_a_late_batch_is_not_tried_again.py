@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from embodied_kv.engine.serve import serve
+from embodied_kv.serving.batch import serve
 
 
 @pytest.fixture

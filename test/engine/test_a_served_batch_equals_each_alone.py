@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from embodied_kv.engine.serve import batch_seconds, chunk_bytes, serve
+from embodied_kv.serving.batch import batch_seconds, chunk_bytes, serve
 
 
 def later():

@@ -8,8 +8,8 @@ import pytest
 from capsule_sessions import capsules_of
 
 from embodied_kv.capsule.reentry import Witness
-from embodied_kv.engine.serve import Kept, serve
-from embodied_kv.engine.served import ServedSession
+from embodied_kv.serving.batch import Kept, serve
+from embodied_kv.serving.served_part import ServedSession
 
 
 @pytest.fixture

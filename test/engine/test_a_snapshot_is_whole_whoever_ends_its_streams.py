@@ -2,7 +2,7 @@
 
 from capsule_sessions import begin, capsules_of, go_on
 
-from embodied_kv.engine import session
+from embodied_kv.session import engine_part
 
 
 def test_a_stream_that_ends_meanwhile_is_kept_whole(make_engine, observe, monkeypatch):
@@ -10,7 +10,7 @@ def test_a_stream_that_ends_meanwhile_is_kept_whole(make_engine, observe, monkey
     begin(engine, observe(1))
     capsules = capsules_of(engine)
     capsules.snapshot('before')
-    copies = session._copies
+    copies = engine_part._copies
 
     def end_all_and_copy(*arguments):
         for stream in engine.kv.streams():
@@ -18,7 +18,7 @@ def test_a_stream_that_ends_meanwhile_is_kept_whole(make_engine, observe, monkey
         return copies(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(session, '_copies', end_all_and_copy)
+        patch.setattr(engine_part, '_copies', end_all_and_copy)
         capsules.snapshot('meanwhile')
     assert engine.kv.streams() == []
     engine.kv.check_integrity()

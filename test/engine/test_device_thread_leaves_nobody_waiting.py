@@ -6,7 +6,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from embodied_kv.engine.device import DeviceThread
+from embodied_kv.engine.loop import DeviceThread
 
 TIMEOUT = 20
 

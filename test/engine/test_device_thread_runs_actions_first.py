@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from embodied_kv.engine.device import DeviceThread
+from embodied_kv.engine.loop import DeviceThread
 
 TIMEOUT = 20
 

@@ -4,7 +4,7 @@ import pytest
 from capsule_sessions import begin, capsules_of, dirty, go_on
 
 from embodied_kv.capsule.capsule import CapsuleError
-from embodied_kv.engine.session import Branch
+from embodied_kv.session.engine_part import Branch
 
 SEEDS = range(8)
 

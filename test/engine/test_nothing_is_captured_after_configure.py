@@ -4,8 +4,8 @@ import math
 
 from capsule_sessions import begin, capsules_of, go_on
 
-from embodied_kv.engine.session import Branch
 from embodied_kv.engine.warmup import warm_up
+from embodied_kv.session.engine_part import Branch
 
 
 def test_no_verb_of_engine_or_capsules_captures(make_engine, observe):

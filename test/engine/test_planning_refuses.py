@@ -6,9 +6,9 @@ import pytest
 import torch
 from planning_cases import CONFIG, PLANNER, QUESTION, TABLE, filled, open_planning, said
 
-from embodied_kv.engine.planning_config import PlanningConfig
 from embodied_kv.memory.segment import MemoryFault
 from embodied_kv.model.planner_checkpoint import random_planner
+from embodied_kv.planning.config import PlanningConfig
 
 LONG = 'a' * 450
 

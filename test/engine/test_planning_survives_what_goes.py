@@ -7,9 +7,9 @@ from threading import Thread
 import pytest
 from planning_cases import QUESTION, TABLE, filled, open_planning, said
 
-from embodied_kv.engine.planning import RETRIES
 from embodied_kv.memory.files import KvFiles
 from embodied_kv.memory.segment import MemoryFault
+from embodied_kv.planning.planning import RETRIES
 
 
 def meddle(planning, with_load):

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from embodied_kv.config import TINY, EngineConfig
-from embodied_kv.engine import remote
 from embodied_kv.engine.engine import Engine
-from embodied_kv.engine.serve import serve
 from embodied_kv.model.policy import Policy
+from embodied_kv.serving import remote
+from embodied_kv.serving.batch import serve
 
 needs_ray = pytest.mark.skipif(
     not importlib.util.find_spec('ray'), reason='Ray is not installed: the extra `fleet`'

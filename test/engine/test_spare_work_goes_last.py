@@ -6,8 +6,8 @@ import time
 import pytest
 from planning_cases import QUESTION, filled, said
 
-from embodied_kv.engine import device as device_module
-from embodied_kv.engine.device import DeviceThread
+from embodied_kv.engine import loop as device_module
+from embodied_kv.engine.loop import DeviceThread
 
 TIMEOUT = 20
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from embodied_kv.engine.timeline import Timeline
+from embodied_kv.control.trajectory_executor import Timeline
 from embodied_kv.types import ActionChunk
 
 DT, HORIZON = 0.1, 6

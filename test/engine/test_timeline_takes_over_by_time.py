@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_kv.engine.timeline import Timeline
+from embodied_kv.control.trajectory_executor import Timeline
 from embodied_kv.types import ActionChunk
 
 DT, HORIZON, JOINTS = 0.1, 6, 2

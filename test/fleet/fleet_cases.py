@@ -2,9 +2,9 @@
 
 from functools import cache
 
-from embodied_kv.fleet.desk import Desk
+from embodied_kv.control.execution_horizon import Static
+from embodied_kv.fleet.dispatcher import Desk
 from embodied_kv.fleet.engines import Engine
-from embodied_kv.fleet.horizon import Static
 from embodied_kv.fleet.policies import Fifo
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.protocol import Answer, LastExecution, Request

@@ -2,7 +2,7 @@
 
 from fleet_cases import ONE, TWO, answers, desk, request
 
-from embodied_kv.fleet.desk import TRIES
+from embodied_kv.fleet.dispatcher import TRIES
 from embodied_kv.fleet.engines import Engine
 from embodied_kv.fleet.protocol import Answer, Verdict
 

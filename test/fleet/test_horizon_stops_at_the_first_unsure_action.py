@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from embodied_kv.fleet.horizon import Confidence, Custom, Static, confidence, parse
+from embodied_kv.control.execution_horizon import Confidence, Custom, Static, confidence, parse
 
 UPDATES = arrays(
     np.float64,

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.flat import FlatArena
+from embodied_kv.kv.compressed_arena import FlatArena
+from embodied_kv.kv.decode_stream import Query
 from embodied_kv.kv.manager import KvManager
 from embodied_kv.kv.prefix_rows import OutOfRows
-from embodied_kv.kv.stream import Query
 
 SIZE = dict(layers=1, kv_heads=1, max_tokens=16, head_dim=4, dtype=torch.float32)
 

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.flat import BLOCK, FlatArena
+from embodied_kv.kv.compressed_arena import BLOCK, FlatArena
+from embodied_kv.kv.decode_stream import Query
 from embodied_kv.kv.handle import Stale
 from embodied_kv.kv.manager import KvManager
-from embodied_kv.kv.stream import Query
 
 SIZE = dict(layers=3, kv_heads=2, max_tokens=20, head_dim=4, dtype=torch.float32)
 LENGTH = 15

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.flat import FlatArena
+from embodied_kv.kv.compressed_arena import FlatArena
 from embodied_kv.kv.handle import Stale
 from embodied_kv.kv.manager import KvManager
 

@@ -4,11 +4,11 @@ import numpy as np
 import torch
 
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.flat import FlatArena
+from embodied_kv.kv.compressed_arena import FlatArena
+from embodied_kv.kv.decode_stream import Query
 from embodied_kv.kv.handle import Stale
 from embodied_kv.kv.manager import KvManager
 from embodied_kv.kv.prefix_rows import OutOfRows
-from embodied_kv.kv.stream import Query
 
 SIZE = dict(layers=2, kv_heads=1, max_tokens=16, head_dim=4, dtype=torch.float32)
 

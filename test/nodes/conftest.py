@@ -15,9 +15,9 @@ from trajectory_msgs.msg import JointTrajectory
 
 from embodied_kv.config import TINY
 from embodied_kv.msg import ActionChunk, KvHandle, TextDelta
-from embodied_kv.nodes import qos
-from embodied_kv.nodes.host import EngineHost
-from embodied_kv.nodes.params import SuiteParams
+from embodied_kv.nodes.common import qos
+from embodied_kv.nodes.common.engine_host import EngineHost
+from embodied_kv.nodes.common.parameters import SuiteParams
 
 os.environ['ROS_DOMAIN_ID'] = str(1 + os.getpid() % 100)
 os.environ.setdefault('ROS_AUTOMATIC_DISCOVERY_RANGE', 'LOCALHOST')

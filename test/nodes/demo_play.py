@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from embodied_kv.nodes.demo_recording import Decision, Recording, Sentence
-from embodied_kv.nodes.director import SECOND, Told
-from embodied_kv.nodes.truth import Moment
+from embodied_kv.nodes.demo.director import SECOND, Told
+from embodied_kv.nodes.demo.recording import Decision, Recording, Sentence
+from embodied_kv.nodes.sim.truth import Moment
 from embodied_kv.sim.expert import plan
 from embodied_kv.sim.language import SUBTASK, say_subtask
 from embodied_kv.sim.rollout import Rollout

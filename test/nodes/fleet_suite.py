@@ -9,11 +9,11 @@ from std_msgs.msg import String
 from embodied_kv.config import TINY
 from embodied_kv.fleet.protocol import LastExecution
 from embodied_kv.msg import FleetAnswer, FleetRequest
-from embodied_kv.nodes import fleet_messages
-from embodied_kv.nodes.fleet import Fleet
-from embodied_kv.nodes.fleet_messages import ANSWER, ANSWERS, FINISHED, REQUEST, REQUESTS
-from embodied_kv.nodes.fleet_robot import FleetRobot
-from embodied_kv.nodes.params import SuiteParams
+from embodied_kv.nodes.common.parameters import SuiteParams
+from embodied_kv.nodes.fleet import messages
+from embodied_kv.nodes.fleet.client_node import FleetRobot
+from embodied_kv.nodes.fleet.messages import ANSWER, ANSWERS, FINISHED, REQUEST, REQUESTS
+from embodied_kv.nodes.fleet.server_node import Fleet
 
 JOINTS = list(SuiteParams().joint_names)
 PROFILE = """engine: test
@@ -40,7 +40,7 @@ class Asker:
         picture.data = pixels.tobytes()
         images = dict.fromkeys(TINY.views, picture)
         state = JointState(name=JOINTS, position=[0.01 * self.seed] * len(JOINTS))
-        message = fleet_messages.request_message(
+        message = messages.request_message(
             task, round, horizon, ran, images, state, f'reach {self.seed}', stamp
         )
         for name, value in odd.items():

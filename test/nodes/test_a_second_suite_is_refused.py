@@ -3,17 +3,17 @@
 import pytest
 import rclpy
 
-from embodied_kv.nodes import process
+from embodied_kv.nodes.common import executable
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch, tmp_path):
-    monkeypatch.setattr(process, 'DISCOVERY', 0.1)
-    monkeypatch.setattr(process.tempfile, 'gettempdir', lambda: str(tmp_path))
+    monkeypatch.setattr(executable, 'DISCOVERY', 0.1)
+    monkeypatch.setattr(executable.tempfile, 'gettempdir', lambda: str(tmp_path))
 
 
 def test_nobody_there_gives_a_lock_for_each_name(ros):
-    locks = process.refuse_second(['perception', 'action'])
+    locks = executable.refuse_second(['perception', 'action'])
     assert len(locks) == 2
     for lock in locks:
         lock.close()
@@ -22,7 +22,7 @@ def test_nobody_there_gives_a_lock_for_each_name(ros):
 def test_a_node_of_that_name_in_the_namespace_is_refused(ros, capfd):
     other = rclpy.create_node('action')
     with pytest.raises(SystemExit) as exit:
-        process.refuse_second(['perception', 'action'])
+        executable.refuse_second(['perception', 'action'])
     assert exit.value.code == 1
     assert 'namespace / has its action already' in capfd.readouterr().err
     other.destroy_node()
@@ -30,18 +30,18 @@ def test_a_node_of_that_name_in_the_namespace_is_refused(ros, capfd):
 
 def test_a_node_of_that_name_in_another_namespace_is_not(ros):
     other = rclpy.create_node('action', namespace='/elsewhere')
-    for lock in process.refuse_second(['perception', 'action']):
+    for lock in executable.refuse_second(['perception', 'action']):
         lock.close()
     other.destroy_node()
 
 
 def test_a_lock_is_refused_while_another_holds_it(ros, capfd):
-    mine = process.refuse_second(['perception', 'action'])
+    mine = executable.refuse_second(['perception', 'action'])
     with pytest.raises(SystemExit) as exit:
-        process.refuse_second(['action'])
+        executable.refuse_second(['action'])
     assert exit.value.code == 1
     assert 'namespace / has its action already' in capfd.readouterr().err
     for lock in mine:
         lock.close()
-    (again,) = process.refuse_second(['action'])
+    (again,) = executable.refuse_second(['action'])
     again.close()

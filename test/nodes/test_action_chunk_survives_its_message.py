@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from rclpy.serialization import deserialize_message, serialize_message
 
-from embodied_kv.engine.timeline import FRESH, HOLD
+from embodied_kv.control.command import Command
+from embodied_kv.control.trajectory_executor import FRESH, HOLD
 from embodied_kv.msg import ActionChunk as ActionChunkMsg
-from embodied_kv.nodes import convert
-from embodied_kv.nodes.command import Command
+from embodied_kv.nodes.common import conversions
 
-NAMES, STAMP, NOW = ['shoulder', 'elbow'], 1_700_000_000_123_456_789, convert.stamp(9)
+NAMES, STAMP, NOW = ['shoulder', 'elbow'], 1_700_000_000_123_456_789, conversions.stamp(9)
 
 
 def command(**fields):
@@ -35,13 +35,13 @@ def command(**fields):
 
 
 def sent(command):
-    message = convert.chunk_message(command, NAMES, NOW)
+    message = conversions.chunk_message(command, NAMES, NOW)
     return deserialize_message(serialize_message(message), ActionChunkMsg)
 
 
 def test_every_field_of_a_chunk_comes_back():
     told = command()
-    chunk = convert.action_chunk(sent(told), deadline=7.5)
+    chunk = conversions.action_chunk(sent(told), deadline=7.5)
     np.testing.assert_allclose(chunk.values, told.values, rtol=1e-7)
     np.testing.assert_array_equal(chunk.confidence, told.confidence)
     assert chunk.values.dtype == chunk.confidence.dtype == np.float32
@@ -53,7 +53,7 @@ def test_every_field_of_a_chunk_comes_back():
 def test_a_confidence_that_nobody_knows_stays_unknown():
     message = sent(command(confidence=np.empty(0, np.float32)))
     assert len(message.confidence) == 0
-    assert convert.action_chunk(message, deadline=0.0).confidence is None
+    assert conversions.action_chunk(message, deadline=0.0).confidence is None
 
 
 def test_a_hold_says_its_one_action_and_no_confidence():
@@ -64,8 +64,8 @@ def test_a_hold_says_its_one_action_and_no_confidence():
     )
     assert (message.horizon, message.execute, len(message.confidence)) == (1, 1, 0)
     assert message.header.stamp == NOW
-    with pytest.raises(convert.Refused, match='of source 2 is no chunk, but holds or stops'):
-        convert.action_chunk(message, deadline=0.0)
+    with pytest.raises(conversions.Refused, match='of source 2 is no chunk, but holds or stops'):
+        conversions.action_chunk(message, deadline=0.0)
 
 
 @pytest.mark.parametrize(
@@ -83,5 +83,5 @@ def test_a_hold_says_its_one_action_and_no_confidence():
 def test_a_message_that_is_no_chunk_says_why(field, value, reason):
     message = sent(command())
     setattr(message, field, value)
-    with pytest.raises(convert.Refused, match=reason):
-        convert.action_chunk(message, deadline=0.0)
+    with pytest.raises(conversions.Refused, match=reason):
+        conversions.action_chunk(message, deadline=0.0)

@@ -5,9 +5,9 @@ import pytest
 from std_msgs.msg import String
 
 from embodied_kv.msg import ActionChunk
-from embodied_kv.nodes import convert
 from embodied_kv.nodes.action import Action
-from embodied_kv.nodes.host import EngineHost
+from embodied_kv.nodes.common import conversions
+from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.language import Language
 from embodied_kv.nodes.perception import Perception
 
@@ -114,7 +114,7 @@ def test_stamps_that_jump_back_start_anew(robot, perception, capfd):
         robot.show(stamp=past + step * 10**8)
         robot.spin(PERIOD / 2)
     assert len(robot.handles) >= before + 2
-    assert convert.nanoseconds(robot.handles[-1].header.stamp) < past + 10**10
+    assert conversions.nanoseconds(robot.handles[-1].header.stamp) < past + 10**10
     assert lives(robot)
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from embodied_kv.nodes.action import Action
-from embodied_kv.nodes.host import EngineHost
+from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.language import Language
 from embodied_kv.nodes.perception import Perception
 from embodied_kv.srv import Ask

@@ -7,7 +7,7 @@ from capsule_suite import begin, silent
 from rclpy.parameter import Parameter
 
 from embodied_kv.msg import ActionChunk
-from embodied_kv.nodes.host import EngineHost
+from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.srv import CapsuleDrop, CapsuleRestore, CapsuleSnapshot
 
 

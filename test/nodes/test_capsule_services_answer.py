@@ -9,7 +9,7 @@ from rclpy.parameter import Parameter
 from std_msgs.msg import String
 
 from embodied_kv.capsule.disk import Disk
-from embodied_kv.nodes.capsules import Capsules
+from embodied_kv.nodes.session import Capsules
 from embodied_kv.srv import (
     CapsuleDrop,
     CapsuleFork,

@@ -8,8 +8,8 @@ from conftest import PERIOD
 
 from embodied_kv.capsule.disk import Disk
 from embodied_kv.msg import ActionChunk
-from embodied_kv.nodes import process
-from embodied_kv.nodes.capsules import Capsules
+from embodied_kv.nodes.common import executable
+from embodied_kv.nodes.session import Capsules
 from embodied_kv.srv import CapsuleSnapshot
 
 SLOW = 8 * PERIOD
@@ -34,7 +34,7 @@ def test_a_slow_disk_costs_no_chunk(robot, tmp_path, monkeypatch):
     assert capsules.may_wait and isinstance(capsules, Capsules)
     robot.executor.remove_node(capsules)
     stopping = []
-    thread = threading.Thread(target=process.serve, args=([capsules], stopping))
+    thread = threading.Thread(target=executable.serve, args=([capsules], stopping))
     thread.start()
     try:
         client = robot.node.create_client(CapsuleSnapshot, 'capsule/snapshot')

@@ -6,9 +6,9 @@ import time
 import numpy as np
 import pytest
 
-from embodied_kv.engine.timeline import FRESH, HOLD, PREVIOUS, Timeline
-from embodied_kv.nodes.clock import ControlClock
-from embodied_kv.nodes.parts import ActionPart
+from embodied_kv.control.control_loop import ControlClock
+from embodied_kv.control.trajectory_executor import FRESH, HOLD, PREVIOUS, Timeline
+from embodied_kv.nodes.control.session_parts import ActionPart
 from embodied_kv.types import ActionChunk
 
 PERIOD = DT = 0.2  # long enough for a machine that is busy elsewhere

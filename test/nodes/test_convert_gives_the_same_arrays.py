@@ -10,7 +10,7 @@ from sensor_msgs.msg import Image
 
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.msg import TextDelta as TextDeltaMsg
-from embodied_kv.nodes import convert
+from embodied_kv.nodes.common import conversions
 from embodied_kv.types import TextDelta
 
 HAS_BRIDGE = importlib.util.find_spec('cv_bridge') is not None
@@ -39,7 +39,7 @@ def picture(encoding, padding=0):
 @pytest.mark.parametrize('encoding', LETTERS)
 def test_the_adapter_gives_the_pixels_as_rgb(encoding, padding):
     message, rgb = picture(encoding, padding)
-    got = convert._to_rgb(message)
+    got = conversions._to_rgb(message)
     assert got.dtype == np.uint8 and got.flags.c_contiguous
     np.testing.assert_array_equal(got, rgb)
 
@@ -49,11 +49,11 @@ def test_the_adapter_gives_the_pixels_as_rgb(encoding, padding):
 @pytest.mark.parametrize('encoding', LETTERS)
 def test_cv_bridge_gives_what_the_adapter_gives(encoding, padding):
     message, _ = picture(encoding, padding)
-    np.testing.assert_array_equal(convert.rgb(message), convert._to_rgb(message))
+    np.testing.assert_array_equal(conversions.rgb(message), conversions._to_rgb(message))
 
 
 def test_every_encoding_that_is_named_is_tested():
-    assert convert.CHANNELS == {name: len(letters) for name, letters in LETTERS.items()}
+    assert conversions.CHANNELS == {name: len(letters) for name, letters in LETTERS.items()}
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ def test_an_image_that_cannot_be_read_says_why(fields, reason):
     message, _ = picture('rgb8')
     for name, value in fields.items():
         setattr(message, name, value)
-    with pytest.raises(convert.Refused, match='.') as refused:
-        convert.rgb(message)
+    with pytest.raises(conversions.Refused, match='.') as refused:
+        conversions.rgb(message)
     assert reason in str(refused.value)
 
 
@@ -91,16 +91,16 @@ def test_a_handle_survives_its_message():
         prefill_ms=12.5,
         robot='/left',
     )
-    assert convert.handle(convert.handle_message(handle), '/left') == handle
+    assert conversions.handle(conversions.handle_message(handle), '/left') == handle
 
 
 @pytest.mark.parametrize('moment', [0, 1, 999_999_999, 1_700_000_000_000_000_001])
 def test_a_stamp_survives_its_message(moment):
-    assert convert.nanoseconds(convert.stamp(moment)) == moment
+    assert conversions.nanoseconds(conversions.stamp(moment)) == moment
 
 
 def test_text_after_a_zero_is_not_lost():
     """A string of ROS ends at the first zero."""
     delta = TextDelta(stream=1, sequence=2, stamp=3, query='what?', text='a\0b', tokens=3)
-    message = deserialize_message(serialize_message(convert.text_message(delta)), TextDeltaMsg)
+    message = deserialize_message(serialize_message(conversions.text_message(delta)), TextDeltaMsg)
     assert message.text == 'a\N{REPLACEMENT CHARACTER}b'

@@ -7,8 +7,8 @@ import time
 import pytest
 from rclpy.executors import SingleThreadedExecutor
 
-from embodied_kv.nodes.director import Director
-from embodied_kv.nodes.witness import Witness
+from embodied_kv.nodes.demo.director import Director
+from embodied_kv.nodes.demo.monitor import Witness
 from embodied_kv.sim.tasks import task_scene
 
 SEED = 2_000_000
@@ -18,7 +18,7 @@ PATIENCE = 60.0  # s
 @pytest.fixture
 def sim():
     process = subprocess.Popen(
-        [sys.executable, '-m', 'embodied_kv.nodes.sim', '--ros-args']
+        [sys.executable, '-m', 'embodied_kv.nodes.sim.node', '--ros-args']
         + ['-r', '__ns:=/test_scenes', '-p', f'seed:={SEED}', '-p', 'image_size:=48']
     )
     yield process

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from embodied_kv.nodes.director import ASK_EVERY, HOLD, ORDER, SECOND, Director
-from embodied_kv.nodes.truth import Moment
+from embodied_kv.nodes.demo.director import ASK_EVERY, HOLD, ORDER, SECOND, Director
+from embodied_kv.nodes.sim.truth import Moment
 from embodied_kv.sim.expert import plan
 from embodied_kv.sim.possible import hindrance
 from embodied_kv.sim.rollout import Rollout

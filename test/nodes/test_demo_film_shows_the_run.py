@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from demo_play import SEED, START, play
 
-from embodied_kv.nodes import demo_video
-from embodied_kv.nodes.demo_picture import Scenery
-from embodied_kv.nodes.demo_video import (
+from embodied_kv.nodes.demo import video
+from embodied_kv.nodes.demo.director import SECOND
+from embodied_kv.nodes.demo.picture import Scenery
+from embodied_kv.nodes.demo.video import (
     ENDING,
     FRONT_AT,
     LARGE,
@@ -21,7 +22,6 @@ from embodied_kv.nodes.demo_video import (
     draw_film,
     page,
 )
-from embodied_kv.nodes.director import SECOND
 from embodied_kv.sim.tabletop import Tabletop
 from embodied_kv.sim.tasks import task_scene
 
@@ -109,6 +109,6 @@ def test_the_verdict_stays_in_sight_when_the_next_task_is_told(run):
 
 
 def test_without_the_codec_the_reason_is_told(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(demo_video.cv2, 'VideoWriter_fourcc', lambda *_: 0x20202020)
+    monkeypatch.setattr(video.cv2, 'VideoWriter_fourcc', lambda *_: 0x20202020)
     with Scenery(task_scene('put'), 64) as scenery, pytest.raises(FilmError, match='MPEG-4'):
         draw_film(tmp_path / 'no.such', run[0], [run[1]], scenery, SUMMARY)

@@ -6,7 +6,7 @@ from builtin_interfaces.msg import Time
 from demo_play import SEED
 from sensor_msgs.msg import JointState
 
-from embodied_kv.nodes.truth import Moments, held_message, objects_message
+from embodied_kv.nodes.sim.truth import Moments, held_message, objects_message
 from embodied_kv.sim import kinematics
 from embodied_kv.sim.tabletop import Tabletop
 from embodied_kv.sim.tasks import task_scene

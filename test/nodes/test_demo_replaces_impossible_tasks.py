@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from embodied_kv.nodes.director import ORDER, SECOND, Director
-from embodied_kv.nodes.truth import Moment
+from embodied_kv.nodes.demo.director import ORDER, SECOND, Director
+from embodied_kv.nodes.sim.truth import Moment
 from embodied_kv.sim.scene import RECEPTACLES
 from embodied_kv.sim.tabletop import Tabletop
 from embodied_kv.sim.tasks import SECONDS, STEADY, task_scene

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from embodied_kv.nodes.director import Question, Told
-from embodied_kv.nodes.report import report
-from embodied_kv.nodes.score import Score
-from embodied_kv.nodes.witness import Words
+from embodied_kv.nodes.demo.director import Question, Told
+from embodied_kv.nodes.demo.monitor import Words
+from embodied_kv.nodes.demo.report import report
+from embodied_kv.nodes.demo.score import Score
 from embodied_kv.sim.tasks import Task
 from embodied_kv.srv import KvStats
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from embodied_kv.nodes.score import Score, sentences
-from embodied_kv.nodes.truth import Moment
+from embodied_kv.nodes.demo.score import Score, sentences
+from embodied_kv.nodes.sim.truth import Moment
 from embodied_kv.sim.expert import plan
 from embodied_kv.sim.language import NARRATE, SUBTASK
 from embodied_kv.sim.rollout import Rollout

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from ament_index_python.packages import get_package_share_directory
 
-from embodied_kv.nodes.demo_video import ENDING
+from embodied_kv.nodes.demo.video import ENDING
 
 PATIENCE = 240.0  # s
 
@@ -21,7 +21,15 @@ def demo(out, *arguments):
     """Run it in a namespace of its own; what it printed and returned."""
     namespace = f'demo_{uuid.uuid4().hex[:8]}'
     run = subprocess.run(
-        [sys.executable, '-m', 'embodied_kv.nodes.demo', '--out', out, '--namespace', namespace]
+        [
+            sys.executable,
+            '-m',
+            'embodied_kv.nodes.demo.demo',
+            '--out',
+            out,
+            '--namespace',
+            namespace,
+        ]
         + [*map(str, arguments)],
         capture_output=True,
         text=True,

@@ -5,9 +5,9 @@ import pytest
 from fleet_suite import Fleets
 from std_msgs.msg import String
 
-from embodied_kv.engine.timeline import FRESH, PREVIOUS, SOURCES
+from embodied_kv.control.trajectory_executor import FRESH, PREVIOUS, SOURCES
 from embodied_kv.msg import FleetAnswer, FleetRequest
-from embodied_kv.nodes.fleet_messages import ANSWER, ANSWERS, REQUEST, REQUESTS
+from embodied_kv.nodes.fleet.messages import ANSWER, ANSWERS, REQUEST, REQUESTS
 from embodied_kv.srv import (
     CapsuleFork,
     CapsuleRestore,

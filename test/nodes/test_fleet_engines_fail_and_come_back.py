@@ -6,14 +6,14 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 
-from embodied_kv.fleet.desk import Desk
+from embodied_kv.control.execution_horizon import Custom, Static
+from embodied_kv.fleet.dispatcher import Desk
 from embodied_kv.fleet.engines import Engine
-from embodied_kv.fleet.horizon import Custom, Static
 from embodied_kv.fleet.policies import Fifo
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.protocol import Request, Verdict
-from embodied_kv.nodes import fleet_server
-from embodied_kv.nodes.fleet_server import Server
+from embodied_kv.serving import fleet_server
+from embodied_kv.serving.fleet_server import Server
 from embodied_kv.types import ActionChunk, Observation
 
 THREE = Static(3)

@@ -12,12 +12,12 @@ import yaml
 
 from embodied_kv.config import EngineConfig
 from embodied_kv.nodes.action import ActionParams
-from embodied_kv.nodes.capsules import CapsuleParams
-from embodied_kv.nodes.fleet import FleetParams
-from embodied_kv.nodes.fleet_robot import AskParams
-from embodied_kv.nodes.observation import ObservationParams
-from embodied_kv.nodes.params import SuiteParams
-from embodied_kv.nodes.sim import SimParams
+from embodied_kv.nodes.common.parameters import SuiteParams
+from embodied_kv.nodes.fleet.client_node import AskParams
+from embodied_kv.nodes.fleet.server_node import FleetParams
+from embodied_kv.nodes.observation.pipeline import ObservationParams
+from embodied_kv.nodes.session import CapsuleParams
+from embodied_kv.nodes.sim.node import SimParams
 
 ROOT = Path(__file__).parents[2]
 LAUNCH = ROOT / 'launch' / 'fleet.launch.py'

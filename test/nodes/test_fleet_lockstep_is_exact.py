@@ -9,8 +9,8 @@ from embodied_kv.bench.fleet.serving.lockstep import Order, Run
 from embodied_kv.bench.fleet.serving.robot import SET_POINTS, Habits
 from embodied_kv.config import TINY
 from embodied_kv.fleet import trace
-from embodied_kv.nodes.host import EngineHost
-from embodied_kv.nodes.params import SuiteParams
+from embodied_kv.nodes.common.engine_host import EngineHost
+from embodied_kv.nodes.common.parameters import SuiteParams
 
 H, DT, JUDGED = 4, 0.1, 10
 HABITS = Habits(f'static:{H}', tuple(SuiteParams().joint_names), DT)

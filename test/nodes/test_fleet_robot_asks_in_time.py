@@ -2,7 +2,7 @@
 
 import pytest
 
-from embodied_kv.nodes.fleet_asking import PAUSE, Asking
+from embodied_kv.fleet.request_timing import PAUSE, Asking
 
 DT = 0.1
 

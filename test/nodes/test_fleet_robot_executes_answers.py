@@ -5,10 +5,10 @@ import pytest
 from fleet_suite import Fleets
 from std_msgs.msg import String
 
-from embodied_kv.engine.timeline import FRESH, HOLD, PREVIOUS, SOURCES, STOP
+from embodied_kv.control.trajectory_executor import FRESH, HOLD, PREVIOUS, SOURCES, STOP
 from embodied_kv.msg import FleetAnswer, FleetRequest
-from embodied_kv.nodes.fleet_messages import ANSWER, ANSWERS, REQUEST, REQUESTS
-from embodied_kv.nodes.fleet_robot import FleetRobot
+from embodied_kv.nodes.fleet.client_node import FleetRobot
+from embodied_kv.nodes.fleet.messages import ANSWER, ANSWERS, REQUEST, REQUESTS
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import pytest
 from diagnostic_msgs.msg import DiagnosticArray
 
-from embodied_kv.nodes.fleet_robot import FleetRobot
+from embodied_kv.nodes.fleet.client_node import FleetRobot
 from embodied_kv.nodes.perception import Perception
 
 

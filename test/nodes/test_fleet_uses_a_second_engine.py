@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from fleet_suite import Fleets
 
-from embodied_kv.engine.remote import EngineActor, pack_observations, unpack_results
-from embodied_kv.nodes import fleet as fleet_node
-from embodied_kv.nodes.fleet import Fleet
+from embodied_kv.nodes.fleet import server_node as fleet_node
+from embodied_kv.nodes.fleet.server_node import Fleet
+from embodied_kv.serving.remote import EngineActor, pack_observations, unpack_results
 
 
 class Elsewhere:

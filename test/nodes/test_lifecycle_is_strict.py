@@ -10,7 +10,7 @@ from rclpy.qos import DurabilityPolicy, QoSProfile
 
 from embodied_kv.msg import ActionChunk
 from embodied_kv.nodes.action import Action
-from embodied_kv.nodes.host import EngineHost
+from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.language import Language
 from embodied_kv.nodes.perception import Perception
 

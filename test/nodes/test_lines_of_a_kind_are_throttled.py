@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from embodied_kv.nodes.throttle import Throttled
+from embodied_kv.throttle import Throttled
 
 
 @pytest.fixture

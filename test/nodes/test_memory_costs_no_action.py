@@ -6,8 +6,8 @@ import time
 from memory_suite import QUESTION, parameters, segments
 
 from embodied_kv.msg import ActionChunk
-from embodied_kv.nodes import process
 from embodied_kv.nodes.action import Action
+from embodied_kv.nodes.common import executable
 from embodied_kv.nodes.memory import Memory
 from embodied_kv.nodes.perception import Perception
 from embodied_kv.srv import MemoryPlan, MemoryUpsert
@@ -29,7 +29,7 @@ def test_plans_cost_no_chunk(robot, tmp_path):
     assert memory.may_wait
     robot.executor.remove_node(memory)
     stopping, plans = [], []
-    thread = threading.Thread(target=process.serve, args=([memory], stopping))
+    thread = threading.Thread(target=executable.serve, args=([memory], stopping))
     thread.start()
     try:
         upsert = robot.node.create_client(MemoryUpsert, 'memory/upsert')

@@ -6,8 +6,8 @@ from std_msgs.msg import String
 
 from embodied_kv.memory.segment import Segment
 from embodied_kv.msg import MemorySegment, TextDelta
-from embodied_kv.nodes.remember import DONE, HEARD, Rememberer
 from embodied_kv.sim.language import HELD, NARRATE, SUBTASK
+from embodied_kv.sim.notes import DONE, HEARD, Rememberer
 
 PUT = 'put the red cube into the blue bin'
 

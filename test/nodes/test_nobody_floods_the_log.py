@@ -7,13 +7,13 @@ from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState
 from std_msgs.msg import String
 
-from embodied_kv.nodes import qos
 from embodied_kv.nodes.action import Action
-from embodied_kv.nodes.host import EngineHost
+from embodied_kv.nodes.common import qos
+from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.language import Language
 from embodied_kv.nodes.perception import Perception
-from embodied_kv.nodes.throttle import Throttled
 from embodied_kv.srv import Ask
+from embodied_kv.throttle import Throttled
 
 MANY = 1000
 

@@ -12,9 +12,9 @@ from std_msgs.msg import String
 from embodied_kv.config import TINY
 from embodied_kv.msg import FleetAnswer, MemorySegment
 from embodied_kv.nodes.action import Action
-from embodied_kv.nodes.capsules import Capsules
 from embodied_kv.nodes.language import Language
 from embodied_kv.nodes.perception import Perception
+from embodied_kv.nodes.session import Capsules
 from embodied_kv.srv import Ask, CapsuleRestore, CapsuleSnapshot
 
 FORGED = '[INFO] [1.0] [perception]: forged'

@@ -8,15 +8,15 @@ import yaml
 from rclpy.parameter import Parameter
 
 from embodied_kv.config import EngineConfig
-from embodied_kv.engine.planning_config import PlanningConfig
 from embodied_kv.nodes.action import Action, ActionParams
-from embodied_kv.nodes.capsules import CapsuleParams
+from embodied_kv.nodes.common.parameters import SuiteParams
 from embodied_kv.nodes.language import Language, LanguageParams
 from embodied_kv.nodes.memory import MemoryParams
-from embodied_kv.nodes.observation import ObservationParams
-from embodied_kv.nodes.params import SuiteParams
+from embodied_kv.nodes.observation.pipeline import ObservationParams
 from embodied_kv.nodes.perception import Perception
-from embodied_kv.nodes.sim import SimParams
+from embodied_kv.nodes.session import CapsuleParams
+from embodied_kv.nodes.sim.node import SimParams
+from embodied_kv.planning.config import PlanningConfig
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / 'config' / 'robot.yaml'

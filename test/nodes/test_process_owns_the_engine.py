@@ -8,11 +8,11 @@ from embodied_kv.config import TABLETOP, EngineConfig
 from embodied_kv.model import checkpoint
 from embodied_kv.model.policy import Policy
 from embodied_kv.msg import ActionChunk
-from embodied_kv.nodes import process
 from embodied_kv.nodes.action import Action
-from embodied_kv.nodes.host import EngineHost
+from embodied_kv.nodes.common import executable
+from embodied_kv.nodes.common.engine_host import EngineHost
+from embodied_kv.nodes.common.parameters import SuiteParams
 from embodied_kv.nodes.language import Language
-from embodied_kv.nodes.params import SuiteParams
 from embodied_kv.nodes.perception import Perception
 
 TINY = SuiteParams(preset='tiny', checkpoint='random')
@@ -129,7 +129,7 @@ def test_a_process_comes_up_as_far_as_its_parameters_allow(robot, capfd):
     )
     for node in robot.suite:
         robot.executor.remove_node(node)
-    process.spin(robot.suite, stopping=['now'])
+    executable.spin(robot.suite, stopping=['now'])
     assert (sound.active, wrong.active, waiting.active) == (True, False, False)
     assert "action]: configure failed: parameter rate: Trying to set parameter 'rate'" in (
         capfd.readouterr().err

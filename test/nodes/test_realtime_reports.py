@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from embodied_kv.nodes import realtime
+from embodied_kv.control import realtime
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """The services of the suite, over ROS."""
 
 from embodied_kv.nodes.action import Action
-from embodied_kv.nodes.host import EngineHost
+from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.language import Language
 from embodied_kv.nodes.perception import Perception
 from embodied_kv.srv import Ask, Cancel, Evict, KvStats, SetBudget

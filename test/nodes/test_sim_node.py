@@ -17,8 +17,8 @@ from std_msgs.msg import Header
 from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
-from embodied_kv.nodes import qos
-from embodied_kv.nodes.truth import Moments
+from embodied_kv.nodes.common import qos
+from embodied_kv.nodes.sim.truth import Moments
 from embodied_kv.sim.tabletop import JOINTS
 from embodied_kv.sim.tasks import task_scene
 
@@ -32,7 +32,7 @@ class Outside:
     def __init__(self, *arguments):
         namespace = '/test_sim'
         self.process = subprocess.Popen(
-            [sys.executable, '-m', 'embodied_kv.nodes.sim', '--ros-args']
+            [sys.executable, '-m', 'embodied_kv.nodes.sim.node', '--ros-args']
             + ['-r', f'__ns:={namespace}', *arguments]
         )
         self.context = rclpy.Context()
@@ -199,7 +199,7 @@ def test_the_clock_it_publishes_is_the_time_of_its_stamps(start):
 )
 def test_a_parameter_out_of_range_ends_it_with_the_reason(parameter, problem):
     ended = subprocess.run(
-        [sys.executable, '-m', 'embodied_kv.nodes.sim', '--ros-args', '-p', parameter],
+        [sys.executable, '-m', 'embodied_kv.nodes.sim.node', '--ros-args', '-p', parameter],
         capture_output=True,
         text=True,
         timeout=PATIENCE,

@@ -5,7 +5,7 @@ from rosgraph_msgs.msg import Clock
 
 from embodied_kv.msg import ActionChunk
 from embodied_kv.nodes.action import Action
-from embodied_kv.nodes.convert import nanoseconds, stamp
+from embodied_kv.nodes.common.conversions import nanoseconds, stamp
 from embodied_kv.nodes.language import Language
 from embodied_kv.nodes.perception import Perception
 

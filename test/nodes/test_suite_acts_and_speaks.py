@@ -6,8 +6,8 @@ from std_msgs.msg import Float64MultiArray
 from embodied_kv.config import TINY
 from embodied_kv.msg import ActionChunk
 from embodied_kv.nodes.action import Action, ActionParams
-from embodied_kv.nodes.convert import nanoseconds
-from embodied_kv.nodes.host import EngineHost
+from embodied_kv.nodes.common.conversions import nanoseconds
+from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.language import Language
 from embodied_kv.nodes.perception import Perception
 

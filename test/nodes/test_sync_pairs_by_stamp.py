@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from embodied_kv.nodes.sync import Synchroniser
+from embodied_kv.nodes.observation.synchronizer import Synchroniser
 
 MS = 1_000_000
 JOINTS = np.zeros(3)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_kv.nodes.text import LINE, listed, reason, shown, trace
+from embodied_kv.text import LINE, listed, reason, shown, trace
 
 anything = st.text(st.characters())  # with control characters and lone surrogates
 

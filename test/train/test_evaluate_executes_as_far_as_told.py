@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from embodied_kv.config import TINY
-from embodied_kv.fleet.horizon import parse
+from embodied_kv.control.execution_horizon import parse
 from embodied_kv.model.policy import Policy
 from embodied_kv.sim.tasks import FAMILIES
 from embodied_kv.train.evaluate import evaluation, worlds

@@ -7,7 +7,7 @@ from embodied_kv.config import TINY
 from embodied_kv.engine.denoise import Denoiser
 from embodied_kv.engine.graphs import Graphs
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.flat import FlatArena
+from embodied_kv.kv.compressed_arena import FlatArena
 from embodied_kv.kv.views import PrefixWrite, SuffixRead, TailAppend
 
 TOLERANCE = dict(rtol=1e-5, atol=1e-5)

@@ -24,9 +24,9 @@ from embodied_kv.bench.common.report import once
 from embodied_kv.capsule.part import Part
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Budgets
-from embodied_kv.engine.capsules import Capsules
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.fingerprint import fingerprint
+from embodied_kv.session.robot_session import Capsules
 
 WARM_UP = 3  # rounds; after two restores a session stands on adopted rows alone
 MB = 1e6

@@ -14,10 +14,10 @@ from embodied_kv.bench.capsule import planner as planners
 from embodied_kv.bench.capsule import policy as policies
 from embodied_kv.bench.capsule.figures import MB, Stores, peak_mb
 from embodied_kv.engine.engine import Engine
-from embodied_kv.engine.planner import PlannerPart
 from embodied_kv.model.hybrid import HybridPlanner
 from embodied_kv.model.hybrid_config import HybridConfig
 from embodied_kv.model.hybrid_weights import random_hybrid
+from embodied_kv.session.planner_part import PlannerPart
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from embodied_kv.bench.capsule.figures import MB, Stores, assert_same, copies, t
 from embodied_kv.bench.common.report import once
 from embodied_kv.capsule.capsule import Capsule
 from embodied_kv.capsule.tiers import Budgets, NoRoom, Tier
-from embodied_kv.engine.capsules import Capsules
 from embodied_kv.model.hybrid import HybridPlanner
+from embodied_kv.session.robot_session import Capsules
 
 PAST, QUESTION = 23, 16  # tokens: of the prefix after its last whole block; of the question
 FEWEST_VISITS = 8  # of a working set

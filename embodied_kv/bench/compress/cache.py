@@ -25,8 +25,8 @@ from embodied_kv.bench.compress.ways import EARLY, ROW, STREAM, Way
 from embodied_kv.config import EngineConfig
 from embodied_kv.engine.decode import choose
 from embodied_kv.engine.engine import Engine
+from embodied_kv.kv.decode_stream import Query, Stream
 from embodied_kv.kv.handle import Lease
-from embodied_kv.kv.stream import Query, Stream
 from embodied_kv.kv.views import TailAppend
 from embodied_kv.model.policy import Policy
 from embodied_kv.types import Observation

@@ -16,8 +16,8 @@ from embodied_kv.compress.base import Method, Statistics
 from embodied_kv.compress.fastv import FastV
 from embodied_kv.compress.limits import scoring_queries
 from embodied_kv.compress.registry import method
+from embodied_kv.kv.decode_stream import Stream
 from embodied_kv.kv.handle import Lease
-from embodied_kv.kv.stream import Stream
 
 
 @dataclass(frozen=True, eq=False)

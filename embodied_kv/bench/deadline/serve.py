@@ -19,11 +19,11 @@ from embodied_kv.bench.common import scene
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Budgets
 from embodied_kv.config import EngineConfig, preset
-from embodied_kv.engine.capsules import Capsules
-from embodied_kv.engine.device import DeviceThread
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.fingerprint import fingerprint
+from embodied_kv.engine.loop import DeviceThread
 from embodied_kv.engine.warmup import warm_up
+from embodied_kv.session.robot_session import Capsules
 from embodied_kv.types import TextDelta
 
 STREAMS, SAYS = 4, 60

@@ -20,10 +20,10 @@ from embodied_kv.bench.common import report
 from embodied_kv.bench.common.command import command
 from embodied_kv.config import EngineConfig, preset
 from embodied_kv.engine.engine import Engine
-from embodied_kv.engine.serve import batch_seconds, chunk_bytes
 from embodied_kv.fleet import profile
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.model.policy import Policy
+from embodied_kv.serving.batch import batch_seconds, chunk_bytes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -23,10 +23,10 @@ from rich.progress import Progress
 from embodied_kv.bench.memory.settings import Settings, Side
 from embodied_kv.bench.memory.story import Facts, Moment, draw_story
 from embodied_kv.bench.memory.ways import BenchPlanning, Way, open_way
-from embodied_kv.engine.plan import Plan
 from embodied_kv.memory.invalidation import PREFIX
 from embodied_kv.memory.timeline import COMPUTE, Timeline
 from embodied_kv.model.planner_checkpoint import LoadedPlanner
+from embodied_kv.planning.plan import Plan
 
 RAM = '/dev/shm'
 ROOM = 2**31  # bytes: the memories of 30 ways, and as much again

@@ -19,7 +19,6 @@ from itertools import chain, takewhile
 import numpy as np
 from torch import Tensor
 
-from embodied_kv.engine.planner_row import PlannerRow
 from embodied_kv.kv.placed import PlacedTokens
 from embodied_kv.memory.group import Group, Transition
 from embodied_kv.memory.prefill import Prefill
@@ -27,6 +26,7 @@ from embodied_kv.memory.prompt import Prompt
 from embodied_kv.memory.reuse import FullRecompute
 from embodied_kv.memory.unit import Unit, UnitKv
 from embodied_kv.memory.vectors import Vectors
+from embodied_kv.planning.planner_row import PlannerRow
 
 
 class Blocks:

@@ -12,8 +12,6 @@ from pathlib import Path
 from embodied_kv.bench.memory.blocks import Blocks, WatchedRow
 from embodied_kv.bench.memory.settings import Settings, Side
 from embodied_kv.config import BackboneConfig
-from embodied_kv.engine.planning import Planning
-from embodied_kv.engine.planning_config import PlanningConfig
 from embodied_kv.memory.invalidation import PREFIX, Invalidation
 from embodied_kv.model.planner_checkpoint import (
     LoadedPlanner,
@@ -22,6 +20,8 @@ from embodied_kv.model.planner_checkpoint import (
     random_planner,
 )
 from embodied_kv.model.planner_config import PLANNER_TABLETOP, PlannerConfig
+from embodied_kv.planning.config import PlanningConfig
+from embodied_kv.planning.planning import Planning
 from embodied_kv.train.planner.corpus import planner_tokenizer
 
 KEEP, BLEND, FULL = 'keep', 'cacheblend', 'full'

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from embodied_kv.config import EngineConfig
+from embodied_kv.control.execution_horizon import Policy as Horizon
 from embodied_kv.engine.engine import Engine
-from embodied_kv.fleet.horizon import Policy as Horizon
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.model.policy import Policy
 from embodied_kv.train.evaluate.questions import (

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from embodied_kv.compress.limits import check_alpha
 from embodied_kv.compress.registry import method
 from embodied_kv.config import TABLETOP, EngineConfig
-from embodied_kv.fleet import horizon
+from embodied_kv.control import execution_horizon
 from embodied_kv.model.checkpoint import read_config
 from embodied_kv.model.policy import Policy, bundled
 from embodied_kv.sim.rollout import SET_POINT
@@ -104,7 +104,7 @@ def check(args: argparse.Namespace, dt: float) -> None:
         check_alpha(alpha)
     method(args.compress)
     if args.horizon is not None:
-        horizon.parse(args.horizon)
+        execution_horizon.parse(args.horizon)
 
 
 def compressed(args: argparse.Namespace) -> Compressed:
@@ -189,5 +189,5 @@ class Evaluation:
     def _served(self, mode: str, robots: int) -> Served:
         args = self.args
         how = args.steps_per_frame, args.max_tokens, compressed(args)
-        execute = None if args.horizon is None else horizon.parse(args.horizon)
+        execute = None if args.horizon is None else execution_horizon.parse(args.horizon)
         return Served(self.policy, mode, robots, *how, execute)

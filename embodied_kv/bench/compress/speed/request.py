@@ -24,7 +24,7 @@ from embodied_kv.bench.compress.speed.models import IMAGE, TEXT
 from embodied_kv.compress.base import Method
 from embodied_kv.config import ModelConfig
 from embodied_kv.engine.engine import Engine
-from embodied_kv.kv.flat_rows import FlatRows
+from embodied_kv.kv.compressed_rows import FlatRows
 from embodied_kv.kv.scored import Scores
 
 PARTS = {

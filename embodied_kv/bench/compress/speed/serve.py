@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from embodied_kv.bench.common.scene import FullPolicy
 from embodied_kv.bench.compress.speed import scene
-from embodied_kv.kv.flat import BLOCK
+from embodied_kv.kv.compressed_arena import BLOCK
 
 RESERVED = 2  # prefix rows that language may never hold
 PASSING = 2  # prefix rows that language holds on the way to compressed copies

@@ -31,16 +31,16 @@ import rclpy
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.parameter import Parameter
 
-from embodied_kv.bench.fleet.serving.agenda import Act, Agenda
 from embodied_kv.bench.fleet.serving.robot import PATIENCE, Habits, Line, Player, World
-from embodied_kv.fleet.desk import Desk
+from embodied_kv.bench.fleet.serving.schedule import Act, Agenda
+from embodied_kv.fleet.dispatcher import Desk
 from embodied_kv.fleet.protocol import Receipt
 from embodied_kv.fleet.scheduler import Scheduler, Waiting
-from embodied_kv.nodes import process
-from embodied_kv.nodes.base import SUCCESS
-from embodied_kv.nodes.fleet import Fleet
-from embodied_kv.nodes.fleet_server import Result, Server
-from embodied_kv.nodes.host import EngineHost
+from embodied_kv.nodes.common import executable
+from embodied_kv.nodes.common.engine_host import EngineHost
+from embodied_kv.nodes.common.lifecycle_node import SUCCESS
+from embodied_kv.nodes.fleet.server_node import Fleet
+from embodied_kv.serving.fleet_server import Result, Server
 from embodied_kv.types import Observation
 
 FAULTS = ('faults', 'engine errors', 'overdue')  # in virtual time there are none
@@ -257,7 +257,7 @@ def serve(connection: Connection) -> None:
 def main() -> None:
     """Serve the connection whose file descriptor is the argument."""
     rclpy.init(args=['--ros-args', '--log-level', 'warn', '--disable-rosout-logs'])
-    locks = process.refuse_second(['fleet'])
+    locks = executable.refuse_second(['fleet'])
     try:
         with Connection(int(sys.argv[1])) as connection:
             serve(connection)

@@ -17,9 +17,9 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 from embodied_kv.bench.fleet.serving.world import Fleets, Tables
 from embodied_kv.config import EngineConfig
 from embodied_kv.engine.engine import Engine
-from embodied_kv.engine.serve import batch_seconds, chunk_bytes
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.model.policy import Policy
+from embodied_kv.serving.batch import batch_seconds, chunk_bytes
 from embodied_kv.sim.tabletop import JOINTS
 from embodied_kv.sim.tasks import FAMILIES
 from embodied_kv.train.evaluate.worlds import Case

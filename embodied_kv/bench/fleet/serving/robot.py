@@ -22,11 +22,11 @@ from rclpy.node import Node
 from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import String
 
-from embodied_kv.bench.fleet.serving.agenda import Act, Agenda
+from embodied_kv.bench.fleet.serving.schedule import Act, Agenda
+from embodied_kv.fleet.request_timing import Asking
 from embodied_kv.msg import FleetAnswer, FleetRequest
-from embodied_kv.nodes import fleet_messages
-from embodied_kv.nodes.fleet_asking import Asking
-from embodied_kv.nodes.fleet_messages import ANSWER, ANSWERS, FINISHED, REQUEST, REQUESTS
+from embodied_kv.nodes.fleet import messages
+from embodied_kv.nodes.fleet.messages import ANSWER, ANSWERS, FINISHED, REQUEST, REQUESTS
 
 SET_POINTS = 100  # a second; of the simulator
 PATIENCE = 20.0  # s, in truth, that a message may take
@@ -197,7 +197,7 @@ class Player:
         asking, now, stamp = self._asking, moment / SET_POINTS, moment * 10**9 // SET_POINTS
         execution = asking.execution(now)
         self._asked, self._observed[stamp] = moment, now
-        message = fleet_messages.request_message(
+        message = messages.request_message(
             asking.task,
             asking.ask(now),
             self._habits.horizon,
@@ -216,7 +216,7 @@ class Player:
         if answer.verdict != FleetAnswer.ANSWERED:
             reason = answer.message or 'it is late'
             raise RuntimeError(f'round {asking.round} of task {self._task}: {reason}')
-        chunk = fleet_messages.chunk(answer, self._habits.joints, 0.0)
+        chunk = messages.chunk(answer, self._habits.joints, 0.0)
         self._still += now - min(now, max(asking.ends, self._first / SET_POINTS))
         began = asking.take(chunk.execute, self._observed[chunk.stamp], now)
         self._horizons.append(chunk.execute)

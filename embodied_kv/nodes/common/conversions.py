@@ -1,0 +1,299 @@
+"""Messages to values and back; nowhere else.
+
+Knows message fields, encodings and byte order. Refuses, with a reason for the user, what the
+values could not hold.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Sequence
+
+import cv2
+import numpy as np
+from builtin_interfaces.msg import Duration, Time
+from sensor_msgs.msg import Image, JointState
+from std_msgs.msg import Float64MultiArray
+from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
+
+from embodied_kv.capsule.reentry import Depth
+from embodied_kv.capsule.registry import Entry
+from embodied_kv.control.command import Command
+from embodied_kv.control.trajectory_executor import (  # by their numbers in ActionChunk.msg
+    PREVIOUS,
+    SOURCES,
+)
+from embodied_kv.kv.handle import KvHandle
+from embodied_kv.kv.manager import KvStats
+from embodied_kv.memory.segment import Segment
+from embodied_kv.msg import ActionChunk as ActionChunkMsg
+from embodied_kv.msg import CapsuleInfo, MemorySegment
+from embodied_kv.msg import KvHandle as KvHandleMsg
+from embodied_kv.msg import TextDelta as TextDeltaMsg
+from embodied_kv.planning.plan import MemoryStats, Plan
+from embodied_kv.text import listed, shown
+from embodied_kv.types import ActionChunk, TextDelta
+
+try:
+    from cv_bridge import CvBridge
+except ImportError:  # only a full ROS has it; `_to_rgb` gives the same arrays
+    BRIDGE = None
+else:
+    BRIDGE = CvBridge()
+
+CHANNELS = {'rgb8': 3, 'bgr8': 3, 'mono8': 1, 'rgba8': 4, 'bgra8': 4}
+_OF_CHUNKS = 'dt', 'execute', 'sequence', 'steps', 'prefill_ms', 'denoise_ms'  # named alike
+_TO_RGB = {
+    'bgr8': cv2.COLOR_BGR2RGB,
+    'mono8': cv2.COLOR_GRAY2RGB,
+    'rgba8': cv2.COLOR_RGBA2RGB,
+    'bgra8': cv2.COLOR_BGRA2RGB,
+}
+
+
+class Refused(ValueError):
+    """A message that cannot be used; says why and what would do."""
+
+
+def nanoseconds(stamp: Time) -> int:
+    """Of a stamp."""
+    return stamp.sec * 1_000_000_000 + stamp.nanosec
+
+
+def stamp(nanoseconds: int) -> Time:
+    """Of ns on the ROS clock."""
+    sec, nanosec = divmod(nanoseconds, 1_000_000_000)
+    return Time(sec=sec, nanosec=nanosec)
+
+
+# ---------------------------------------------------------------------- observations
+
+
+def check_image(message: Image) -> None:
+    """Can its pixels be read? Looks at sizes only. Raises Refused."""
+    if message.encoding not in CHANNELS:
+        raise Refused(
+            f"encoding '{shown(message.encoding)}' is not a colour image: publish one of "
+            f'{", ".join(CHANNELS)}'
+        )
+    height, width, step = message.height, message.width, message.step
+    if not height or not width:
+        raise Refused(f'an image of {width} x {height} pixels is empty')
+    if step < width * CHANNELS[message.encoding]:
+        raise Refused(
+            f'step {step} is too short for {width} pixels of {message.encoding}: '
+            f'{width * CHANNELS[message.encoding]} bytes'
+        )
+    if len(message.data) != step * height:
+        raise Refused(f'{len(message.data)} bytes of data are not {height} rows of {step} bytes')
+
+
+def rgb(message: Image) -> np.ndarray:
+    """uint8 [height, width, 3]. Raises Refused."""
+    check_image(message)
+    if BRIDGE is not None:
+        return BRIDGE.imgmsg_to_cv2(message, 'rgb8')
+    return _to_rgb(message)
+
+
+def _to_rgb(message: Image) -> np.ndarray:
+    """What cv_bridge does for these encodings. Rows may be padded; bytes have no order."""
+    channels = CHANNELS[message.encoding]
+    rows = np.frombuffer(message.data, np.uint8).reshape(message.height, message.step)
+    shape = (message.height, message.width, channels)
+    pixels = np.ascontiguousarray(rows[:, : message.width * channels].reshape(shape))
+    code = _TO_RGB.get(message.encoding)
+    return pixels if code is None else cv2.cvtColor(pixels, code)
+
+
+def positions(message: JointState, names: Sequence[str]) -> np.ndarray:
+    """float32 [joints], by name; other joints of the message do not matter. Raises Refused."""
+    if len(message.position) < len(message.name):
+        raise Refused(f'{len(message.name)} joints have {len(message.position)} positions')
+    by_name = dict(zip(message.name, message.position, strict=False))
+    if missing := [name for name in names if name not in by_name]:
+        raise Refused(f'no joint {", ".join(missing)}; there are: {listed(message.name)}')
+    if wrong := [name for name in names if not math.isfinite(by_name[name])]:
+        raise Refused(f'joint {wrong[0]} is {by_name[wrong[0]]}')
+    return np.array([by_name[name] for name in names], np.float32)
+
+
+# ---------------------------------------------------------------------- handles
+
+
+def handle_message(handle: KvHandle) -> KvHandleMsg:
+    """The handle as it travels; its robot is the namespace that it travels in."""
+    message = KvHandleMsg(
+        boot_id=np.frombuffer(bytes.fromhex(handle.boot), np.uint8),
+        row=handle.row,
+        generation=handle.generation,
+        sequence=handle.sequence,
+        length=handle.length,
+        layout=int(handle.layout, 16),
+        deadline=handle.deadline,
+        prefill_ms=handle.prefill_ms,
+    )
+    message.header.stamp = stamp(handle.stamp)
+    return message
+
+
+def handle(message: KvHandleMsg, robot: str) -> KvHandle:
+    """The inverse of `handle_message`."""
+    return KvHandle(
+        boot=bytes(message.boot_id).hex(),
+        row=message.row,
+        generation=message.generation,
+        sequence=message.sequence,
+        length=message.length,
+        layout=f'{message.layout:016x}',
+        stamp=nanoseconds(message.header.stamp),
+        deadline=message.deadline,
+        prefill_ms=message.prefill_ms,
+        robot=robot,
+    )
+
+
+# ---------------------------------------------------------------------- actions
+
+
+def chunk_message(command: Command, joint_names: Sequence[str], now: Time) -> ActionChunkMsg:
+    """A command as our own message. now: of a command that answers no observation."""
+    message = ActionChunkMsg(
+        joint_names=joint_names,
+        horizon=len(command.values),
+        values=array('d', command.values.tobytes()),
+        first=command.first,
+        confidence=array('f', command.confidence.tobytes()),
+        age=command.age,
+        source=SOURCES.index(command.source),
+        deadline_met=command.deadline_met,
+        **{name: getattr(command, name) for name in _OF_CHUNKS},
+    )
+    message.header.stamp = now if command.stamp is None else stamp(command.stamp)
+    return message
+
+
+def action_chunk(message: ActionChunkMsg, deadline: float) -> ActionChunk:
+    """The chunk of a message, which a clock can execute. Raises Refused.
+
+    deadline: on the steady clock of this process, of which no message tells.
+    """
+    rows, columns, sure = message.horizon, len(message.joint_names), len(message.confidence)
+    if message.source > SOURCES.index(PREVIOUS):
+        raise Refused(f'a message of source {message.source} is no chunk, but holds or stops')
+    if not rows or len(message.values) != rows * columns or sure not in (0, rows):
+        raise Refused(
+            f'{len(message.values)} values and {sure} confidences are not {rows} actions of '
+            f'{columns} joints'
+        )
+    if not 1 <= message.execute <= rows:
+        raise Refused(f'execute is {message.execute}: it must lie from 1 to {rows}')
+    return ActionChunk(
+        values=np.array(message.values, np.float32).reshape(rows, columns),
+        stamp=nanoseconds(message.header.stamp),
+        deadline=deadline,
+        confidence=np.array(message.confidence, np.float32) if sure else None,
+        **{name: getattr(message, name) for name in _OF_CHUNKS},
+    )
+
+
+def trajectory_message(command: Command, joint_names: Sequence[str], now: Time) -> JointTrajectory:
+    """What is left of a command, positions only, counted from now."""
+    message = JointTrajectory(joint_names=joint_names)
+    message.header.stamp = now
+    for point, after in zip(command.points, command.times, strict=True):
+        sec, nanosec = divmod(round(after * 1e9), 1_000_000_000)
+        message.points.append(
+            JointTrajectoryPoint(
+                positions=array('d', point.tobytes()),
+                time_from_start=Duration(sec=sec, nanosec=nanosec),
+            )
+        )
+    return message
+
+
+def command_message(values: np.ndarray) -> Float64MultiArray:
+    """Set-points of this moment, float64 [joints], for forward controllers."""
+    return Float64MultiArray(data=array('d', values.tobytes()))
+
+
+# ---------------------------------------------------------------------- words and numbers
+
+
+def text_message(delta: TextDelta) -> TextDeltaMsg:
+    """A delta as it travels; a string of ROS ends at a zero, so another character stands there."""
+    message = TextDeltaMsg(
+        stream=delta.stream,
+        sequence=delta.sequence,
+        query=delta.query,
+        text=delta.text.replace('\0', '\N{REPLACEMENT CHARACTER}'),
+        tokens=delta.tokens,
+        finished=delta.finished,
+        reason=delta.reason,
+    )
+    message.header.stamp = stamp(delta.stamp)
+    return message
+
+
+def fill_stats(stats: KvStats, response: object) -> None:
+    """Copies every number of the statistics into the field of its name."""
+    for name in stats.__dataclass_fields__:
+        setattr(response, name, getattr(stats, name))
+
+
+# ---------------------------------------------------------------------- capsules
+
+
+def capsule_message(entry: Entry) -> CapsuleInfo:
+    """A capsule as it is listed."""
+    return CapsuleInfo(
+        name=entry.name,
+        bytes=entry.bytes,
+        tier=str(entry.tier),
+        saved=entry.saved,
+        pinned=entry.pinned,
+        age=entry.age,
+        boundary=entry.boundary.number,
+        session=entry.boundary.session,
+        fingerprint=entry.fingerprint,
+        fits=entry.fits,
+    )
+
+
+def fill_capsule(
+    response: object, entry: Entry, seconds: float = 0.0, depth: Depth | None = None
+) -> None:
+    """What the answers of all verbs say of a capsule. seconds: of the engine's thread."""
+    response.name, response.bytes, response.tier = entry.name, entry.bytes, str(entry.tier)
+    response.boundary, response.ms = entry.boundary.number, seconds * 1e3
+    response.depth = '' if depth is None else str(depth)
+
+
+# ---------------------------------------------------------------------- memory
+
+
+def segment_message(segment: Segment) -> MemorySegment:
+    """A segment as it is known."""
+    fields = {name: getattr(segment, name) for name in segment.__dataclass_fields__}
+    return MemorySegment(**fields)
+
+
+def fill_plan(plan: Plan, response: object) -> None:
+    """What came of a plan, and what it took."""
+    for name in ('text', 'whole', 'method', 'segments', 'tokens', 'computed', 'loaded'):
+        setattr(response, name, getattr(plan, name))
+    response.fresh, response.retries = plan.fresh, plan.retries
+    response.first_token_ms, response.ms = plan.seconds_first_token * 1e3, plan.seconds * 1e3
+
+
+def fill_memory_stats(stats: MemoryStats, response: object) -> None:
+    """The statistics under the names of the message."""
+    for name in ('step', 'segments', 'units', 'bytes', 'hits', 'misses', 'plans', 'fresh'):
+        setattr(response, name, getattr(stats, name))
+    response.groups_static, response.groups_dynamic = stats.static, stats.dynamic
+    response.units_kept, response.bytes_cached = stats.kept, stats.cached_bytes
+    response.turned_static = stats.transitions['static']
+    response.turned_dynamic = stats.transitions['dynamic']
+    response.ways = list(stats.invalidated)
+    response.invalidated = list(stats.invalidated.values())

@@ -1,0 +1,163 @@
+"""The engine of this process: built once, at the first configure, and shared by its nodes.
+
+The process owns the engine, not a node: a node gives back its leases and streams and nothing more.
+Knows which parameters an engine was built from. Does not know topics.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import logging
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import cached_property, partial
+
+import torch
+
+from embodied_kv.config import EngineConfig, ModelConfig, preset
+from embodied_kv.engine.engine import Engine
+from embodied_kv.engine.fingerprint import fingerprint
+from embodied_kv.engine.loop import DeviceThread
+from embodied_kv.engine.warmup import warm_up
+from embodied_kv.model.checkpoint import read_config
+from embodied_kv.model.policy import Policy, bundled
+from embodied_kv.nodes.common.parameters import SuiteParams
+from embodied_kv.session.robot_session import Capsules
+from embodied_kv.text import trace
+from embodied_kv.throttle import Throttled
+from embodied_kv.types import TextDelta
+
+Listener = Callable[[Sequence[TextDelta]], None]
+Say = Callable[[str], object]
+
+
+class EngineHost:
+    """An engine, its device thread, and who listens to what language says."""
+
+    _lock = threading.Lock()
+    _shared: EngineHost | None = None
+
+    @classmethod
+    def share(cls, suite: SuiteParams, config: EngineConfig, say: Say, warn: Say) -> EngineHost:
+        """The host of this process; built if there is none yet.
+
+        say, warn: take a line for the user. Raises ValueError where the engine that there is was
+        built from other parameters, or cannot be built from these.
+        """
+        with cls._lock:
+            wish = _identity(suite, config)
+            if cls._shared is None:
+                cls._shared = cls(suite, config, wish, say, warn)
+            for name, value in wish.items():
+                if (there := cls._shared.identity[name]) != value:
+                    raise ValueError(
+                        f'{name} is {value!r}, but the engine of this process was built with '
+                        f'{there!r}: give all nodes of a process the same'
+                    )
+            return cls._shared
+
+    @classmethod
+    def close(cls) -> None:
+        """Stop the device thread and drop the engine: the process ends."""
+        with cls._lock:
+            host, cls._shared = cls._shared, None
+        if host is not None:
+            host.device.stop()
+            gc.unfreeze()
+
+    def __init__(
+        self, suite: SuiteParams, config: EngineConfig, identity: dict, say: Say, warn: Say
+    ) -> None:
+        began = time.monotonic()
+        self.identity = identity
+        self.sequences = defaultdict(partial(itertools.count, 1))  # robot -> its frame numbers
+        self.tokens = 0  # said by language since the start
+        self._told: dict[int, int] = {}  # live stream -> its tokens that are counted
+        self._listeners: tuple[Listener, ...] = ()
+        self._faults = Throttled(logging.getLogger(__name__).error)
+        self._capsules: dict[str, Capsules] = {}  # by robot
+        self.engine = Engine(load_policy(suite, config, warn), config, suite.period)
+        self.device = DeviceThread(self.engine, self._on_deltas)
+        self.device.start()
+        try:
+            self.device.call(lambda: warm_up(self.engine)).result()
+        except BaseException:
+            self.device.stop()
+            raise
+        gc.collect()
+        gc.freeze()  # what lives now lives on: no collection has to look at it again
+        stats, costs = self.engine.kv.stats(), self.engine.costs
+        say(
+            f'engine ready in {time.monotonic() - began:.1f} s: {self.engine.policy.config.name}, '
+            f'{stats.rows} rows, {stats.bytes / 2**20:.0f} MiB of cache; '
+            f'prefill {costs.estimate("prefill") * 1e3:.1f} ms, Euler step '
+            f'{costs.estimate("denoise_step") * 1e3:.1f} ms, decode step '
+            f'{costs.estimate("decode") * 1e3:.1f} ms'
+        )
+
+    @property
+    def model(self) -> ModelConfig:
+        """The dimensions of its model."""
+        return self.engine.policy.config
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the engine; reads every weight, once."""
+        return fingerprint(self.engine)
+
+    def capsules(self, robot: str) -> Capsules:
+        """Of a robot's session, one for all its nodes; `keep_in` gives them a place."""
+        with self._lock:
+            if robot not in self._capsules:
+                new = Capsules(self.engine, None, self.device.call, robot=robot)
+                self._capsules[robot] = new
+            return self._capsules[robot]
+
+    def listen(self, listener: Listener) -> None:
+        """Call it with all deltas of all streams, on the device thread; it must be quick."""
+        with self._lock:
+            self._listeners += (listener,)
+
+    def unlisten(self, listener: Listener) -> None:
+        with self._lock:
+            self._listeners = tuple(known for known in self._listeners if known != listener)
+
+    def tell(self) -> None:
+        """Hand out now what streams that ended still had to say. Not on the device thread."""
+        self.device.call(lambda: self._on_deltas(self.engine.deltas())).result()
+
+    def _on_deltas(self, deltas: Sequence[TextDelta]) -> None:
+        for delta in deltas:
+            self.tokens += delta.tokens - self._told.pop(delta.stream, 0)
+            if not delta.finished:
+                self._told[delta.stream] = delta.tokens
+        for listener in self._listeners:
+            try:
+                listener(deltas)
+            except Exception as error:  # not the engine's fault: the robot goes on acting
+                text = f'a listener of language failed\n{trace(error)}'
+                self._faults(type(error).__name__, text)
+
+
+def load_policy(suite: SuiteParams, config: EngineConfig, warn: Say) -> Policy:
+    """The policy that the parameters name. Raises ValueError, CheckpointError, OSError."""
+    try:
+        torch.empty(0, device=config.device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"engine.device '{config.device}' cannot be used: {error}") from error
+    if suite.checkpoint == 'random':
+        warn(f'weights of {suite.preset} are random: the robot moves, but to no purpose')
+        return Policy.random(preset(suite.preset), config.seed, config.device)
+    path = suite.checkpoint or str(bundled(suite.preset))
+    model = preset(suite.preset) if suite.preset else read_config(path)
+    return Policy.load(path, model, config.device)
+
+
+def _identity(suite: SuiteParams, config: EngineConfig) -> dict[str, object]:
+    """By parameter name, what an engine is built from."""
+    engine = {f'engine.{name}': value for name, value in asdict(config).items()}
+    return {name: getattr(suite, name) for name in ('preset', 'checkpoint', 'rate')} | engine

@@ -1,0 +1,134 @@
+"""A process of the suite: its nodes, their executor, its beginning and its end.
+
+Knows rclpy's contexts, executors and signals. Does not know what the nodes do.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO
+
+import rclpy
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.signals import SignalHandlerOptions
+
+from embodied_kv.nodes.common.engine_host import EngineHost
+from embodied_kv.nodes.common.lifecycle_node import SUCCESS, SuiteNode
+
+DISCOVERY = 1.0  # s in which a suite on another machine is found, if there is one
+SWITCH = 0.0002  # s; Python's own 5 ms would let a thread that must be on time wait so long
+WAKE = 0.1  # s between two looks at the signals
+
+
+def run(*kinds: Callable[..., SuiteNode], **options: object) -> None:
+    """Build the nodes with these options, spin them until SIGINT or SIGTERM, and leave.
+
+    Exits 1 if one of them is running in this namespace already.
+    """
+    sys.setswitchinterval(SWITCH)
+    stopping: list[int] = []
+
+    def on_signal(number: int, _: object) -> None:
+        stopping.append(number)
+        for name in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(name, signal.SIG_DFL)  # the next one ends it at once
+
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, on_signal)
+    rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+    nodes: list[SuiteNode] = []
+    try:
+        locks = refuse_second([kind.__name__.lower() for kind in kinds])
+        nodes += [kind(**options) for kind in kinds]
+        spin(nodes, stopping)
+        for lock in locks:
+            lock.close()
+    finally:
+        for node in nodes:
+            node.end()
+        EngineHost.close()
+        rclpy.try_shutdown()
+
+
+def spin(nodes: Sequence[SuiteNode], stopping: list[int]) -> None:
+    """Bring up the nodes that want it, readers first; serve all until `stopping` has something.
+
+    Those that may wait have a thread each.
+    """
+    starting = [node for node in reversed(nodes) if node.autostart]
+    ready = [node for node in starting if node.trigger_configure() == SUCCESS]
+    for node in ready:
+        node.trigger_activate()
+    threads = [
+        threading.Thread(target=serve, args=([node], stopping), name=node.get_name())
+        for node in nodes
+        if node.may_wait
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        serve([node for node in nodes if not node.may_wait], stopping)
+    finally:
+        stopping.append(0)  # also where this thread failed
+        for thread in threads:
+            thread.join()
+
+
+def serve(nodes: Sequence[SuiteNode], stopping: Sequence[int]) -> None:
+    """Answer for these nodes, on this thread, until `stopping` has something."""
+    # rclpy's EventsExecutor hands messages on 1 ms sooner, but dies (SIGFPE) where a cleanup
+    # destroys timers beside it.
+    executor = SingleThreadedExecutor()
+    for node in nodes:
+        executor.add_node(node)
+    while not stopping:
+        executor.spin_once(timeout_sec=WAKE)
+    executor.shutdown()
+
+
+def refuse_second(names: Sequence[str]) -> list[IO]:
+    """Exit 1 with a message if nodes of these names live in the namespace of this process already.
+
+    On this machine, locked files tell at once, even of one that starts at the same moment; the
+    returned ones are to be kept open. Of other machines ROS discovery tells, in a while.
+    """
+    probe = Node(f'_{names[0]}_looks_around', start_parameter_services=False, enable_rosout=False)
+    try:
+        here, domain = probe.get_namespace(), probe.context.get_domain_id()
+        locks = {name: _lock(f'{domain}{here.replace("/", ".")}.{name}') for name in names}
+        taken = [name for name, lock in locks.items() if lock is None]
+        until = time.monotonic() + DISCOVERY
+        while not taken and time.monotonic() < until:
+            time.sleep(0.05)
+            known = probe.get_node_names_and_namespaces()
+            taken = [name for name, space in known if space == here and name in names]
+        if taken:
+            probe.get_logger().fatal(
+                f'namespace {here} has its {", ".join(sorted(taken))} already: stop that, or give '
+                'this one a namespace of its own (--ros-args -r __ns:=/other)'
+            )
+            sys.exit(1)
+        return [lock for lock in locks.values() if lock is not None]
+    finally:
+        probe.destroy_node()
+
+
+def _lock(name: str) -> IO | None:
+    """An open file that is locked until it is closed, or None if another process holds it."""
+    path = Path(tempfile.gettempdir()) / f'embodied_kv.{os.getuid()}.{name}.lock'
+    file = path.open('a')
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    return file

@@ -1,0 +1,296 @@
+"""A lifecycle node of the suite: subclasses say what to set up, start and stop.
+
+Knows transitions, resources and diagnostics. configure allocates and loads and fails loudly;
+activate starts; deactivate stops, after which nothing is published; cleanup frees. rclpy swallows
+exceptions in transitions and dies of them in callbacks: both end here, in the log.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from rclpy.clock import Clock, ClockType
+from rclpy.impl.implementation_singleton import rclpy_implementation
+from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
+from rclpy.publisher import Publisher
+from rclpy.qos import QoSProfile
+
+from embodied_kv.config import EngineConfig
+from embodied_kv.nodes.common import qos
+from embodied_kv.nodes.common.engine_host import EngineHost
+from embodied_kv.nodes.common.parameters import Parameters, SuiteParams
+from embodied_kv.nodes.common.statistics import RateMeter, resident_bytes
+from embodied_kv.text import LINE, reason, shown, trace
+from embodied_kv.throttle import Throttled
+
+SUCCESS, FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
+TransitionError = TransitionCallbackReturn.ERROR
+OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
+RCLError = rclpy_implementation.RCLError
+EXPECTED = (ValueError, OSError)  # their message is meant for the user
+ATTEMPTS = 4  # failed transitions that are told at once
+
+
+class SuiteNode(LifecycleNode):
+    """A node on the process's engine.
+
+    own: the dataclasses of its own parameters. From configure on: `suite`, `host`. may_wait: its
+    callbacks may wait, so the process serves them by a thread of their own. on_engine: the engine
+    is this process's, and the node declares the parameters of it; else `find_host` says what is
+    known instead.
+    """
+
+    may_wait, on_engine = False, True
+
+    def __init__(self, name: str, *own: type, **arguments: object) -> None:
+        super().__init__(name, **arguments)
+        self.active = self.configured = False
+        self.robot = self.get_namespace()
+        self.complaints: Counter[str] = Counter()
+        # rclpy remembers a severity for each line of source that logs: hence one for each.
+        self._infos = Throttled(lambda line: self.get_logger().info(line))
+        self._warnings = Throttled(lambda line: self.get_logger().warning(line))
+        self._errors = Throttled(lambda line: self.get_logger().error(line))
+        self._release = ExitStack()
+        self._steady = Clock(clock_type=ClockType.STEADY_TIME)
+        self._tokens = RateMeter()
+        self._service_change_state.callback = self._answering(self._service_change_state.callback)
+        parts = [('', SuiteParams), *(('', part) for part in own)]
+        if self.on_engine:
+            parts.append(('engine.', EngineConfig))
+        self.params = Parameters(self, parts, lambda: self.configured)
+
+    @property
+    def autostart(self) -> bool:
+        """Whether the process is to configure and activate it."""
+        return self.get_parameter('autostart').value
+
+    def end(self) -> None:
+        """Shut down from whatever state it is in, and destroy."""
+        if self._state_machine.current_state[1] != 'finalized':
+            self.trigger_shutdown()
+        self.destroy_node()
+
+    # ------------------------------------------------------------------ what subclasses fill in
+
+    def find_host(self) -> EngineHost:
+        """What it computes with; what fails here fails configure."""
+        log = self.get_logger()
+        return EngineHost.share(self.suite, self.params.read(EngineConfig), log.info, log.warning)
+
+    def setup(self) -> None:
+        """Create topics, services and timers; what fails here fails configure."""
+
+    def start(self) -> None:
+        """`active` is true from here on."""
+
+    def stop(self) -> None:
+        """Give back leases and streams. The last moment to publish."""
+
+    def report(self) -> tuple[bytes, str, dict[str, object]]:
+        """Level, message and values for the diagnostics."""
+        return OK, 'active', {}
+
+    # ------------------------------------------------------------------ what subclasses use
+
+    def publisher(self, kind: type, topic: str, profile: QoSProfile) -> Publisher:
+        """A publisher that is silent while the node is not active, until cleanup."""
+        publisher = self.create_lifecycle_publisher(kind, topic, profile)
+        self._release.callback(self.destroy_lifecycle_publisher, publisher)
+        return publisher
+
+    def subscribe(
+        self,
+        kind: type,
+        topic: str,
+        callback: Callable,
+        profile: QoSProfile,
+        always: bool = False,
+    ) -> None:
+        """A subscription until cleanup; heard while active, or always."""
+
+        def heard(message: object) -> None:
+            if always or self.active:
+                callback(message)
+
+        subscription = self.create_subscription(kind, topic, self._guard(heard), profile)
+        self._release.callback(self.destroy_subscription, subscription)
+
+    def serve(self, kind: type, name: str, answer: Callable) -> None:
+        """A service until cleanup. answer: fills the response, or raises what its message says."""
+
+        def served(request: object, response: object) -> object:
+            try:
+                answer(request, response)
+                response.ok = True
+            except (*EXPECTED, LookupError) as error:
+                response.ok, response.message = False, shown(reason(error), LINE)
+            except Exception as error:  # the client gets an answer, the log the reason
+                self.fault(name, error)
+                response.ok, response.message = False, 'failed: see the log of the node'
+            return response
+
+        service = self.create_service(kind, name, served)
+        self._release.callback(self.destroy_service, service)
+
+    def while_active(self, answer: Callable) -> Callable:
+        """An answer for `serve` that is refused while the node is not active."""
+
+        def answered(request: object, response: object) -> None:
+            if not self.active:
+                name = self.get_name()
+                raise ValueError(f'{name} is not active: activate it first')
+            answer(request, response)
+
+        return answered
+
+    def every(self, period: float, callback: Callable[[], None]) -> None:
+        """Call back every so many seconds of the steady clock while active, until cleanup."""
+
+        def due() -> None:
+            if self.active:
+                callback()
+
+        timer = self.create_timer(period, self._guard(due), clock=self._steady)
+        self._release.callback(self.destroy_timer, timer)
+
+    def inform(self, key: str, message: str) -> None:
+        """Say it in the log; what else is said of this kind within some seconds is summed up."""
+        self._infos(key, shown(message, LINE))
+
+    def warn(self, key: str, message: str) -> None:
+        """Warn of it, as `inform` says things."""
+        self._warnings(key, shown(message, LINE))
+
+    def complain(self, key: str, message: str) -> None:
+        """Count a fault of this kind, and warn of it."""
+        self.complaints[key] += 1
+        self.warn(key, message)
+
+    def alarm(self, key: str, message: str, burst: int = 1) -> None:
+        """Log an error, as `inform` says things. burst: of this kind so many at once."""
+        self._errors(key, shown(message, LINE), burst)
+
+    def fault(self, what: str, error: Exception, burst: int = 1) -> None:
+        """Log an error that nobody expected, with where it came from."""
+        kind = f'{what}, {type(error).__name__}'
+        self._errors(kind, f'{what} failed\n{trace(error)}', burst)
+
+    def _guard(self, callback: Callable) -> Callable:
+        @functools.wraps(callback)
+        def guarded(*arguments: object) -> None:
+            try:
+                callback(*arguments)
+            except Exception as error:  # an executor would die of it, and its other nodes with it
+                self.fault('a callback', error)
+
+        return guarded
+
+    # ------------------------------------------------------------------ transitions
+
+    def _answering(self, change_state: Callable) -> Callable:
+        """Before Kilted, rclpy dies of a transition that is impossible now; say no instead."""
+
+        def answer(request: object, response: object) -> object:
+            try:
+                return change_state(request, response)
+            except RCLError as error:
+                self.complain('transition', f'transition refused: {error}')
+                response.success = False
+                return response
+
+        return answer
+
+    def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
+        if self._succeeds('configure', self._configure):
+            return super().on_configure(state)
+        self._free()
+        return FAILURE
+
+    def _configure(self) -> None:
+        self.suite = self.params.read(SuiteParams)
+        self.host = self.find_host()
+        self.setup()
+        self._diagnostics = self.publisher(DiagnosticArray, '/diagnostics', qos.STATUS)
+        self.every(1.0, self._diagnose)
+        self.configured = True
+
+    def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        result = super().on_activate(state)
+        self.active = True
+        if self._succeeds('activate', self.start):
+            return result
+        self._halt(state)
+        return FAILURE
+
+    def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        return self._halt(state)
+
+    def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
+        return SUCCESS if self._succeeds('cleanup', self._free) else TransitionError
+
+    def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
+        return self.on_error(state)
+
+    def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
+        if self.active:
+            self._halt(state)
+        return SUCCESS if self._succeeds('cleanup', self._free) else FAILURE
+
+    def _halt(self, state: LifecycleState) -> TransitionCallbackReturn:
+        self.active = False
+        stopped = self._succeeds('deactivate', self.stop)
+        result = super().on_deactivate(state)
+        return result if stopped else TransitionError
+
+    def _free(self) -> None:
+        self.configured = False
+        self._release.close()
+
+    def _succeeds(self, what: str, work: Callable[[], None]) -> bool:
+        try:
+            work()
+            return True
+        except EXPECTED as error:
+            self.alarm(what, f'{what} failed: {error}', ATTEMPTS)
+        except Exception as error:  # rclpy would swallow it
+            self.fault(what, error, ATTEMPTS)
+        return False
+
+    # ------------------------------------------------------------------ diagnostics
+
+    def _diagnose(self) -> None:
+        for said in (self._infos, self._warnings, self._errors):
+            said.flush()
+        level, message, values = self.report()
+        values = {
+            **values,
+            **{f'refused, {kind}': count for kind, count in self.complaints.items()},
+            **(self._engine_values() if self.on_engine else {}),
+            'memory (MiB)': f'{resident_bytes() / 2**20:.0f}',
+        }
+        status = DiagnosticStatus(
+            level=level,
+            name=self.get_fully_qualified_name().lstrip('/'),
+            message=message,
+            hardware_id=self.host.engine.kv.boot[:8] if self.on_engine else '',
+            values=[KeyValue(key=key, value=str(value)) for key, value in values.items()],
+        )
+        array = DiagnosticArray(status=[status])
+        array.header.stamp = self.get_clock().now().to_msg()
+        self._diagnostics.publish(array)
+
+    def _engine_values(self) -> dict[str, object]:
+        kv = self.host.engine.kv.stats()
+        return {
+            'rows used': f'{kv.rows - kv.rows_free} of {kv.rows}',
+            'leases': kv.leases,
+            'streams': f'{kv.streams} of {kv.streams_max}',
+            'tokens per second': f'{self._tokens.rate(self.host.tokens):.1f}',
+            'compressed prefixes': f'{kv.compressed}, {kv.bytes_saved / 2**20:+.1f} MiB saved',
+            'cache used (MiB)': f'{kv.bytes_used / 2**20:.1f} of {kv.bytes / 2**20:.1f}',
+        }

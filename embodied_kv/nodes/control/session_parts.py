@@ -1,0 +1,108 @@
+"""What the nodes put into a capsule, beside the engine's rows and streams, and take out again.
+
+Knows the facts of a capsule and who answers for them. Does not know when a capsule is taken. All
+of it runs on the engine's thread, so what is to happen elsewhere is only handed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from embodied_kv.capsule.capsule import CapsuleError
+from embodied_kv.capsule.part import Frozen
+from embodied_kv.control.command import Leftover
+from embodied_kv.control.control_loop import ControlClock
+
+
+class InstructionPart:
+    """What the robot is to do. instruction: says it. tell: puts another one in force."""
+
+    name, depth = 'perception', 'planner'
+
+    def __init__(self, instruction: Callable[[], str], tell: Callable[[str], None]) -> None:
+        self._instruction, self._tell = instruction, tell
+
+    def buffers(self) -> tuple:
+        """None: an instruction is a fact."""
+        return ()
+
+    def freeze(self) -> Frozen:
+        """The instruction in force, '' where there is none."""
+        return Frozen(facts={'instruction': self._instruction()})
+
+    def check(self, frozen: Frozen) -> None:
+        """Raises CapsuleError where there is no instruction."""
+        if not isinstance(_fact(frozen, 'instruction'), str):
+            raise CapsuleError('the capsule has no instruction')
+
+    def resume(self, frozen: Frozen) -> None:
+        """From now on the robot is told this."""
+        self._tell(frozen.facts['instruction'])
+
+
+class ActionPart:
+    """The rest of the chunk that the robot executes.
+
+    now: ns on the ROS clock. dt: s between two actions. joints: how many.
+    """
+
+    name, depth = 'action', 'actor'
+
+    def __init__(
+        self, control: ControlClock, now: Callable[[], int], dt: float, joints: int
+    ) -> None:
+        self._control, self._now = control, now
+        self._dt, self._joints = dt, joints
+
+    def buffers(self) -> tuple:
+        """None: a chunk that is executed has left the engine."""
+        return ()
+
+    def freeze(self) -> Frozen:
+        """tensors: 'values', float64 [n, joints], none of them begun; nothing without a chunk."""
+        leftover = self._control.leftover()
+        if leftover is None:
+            return Frozen()
+        facts = {
+            'dt': self._dt,
+            'stamp': leftover.stamp,
+            'sequence': leftover.sequence,
+            'steps': leftover.steps,
+        }
+        return Frozen({'values': torch.from_numpy(leftover.values.copy())}, facts)
+
+    def check(self, frozen: Frozen) -> None:
+        """Raises CapsuleError for a chunk that this robot could not execute."""
+        if not frozen.tensors:
+            return
+        values, dt = frozen.tensors.get('values'), _fact(frozen, 'dt')
+        if values is None or values.dim() != 2 or values.shape[1] != self._joints:
+            shape = 'missing' if values is None else list(values.shape)
+            raise CapsuleError(f'the rest of a chunk is {shape}, not [n, {self._joints}]')
+        if not len(values) or not values.isfinite().all():
+            raise CapsuleError('the rest of a chunk is empty or not finite')
+        if dt != self._dt:
+            raise CapsuleError(f'the rest of a chunk has dt {dt} s, this robot {self._dt} s')
+        if not all(isinstance(_fact(frozen, n), int) for n in ('stamp', 'sequence', 'steps')):
+            raise CapsuleError('the rest of a chunk does not say which frame it answers')
+
+    def resume(self, frozen: Frozen) -> None:
+        """It begins now, and goes out as a previous chunk until a fresh one takes over."""
+        if not frozen.tensors:
+            return
+        now, facts = self._now(), frozen.facts
+        leftover = Leftover(
+            frozen.tensors['values'].cpu().numpy().astype(np.float64),
+            facts['stamp'],
+            max(0.0, (now - facts['stamp']) / 1e9),
+            facts['sequence'],
+            facts['steps'],
+        )
+        self._control.resume(leftover, now)
+
+
+def _fact(frozen: Frozen, name: str) -> object:
+    return frozen.facts.get(name) if isinstance(frozen.facts, dict) else None

@@ -1,0 +1,230 @@
+"""`make demo`: the suite and the simulated robot, given tasks and watched for a while.
+
+Knows processes and a clock. What it shows and reports, it learns from topics and services, as any
+other program could (`witness`); what it tells, a `director` decides. Writes report.json, and when
+the suite has ended, frames.png and demo.mp4.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import rclpy
+import yaml
+from ament_index_python.packages import get_package_share_directory
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+
+from embodied_kv.nodes.demo.children import Child, DemoError, end
+from embodied_kv.nodes.demo.director import Director
+from embodied_kv.nodes.demo.monitor import Witness
+from embodied_kv.nodes.demo.picture import Scenery
+from embodied_kv.nodes.demo.recall import Recall
+from embodied_kv.nodes.demo.recording import Recording, Sentence
+from embodied_kv.nodes.demo.report import report
+from embodied_kv.nodes.demo.score import Score
+from embodied_kv.nodes.demo.screen import Screen
+from embodied_kv.nodes.demo.storyboard import CARDS, PICTURE, draw_storyboard, make_cards
+from embodied_kv.nodes.demo.summary import summarize
+from embodied_kv.nodes.demo.video import LARGE, LONGEST, FilmError, draw_film
+from embodied_kv.nodes.sim.truth import Moment
+from embodied_kv.sim.language import where_is
+from embodied_kv.sim.possible import hindrance
+from embodied_kv.sim.tabletop import Tabletop
+from embodied_kv.sim.tasks import SECONDS, Task, task_scene
+
+FAMILY = 'put'  # scenes of it have tasks of all four
+# Scenes below 1,000,000 are those of training; the next but one is the first with five objects.
+SEED, EVALUATION_SEED = 1_000_001, 2_000_000
+RECORDED = CARDS * max(SECONDS.values())  # s: the longest that the tasks of frames.png may take
+REMEMBERING = 5.0  # s that memory may take to answer
+
+
+class Demo:
+    """One run. arguments: what the command line said."""
+
+    def __init__(self, arguments: argparse.Namespace, resources: ExitStack) -> None:
+        self.arguments, self.out = arguments, arguments.out
+        self.out.mkdir(parents=True, exist_ok=True)
+        self.started = time.monotonic()
+        files = ('--params-file', arguments.params, '--params-file', self._own_parameters())
+        common = (*files, '-r', f'__ns:=/{arguments.namespace}')
+        self.children: list[Child] = []
+        resources.callback(end, self.children)
+        for name in ('robot', 'sim'):
+            self.children.append(Child(name, self.out / f'{name}.log', *common))
+        self.witness = Witness(arguments.namespace, task_scene(FAMILY))
+        self.director = Director(
+            arguments.seed,
+            tell=self.witness.tell,
+            ask=self.witness.ask,
+            reset=self.witness.reset,
+            hindrance=self._hindrance,
+            fresh=arguments.episodes is not None,
+        )
+        self.score = Score(self.director.task_at)
+        self.recall = Recall(self.witness)
+        self.recording = Recording(RECORDED)
+        self._table = resources.enter_context(Tabletop(task_scene(FAMILY), arguments.seed))
+        self._executor = SingleThreadedExecutor()
+        self._executor.add_node(self.witness)
+        self._screen = resources.enter_context(Screen(not arguments.no_table))
+
+    def _own_parameters(self) -> str:
+        """A file of what is other in a demo: its scenes, and a memory that begins empty.
+
+        `-p` would yield to the params file.
+        """
+        own = {
+            'sim': {'seed': self.arguments.seed, 'family': FAMILY, 'truth': True},
+            'memory': {'folder': ''},
+        }
+        values = {f'/**/{node}': {'ros__parameters': values} for node, values in own.items()}
+        path = self.out / 'demo.yaml'
+        path.write_text(yaml.safe_dump(values))
+        return str(path)
+
+    def run(self) -> dict[str, object]:
+        """What came of it, as report.json says it.
+
+        Raises DemoError where nothing comes, or a process ends.
+        """
+        self._await_first_command()
+        first = time.monotonic() - self.started
+        while not self._is_over():
+            self._tick()
+            self._direct()
+        self._remember()
+        return {
+            'seconds from start to first command': round(first, 2),
+            **report(self.witness, self.director, self.score),
+            'memory': self.recall.report(),
+        }
+
+    def _is_over(self) -> bool:
+        if self.arguments.episodes is not None:
+            return len(self.director.judged) >= self.arguments.episodes
+        return self.witness.seconds >= self.arguments.seconds
+
+    def _await_first_command(self) -> None:
+        while self.witness.began is None:
+            self._tick()
+            waited = time.monotonic() - self.started
+            if waited > self.arguments.timeout:
+                words = '\n'.join(child.last_words() for child in self.children)
+                raise DemoError(f'no action within {self.arguments.timeout:.0f} s\n{words}')
+        self.witness.moments.clear()
+        self.witness.decisions.clear()
+
+    def _tick(self) -> None:
+        try:
+            self._executor.spin_once(timeout_sec=0.1)
+        except ValueError as error:  # the truth is that of another robot
+            raise DemoError(str(error)) from error
+        if not rclpy.ok():
+            raise KeyboardInterrupt
+        if self._screen.due():
+            for child in self.children:
+                child.check()
+            self.witness.poll()
+            self._screen.show(self.witness, self.director, time.monotonic() - self.started)
+
+    def _direct(self) -> None:
+        """Hand on what is new."""
+        while self.witness.moments:
+            moment = self.witness.moments.popleft()
+            self.director.see(moment)
+            self.score.see(moment)
+            self.recording.see(moment)
+            self._truth = moment.truth
+        while self.witness.decisions:
+            self.recording.decide(self.witness.decisions.popleft())
+        while self.witness.ended:
+            words = self.witness.ended.popleft()
+            self.score.hear(words.stamp, words.query, words.text)
+            self.recording.hear(Sentence(words.heard, words.query, words.text))
+
+    def _remember(self) -> None:
+        """Ask memory where something is: the last that was put somewhere, if anything was."""
+        told = self.director.told
+        done = [one for one in told if one.done and one.task.place]
+        if not told or not self.recording.moments:
+            return
+        target = (done or told)[-1].task.target
+        self.recall.ask(f'Where is the {target}?', where_is(target, self._truth))
+        deadline = time.monotonic() + REMEMBERING
+        while not self.recall.is_over and time.monotonic() < deadline:
+            self._tick()
+
+    def _hindrance(self, task: Task, moment: Moment) -> str:
+        moment.show_on(self._table)
+        return hindrance(task, moment.truth, self._table.sees)
+
+    def draw(self, weights: str, summary: dict[str, str]) -> list[str]:
+        """Write frames.png and demo.mp4 from what was recorded; the names of what was written."""
+        title = f'Actions and words from one KV cache ({weights} weights)'
+        told, note = self.director.told, self.recall.line
+        with Scenery(task_scene(FAMILY), PICTURE) as scenery:
+            cards = make_cards(self.recording, told, scenery)
+            draw_storyboard(self.out / 'frames.png', cards, title, note)
+        try:
+            with Scenery(task_scene(FAMILY), LARGE) as scenery:
+                draw_film(self.out / 'demo.mp4', self.recording, told, scenery, summary)
+        except FilmError as error:
+            print(f'no demo.mp4: {error}')
+            return ['frames.png']
+        return ['frames.png', 'demo.mp4']
+
+
+def _present(demo: Demo, found: dict[str, object]) -> None:
+    """Write everything, and say what came of it; the suite has ended."""
+    text = json.dumps(found, indent=2, ensure_ascii=False)
+    (demo.out / 'report.json').write_text(text + '\n')
+    summary = summarize(found)
+    seconds = min(found['seconds'], LONGEST)
+    print(f'the suite has ended; drawing {seconds:.0f} s of what it did', flush=True)
+    written = demo.draw(found['weights'], summary)
+    for name, line in summary.items():
+        print(f'{name:<11} {line}')
+    print(f'in {demo.out}: report.json, {", ".join(written)}')
+
+
+def main() -> None:
+    """Run the demo. Exits with 1 and the reason where it fails, with 130 if interrupted."""
+    share = Path(get_package_share_directory('embodied_kv'))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('--seconds', type=float, default=20.0, help='from the first command on')
+    parser.add_argument(
+        '--episodes', type=int, help='instead: until so many tasks, each in a new scene, are over'
+    )
+    parser.add_argument('--out', type=Path, default=Path('out/demo'), help='folder to write to')
+    parser.add_argument('--namespace', default='demo', help='of the suite and the robot')
+    parser.add_argument('--no-table', action='store_true', help='lines, also in a terminal')
+    parser.add_argument('--seed', type=int, help='of the first scene')
+    parser.add_argument('--timeout', type=float, default=120.0, help='s until the first command')
+    parser.add_argument('--params', default=str(share / 'config' / 'robot.yaml'))
+    arguments = parser.parse_args()
+    if arguments.episodes is not None and arguments.episodes < 1:
+        parser.error('--episodes is at least 1')
+    if arguments.seed is None:
+        arguments.seed = SEED if arguments.episodes is None else EVALUATION_SEED
+    rclpy.init()
+    try:
+        with ExitStack() as resources:
+            demo = Demo(arguments, resources)
+            found = demo.run()
+        _present(demo, found)
+    except DemoError as error:
+        sys.exit(f'demo: {error}')
+    except (KeyboardInterrupt, ExternalShutdownException):
+        sys.exit(130)
+    finally:
+        rclpy.try_shutdown()
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,242 @@
+"""The action node of a robot of a fleet: its chunks come from an engine that serves many."""
+
+from __future__ import annotations
+
+import math
+import time
+import uuid
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+
+from sensor_msgs.msg import Image, JointState
+from std_msgs.msg import Float64MultiArray, String
+from trajectory_msgs.msg import JointTrajectory
+
+from embodied_kv.config import ModelConfig, preset
+from embodied_kv.fleet.request_timing import Asking
+from embodied_kv.msg import ActionChunk as ActionChunkMsg
+from embodied_kv.msg import FleetAnswer, FleetRequest
+from embodied_kv.nodes.action import Action, ActionParams
+from embodied_kv.nodes.common import conversions, executable, qos
+from embodied_kv.nodes.common.parameters import Parameters, param
+from embodied_kv.nodes.fleet import messages
+from embodied_kv.nodes.fleet.messages import (
+    ANSWER,
+    ANSWERS,
+    FINISHED,
+    FREEZE,
+    REQUEST,
+    REQUESTS,
+    RESUME,
+)
+from embodied_kv.nodes.fleet.observation_buffer import Eyes
+from embodied_kv.nodes.observation.synchronizer import Moment
+from embodied_kv.srv import FleetFreeze, FleetResume
+from embodied_kv.text import shown
+
+LOOK = 0.02  # s between two looks whether a request is due
+KEPT = 64  # observations that were sent and may still be answered
+
+
+@dataclass(frozen=True)
+class AskParams:
+    """When a robot asks its fleet."""
+
+    ahead: int = param(
+        1,
+        'Actions before the end of an execution at which the next chunk is asked for; with the '
+        'age of an image below the least horizon',
+        range=(0, 1000),
+    )
+    repeat: float = param(
+        0.1, 'Without an answer for so long, s, a request is repeated', range=(0.01, 60.0)
+    )
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """What a node knows of an engine that lives in another process: its dimensions."""
+
+    model: ModelConfig
+
+
+class FleetRobot(Action):
+    """Asks on `fleet/request`, executes H actions of each answer, holds when one is late.
+
+    Publishes what the action node publishes, under its name and with its parameters.
+    """
+
+    on_engine = False
+
+    def __init__(self, **arguments: object) -> None:
+        super().__init__(alone=True, **arguments)
+        self._ask_params = Parameters(self, [('', AskParams)], lambda: self.configured)
+        self._boot, self._tasks = uuid.uuid4().hex[:12], 0
+
+    def find_host(self) -> Elsewhere:
+        if not self.suite.preset:
+            raise ValueError('parameter preset: name the model of the fleet')
+        return Elsewhere(preset(self.suite.preset))
+
+    def setup(self) -> None:
+        model, period, p = self.host.model, self.suite.period, self.params.read(ActionParams)
+        if len(self.suite.joint_names) != model.action_dim:
+            raise ValueError(
+                f'parameter joint_names has {len(self.suite.joint_names)} joints, '
+                f'{model.name} moves {model.action_dim}'
+            )
+        # Between two chunks lies an execution: only from its end on does the robot miss one.
+        lasts = math.ceil(model.horizon * model.action_dt / period)
+        self._params = replace(p, stop_after=p.stop_after + lasts)
+        self._limits(self._params)
+        ask = self._ask_params.read(AskParams)
+        self._asking = Asking(model.action_dt, ask.ahead, ask.repeat)
+        self._instruction = ''  # of the present task
+        commands = qos.action(period, model.horizon * model.action_dt)
+        self._chunks = self.publisher(ActionChunkMsg, 'action_chunk', commands)
+        self._trajectories = self.publisher(JointTrajectory, 'joint_trajectory', commands)
+        if p.tick_commands:
+            self._ticks = self.publisher(Float64MultiArray, 'commands', commands)
+        self._requests = self.publisher(FleetRequest, REQUEST, REQUESTS)
+        self._finished = self.publisher(String, FINISHED, REQUESTS)
+        self._eyes = Eyes(self)
+        self.subscribe(FleetAnswer, ANSWER, self._on_answer, ANSWERS)
+        self.serve(FleetFreeze, FREEZE, self.while_active(self._freeze))
+        self.serve(FleetResume, RESUME, self.while_active(self._resume))
+        self.every(LOOK, self._look)
+
+    def start(self) -> None:
+        self._period.restart()
+        self._source, self._steps, self._outcome = '', 0, {}
+        self._sent: OrderedDict[int, float] = OrderedDict()  # stamp -> moment
+        self._heard = time.monotonic()
+        self._start_control()
+        self._eyes.restart()
+        self._begin()
+
+    def stop(self) -> None:
+        self._control.stop()
+        self._finished.publish(String(data=self._asking.task))
+
+    def _begin(self, next: int = 0) -> None:
+        """A new task, with a name that was never used. next: the number of its first round."""
+        self._tasks += 1
+        self._asking.begin(f'{self._boot}-{self._tasks}', next)
+        self._instruction = self._eyes.instruction
+
+    # ------------------------------------------------------------------ asking
+
+    @property
+    def _now(self) -> JointState | None:
+        return self._eyes.joints
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        if not self._asking.due(now):
+            return
+        moment = self._eyes.newest(now)
+        if moment is None or not self._eyes.instruction:
+            self.complain('no frame', f'nothing to ask with: {self._eyes.waits}')
+            return
+        if self._eyes.instruction != self._instruction:
+            self._begin()
+        self._control.expect(now + self.suite.period)
+        asking, execution = self._asking, self._asking.execution(now)
+        self._sent[moment.stamp] = self._eyes.observed(moment)
+        while len(self._sent) > KEPT:
+            self._sent.popitem(last=False)
+        self._requests.publish(
+            messages.request_message(
+                asking.task,
+                asking.ask(now),
+                self._params.horizon,
+                execution,
+                self._images(moment),
+                moment.positions,
+                self._instruction,
+                moment.stamp,
+            )
+        )
+
+    def _images(self, moment: Moment) -> dict[str, Image]:
+        views = zip(self._eyes.views, moment.images, strict=True)
+        return {view: image for view, image in views if image is not None}
+
+    def _on_answer(self, message: FleetAnswer) -> None:
+        asking, now = self._asking, time.monotonic()
+        self._heard = now
+        if (message.task, message.round) != (asking.task, asking.round) or not asking.waiting:
+            return  # of a round that is over
+        if message.verdict in (FleetAnswer.QUEUED, FleetAnswer.DUPLICATE):
+            return
+        if message.verdict == FleetAnswer.LATE:
+            self._begin()  # somebody has used this name
+            return
+        if message.verdict != FleetAnswer.ANSWERED:
+            self.complain('refused', f'the fleet refuses: {shown(message.message, 300)}')
+            asking.refused(now)
+            return
+        try:
+            chunk = messages.chunk(message, self.suite.joint_names, 0.0)
+            observed = self._sent[chunk.stamp]
+        except (conversions.Refused, KeyError) as error:
+            self.complain('answer', f'an answer cannot be used: {error}')
+            asking.refused(now)
+            return
+        began = asking.take(chunk.execute, observed, now)
+        self._control.offer(replace(chunk, deadline=began + self.suite.period))
+
+    # ------------------------------------------------------------------ capsules
+
+    def _freeze(self, _: FleetFreeze.Request, response: FleetFreeze.Response) -> None:
+        """What a capsule at the fleet is to hold of this robot."""
+        moment, left = self._eyes.newest(time.monotonic()), self._control.leftover()
+        response.task, response.next = self._asking.task, self._asking.next
+        response.seen.instruction = self._eyes.instruction
+        if moment is not None:
+            response.seen = messages.observation_message(
+                self._images(moment), moment.positions, self._eyes.instruction, moment.stamp
+            )
+        if left is not None:
+            dt, names = self.host.model.action_dt, self.suite.joint_names
+            response.left = [messages.left_message(left, dt, names)]
+
+    def _resume(self, request: FleetResume.Request, response: FleetResume.Response) -> None:
+        """Goes on from such a capsule: what was left of its chunk, then a round of a new task."""
+        stamp, now = self.get_clock().now().nanoseconds, time.monotonic()
+        left = messages.left(request.left, self.host.model, self.suite.joint_names)
+        self._finished.publish(String(data=self._asking.task))
+        if not request.hold:
+            self._eyes.tell(request.instruction or self._eyes.instruction)
+        self._begin(0 if request.hold else request.next)
+        if request.hold:
+            self._control.hold()
+            self._asking.execute(0, now)
+        elif left is not None:
+            age = max(0.0, (stamp - left.stamp) / 1e9)
+            self._control.resume(replace(left, age=age), stamp)
+            self._asking.execute(len(left.values), now)
+        response.task = self._asking.task
+
+    # ------------------------------------------------------------------ diagnostics
+
+    def report(self) -> tuple[bytes, str, dict[str, object]]:
+        level, message, values = super().report()
+        del values['frames too late to denoise']
+        values['rounds'] = self._asking.round + 1
+        values['seconds since the fleet was heard'] = f'{time.monotonic() - self._heard:.1f}'
+        return level, message, values
+
+
+def action(**arguments: object) -> FleetRobot:
+    """The action node of this namespace: as anywhere, there is one."""
+    return FleetRobot(**arguments)
+
+
+def main() -> None:
+    """Run the executable `fleet_robot`, in a process of its own."""
+    executable.run(action)
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,149 @@
+"""The capsules of a fleet: in each robot's namespace a node that freezes and restores that robot.
+
+Knows nodes and their thread. A node reaches the session, the folder and the services of its own
+namespace alone, so no robot can see, restore or drop what another one keeps.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from functools import partial
+
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+
+from embodied_kv.nodes.common.engine_host import EngineHost
+from embodied_kv.nodes.common.lifecycle_node import SUCCESS
+from embodied_kv.nodes.control.session_parts import ActionPart, InstructionPart
+from embodied_kv.nodes.fleet.robot_proxy import Actor, RoundPart
+from embodied_kv.nodes.session import Capsules
+from embodied_kv.serving.batch import Kept
+from embodied_kv.serving.served_part import ServedSession
+from embodied_kv.session.robot_session import Resumed
+from embodied_kv.srv import CapsuleFork, CapsuleRestore, CapsuleRollback
+from embodied_kv.text import trace
+from embodied_kv.throttle import Throttled
+
+WAKE = 0.2  # s between two looks for robots that have come or gone
+
+
+class RobotCapsules(Capsules):
+    """Answers `capsule/*` in the namespace of one robot of a fleet.
+
+    host: the fleet's. kept: the rows of its robots. actor: the robot itself.
+    """
+
+    on_engine = False
+
+    def __init__(self, host: EngineHost, kept: Kept, actor: Actor, **arguments: object) -> None:
+        super().__init__(namespace=actor.robot, **arguments)
+        self._fleets, self._kept, self._actor = host, kept, actor
+
+    def find_host(self) -> EngineHost:
+        return self._fleets
+
+    def setup(self) -> None:
+        super().setup()
+        capsules, actor, model = self._capsules, self._actor, self.host.model
+        capsules.session = ServedSession(self.host.engine, self.robot, self._kept)
+        for part in (
+            capsules.session,
+            InstructionPart(lambda: actor.instruction, actor.tell),
+            RoundPart(actor),
+            ActionPart(
+                actor,
+                lambda: self.get_clock().now().nanoseconds,
+                model.action_dt,
+                model.action_dim,
+            ),
+        ):
+            capsules.register(part)
+        capsules.witness, capsules.on_hold = actor.look, actor.hold
+
+    def _rollback(
+        self, request: CapsuleRollback.Request, response: CapsuleRollback.Response
+    ) -> None:
+        self._actor.look()  # a robot that is not there goes nowhere
+        super()._rollback(request, response)
+
+    def _fill_resumed(
+        self, response: CapsuleRestore.Response | CapsuleRollback.Response, resumed: Resumed
+    ) -> None:
+        super()._fill_resumed(response, resumed)
+        response.message = f'{resumed.decision.reason}; its task is {self._actor.send()} now'
+
+    def _fork(self, request: CapsuleFork.Request, response: CapsuleFork.Response) -> None:
+        raise ValueError('a robot of a fleet has no streams that could be forked: restore instead')
+
+
+class Room(threading.Thread):
+    """The thread that answers for the capsules of all robots: it may wait, the fleet does not.
+
+    node: whose executor serves the robots' answers. make: the node of one robot, not configured.
+    """
+
+    def __init__(self, node: Node, make: Callable[[Actor], RobotCapsules]) -> None:
+        super().__init__(name='fleet capsules', daemon=True)
+        self._make = make
+        self._events: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._executor = SingleThreadedExecutor(context=node.context)
+        self._faults = Throttled(logging.getLogger(__name__).error)
+        self._nodes: dict[str, RobotCapsules] = {}
+        self._actors: dict[str, Actor] = {}
+
+    # ------------------------------------------------------------------ from the fleet's thread
+
+    def open(self, actor: Actor) -> None:
+        """A robot has come."""
+        self._actors[actor.robot] = actor
+        self._put(partial(self._open, actor))
+
+    def close(self, robot: str) -> None:
+        """It has gone; what it kept in memory is given up."""
+        self._put(partial(self._close, robot))
+        self._actors.pop(robot).close()
+
+    def stop(self) -> None:
+        """All have gone, and the thread ends."""
+        self._put(None)
+        self.join()
+        self._executor.shutdown()
+        for actor in self._actors.values():
+            actor.close()
+
+    def _put(self, event: Callable[[], None] | None) -> None:
+        self._events.put(event)
+        self._executor.wake()
+
+    # ------------------------------------------------------------------ the thread
+
+    def run(self) -> None:
+        while True:
+            while not self._events.empty():
+                event = self._events.get()
+                if event is None:
+                    for robot in list(self._nodes):
+                        self._close(robot)
+                    return
+                try:
+                    event()
+                except Exception as error:  # one robot's capsules are not the others'
+                    text = f'the capsules of a robot failed\n{trace(error)}'
+                    self._faults(type(error).__name__, text)
+            self._faults.flush()
+            self._executor.spin_once(timeout_sec=WAKE)
+
+    def _open(self, actor: Actor) -> None:
+        node = self._nodes[actor.robot] = self._make(actor)
+        self._executor.add_node(node)
+        if node.trigger_configure() == SUCCESS:
+            node.trigger_activate()
+
+    def _close(self, robot: str) -> None:
+        node = self._nodes.pop(robot, None)
+        if node is not None:
+            self._executor.remove_node(node)
+            node.end()

@@ -1,0 +1,231 @@
+"""The capsules node: the robot's session is frozen, restored, forked and rolled back by hand.
+
+Knows services and parameters. Does not know what a capsule holds. Its callbacks wait, for the
+engine's thread and for files, so a thread of its own serves them: nothing else of the process
+does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from embodied_kv.capsule.disk import Disk
+from embodied_kv.capsule.reentry import Depth, Limits
+from embodied_kv.capsule.registry import Entry, Registry
+from embodied_kv.capsule.tiers import Budgets, Tier
+from embodied_kv.nodes.common import conversions
+from embodied_kv.nodes.common.lifecycle_node import OK, SuiteNode
+from embodied_kv.nodes.common.parameters import param
+from embodied_kv.session.engine_part import Branch
+from embodied_kv.session.robot_session import Resumed
+from embodied_kv.srv import (
+    CapsuleDrop,
+    CapsuleFork,
+    CapsuleList,
+    CapsuleMove,
+    CapsulePin,
+    CapsuleRestore,
+    CapsuleRollback,
+    CapsuleSnapshot,
+)
+
+MIB = 2**20
+ROOM = (-1, 2**30)
+
+
+@dataclass(frozen=True)
+class CapsuleParams:
+    """Where capsules lie, and how far the world may have gone on when one is restored."""
+
+    folder: str = param(
+        '~/.ros/embodied_kv/capsules',
+        "Of the disk tier; a suite with a namespace has a folder of that name in it; '' for none",
+    )
+    tier: str = param(
+        'device', 'Where a snapshot is kept that names none: device, host or disk', 'live'
+    )
+    device_mib: int = param(
+        256, 'Most that is kept on the device, MiB; 0: nothing, -1: no bound', range=ROOM
+    )
+    host_mib: int = param(
+        1024,
+        'Most that is kept in the memory of the host, MiB; 0: nothing, -1: no bound',
+        range=ROOM,
+    )
+    disk_mib: int = param(
+        8192, 'Most that is kept on the disk, MiB; 0: nothing, -1: no bound', range=ROOM
+    )
+    policy: str = param(
+        'demote',
+        'Of a full tier: refuse a newcomer; demote what was used least recently to the next tier; '
+        'drop: the same, and give up what leaves the last one',
+    )
+    joint_distance: float = param(
+        Limits.joint_distance,
+        'The actor goes on if no joint has moved further, rad or m',
+        'live',
+        range=(0.0, 10.0),
+    )
+    image_change: float = param(
+        Limits.image_change,
+        'The actor goes on if no pixel of a thumbnail has changed more, 0 to 1',
+        'live',
+        range=(0.0, 1.0),
+    )
+    age: float = param(
+        Limits.age, 'The actor goes on with a capsule no older, s', 'live', range=(0.0, 1e9)
+    )
+    planner_age: float = param(
+        Limits.planner_age,
+        'The planner goes on with a capsule no older, s',
+        'live',
+        range=(0.0, 1e9),
+    )
+
+    def __post_init__(self) -> None:
+        Tier(self.tier)  # refuses what is none
+
+    @property
+    def budgets(self) -> Budgets:
+        """Bytes of each tier."""
+        mib = {'device': self.device_mib, 'host': self.host_mib, 'disk': self.disk_mib}
+        room = {tier: None if most < 0 else most * MIB for tier, most in mib.items()}
+        return Budgets(**room, policy=self.policy)
+
+    @property
+    def limits(self) -> Limits:
+        """Of re-entry."""
+        return Limits(self.joint_distance, self.image_change, self.age, self.planner_age)
+
+
+class Capsules(SuiteNode):
+    """Answers `capsule/*`."""
+
+    may_wait = True
+
+    def __init__(self, **arguments: object) -> None:
+        super().__init__('capsules', CapsuleParams, **arguments)
+
+    def setup(self) -> None:
+        params = self.params.read(CapsuleParams)
+        folder = Path(params.folder).expanduser() / self.robot.strip('/')
+        self._capsules = self.host.capsules(self.robot)
+        self._registry = Registry(
+            self.host.fingerprint,
+            params.budgets,
+            Disk(folder) if params.folder else None,
+            device=self.host.engine.policy.model.device,
+        )
+        self._capsules.limits = params.limits
+        self._capsules.keep_in(self._registry)
+        self._release.callback(self._capsules.keep_in, None)
+        for kind, name, verb in (
+            (CapsuleSnapshot, 'snapshot', self._snapshot),
+            (CapsuleRestore, 'restore', self._restore),
+            (CapsuleRollback, 'rollback', self._rollback),
+            (CapsuleFork, 'fork', self._fork),
+            (CapsuleList, 'list', self._list),
+            (CapsulePin, 'pin', self._pin),
+            (CapsuleMove, 'move', self._move),
+            (CapsuleDrop, 'drop', self._drop),
+        ):
+            self.serve(kind, f'capsule/{name}', self.while_active(verb))
+
+    # ------------------------------------------------------------------ the session
+
+    def _snapshot(
+        self, request: CapsuleSnapshot.Request, response: CapsuleSnapshot.Response
+    ) -> None:
+        tier = Tier(request.tier or self.params.read(CapsuleParams).tier)
+        capsule, seconds = self._capsules.snapshot(request.name, self._capsules.witness(), tier)
+        entry = self._entry(capsule.name)
+        conversions.fill_capsule(response, entry, seconds)
+        response.message = (
+            f'capsule {entry.name}: {entry.bytes / MIB:.2f} MiB at boundary '
+            f'{entry.boundary.number}, kept in the {entry.tier} tier'
+        )
+
+    def _restore(self, request: CapsuleRestore.Request, response: CapsuleRestore.Response) -> None:
+        self._capsules.limits = self.params.read(CapsuleParams).limits
+        resumed = self._capsules.restore(request.name, self._capsules.witness())
+        self._fill_resumed(response, resumed)
+
+    def _rollback(
+        self, request: CapsuleRollback.Request, response: CapsuleRollback.Response
+    ) -> None:
+        self._fill_resumed(response, self._capsules.rollback(request.name))
+
+    def _fill_resumed(
+        self, response: CapsuleRestore.Response | CapsuleRollback.Response, resumed: Resumed
+    ) -> None:
+        entry = self._entry(resumed.capsule.name)
+        conversions.fill_capsule(response, entry, resumed.seconds, resumed.decision.depth)
+        response.streams = resumed.streams
+        response.message = f'{resumed.decision.reason}; {_going_on(resumed.streams)}'
+
+    def _fork(self, request: CapsuleFork.Request, response: CapsuleFork.Response) -> None:
+        most = self.host.engine.kv.streams_max
+        if max(request.branches, len(request.seeds)) > most:
+            raise ValueError(f'each branch needs a stream, of which there may be {most}')
+        seeds = list(request.seeds) or [None] * request.branches
+        if request.branches not in (0, len(seeds)):
+            raise ValueError(f'{len(seeds)} seeds for {request.branches} branches: give one each')
+        grown, seconds = self._capsules.fork(request.name, [Branch(seed) for seed in seeds])
+        conversions.fill_capsule(response, self._entry(request.name), seconds, Depth.PLANNER)
+        response.streams_each = len(grown[0])
+        response.streams = [stream.id for streams in grown for stream in streams]
+        response.message = f'{len(grown)} branches; {_going_on(response.streams)}'
+
+    # ------------------------------------------------------------------ the registry
+
+    def _list(self, _: CapsuleList.Request, response: CapsuleList.Response) -> None:
+        entries = self._registry.entries()
+        response.capsules = [conversions.capsule_message(entry) for entry in entries]
+        named = ', '.join(f'{entry.name} ({entry.tier})' for entry in entries) or 'no capsule'
+        response.message = f'{named}; {sum(e.bytes for e in entries) / MIB:.2f} MiB'
+
+    def _pin(self, request: CapsulePin.Request, response: CapsulePin.Response) -> None:
+        (self._registry.pin if request.pinned else self._registry.unpin)(request.name)
+        conversions.fill_capsule(response, self._entry(request.name))
+        becomes = 'stays where it is' if request.pinned else 'may give way to others'
+        response.message = f'capsule {request.name} {becomes}'
+
+    def _move(self, request: CapsuleMove.Request, response: CapsuleMove.Response) -> None:
+        self._registry.move(request.name, Tier(request.tier))
+        conversions.fill_capsule(response, self._entry(request.name))
+        response.message = f'capsule {request.name} is kept in the {request.tier} tier'
+
+    def _drop(self, request: CapsuleDrop.Request, response: CapsuleDrop.Response) -> None:
+        entry = self._find(request.name)
+        self._registry.drop(request.name)
+        if entry is not None:  # else it was a damaged file
+            conversions.fill_capsule(response, entry)
+        response.name, response.message = request.name, f'capsule {request.name} is given up'
+
+    def _find(self, name: str) -> Entry | None:
+        return next((entry for entry in self._registry.entries() if entry.name == name), None)
+
+    def _entry(self, name: str) -> Entry:
+        """As it is listed. Raises LookupError where it gave way to others in this moment."""
+        entry = self._find(name)
+        if entry is None:
+            raise LookupError(f'capsule {name} gave way to another one meanwhile')
+        return entry
+
+    # ------------------------------------------------------------------ diagnostics
+
+    def report(self) -> tuple[bytes, str, dict[str, object]]:
+        used, budgets = self._registry.used, self._registry.budgets
+        values = {
+            f'{tier} (MiB)': f'{used(tier) / MIB:.1f} of {budgets.of(tier) / MIB:g}'
+            for tier in Tier
+        }
+        return OK, f'capsules: {len(self._registry.entries())}', values
+
+
+def _going_on(streams: Sequence[int]) -> str:
+    if not streams:
+        return 'no stream goes on'
+    return f'going on: stream{"s" * (len(streams) > 1)} {", ".join(map(str, streams))}'

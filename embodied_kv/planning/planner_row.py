@@ -1,0 +1,122 @@
+"""A planner over one row of an arena of its own: prompts, the KV of units, and what it says.
+
+Knows the model, the row, and what the row holds. Does not know memory, or what the tokens mean.
+Every piece of computation goes through `step`; whoever owns the device gets it back after some
+tokens of a layer, and after each token of an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.placed import PlacedTokens
+from embodied_kv.memory.prefill import Load, Prefill, Step, Work
+from embodied_kv.memory.prompt import Prompt
+from embodied_kv.memory.reuse import FullRecompute, Reuse
+from embodied_kv.memory.rotate import Rotation, frequencies
+from embodied_kv.memory.unit import Unit, UnitKv
+from embodied_kv.model.planner import Planner
+from embodied_kv.planning.config import PlanningConfig
+from embodied_kv.planning.reuse_methods import reuse_method
+
+
+class PlannerRow:
+    """load: stored KV, as `Prefill` takes it. One caller at a time."""
+
+    def __init__(self, model: Planner, load: Load, config: PlanningConfig, step: Step) -> None:
+        b = model.config.backbone
+        self._model, self._config, self._step = model, config, step
+        self.arena = Arena(
+            layers=b.layers,
+            rows=1,
+            kv_heads=b.kv_heads,
+            max_tokens=model.config.max_tokens,
+            head_dim=b.head_dim,
+            dtype=model.dtype,
+            device=model.device,
+        )
+        move = Rotation(frequencies(b.head_dim, b.rope_theta).to(model.device))
+        self._prefill = Prefill(
+            model, self.arena, 0, load, move, config.policy, step, config.step_tokens
+        )
+        self._held = ''  # the method by which the row was filled; '' where that did not end well
+        self._reuse = reuse_method(config.method, config, b.layers)
+
+    def loads(self, method: str) -> bool:
+        """Whether a method reads stored KV. Raises ValueError for an unknown one."""
+        return self._new(method).loads
+
+    def fill(self, prompt: Prompt, method: str) -> tuple[Tensor, Work]:
+        """As `Prefill.run`. What the last prompt left in the row counts for its own method."""
+        if method != self._held:
+            self._reuse = self._new(method)
+        self._held = ''
+        filled = self._prefill.run(prompt, self._reuse)
+        self._held = method
+        return filled
+
+    def compute(self, unit: Unit, tokens: Sequence[Sequence[int]]) -> UnitKv:
+        """The KV of a unit from its segments' tokens, computed together from position 0 on."""
+        self._held = ''
+        everything = [token for segment in tokens for token in segment]
+        self._prefill.run(Prompt((), (), everything), FullRecompute())
+        k, v = self._step(self._copied)
+        return UnitKv(unit, k, v, tuple(map(len, tokens)))
+
+    def say(self, hidden: Tensor, length: int, eos: int) -> Iterator[int]:
+        """The likeliest tokens, one by one, until `eos` or `answer_tokens`.
+
+        hidden: [1, 1, width] of the last of `length` tokens, before the final norm.
+        """
+        work, token = partial(self._first, hidden), eos
+        for place in range(length, length + self._config.answer_tokens):
+            token = self._step(torch.inference_mode()(work))
+            if token == eos:
+                return
+            yield token
+            work = partial(self._next, token, place)
+
+    def _new(self, method: str) -> Reuse:
+        return reuse_method(method, self._config, len(self.arena.layers))
+
+    def _copied(self) -> list[Tensor]:
+        """K and V of what the row holds, in host memory."""
+        return [part.cpu().clone() for part in self.arena.row(0)]
+
+    def _first(self, hidden: Tensor) -> int:
+        return self._likeliest(self._model.backbone.norm(hidden))
+
+    def _next(self, token: int, place: int) -> int:
+        """The one after a token that goes to a place."""
+        self.arena.set_length(0, place + 1)
+        at = torch.tensor([place])
+        view = PlacedTokens(self.arena, 0).bind(at)
+        ids = torch.tensor([[token]], device=self.arena.device)
+        return self._likeliest(self._model(ids, at[None].to(self.arena.device), view))
+
+    def _likeliest(self, hidden: Tensor) -> int:
+        """hidden [1, 1, width], after the final norm."""
+        return int(self._model.logits(hidden)[0, -1].argmax())
+
+
+def check_planner(model: nn.Module, config: PlanningConfig, head: int) -> None:
+    """Raises ValueError for a recurrent planner, and for numbers that its row does not hold.
+
+    head: tokens that every prompt begins with.
+    """
+    if not isinstance(model, Planner):
+        raise ValueError(
+            f'a {type(model).__name__} cannot plan with memory: it folds all that came '
+            'before into one state, which fits no other place of a prompt'
+        )
+    row, needed = model.config.max_tokens, head + config.tokens + config.answer_tokens
+    if needed >= row:
+        raise ValueError(
+            f'{config.tokens} tokens of memory and {config.answer_tokens} of an answer leave no '
+            f'room for a question in a row of {row}: lower tokens or answer_tokens'
+        )

@@ -1,0 +1,297 @@
+"""Planning with memory: what was remembered, as KV that outlives the process, and a planner on it.
+
+Knows a planner, its row, a memory, and in which order they work. Does not know sensors, topics or
+what a segment means.
+
+A plan retrieves units, computes the KV of those that have none yet (a static group jointly, a
+dynamic segment alone) and keeps it, prefills a prompt from stored KV and from what the method
+computes again, and decodes greedily. A group that has just turned static is served from its
+segments' own KV until `warm` has computed the joint one. KV that goes in between, because somebody
+changed a segment or a file is damaged, costs a retry, never the plan: at last everything is
+computed from its text.
+
+One thread plans and warms. Any thread may change and ask memory meanwhile. Computation goes
+through `step` piece by piece, so it can be handed to the one thread that computes.
+
+Source: KEEP, sections 4 and 5.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from threading import RLock
+
+from embodied_kv.memory.encoder import Encoder, HashingEncoder
+from embodied_kv.memory.group import Transition
+from embodied_kv.memory.invalidation import Invalidation
+from embodied_kv.memory.memory import Memory
+from embodied_kv.memory.prefill import Lost, Step
+from embodied_kv.memory.segment import KINDS, MemoryFault
+from embodied_kv.memory.store import Change, Store
+from embodied_kv.memory.unit import Unit
+from embodied_kv.model.planner_checkpoint import LoadedPlanner
+from embodied_kv.planning.config import PlanningConfig
+from embodied_kv.planning.plan import Match, MemoryStats, Plan
+from embodied_kv.planning.planner_row import PlannerRow, check_planner
+from embodied_kv.planning.prompts import PlannerPrompts, memory_fingerprint
+
+log = logging.getLogger(__name__)
+
+RETRIES = 3  # with stored KV, before all is computed from its text
+BATCH = 16  # units whose KV goes into one transaction
+
+
+@dataclass(frozen=True)
+class _Ask:
+    """A question, its tokens, and what may be in view of it. began: s, when it was asked."""
+
+    began: float
+    question: str
+    ids: list[int]
+    tokens: int
+    segments: int | None
+    method: str
+
+
+class Planning:
+    """Over a folder, which is created where it does not exist; `close` lets another open it.
+
+    encoder: of meaning, hashing where none is given. renew: where the folder holds the KV of
+    another planner, keep the segments and drop that. step: runs each piece of computation.
+
+    Raises ValueError for a recurrent planner, and for numbers that do not fit its row; MemoryFault
+    for a folder of another planner, one that is open already, and what cannot be read or written.
+    """
+
+    def __init__(
+        self,
+        planner: LoadedPlanner,
+        folder: str | Path,
+        config: PlanningConfig | None = None,
+        encoder: Encoder | None = None,
+        step: Step = lambda work: work(),
+        renew: bool = False,
+    ) -> None:
+        self.config = config or PlanningConfig()
+        self._planner, self._prompts = planner, PlannerPrompts(planner.tokenizer)
+        check_planner(planner.model, self.config, len(self._prompts.head))
+        self._lock, self._close = RLock(), ExitStack()
+        self._plans = self._fresh = self._groups_lost = 0
+        with ExitStack() as undo:
+            fingerprint = memory_fingerprint(planner, self._prompts)
+            store = Store(folder, fingerprint, self.config.cache_bytes, renew)
+            undo.enter_context(store)
+            self.memory = Memory(
+                store,
+                encoder or HashingEncoder(),
+                self._prompts.count,
+                self.config.tokens,
+                self.config.grouping,
+            )
+            self._row = PlannerRow(planner.model, store.load_memory, self.config, step)
+            self._close = undo.pop_all()
+        self._invalidation = Invalidation()
+        for segment in store.list():
+            self._invalidation.note(segment.id, self.memory.groups.tokens(segment.id))
+        self._invalidation.end()
+
+    def __enter__(self) -> Planning:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Nothing that was remembered is lost without it."""
+        self._close.close()
+
+    # ------------------------------------------------------------------ memory, from any thread
+
+    def upsert(self, *segments: tuple[str, str, str]) -> tuple[Change, ...]:
+        """Adds or changes segments given as (id, kind, text), all or none of them.
+
+        Raises MemoryFault for what is no segment or too long a one, and an id that comes twice.
+        """
+        with self._lock:
+            changes = self.memory.upsert(*segments)
+            for change in changes:
+                if change.changed:
+                    id = change.segment.id
+                    self._invalidation.note(id, self.memory.groups.tokens(id))
+            return changes
+
+    def remove(self, id: str) -> Change:
+        """Raises MemoryFault if there is no such segment."""
+        with self._lock:
+            change = self.memory.remove(id)
+            self._invalidation.note(id, None)
+            return change
+
+    def advance(self, steps: int = 1) -> tuple[Transition, ...]:
+        """The world went on: groups that were left alone long enough turn static.
+
+        KV of groups that are no more is dropped; that of single segments stays, for a group that
+        turns dynamic needs it.
+        """
+        with self._lock:
+            transitions = self.memory.advance(steps)
+            self._invalidation.end()
+            self._groups_lost = self.memory.groups.counts['invalidated']
+            if transitions:
+                units = self.memory.units()
+                alone = (Unit((segment,)) for unit in units for segment in unit.segments)
+                used = {unit.key for unit in (*units, *alone)}
+                store = self.memory.store
+                store.forget(*(key for key in store.keys() if key not in used))
+            return transitions
+
+    def query(self, question: str, k: int = 10, kind: str = '') -> tuple[Match, ...]:
+        """The k segments that are nearest to a question in meaning, the nearest first.
+
+        Without a question, k segments as they came. kind: only of that kind. Raises MemoryFault
+        for an unknown kind, ValueError for a negative k.
+        """
+        if k < 0:
+            raise ValueError(f'{k} segments cannot be shown')
+        if kind and kind not in KINDS:
+            raise MemoryFault(f'no kind {kind[:80]!r}; there are: {", ".join(KINDS)}')
+        with self._lock:
+            if question.strip():
+                found = self.memory.nearest(question)
+            else:
+                found = [(segment, 0.0) for segment in self.memory.store.list()]
+            wanted = ((s, score) for s, score in found if kind in ('', s.kind))
+            group_of = self.memory.groups.of
+            return tuple(Match(s, score, group_of(s.id).static) for s, score in islice(wanted, k))
+
+    def stats(self) -> MemoryStats:
+        """As it is now."""
+        with self._lock:
+            store, groups = self.memory.store, self.memory.groups
+            static = sum(group.static for group in groups)
+            counts = groups.counts
+            return MemoryStats(
+                step=store.step,
+                segments=len(self.memory),
+                static=static,
+                dynamic=len(groups) - static,
+                units=len(groups.units()),
+                kept=len(store.keys()),
+                bytes=store.bytes,
+                cached_bytes=store.cache.bytes,
+                hits=store.cache.hits,
+                misses=store.cache.misses,
+                plans=self._plans,
+                fresh=self._fresh,
+                transitions={n: counts[n] for n in ('static', 'dynamic', 'merged', 'left')},
+                invalidated={'groups': self._groups_lost, **self._invalidation.lost},
+            )
+
+    # ------------------------------------------------------------------ plans, from one thread
+
+    def warm(self, most: int | None = None) -> int:
+        """Computes KV that is missing, of so many units at most -> of how many it did.
+
+        What is too long to come into view, since it was remembered with other numbers, is left.
+        """
+        missing = self.memory.missing(self.memory.units())
+        return self._compute([unit for unit in missing if self._fits(unit)][:most])
+
+    def plan(
+        self,
+        question: str,
+        tokens: int | None = None,
+        segments: int | None = None,
+        method: str | None = None,
+    ) -> Plan:
+        """The planner's answer, with what is nearest to the question in view.
+
+        tokens, segments, method: instead of the config's. With an empty memory nothing is in view.
+        Raises ValueError for an unknown method, for no question, and for one that is too long.
+        """
+        began = time.perf_counter()
+        method = method or self.config.method
+        loads = self._row.loads(method)
+        asked = self._prompts.question(question)
+        tokens = min(self.config.tokens if tokens is None else tokens, self._room(asked))
+        segments = segments or self.config.segments or None
+        ask = _Ask(began, question, asked, tokens, segments, method)
+        for retries in range(RETRIES):
+            try:
+                return self._plan(ask, loads, retries)
+            except Lost as lost:
+                log.info('planning once more: %s', lost)
+                self.memory.store.forget(lost.unit)
+            except MemoryFault as fault:  # KV that cannot be kept
+                log.warning('planning without stored KV: %s', fault)
+                break
+        return self._plan(ask, False, RETRIES)
+
+    def _plan(self, ask: _Ask, loads: bool, retries: int) -> Plan:
+        """loads: whether stored KV is read; else all is computed, whatever the method."""
+        units = self.memory.retrieve(ask.question, ask.tokens, ask.segments)
+        units = self._at_hand(units) if loads else units
+        start = time.perf_counter()
+        fresh = self._compute(self.memory.missing(units)) if loads else 0
+        computed = time.perf_counter()
+        prompt = self._prompts.prompt(units, ask.ids, loads)
+        hidden, work = self._row.fill(prompt, ask.method)
+        saying = self._row.say(hidden, prompt.length, self._planner.tokenizer.eos)
+        said = list(islice(saying, 1))
+        first = time.perf_counter()
+        said += saying
+        self._plans += 1
+        return Plan(
+            text=self._planner.tokenizer.decode(said).strip(),
+            whole=len(said) < self.config.answer_tokens,
+            method=ask.method,
+            segments=tuple(piece.segment for piece in prompt.pieces),
+            tokens=prompt.length,
+            memory=sum(len(piece.ids) for piece in prompt.pieces),
+            computed=tuple(work.computed),
+            loaded=tuple(work.loaded),
+            fresh=fresh,
+            retries=retries,
+            hops=tuple(choice.hops for choice in work.chosen),
+            seconds_fresh=computed - start,
+            seconds_first_token=first - ask.began,
+            seconds=time.perf_counter() - ask.began,
+            timeline=work.timeline,
+        )
+
+    def _at_hand(self, units: Sequence[Unit]) -> tuple[Unit, ...]:
+        """Where joint KV is missing, the segments' own, if all have it: no plan waits for more."""
+        found: list[Unit] = []
+        for unit in units:
+            alone = [Unit((segment,), unit.group, unit.score) for segment in unit.segments]
+            jointly = not self.memory.missing([unit]) or self.memory.missing(alone)
+            found += [unit] if jointly else alone
+        return tuple(found)
+
+    def _room(self, asked: Sequence[int]) -> int:
+        """Tokens that a prompt has left for memory."""
+        row = self._row.arena.max_tokens
+        room = row - len(self._prompts.head) - len(asked) - self.config.answer_tokens
+        if room < 0:
+            raise ValueError(
+                f'a question of {len(asked)} tokens and its answer do not fit a row of {row}: ask '
+                'in fewer words'
+            )
+        return room
+
+    def _fits(self, unit: Unit) -> bool:
+        return sum(map(len, self._prompts.unit(unit))) <= self.config.tokens
+
+    def _compute(self, units: Sequence[Unit]) -> int:
+        """The KV of units, kept as far as nothing of them changed meanwhile."""
+        for at in range(0, len(units), BATCH):
+            made = (self._row.compute(u, self._prompts.unit(u)) for u in units[at : at + BATCH])
+            self.memory.store.keep(*made)
+        self._fresh += len(units)
+        return len(units)

@@ -1,0 +1,44 @@
+"""The ways of reuse by name, with their numbers from a PlanningConfig.
+
+Knows names. Does not know prompts or layers' work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from embodied_kv.memory.keep import Keep
+from embodied_kv.memory.reuse import CacheBlend, Epic, FullRecompute, PrefixCaching, Reuse
+from embodied_kv.memory.schedule import Schedule
+from embodied_kv.planning.config import PlanningConfig
+
+
+def _keep(config: PlanningConfig, layers: int) -> Reuse:
+    schedule = Schedule.of_average(layers, config.average)
+    return Keep(schedule, config.hops, config.restart, config.looked)
+
+
+def _cacheblend(config: PlanningConfig, layers: int) -> Reuse:
+    """The same average: all in the first layer, one share in the others."""
+    Schedule.of_average(layers, config.average)  # refuses one that cannot be
+    return CacheBlend((layers * config.average - 1) / max(1, layers - 1))
+
+
+METHODS: dict[str, Callable[[PlanningConfig, int], Reuse]] = {
+    'keep': _keep,
+    'full': lambda config, layers: FullRecompute(),
+    'prefix': lambda config, layers: PrefixCaching(),
+    'full_reuse': lambda config, layers: Reuse(),
+    'cacheblend': _cacheblend,
+    'epic': lambda config, layers: Epic(config.epic_tokens),
+}
+
+
+def reuse_method(name: str, config: PlanningConfig, layers: int) -> Reuse:
+    """A new one, for a planner of so many layers.
+
+    Raises ValueError that lists the names, or for an average that so few layers do not reach.
+    """
+    if name not in METHODS:
+        raise ValueError(f'no method {name!r}; there are: {", ".join(METHODS)}')
+    return METHODS[name](config, layers)

@@ -1,0 +1,245 @@
+"""The thread that serves a fleet: requests to the desk, batches to engines, answers to robots.
+
+Knows the desk, the newest observation of each robot, and futures. Does not know messages, nor
+what an engine is: that takes observations and promises chunks. Everything that touches the desk
+happens on this thread; whoever else has something to say leaves it in the queue.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+
+from embodied_kv.fleet.dispatcher import Desk
+from embodied_kv.fleet.engines import Dispatch
+from embodied_kv.fleet.protocol import Answer, Receipt, Request, Verdict
+from embodied_kv.fleet.scheduler import Waiting
+from embodied_kv.fleet.trace_writer import Tape
+from embodied_kv.nodes.action import judged
+from embodied_kv.nodes.fleet.messages import Served
+from embodied_kv.text import LINE, shown, trace
+from embodied_kv.throttle import Throttled
+from embodied_kv.types import ActionChunk, Observation
+
+Result = ActionChunk | Exception
+Serve = Callable[[Sequence[Observation], float], Future[list[Result]]]
+Deliver = Callable[[str, str, int, Receipt], None]  # robot, task, round, what became of it
+
+log = logging.getLogger(__name__)
+
+RETRY = 1.0  # s until an engine that failed is tried again
+LOOK = 1.0  # s between two looks for robots that fell silent
+
+
+class Server(threading.Thread):
+    """Serves robots by a desk.
+
+    serve: what each of the desk's engines does with a batch, by its name. deliver: takes every
+    receipt, on this thread. silence: s after which a robot that says nothing is gone. clock: what
+    `now` is, s, never falling; whoever gives it one of their own calls `step` in place of `start`.
+    """
+
+    def __init__(
+        self,
+        desk: Desk,
+        serve: Mapping[str, Serve],
+        deliver: Deliver,
+        silence: float,
+        tape: Tape | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(name='fleet', daemon=True)
+        self._clock = clock
+        self.desk, self._serve, self._deliver = desk, serve, deliver
+        self._silence, self._tape = silence, tape
+        self._events: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._seen: dict[str, Observation] = {}  # robot -> the newest of its newest round
+        self._restore: dict[str, float] = {}  # engine -> when it is tried again
+        self._look_at = clock() + LOOK
+        self._failures = Throttled(log.warning)
+        self._faults = Throttled(log.error)
+        self.counts: Counter[str] = Counter()
+
+    # ------------------------------------------------------------------ from any thread
+
+    def hear(self, request: Request, observation: Observation) -> None:
+        """A robot asks, or asks again: of a repetition only the newer observation counts."""
+        self._events.put(partial(self._hear, request, observation))
+
+    def finish(self, robot: str, task: str) -> None:
+        """A robot's task is over."""
+        self._events.put(lambda: self.desk.finish(robot, task))
+
+    def vanish(self, robot: str) -> None:
+        """A robot is gone."""
+        self._events.put(partial(self._vanish, robot))
+
+    def stop(self) -> None:
+        """Ends the thread. What engines still answer is nobody's."""
+        self._events.put(None)
+        self.join()
+        if self._tape:
+            self._tape.close()
+
+    # ------------------------------------------------------------------ the thread
+
+    def run(self) -> None:
+        while self.step(max(0.0, self.wake() - self._clock())):
+            pass
+
+    def step(self, pause: float = 0.0) -> bool:
+        """What was said next, if anything was within `pause` s, then what time brings.
+
+        False: it was the end.
+        """
+        try:
+            event = self._events.get(timeout=pause)
+        except queue.Empty:
+            event = self._nothing
+        if event is None:
+            return False
+        for work in (event, self._watch, self._dispatch):
+            try:
+                work()
+            except Exception as error:  # one robot's fault must not end the others' service
+                self._faults(type(error).__name__, f'serving a fleet failed\n{trace(error)}')
+                self.counts['faults'] += 1
+        return True
+
+    def wake(self) -> float:
+        """The moment at which time alone brings something, s."""
+        return min(self.desk.wake(self._clock()), self._look_at, *self._restore.values())
+
+    def _nothing(self) -> None:
+        """Time alone has passed."""
+
+    def _hear(self, request: Request, observation: Observation) -> None:
+        now = self._clock()
+        receipt = self.desk.register(request.robot, now)
+        if receipt.verdict is not Verdict.REFUSED:
+            receipt = self.desk.submit(request, now)
+        if receipt.verdict in (Verdict.QUEUED, Verdict.DUPLICATE):
+            self._seen[request.robot] = observation
+        if self._tape and receipt.verdict is Verdict.QUEUED:
+            self._tape.asked(request)
+        if receipt.answer is not None:
+            receipt = _receipt(receipt.answer)
+        self._tell(request.robot, request.task, request.round, receipt)
+
+    def _tell(self, robot: str, task: str, round: int, receipt: Receipt) -> None:
+        self.counts[receipt.verdict.value] += 1
+        self._deliver(robot, task, round, receipt)
+
+    def _vanish(self, robot: str) -> None:
+        self.desk.vanish(robot)
+        self._forget(robot)
+
+    def _forget(self, robot: str) -> None:
+        self._seen.pop(robot, None)
+        self.counts['vanished'] += 1
+        if self._tape:
+            self._tape.forget(robot)
+
+    def _watch(self) -> None:
+        """What time brings: overdue engines, engines to try again, robots that fell silent."""
+        now = self._clock()
+        self._failures.flush()
+        self._faults.flush()
+        self.counts['overdue'] += len(self.desk.check(now))
+        for waiting in self.desk.hopeless():
+            answer = _given_up(waiting, now)
+            if self.desk.refuse(waiting, answer, now):
+                self._tell(answer.robot, answer.task, answer.round, _receipt(answer))
+        for engine in [name for name, due in self._restore.items() if due <= now]:
+            del self._restore[engine]
+            self.desk.restored(engine)
+        if now >= self._look_at:
+            self._look_at = now + LOOK
+            for robot in self.desk.sweep(now, self._silence):
+                self._forget(robot)
+
+    def _dispatch(self) -> None:
+        for dispatch in self.desk.decide(self._clock()):
+            frames = [self._seen[waiting.robot] for waiting in dispatch.batch]
+            self.counts['batches'] += 1
+            self.counts['served'] += len(frames)
+            work = self._serve[dispatch.engine](frames, dispatch.overdue)
+            work.add_done_callback(
+                lambda work, dispatch=dispatch: self._events.put(
+                    partial(self._done, dispatch, work)
+                )
+            )
+
+    def _done(self, dispatch: Dispatch, work: Future[list[Result]]) -> None:
+        now = self._clock()
+        try:
+            results = work.result()
+        except Exception as error:  # the engine's, whatever it is: others, or later
+            self._failures(
+                dispatch.engine, f'{dispatch.engine} failed: {shown(repr(error), LINE)}'
+            )
+            self.counts['engine errors'] += 1
+            self.desk.lost(dispatch.engine, f'failed: {error!r}')
+            self._restore[dispatch.engine] = now + RETRY
+            return
+        asked = [self.desk.request(waiting) for waiting in dispatch.batch]
+        answers = [
+            _answer(waiting, request, result, dispatch.sent)
+            for waiting, request, result in zip(dispatch.batch, asked, results, strict=True)
+        ]
+        first = self.desk.done(dispatch.engine, dispatch.number, answers, now)
+        for request, answer in zip(asked, answers, strict=True):
+            if any(answer is one for one in first):
+                if self._tape:
+                    self._tape.answered(request, answer, now - dispatch.sent)
+                self._tell(answer.robot, answer.task, answer.round, _receipt(answer))
+
+    # ------------------------------------------------------------------ diagnostics
+
+    def values(self) -> dict[str, object]:
+        """Counts since the start, for diagnostics; from any thread."""
+        batches = self.counts['batches']
+        engines = list(self.desk.engines.values())
+        return {
+            'robots': len(self.desk.ledger.robots),
+            'waiting': len(self.desk.queue),
+            'batches': batches,
+            'mean batch': f'{self.counts["served"] / batches:.2f}' if batches else '',
+            'engines alive': f'{sum(engine.alive for engine in engines)} of {len(engines)}',
+            **{name: n for name, n in sorted(self.counts.items()) if name != 'batches'},
+        }
+
+
+def _answer(waiting: Waiting, request: Request | None, result: Result, sent: float) -> Answer:
+    """The chunk with its H; of a robot that has moved on nobody reads it."""
+    queued, chunk, fault = sent - waiting.arrived, None, ''
+    if isinstance(result, Exception):
+        fault = f'no chunk could be made: {result}'
+    elif request is not None:
+        try:
+            chunk = judged(result, request.horizon)
+        except (TypeError, ValueError) as error:
+            fault = f'the horizon policy failed: {error}'
+    served = Served(chunk, fault, queued)
+    return Answer(
+        waiting.robot, waiting.task, waiting.round, chunk.execute if chunk else 0, served
+    )
+
+
+def _given_up(waiting: Waiting, now: float) -> Answer:
+    """The answer to a request that took an engine down, again and again."""
+    reasons = '; '.join(dict.fromkeys(waiting.lost))
+    fault = f'given up after {len(waiting.lost)} batches that were lost with it: {reasons}'
+    served = Served(None, fault, now - waiting.arrived)
+    return Answer(waiting.robot, waiting.task, waiting.round, 0, served)
+
+
+def _receipt(answer: Answer) -> Receipt:
+    fault = answer.chunk.fault
+    return Receipt(Verdict.REFUSED if fault else Verdict.ANSWERED, fault, answer)

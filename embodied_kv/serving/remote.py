@@ -1,0 +1,170 @@
+"""An engine on another machine of a Ray cluster: observations go there, chunks come back.
+
+Knows Ray, which is an optional extra and imported when an engine is asked for. Does not know who
+asks or why. What crosses is bytes that say what they are: numbers as NumPy writes them, names as
+JSON; nothing of ours is unpickled, at either end. Ray's own transport does pickle: who may join
+the cluster may run code in it, so its ports belong in a network of their own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import math
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import asdict
+from types import ModuleType
+
+import numpy as np
+
+from embodied_kv.config import EngineConfig, preset
+from embodied_kv.engine.engine import Engine
+from embodied_kv.engine.warmup import warm_up
+from embodied_kv.model.policy import Policy, bundled
+from embodied_kv.serving.batch import batch_seconds, serve
+from embodied_kv.types import ActionChunk, Observation
+
+HEADER = 'header'
+OBSERVED = ('instruction', 'stamp', 'sequence', 'robot')
+MADE = ('dt', 'stamp', 'sequence', 'steps', 'prefill_ms', 'denoise_ms')
+
+
+def ray() -> ModuleType:
+    """Ray itself. Raises ValueError where it is missing."""
+    try:
+        return importlib.import_module('ray')
+    except ImportError as error:
+        raise ValueError(
+            'engines on other machines need Ray: pip install ray (the extra `fleet`)'
+        ) from error
+
+
+class EngineActor:
+    """What lives on the other machine: one engine, on the actor's one thread."""
+
+    def __init__(self, model: str, checkpoint: str, config: dict) -> None:
+        config, dimensions = EngineConfig(**config), preset(model)
+        if checkpoint == 'random':
+            policy = Policy.random(dimensions, config.seed, config.device)
+        else:
+            path = checkpoint or str(bundled(model))
+            policy = Policy.load(path, dimensions, config.device)
+        self._engine = Engine(policy, config)
+        warm_up(self._engine)
+
+    def batch_seconds(self) -> dict[int, float]:
+        """As `serve.batch_seconds`; the network is not in it."""
+        return batch_seconds(self._engine)
+
+    def serve(self, frames: bytes) -> bytes:
+        """As `serve.serve`, packed on both sides; errors of single robots as words."""
+        observations, seconds = unpack_observations(frames)
+        results = serve(self._engine, observations, time.monotonic() + seconds)
+        return pack_results(results)
+
+
+class RemoteEngine:
+    """An actor as the fleet's server sees it: frames and a deadline in, a promise out.
+
+    address: of a Ray cluster, '' for one of this machine's own. Raises ValueError without Ray,
+    and what the actor's engine raises.
+    """
+
+    def __init__(self, address: str, model: str, checkpoint: str, config: EngineConfig) -> None:
+        self._ray = ray()
+        if not self._ray.is_initialized():
+            self._ray.init(address=address or None, log_to_driver=False)
+        # One restart after another: a node that comes back serves again. A batch is never resent
+        # by Ray, because the desk decides that.
+        kind = self._ray.remote(max_restarts=-1, max_task_retries=0)(EngineActor)
+        self._actor = kind.remote(model, checkpoint, asdict(config))
+        self.seconds = self._ray.get(self._actor.batch_seconds.remote())
+
+    def __call__(
+        self, frames: Sequence[Observation], deadline: float
+    ) -> Future[list[ActionChunk | Exception]]:
+        """The chunks of a batch, some time. deadline: s, this machine's steady clock."""
+        packed = pack_observations(frames, deadline - time.monotonic())
+        promise: Future[list[ActionChunk | Exception]] = Future()
+
+        def answered(work: Future[bytes]) -> None:
+            try:
+                promise.set_result(unpack_results(work.result(), deadline))
+            except Exception as error:  # the actor's, the network's, or Ray's
+                promise.set_exception(error)
+
+        self._actor.serve.remote(packed).future().add_done_callback(answered)
+        return promise
+
+    def close(self) -> None:
+        """Ends the actor."""
+        self._ray.kill(self._actor)
+
+
+# ---------------------------------------------------------------------- bytes
+
+
+def pack_observations(frames: Sequence[Observation], seconds: float) -> bytes:
+    """A batch, and the seconds that are left for it."""
+    arrays, told = {}, []
+    for i, frame in enumerate(frames):
+        present = [k for k, image in enumerate(frame.images) if image is not None]
+        arrays |= {f'{i}.image.{k}': frame.images[k] for k in present}
+        arrays[f'{i}.state'] = frame.state
+        told.append({name: getattr(frame, name) for name in OBSERVED} | {'of': len(frame.images)})
+    return _pack({'seconds': seconds, 'frames': told}, arrays)
+
+
+def unpack_observations(data: bytes) -> tuple[list[Observation], float]:
+    """The inverse of `pack_observations`."""
+    header, arrays = _unpack(data)
+    frames = []
+    for i, told in enumerate(header['frames']):
+        images = tuple(arrays.get(f'{i}.image.{k}') for k in range(told.pop('of')))
+        state = arrays[f'{i}.state']
+        frames.append(Observation(images=images, state=state, deadline=-math.inf, **told))
+    return frames, header['seconds']
+
+
+def pack_results(results: Sequence[ActionChunk | Exception]) -> bytes:
+    """Chunks, or the words of what went wrong."""
+    arrays, told = {}, []
+    for i, result in enumerate(results):
+        if isinstance(result, Exception):
+            told.append({'error': str(result)})
+            continue
+        arrays |= {f'{i}.values': result.values, f'{i}.updates': result.updates}
+        told.append({name: getattr(result, name) for name in MADE})
+    return _pack({'chunks': told}, arrays)
+
+
+def unpack_results(data: bytes, deadline: float) -> list[ActionChunk | Exception]:
+    """The inverse of `pack_results`; an error is a RuntimeError."""
+    header, arrays = _unpack(data)
+    return [
+        RuntimeError(told['error'])
+        if 'error' in told
+        else ActionChunk(
+            values=arrays[f'{i}.values'],
+            updates=arrays[f'{i}.updates'],
+            deadline=deadline,
+            **told,
+        )
+        for i, told in enumerate(header['chunks'])
+    ]
+
+
+def _pack(header: dict, arrays: dict[str, np.ndarray]) -> bytes:
+    buffer = io.BytesIO()
+    words = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    np.savez(buffer, **{HEADER: words}, **arrays)
+    return buffer.getvalue()
+
+
+def _unpack(data: bytes) -> tuple[dict, dict[str, np.ndarray]]:
+    with np.load(io.BytesIO(data), allow_pickle=False) as found:
+        arrays = dict(found)
+    return json.loads(arrays.pop(HEADER).tobytes()), arrays

@@ -1,0 +1,297 @@
+"""The rows and streams of one robot, frozen and resumed: the engine's part of a capsule.
+
+Knows rows, streams and the engine's bookkeeping of them. Does not know tiers, files or when a
+capsule is taken. The random state of a stream is its seed and its token count, and that of an
+action its seed and frame, so both travel as plain facts.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from embodied_kv.capsule.capsule import CapsuleError, Fact
+from embodied_kv.capsule.part import Frozen
+from embodied_kv.engine.compression import ACTION
+from embodied_kv.engine.engine import Engine
+from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.compressed_arena import FlatArena
+from embodied_kv.kv.decode_stream import Query, Stream
+from embodied_kv.kv.handle import KvHandle, Lease
+from embodied_kv.types import ActionChunk
+
+
+@dataclass(frozen=True)
+class Branch:
+    """How a resumed stream differs from the frozen one. seed: None keeps its own."""
+
+    seed: int | None = None
+
+
+class Session:
+    """robot: whose. Everything here runs on the engine's thread, between two steps.
+
+    on_resumed: called with the streams that were resumed, before any of them moves on.
+    """
+
+    name, depth = 'session', 'planner'
+
+    def __init__(self, engine: Engine, robot: str = '') -> None:
+        self._engine, self._kv, self.robot = engine, engine.kv, robot
+        self.on_resumed = lambda streams: None
+
+    def buffers(self) -> list[Tensor | np.ndarray]:
+        """The cache, and the states that the frames' deltas start from."""
+        return [*self._kv.memory, *self._engine.states.values()]
+
+    # ------------------------------------------------------------------ freezing
+
+    @property
+    def stamp(self) -> int:
+        """ns, of the robot's newest frame; 0 before the first."""
+        handle = self._kv.current(self.robot)
+        return handle.stamp if handle else 0
+
+    def freeze(self) -> Frozen:
+        """The newest frame's row and the live streams with theirs; valid bytes only.
+
+        tensors: 'row/I/k', 'row/I/v' [layers, kv_heads, length, head_dim], 'row/I/state' [state];
+        of a compressed copy 'row/I/k', 'row/I/v' [kv_heads, tokens of all layers, head_dim];
+        'stream/I/k', 'stream/I/v', its tail.
+        """
+        streams = self.streams()
+        if not streams:
+            return self._frozen(())
+        # As in a step: whoever ends a stream meanwhile, from another thread, frees it afterwards.
+        try:
+            return self._frozen(self._kv.grow(streams, 0))
+        finally:
+            self._kv.end_step()
+
+    def _frozen(self, streams: Sequence[Stream]) -> Frozen:
+        current = self._kv.current(self.robot)
+        action = None if current is None else self._kv.copy_of(current, ACTION)
+        read = {_place(stream.lease): stream.lease.handle for stream in streams}
+        if current is not None:
+            read[current.row, -1] = current
+        if action is not None:
+            read[_place(action)] = action.handle
+        numbers = {place: i for i, place in enumerate(read)}
+        tensors: dict[str, Tensor] = {}
+        for (row, flat), i in numbers.items():
+            if flat < 0:
+                tensors |= _copies(f'row/{i}', *self._kv.prefixes.row(row))
+                tensors[f'row/{i}/state'] = torch.from_numpy(self._engine.states[row].copy())
+            else:
+                tensors |= _copies(f'row/{i}', *self._kv.flats.block(flat))
+        for i, stream in enumerate(streams):
+            tensors |= _copies(f'stream/{i}', *self._kv.tails.row(stream.tail))
+        facts = {
+            'rows': [self._row_facts(flat, handle) for (_, flat), handle in read.items()],
+            'current': None if current is None else numbers[current.row, -1],
+            'action': None if action is None else numbers[_place(action)],
+            'streams': [
+                {
+                    'row': numbers[_place(stream.lease)],
+                    'query': {**vars(stream.query), 'ids': list(stream.query.ids)},
+                    'tokens': list(stream.tokens),
+                    'said': self._engine.said(stream.id),
+                }
+                for stream in streams
+            ],
+        }
+        return Frozen(tensors, facts)
+
+    def _row_facts(self, flat: int, handle: KvHandle) -> dict[str, Fact]:
+        """budgets: tokens of each layer of a compressed copy; None: the row is whole."""
+        budgets = None if flat < 0 else self._kv.flats.lengths[:, flat].tolist()
+        frame = {'sequence': handle.sequence, 'stamp': handle.stamp, 'length': handle.length}
+        return {**frame, 'budgets': budgets}
+
+    def streams(self) -> list[Stream]:
+        """The robot's live ones, oldest first."""
+        return [s for s in self._kv.streams() if s.lease.handle.robot == self.robot]
+
+    # ------------------------------------------------------------------ resuming
+
+    def check(self, frozen: Frozen, branches: int = 1) -> None:
+        """Raises CapsuleError if the streams, each so many times, do not fit in here."""
+        streams, rows = frozen.facts['streams'], frozen.facts['rows']
+        if len(streams) * branches > self._kv.streams_max:
+            raise CapsuleError(
+                f'{len(streams) * branches} streams are to go on, but there may be only '
+                f'{self._kv.streams_max}: raise engine.streams, or the budget with kv/set_budget'
+            )
+        read = {stream['row'] for stream in streams}
+        needed = sum(rows[i]['budgets'] is None for i in read)
+        if needed > self._kv.language_rows_max:
+            raise CapsuleError(
+                f'the streams need {needed} prefix rows, language may hold '
+                f'{self._kv.language_rows_max}: raise engine.rows, or the budget with '
+                'kv/set_budget'
+            )
+        copies = [sum(rows[i]['budgets']) for i in read if rows[i]['budgets'] is not None]
+        if not self._kv.flats.has_room(copies):
+            raise CapsuleError(
+                f'the streams read {len(copies)} compressed prefixes, and there is no room for '
+                'them: raise engine.flat_rows'
+            )
+        for i, row in enumerate(rows):
+            if row['budgets'] is None:
+                _check_shape(frozen, f'row/{i}', self._kv.prefixes, row['length'])
+            else:
+                _check_block(frozen, f'row/{i}', self._kv.flats, row['budgets'])
+        for i, stream in enumerate(streams):
+            _check_shape(frozen, f'stream/{i}', self._kv.tails, _extent(stream))
+
+    def resume(self, frozen: Frozen) -> None:
+        """The frozen streams go on instead of the robot's present ones, which end 'replaced'."""
+        present = self.streams()
+        self.branch(frozen, [Branch()])
+        for stream in present:
+            self._kv.release(stream, 'replaced')
+
+    def branch(self, frozen: Frozen, branches: Sequence[Branch]) -> list[list[Stream]]:
+        """Each frozen stream goes on once for every branch, beside all others.
+
+        The branches read one copy of each row. Returns the streams by branch. The rows come to
+        life under new handles of this process with their old stamps; no action is made from them.
+        """
+        grown: list[list[Stream]] = [[] for _ in branches]
+        with ExitStack() as undo, ExitStack() as leases:
+            rows: dict[int, Lease] = {}
+            for i, facts in enumerate(frozen.facts['streams']):
+                number = facts['row']
+                if number not in rows:
+                    rows[number] = leases.enter_context(self._adopt(frozen, number))
+                for j, branch in enumerate(branches):
+                    stream = self._grow(frozen, i, rows[number], branch)
+                    undo.callback(self._kv.release, stream, 'error')
+                    grown[j].append(stream)
+            undo.pop_all()
+        self.on_resumed([stream for streams in grown for stream in streams])
+        return grown
+
+    def _grow(self, frozen: Frozen, i: int, row: Lease, branch: Branch) -> Stream:
+        """Stream i of the capsule, on an adopted row and a tail of its own."""
+        facts = frozen.facts['streams'][i]
+        query = dict(facts['query'])
+        if branch.seed is not None:
+            query['seed'] = branch.seed
+        lease = self._kv.share(row)
+        try:
+            stream = self._kv.resume(lease, Query(**query), facts['tokens'])
+        except ValueError as error:
+            lease.release()
+            raise CapsuleError(str(error)) from error
+        _fill(frozen, f'stream/{i}', self._kv.tails, stream.tail)
+        self._engine.resume_text(stream, facts['said'])
+        return stream
+
+    def _adopt(self, frozen: Frozen, number: int) -> Lease:
+        """Row `number` of the capsule, in a row of this arena, or in a flat one."""
+        facts = frozen.facts['rows'][number]
+        if facts['budgets'] is not None:
+            return self._adopt_copy(frozen, number, self._gone(facts))
+        row, frame = self._written(frozen, number), {n: facts[n] for n in ('sequence', 'stamp')}
+        return self._kv.adopt(row, facts['length'], robot=self.robot, **frame)
+
+    def _written(self, frozen: Frozen, number: int) -> int:
+        """A reserved row of this arena that holds row `number` of the capsule."""
+        row = self._kv.reserve(time.monotonic())
+        try:
+            _fill(frozen, f'row/{number}', self._kv.prefixes, row)
+        except BaseException:
+            self._kv.abandon(row)
+            raise
+        self._engine.states[row] = frozen.tensors[f'row/{number}/state'].cpu().numpy()
+        return row
+
+    def _adopt_copy(self, frozen: Frozen, number: int, handle: KvHandle) -> Lease:
+        """Row `number` of the capsule, a compressed copy, in a flat row; handle: of its frame."""
+        facts = frozen.facts['rows'][number]
+        copy = self._kv.adopt_flat(facts['budgets'], facts['length'], handle)
+        if copy is None:
+            raise CapsuleError('no room for a compressed prefix: raise engine.flat_rows')
+        for kind, target in zip('kv', self._kv.flats.block(copy.flat), strict=True):
+            target.copy_(frozen.tensors[f'row/{number}/{kind}'])
+        return copy
+
+    def _gone(self, facts: Mapping) -> KvHandle:
+        """Names a frame of which only a compressed copy is left: no row can be read by it."""
+        frame = facts['sequence'], facts['length']
+        layout = self._kv.prefixes.layout
+        return KvHandle(
+            self._kv.boot, -1, -1, *frame, layout, facts['stamp'], -math.inf, robot=self.robot
+        )
+
+    # ------------------------------------------------------------------ replay
+
+    def replay(self, frozen: Frozen, noises: np.ndarray | None = None) -> ActionChunk:
+        """The chunk of the frozen newest frame, again: to compare bytes, never to be executed.
+
+        Raises CapsuleError if there was no frame.
+        """
+        number = frozen.facts['current']
+        if number is None:
+            raise CapsuleError('the capsule has no frame: it was taken before the first one')
+        with self._adopt(frozen, number) as lease:
+            if (copy := frozen.facts['action']) is not None:
+                self._kv.keep_copy([ACTION], self._adopt_copy(frozen, copy, lease.handle))
+            (chunk,) = self._engine.denoise([lease], [float('inf')], noises)
+        return chunk
+
+
+def _place(lease: Lease) -> tuple[int, int]:
+    """What it reads: a prefix row and -1, or -1 and a flat row."""
+    return lease.row, lease.flat
+
+
+def _extent(facts: Mapping) -> int:
+    """Tokens in the tail of a frozen stream."""
+    tokens = facts['tokens']
+    return len(facts['query']['ids']) + len(tokens) - 1 if tokens else 0
+
+
+def _copies(name: str, k: Tensor, v: Tensor) -> dict[str, Tensor]:
+    """Contiguous copies of valid K and V."""
+    kept = torch.contiguous_format
+    return {f'{name}/k': k.clone(memory_format=kept), f'{name}/v': v.clone(memory_format=kept)}
+
+
+def _fill(frozen: Frozen, name: str, arena: Arena, row: int) -> None:
+    for kind, target in (('k', arena.k), ('v', arena.v)):
+        saved = frozen.tensors[f'{name}/{kind}']
+        target[:, row, :, : saved.shape[2]].copy_(saved)
+
+
+def _check_shape(frozen: Frozen, name: str, arena: Arena, length: int) -> None:
+    layers, _, heads, most, dim = arena.k.shape
+    _check(frozen, name, (layers, heads, length, dim), arena.k.dtype)
+    if length > most:
+        raise CapsuleError(f'{name} has {length} tokens, a row here holds {most}')
+
+
+def _check_block(frozen: Frozen, name: str, flats: FlatArena, budgets: Sequence[int]) -> None:
+    _, heads, _, dim = flats.k.shape
+    if len(budgets) != len(flats.layers):
+        raise CapsuleError(f'{name} has {len(budgets)} layers, here are {len(flats.layers)}')
+    _check(frozen, name, (heads, sum(budgets), dim), flats.k.dtype)
+
+
+def _check(frozen: Frozen, name: str, wanted: tuple[int, ...], dtype: torch.dtype) -> None:
+    for kind in 'kv':
+        saved = frozen.tensors.get(f'{name}/{kind}')
+        if saved is None or tuple(saved.shape) != wanted or saved.dtype != dtype:
+            there = 'missing' if saved is None else f'{list(saved.shape)} of {saved.dtype}'
+            raise CapsuleError(
+                f'{name}/{kind} is {there}, not {list(wanted)} of {dtype}: the capsule is of '
+                'another model'
+            )

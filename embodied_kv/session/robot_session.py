@@ -1,0 +1,234 @@
+"""Snapshot, restore, fork and rollback of one robot's session, by name.
+
+Knows parts, the registry and the thread of the engine. Does not know what a part freezes, nor who
+asks. State is copied on the engine's thread, between two steps; tiers and files are the matter of
+whoever calls, who may wait. Nothing is captured or computed again.
+
+Source: Execution-State Capsules, section 3.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+
+from embodied_kv.capsule.capsule import Boundary, Capsule, CapsuleError
+from embodied_kv.capsule.part import Frozen, Part
+from embodied_kv.capsule.reentry import Decision, Depth, Limits, Witness, choose_depth
+from embodied_kv.capsule.registry import Registry
+from embodied_kv.capsule.tiers import Tier
+from embodied_kv.engine.engine import Engine
+from embodied_kv.kv.decode_stream import Stream
+from embodied_kv.session.engine_part import Branch, Session
+from embodied_kv.types import ActionChunk
+
+T = TypeVar('T')
+WITNESS = 'witness'
+DEEP_ENOUGH = {  # what is resumed at each depth
+    Depth.ACTOR: ('planner', 'actor'),
+    Depth.PLANNER: ('planner',),
+    Depth.HOLD: (),
+}
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """What a verb did. seconds: of the engine's thread. streams: numbers of those that go on."""
+
+    capsule: Capsule
+    decision: Decision
+    streams: tuple[int, ...]
+    seconds: float
+
+
+class Capsules:
+    """The capsules of one session.
+
+    registry: None where there is no place for capsules yet, see `keep_in`. call: runs work on the
+    engine's thread, `DeviceThread.call`. limits: of re-entry. witness: what the robot sees and
+    feels now, None where it sees nothing; whoever knows puts it here. on_hold: called on the
+    engine's thread where a restore resumes nothing: the robot is to stay where it is.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        registry: Registry | None,
+        call: Callable[[Callable[[], T]], Future[T]],
+        *,
+        robot: str = '',
+        limits: Limits | None = None,
+    ) -> None:
+        self._engine, self._registry, self._call = engine, registry, call
+        self.session = Session(engine, robot)
+        self.name = f'{engine.kv.boot[:8]}{robot}'
+        self.limits = limits or Limits()
+        self.witness: Callable[[], Witness | None] = lambda: None
+        self.on_hold: Callable[[], None] = lambda: None
+        self._parts: dict[str, Part] = {}  # replaced, never changed: a snapshot may be reading it
+        self.register(self.session)
+
+    @property
+    def registry(self) -> Registry:
+        """Where they are kept. Raises CapsuleError where there is no such place."""
+        if self._registry is None:
+            raise CapsuleError('there is no place for capsules: configure the node capsules')
+        return self._registry
+
+    def keep_in(self, registry: Registry | None) -> None:
+        """From now on; what another one keeps is not moved."""
+        self._registry = registry
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What goes into a capsule."""
+        return tuple(self._parts.values())
+
+    def register(self, part: Part) -> None:
+        """From now on it goes into every capsule; one of that name before it does not."""
+        self._parts = {**self._parts, part.name: part}
+
+    def unregister(self, part: Part) -> None:
+        """It goes into no further capsule."""
+        if self._parts.get(part.name) is part:
+            self._parts = {n: p for n, p in self._parts.items() if p is not part}
+
+    # ------------------------------------------------------------------ verbs
+
+    def snapshot(
+        self, name: str, witness: Witness | None = None, tier: Tier = Tier.DEVICE
+    ) -> tuple[Capsule, float]:
+        """Freezes the session between two steps and keeps it; also s of the engine's thread.
+
+        name: '' for one made of process and boundary. Raises CapsuleError, and NoRoom.
+        """
+        capsule, seconds = self._on_engine(lambda: self._freeze(name, witness))
+        self.registry.add(capsule, tier)
+        return capsule, seconds
+
+    def restore(self, name: str, now: Witness | None) -> Resumed:
+        """The session goes on from the capsule, as deep as the present allows.
+
+        now: what the robot sees and feels; None where it sees nothing. Its present streams end.
+        Raises CapsuleError, with nothing changed.
+        """
+        capsule = self.registry.get(name)
+        decision = choose_depth(_witness(capsule), now, self.limits)
+        return self._resume(capsule, decision)
+
+    def rollback(self, name: str = '') -> Resumed:
+        """This same session goes on from its capsule of that name, or from its newest one.
+
+        What was said since is given up; the actor's state is not restored, as the world went on.
+        Raises CapsuleError for a capsule of another session.
+        """
+        capsule = self.registry.get(name or self._newest())
+        if capsule.boundary.session != self.name:
+            raise CapsuleError(
+                f'capsule {capsule.name} is of session {capsule.boundary.session}, this is '
+                f'{self.name}: a session rolls back to its own boundaries only; restore it instead'
+            )
+        back = self._engine.committed - capsule.boundary.number
+        return self._resume(capsule, Decision(Depth.PLANNER, f'{back} steps back'))
+
+    def fork(self, name: str, branches: Sequence[Branch]) -> tuple[list[list[Stream]], float]:
+        """The capsule's streams go on once for every branch, beside those that live.
+
+        The branches share the prefix rows; only tails are copied. Returns the streams by branch.
+        Raises CapsuleError, with nothing changed.
+        """
+        if not branches:
+            raise CapsuleError('a fork needs at least one branch')
+        frozen = self._frozen(self.registry.get(name))[self.session.name]
+
+        def work() -> list[list[Stream]]:
+            self.session.check(frozen, len(branches))
+            return self.session.branch(frozen, branches)
+
+        return self._on_engine(work)
+
+    def replay(self, name: str) -> ActionChunk:
+        """The chunk of the capsule's newest frame, made again: to compare, never to execute."""
+        frozen = self._frozen(self.registry.get(name))[self.session.name]
+        return self._on_engine(lambda: self.session.replay(frozen))[0]
+
+    # ------------------------------------------------------------------ on the engine's thread
+
+    def _on_engine(self, work: Callable[[], T]) -> tuple[T, float]:
+        """The result, and s that it took."""
+
+        def timed() -> tuple[T, float]:
+            began = time.monotonic()
+            with torch.inference_mode():
+                result = work()
+            return result, time.monotonic() - began
+
+        return self._call(timed).result()
+
+    def _freeze(self, name: str, witness: Witness | None) -> Capsule:
+        frozen = {part.name: part.freeze() for part in self._parts.values()}
+        if witness is not None:
+            arrays = {n: torch.from_numpy(a.copy()) for n, a in witness.arrays().items()}
+            frozen[WITNESS] = Frozen(arrays, witness.facts())
+        number = self._engine.committed
+        return Capsule(
+            name or f'{self._engine.kv.boot[:8]}-{number}',
+            Boundary(self.name, number, self.session.stamp),
+            self.registry.fingerprint,
+            {f'{part}/{n}': t for part, f in frozen.items() for n, t in f.tensors.items()},
+            {part: f.facts for part, f in frozen.items()},
+        )
+
+    def _resume(self, capsule: Capsule, decision: Decision) -> Resumed:
+        frozen = self._frozen(capsule)
+        deep = DEEP_ENOUGH[decision.depth]
+        parts = [p for p in self._parts.values() if p.depth in deep and p.name in frozen]
+
+        def work() -> tuple[int, ...]:
+            for part in parts:
+                part.check(frozen[part.name])
+            for part in parts:
+                part.resume(frozen[part.name])
+            if decision.depth is Depth.HOLD:
+                self.on_hold()
+            return tuple(stream.id for stream in self.session.streams()) if parts else ()
+
+        streams, seconds = self._on_engine(work)
+        return Resumed(capsule, decision, streams, seconds)
+
+    def _frozen(self, capsule: Capsule) -> Mapping[str, Frozen]:
+        """The parts of a capsule by name. Raises CapsuleError for another engine's."""
+        if capsule.fingerprint != self.registry.fingerprint:
+            raise CapsuleError(
+                f'capsule {capsule.name} was made by {capsule.fingerprint}, this is '
+                f'{self.registry.fingerprint}: weights, dtype, kernels, layout or config differ'
+            )
+        parts: dict[str, dict] = {part: {} for part in capsule.facts}
+        for name, tensor in capsule.tensors.items():
+            part, _, rest = name.partition('/')
+            parts[part][rest] = tensor
+        return {part: Frozen(t, capsule.facts[part]) for part, t in parts.items()}
+
+    def _newest(self) -> str:
+        own = [e for e in self.registry.entries() if e.boundary.session == self.name]
+        if not own:
+            raise CapsuleError(f'session {self.name} has no capsule: take a snapshot first')
+        return max(own, key=lambda entry: entry.boundary.number).name
+
+
+def _witness(capsule: Capsule) -> Witness | None:
+    """What the robot saw and felt at the boundary, if that is known."""
+    if WITNESS not in capsule.facts:
+        return None
+    start = f'{WITNESS}/'
+    arrays = {
+        name.removeprefix(start): tensor.cpu().numpy()
+        for name, tensor in capsule.tensors.items()
+        if name.startswith(start)
+    }
+    return Witness.of(arrays, capsule.facts[WITNESS])
