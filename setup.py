@@ -8,16 +8,16 @@ from setuptools import find_packages, setup
 
 ROOT = Path(__file__).resolve().parent  # the working folder is another one under --symlink-install
 NAME = 'embodied_kv'
-EXECUTABLES = (
-    'robot',
-    'perception',
-    'action',
-    'language',
-    'sim',
-    'demo',
-    'fleet',
-    'fleet_robot',
-)
+EXECUTABLES = {
+    'robot': 'robot',
+    'perception': 'perception',
+    'action': 'action',
+    'language': 'language',
+    'sim': 'sim.node',
+    'demo': 'demo.demo',
+    'fleet': 'fleet.server_node',
+    'fleet_robot': 'fleet.client_node',
+}
 
 
 def files(pattern: str) -> list[str]:
@@ -51,6 +51,8 @@ setup(
     zip_safe=False,
     cmdclass=runpy.run_path(str(ROOT / 'tools' / 'interfaces.py'))['COMMANDS'],
     entry_points={
-        'console_scripts': [f'{name} = {NAME}.nodes.{name}:main' for name in EXECUTABLES]
+        'console_scripts': [
+            f'{name} = {NAME}.nodes.{module}:main' for name, module in EXECUTABLES.items()
+        ]
     },
 )

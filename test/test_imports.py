@@ -14,12 +14,13 @@ ROS = re.compile(
     r'|embodied_kv\.(msg|srv)(\.|$)'
 )
 
-BASE = {'types', 'config', 'storage'}
+BASE = {'types', 'config', 'storage', 'text', 'throttle'}
 MECHANISM = {*BASE, 'runtime', 'kernels'}
 KV = {*MECHANISM, 'kv'}
 SIBLINGS = {'model', 'compress', 'memory', 'capsule'}
 ENGINE = {*KV, *SIBLINGS, 'engine'}
-ROOMS = ENGINE | {'sim', 'fleet'}
+COMPOSED = {'session', 'planning', 'serving'}
+ROOMS = {*ENGINE, *COMPOSED, 'control', 'fleet', 'sim'}
 
 # room: the other rooms that it may import
 MAY_IMPORT = {
@@ -27,17 +28,24 @@ MAY_IMPORT = {
     'types': set(),
     'config': set(),
     'storage': set(),
+    'text': set(),
+    'throttle': set(),
     'runtime': BASE,
     'kernels': BASE,
     'kv': MECHANISM,
     **dict.fromkeys(SIBLINGS, KV),
     'engine': KV | SIBLINGS,
-    'fleet': BASE,
+    'session': ENGINE,
+    'planning': ENGINE,
+    'control': BASE,
+    'fleet': BASE | {'control'},
+    'serving': ENGINE | {'session', 'control', 'fleet'},
     'sim': BASE,
     'nodes': ROOMS,
     'train': ROOMS,
     'bench': ROOMS | {'train'},  # a quality is measured in the worlds of evaluation
 }
+NUMPY_ONLY = {'control', 'fleet'}
 # The fleet's real node in virtual time, and its robots: measured, so they are no part of `nodes`.
 LOCKSTEP = {f'embodied_kv.bench.fleet.serving.{name}' for name in ('lockstep', 'robot')}
 
@@ -102,9 +110,9 @@ def test_ros_is_imported_in_nodes_alone(module):
     assert [name for name in imports(module) if ROS.match(name)] == []
 
 
-def test_the_fleet_computes_without_torch():
-    fleet = (module for module in MODULES if room(module) == 'fleet')
-    assert 'torch' not in {name.split('.')[0] for module in fleet for name in imports(module)}
+@pytest.mark.parametrize('module', [name for name in MODULES if room(name) in NUMPY_ONLY])
+def test_control_and_fleet_compute_without_torch(module):
+    assert 'torch' not in {name.split('.')[0] for name in imports(module)}
 
 
 def test_no_import_goes_in_a_circle():

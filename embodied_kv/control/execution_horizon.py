@@ -10,9 +10,11 @@ chunk. Source: Kairos, section 3.1.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+
+from embodied_kv.types import ActionChunk
 
 FEWEST_STEPS = 3  # with fewer there is no mean of earlier updates worth the name
 
@@ -70,6 +72,17 @@ class Confidence:
 
 
 @dataclass(frozen=True)
+class Whole:
+    """All of every chunk."""
+
+    def __call__(self, updates: np.ndarray) -> int:
+        return _checked(updates).shape[1]
+
+    def __str__(self) -> str:
+        return 'whole'
+
+
+@dataclass(frozen=True)
 class Custom:
     """Any rule of one's own; its answer is kept within the chunk. Raises TypeError if no int."""
 
@@ -99,12 +112,18 @@ def confidence(updates: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(sure), sure, 0.0).astype(np.float32)
 
 
+def judged(chunk: ActionChunk, policy: Policy) -> ActionChunk:
+    """The chunk with its H and the confidence of its actions, from its updates."""
+    updates = chunk.updates
+    return replace(chunk, execute=policy(updates), confidence=confidence(updates))
+
+
 def parse(text: str, known: Mapping[str, Policy] | None = None) -> Policy:
     """The policy that a parameter or a message names.
 
-    'static:5', 'confidence:0.2:3' (threshold, minimum), or the name of one of `known`, which the
-    server's own code provides: nothing is ever imported by a name that came from outside. Raises
-    ValueError that shows the text and what is allowed.
+    'whole', 'static:5', 'confidence:0.2:3' (threshold, minimum), or the name of one of `known`,
+    which the server's own code provides: nothing is ever imported by a name that came from
+    outside. Raises ValueError that shows the text and what is allowed.
     """
     known = known or {}
     name, *numbers = text.split(':')
@@ -115,10 +134,12 @@ def parse(text: str, known: Mapping[str, Policy] | None = None) -> Policy:
             return Confidence(float(numbers[0]), int(numbers[1]))
     except ValueError as error:
         raise ValueError(f'horizon policy {text!r}: {error}') from None
+    if text == 'whole':
+        return Whole()
     if text in known:
         return Custom(known[text])
     names = ''.join(f', {name}' for name in known)
-    raise ValueError(f'horizon policy {text!r}: write static:H, confidence:T:H_MIN{names}')
+    raise ValueError(f'horizon policy {text!r}: write whole, static:H, confidence:T:H_MIN{names}')
 
 
 def _revisions(updates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

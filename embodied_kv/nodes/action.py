@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import CancelledError, Future, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from sensor_msgs.msg import JointState
@@ -25,19 +25,6 @@ from embodied_kv.nodes.observation.handle_source import FrameSource, frame_param
 from embodied_kv.types import ActionChunk
 
 DRAIN = 5.0  # s that a denoising loop in hand may take to end
-
-
-def policy(text: str) -> execution_horizon.Policy:
-    """The horizon policy of this name, or 'whole'. Raises ValueError."""
-    return execution_horizon.parse(text, {'whole': lambda updates: updates.shape[1]})
-
-
-def judged(chunk: ActionChunk, policy: execution_horizon.Policy) -> ActionChunk:
-    """The chunk with its H and its confidence."""
-    updates = chunk.updates
-    return replace(
-        chunk, execute=policy(updates), confidence=execution_horizon.confidence(updates)
-    )
 
 
 @dataclass(frozen=True)
@@ -63,7 +50,7 @@ class ActionParams:
         'H, how many actions of a chunk may be executed, from its start; then the robot holds. '
         'whole, static:H, or confidence:T:H_MIN: as far as denoising has converged',
         'live',
-        check=policy,
+        check=execution_horizon.parse,
     )
     tick_commands: bool = param(
         False, 'Publish the set-point of each action on `commands`, for forward controllers'
@@ -196,8 +183,8 @@ class Action(SuiteNode):
         if chunk is None:
             self._too_late += 1
         else:
-            rule = policy(self.params.read(ActionParams).horizon)
-            self._control.offer(judged(chunk, rule))
+            policy = execution_horizon.parse(self.params.read(ActionParams).horizon)
+            self._control.offer(execution_horizon.judged(chunk, policy))
 
     def _on_joints(self, message: JointState) -> None:
         self._now = message

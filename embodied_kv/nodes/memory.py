@@ -102,7 +102,7 @@ class Memory(SuiteNode):
             params.renew,
         )
         self._release.callback(self._planning.close)
-        known = self._planning.memory.store.list('task')
+        known = [(s.id, s.step) for s in self._planning.memory.store.list('task')]
         self._rememberer = Rememberer(params.held_question, params.task_records, known)
         self._answers: dict[int, str] = {}  # of streams that speak
         for kind, name, verb in (

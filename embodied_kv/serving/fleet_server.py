@@ -14,15 +14,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 
+from embodied_kv.control.execution_horizon import judged
 from embodied_kv.fleet.dispatcher import Desk
 from embodied_kv.fleet.engines import Dispatch
 from embodied_kv.fleet.protocol import Answer, Receipt, Request, Verdict
 from embodied_kv.fleet.scheduler import Waiting
 from embodied_kv.fleet.trace_writer import Tape
-from embodied_kv.nodes.action import judged
-from embodied_kv.nodes.fleet.messages import Served
 from embodied_kv.text import LINE, shown, trace
 from embodied_kv.throttle import Throttled
 from embodied_kv.types import ActionChunk, Observation
@@ -35,6 +35,18 @@ log = logging.getLogger(__name__)
 
 RETRY = 1.0  # s until an engine that failed is tried again
 LOOK = 1.0  # s between two looks for robots that fell silent
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """What an engine made of a request: a chunk that is judged, or the reason for which none.
+
+    queued: s from the request to its dispatch.
+    """
+
+    chunk: ActionChunk | None
+    fault: str = ''
+    queued: float = 0.0
 
 
 class Server(threading.Thread):

@@ -16,7 +16,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from embodied_kv.memory.segment import Segment
 from embodied_kv.sim.expert import Phase
 from embodied_kv.sim.language import NARRATE, SUBTASK, SUBTASKS
 
@@ -33,13 +32,13 @@ HEARD = 150_000_000  # ns after which an instruction is surely in the robot's fr
 class Rememberer:
     """question: whose answers say what the robot holds. tasks: records kept, the oldest go.
 
-    known: the records that are there. Either may be off: '' or 0.
+    known: the (id, step) of the task records that are there. Either may be off: '' or 0.
     """
 
-    def __init__(self, question: str, tasks: int, known: Iterable[Segment] = ()) -> None:
+    def __init__(self, question: str, tasks: int, known: Iterable[tuple[str, int]] = ()) -> None:
         self._question, self._tasks = question, tasks
-        found = ((TASK.fullmatch(s.id), s) for s in known if s.kind == 'task')
-        records = sorted((s.step, int(match[1])) for match, s in found if match)
+        found = ((step, TASK.fullmatch(id)) for id, step in known)
+        records = sorted((step, int(match[1])) for step, match in found if match)
         self._numbers = [number for _, number in records]  # the oldest first
         self._instruction, self._told, self._done = '', 0, False
         self._holds = ''

@@ -55,8 +55,8 @@ class Demo:
         common = (*files, '-r', f'__ns:=/{arguments.namespace}')
         self.children: list[Child] = []
         resources.callback(end, self.children)
-        for name in ('robot', 'sim'):
-            self.children.append(Child(name, self.out / f'{name}.log', *common))
+        for name, module in (('robot', 'robot'), ('sim', 'sim.node')):
+            self.children.append(Child(name, module, self.out / f'{name}.log', *common))
         self.witness = Witness(arguments.namespace, task_scene(FAMILY))
         self.director = Director(
             arguments.seed,

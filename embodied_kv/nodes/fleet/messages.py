@@ -9,20 +9,20 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from sensor_msgs.msg import Image, JointState
 
 from embodied_kv.config import ModelConfig
+from embodied_kv.control import execution_horizon
 from embodied_kv.control.command import Leftover
 from embodied_kv.fleet import protocol
 from embodied_kv.fleet.protocol import LastExecution, Receipt, Request, Verdict
 from embodied_kv.msg import ActionChunk as ActionChunkMsg
 from embodied_kv.msg import FleetAnswer, FleetExecution, FleetObservation, FleetRequest
-from embodied_kv.nodes.action import policy
 from embodied_kv.nodes.common import conversions, qos
 from embodied_kv.nodes.common.conversions import Refused
+from embodied_kv.serving.fleet_server import Served
 from embodied_kv.text import listed
 from embodied_kv.types import ActionChunk, Observation
 
@@ -31,18 +31,6 @@ FREEZE, RESUME = 'fleet/freeze', 'fleet/resume'  # services of the robot
 REQUESTS, ANSWERS = qos.INSTRUCTION, qos.TEXT  # of requests only the newest counts, of answers all
 
 VERDICTS = {verdict: getattr(FleetAnswer, verdict.name) for verdict in Verdict}
-
-
-@dataclass(frozen=True, eq=False)
-class Served:
-    """What an engine made of a request: a chunk that is judged, or the reason for which none.
-
-    queued: s from the request to its dispatch.
-    """
-
-    chunk: ActionChunk | None
-    fault: str = ''
-    queued: float = 0.0
 
 
 # ---------------------------------------------------------------------- requests
@@ -61,7 +49,7 @@ def request(message: FleetRequest, robot: str, horizon: str) -> Request:
         task=message.task,
         round=message.round,
         stamp=conversions.nanoseconds(seen.header.stamp) / 1e9,
-        horizon=policy(text),
+        horizon=execution_horizon.parse(text),
         observation_bytes=observation_bytes(seen),
         execution=_execution(message.execution),
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from embodied_kv.config import ModelConfig
+from embodied_kv.control import execution_horizon
 from embodied_kv.fleet import profile
 from embodied_kv.fleet.dispatcher import Desk
 from embodied_kv.fleet.engines import Engine, Link
@@ -17,7 +18,6 @@ from embodied_kv.fleet.protocol import Receipt, Verdict
 from embodied_kv.fleet.scheduler import Scheduler
 from embodied_kv.fleet.trace_writer import Tape
 from embodied_kv.msg import FleetRequest
-from embodied_kv.nodes.action import policy
 from embodied_kv.nodes.common import executable
 from embodied_kv.nodes.common.lifecycle_node import ERROR, OK, WARN, SuiteNode
 from embodied_kv.nodes.common.parameters import param
@@ -61,7 +61,7 @@ class FleetParams:
     horizon: str = param(
         'confidence:0.2:3',
         'H of requests that name none: whole, static:H or confidence:T:H_MIN',
-        check=policy,
+        check=execution_horizon.parse,
     )
     fresh: float = param(
         0.1, 'An observation that waited longer, s, counts as stale', range=(0.0, 60.0)
