@@ -16,7 +16,7 @@ EXECUTABLES = {
     'sim': 'sim.node',
     'demo': 'demo.demo',
     'fleet': 'fleet.server_node',
-    'fleet_robot': 'fleet.client_node',
+    'fleet_client': 'fleet.client_node',
 }
 
 

@@ -125,7 +125,7 @@ class EngineConfig:
     streams: int = _param(
         16, 'Language streams that may live at once (tail rows)', range=(1, 4096)
     )
-    tail_tokens: int = _param(
+    decode_tokens: int = _param(
         96, 'Tokens a stream may hold: its query and what it says', range=(8, 4096)
     )
     euler_steps: int = _param(10, 'Euler steps of a chunk when time allows', range=(1, 50))
@@ -145,7 +145,7 @@ class EngineConfig:
         'Decode batches are padded to a multiple of this; there is a graph for each',
         range=(1, 256),
     )
-    flat_rows: int = _param(
+    compressed_rows: int = _param(
         2,
         'Room for compressed prefixes, in whole ones; 0: nothing is compressed',
         range=(0, 4096),
@@ -156,10 +156,10 @@ class EngineConfig:
         'What language is compressed by: stream (each question), row (the prompt, once a frame) '
         'or text (both)',
     )
-    language_alpha: float = _param(
+    language_keep_ratio: float = _param(
         1.0, 'Share of a prefix that language keeps; 1: all', range=(0.01, 1.0)
     )
-    action_alpha: float = _param(
+    action_keep_ratio: float = _param(
         1.0, 'Share of a prefix that actions keep; 1: all', range=(0.01, 1.0)
     )
     device: str = _param('cpu', 'cpu or cuda')
@@ -196,10 +196,10 @@ class EngineConfig:
         for name, limit in (('min_euler_steps', 'euler_steps'), ('batch_multiple', 'streams')):
             if (value := getattr(self, name)) > (most := getattr(self, limit)):
                 return f'engine.{name} is {value}, above engine.{limit} {most}: lower it'
-        for name in ('language_alpha', 'action_alpha'):
-            if (alpha := getattr(self, name)) < 1 and not self.flat_rows:
+        for name in ('language_keep_ratio', 'action_keep_ratio'):
+            if (alpha := getattr(self, name)) < 1 and not self.compressed_rows:
                 return (
-                    f'engine.{name} is {alpha}, but engine.flat_rows is 0, so there is no room '
+                    f'engine.{name} is {alpha}, but engine.compressed_rows is 0, so there is no room '
                     'for compressed prefixes: raise that, or set the share to 1'
                 )
         return ''

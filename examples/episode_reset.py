@@ -22,7 +22,7 @@ from embodied_kv.config import TABLETOP, EngineConfig
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.model.policy import Policy, bundled
-from embodied_kv.session.robot_session import Capsules
+from embodied_kv.session.robot_session import RobotSession
 from embodied_kv.sim.rollout import Rollout
 from embodied_kv.sim.scene import CAMERAS
 from embodied_kv.sim.tabletop import Tabletop
@@ -85,7 +85,7 @@ def main(argv: list[str] | None = None) -> None:
     random = args.weights == 'random'
     policy = Policy.random(TABLETOP) if random else Policy.load(bundled('tabletop'), TABLETOP)
     engine = Engine(policy, EngineConfig(budget=False))
-    capsules = Capsules(engine, Registry(fingerprint(engine)), at_once)
+    capsules = RobotSession(engine, Registry(fingerprint(engine)), at_once)
 
     with Tabletop(task_scene('pick'), SCENE) as table:
         task = draw_task(table.objects(), np.random.default_rng(SCENE), 'pick')

@@ -53,7 +53,7 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     for seed, robot in enumerate(robots):
         common['namespace'] = robot
         if given['clients'].lower() == 'true':
-            started.append(Node(executable='fleet_robot', parameters=[params, chosen], **common))
+            started.append(Node(executable='fleet_client', parameters=[params, chosen], **common))
         if given['sim'].lower() == 'true':
             started.append(Node(executable='sim', parameters=[params, {'seed': seed}], **common))
     return started

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from embodied_kv.session.robot_session import Capsules
+from embodied_kv.session.robot_session import RobotSession
 
 OPTIONS = ['--weights', 'random', '--rollouts', '3', '--seconds', '0.4']
 
@@ -32,12 +32,12 @@ def test_a_line_for_each_rollout_and_a_rollback_before_all_but_the_first(example
 
 
 def test_another_first_chunk_is_noticed(example, monkeypatch):
-    replay = Capsules.replay
+    replay = RobotSession.replay
 
     def other(self, name):
         chunk = replay(self, name)
         return replace(chunk, values=chunk.values + 1e-6)
 
-    monkeypatch.setattr(Capsules, 'replay', other)
+    monkeypatch.setattr(RobotSession, 'replay', other)
     with pytest.raises(AssertionError, match='not the same start'):
         example.main(OPTIONS)

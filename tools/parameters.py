@@ -7,12 +7,12 @@ from dataclasses import fields
 from embodied_kv.config import EngineConfig
 from embodied_kv.nodes.action import ActionParams
 from embodied_kv.nodes.common.parameters import SuiteParams
-from embodied_kv.nodes.fleet.client_node import AskParams
+from embodied_kv.nodes.fleet.client_node import FleetClientParams
 from embodied_kv.nodes.fleet.server_node import FleetParams
 from embodied_kv.nodes.language import LanguageParams
 from embodied_kv.nodes.memory import MemoryParams
 from embodied_kv.nodes.observation.pipeline import ObservationParams
-from embodied_kv.nodes.session import CapsuleParams
+from embodied_kv.nodes.session import SessionParams
 from embodied_kv.planning.config import PlanningConfig
 
 HEAD = """# Parameters
@@ -32,11 +32,11 @@ PARTS = (
     ('`perception` (and `action`, `language` alone in a process)', '', ObservationParams),
     ('`action`', '', ActionParams),
     ('`language`', '', LanguageParams),
-    ('`capsules`', '', CapsuleParams),
+    ('`capsules`', '', SessionParams),
     ('`memory`', '', MemoryParams),
     ('`memory`: planning', '', PlanningConfig),
     ('`fleet`', '', FleetParams),
-    ('`action` of a robot of a fleet (executable `fleet_robot`)', '', AskParams),
+    ('`action` of a robot of a fleet (executable `fleet_client`)', '', FleetClientParams),
 )
 
 

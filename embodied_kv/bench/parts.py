@@ -53,7 +53,7 @@ def measure(
         for batch in BATCHES:
             while len(engine.kv.streams()) < batch:  # each over a frame of its own
                 frame = scene.copy_frame(engine, handle, 0)
-                scene.open_stream(engine, frame, engine.config.tail_tokens - 16, said=1)
+                scene.open_stream(engine, frame, engine.config.decode_tokens - 16, said=1)
             context = handle.length + 8 + repeats // 2
             took = median(engine.decode)
             out.append((f'decode step x{batch}', took, physics.decode_step(c, context, batch)))
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> dict:
         EngineConfig(
             rows=BATCHES[-1] + 4,
             streams=BATCHES[-1],
-            tail_tokens=128,
+            decode_tokens=128,
             budget=False,
             min_euler_steps=10,
         ),

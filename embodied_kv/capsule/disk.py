@@ -28,7 +28,14 @@ from torch import Tensor
 
 from embodied_kv import storage
 from embodied_kv.capsule.capsule import Capsule, CapsuleError
-from embodied_kv.capsule.manifest import DAMAGED, MAX_HEADER, Entry, Manifest, describe, parse
+from embodied_kv.capsule.manifest import (
+    DAMAGED,
+    MAX_HEADER,
+    Manifest,
+    TensorEntry,
+    describe,
+    parse,
+)
 
 NAME = re.compile(r'[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}')  # so no name leaves the folder
 ENDING = '.safetensors'
@@ -218,7 +225,7 @@ def _read_manifest(stream: BinaryIO, name: str) -> Manifest:
     return manifest
 
 
-def _read_tensor(stream: BinaryIO, entry: Entry) -> Tensor:
+def _read_tensor(stream: BinaryIO, entry: TensorEntry) -> Tensor:
     try:
         tensor = torch.empty(entry.bytes, dtype=torch.uint8)
         shaped = tensor.view(entry.torch_dtype).reshape(entry.shape)

@@ -62,7 +62,7 @@ CODES = {
 
 
 @dataclass(frozen=True)
-class Entry:
+class TensorEntry:
     """A tensor of a capsule. dtype: as torch calls it. checksum: CRC-32 of its bytes."""
 
     name: str
@@ -98,7 +98,7 @@ class Manifest:
     fingerprint: str
     created: float
     facts: Mapping[str, Fact]
-    tensors: tuple[Entry, ...]
+    tensors: tuple[TensorEntry, ...]
 
     def __post_init__(self) -> None:
         for field, kind in KINDS.items():
@@ -159,7 +159,7 @@ def describe(capsule: Capsule, checksums: Mapping[str, int]) -> Manifest:
         capsule.created,
         dict(capsule.facts),
         tuple(
-            Entry(name, str(t.dtype).removeprefix('torch.'), tuple(t.shape), checksums[name])
+            TensorEntry(name, str(t.dtype).removeprefix('torch.'), tuple(t.shape), checksums[name])
             for name, t in tensors
         ),
     )
@@ -200,9 +200,9 @@ def _comes_back(part: object, fact: object) -> bool:
         return False
 
 
-def _entry(name: str, dtype: str, shape: list[int], checksum: int) -> Entry:
+def _entry(name: str, dtype: str, shape: list[int], checksum: int) -> TensorEntry:
     if not isinstance(getattr(torch, dtype), torch.dtype):
         raise TypeError(f'{dtype} is no dtype')
     if not all(type(extent) is int and 0 <= extent < 2**63 for extent in shape):
         raise ValueError(f'{shape} is no shape')
-    return Entry(name, dtype, tuple(shape), checksum)
+    return TensorEntry(name, dtype, tuple(shape), checksum)

@@ -16,7 +16,7 @@ from embodied_kv.capsule.capsule import Fact
 
 
 @dataclass(frozen=True, eq=False)
-class Frozen:
+class FrozenPart:
     """A part at a boundary. tensors: copies, by names of the part's own. facts: plain values."""
 
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
@@ -35,11 +35,11 @@ class Part(Protocol):
     def buffers(self) -> Iterable[Tensor | np.ndarray]:
         """The live memory that it answers for."""
 
-    def freeze(self) -> Frozen:
+    def freeze(self) -> FrozenPart:
         """Copies of all that the next step depends on."""
 
-    def check(self, frozen: Frozen) -> None:
+    def check(self, frozen: FrozenPart) -> None:
         """Raises CapsuleError for what could not be resumed. Changes nothing."""
 
-    def resume(self, frozen: Frozen) -> None:
+    def resume(self, frozen: FrozenPart) -> None:
         """Goes on from there, with what was checked, instead of from where it stands."""

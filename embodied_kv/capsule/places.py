@@ -17,10 +17,10 @@ from torch import Tensor
 
 from embodied_kv.capsule.capsule import Boundary, Capsule
 from embodied_kv.capsule.manifest import Manifest
-from embodied_kv.capsule.tiers import Held, Tier
+from embodied_kv.capsule.tiers import Tier, TierEntry
 
 
-class Store(Protocol):
+class TierStore(Protocol):
     """What keeps capsules while no process runs; `disk.Disk` is one."""
 
     def save(self, capsule: Capsule) -> object: ...
@@ -32,7 +32,7 @@ class Store(Protocol):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Item(Held):
+class CapsuleCopy(TierEntry):
     """A capsule, and where it lies. capsule: None where the disk alone has it."""
 
     boundary: Boundary
@@ -43,7 +43,7 @@ class Item(Held):
     @classmethod
     def of(
         cls, about: Capsule | Manifest, tiers: Set[Tier], capsule: Capsule | None = None
-    ) -> Item:
+    ) -> CapsuleCopy:
         return cls(
             name=about.name,
             bytes=about.bytes,
@@ -80,20 +80,20 @@ class Places:
 
     def __init__(
         self,
-        disk: Store | None,
+        disk: TierStore | None,
         device: torch.device | str,
         copy: Callable[[Tensor, torch.device], Tensor],
     ) -> None:
         self.disk, self._copy = disk, copy
         self._devices = {Tier.DEVICE: torch.device(device), Tier.HOST: torch.device('cpu')}
 
-    def loaded(self, item: Item) -> Item:
+    def loaded(self, item: CapsuleCopy) -> CapsuleCopy:
         """With its capsule at hand, read from the disk if need be."""
         if item.capsule is not None:
             return item
         return replace(item, capsule=self.disk.load(item.name, item.fingerprint))
 
-    def copied(self, item: Item, tier: Tier) -> Item:
+    def copied(self, item: CapsuleCopy, tier: Tier) -> CapsuleCopy:
         """A loaded item with a copy in the tier; in memory it takes the place of the other."""
         if tier in item.tiers:
             return item
@@ -105,7 +105,7 @@ class Places:
         capsule = replace(item.capsule, tensors=tensors)
         return replace(item, tiers=item.tiers & {Tier.DISK} | {tier}, capsule=capsule)
 
-    def only(self, item: Item, tiers: Set[Tier]) -> Item:
+    def only(self, item: CapsuleCopy, tiers: Set[Tier]) -> CapsuleCopy:
         """Without the copies that lie elsewhere."""
         kept = item.tiers & tiers
         if Tier.DISK in item.tiers - kept and item.name in self.disk.names():

@@ -33,7 +33,7 @@ class Depth(Enum):
 
 
 @dataclass(frozen=True, eq=False)
-class Witness:
+class SceneSummary:
     """What a robot saw and felt at one moment, small enough to go into each capsule.
 
     joints: float64 [J], rad, or m where a joint slides. images: uint8 [H, W] or [H, W, 3] by
@@ -54,7 +54,7 @@ class Witness:
         return {'stamp': self.stamp, 'robot': self.robot}
 
     @classmethod
-    def of(cls, arrays: Mapping[str, np.ndarray], facts: Mapping[str, int | str]) -> Witness:
+    def of(cls, arrays: Mapping[str, np.ndarray], facts: Mapping[str, int | str]) -> SceneSummary:
         """The witness that `arrays` and `facts` came from."""
         images = {n.removeprefix('image/'): a for n, a in arrays.items() if n != 'joints'}
         return cls(arrays['joints'], images, facts['stamp'], facts['robot'])
@@ -115,7 +115,7 @@ def thumbnail(image: np.ndarray) -> np.ndarray:
     return np.rint((sums.T / pixels.T).T).astype(np.uint8)
 
 
-def choose_depth(then: Witness | None, now: Witness | None, limits: Limits) -> Decision:
+def choose_depth(then: SceneSummary | None, now: SceneSummary | None, limits: Limits) -> Decision:
     """How deep a capsule taken at `then` may be re-entered at `now`; never raises.
 
     then: None where the capsule has no witness. now: None where there is no fresh observation.
@@ -153,7 +153,7 @@ def _change(then: np.ndarray, now: np.ndarray) -> float:
     return int(np.abs(now.astype(np.int16) - then).max()) / 255
 
 
-def _obstacles(then: Witness | None, now: Witness | None) -> Iterator[str]:
+def _obstacles(then: SceneSummary | None, now: SceneSummary | None) -> Iterator[str]:
     """Why then and now cannot be compared."""
     if now is None:
         yield 'there is no fresh observation'
@@ -177,7 +177,7 @@ def _obstacles(then: Witness | None, now: Witness | None) -> Iterator[str]:
         yield f'the observation is {ahead:.4g} s older than the capsule, by stamps'
 
 
-def _defects(witness: Witness, whose: str) -> Iterator[str]:
+def _defects(witness: SceneSummary, whose: str) -> Iterator[str]:
     joints = witness.joints
     if joints.ndim != 1 or not joints.size or joints.dtype.kind != 'f':
         yield f'{whose} has joints of shape {joints.shape}, {joints.dtype}, not of [J], float64'
@@ -191,5 +191,5 @@ def _defects(witness: Witness, whose: str) -> Iterator[str]:
             yield f'{whose} has a {view} image of shape {image.shape}, {image.dtype}, not uint8'
 
 
-def _names(witness: Witness) -> str:
+def _names(witness: SceneSummary) -> str:
     return ', '.join(sorted(witness.images))

@@ -26,12 +26,12 @@ from torch import Tensor
 
 from embodied_kv.capsule.capsule import Boundary, Capsule, CapsuleError
 from embodied_kv.capsule.disk import NAME
-from embodied_kv.capsule.places import Item, Places, Store, copy_to
-from embodied_kv.capsule.tiers import Budgets, NoRoom, Tier, make_room
+from embodied_kv.capsule.places import CapsuleCopy, Places, TierStore, copy_to
+from embodied_kv.capsule.tiers import NoRoom, Tier, TierCapacities, make_room
 
 
 @dataclass(frozen=True)
-class Entry:
+class CapsuleRecord:
     """A capsule as it is listed.
 
     bytes: of its tensors. tier: the fastest that has it. saved: whether the disk has it too.
@@ -61,14 +61,14 @@ class Registry:
     def __init__(
         self,
         fingerprint: str,
-        budgets: Budgets | None = None,
-        disk: Store | None = None,
+        budgets: TierCapacities | None = None,
+        disk: TierStore | None = None,
         *,
         device: torch.device | str = 'cpu',
         copy: Callable[[Tensor, torch.device], Tensor] = copy_to,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        budgets = budgets or Budgets()
+        budgets = budgets or TierCapacities()
         self.fingerprint = fingerprint
         self.budgets = replace(budgets, disk=0) if disk is None else budgets
         self._disk = disk if self.budgets.disk != 0 else None
@@ -76,8 +76,8 @@ class Registry:
         self._clock = clock
         self._changing, self._lock = threading.Lock(), threading.Lock()
         found = self._disk.entries() if self._disk is not None else ()
-        self._items: OrderedDict[str, Item] = OrderedDict(  # least recently used first
-            (manifest.name, Item.of(manifest, {Tier.DISK}))
+        self._items: OrderedDict[str, CapsuleCopy] = OrderedDict(  # least recently used first
+            (manifest.name, CapsuleCopy.of(manifest, {Tier.DISK}))
             for manifest in sorted(found, key=lambda manifest: manifest.created)
         )
 
@@ -92,7 +92,8 @@ class Registry:
             if capsule.name in self._items:
                 raise CapsuleError(f'there is a capsule {capsule.name} already: drop it first')
             self._keep(
-                self._with_copy(Item.of(capsule, set(), capsule), tier, self.budgets), {tier}
+                self._with_copy(CapsuleCopy.of(capsule, set(), capsule), tier, self.budgets),
+                {tier},
             )
 
     def get(self, name: str, promote: Tier = Tier.HOST) -> Capsule:
@@ -149,13 +150,13 @@ class Registry:
                 raise CapsuleError(f'capsule {name} is pinned: unpin it first')
             self._keep(item, set())
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[CapsuleRecord]:
         """All that there are, least recently used first."""
         with self._lock:
             items = list(self._items.values())
         now = self._clock()
         return [
-            Entry(
+            CapsuleRecord(
                 name=item.name,
                 bytes=item.bytes,
                 tier=next(tier for tier in Tier if tier in item.tiers),
@@ -188,7 +189,7 @@ class Registry:
             found = set() if self._disk is None else {e.name for e in self._disk.entries()}
             assert listed == found, f'listed on the disk: {listed}, found: {found}'
 
-    def _with_copy(self, item: Item, tier: Tier, budgets: Budgets) -> Item:
+    def _with_copy(self, item: CapsuleCopy, tier: Tier, budgets: TierCapacities) -> CapsuleCopy:
         """The item with a copy in the tier, for which others have given way."""
         if tier in item.tiers:
             return item
@@ -204,7 +205,7 @@ class Registry:
             self._keep(other, other.tiers - {move.source})
         return self._places.copied(item, tier)
 
-    def _keep(self, item: Item, tiers: Set[Tier]) -> None:
+    def _keep(self, item: CapsuleCopy, tiers: Set[Tier]) -> None:
         """Gives up the copies in other tiers; the table says so when it is done."""
         item = self._places.only(item, tiers)
         if item.tiers:
@@ -213,7 +214,7 @@ class Registry:
             with self._lock:
                 del self._items[item.name]
 
-    def _put(self, item: Item) -> None:
+    def _put(self, item: CapsuleCopy) -> None:
         with self._lock:
             self._items[item.name] = item
 
@@ -222,7 +223,7 @@ class Registry:
             if name in self._items:
                 self._items.move_to_end(name)
 
-    def _item(self, name: str) -> Item:
+    def _item(self, name: str) -> CapsuleCopy:
         with self._lock:
             item, there = self._items.get(name), ', '.join(self._items) or 'nothing'
         if item is None:
@@ -234,7 +235,7 @@ class Registry:
     def _has_file(self, name: str) -> bool:
         return self._disk is not None and name in self._disk.names()
 
-    def _check_fits(self, item: Item) -> None:
+    def _check_fits(self, item: CapsuleCopy) -> None:
         if item.fingerprint != self.fingerprint:
             raise CapsuleError(
                 f'capsule {item.name} was made by {item.fingerprint}, this is '

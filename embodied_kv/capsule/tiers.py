@@ -37,7 +37,7 @@ class NoRoom(CapsuleError):
 
 
 @dataclass(frozen=True)
-class Budgets:
+class TierCapacities:
     """Bytes of tensors that each tier may hold: 0 where there is no such tier, None for no bound.
 
     policy: what a full tier does with a newcomer. 'refuse' it; or 'demote' those used least
@@ -71,7 +71,7 @@ class Budgets:
 
 
 @dataclass(frozen=True)
-class Held:
+class TierEntry:
     """What is known of a capsule here. tiers: where copies of it lie."""
 
     name: str
@@ -90,7 +90,7 @@ class Move:
 
 
 def make_room(
-    held: Sequence[Held], name: str, size: int, tier: Tier, budgets: Budgets
+    held: Sequence[TierEntry], name: str, size: int, tier: Tier, budgets: TierCapacities
 ) -> list[Move]:
     """The moves after which `size` bytes more, of the capsule `name`, fit into the tier.
 
@@ -137,7 +137,7 @@ def make_room(
     return moves[::-1]
 
 
-def _most_recent(movable: Sequence[Held], room: float) -> set[str]:
+def _most_recent(movable: Sequence[TierEntry], room: float) -> set[str]:
     """Who stays: from the most recent use back, until one does not fit any more.
 
     One that could not fit alone takes nobody's place.
@@ -152,7 +152,7 @@ def _most_recent(movable: Sequence[Held], room: float) -> set[str]:
 
 
 def _refusal(
-    held: Sequence[Held], name: str, size: int, tier: Tier, budgets: Budgets, why: str
+    held: Sequence[TierEntry], name: str, size: int, tier: Tier, budgets: TierCapacities, why: str
 ) -> NoRoom:
     here = [h for h in held if tier in h.tiers]
     free = max(0, budgets.of(tier) - sum(h.bytes for h in here))

@@ -83,25 +83,25 @@ class Method:
         if not 0 < self.p < 1:
             raise ValueError(f'p is {self.p}: a threshold must be in (0, 1)')
 
-    def budgets(self, stats: Statistics, alpha: float) -> list[int]:
+    def budgets(self, stats: Statistics, keep_ratio: float) -> list[int]:
         """Tokens kept per layer; their sum is `budget.total_budget`. Here: equally many."""
-        return layer_budgets([1.0] * stats.layers, alpha, stats.n)
+        return layer_budgets([1.0] * stats.layers, keep_ratio, stats.n)
 
     def scores(self, stats: Statistics) -> Tensor:
         """Importance of each position, float [layers, kv_heads, n]; the highest are kept."""
         raise NotImplementedError
 
-    def select(self, stats: Statistics, alpha: float) -> list[Tensor]:
+    def select(self, stats: Statistics, keep_ratio: float) -> list[Tensor]:
         """Positions kept in each layer, ascending: int64 [kv_heads, tokens of that layer].
 
         The last `recent` of a layer's budget (rounded, halves up) are the prefix's last positions;
         the others are each KV head's highest scores of what is left, ties to the lower position.
-        Everything is kept, unscored, for alpha 1 and where the prefix is too short
-        (`budget.total_budget`). Raises ValueError for alpha outside [0.01, 1], and if the method
+        Everything is kept, unscored, for keep_ratio 1 and where the prefix is too short
+        (`budget.total_budget`). Raises ValueError for keep_ratio outside [0.01, 1], and if the method
         needs queries and there were none.
         """
         layers, n = stats.layers, stats.n
-        if total_budget(alpha, layers, n) == layers * n:
+        if total_budget(keep_ratio, layers, n) == layers * n:
             everything = torch.arange(n, device=stats.columns.device)
             return [everything.repeat(stats.kv_heads, 1) for _ in range(layers)]
         if self.queries is not None and not stats.queries:
@@ -109,7 +109,7 @@ class Method:
                 f'{self.name} is scored by attention, and there were no queries: give it some '
                 '(limits.scoring_queries), or take streaming_llm or random'
             )
-        budgets = self.budgets(stats, alpha)
+        budgets = self.budgets(stats, keep_ratio)
         scores = self.scores(stats).clone()
         for layer, budget in enumerate(budgets):
             scores[layer, :, n - int(self.recent * budget + 0.5) :] = float('inf')

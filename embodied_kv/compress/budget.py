@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from embodied_kv.compress.limits import check_alpha
+from embodied_kv.compress.limits import check_keep_ratio
 
 
-def layer_budgets(weights: Sequence[float], alpha: float, n: int) -> list[int]:
+def layer_budgets(weights: Sequence[float], keep_ratio: float, n: int) -> list[int]:
     """Tokens that each layer keeps of n, shared by weight (Algorithm 1, lines 9 to 12).
 
-    beta(l) = clip(weights(l) / sum of weights * alpha * layers, 0.01, 1), the head means of the
+    beta(l) = clip(weights(l) / sum of weights * keep_ratio * layers, 0.01, 1), the head means of the
     density being VL-Cache's weights. What clipping frees or takes is shared again by weight among
     the layers at no bound, and the tokens sum to `total_budget` exactly; ties go to the lower
-    layer. Raises ValueError for alpha outside [0.01, 1], n below 1 or weights that are no shares.
+    layer. Raises ValueError for keep_ratio outside [0.01, 1], n below 1 or weights that are no shares.
     """
     layers = len(weights)
-    return apportion(weights, total_budget(alpha, layers, n), floor_budget(n), n)
+    return apportion(weights, total_budget(keep_ratio, layers, n), floor_budget(n), n)
 
 
 def floor_budget(n: int) -> int:
@@ -25,16 +25,16 @@ def floor_budget(n: int) -> int:
     return -(-n // 100)
 
 
-def total_budget(alpha: float, layers: int, n: int) -> int:
-    """Tokens of all layers together: round(alpha * layers * n), or the floor where that is more.
+def total_budget(keep_ratio: float, layers: int, n: int) -> int:
+    """Tokens of all layers together: round(keep_ratio * layers * n), or the floor where that is more.
 
     A prefix whose share would be less than one token a layer is too short to compress and is kept
-    whole: layers * n. Raises ValueError for alpha outside [0.01, 1] or n below 1.
+    whole: layers * n. Raises ValueError for keep_ratio outside [0.01, 1] or n below 1.
     """
-    check_alpha(alpha)
+    check_keep_ratio(keep_ratio)
     if layers < 1 or n < 1:
         raise ValueError(f'{layers} layers of {n} tokens: there is nothing to share a budget over')
-    total = round(alpha * layers * n)
+    total = round(keep_ratio * layers * n)
     if total < layers:
         return layers * n
     return max(total, layers * floor_budget(n))

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from embodied_kv.compress.base import Method, Statistics
-from embodied_kv.compress.limits import check_alpha
+from embodied_kv.compress.limits import check_keep_ratio
 
 
 @dataclass(frozen=True)
 class Full(Method):
-    """Keeps every token, whatever alpha is."""
+    """Keeps every token, whatever keep_ratio is."""
 
     name = 'full'
 
-    def budgets(self, stats: Statistics, alpha: float) -> list[int]:
-        check_alpha(alpha)
+    def budgets(self, stats: Statistics, keep_ratio: float) -> list[int]:
+        check_keep_ratio(keep_ratio)
         return [stats.n] * stats.layers
 
     def scores(self, stats: Statistics) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from embodied_kv.compress.budget import apportion
-from embodied_kv.compress.limits import check_alpha
+from embodied_kv.compress.limits import check_keep_ratio
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,14 @@ class HiRed:
         if not 0 < self.salient <= 1:
             raise ValueError(f'salient is {self.salient}, not a share: it must be in (0, 1]')
 
-    def kept(self, alpha: float, vision: int, text: int) -> int:
-        """Vision tokens kept, so that the KV of every layer is alpha of it, to half a token.
+    def kept(self, keep_ratio: float, vision: int, text: int) -> int:
+        """Vision tokens kept, so that the KV of every layer is keep_ratio of it, to half a token.
 
-        Text is never dropped: where it alone exceeds alpha no vision token is kept. Raises
-        ValueError for alpha outside [0.01, 1].
+        Text is never dropped: where it alone exceeds keep_ratio no vision token is kept. Raises
+        ValueError for keep_ratio outside [0.01, 1].
         """
-        check_alpha(alpha)
-        return min(max(round(alpha * (vision + text)) - text, 0), vision)
+        check_keep_ratio(keep_ratio)
+        return min(max(round(keep_ratio * (vision + text)) - text, 0), vision)
 
     def view_budgets(self, first: Tensor, kept: int) -> list[int]:
         """Tokens kept of each view, summing to `kept`; first: scores [views, tokens].

@@ -6,12 +6,12 @@ LOWEST = 0.01  # Algorithm 1 clips a layer's budget here: a smaller total could 
 LAST = 50  # scoring queries at most; the paper takes the last 50 (5.2)
 
 
-def check_alpha(alpha: float) -> None:
-    """Raises ValueError unless alpha, the share of the cache to keep, is in [0.01, 1]."""
-    if not LOWEST <= alpha <= 1:
+def check_keep_ratio(keep_ratio: float) -> None:
+    """Raises ValueError unless keep_ratio, the share of the cache to keep, is in [0.01, 1]."""
+    if not LOWEST <= keep_ratio <= 1:
         raise ValueError(
-            f'alpha is {alpha}, which is not in [{LOWEST}, 1]: a layer never keeps less than '
-            '1 % of its tokens; alpha 1 keeps everything'
+            f'alpha is {keep_ratio}, which is not in [{LOWEST}, 1]: a layer never keeps less than '
+            '1 % of its tokens; keep_ratio 1 keeps everything'
         )
 
 

@@ -55,17 +55,19 @@ def contribution(
 
 
 def coverage(
-    attention: Tensor, chosen: Tensor, prompt: Tensor | None = None, alpha: float = 0.1
+    attention: Tensor, chosen: Tensor, prompt: Tensor | None = None, keep_ratio: float = 0.1
 ) -> Tensor:
-    """Coverage (A.7): share of one modality among each row's top floor(alpha * T) entries.
+    """Coverage (A.7): share of one modality among each row's top floor(keep_ratio * T) entries.
 
     Arguments and result as in `contribution`. Entries that equal the last of the top are all
-    counted, as the formula has it. Raises ValueError if alpha * T is below 1.
+    counted, as the formula has it. Raises ValueError if keep_ratio * T is below 1.
     """
     count = attention.shape[-1]
-    k = math.floor(alpha * count + 1e-9)
+    k = math.floor(keep_ratio * count + 1e-9)
     if not 1 <= k <= count:
-        raise ValueError(f'alpha {alpha} of {count} positions is {k}: there is no top to look at')
+        raise ValueError(
+            f'alpha {keep_ratio} of {count} positions is {k}: there is no top to look at'
+        )
     last = attention.topk(k, dim=-1).values[..., -1:]
     return _share((attention >= last).to(attention.dtype), chosen, prompt)
 

@@ -27,9 +27,9 @@ class PyramidKv(SnapKv):
         if self.beta < 1:
             raise ValueError(f'beta is {self.beta}: below 1 the budgets would rise')
 
-    def budgets(self, stats: Statistics, alpha: float) -> list[int]:
+    def budgets(self, stats: Statistics, keep_ratio: float) -> list[int]:
         layers, n, floor = stats.layers, stats.n, floor_budget(stats.n)
-        total = total_budget(alpha, layers, n)
+        total = total_budget(keep_ratio, layers, n)
         mean = total / layers
         slope = min(mean - max(mean / self.beta, floor), n - mean)  # first - mean = mean - last
         steps = max(1, layers - 1)

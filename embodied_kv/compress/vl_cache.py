@@ -21,8 +21,8 @@ class VlCache(Method):
     name = 'vl_cache'
     queries = 'post_vision'
 
-    def budgets(self, stats: Statistics, alpha: float) -> list[int]:
-        return layer_budgets(stats.density.double().mean(1).tolist(), alpha, stats.n)
+    def budgets(self, stats: Statistics, keep_ratio: float) -> list[int]:
+        return layer_budgets(stats.density.double().mean(1).tolist(), keep_ratio, stats.n)
 
     def scores(self, stats: Statistics) -> Tensor:
         return stats.grouped(stats.columns)

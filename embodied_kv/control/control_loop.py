@@ -17,13 +17,13 @@ from dataclasses import replace
 import numpy as np
 
 from embodied_kv.control.command import Command, Leftover
-from embodied_kv.control.trajectory_executor import FRESH, HOLD, PREVIOUS, STOP, Timeline
+from embodied_kv.control.trajectory_executor import FRESH, HOLD, PREVIOUS, STOP, TrajectoryExecutor
 from embodied_kv.types import ActionChunk
 
 UNKNOWN = np.empty(0, np.float32)  # the confidence in what nobody denoised, or nobody remembers
 
 
-class ControlClock(threading.Thread):
+class ControlLoop(threading.Thread):
     """Gives out a Command per control period and a set-point float64 [joints] per action.
 
     period: s. where: the robot's joints [joints] now, or None while nobody knows. publish, tick:
@@ -33,7 +33,7 @@ class ControlClock(threading.Thread):
 
     def __init__(
         self,
-        timeline: Timeline,
+        timeline: TrajectoryExecutor,
         period: float,
         *,
         where: Callable[[], np.ndarray | None],

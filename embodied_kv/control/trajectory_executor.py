@@ -3,7 +3,7 @@
 Knows clocks (seconds, `time.monotonic`), actions and limits. Does not know models or messages.
 Action i of a chunk is due at began + i * dt and stands until the next one's moment. The laws:
 a moment that has passed is not executed, nor an action beyond the chunk's H; two commands in a row
-differ by no more than `max_jump`; every command is within the limits; who has nothing new holds
+differ by no more than `max_joint_step`; every command is within the limits; who has nothing new holds
 the last command. Not thread-safe.
 """
 
@@ -28,7 +28,7 @@ class TakeOver:
     first: its first action whose moment has not passed; its horizon where all have, or where it is
     older than the one that runs. values: float64 [horizon, joints], the chunk as the robot could
     execute it; None where it was refused: for these two reasons, or as all that it allows to
-    execute has passed. blended: a step was shortened to max_jump. clamped: values that were
+    execute has passed. blended: a step was shortened to max_joint_step. clamped: values that were
     outside the limits; both of actions that are executed.
     """
 
@@ -39,7 +39,7 @@ class TakeOver:
 
 
 @dataclass(frozen=True, eq=False)
-class Due:
+class Setpoint:
     """The command of this moment.
 
     values: float64 [joints], or None before the first moment of the first chunk. age: s since the
@@ -64,10 +64,10 @@ class Counters:
     stopped: int = 0
 
 
-class Timeline:
+class TrajectoryExecutor:
     """The commands of one robot over time.
 
-    dt: s between two actions. lower, upper: joint limits, or none. max_jump: the most that a joint
+    dt: s between two actions. lower, upper: joint limits, or none. max_joint_step: the most that a joint
     may change from one command to the next; each of the three is one number or [joints].
     stop_after: missed periods in a row after which the robot is told to stop. Raises ValueError
     for limits that contradict each other.
@@ -80,17 +80,17 @@ class Timeline:
         *,
         lower: ArrayLike | None = None,
         upper: ArrayLike | None = None,
-        max_jump: ArrayLike = math.inf,
+        max_joint_step: ArrayLike = math.inf,
         stop_after: int = 5,
     ) -> None:
         self.joints, self.dt, self.stop_after = joints, dt, stop_after
         self.lower = self._per_joint('lower', -math.inf if lower is None else lower)
         self.upper = self._per_joint('upper', math.inf if upper is None else upper)
-        self.max_jump = self._per_joint('max_jump', max_jump)
+        self.max_joint_step = self._per_joint('max_joint_step', max_joint_step)
         if not (self.lower <= self.upper).all():
             raise ValueError(f'joint limits: lower {self.lower} is above upper {self.upper}')
-        if not (self.max_jump > 0).all():
-            raise ValueError(f'max_jump {self.max_jump} must be above 0')
+        if not (self.max_joint_step > 0).all():
+            raise ValueError(f'max_joint_step {self.max_joint_step} must be above 0')
         self.counters = Counters()
         self._handed: np.ndarray | None = None  # what `due` gave last
         self._now = -math.inf
@@ -156,13 +156,13 @@ class Timeline:
         self._moments = now + np.arange(len(actions)) * self.dt
         self._began, self._source = observed, PREVIOUS
 
-    def due(self, now: float) -> Due:
-        """The command for this moment, at most max_jump from the one given last."""
+    def due(self, now: float) -> Setpoint:
+        """The command for this moment, at most max_joint_step from the one given last."""
         now = self._advance(now)
         command, source = self._command(now), self._source_at(now)
         if command is not None and not (source == STOP and self._handed is not None):
             self._handed = self._step(self._handed, command)
-        return Due(self._handed, source, now - self._began)
+        return Setpoint(self._handed, source, now - self._began)
 
     def remaining(self, now: float) -> tuple[np.ndarray, np.ndarray]:
         """The actions still to come, float64 [n, joints], and their moments in s from now, [n]."""
@@ -227,8 +227,10 @@ class Timeline:
     def _step(self, last: np.ndarray | None, target: np.ndarray) -> np.ndarray:
         if last is None:
             return target
-        near = np.abs(target - last) <= self.max_jump
-        return np.where(near, target, last + np.clip(target - last, -self.max_jump, self.max_jump))
+        near = np.abs(target - last) <= self.max_joint_step
+        return np.where(
+            near, target, last + np.clip(target - last, -self.max_joint_step, self.max_joint_step)
+        )
 
     def _per_joint(self, name: str, value: ArrayLike) -> np.ndarray:
         value = np.asarray(value, np.float64)

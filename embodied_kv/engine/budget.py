@@ -60,7 +60,7 @@ class Costs:
         return ordered[int(quantile * (len(ordered) - 1))] if ordered else 0.0
 
 
-class Budget:
+class TimeBudget:
     """Plans Euler steps against a deadline, decode steps into the slack before the next prefill.
 
     period: s between two frames. margin: s kept free before each deadline and each expected

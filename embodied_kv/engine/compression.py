@@ -15,11 +15,11 @@ import torch
 
 from embodied_kv.compress.base import Statistics
 from embodied_kv.compress.budget import total_budget
-from embodied_kv.compress.limits import LAST, check_alpha, scoring_queries
+from embodied_kv.compress.limits import LAST, check_keep_ratio, scoring_queries
 from embodied_kv.compress.registry import method
 from embodied_kv.config import EngineConfig, ModelConfig
 from embodied_kv.engine.prompt_scores import PromptScores
-from embodied_kv.kv.decode_stream import Stream
+from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.kv.manager import LANGUAGE, KvManager
 from embodied_kv.kv.scored import Scores
@@ -31,11 +31,11 @@ ACTION = 'action'
 class Decisions:
     """How one frame, or one question, is compressed: taken when it begins, and passed down.
 
-    alphas: by consumer, the share of the cache that it keeps. by: see `EngineConfig.compress_by`.
+    keep_ratios: by consumer, the share of the cache that it keeps. by: see `EngineConfig.compress_by`.
     is_scored: the method looks at attention, and there is room for what it chooses.
     """
 
-    alphas: Mapping[str, float]
+    keep_ratios: Mapping[str, float]
     by: str
     is_scored: bool
 
@@ -43,12 +43,14 @@ class Decisions:
     def by_row(self) -> dict[str, float]:
         """Alphas of the consumers whose frames are compressed once for all."""
         readers = (ACTION, LANGUAGE) if self.by == 'row' else (ACTION,)
-        return {reader: self.alphas[reader] for reader in readers if self.alphas[reader] < 1}
+        return {
+            reader: self.keep_ratios[reader] for reader in readers if self.keep_ratios[reader] < 1
+        }
 
     @property
     def by_question(self) -> bool:
         """Whether each stream is compressed, when its question was appended."""
-        return self.by != 'row' and self.alphas[LANGUAGE] < 1
+        return self.by != 'row' and self.keep_ratios[LANGUAGE] < 1
 
     @property
     def keeps_prompt(self) -> bool:
@@ -67,7 +69,7 @@ class Decisions:
 
 
 class Compression:
-    """alphas: by consumer, the share of the cache that it keeps; see `set_alpha`."""
+    """keep_ratios: by consumer, the share of the cache that it keeps; see `set_keep_ratio`."""
 
     def __init__(self, kv: KvManager, model: ModelConfig, config: EngineConfig) -> None:
         self._kv, b = kv, model.backbone
@@ -78,9 +80,9 @@ class Compression:
                 f'{self.method.name} is scored by queries of the prefix itself: set '
                 'engine.compress_by to row'
             )
-        self.alphas = {LANGUAGE: 1.0, ACTION: 1.0}
-        self.set_alpha(LANGUAGE, config.language_alpha)
-        self.set_alpha(ACTION, config.action_alpha)
+        self.keep_ratios = {LANGUAGE: 1.0, ACTION: 1.0}
+        self.set_keep_ratio(LANGUAGE, config.language_keep_ratio)
+        self.set_keep_ratio(ACTION, config.action_keep_ratio)
         self.most = {'window': self.method.window, 'all': model.prefix_tokens}.get(
             self.method.queries, LAST
         )
@@ -89,19 +91,19 @@ class Compression:
             config.robots, b.layers, b.heads, model.prefix_tokens, self.method.p, kv.flats.k.device
         )
 
-    def set_alpha(self, consumer: str, alpha: float) -> None:
+    def set_keep_ratio(self, consumer: str, keep_ratio: float) -> None:
         """From the next frame or question on. Raises ValueError as `check` does."""
-        self.check(consumer, alpha)
-        self.alphas[consumer] = alpha
+        self.check(consumer, keep_ratio)
+        self.keep_ratios[consumer] = keep_ratio
 
-    def check(self, consumer: str, alpha: float) -> None:
+    def check(self, consumer: str, keep_ratio: float) -> None:
         """Raises ValueError for a share out of range, and for what has no room."""
-        check_alpha(alpha)
-        if consumer not in self.alphas:
-            raise ValueError(f'no consumer {consumer!r}; there are: {", ".join(self.alphas)}')
-        if alpha < 1 and not self._kv.flats.tokens:
+        check_keep_ratio(keep_ratio)
+        if consumer not in self.keep_ratios:
+            raise ValueError(f'no consumer {consumer!r}; there are: {", ".join(self.keep_ratios)}')
+        if keep_ratio < 1 and not self._kv.flats.tokens:
             raise ValueError(
-                f'{consumer} cannot read compressed prefixes: engine.flat_rows is 0, so there is '
+                f'{consumer} cannot read compressed prefixes: engine.compressed_rows is 0, so there is '
                 'no room for any'
             )
 
@@ -113,8 +115,8 @@ class Compression:
         return self.method.queries is not None and self._kv.flats.tokens > 0
 
     def decide(self) -> Decisions:
-        """What holds for a frame, or a question, that begins now; alphas may change meanwhile."""
-        return Decisions(dict(self.alphas), self.by, self.is_scored)
+        """What holds for a frame, or a question, that begins now; keep_ratios may change meanwhile."""
+        return Decisions(dict(self.keep_ratios), self.by, self.is_scored)
 
     def prompt_queries(self, prefix: int, text: int) -> range:
         """Positions of the queries that score a prefix whose last `text` tokens are text."""
@@ -133,18 +135,18 @@ class Compression:
         if decided.keeps_prompt:
             self._prompts.keep(handle, self._statistics(slot, handle.length, queries))
         wanted = decided.by_row
-        for alpha in set(wanted.values()):
+        for keep_ratio in set(wanted.values()):
             stats = self._statistics(slot, handle.length, queries)
             with self._kv.acquire(handle) as lease:
-                copy = self._compress(lease, stats, alpha)
+                copy = self._compress(lease, stats, keep_ratio)
             if copy is not None:
-                readers = [consumer for consumer in wanted if wanted[consumer] == alpha]
+                readers = [consumer for consumer in wanted if wanted[consumer] == keep_ratio]
                 self._kv.keep_copy(readers, copy)
 
-    def compress_stream(self, stream: Stream, decided: Decisions) -> None:
+    def compress_stream(self, stream: DecodeStream, decided: Decisions) -> None:
         """A stream whose question was appended goes on reading a copy of its own.
 
-        Where there is no room it goes on reading the row (`KvManager.crowded` counts).
+        Where there is no room it goes on reading the row (`KvManager.allocation_failures` counts).
         """
         if not decided.by_question or stream.reason or stream.lease.is_copy:
             return
@@ -152,16 +154,16 @@ class Compression:
         stats = self._statistics(0, handle.length, queries)
         if decided.by == 'text':
             stats = self._prompts.added(handle, stats)
-        copy = self._compress(stream.lease, stats, decided.alphas[LANGUAGE])
+        copy = self._compress(stream.lease, stats, decided.keep_ratios[LANGUAGE])
         if copy is not None:
             self._kv.hold_copy(stream, copy)
 
-    def _compress(self, lease: Lease, stats: Statistics, alpha: float) -> Lease | None:
+    def _compress(self, lease: Lease, stats: Statistics, keep_ratio: float) -> Lease | None:
         """A lease on the copy; None if nothing is left out, or there is no room."""
         n = lease.handle.length
-        if total_budget(alpha, self._layers, n) == self._layers * n:
+        if total_budget(keep_ratio, self._layers, n) == self._layers * n:
             return None
-        kept = self.method.select(stats, alpha)
+        kept = self.method.select(stats, keep_ratio)
         if sum(positions.shape[1] for positions in kept) == self._layers * n:
             return None
         return self._kv.compress(lease, kept)

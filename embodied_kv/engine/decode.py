@@ -17,7 +17,7 @@ from embodied_kv.config import EngineConfig
 from embodied_kv.engine import buckets
 from embodied_kv.engine.compression import Compression
 from embodied_kv.engine.graphs import Graphs, Kind
-from embodied_kv.kv.decode_stream import Query, Stream
+from embodied_kv.kv.decode_stream import DecodeStream, Query
 from embodied_kv.kv.manager import KvManager
 from embodied_kv.kv.scored import ScoredTailAppend
 from embodied_kv.kv.views import TailAppend
@@ -27,7 +27,7 @@ from embodied_kv.runtime.buffer import Buffer
 QUERY_STEP = 8  # tokens between two buckets of a query's length
 
 
-def choose(logits: Tensor, streams: Sequence[Stream]) -> list[int | None]:
+def choose(logits: Tensor, streams: Sequence[DecodeStream]) -> list[int | None]:
     """The next token of each stream from logits [streams, vocab].
 
     Greedy, or by inverse distribution function from one number that depends on the stream's seed
@@ -58,7 +58,7 @@ def _best(logits: Tensor) -> tuple[list[int], list[float]]:
     return [int(token) for token in tokens], scores
 
 
-def _draw(logits: Tensor, stream: Stream) -> int:
+def _draw(logits: Tensor, stream: DecodeStream) -> int:
     """logits: float64 [vocab], the greatest is 0, so that no temperature is too small."""
     philox = np.random.Philox(key=stream.query.seed, counter=len(stream.tokens))
     share = np.random.Generator(philox).random()
@@ -81,10 +81,10 @@ class Decoder:
         self._model, self._kv, self._eos, self._graphs = model, kv, eos, graphs
         self._compression = compression
         self._slots = buckets.multiples(config.streams, config.batch_multiple)
-        queries = buckets.multiples(config.tail_tokens, QUERY_STEP)
-        self._queries = (*queries[:-1], config.tail_tokens)
+        queries = buckets.multiples(config.decode_tokens, QUERY_STEP)
+        self._queries = (*queries[:-1], config.decode_tokens)
         most, device = self._slots[-1], model.device
-        room = max(most, config.tail_tokens)
+        room = max(most, config.decode_tokens)
         self._ids = torch.zeros(room, dtype=torch.int64, device=device)
         self._out = torch.zeros(most, model.config.backbone.vocab_size, device=device)
         self._views: dict[tuple[Kind, int, int], TailAppend] = {}
@@ -130,9 +130,9 @@ class Decoder:
     def bucket(self, query: Query) -> int:
         """Tokens that a query is padded to when it is appended."""
         sizes, tokens = self._queries, len(query.ids)
-        return buckets.smallest(sizes, tokens, 'tokens', 'raise engine.tail_tokens')
+        return buckets.smallest(sizes, tokens, 'tokens', 'raise engine.decode_tokens')
 
-    def begin(self, stream: Stream) -> list[Stream]:
+    def begin(self, stream: DecodeStream) -> list[DecodeStream]:
         """Appends the query of a new stream, chooses its first token, and compresses its prefix.
 
         The first token still reads the whole prefix, as in a prefill.
@@ -149,12 +149,16 @@ class Decoder:
             self._compression.compress_stream(stream, decided)
         return begun
 
-    def step(self, streams: Sequence[Stream]) -> list[Stream]:
+    def step(self, streams: Sequence[DecodeStream]) -> list[DecodeStream]:
         """One token further; returns the streams that moved."""
         return self._extend(streams, [[stream.tokens[-1]] for stream in streams], Kind.EXTEND, 1)
 
     def _logits(
-        self, streams: Sequence[Stream], ids: Sequence[Sequence[int]], kind: Kind, tokens: int
+        self,
+        streams: Sequence[DecodeStream],
+        ids: Sequence[Sequence[int]],
+        kind: Kind,
+        tokens: int,
     ) -> Tensor:
         """Appends ids, equally many to each stream -> float32 [streams, vocab], until the next.
 
@@ -170,8 +174,12 @@ class Decoder:
         return self._out[: len(streams)]
 
     def _extend(
-        self, streams: Sequence[Stream], ids: Sequence[Sequence[int]], kind: Kind, tokens: int
-    ) -> list[Stream]:
+        self,
+        streams: Sequence[DecodeStream],
+        ids: Sequence[Sequence[int]],
+        kind: Kind,
+        tokens: int,
+    ) -> list[DecodeStream]:
         by_stream = dict(zip(streams, ids, strict=True))
         live = self._kv.grow(streams, len(ids[0]))
         try:

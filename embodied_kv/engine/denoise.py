@@ -16,7 +16,7 @@ from torch import Tensor
 from embodied_kv.engine import buckets
 from embodied_kv.engine.graphs import Graphs, Kind
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.compressed_arena import FlatArena
+from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.views import SuffixRead
 from embodied_kv.model.expert import Modulation
 from embodied_kv.model.pi05 import Pi05
@@ -44,7 +44,7 @@ class Denoiser:
         self,
         model: Pi05,
         prefixes: Arena,
-        flats: FlatArena,
+        flats: CompressedArena,
         step_counts: Sequence[int],
         graphs: Graphs,
         robots: int = 1,

@@ -15,15 +15,15 @@ import numpy as np
 import torch
 
 from embodied_kv.config import EngineConfig
-from embodied_kv.engine.budget import Budget, Costs
+from embodied_kv.engine.budget import Costs, TimeBudget
 from embodied_kv.engine.compression import ACTION, Compression
 from embodied_kv.engine.decode import Decoder
 from embodied_kv.engine.denoise import Denoiser, noise
 from embodied_kv.engine.graphs import Graphs
 from embodied_kv.engine.prefill import Prefiller
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.compressed_arena import FlatArena
-from embodied_kv.kv.decode_stream import Query, Stream
+from embodied_kv.kv.compressed_arena import CompressedArena
+from embodied_kv.kv.decode_stream import DecodeStream, Query
 from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.kv.manager import KvManager
 from embodied_kv.model.policy import Policy
@@ -57,13 +57,13 @@ class Engine:
             device=model.device,
         )
         prefixes = Arena(rows=config.rows, max_tokens=policy.config.prefix_tokens, **size)
-        tails = Arena(rows=config.streams, max_tokens=config.tail_tokens, **size)
-        room = config.flat_rows * b.layers * policy.config.prefix_tokens
+        tails = Arena(rows=config.streams, max_tokens=config.decode_tokens, **size)
+        room = config.compressed_rows * b.layers * policy.config.prefix_tokens
         # Copies of frames, besides those of streams.
-        flats = FlatArena(prefixes, rows=config.streams + 2 * config.rows, tokens=room)
+        flats = CompressedArena(prefixes, rows=config.streams + 2 * config.rows, tokens=room)
         self.kv = KvManager(prefixes, tails, flats, config.reserved_rows)
         self.costs = Costs()
-        self.budget = Budget(
+        self.budget = TimeBudget(
             self.costs,
             period=period,
             margin=config.margin_ms / 1e3,
@@ -195,7 +195,7 @@ class Engine:
         max_tokens: int = 32,
         temperature: float = 0.0,
         seed: int = 0,
-    ) -> Stream:
+    ) -> DecodeStream:
         """A stream that answers `text` about the handle's frame. Raises Stale, ValueError.
 
         What the arguments may be: see `kv.stream.Query`.
@@ -218,7 +218,7 @@ class Engine:
             return self.budget.admits(now, 'begin', self._decoder.bucket(batch[0].query))
         return self.budget.admits(now, 'decode', self._decoder.padded(len(batch)))
 
-    def _next_batch(self) -> list[Stream]:
+    def _next_batch(self) -> list[DecodeStream]:
         """Whom the next unit of language work moves: the oldest new stream, or all there are."""
         streams = self.kv.streams()
         return [stream for stream in streams if stream.is_new][:1] or streams
@@ -240,20 +240,20 @@ class Engine:
         self.committed += 1
         return self.deltas(moved)
 
-    def _begin(self, stream: Stream) -> list[Stream]:
+    def _begin(self, stream: DecodeStream) -> list[DecodeStream]:
         began = time.monotonic()
         moved = self._decoder.begin(stream)
         took = time.monotonic() - began
         self.costs.observe('begin', took, self._decoder.bucket(stream.query))
         return moved
 
-    def _advance(self, streams: Sequence[Stream]) -> list[Stream]:
+    def _advance(self, streams: Sequence[DecodeStream]) -> list[DecodeStream]:
         began = time.monotonic()
         moved = self._decoder.step(streams) if streams else []
         self.costs.observe('decode', time.monotonic() - began, self._decoder.padded(len(streams)))
         return moved
 
-    def deltas(self, moved: Sequence[Stream] = ()) -> list[TextDelta]:
+    def deltas(self, moved: Sequence[DecodeStream] = ()) -> list[TextDelta]:
         """What the moved streams said, and the end of those that ended since the last call."""
         ended = self.kv.take_ended()
         living = [stream for stream in moved if not stream.reason]
@@ -263,13 +263,13 @@ class Engine:
         """Tokens of a stream whose text was handed out."""
         return self._texts[stream][1] if stream in self._texts else 0
 
-    def resume_text(self, stream: Stream, said: int) -> None:
+    def resume_text(self, stream: DecodeStream, said: int) -> None:
         """The text of the stream's first `said` tokens was handed out already."""
         decoder = StreamDecoder(self.policy.tokenizer)
         decoder.feed(stream.tokens[:said])
         self._texts[stream.id] = decoder, said
 
-    def _delta(self, stream: Stream) -> TextDelta:
+    def _delta(self, stream: DecodeStream) -> TextDelta:
         decoder, said = self._texts.pop(stream.id, None) or (
             StreamDecoder(self.policy.tokenizer),
             0,

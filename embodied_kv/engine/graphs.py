@@ -23,7 +23,7 @@ MOST = 8192  # graphs
 class Kind(IntEnum):
     """What a graph computes."""
 
-    SEE = 1  # images -> tokens
+    ENCODE_IMAGES = 1  # images -> tokens
     PREFILL = 2  # tokens -> a prefix row
     DENOISE = 3  # one Euler step
     EXTEND = 4  # a query or a token per stream -> logits

@@ -88,7 +88,7 @@ class Prefiller:
             seen.copy_(model.embed_images(images).flatten(0, 1))
 
         self._graphs.capture(
-            Kind.SEE, see, [Buffer('seen', seen)], [Buffer('images', images)], rows=count
+            Kind.ENCODE_IMAGES, see, [Buffer('seen', seen)], [Buffer('images', images)], rows=count
         )
 
     def _capture_prefill(self, kind: Kind, view: PrefixWrite) -> None:
@@ -156,7 +156,7 @@ class Prefiller:
                 for length, ids in zip(lengths, prompts, strict=True)
             ]
             view.ask(asked)
-        self._graphs.get(Kind.SEE, rows=len(images)).replay()
+        self._graphs.get(Kind.ENCODE_IMAGES, rows=len(images)).replay()
         self._graphs.get(kind, rows=slots, tail=tokens).replay()
         return [Written(n, len(queries)) for n, queries in zip(lengths, asked, strict=True)]
 

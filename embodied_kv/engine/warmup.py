@@ -71,7 +71,7 @@ def _denoise_all(engine: Engine, lease: Lease) -> None:
 
 def _begin_all(engine: Engine, handle: KvHandle) -> None:
     """Begin streams whose queries fill 1, 2, 4 ... steps of length, and the longest there is."""
-    longest = engine.config.tail_tokens - 1  # and a token is said
+    longest = engine.config.decode_tokens - 1  # and a token is said
     for steps in doubling(-(-longest // QUERY_STEP)):
         ids = (0,) * min(steps * QUERY_STEP, longest)
         engine.kv.create(handle, Query(QUERY, ids, max_tokens=1))
@@ -80,7 +80,7 @@ def _begin_all(engine: Engine, handle: KvHandle) -> None:
 
 def _speak(engine: Engine, handle: KvHandle, size: int) -> None:
     """Begin `size` streams and take one step of all."""
-    half = engine.config.tail_tokens // 2
+    half = engine.config.decode_tokens // 2
     streams = [
         engine.open(handle, QUERY[: half - 1], max_tokens=min(3, half)) for _ in range(size)
     ]

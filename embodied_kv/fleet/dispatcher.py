@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from embodied_kv.fleet.engines import Dispatch, Engine
+from embodied_kv.fleet.engines import Dispatch, EngineState
 from embodied_kv.fleet.ledger import Ledger, Phase
 from embodied_kv.fleet.placement import place
 from embodied_kv.fleet.protocol import Answer, LastExecution, Receipt, Request, Verdict
@@ -21,7 +21,7 @@ TRIES = 3  # batches that may be lost with a request before it is given up
 REMEMBERED = 256  # batches taken back whose late answer is still of use
 
 
-class Desk:
+class Dispatcher:
     """Serves a fleet.
 
     The cycle: `submit` what robots send; send what `decide` returns to the engines; tell `done`
@@ -30,7 +30,7 @@ class Desk:
     """
 
     def __init__(
-        self, scheduler: Scheduler, engines: Sequence[Engine], fresh: float = FRESH
+        self, scheduler: Scheduler, engines: Sequence[EngineState], fresh: float = FRESH
     ) -> None:
         self.scheduler, self.fresh = scheduler, fresh
         self.ledger = Ledger()
@@ -161,7 +161,7 @@ class Desk:
             self._forget(robot)
         return gone
 
-    def _send(self, engine: Engine, batch: list[Waiting], now: float) -> Dispatch:
+    def _send(self, engine: EngineState, batch: list[Waiting], now: float) -> Dispatch:
         self._numbers += 1
         for request in batch:
             del self.queue[request.robot]

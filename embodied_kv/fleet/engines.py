@@ -49,7 +49,7 @@ class Dispatch:
 
 
 @dataclass(eq=False)
-class Engine:
+class EngineState:
     """One engine. link: beyond the edge's gateway, None at the edge itself.
 
     flying: what it has not answered yet, by number. free_at: when its computing is expected to

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from embodied_kv.fleet.engines import Engine
+from embodied_kv.fleet.engines import EngineState
 from embodied_kv.fleet.scheduler import Waiting
 
 
 def place(
-    queue: Sequence[Waiting], engines: Sequence[Engine], now: float
-) -> list[tuple[Engine, list[Waiting]]]:
+    queue: Sequence[Waiting], engines: Sequence[EngineState], now: float
+) -> list[tuple[EngineState, list[Waiting]]]:
     """Batches for engines that are open, out of a queue in order of priority.
 
     An open edge takes the front of the queue, up to its saturation. Of the others, in order, an
@@ -42,7 +42,7 @@ def place(
 
 
 def _overflow(
-    rest: list[Waiting], cloud: Engine, delays: _Delays, now: float
+    rest: list[Waiting], cloud: EngineState, delays: _Delays, now: float
 ) -> tuple[list[Waiting], list[Waiting]]:
     """Who stays, and who goes to this cloud."""
     stay, go, size = [], [], 0
@@ -62,7 +62,7 @@ def _overflow(
 class _Delays:
     """Until the edge would have answered one with so many before it; infinite without an edge."""
 
-    def __init__(self, edges: Sequence[Engine], busy: dict[int, int], now: float) -> None:
+    def __init__(self, edges: Sequence[EngineState], busy: dict[int, int], now: float) -> None:
         self.turns = []  # per edge: seconds until it is free, its batch, seconds of a batch
         for engine in edges:
             free = max(engine.opens() - now, 0.0)

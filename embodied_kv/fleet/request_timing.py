@@ -17,7 +17,7 @@ PAUSE = 1.0  # s after a refusal
 _TICK = 1e-6  # s; moments closer than this are the same
 
 
-class Asking:
+class RequestTiming:
     """The rounds of one robot.
 
     dt: s between two actions. ahead: actions before the end of an execution at which the next

@@ -16,8 +16,8 @@ from itertools import count
 import numpy as np
 
 from embodied_kv.control.execution_horizon import Static
-from embodied_kv.fleet.dispatcher import Desk
-from embodied_kv.fleet.engines import Dispatch, Engine, Link
+from embodied_kv.fleet.dispatcher import Dispatcher
+from embodied_kv.fleet.engines import Dispatch, EngineState, Link
 from embodied_kv.fleet.protocol import Answer, LastExecution, Request
 from embodied_kv.fleet.scheduler import Scheduler
 from embodied_kv.fleet.trace import Job
@@ -71,7 +71,7 @@ class Simulation:
 
     jobs: Sequence[Job]
     scheduler: Scheduler
-    engines: Sequence[Engine]
+    engines: Sequence[EngineState]
     wifi: Link = NEAR
     lead: float | None = None
     offsets: Sequence[float] = (0.0,)
@@ -91,7 +91,7 @@ class Simulation:
         return self._run()
 
     def __post_init__(self) -> None:
-        self.desk = Desk(self.scheduler, self.engines)
+        self.desk = Dispatcher(self.scheduler, self.engines)
         self._heap, self._tie, self._now, self._woken = [], count(), 0.0, float('inf')
         self._robots: dict[str, tuple[_Robot, object]] = {}
         self._latency = np.zeros(len(self.jobs))

@@ -32,7 +32,7 @@ class _Task:
     written: int = 0
 
 
-class Tape:
+class TraceWriter:
     """A trace file (`fleet.trace`) of everything that is executed.
 
     period: s between two actions. Raises OSError where it cannot be written.

@@ -17,7 +17,7 @@ PADDING = -1  # the row id of a slot that reads and writes nothing
 
 
 @dataclass(frozen=True)
-class Run:
+class RowRun:
     """Neighbouring rows that equally many slots read: one strided view of the arena, no copy.
 
     begin, longest: the tokens of the view. mask: additive [rows, 1, queries, longest], None when
@@ -32,13 +32,13 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Plan:
+class BatchPlan:
     """The runs of one layer.
 
     order: the slots that read, sorted by row (None: it is all of them, and they are already).
     """
 
-    runs: tuple[Run, ...]
+    runs: tuple[RowRun, ...]
     order: Tensor | None
 
 
@@ -71,7 +71,7 @@ class RowBatch:
         self._places = torch.zeros(3, slots, dtype=torch.int32, device=device_lengths.device)
         self.ids, self.starts, self.counts = self._places.unbind(0)
         self._bound: tuple[bytes | None, ...] = ()
-        self._plans: dict[int, Plan] = {}  # by layer, of what is bound
+        self._plans: dict[int, BatchPlan] = {}  # by layer, of what is bound
         self.bind(())
 
     def bind(
@@ -122,7 +122,7 @@ class RowBatch:
         memory = {'places': self._places, 'lengths': self.device_lengths}
         return memory if self._offsets is None else memory | {'offsets': self.device_offsets}
 
-    def plan(self, layer: int) -> Plan:
+    def plan(self, layer: int) -> BatchPlan:
         """How the twin walks this layer; layers of equal lengths and places share a plan."""
         begins = self._begins
         if len(self._valid) == 1 and (begins is None or len(begins) == 1):
@@ -148,7 +148,7 @@ def make_plan(
     starts: tuple[int, ...] | None,
     tokens: int,
     slots: int,
-) -> Plan:
+) -> BatchPlan:
     """The runs of a batch.
 
     live: (slot, row) of the slots that read; of each of them: valid: tokens of its row; begins:
@@ -172,11 +172,11 @@ def make_plan(
         else:
             rows, begin = slice(1), begins[members[0][1][0]]
         read = slice(done, done + sum(len(own) for _, own in members))
-        runs.append(Run(rows, read, begin, longest, _mask(limits, longest)))
+        runs.append(RowRun(rows, read, begin, longest, _mask(limits, longest)))
         done = read.stop
     by_row = [live[i][0] for i in order]
     inorder = by_row == list(range(slots))
-    return Plan(tuple(runs), None if inorder else torch.tensor(by_row, dtype=torch.int64))
+    return BatchPlan(tuple(runs), None if inorder else torch.tensor(by_row, dtype=torch.int64))
 
 
 def _neighbours(readers: dict[int, list[int]]) -> Iterator[list[tuple[int, list[int]]]]:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class Segment:
+class KvSegment:
     """Keys that lie in one place.
 
     k: [slots, kv_heads, N, head_dim], any strides. lengths: int32 [slots], valid keys, at most N.
@@ -36,7 +36,7 @@ class Segment:
 
 
 def post_vision_statistics(
-    q: Tensor, segments: Sequence[Segment], p: float = 0.01, queries: Tensor | None = None
+    q: Tensor, segments: Sequence[KvSegment], p: float = 0.01, queries: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Attention that each position of the first segment gets, and density over all segments.
 
@@ -52,7 +52,7 @@ def post_vision_statistics(
 
 
 def kernel_post_vision_statistics(
-    q: Tensor, segments: Sequence[Segment], p: float = 0.01, queries: Tensor | None = None
+    q: Tensor, segments: Sequence[KvSegment], p: float = 0.01, queries: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """`post_vision_statistics` by the three kernels, segment by segment."""
     rows = [row_statistics(q, s.k, s.lengths, s.starts) for s in segments]
@@ -65,7 +65,7 @@ def kernel_post_vision_statistics(
 
 
 def torch_post_vision_statistics(
-    q: Tensor, segments: Sequence[Segment], p: float = 0.01, queries: Tensor | None = None
+    q: Tensor, segments: Sequence[KvSegment], p: float = 0.01, queries: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """`post_vision_statistics` in one pass over scores that it does write: a CPU's way."""
     tau = q.shape[1]
@@ -95,7 +95,7 @@ def row_statistics(
 ) -> tuple[Tensor, Tensor]:
     """Maximum of each query's scores over its visible keys, and sum of exp(score - maximum).
 
-    q: [slots, tau, heads, head_dim]; k, lengths, starts: see `Segment`. Returns top and total,
+    q: [slots, tau, heads, head_dim]; k, lengths, starts: see `KvSegment`. Returns top and total,
     float32 [slots, tau, heads]; -inf and 0 for a query that sees no key. A.5, kernel 1.
     """
     if q.is_cuda:
@@ -259,6 +259,6 @@ def _hide(scores: Tensor, limits: Tensor | None) -> Tensor:
     return scores.masked_fill_(hidden[:, None], float('-inf'))
 
 
-def _all_visible(q: Tensor, segments: Sequence[Segment], queries: Tensor | None) -> Tensor:
+def _all_visible(q: Tensor, segments: Sequence[KvSegment], queries: Tensor | None) -> Tensor:
     """Visible entries of a head over all segments, int64 [slots]."""
     return sum(visible_entries(s.lengths, q.shape[1], s.starts, queries) for s in segments)

@@ -19,7 +19,7 @@ from embodied_kv.runtime.buffer import Buffer
 BLOCK = 32  # tokens that a block is rounded up to
 
 
-class FlatArena:
+class CompressedArena:
     """k, v: [1, kv_heads, tokens, head_dim], all layers in one line; for rows of `source`.
 
     lengths, offsets: int32 [layers, rows], tokens of each layer's piece and where it begins, in

@@ -13,20 +13,20 @@ from contextlib import ExitStack
 from torch import Tensor
 
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.compressed_arena import FlatArena
+from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.kv.prefix_rows import PrefixRows
 
 
-class FlatRows(PrefixRows):
+class CompressedRows(PrefixRows):
     """Prefix rows, and compressed copies of them in `flats`; grace: as for prefix rows.
 
-    crowded: how often a copy was not made for want of room.
+    allocation_failures: how often a copy was not made for want of room.
     """
 
-    def __init__(self, prefixes: Arena, flats: FlatArena, grace: float = 1.0) -> None:
+    def __init__(self, prefixes: Arena, flats: CompressedArena, grace: float = 1.0) -> None:
         super().__init__(prefixes, grace)
-        self.flats, self.crowded = flats, 0
+        self.flats, self.allocation_failures = flats, 0
         self._readers: dict[int, set[Lease]] = {}  # flat row -> leases
         self._copies: dict[int, dict[str, Lease]] = {}  # prefix row -> consumer -> its own hold
 
@@ -39,7 +39,7 @@ class FlatRows(PrefixRows):
             budgets = [positions.shape[1] for positions in kept]
             flat = self.flats.take(budgets, int(self.prefixes.positions[lease.row]))
             if flat is None:
-                self.crowded += 1
+                self.allocation_failures += 1
                 return None
             copy = self._flat_lease(lease.handle, flat)
         with ExitStack() as undo:

@@ -41,7 +41,7 @@ class Query:
 
 
 @dataclass(eq=False)
-class Stream:
+class DecodeStream:
     """One live decode. tokens: generated so far. reason: why it ended, '' while it lives."""
 
     id: int

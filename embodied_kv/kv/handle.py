@@ -21,7 +21,7 @@ class KvHandle:
     clock.
     """
 
-    boot: str
+    process_id: str
     row: int
     generation: int
     sequence: int

@@ -19,9 +19,9 @@ import numpy as np
 from torch import Tensor
 
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.compressed_arena import FlatArena
-from embodied_kv.kv.compressed_rows import FlatRows
-from embodied_kv.kv.decode_stream import Query, Stream
+from embodied_kv.kv.compressed_arena import CompressedArena
+from embodied_kv.kv.compressed_rows import CompressedRows
+from embodied_kv.kv.decode_stream import DecodeStream, Query
 from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.kv.rows import RowPool
 
@@ -47,7 +47,7 @@ class KvStats:
     evictions: int
 
 
-class KvManager(FlatRows):
+class KvManager(CompressedRows):
     """Prefix rows and the streams that read them; each stream appends to a row of `tails`.
 
     reserved: prefix rows that language never holds, so that an action never waits for a row.
@@ -58,7 +58,7 @@ class KvManager(FlatRows):
         self,
         prefixes: Arena,
         tails: Arena,
-        flats: FlatArena,
+        flats: CompressedArena,
         reserved: int = 2,
         grace: float = 1.0,
     ) -> None:
@@ -67,10 +67,10 @@ class KvManager(FlatRows):
         self.language_rows_max = prefixes.rows - reserved
         self.streams_max = tails.rows
         self._free_tails = RowPool(tails.rows)
-        self._streams: OrderedDict[int, Stream] = OrderedDict()  # oldest first
-        self._stepping: set[Stream] = set()  # a step computes with what they hold
+        self._streams: OrderedDict[int, DecodeStream] = OrderedDict()  # oldest first
+        self._stepping: set[DecodeStream] = set()  # a step computes with what they hold
         self._step_over = threading.Condition(self._lock)
-        self._ended: list[Stream] = []
+        self._ended: list[DecodeStream] = []
         self._next_stream = 1
         self._evictions = 0
 
@@ -79,7 +79,7 @@ class KvManager(FlatRows):
         """All that the cache keeps."""
         return [m for arena in (self.prefixes, self.flats, self.tails) for m in arena.memory]
 
-    def create(self, handle: KvHandle, query: Query) -> Stream:
+    def create(self, handle: KvHandle, query: Query) -> DecodeStream:
         """A new stream over the handle's frame; ends the oldest ones where a bound is reached.
 
         May wait for the tail of a step that is under way, so it must not be called within one.
@@ -92,7 +92,7 @@ class KvManager(FlatRows):
             undo.pop_all()
             return stream
 
-    def resume(self, lease: Lease, query: Query, tokens: Sequence[int]) -> Stream:
+    def resume(self, lease: Lease, query: Query, tokens: Sequence[int]) -> DecodeStream:
         """A stream that has said `tokens` elsewhere and goes on here; the lease becomes its own.
 
         Whoever calls fills its tail, of length `stream.extent`, before the next step. Bounds and
@@ -110,30 +110,32 @@ class KvManager(FlatRows):
             raise ValueError(
                 f'a query of {len(query.ids)} tokens and an answer of {query.max_tokens} do not '
                 f'fit a tail of {self.tails.max_tokens} tokens: shorten it, or raise '
-                'engine.tail_tokens'
+                'engine.decode_tokens'
             )
 
-    def _join(self, lease: Lease, query: Query, tokens: Sequence[int] = ()) -> Stream:
+    def _join(self, lease: Lease, query: Query, tokens: Sequence[int] = ()) -> DecodeStream:
         while True:  # whoever waits finds another budget, perhaps
             if min(self.streams_max, self.language_rows_max) < 1:
-                raise ValueError('the budget lets no stream live: raise it with kv/set_budget')
+                raise ValueError('the budget lets no stream live: raise it with kv/set_limits')
             self._shrink_to(self.streams_max - 1, self.language_rows_max, joining=lease)
             if self._free_tails:
                 break
             self._step_over.wait()
-        stream = Stream(self._next_stream, lease, self._free_tails.take(), query, list(tokens))
+        stream = DecodeStream(
+            self._next_stream, lease, self._free_tails.take(), query, list(tokens)
+        )
         self._next_stream += 1
         self._streams[stream.id] = stream
         return stream
 
-    def get(self, stream: int) -> Stream:
+    def get(self, stream: int) -> DecodeStream:
         """The live stream of that number. Raises KeyError with a message for the user."""
         with self._lock:
             if stream not in self._streams:
                 raise KeyError(f'no live stream {stream}')
             return self._streams[stream]
 
-    def grow(self, streams: Sequence[Stream], tokens: int) -> list[Stream]:
+    def grow(self, streams: Sequence[DecodeStream], tokens: int) -> list[DecodeStream]:
         """A step begins: makes room for `tokens` more in each tail; returns who still lives.
 
         Until `update` or `end_step`, what the streams hold stays as it is, even if they end.
@@ -145,7 +147,7 @@ class KvManager(FlatRows):
             self.tails.set_length(rows, self.tails.lengths[0, rows] + tokens)
             return live
 
-    def hold_copy(self, stream: Stream, copy: Lease) -> None:
+    def hold_copy(self, stream: DecodeStream, copy: Lease) -> None:
         """From now on the stream reads the copy, and gives its prefix row back."""
         with self._lock:
             if stream.reason and stream not in self._stepping:
@@ -154,7 +156,9 @@ class KvManager(FlatRows):
             stream.lease, row = copy, stream.lease
             row.release()
 
-    def update(self, streams: Sequence[Stream], tokens: Sequence[int | None], eos: int) -> None:
+    def update(
+        self, streams: Sequence[DecodeStream], tokens: Sequence[int | None], eos: int
+    ) -> None:
         """A step is over: a token more for each; ends who said `eos`, is full or has none."""
         with self._lock:
             for stream, token in zip(streams, tokens, strict=True):
@@ -175,7 +179,7 @@ class KvManager(FlatRows):
                 self._free(stream)
             self._step_over.notify_all()
 
-    def release(self, stream: Stream, reason: str) -> None:
+    def release(self, stream: DecodeStream, reason: str) -> None:
         """Ends a stream: its tail is free at once, or after the step that reads it.
 
         Its prefix is free with the last lease.
@@ -189,23 +193,23 @@ class KvManager(FlatRows):
             if stream not in self._stepping:
                 self._free(stream)
 
-    def _free(self, stream: Stream) -> None:
+    def _free(self, stream: DecodeStream) -> None:
         self.tails.set_length(stream.tail, 0)
         self._free_tails.give(stream.tail)
         stream.lease.release()
 
-    def streams(self) -> list[Stream]:
+    def streams(self) -> list[DecodeStream]:
         """The live streams, oldest first."""
         with self._lock:
             return list(self._streams.values())
 
-    def take_ended(self) -> list[Stream]:
+    def take_ended(self) -> list[DecodeStream]:
         """Streams that ended since the last call, each exactly once."""
         with self._lock:
             ended, self._ended = self._ended, []
             return ended
 
-    def set_budget(self, *, rows: int | None = None, streams: int | None = None) -> None:
+    def set_limits(self, *, rows: int | None = None, streams: int | None = None) -> None:
         """Bounds what language may hold; ends the oldest streams above a bound.
 
         Raises ValueError for a bound out of range.
@@ -220,12 +224,12 @@ class KvManager(FlatRows):
             self.streams_max = self.streams_max if streams is None else streams
             self._shrink_to(self.streams_max, self.language_rows_max)
 
-    def _by_row(self) -> dict[int, list[Stream]]:
+    def _by_row(self) -> dict[int, list[DecodeStream]]:
         """The streams of each prefix row that language holds.
 
         First the row that would be free first if the oldest streams ended one after another.
         """
-        rows: dict[int, list[Stream]] = {}
+        rows: dict[int, list[DecodeStream]] = {}
         for stream in self._streams.values():
             if not stream.lease.is_copy:
                 rows[stream.row] = [*rows.pop(stream.row, ()), stream]
@@ -247,12 +251,12 @@ class KvManager(FlatRows):
         if len(freed) >= rows:
             self._evict(chain.from_iterable(freed[:rows]))
 
-    def _frees(self, row: int, readers: Sequence[Stream]) -> bool:
+    def _frees(self, row: int, readers: Sequence[DecodeStream]) -> bool:
         """Whether the row is free as soon as all streams that read it end."""
         alone = self._leases[row] == {stream.lease for stream in readers}
         return alone and not self._is_current(row) and self._stepping.isdisjoint(readers)
 
-    def _evict(self, streams: Iterable[Stream]) -> None:
+    def _evict(self, streams: Iterable[DecodeStream]) -> None:
         for stream in streams:
             self._evictions += 1
             self.release(stream, 'evicted')

@@ -27,7 +27,7 @@ class PrefixRows:
     """
 
     def __init__(self, prefixes: Arena, grace: float = 1.0) -> None:
-        self.boot = uuid.uuid4().hex
+        self.process_id = uuid.uuid4().hex
         self.prefixes, self.grace = prefixes, grace
         self._lock = threading.RLock()
         self._free_prefixes = RowPool(prefixes.rows)
@@ -126,7 +126,7 @@ class PrefixRows:
         self._writing.remove(row)
         self.prefixes.set_length(row, length)
         return KvHandle(
-            self.boot,
+            self.process_id,
             row,
             self._free_prefixes.generation[row],
             sequence,
@@ -147,10 +147,10 @@ class PrefixRows:
     def acquire(self, handle: KvHandle) -> Lease:
         """The right to read the handle's row. Raises Stale with the reason."""
         with self._lock:
-            if handle.boot != self.boot:
+            if handle.process_id != self.process_id:
                 raise Stale(
-                    f'frame {handle.sequence} lies in another process (boot {handle.boot[:8]}, '
-                    f'here {self.boot[:8]}): its rows cannot be read from here'
+                    f'frame {handle.sequence} lies in another process (boot {handle.process_id[:8]}, '
+                    f'here {self.process_id[:8]}): its rows cannot be read from here'
                 )
             if handle.layout != self.prefixes.layout:
                 raise Stale(f'frame {handle.sequence} has another cache layout')

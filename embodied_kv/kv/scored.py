@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embodied_kv.kernels.score import Segment, post_vision_statistics
+from embodied_kv.kernels.score import KvSegment, post_vision_statistics
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.views import PrefixWrite, TailAppend
 from embodied_kv.runtime.buffer import Buffer
@@ -39,7 +39,7 @@ class Scores:
     def buffers(self) -> list[Buffer]:
         return [Buffer('columns', self.columns), Buffer('density', self.density)]
 
-    def take(self, layer: int, q: Tensor, segments: Sequence[Segment], queries: Tensor) -> None:
+    def take(self, layer: int, q: Tensor, segments: Sequence[KvSegment], queries: Tensor) -> None:
         """Of one layer; see `kernels.score.post_vision_statistics`."""
         columns, density = post_vision_statistics(q, segments, self.p, queries)
         slots, _, tokens = columns.shape
@@ -47,7 +47,7 @@ class Scores:
         self.density[:slots, layer] = density
 
 
-class _Asking:
+class _ScoringQueries:
     """Which of a slot's tokens are scoring queries: neighbours, at most `most` of them."""
 
     def __init__(self, slots: int, most: int, device: torch.device) -> None:
@@ -81,7 +81,10 @@ class ScoredPrefixWrite(PrefixWrite):
 
     def __init__(self, arena: Arena, slots: int, tokens: int, scores: Scores, most: int) -> None:
         super().__init__(arena, slots, tokens)
-        self._scores, self._asking = scores, _Asking(slots, min(most, tokens), arena.device)
+        self._scores, self._asking = (
+            scores,
+            _ScoringQueries(slots, min(most, tokens), arena.device),
+        )
 
     def ask(self, ranges: Sequence[range]) -> None:
         """Positions of each slot's scoring queries."""
@@ -93,7 +96,7 @@ class ScoredPrefixWrite(PrefixWrite):
 
     def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
         super().store(layer, q, k, v)
-        keys = Segment(k.transpose(1, 2), self._batch.counts)
+        keys = KvSegment(k.transpose(1, 2), self._batch.counts)
         self._scores.take(layer, self._asking.of(q), [keys], self._asking.counts)
 
 
@@ -108,7 +111,10 @@ class ScoredTailAppend(TailAppend):
     ) -> None:
         super().__init__(prefixes, tails, slots, tokens)
         self._prefixes = prefixes
-        self._scores, self._asking = scores, _Asking(slots, min(most, tokens), tails.device)
+        self._scores, self._asking = (
+            scores,
+            _ScoringQueries(slots, min(most, tokens), tails.device),
+        )
 
     def ask(self, ranges: Sequence[range]) -> None:
         """Places of each slot's scoring queries in its question."""
@@ -120,11 +126,11 @@ class ScoredTailAppend(TailAppend):
 
     def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
         super().store(layer, q, k, v)
-        question = Segment(k.transpose(1, 2), self._tail.counts, self._asking.starts)
+        question = KvSegment(k.transpose(1, 2), self._tail.counts, self._asking.starts)
         segments = [self._prefix_keys(layer), question]
         self._scores.take(layer, self._asking.of(q), segments, self._asking.counts)
 
-    def _prefix_keys(self, layer: int) -> Segment:
+    def _prefix_keys(self, layer: int) -> KvSegment:
         """Of each slot's prefix row; on a CPU no copy is made of a single one."""
         keys = self._prefixes.layers[layer][0]
         arena, batch = self._prefixes, self._prefix.whole
@@ -132,6 +138,6 @@ class ScoredTailAppend(TailAppend):
             (row,) = batch.rows
             length = int(arena.lengths[layer, row])
             counts = torch.full((1,), length, dtype=torch.int32)
-            return Segment(keys[row : row + 1, :, :length], counts)
+            return KvSegment(keys[row : row + 1, :, :length], counts)
         ids = batch.ids.clamp(min=0)
-        return Segment(keys[ids], arena.device_lengths[layer][ids])
+        return KvSegment(keys[ids], arena.device_lengths[layer][ids])

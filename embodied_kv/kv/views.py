@@ -20,7 +20,7 @@ from embodied_kv.kernels.attention import merge, row_attention
 from embodied_kv.kernels.rows import RowBatch
 from embodied_kv.kernels.store import store_rows
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.compressed_arena import FlatArena
+from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.runtime.buffer import Buffer
 
 
@@ -70,8 +70,10 @@ class PrefixRead:
     flats: None where nothing is compressed.
     """
 
-    def __init__(self, prefixes: Arena, flats: FlatArena | None, slots: int, tokens: int) -> None:
-        self._parts: list[tuple[Arena | FlatArena, RowBatch]] = [
+    def __init__(
+        self, prefixes: Arena, flats: CompressedArena | None, slots: int, tokens: int
+    ) -> None:
+        self._parts: list[tuple[Arena | CompressedArena, RowBatch]] = [
             (prefixes, RowBatch(slots, prefixes.lengths, prefixes.device_lengths, tokens))
         ]
         if flats is not None:
@@ -124,7 +126,7 @@ class SuffixRead:
     """
 
     def __init__(
-        self, prefixes: Arena, slots: int, tokens: int, flats: FlatArena | None = None
+        self, prefixes: Arena, slots: int, tokens: int, flats: CompressedArena | None = None
     ) -> None:
         self._prefix = PrefixRead(prefixes, flats, slots, tokens)
         self._suffix = RowBatch.dense(slots, tokens, tokens, prefixes.device)
@@ -160,7 +162,7 @@ class TailAppend:
         tails: Arena,
         slots: int,
         tokens: int = 1,
-        flats: FlatArena | None = None,
+        flats: CompressedArena | None = None,
     ) -> None:
         self._tails = tails
         self._prefix = PrefixRead(prefixes, flats, slots, tokens)

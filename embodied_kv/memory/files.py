@@ -44,7 +44,7 @@ REMEDIES = {
 
 
 @dataclass(frozen=True)
-class Entry:
+class KvEntry:
     """What is true of a file. shape: of its tensor. checksums: of the header, then per layer."""
 
     number: int
@@ -96,7 +96,7 @@ class KvFiles:
     def path(self, number: int) -> Path:
         return self.folder / f'{number}.safetensors'
 
-    def write(self, number: int, kv: Tensor) -> Entry:
+    def write(self, number: int, kv: Tensor) -> KvEntry:
         """kv [layers, 2, kv_heads, tokens, head_dim], on the host. `sync` has to follow."""
         data = safetensors.torch.save({'kv': kv})
         offset = 8 + int.from_bytes(data[:8], 'little')
@@ -106,7 +106,7 @@ class KvFiles:
         layers = memoryview(data)[offset:]
         size = len(layers) // len(kv)
         parts = [layers[i * size : (i + 1) * size] for i in range(len(kv))]
-        return Entry(
+        return KvEntry(
             number,
             tuple(kv.shape),
             str(kv.dtype).removeprefix('torch.'),
@@ -119,7 +119,7 @@ class KvFiles:
         with explained(self.folder, 'synced'):
             storage.sync(self.folder)
 
-    def read(self, entry: Entry, layer: int) -> tuple[Tensor, Tensor]:
+    def read(self, entry: KvEntry, layer: int) -> tuple[Tensor, Tensor]:
         """The k and v of a layer, [kv_heads, tokens, head_dim], in host memory of their own.
 
         Pinned where there is CUDA. Raises MemoryFault for a file that is not the entry's.

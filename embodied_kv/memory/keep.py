@@ -12,7 +12,7 @@ from torch import Tensor
 
 from embodied_kv.memory.importance import importance, share
 from embodied_kv.memory.prompt import Prompt
-from embodied_kv.memory.reuse import Look, Reuse, always
+from embodied_kv.memory.reuse import PlannerHidden, Reuse, always
 from embodied_kv.memory.schedule import Schedule
 
 BLOCK = 128  # queries that are looked at together
@@ -35,10 +35,10 @@ class Keep(Reuse):
     def first(self, prompt: Prompt) -> Tensor:
         return torch.ones(prompt.length, dtype=torch.bool)
 
-    def after(self, look: Look, computed: Tensor) -> Tensor:
+    def after(self, look: PlannerHidden, computed: Tensor) -> Tensor:
         return self.importance_evaluation(look, computed)
 
-    def importance_evaluation(self, look: Look, computed: Tensor) -> Tensor:
+    def importance_evaluation(self, look: PlannerHidden, computed: Tensor) -> Tensor:
         """The paper's third interface: tokens of the segments that the next layer computes."""
         prompt = look.prompt
         mask = always(prompt)
@@ -59,7 +59,7 @@ class Keep(Reuse):
         return mask
 
 
-def segment_attention(look: Look, looked: int = 0) -> tuple[Tensor, Tensor]:
+def segment_attention(look: PlannerHidden, looked: int = 0) -> tuple[Tensor, Tensor]:
     """Attention from the question to each of s segments, [s], and between segments, [s, s].
 
     Float32, means over heads, and over the tokens of both; of a segment that was not computed in
@@ -88,7 +88,7 @@ def _spread(prompt: Prompt, most: int) -> Tensor:
     return mask
 
 
-def _attention(look: Look, asking: Tensor, onto: Tensor) -> Tensor:
+def _attention(look: PlannerHidden, asking: Tensor, onto: Tensor) -> Tensor:
     """Causal attention, mean over heads, times onto [length, s]: float32 [T, s].
 
     Of those of the look's tokens that `asking`, bool, is true of.

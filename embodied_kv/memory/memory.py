@@ -18,7 +18,7 @@ from embodied_kv.memory.groups import Groups
 from embodied_kv.memory.records import Draft
 from embodied_kv.memory.retrieve import retrieve
 from embodied_kv.memory.segment import MemoryFault, Segment
-from embodied_kv.memory.store import Change, Store
+from embodied_kv.memory.store import Change, MemoryStore
 from embodied_kv.memory.unit import Unit
 
 REMOVALS = 'removals'  # the fact that says it
@@ -34,7 +34,7 @@ class Memory:
 
     def __init__(
         self,
-        store: Store,
+        store: MemoryStore,
         encoder: Encoder,
         count: Callable[[str], int],
         longest: int,

@@ -31,7 +31,7 @@ from embodied_kv.memory.importance import Importance
 from embodied_kv.memory.loader import Loader
 from embodied_kv.memory.pending import Pending
 from embodied_kv.memory.prompt import Prompt
-from embodied_kv.memory.reuse import Look, Reuse
+from embodied_kv.memory.reuse import PlannerHidden, Reuse
 from embodied_kv.memory.segment import MemoryFault
 from embodied_kv.memory.timeline import Timeline
 
@@ -45,7 +45,7 @@ Step = Callable[[Callable[[], T]], T]
 Block = tuple[Tensor, Tensor, Tensor]
 
 
-class Lost(MemoryFault):
+class KvLost(MemoryFault):
     """Stored KV that cannot be had, or not any more. unit: whose."""
 
     def __init__(self, unit: str, reason: MemoryFault) -> None:
@@ -176,7 +176,7 @@ class Prefill:
         tokens = Tokens(tokens.mask, tokens.places, torch.cat(hidden, 1))
         if layer + 1 == self._layers:
             return tokens
-        look = Look(
+        look = PlannerHidden(
             prompt,
             layer,
             self._layers,
@@ -213,7 +213,7 @@ class Prefill:
         try:
             stored = self._load(piece.unit, layer)
         except MemoryFault as fault:
-            raise Lost(piece.unit, fault) from fault
+            raise KvLost(piece.unit, fault) from fault
         k, v = (part.to(self._arena.device, non_blocking=True)[:, tokens] for part in stored)
         return self._move(k, prompt.starts[i] - piece.offset), v
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from embodied_kv.memory.files import Entry
+from embodied_kv.memory.files import KvEntry
 from embodied_kv.memory.segment import MemoryFault, Segment, check_id
 from embodied_kv.memory.unit import Unit
 
@@ -65,11 +65,11 @@ class Filed:
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptUnit:
     """The KV of a unit. lengths: tokens of each of its segments, in order."""
 
     lengths: tuple[int, ...]
-    file: Entry
+    file: KvEntry
 
 
 class Records:
@@ -180,12 +180,12 @@ class Records:
         rows = [(np.float32(e).tobytes(), id) for id, e in embeddings.items()]
         self._db.executemany('UPDATE segments SET embedding = ? WHERE id = ?', rows)
 
-    def units(self) -> Iterator[tuple[str, Kept]]:
+    def units(self) -> Iterator[tuple[str, KeptUnit]]:
         """Of all KV that there is: its key, and what it is."""
         with self._explained():
             for key, lengths, file in self._db.execute('SELECT key, lengths, file FROM units'):
                 try:
-                    yield key, Kept(tuple(json.loads(lengths)), _entry(file))
+                    yield key, KeptUnit(tuple(json.loads(lengths)), _entry(file))
                 except (ValueError, TypeError, AttributeError, RecursionError) as error:
                     raise MemoryFault(
                         f'{self.path} is damaged (unit {key[:40]}: {error}): start anew'
@@ -195,7 +195,7 @@ class Records:
         rows = self._db.execute('SELECT unit FROM members WHERE segment = ?', (id,))
         return [key for (key,) in rows]
 
-    def write_unit(self, unit: Unit, kept: Kept) -> bool:
+    def write_unit(self, unit: Unit, kept: KeptUnit) -> bool:
         """In place of an older one. False, and nothing is written, if a member is not current."""
         if any(self.segment(s.id) != s for s in unit.segments):
             return False
@@ -225,6 +225,6 @@ class Records:
             ) from error
 
 
-def _entry(text: str) -> Entry:
+def _entry(text: str) -> KvEntry:
     fields = json.loads(text)
-    return Entry(**{name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()})
+    return KvEntry(**{name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()})

@@ -19,7 +19,7 @@ from embodied_kv.memory.prompt import Prompt
 
 
 @dataclass(frozen=True, eq=False)
-class Look:
+class PlannerHidden:
     """What there is to decide by, after layer `layer` of `layers` was computed.
 
     places: int64 [T], the tokens that were; queries: theirs, [T, heads, head_dim]; sums: log-sum-
@@ -56,7 +56,7 @@ class Reuse:
         """Tokens of the first layer, bool [length]."""
         return always(prompt)
 
-    def after(self, look: Look, computed: Tensor) -> Tensor:
+    def after(self, look: PlannerHidden, computed: Tensor) -> Tensor:
         """Tokens of the next layer, bool [length], within `computed`, those of this one."""
         return computed
 
@@ -116,7 +116,7 @@ class CacheBlend(Reuse):
     def first(self, prompt: Prompt) -> Tensor:
         return torch.ones(prompt.length, dtype=torch.bool)
 
-    def after(self, look: Look, computed: Tensor) -> Tensor:
+    def after(self, look: PlannerHidden, computed: Tensor) -> Tensor:
         if look.layer > 0:
             return computed
         mask = always(look.prompt)

@@ -25,7 +25,7 @@ from torch import Tensor
 from embodied_kv import storage
 from embodied_kv.memory.cache import HostCache
 from embodied_kv.memory.files import KvFiles, explained
-from embodied_kv.memory.records import Draft, Filed, Kept, Records
+from embodied_kv.memory.records import Draft, Filed, KeptUnit, Records
 from embodied_kv.memory.segment import KINDS, MemoryFault, Segment
 from embodied_kv.memory.unit import UnitKv
 
@@ -41,7 +41,7 @@ class Change:
     lost: tuple[str, ...] = ()
 
 
-class Store:
+class MemoryStore:
     """The memory in one folder, which is created where it does not exist.
 
     fingerprint: of the model whose KV it holds. cache_bytes: host memory that loaded layers may
@@ -73,7 +73,7 @@ class Store:
             self._next = max(numbers, default=0) + 1
             self._opened = opened.pop_all()
 
-    def __enter__(self) -> Store:
+    def __enter__(self) -> MemoryStore:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -181,11 +181,11 @@ class Store:
         False for a unit of which a segment changed since: its KV is not kept.
         """
         with self._lock:
-            made: list[Kept] = []
+            made: list[KeptUnit] = []
             try:
                 for kv in kvs:
                     both = torch.stack([kv.k.detach().cpu(), kv.v.detach().cpu()], dim=1)
-                    made.append(Kept(tuple(kv.lengths), self._files.write(self._next, both)))
+                    made.append(KeptUnit(tuple(kv.lengths), self._files.write(self._next, both)))
                     self._next += 1
                 self._files.sync()
                 with self._records.change():
@@ -244,7 +244,7 @@ class Store:
                 self.cache.drop(memory_id, kept.file.layers)
         return found
 
-    def _kept(self, key: str) -> Kept:
+    def _kept(self, key: str) -> KeptUnit:
         kept = self._kv.get(key)
         if kept is None:
             raise MemoryFault(f'no KV of unit {key!r}: compute it from its segments')

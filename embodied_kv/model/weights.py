@@ -104,14 +104,14 @@ def fill(model: nn.Module, weights: Weights, config: ModelConfig) -> None:
 def _check_names(path: Path, present: Iterable[str], wanted: Sequence[str]) -> None:
     missing = [name for name in wanted if name not in present]
     left_over = sorted(set(present) - set(wanted))
-    complaints = [
+    warning_counts = [
         f'{what}: {", ".join(names[:NAMED_IN_AN_ERROR])}'
         + (f' and {len(names) - NAMED_IN_AN_ERROR} more' if names[NAMED_IN_AN_ERROR:] else '')
         for what, names in (('missing', missing), ('left over', left_over))
         if names
     ]
-    if complaints:
-        raise CheckpointError(f'{path}: {"; ".join(complaints)}')
+    if warning_counts:
+        raise CheckpointError(f'{path}: {"; ".join(warning_counts)}')
 
 
 def _files(path: Path) -> list[Path]:

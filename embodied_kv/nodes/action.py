@@ -12,8 +12,8 @@ from trajectory_msgs.msg import JointTrajectory
 
 from embodied_kv.control import execution_horizon, realtime
 from embodied_kv.control.command import Command
-from embodied_kv.control.control_loop import ControlClock
-from embodied_kv.control.trajectory_executor import FRESH, STOP, Timeline
+from embodied_kv.control.control_loop import ControlLoop
+from embodied_kv.control.trajectory_executor import FRESH, STOP, TrajectoryExecutor
 from embodied_kv.kv.handle import KvHandle, Lease, Stale
 from embodied_kv.msg import ActionChunk as ActionChunkMsg
 from embodied_kv.nodes.common import conversions, executable, qos
@@ -21,7 +21,7 @@ from embodied_kv.nodes.common.lifecycle_node import ERROR, OK, WARN, SuiteNode
 from embodied_kv.nodes.common.parameters import param
 from embodied_kv.nodes.common.statistics import MeanMeter, PeriodMeter
 from embodied_kv.nodes.control.session_parts import ActionPart
-from embodied_kv.nodes.observation.handle_source import FrameSource, frame_params
+from embodied_kv.nodes.observation.handle_source import HandleSource, frame_params
 from embodied_kv.types import ActionChunk
 
 DRAIN = 5.0  # s that a denoising loop in hand may take to end
@@ -37,7 +37,7 @@ class ActionParams:
     upper_limits: tuple[float, ...] = param(
         (2.6, 1.5, 1.7, 3.1, 1.9, 3.2, 0.04), 'Joint limits, one or one per joint, rad or m'
     )
-    max_jump: tuple[float, ...] = param(
+    max_joint_step: tuple[float, ...] = param(
         (0.5,),
         'A joint changes by no more from one action to the next, one or one per joint, rad or m',
         range=(1e-6, 1e6),
@@ -52,7 +52,7 @@ class ActionParams:
         'live',
         check=execution_horizon.parse,
     )
-    tick_commands: bool = param(
+    publish_setpoints: bool = param(
         False, 'Publish the set-point of each action on `commands`, for forward controllers'
     )
     lock_memory: bool = param(False, 'Keep the process in RAM (mlockall)')
@@ -68,9 +68,9 @@ class Action(SuiteNode):
     alone: in a process without a perception node it prefills for itself.
     """
 
-    def __init__(self, alone: bool = False, **arguments: object) -> None:
-        super().__init__('action', ActionParams, *frame_params(alone), **arguments)
-        self._alone = alone
+    def __init__(self, standalone: bool = False, **arguments: object) -> None:
+        super().__init__('action', ActionParams, *frame_params(standalone), **arguments)
+        self._standalone = standalone
         self._period = PeriodMeter()
         self._horizon, self._confidence = MeanMeter(), MeanMeter()
         self._too_late = 0  # frames for which not even the fewest Euler steps fitted
@@ -93,12 +93,12 @@ class Action(SuiteNode):
         commands = qos.action(self.suite.period, model.horizon * model.action_dt)
         self._chunks = self.publisher(ActionChunkMsg, 'action_chunk', commands)
         self._trajectories = self.publisher(JointTrajectory, 'joint_trajectory', commands)
-        if params.tick_commands:
+        if params.publish_setpoints:
             self._ticks = self.publisher(Float64MultiArray, 'commands', commands)
         self.subscribe(JointState, 'joint_states', self._on_joints, qos.SENSOR)
-        self._frames = FrameSource(self, self._alone, self._on_handle)
+        self._frames = HandleSource(self, self._standalone, self._on_handle)
 
-    def _limits(self, params: ActionParams) -> Timeline:
+    def _limits(self, params: ActionParams) -> TrajectoryExecutor:
         """A timeline within the limits. Raises ValueError that names the parameter."""
 
         def each(name: str) -> np.ndarray | float:
@@ -110,12 +110,12 @@ class Action(SuiteNode):
                 )
             return np.array(values) if len(values) > 1 else values[0]
 
-        return Timeline(
+        return TrajectoryExecutor(
             len(self.suite.joint_names),
             self.host.model.action_dt,
             lower=each('lower_limits'),
             upper=each('upper_limits'),
-            max_jump=each('max_jump'),
+            max_joint_step=each('max_joint_step'),
             stop_after=params.stop_after,
         )
 
@@ -136,13 +136,13 @@ class Action(SuiteNode):
 
     def _start_control(self) -> None:
         """The clock by which chunks are executed."""
-        self._control = ControlClock(
+        self._control = ControlLoop(
             self._limits(self._params),
             self.suite.period,
             where=self._where,
             publish=self._publish,
             tick=self._tick,
-            failed=lambda error: self.complain('chunk', f'chunk refused: {error}'),
+            failed=lambda error: self.warn_throttled('chunk', f'chunk refused: {error}'),
             prepare=self._prepare,
         )
         self._control.start()
@@ -178,7 +178,7 @@ class Action(SuiteNode):
         except CancelledError:
             return
         except Exception as error:  # of the engine, whatever it is: the next frame is another try
-            self.complain('denoise', f'denoising failed: {error!r}')
+            self.warn_throttled('denoise', f'denoising failed: {error!r}')
             return
         if chunk is None:
             self._too_late += 1
@@ -199,7 +199,7 @@ class Action(SuiteNode):
             thread_priority=p.thread_priority,
         )
         if any(outcome.startswith('refused') for outcome in self._outcome.values()):
-            self.warn('control clock', f'control clock: {self._outcome}')
+            self.log_warning('control clock', f'control clock: {self._outcome}')
 
     def _where(self) -> np.ndarray | None:
         if self._now is None:
@@ -207,12 +207,12 @@ class Action(SuiteNode):
         try:
             return conversions.positions(self._now, self.suite.joint_names)
         except conversions.Refused as error:
-            self.complain('joint state', f'joint state refused: {error}')
+            self.warn_throttled('joint state', f'joint state refused: {error}')
             return None
 
     def _publish(self, command: Command) -> None:
         if command.source == STOP != self._source and self.active:
-            self.alarm(
+            self.log_error(
                 'stop', f'no fresh chunk for {self._params.stop_after} control periods: stop'
             )
         now, names = self.get_clock().now().to_msg(), self.suite.joint_names
@@ -227,7 +227,7 @@ class Action(SuiteNode):
         self._source = command.source
 
     def _tick(self, values: np.ndarray) -> None:
-        if self._params.tick_commands:
+        if self._params.publish_setpoints:
             self._ticks.publish(conversions.command_message(values))
 
     # ------------------------------------------------------------------ diagnostics
@@ -257,7 +257,7 @@ class Action(SuiteNode):
 
 def main() -> None:
     """Run the executable `action`, in a process of its own."""
-    executable.run(Action, alone=True)
+    executable.run(Action, standalone=True)
 
 
 if __name__ == '__main__':

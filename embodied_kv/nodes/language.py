@@ -8,13 +8,13 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from embodied_kv.kv.decode_stream import Stream
+from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.kv.handle import KvHandle, Stale
 from embodied_kv.msg import TextDelta as TextDeltaMsg
 from embodied_kv.nodes.common import conversions, executable, qos
 from embodied_kv.nodes.common.lifecycle_node import OK, WARN, SuiteNode
 from embodied_kv.nodes.common.parameters import param
-from embodied_kv.nodes.observation.handle_source import FrameSource, frame_params
+from embodied_kv.nodes.observation.handle_source import HandleSource, frame_params
 from embodied_kv.srv import Ask, Cancel
 from embodied_kv.types import TextDelta
 
@@ -41,18 +41,18 @@ class Language(SuiteNode):
     alone: in a process without a perception node it prefills for itself.
     """
 
-    def __init__(self, alone: bool = False, **arguments: object) -> None:
-        super().__init__('language', LanguageParams, *frame_params(alone), **arguments)
-        self._alone = alone
+    def __init__(self, standalone: bool = False, **arguments: object) -> None:
+        super().__init__('language', LanguageParams, *frame_params(standalone), **arguments)
+        self._standalone = standalone
         self._count = 0  # frames
-        self._streams: dict[int, Stream] = {}  # ours, until their end is published
+        self._streams: dict[int, DecodeStream] = {}  # ours, until their end is published
         self._spoken: deque[TextDelta] = deque()  # of any stream, from the device thread
 
     def setup(self) -> None:
         self._texts = self.publisher(TextDeltaMsg, 'text', qos.TEXT)
         self.serve(Ask, 'ask', self._ask)
         self.serve(Cancel, 'cancel', self._cancel)
-        self._frames = FrameSource(self, self._alone, self._on_handle)
+        self._frames = HandleSource(self, self._standalone, self._on_handle)
         self.every(1.0 / self.params.read(LanguageParams).publish_rate, self._publish)
 
     def start(self) -> None:
@@ -88,15 +88,15 @@ class Language(SuiteNode):
         except Stale as error:
             self._frames.refuse(handle, error)
         except ValueError as error:
-            self.complain('prompt', f'a prompt is not said: {error}')
+            self.warn_throttled('prompt', f'a prompt is not said: {error}')
 
-    def _open(self, handle: KvHandle, text: str, **how: object) -> Stream:
+    def _open(self, handle: KvHandle, text: str, **how: object) -> DecodeStream:
         stream = self.host.engine.open(handle, text, **how)
         self._streams[stream.id] = stream
         self.host.device.wake()
         return stream
 
-    def _own(self, streams: Sequence[Stream]) -> None:
+    def _own(self, streams: Sequence[DecodeStream]) -> None:
         """Streams that a capsule resumed are ours; on the device thread, before they move on."""
         self._streams.update({stream.id: stream for stream in streams})
 
@@ -165,7 +165,7 @@ class Language(SuiteNode):
 
 def main() -> None:
     """Run the executable `language`, in a process of its own."""
-    executable.run(Language, alone=True)
+    executable.run(Language, standalone=True)
 
 
 if __name__ == '__main__':

@@ -31,7 +31,7 @@ from embodied_kv.planning.config import MIB, PlanningConfig
 from embodied_kv.planning.plan import Plan
 from embodied_kv.planning.planning import Planning
 from embodied_kv.sim.language import HELD
-from embodied_kv.sim.notes import Draft, Rememberer
+from embodied_kv.sim.notes import Draft, NoteTaker
 from embodied_kv.srv import MemoryPlan, MemoryQuery, MemoryRemove, MemoryStats, MemoryUpsert
 
 T = TypeVar('T')
@@ -86,7 +86,7 @@ class Memory(SuiteNode):
         try:
             bundled_planner(PLANNER_TABLETOP.name)
         except ValueError as error:
-            self.inform('planner', f'memory stays unconfigured: {error}')
+            self.log_info('planner', f'memory stays unconfigured: {error}')
             return False
         return True
 
@@ -103,7 +103,7 @@ class Memory(SuiteNode):
         )
         self._release.callback(self._planning.close)
         known = [(s.id, s.step) for s in self._planning.memory.store.list('task')]
-        self._rememberer = Rememberer(params.held_question, params.task_records, known)
+        self._rememberer = NoteTaker(params.held_question, params.task_records, known)
         self._answers: dict[int, str] = {}  # of streams that speak
         for kind, name, verb in (
             (MemoryUpsert, 'upsert', self._upsert),
@@ -152,14 +152,14 @@ class Memory(SuiteNode):
             if drafts:
                 self._planning.upsert(*drafts)
         except MemoryFault as fault:
-            self.complain('segment', f'not remembered: {fault}')
+            self.warn_throttled('segment', f'not remembered: {fault}')
 
     def _compute_ahead(self) -> None:
         try:
             if self.params.read(MemoryParams).ahead:
                 self._planning.warm(WARM)
         except MemoryFault as fault:
-            self.complain('ahead', f'not computed ahead: {fault}')
+            self.warn_throttled('ahead', f'not computed ahead: {fault}')
 
     # ------------------------------------------------------------------ services
 
@@ -217,7 +217,7 @@ class Memory(SuiteNode):
             'cached (MiB)': f'{stats.cached_bytes / MIB:.1f}',
             'plans': stats.plans,
         }
-        if self.complaints['ahead'] or self.complaints['segment']:
+        if self.warning_counts['ahead'] or self.warning_counts['segment']:
             return WARN, 'not all is remembered', values
         return OK, f'memory: {stats.segments} segments', values
 

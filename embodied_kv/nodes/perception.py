@@ -10,8 +10,8 @@ from embodied_kv.nodes.common import conversions, executable, qos
 from embodied_kv.nodes.common.lifecycle_node import OK, WARN, SuiteNode
 from embodied_kv.nodes.common.statistics import PeriodMeter
 from embodied_kv.nodes.control.session_parts import InstructionPart
-from embodied_kv.nodes.observation.pipeline import ObservationParams, Prefiller
-from embodied_kv.srv import Evict, KvStats, SetBudget
+from embodied_kv.nodes.observation.pipeline import ObservationParams, ObservationPipeline
+from embodied_kv.srv import Evict, KvStats, SetLimits
 from embodied_kv.text import shown
 
 
@@ -24,9 +24,9 @@ class Perception(SuiteNode):
 
     def setup(self) -> None:
         self._handles = self.publisher(KvHandleMsg, 'kv_handle', qos.HANDLE)
-        self._frames = Prefiller(self, self._on_handle)
+        self._frames = ObservationPipeline(self, self._on_handle)
         self.serve(KvStats, 'kv/stats', self._stats)
-        self.serve(SetBudget, 'kv/set_budget', self._set_budget)
+        self.serve(SetLimits, 'kv/set_limits', self._set_budget)
         self.serve(Evict, 'kv/evict', self._evict)
 
     def start(self) -> None:
@@ -69,25 +69,27 @@ class Perception(SuiteNode):
             f'{stats.streams} streams'
         )
 
-    def _set_budget(self, request: SetBudget.Request, response: SetBudget.Response) -> None:
+    def _set_budget(self, request: SetLimits.Request, response: SetLimits.Response) -> None:
         kv, compression = self.host.engine.kv, self.host.engine.compression
-        wished = {LANGUAGE: request.language_alpha, ACTION: request.action_alpha}
-        alphas = {consumer: alpha for consumer, alpha in wished.items() if alpha != 0}
-        for consumer, alpha in alphas.items():
-            compression.check(consumer, alpha)
-        kv.set_budget(
+        wished = {LANGUAGE: request.language_keep_ratio, ACTION: request.action_keep_ratio}
+        keep_ratios = {
+            consumer: keep_ratio for consumer, keep_ratio in wished.items() if keep_ratio != 0
+        }
+        for consumer, keep_ratio in keep_ratios.items():
+            compression.check(consumer, keep_ratio)
+        kv.set_limits(
             rows=None if request.rows == -1 else request.rows,
             streams=None if request.streams == -1 else request.streams,
         )
-        for consumer, alpha in alphas.items():
-            compression.set_alpha(consumer, alpha)
+        for consumer, keep_ratio in keep_ratios.items():
+            compression.set_keep_ratio(consumer, keep_ratio)
         self.host.device.wake()
         response.rows, response.streams = kv.language_rows_max, kv.streams_max
-        response.language_alpha = compression.alphas[LANGUAGE]
-        response.action_alpha = compression.alphas[ACTION]
+        response.language_keep_ratio = compression.keep_ratios[LANGUAGE]
+        response.action_keep_ratio = compression.keep_ratios[ACTION]
         response.message = (
             f'language may hold {response.rows} rows, {response.streams} streams, and keeps '
-            f'{response.language_alpha:.0%} of a prefix; actions keep {response.action_alpha:.0%}'
+            f'{response.language_keep_ratio:.0%} of a prefix; actions keep {response.action_keep_ratio:.0%}'
         )
 
     def _evict(self, request: Evict.Request, response: Evict.Response) -> None:

@@ -7,12 +7,12 @@ from embodied_kv.nodes.common import executable
 from embodied_kv.nodes.language import Language
 from embodied_kv.nodes.memory import Memory
 from embodied_kv.nodes.perception import Perception
-from embodied_kv.nodes.session import Capsules
+from embodied_kv.nodes.session import Session
 
 
 def main() -> None:
     """Run the executable `robot`."""
-    executable.run(Perception, Action, Language, Capsules, Memory)
+    executable.run(Perception, Action, Language, Session, Memory)
 
 
 if __name__ == '__main__':

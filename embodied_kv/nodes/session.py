@@ -13,8 +13,8 @@ from pathlib import Path
 
 from embodied_kv.capsule.disk import Disk
 from embodied_kv.capsule.reentry import Depth, Limits
-from embodied_kv.capsule.registry import Entry, Registry
-from embodied_kv.capsule.tiers import Budgets, Tier
+from embodied_kv.capsule.registry import CapsuleRecord, Registry
+from embodied_kv.capsule.tiers import Tier, TierCapacities
 from embodied_kv.nodes.common import conversions
 from embodied_kv.nodes.common.lifecycle_node import OK, SuiteNode
 from embodied_kv.nodes.common.parameters import param
@@ -36,7 +36,7 @@ ROOM = (-1, 2**30)
 
 
 @dataclass(frozen=True)
-class CapsuleParams:
+class SessionParams:
     """Where capsules lie, and how far the world may have gone on when one is restored."""
 
     folder: str = param(
@@ -88,11 +88,11 @@ class CapsuleParams:
         Tier(self.tier)  # refuses what is none
 
     @property
-    def budgets(self) -> Budgets:
+    def budgets(self) -> TierCapacities:
         """Bytes of each tier."""
         mib = {'device': self.device_mib, 'host': self.host_mib, 'disk': self.disk_mib}
         room = {tier: None if most < 0 else most * MIB for tier, most in mib.items()}
-        return Budgets(**room, policy=self.policy)
+        return TierCapacities(**room, policy=self.policy)
 
     @property
     def limits(self) -> Limits:
@@ -100,16 +100,16 @@ class CapsuleParams:
         return Limits(self.joint_distance, self.image_change, self.age, self.planner_age)
 
 
-class Capsules(SuiteNode):
+class Session(SuiteNode):
     """Answers `capsule/*`."""
 
     may_wait = True
 
     def __init__(self, **arguments: object) -> None:
-        super().__init__('capsules', CapsuleParams, **arguments)
+        super().__init__('capsules', SessionParams, **arguments)
 
     def setup(self) -> None:
-        params = self.params.read(CapsuleParams)
+        params = self.params.read(SessionParams)
         folder = Path(params.folder).expanduser() / self.robot.strip('/')
         self._capsules = self.host.capsules(self.robot)
         self._registry = Registry(
@@ -138,7 +138,7 @@ class Capsules(SuiteNode):
     def _snapshot(
         self, request: CapsuleSnapshot.Request, response: CapsuleSnapshot.Response
     ) -> None:
-        tier = Tier(request.tier or self.params.read(CapsuleParams).tier)
+        tier = Tier(request.tier or self.params.read(SessionParams).tier)
         capsule, seconds = self._capsules.snapshot(request.name, self._capsules.witness(), tier)
         entry = self._entry(capsule.name)
         conversions.fill_capsule(response, entry, seconds)
@@ -148,7 +148,7 @@ class Capsules(SuiteNode):
         )
 
     def _restore(self, request: CapsuleRestore.Request, response: CapsuleRestore.Response) -> None:
-        self._capsules.limits = self.params.read(CapsuleParams).limits
+        self._capsules.limits = self.params.read(SessionParams).limits
         resumed = self._capsules.restore(request.name, self._capsules.witness())
         self._fill_resumed(response, resumed)
 
@@ -204,10 +204,10 @@ class Capsules(SuiteNode):
             conversions.fill_capsule(response, entry)
         response.name, response.message = request.name, f'capsule {request.name} is given up'
 
-    def _find(self, name: str) -> Entry | None:
+    def _find(self, name: str) -> CapsuleRecord | None:
         return next((entry for entry in self._registry.entries() if entry.name == name), None)
 
-    def _entry(self, name: str) -> Entry:
+    def _entry(self, name: str) -> CapsuleRecord:
         """As it is listed. Raises LookupError where it gave way to others in this moment."""
         entry = self._find(name)
         if entry is None:

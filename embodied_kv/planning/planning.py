@@ -31,9 +31,9 @@ from embodied_kv.memory.encoder import Encoder, HashingEncoder
 from embodied_kv.memory.group import Transition
 from embodied_kv.memory.invalidation import Invalidation
 from embodied_kv.memory.memory import Memory
-from embodied_kv.memory.prefill import Lost, Step
+from embodied_kv.memory.prefill import KvLost, Step
 from embodied_kv.memory.segment import KINDS, MemoryFault
-from embodied_kv.memory.store import Change, Store
+from embodied_kv.memory.store import Change, MemoryStore
 from embodied_kv.memory.unit import Unit
 from embodied_kv.model.planner_checkpoint import LoadedPlanner
 from embodied_kv.planning.config import PlanningConfig
@@ -85,7 +85,7 @@ class Planning:
         self._plans = self._fresh = self._groups_lost = 0
         with ExitStack() as undo:
             fingerprint = memory_fingerprint(planner, self._prompts)
-            store = Store(folder, fingerprint, self.config.cache_bytes, renew)
+            store = MemoryStore(folder, fingerprint, self.config.cache_bytes, renew)
             undo.enter_context(store)
             self.memory = Memory(
                 store,
@@ -225,7 +225,7 @@ class Planning:
         for retries in range(RETRIES):
             try:
                 return self._plan(ask, loads, retries)
-            except Lost as lost:
+            except KvLost as lost:
                 log.info('planning once more: %s', lost)
                 self.memory.store.forget(lost.unit)
             except MemoryFault as fault:  # KV that cannot be kept

@@ -28,7 +28,7 @@ class Late(TimeoutError):
     """No time is left for the fewest Euler steps; whoever is tried next would be later still."""
 
 
-class Kept:
+class KeptRows:
     """The newest row of each robot, leased until its next one: its capsules freeze that.
 
     There is room for those that a full batch does not need; beyond that, the row of whoever was
@@ -63,7 +63,7 @@ def serve(
     engine: Engine,
     observations: Sequence[Observation],
     deadline: float,
-    kept: Kept | None = None,
+    kept: KeptRows | None = None,
 ) -> list[ActionChunk | Exception]:
     """One chunk for each; where the batch fails, each is tried alone and gets its own error.
 
@@ -113,7 +113,7 @@ def _batch(
     engine: Engine,
     observations: Sequence[Observation],
     deadline: float,
-    kept: Kept | None = None,
+    kept: KeptRows | None = None,
 ) -> list[ActionChunk]:
     # Expired once written: a row lives as long as its lease, so nothing but `kept` keeps it.
     handles = engine.prefill([replace(o, deadline=-math.inf) for o in observations])
@@ -130,7 +130,7 @@ def _batch(
 
 
 def _each_alone(
-    engine: Engine, observations: Sequence[Observation], deadline: float, kept: Kept | None
+    engine: Engine, observations: Sequence[Observation], deadline: float, kept: KeptRows | None
 ) -> list[ActionChunk | Exception]:
     """Of each its chunk or its own error; behind the first that is late nobody is tried."""
     results: list[ActionChunk | Exception] = []

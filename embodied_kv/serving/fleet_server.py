@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from embodied_kv.control.execution_horizon import judged
-from embodied_kv.fleet.dispatcher import Desk
+from embodied_kv.fleet.dispatcher import Dispatcher
 from embodied_kv.fleet.engines import Dispatch
 from embodied_kv.fleet.protocol import Answer, Receipt, Request, Verdict
 from embodied_kv.fleet.scheduler import Waiting
-from embodied_kv.fleet.trace_writer import Tape
+from embodied_kv.fleet.trace_writer import TraceWriter
 from embodied_kv.text import LINE, shown, trace
 from embodied_kv.throttle import Throttled
 from embodied_kv.types import ActionChunk, Observation
@@ -38,7 +38,7 @@ LOOK = 1.0  # s between two looks for robots that fell silent
 
 
 @dataclass(frozen=True, eq=False)
-class Served:
+class ServedChunk:
     """What an engine made of a request: a chunk that is judged, or the reason for which none.
 
     queued: s from the request to its dispatch.
@@ -49,7 +49,7 @@ class Served:
     queued: float = 0.0
 
 
-class Server(threading.Thread):
+class FleetServer(threading.Thread):
     """Serves robots by a desk.
 
     serve: what each of the desk's engines does with a batch, by its name. deliver: takes every
@@ -59,11 +59,11 @@ class Server(threading.Thread):
 
     def __init__(
         self,
-        desk: Desk,
+        desk: Dispatcher,
         serve: Mapping[str, Serve],
         deliver: Deliver,
         silence: float,
-        tape: Tape | None = None,
+        tape: TraceWriter | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(name='fleet', daemon=True)
@@ -238,7 +238,7 @@ def _answer(waiting: Waiting, request: Request | None, result: Result, sent: flo
             chunk = judged(result, request.horizon)
         except (TypeError, ValueError) as error:
             fault = f'the horizon policy failed: {error}'
-    served = Served(chunk, fault, queued)
+    served = ServedChunk(chunk, fault, queued)
     return Answer(
         waiting.robot, waiting.task, waiting.round, chunk.execute if chunk else 0, served
     )
@@ -248,7 +248,7 @@ def _given_up(waiting: Waiting, now: float) -> Answer:
     """The answer to a request that took an engine down, again and again."""
     reasons = '; '.join(dict.fromkeys(waiting.lost))
     fault = f'given up after {len(waiting.lost)} batches that were lost with it: {reasons}'
-    served = Served(None, fault, now - waiting.arrived)
+    served = ServedChunk(None, fault, now - waiting.arrived)
     return Answer(waiting.robot, waiting.task, waiting.round, 0, served)
 
 

@@ -8,32 +8,32 @@ from __future__ import annotations
 import math
 
 from embodied_kv.capsule.capsule import CapsuleError
-from embodied_kv.capsule.part import Frozen
+from embodied_kv.capsule.part import FrozenPart
 from embodied_kv.engine.compression import ACTION
 from embodied_kv.engine.engine import Engine
-from embodied_kv.serving.batch import Kept
-from embodied_kv.session.engine_part import Session
+from embodied_kv.serving.batch import KeptRows
+from embodied_kv.session.engine_part import EnginePart
 
 
-class ServedSession(Session):
+class ServedPart(EnginePart):
     """Where no row is kept of the robot, a capsule has none, and a restore leaves what there is.
 
     Everything here runs on the engine's thread, between two batches.
     """
 
-    def __init__(self, engine: Engine, robot: str, kept: Kept) -> None:
+    def __init__(self, engine: Engine, robot: str, kept: KeptRows) -> None:
         super().__init__(engine, robot)
         self._kept = kept
 
-    def check(self, frozen: Frozen, branches: int = 1) -> None:
+    def check(self, frozen: FrozenPart, branches: int = 1) -> None:
         super().check(frozen, branches)
         copy = frozen.facts['action']
         if copy is not None and not self._kv.flats.has_room(
             [sum(frozen.facts['rows'][copy]['budgets'])]
         ):
-            raise CapsuleError('no room for a compressed prefix: raise engine.flat_rows')
+            raise CapsuleError('no room for a compressed prefix: raise engine.compressed_rows')
 
-    def resume(self, frozen: Frozen) -> None:
+    def resume(self, frozen: FrozenPart) -> None:
         """As a session; and the frozen row is the robot's newest one, until its next round."""
         super().resume(frozen)
         number, copy = frozen.facts['current'], frozen.facts['action']

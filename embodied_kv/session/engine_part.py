@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 from embodied_kv.capsule.capsule import CapsuleError, Fact
-from embodied_kv.capsule.part import Frozen
+from embodied_kv.capsule.part import FrozenPart
 from embodied_kv.engine.compression import ACTION
 from embodied_kv.engine.engine import Engine
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.compressed_arena import FlatArena
-from embodied_kv.kv.decode_stream import Query, Stream
+from embodied_kv.kv.compressed_arena import CompressedArena
+from embodied_kv.kv.decode_stream import DecodeStream, Query
 from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.types import ActionChunk
 
@@ -35,7 +35,7 @@ class Branch:
     seed: int | None = None
 
 
-class Session:
+class EnginePart:
     """robot: whose. Everything here runs on the engine's thread, between two steps.
 
     on_resumed: called with the streams that were resumed, before any of them moves on.
@@ -59,7 +59,7 @@ class Session:
         handle = self._kv.current(self.robot)
         return handle.stamp if handle else 0
 
-    def freeze(self) -> Frozen:
+    def freeze(self) -> FrozenPart:
         """The newest frame's row and the live streams with theirs; valid bytes only.
 
         tensors: 'row/I/k', 'row/I/v' [layers, kv_heads, length, head_dim], 'row/I/state' [state];
@@ -75,7 +75,7 @@ class Session:
         finally:
             self._kv.end_step()
 
-    def _frozen(self, streams: Sequence[Stream]) -> Frozen:
+    def _frozen(self, streams: Sequence[DecodeStream]) -> FrozenPart:
         current = self._kv.current(self.robot)
         action = None if current is None else self._kv.copy_of(current, ACTION)
         read = {_place(stream.lease): stream.lease.handle for stream in streams}
@@ -107,7 +107,7 @@ class Session:
                 for stream in streams
             ],
         }
-        return Frozen(tensors, facts)
+        return FrozenPart(tensors, facts)
 
     def _row_facts(self, flat: int, handle: KvHandle) -> dict[str, Fact]:
         """budgets: tokens of each layer of a compressed copy; None: the row is whole."""
@@ -115,19 +115,19 @@ class Session:
         frame = {'sequence': handle.sequence, 'stamp': handle.stamp, 'length': handle.length}
         return {**frame, 'budgets': budgets}
 
-    def streams(self) -> list[Stream]:
+    def streams(self) -> list[DecodeStream]:
         """The robot's live ones, oldest first."""
         return [s for s in self._kv.streams() if s.lease.handle.robot == self.robot]
 
     # ------------------------------------------------------------------ resuming
 
-    def check(self, frozen: Frozen, branches: int = 1) -> None:
+    def check(self, frozen: FrozenPart, branches: int = 1) -> None:
         """Raises CapsuleError if the streams, each so many times, do not fit in here."""
         streams, rows = frozen.facts['streams'], frozen.facts['rows']
         if len(streams) * branches > self._kv.streams_max:
             raise CapsuleError(
                 f'{len(streams) * branches} streams are to go on, but there may be only '
-                f'{self._kv.streams_max}: raise engine.streams, or the budget with kv/set_budget'
+                f'{self._kv.streams_max}: raise engine.streams, or the budget with kv/set_limits'
             )
         read = {stream['row'] for stream in streams}
         needed = sum(rows[i]['budgets'] is None for i in read)
@@ -135,13 +135,13 @@ class Session:
             raise CapsuleError(
                 f'the streams need {needed} prefix rows, language may hold '
                 f'{self._kv.language_rows_max}: raise engine.rows, or the budget with '
-                'kv/set_budget'
+                'kv/set_limits'
             )
         copies = [sum(rows[i]['budgets']) for i in read if rows[i]['budgets'] is not None]
         if not self._kv.flats.has_room(copies):
             raise CapsuleError(
                 f'the streams read {len(copies)} compressed prefixes, and there is no room for '
-                'them: raise engine.flat_rows'
+                'them: raise engine.compressed_rows'
             )
         for i, row in enumerate(rows):
             if row['budgets'] is None:
@@ -151,20 +151,20 @@ class Session:
         for i, stream in enumerate(streams):
             _check_shape(frozen, f'stream/{i}', self._kv.tails, _extent(stream))
 
-    def resume(self, frozen: Frozen) -> None:
+    def resume(self, frozen: FrozenPart) -> None:
         """The frozen streams go on instead of the robot's present ones, which end 'replaced'."""
         present = self.streams()
         self.branch(frozen, [Branch()])
         for stream in present:
             self._kv.release(stream, 'replaced')
 
-    def branch(self, frozen: Frozen, branches: Sequence[Branch]) -> list[list[Stream]]:
+    def branch(self, frozen: FrozenPart, branches: Sequence[Branch]) -> list[list[DecodeStream]]:
         """Each frozen stream goes on once for every branch, beside all others.
 
         The branches read one copy of each row. Returns the streams by branch. The rows come to
         life under new handles of this process with their old stamps; no action is made from them.
         """
-        grown: list[list[Stream]] = [[] for _ in branches]
+        grown: list[list[DecodeStream]] = [[] for _ in branches]
         with ExitStack() as undo, ExitStack() as leases:
             rows: dict[int, Lease] = {}
             for i, facts in enumerate(frozen.facts['streams']):
@@ -179,7 +179,7 @@ class Session:
         self.on_resumed([stream for streams in grown for stream in streams])
         return grown
 
-    def _grow(self, frozen: Frozen, i: int, row: Lease, branch: Branch) -> Stream:
+    def _grow(self, frozen: FrozenPart, i: int, row: Lease, branch: Branch) -> DecodeStream:
         """Stream i of the capsule, on an adopted row and a tail of its own."""
         facts = frozen.facts['streams'][i]
         query = dict(facts['query'])
@@ -195,7 +195,7 @@ class Session:
         self._engine.resume_text(stream, facts['said'])
         return stream
 
-    def _adopt(self, frozen: Frozen, number: int) -> Lease:
+    def _adopt(self, frozen: FrozenPart, number: int) -> Lease:
         """Row `number` of the capsule, in a row of this arena, or in a flat one."""
         facts = frozen.facts['rows'][number]
         if facts['budgets'] is not None:
@@ -203,7 +203,7 @@ class Session:
         row, frame = self._written(frozen, number), {n: facts[n] for n in ('sequence', 'stamp')}
         return self._kv.adopt(row, facts['length'], robot=self.robot, **frame)
 
-    def _written(self, frozen: Frozen, number: int) -> int:
+    def _written(self, frozen: FrozenPart, number: int) -> int:
         """A reserved row of this arena that holds row `number` of the capsule."""
         row = self._kv.reserve(time.monotonic())
         try:
@@ -214,12 +214,12 @@ class Session:
         self._engine.states[row] = frozen.tensors[f'row/{number}/state'].cpu().numpy()
         return row
 
-    def _adopt_copy(self, frozen: Frozen, number: int, handle: KvHandle) -> Lease:
+    def _adopt_copy(self, frozen: FrozenPart, number: int, handle: KvHandle) -> Lease:
         """Row `number` of the capsule, a compressed copy, in a flat row; handle: of its frame."""
         facts = frozen.facts['rows'][number]
         copy = self._kv.adopt_flat(facts['budgets'], facts['length'], handle)
         if copy is None:
-            raise CapsuleError('no room for a compressed prefix: raise engine.flat_rows')
+            raise CapsuleError('no room for a compressed prefix: raise engine.compressed_rows')
         for kind, target in zip('kv', self._kv.flats.block(copy.flat), strict=True):
             target.copy_(frozen.tensors[f'row/{number}/{kind}'])
         return copy
@@ -229,12 +229,19 @@ class Session:
         frame = facts['sequence'], facts['length']
         layout = self._kv.prefixes.layout
         return KvHandle(
-            self._kv.boot, -1, -1, *frame, layout, facts['stamp'], -math.inf, robot=self.robot
+            self._kv.process_id,
+            -1,
+            -1,
+            *frame,
+            layout,
+            facts['stamp'],
+            -math.inf,
+            robot=self.robot,
         )
 
     # ------------------------------------------------------------------ replay
 
-    def replay(self, frozen: Frozen, noises: np.ndarray | None = None) -> ActionChunk:
+    def replay(self, frozen: FrozenPart, noises: np.ndarray | None = None) -> ActionChunk:
         """The chunk of the frozen newest frame, again: to compare bytes, never to be executed.
 
         Raises CapsuleError if there was no frame.
@@ -266,27 +273,29 @@ def _copies(name: str, k: Tensor, v: Tensor) -> dict[str, Tensor]:
     return {f'{name}/k': k.clone(memory_format=kept), f'{name}/v': v.clone(memory_format=kept)}
 
 
-def _fill(frozen: Frozen, name: str, arena: Arena, row: int) -> None:
+def _fill(frozen: FrozenPart, name: str, arena: Arena, row: int) -> None:
     for kind, target in (('k', arena.k), ('v', arena.v)):
         saved = frozen.tensors[f'{name}/{kind}']
         target[:, row, :, : saved.shape[2]].copy_(saved)
 
 
-def _check_shape(frozen: Frozen, name: str, arena: Arena, length: int) -> None:
+def _check_shape(frozen: FrozenPart, name: str, arena: Arena, length: int) -> None:
     layers, _, heads, most, dim = arena.k.shape
     _check(frozen, name, (layers, heads, length, dim), arena.k.dtype)
     if length > most:
         raise CapsuleError(f'{name} has {length} tokens, a row here holds {most}')
 
 
-def _check_block(frozen: Frozen, name: str, flats: FlatArena, budgets: Sequence[int]) -> None:
+def _check_block(
+    frozen: FrozenPart, name: str, flats: CompressedArena, budgets: Sequence[int]
+) -> None:
     _, heads, _, dim = flats.k.shape
     if len(budgets) != len(flats.layers):
         raise CapsuleError(f'{name} has {len(budgets)} layers, here are {len(flats.layers)}')
     _check(frozen, name, (heads, sum(budgets), dim), flats.k.dtype)
 
 
-def _check(frozen: Frozen, name: str, wanted: tuple[int, ...], dtype: torch.dtype) -> None:
+def _check(frozen: FrozenPart, name: str, wanted: tuple[int, ...], dtype: torch.dtype) -> None:
     for kind in 'kv':
         saved = frozen.tensors.get(f'{name}/{kind}')
         if saved is None or tuple(saved.shape) != wanted or saved.dtype != dtype:

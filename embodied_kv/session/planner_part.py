@@ -11,7 +11,7 @@ from dataclasses import asdict
 from torch import Tensor
 
 from embodied_kv.capsule.capsule import CapsuleError
-from embodied_kv.capsule.part import Frozen
+from embodied_kv.capsule.part import FrozenPart
 from embodied_kv.engine.fingerprint import weights_digest
 from embodied_kv.model.hybrid import HybridPlanner
 
@@ -32,12 +32,12 @@ class PlannerPart:
         """All that the planner keeps."""
         return self._planner.buffers.values()
 
-    def freeze(self) -> Frozen:
+    def freeze(self) -> FrozenPart:
         """Copies of `HybridPlanner.state`, and what they are states of."""
         state = {name: tensor.clone() for name, tensor in self._planner.state().items()}
-        return Frozen(state, {'model': self._model, 'marks': self._planner.facts()})
+        return FrozenPart(state, {'model': self._model, 'marks': self._planner.facts()})
 
-    def check(self, frozen: Frozen) -> None:
+    def check(self, frozen: FrozenPart) -> None:
         """Raises CapsuleError for a state of another model, or for half a state."""
         if frozen.facts['model'] != self._model:
             raise CapsuleError('the capsule has the state of a planner with other weights')
@@ -46,6 +46,6 @@ class PlannerPart:
         except ValueError as error:
             raise CapsuleError(f'the planner cannot go on from the capsule: {error}') from error
 
-    def resume(self, frozen: Frozen) -> None:
+    def resume(self, frozen: FrozenPart) -> None:
         """The planner goes on from there, in place."""
         self._planner.put(frozen.tensors, frozen.facts['marks'])

@@ -18,13 +18,13 @@ from typing import TypeVar
 import torch
 
 from embodied_kv.capsule.capsule import Boundary, Capsule, CapsuleError
-from embodied_kv.capsule.part import Frozen, Part
-from embodied_kv.capsule.reentry import Decision, Depth, Limits, Witness, choose_depth
+from embodied_kv.capsule.part import FrozenPart, Part
+from embodied_kv.capsule.reentry import Decision, Depth, Limits, SceneSummary, choose_depth
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Tier
 from embodied_kv.engine.engine import Engine
-from embodied_kv.kv.decode_stream import Stream
-from embodied_kv.session.engine_part import Branch, Session
+from embodied_kv.kv.decode_stream import DecodeStream
+from embodied_kv.session.engine_part import Branch, EnginePart
 from embodied_kv.types import ActionChunk
 
 T = TypeVar('T')
@@ -46,7 +46,7 @@ class Resumed:
     seconds: float
 
 
-class Capsules:
+class RobotSession:
     """The capsules of one session.
 
     registry: None where there is no place for capsules yet, see `keep_in`. call: runs work on the
@@ -65,10 +65,10 @@ class Capsules:
         limits: Limits | None = None,
     ) -> None:
         self._engine, self._registry, self._call = engine, registry, call
-        self.session = Session(engine, robot)
-        self.name = f'{engine.kv.boot[:8]}{robot}'
+        self.session = EnginePart(engine, robot)
+        self.name = f'{engine.kv.process_id[:8]}{robot}'
         self.limits = limits or Limits()
-        self.witness: Callable[[], Witness | None] = lambda: None
+        self.witness: Callable[[], SceneSummary | None] = lambda: None
         self.on_hold: Callable[[], None] = lambda: None
         self._parts: dict[str, Part] = {}  # replaced, never changed: a snapshot may be reading it
         self.register(self.session)
@@ -101,7 +101,7 @@ class Capsules:
     # ------------------------------------------------------------------ verbs
 
     def snapshot(
-        self, name: str, witness: Witness | None = None, tier: Tier = Tier.DEVICE
+        self, name: str, witness: SceneSummary | None = None, tier: Tier = Tier.DEVICE
     ) -> tuple[Capsule, float]:
         """Freezes the session between two steps and keeps it; also s of the engine's thread.
 
@@ -111,7 +111,7 @@ class Capsules:
         self.registry.add(capsule, tier)
         return capsule, seconds
 
-    def restore(self, name: str, now: Witness | None) -> Resumed:
+    def restore(self, name: str, now: SceneSummary | None) -> Resumed:
         """The session goes on from the capsule, as deep as the present allows.
 
         now: what the robot sees and feels; None where it sees nothing. Its present streams end.
@@ -136,7 +136,9 @@ class Capsules:
         back = self._engine.committed - capsule.boundary.number
         return self._resume(capsule, Decision(Depth.PLANNER, f'{back} steps back'))
 
-    def fork(self, name: str, branches: Sequence[Branch]) -> tuple[list[list[Stream]], float]:
+    def fork(
+        self, name: str, branches: Sequence[Branch]
+    ) -> tuple[list[list[DecodeStream]], float]:
         """The capsule's streams go on once for every branch, beside those that live.
 
         The branches share the prefix rows; only tails are copied. Returns the streams by branch.
@@ -146,7 +148,7 @@ class Capsules:
             raise CapsuleError('a fork needs at least one branch')
         frozen = self._frozen(self.registry.get(name))[self.session.name]
 
-        def work() -> list[list[Stream]]:
+        def work() -> list[list[DecodeStream]]:
             self.session.check(frozen, len(branches))
             return self.session.branch(frozen, branches)
 
@@ -170,14 +172,14 @@ class Capsules:
 
         return self._call(timed).result()
 
-    def _freeze(self, name: str, witness: Witness | None) -> Capsule:
+    def _freeze(self, name: str, witness: SceneSummary | None) -> Capsule:
         frozen = {part.name: part.freeze() for part in self._parts.values()}
         if witness is not None:
             arrays = {n: torch.from_numpy(a.copy()) for n, a in witness.arrays().items()}
-            frozen[WITNESS] = Frozen(arrays, witness.facts())
+            frozen[WITNESS] = FrozenPart(arrays, witness.facts())
         number = self._engine.committed
         return Capsule(
-            name or f'{self._engine.kv.boot[:8]}-{number}',
+            name or f'{self._engine.kv.process_id[:8]}-{number}',
             Boundary(self.name, number, self.session.stamp),
             self.registry.fingerprint,
             {f'{part}/{n}': t for part, f in frozen.items() for n, t in f.tensors.items()},
@@ -201,7 +203,7 @@ class Capsules:
         streams, seconds = self._on_engine(work)
         return Resumed(capsule, decision, streams, seconds)
 
-    def _frozen(self, capsule: Capsule) -> Mapping[str, Frozen]:
+    def _frozen(self, capsule: Capsule) -> Mapping[str, FrozenPart]:
         """The parts of a capsule by name. Raises CapsuleError for another engine's."""
         if capsule.fingerprint != self.registry.fingerprint:
             raise CapsuleError(
@@ -212,7 +214,7 @@ class Capsules:
         for name, tensor in capsule.tensors.items():
             part, _, rest = name.partition('/')
             parts[part][rest] = tensor
-        return {part: Frozen(t, capsule.facts[part]) for part, t in parts.items()}
+        return {part: FrozenPart(t, capsule.facts[part]) for part, t in parts.items()}
 
     def _newest(self) -> str:
         own = [e for e in self.registry.entries() if e.boundary.session == self.name]
@@ -221,7 +223,7 @@ class Capsules:
         return max(own, key=lambda entry: entry.boundary.number).name
 
 
-def _witness(capsule: Capsule) -> Witness | None:
+def _witness(capsule: Capsule) -> SceneSummary | None:
     """What the robot saw and felt at the boundary, if that is known."""
     if WITNESS not in capsule.facts:
         return None
@@ -231,4 +233,4 @@ def _witness(capsule: Capsule) -> Witness | None:
         for name, tensor in capsule.tensors.items()
         if name.startswith(start)
     }
-    return Witness.of(arrays, capsule.facts[WITNESS])
+    return SceneSummary.of(arrays, capsule.facts[WITNESS])

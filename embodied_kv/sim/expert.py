@@ -58,7 +58,7 @@ def plan(
     actions = np.empty((len(joints), horizon, joints.shape[1]), np.float32)
     goals = []
     for i in range(horizon):
-        moment = Moment(joints, tables, orders)
+        moment = ExpertMoment(joints, tables, orders)
         goals.append(moment.goal(moment.phase()))
         actions[:, i] = _command(joints, goals[-1])
         joints, tables = _imagine(joints, actions[:, i], goals[-1].phase, tables, orders)
@@ -75,7 +75,7 @@ class Goal:
     phase: np.ndarray
 
 
-class Moment:
+class ExpertMoment:
     """What the rules look at: one number, or one point, for each of B tables.
 
     p, roll, gap: of the gripper. thing, place: x, y, z, yaw of the order's target and place.

@@ -29,7 +29,7 @@ HOLDS = re.compile(r'I hold the (.+)')
 HEARD = 150_000_000  # ns after which an instruction is surely in the robot's frames
 
 
-class Rememberer:
+class NoteTaker:
     """question: whose answers say what the robot holds. tasks: records kept, the oldest go.
 
     known: the (id, step) of the task records that are there. Either may be off: '' or 0.

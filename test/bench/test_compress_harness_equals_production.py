@@ -38,14 +38,14 @@ def serve(tiny, frame, question, **config):
     'by, method',
     [(STREAM, m) for m in (OURS, WIDE, 'streaming_llm')] + [(ROW, name) for name in SERVED],
 )
-def test_the_same_tokens_are_kept_and_said(tiny, by, method, alpha):
-    way = Way(method, alpha, by)
+def test_the_same_tokens_are_kept_and_said(tiny, by, method, keep_ratio):
+    way = Way(method, keep_ratio, by)
     harness = Harness(tiny, [way], TOKENS)
     for number, question in enumerate(QUESTIONS[:2] if by == STREAM else QUESTIONS[2:], start=1):
         seen = harness.see(observe(number))
         asked = harness.ask(seen, question)
         kept = kept_by(way, seen, asked)
-        config = dict(compress=method, compress_by=by, language_alpha=alpha)
+        config = dict(compress=method, compress_by=by, language_keep_ratio=keep_ratio)
         if method == WIDE:
             config |= dict(compress=OURS, compress_by='text')
         keys, text = serve(tiny, observe(number), question, **config)

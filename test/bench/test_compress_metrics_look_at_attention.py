@@ -22,8 +22,8 @@ def test_every_way_is_looked_at_in_every_layer(found):
     measured, asked = found
     for by in (STRICT, ROW):
         for method in METHODS:
-            for alpha in ALPHAS:
-                pairs = measured['way', by, method, alpha]
+            for keep_ratio in ALPHAS:
+                pairs = measured['way', by, method, keep_ratio]
                 assert len(pairs) == LAYERS and all(0 <= x <= 1 for pair in pairs for x in pair)
     n = asked.seen.n
     assert measured['tokens'] == (asked.seen.vision, n - asked.seen.vision, len(asked.tokens), 5)
@@ -33,7 +33,9 @@ def test_more_tokens_hold_more_of_the_mass(found):
     measured, _ = found
     for by in (STRICT, ROW):
         some = ALPHAS[1:]  # of so few tokens 1% is too short to compress
-        masses = [sum(mass for _, mass in measured['way', by, 'h2o', alpha]) for alpha in some]
+        masses = [
+            sum(mass for _, mass in measured['way', by, 'h2o', keep_ratio]) for keep_ratio in some
+        ]
         assert masses == sorted(masses)
 
 

@@ -18,7 +18,7 @@ SMALL = replace(
     backbone=replace(NEEDLE.backbone, width=32, layers=3, head_dim=8, mlp=48),
     expert=replace(NEEDLE.expert, width=16, mlp=16),
 )
-WAYS = all_ways(alphas=(0.1, 0.4), sweep=False)
+WAYS = all_ways(keep_ratios=(0.1, 0.4), sweep=False)
 PAGES, CODES = 2, 7
 
 
@@ -38,11 +38,11 @@ def test_every_code_is_asked_in_every_way(found):
 
 
 def test_random_tokens_are_needles_as_often_as_they_are_kept(found):
-    for alpha in (0.1, 0.4):
-        way = Way('random', alpha, 'strict')
+    for keep_ratio in (0.1, 0.4):
+        way = Way('random', keep_ratio, 'strict')
         kept, held = (sum(x[way]) / (PAGES * CODES) for x in (found.kept, found.needles))
-        assert kept == pytest.approx(alpha, abs=0.01)
-        assert held == pytest.approx(alpha, abs=0.1)
+        assert kept == pytest.approx(keep_ratio, abs=0.01)
+        assert held == pytest.approx(keep_ratio, abs=0.1)
 
 
 def test_needles_are_found_where_the_pages_hold_them(found):

@@ -69,7 +69,7 @@ def test_streams_of_one_frame_share_a_row_and_not_copies(policy):
 
 
 def test_a_prefix_that_is_shared_is_read_once(policy):
-    """So at 1 / alpha streams, copies of their own are as many bytes as the row."""
+    """So at 1 / keep_ratio streams, copies of their own are as many bytes as the row."""
     c = policy.config
     row = decode.reads(c, 10, 1, 1000, 20)
     copies = decode.reads(c, 10, 10, 100, 20)

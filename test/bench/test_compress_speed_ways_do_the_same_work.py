@@ -20,7 +20,7 @@ def policy():
 
 @pytest.fixture
 def engines(policy):
-    room = dict(rows=4, streams=2, flat_rows=1)
+    room = dict(rows=4, streams=2, compressed_rows=1)
     return {
         way: scene.make_engine(policy, TOKENS, **room | own) for way, own in scene.WAYS.items()
     }
@@ -39,7 +39,7 @@ def test_all_ways_answer_about_one_frame(engines):
         pairs = zip(*(kv.prefixes.row(kv.current().row) for kv in (full, engine.kv)), strict=True)
         for wanted, got in pairs:
             torch.testing.assert_close(got, wanted, atol=0, rtol=0)
-        assert not engine.kv.streams() and engine.kv.crowded == 0
+        assert not engine.kv.streams() and engine.kv.allocation_failures == 0
         engine.kv.check_integrity()
         assert all(calls[phase][way]['took'] > 0 for phase in calls)
 

@@ -5,7 +5,7 @@ import torch
 from hostile_folder import FINE, Folder, crafted, manifest, signed
 
 from embodied_kv.capsule.capsule import Boundary
-from embodied_kv.capsule.manifest import Entry, Manifest
+from embodied_kv.capsule.manifest import Manifest, TensorEntry
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_a_header_longer_than_the_file_allocates_nothing(folder):
 )
 def test_absurd_shapes_allocate_nothing(folder, monkeypatch, dtype, shape, message):
     # As our own writer would put it: the rest of the header agrees.
-    tensors = (Entry('x', dtype, tuple(shape), 0),)
+    tensors = (TensorEntry('x', dtype, tuple(shape), 0),)
     header = Manifest('a', Boundary('s', 1, 2), FINE, 5.0, {}, tensors).header()
     monkeypatch.setattr(torch, 'empty', lambda *_, **__: pytest.fail('it allocates'))
     folder.refuses(header + bytes(16), message)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from embodied_kv.capsule.reentry import Decision, Depth, Limits, Witness, choose_depth
+from embodied_kv.capsule.reentry import Decision, Depth, Limits, SceneSummary, choose_depth
 
 LIMITS = Limits(joint_distance=0.05, image_change=0.1, age=2.0, planner_age=60.0)
 SECOND = 10**9
@@ -14,7 +14,7 @@ SECOND = 10**9
 def witness(seconds=0.0, **changes):
     front = np.full((16, 16, 3), 100, np.uint8)
     images = {'front': front, 'wrist': np.zeros((16, 16), np.uint8)}
-    return replace(Witness(np.zeros(7), images, round(seconds * SECOND), 'arm'), **changes)
+    return replace(SceneSummary(np.zeros(7), images, round(seconds * SECOND), 'arm'), **changes)
 
 
 def turned(joint, angle):

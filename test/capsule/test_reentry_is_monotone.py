@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from embodied_kv.capsule.reentry import Depth, Limits, Witness, choose_depth
+from embodied_kv.capsule.reentry import Depth, Limits, SceneSummary, choose_depth
 
 DEEPEST_FIRST = list(Depth)
 NOTHING_SEEN = {'front': np.zeros((2, 2), np.uint8)}
@@ -22,9 +22,9 @@ limits = st.builds(
 
 def depth(joint, pixel, age, limits):
     """From a scene at rest to one with a joint, a pixel and a clock that far away."""
-    then = Witness(np.zeros(2), NOTHING_SEEN, 0)
+    then = SceneSummary(np.zeros(2), NOTHING_SEEN, 0)
     image = np.array([[0, pixel], [0, 0]], np.uint8)
-    now = Witness(np.array([0.0, -joint]), {'front': image}, round(age * 1e9))
+    now = SceneSummary(np.array([0.0, -joint]), {'front': image}, round(age * 1e9))
     return choose_depth(then, now, limits).depth
 
 
@@ -46,7 +46,7 @@ def test_the_actor_goes_on_only_within_all_three_limits(near, limits):
 
 
 anything = st.builds(
-    Witness,
+    SceneSummary,
     joints=arrays(st.sampled_from(['f8', 'f4', 'i4']), st.sampled_from([(), (0,), (2,), (3,)])),
     images=st.dictionaries(
         st.sampled_from(['front', 'wrist']),

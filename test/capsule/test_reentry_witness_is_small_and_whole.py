@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_kv.capsule.reentry import SIDE, Depth, Limits, Witness, choose_depth, thumbnail
+from embodied_kv.capsule.reentry import SIDE, Depth, Limits, SceneSummary, choose_depth, thumbnail
 
 
 @given(st.integers(SIDE, 70), st.integers(SIDE, 70), st.sampled_from([(), (3,)]))
@@ -34,7 +34,7 @@ def test_noise_leaves_a_scene_unchanged_and_a_thing_that_moved_does_not():
 
     def witness(scene):
         noisy = np.clip(scene + random.normal(0, 8, scene.shape), 0, 255).astype(np.uint8)
-        return Witness(np.zeros(7), {'front': thumbnail(noisy)}, 0)
+        return SceneSummary(np.zeros(7), {'front': thumbnail(noisy)}, 0)
 
     assert choose_depth(witness(scene), witness(scene), Limits()).depth is Depth.ACTOR
     assert choose_depth(witness(scene), witness(moved), Limits()).depth is Depth.PLANNER
@@ -42,8 +42,8 @@ def test_noise_leaves_a_scene_unchanged_and_a_thing_that_moved_does_not():
 
 def test_a_witness_comes_out_of_its_arrays_and_facts_equal():
     images = {'front': np.arange(768, dtype=np.uint8).reshape(16, 16, 3), 'a/b': np.eye(2) > 0}
-    witness = Witness(np.array([0.1, -2.0]), images, 1_700_000_000_123_456_789, 'arm')
-    again = Witness.of(witness.arrays(), witness.facts())
+    witness = SceneSummary(np.array([0.1, -2.0]), images, 1_700_000_000_123_456_789, 'arm')
+    again = SceneSummary.of(witness.arrays(), witness.facts())
     assert (again.stamp, again.robot) == (witness.stamp, 'arm')
     assert np.array_equal(again.joints, witness.joints)
     assert again.images.keys() == images.keys()

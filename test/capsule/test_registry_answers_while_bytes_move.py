@@ -8,7 +8,7 @@ from tier_stand_ins import OURS, MemoryDisk, capsule, same, tiers
 
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.registry import Registry
-from embodied_kv.capsule.tiers import Budgets, Tier
+from embodied_kv.capsule.tiers import Tier, TierCapacities
 
 DEVICE, HOST, DISK = Tier
 
@@ -80,7 +80,7 @@ def test_two_threads_that_want_the_same_file_read_it_once(pool):
 
 
 def test_threads_that_add_list_move_and_drop_at_once_keep_the_laws(pool):
-    registry = Registry(OURS, Budgets(device=12, host=12), MemoryDisk())
+    registry = Registry(OURS, TierCapacities(device=12, host=12), MemoryDisk())
     done = threading.Event()
 
     def change(worker):

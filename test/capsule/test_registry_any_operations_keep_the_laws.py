@@ -14,7 +14,7 @@ from tier_stand_ins import FOREIGN, OURS, MemoryDisk, capsule, same
 
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.registry import Registry
-from embodied_kv.capsule.tiers import Budgets, NoRoom, Policy, Tier
+from embodied_kv.capsule.tiers import NoRoom, Policy, Tier, TierCapacities
 
 DEVICE, HOST, DISK = Tier
 NAMES = [*'abcdefgh']
@@ -23,7 +23,9 @@ BUDGET = st.sampled_from([None, 0, 4, 6, 9, 12])
 
 class Machine(RuleBasedStateMachine):
     @initialize(
-        budgets=st.builds(Budgets, BUDGET, BUDGET, BUDGET, st.sampled_from(get_args(Policy))),
+        budgets=st.builds(
+            TierCapacities, BUDGET, BUDGET, BUDGET, st.sampled_from(get_args(Policy))
+        ),
         foreign=st.booleans(),
     )
     def start(self, budgets, foreign):

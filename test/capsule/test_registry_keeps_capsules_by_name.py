@@ -6,7 +6,7 @@ from tier_stand_ins import FOREIGN, OURS, MemoryDisk, capsule, same, tiers
 
 from embodied_kv.capsule.capsule import Boundary, CapsuleError
 from embodied_kv.capsule.registry import Registry
-from embodied_kv.capsule.tiers import Budgets, NoRoom, Tier
+from embodied_kv.capsule.tiers import NoRoom, Tier, TierCapacities
 
 DEVICE, HOST, DISK = Tier
 
@@ -66,7 +66,7 @@ def test_another_engines_capsule_is_listed_and_dropped_but_never_read():
 
 
 def test_a_pinned_capsule_goes_nowhere_but_by_move():
-    registry = Registry(OURS, Budgets(device=8, policy='drop'), MemoryDisk())
+    registry = Registry(OURS, TierCapacities(device=8, policy='drop'), MemoryDisk())
     registry.add(capsule('a'))
     registry.add(capsule('b'))
     registry.pin('a')
@@ -84,7 +84,7 @@ def test_a_pinned_capsule_goes_nowhere_but_by_move():
 
 
 def test_a_use_saves_from_giving_way():
-    registry = Registry(OURS, Budgets(device=8, host=0, disk=0, policy='drop'))
+    registry = Registry(OURS, TierCapacities(device=8, host=0, disk=0, policy='drop'))
     for name in 'ab':
         registry.add(capsule(name))
     registry.get('a')
@@ -93,7 +93,7 @@ def test_a_use_saves_from_giving_way():
 
 
 def test_what_is_refused_changes_nothing():
-    registry = Registry(OURS, Budgets(device=4, host=4, disk=0))
+    registry = Registry(OURS, TierCapacities(device=4, host=4, disk=0))
     registry.add(capsule('a'))
     registry.add(capsule('b'))
     with pytest.raises(NoRoom, match='a would have to go'):
@@ -117,7 +117,7 @@ def test_one_from_the_disk_is_kept_on_the_host_unless_told_otherwise():
 def test_reading_one_costs_no_other():
     """What is read from the disk does not push another out for good, whatever the policy."""
     disk = MemoryDisk(*map(capsule, 'ab'))
-    registry = Registry(OURS, Budgets(host=4, disk=8, policy='drop'), disk)
+    registry = Registry(OURS, TierCapacities(host=4, disk=8, policy='drop'), disk)
     registry.add(capsule('h'), HOST)
     assert same(registry.get('a'), capsule('a'))
     assert tiers(registry) == {'b': 'disk', 'h': 'host', 'a': 'disk'}

@@ -5,7 +5,7 @@ from tier_stand_ins import OURS, MemoryDisk, capsule, same, tiers
 
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.registry import Registry
-from embodied_kv.capsule.tiers import Budgets, Tier
+from embodied_kv.capsule.tiers import Tier, TierCapacities
 
 DEVICE, HOST, DISK = Tier
 
@@ -34,7 +34,7 @@ def test_full_memory_leaves_it_on_the_disk():
 
 def test_one_that_cannot_give_way_keeps_its_place_and_the_newcomer_is_refused():
     disk = MemoryDisk()
-    registry = Registry(OURS, Budgets(device=4, host=0), disk)
+    registry = Registry(OURS, TierCapacities(device=4, host=0), disk)
     registry.add(capsule('a'))
     disk.fail = True
     with pytest.raises(CapsuleError, match='the disk is full'):
@@ -49,7 +49,9 @@ def test_a_damaged_file_moves_nobody_out_of_its_way():
         def load(self, name, fingerprint):
             raise CapsuleError('is damaged')
 
-    registry = Registry(OURS, Budgets(host=4, disk=4, policy='drop'), Damaged(capsule('bad')))
+    registry = Registry(
+        OURS, TierCapacities(host=4, disk=4, policy='drop'), Damaged(capsule('bad'))
+    )
     registry.add(capsule('a'), HOST)
     with pytest.raises(CapsuleError, match='is damaged'):
         registry.move('bad', HOST)

@@ -6,14 +6,14 @@ from tier_stand_ins import OURS, capsule, same, tiers
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.disk import Disk
 from embodied_kv.capsule.registry import Registry
-from embodied_kv.capsule.tiers import Budgets, Tier
+from embodied_kv.capsule.tiers import Tier, TierCapacities
 
 DEVICE, HOST, DISK = Tier
 
 
 @pytest.fixture
 def restarted(tmp_path):
-    return lambda **budgets: Registry(OURS, Budgets(**budgets), Disk(tmp_path))
+    return lambda **budgets: Registry(OURS, TierCapacities(**budgets), Disk(tmp_path))
 
 
 def test_saved_capsules_are_there_again_oldest_first(restarted):

@@ -7,28 +7,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embodied_kv.capsule.capsule import CapsuleError
-from embodied_kv.capsule.tiers import Budgets, Held, Move, NoRoom, Tier, make_room
+from embodied_kv.capsule.tiers import Move, NoRoom, Tier, TierCapacities, TierEntry, make_room
 
 DEVICE, HOST, DISK = Tier
 
 
 def held(name, size, *tiers, pinned=False):
-    return Held(name, size, frozenset(tiers), pinned)
+    return TierEntry(name, size, frozenset(tiers), pinned)
 
 
 def test_nothing_moves_where_there_is_room():
-    assert make_room([held('a', 4, DEVICE)], 'new', 4, DEVICE, Budgets(device=8)) == []
-    assert make_room([held('a', 4, DEVICE)], 'new', 99, DEVICE, Budgets()) == []
+    assert make_room([held('a', 4, DEVICE)], 'new', 4, DEVICE, TierCapacities(device=8)) == []
+    assert make_room([held('a', 4, DEVICE)], 'new', 99, DEVICE, TierCapacities()) == []
 
 
 def test_the_least_recently_used_goes_one_tier_down():
     capsules = [held('old', 4, DEVICE), held('young', 4, DEVICE)]
-    assert make_room(capsules, 'new', 4, DEVICE, Budgets(device=8)) == [Move('old', DEVICE, HOST)]
+    assert make_room(capsules, 'new', 4, DEVICE, TierCapacities(device=8)) == [
+        Move('old', DEVICE, HOST)
+    ]
 
 
 def test_room_below_is_made_first():
     capsules = [held('h', 4, HOST), held('d', 4, DEVICE)]
-    assert make_room(capsules, 'new', 4, DEVICE, Budgets(device=4, host=4)) == [
+    assert make_room(capsules, 'new', 4, DEVICE, TierCapacities(device=4, host=4)) == [
         Move('h', HOST, DISK),
         Move('d', DEVICE, HOST),
     ]
@@ -36,11 +38,11 @@ def test_room_below_is_made_first():
 
 def test_one_below_does_not_give_way_to_an_older_one_from_above():
     capsules = [held('d', 4, DEVICE), held('h', 4, HOST)]
-    moves = make_room(capsules, 'new', 4, DEVICE, Budgets(device=4, host=4))
+    moves = make_room(capsules, 'new', 4, DEVICE, TierCapacities(device=4, host=4))
     assert moves == [Move('d', DEVICE, DISK)]
 
 
-@pytest.mark.parametrize('budgets', [Budgets(4, host=0), Budgets(4, host=3)])
+@pytest.mark.parametrize('budgets', [TierCapacities(4, host=0), TierCapacities(4, host=3)])
 def test_a_tier_that_cannot_hold_it_is_passed_by(budgets):
     capsules = [held('h', 2, HOST)] * (budgets.host > 0) + [held('d', 4, DEVICE)]
     assert make_room(capsules, 'new', 4, DEVICE, budgets) == [Move('d', DEVICE, DISK)]
@@ -48,29 +50,31 @@ def test_a_tier_that_cannot_hold_it_is_passed_by(budgets):
 
 def test_a_pinned_capsule_stays():
     capsules = [held('pin', 4, DEVICE, pinned=True), held('b', 4, DEVICE)]
-    assert make_room(capsules, 'new', 4, DEVICE, Budgets(device=8)) == [Move('b', DEVICE, HOST)]
+    assert make_room(capsules, 'new', 4, DEVICE, TierCapacities(device=8)) == [
+        Move('b', DEVICE, HOST)
+    ]
 
 
 def test_a_promoted_capsule_keeps_its_old_place_until_it_is_copied():
     capsules = [held('x', 4, HOST), held('d', 4, DEVICE)]
-    assert make_room(capsules, 'x', 4, DEVICE, Budgets(device=4, host=4)) == [
+    assert make_room(capsules, 'x', 4, DEVICE, TierCapacities(device=4, host=4)) == [
         Move('d', DEVICE, DISK)
     ]
     with pytest.raises(NoRoom):
-        make_room(capsules, 'x', 4, DEVICE, Budgets(device=4, host=4, disk=0))
+        make_room(capsules, 'x', 4, DEVICE, TierCapacities(device=4, host=4, disk=0))
 
 
 def test_what_leaves_the_last_tier_is_dropped_if_the_policy_says_so():
     capsules = [held('a', 4, DISK), held('b', 4, DISK)]
-    budgets = Budgets(disk=8, policy='drop')
+    budgets = TierCapacities(disk=8, policy='drop')
     assert make_room(capsules, 'new', 4, DISK, budgets) == [Move('a', DISK, None)]
     with pytest.raises(NoRoom, match='a would have to go, but no tier below has room: drop'):
-        make_room(capsules, 'new', 4, DISK, Budgets(disk=8))
+        make_room(capsules, 'new', 4, DISK, TierCapacities(disk=8))
 
 
 def test_room_at_the_bottom_is_made_before_anything_comes_down():
     capsules = [held('k', 4, DISK), held('h', 4, HOST), held('d', 4, DEVICE)]
-    assert make_room(capsules, 'new', 4, DEVICE, Budgets(4, 4, 4, 'drop')) == [
+    assert make_room(capsules, 'new', 4, DEVICE, TierCapacities(4, 4, 4, 'drop')) == [
         Move('k', DISK, None),
         Move('h', HOST, DISK),
         Move('d', DEVICE, HOST),
@@ -80,13 +84,13 @@ def test_room_at_the_bottom_is_made_before_anything_comes_down():
 def test_one_that_the_disk_has_already_needs_no_room_there():
     capsules = [held('h', 4, HOST, DISK)]
     for policy in ('demote', 'drop'):
-        moves = make_room(capsules, 'new', 4, HOST, Budgets(host=4, disk=4, policy=policy))
+        moves = make_room(capsules, 'new', 4, HOST, TierCapacities(host=4, disk=4, policy=policy))
         assert moves == [Move('h', HOST, DISK)]
 
 
 def test_one_that_finds_no_place_is_dropped_with_its_copy_on_the_disk():
     capsules = [held('h', 4, HOST, DISK), held('i', 4, HOST), held('j', 4, HOST)]
-    moves = make_room(capsules, 'new', 12, HOST, Budgets(host=12, disk=8, policy='drop'))
+    moves = make_room(capsules, 'new', 12, HOST, TierCapacities(host=12, disk=8, policy='drop'))
     assert moves == [
         Move('h', DISK, None),
         Move('j', HOST, DISK),
@@ -97,35 +101,35 @@ def test_one_that_finds_no_place_is_dropped_with_its_copy_on_the_disk():
 
 def test_refuse_moves_nothing_even_if_there_is_room_below():
     with pytest.raises(NoRoom, match="the policy 'refuse' moves nothing for it"):
-        make_room([held('a', 4, DEVICE)], 'new', 4, DEVICE, Budgets(4, policy='refuse'))
+        make_room([held('a', 4, DEVICE)], 'new', 4, DEVICE, TierCapacities(4, policy='refuse'))
 
 
 def test_a_refusal_says_what_is_needed_free_and_pinned():
     capsules = [held('p', 60, HOST, pinned=True), held('b', 20, HOST), held('c', 5, DEVICE)]
     with pytest.raises(NoRoom) as refusal:
-        make_room(capsules, 'new', 50, HOST, Budgets(host=100))
+        make_room(capsules, 'new', 50, HOST, TierCapacities(host=100))
     assert str(refusal.value) == (
         "'new' needs 50 bytes of the host tier: 20 of 100 are free, pinned is p with 60; "
         'unpin one of them, or raise the budget'
     )
     with pytest.raises(NoRoom, match='0 of 9 .* pinned is nothing; it is larger than the tier'):
-        make_room([held('a', 9, HOST)], 'new', 10, HOST, Budgets(host=9))
+        make_room([held('a', 9, HOST)], 'new', 10, HOST, TierCapacities(host=9))
     with pytest.raises(NoRoom, match="no host tier for 'new': its budget is 0 bytes"):
-        make_room([], 'new', 1, HOST, Budgets(host=0))
+        make_room([], 'new', 1, HOST, TierCapacities(host=0))
 
 
 def test_a_tier_over_its_budget_from_the_start_takes_nothing_but_hinders_no_other():
     capsules = [held('a', 9, DISK)]
-    assert make_room(capsules, 'new', 4, HOST, Budgets(host=4, disk=5)) == []
+    assert make_room(capsules, 'new', 4, HOST, TierCapacities(host=4, disk=5)) == []
     with pytest.raises(NoRoom, match='0 of 5 are free'):
-        make_room(capsules, 'new', 4, DISK, Budgets(disk=5))
+        make_room(capsules, 'new', 4, DISK, TierCapacities(disk=5))
 
 
 def test_wrong_budgets_are_refused():
     with pytest.raises(CapsuleError, match='a budget of -1 bytes for the host tier'):
-        Budgets(host=-1)
+        TierCapacities(host=-1)
     with pytest.raises(CapsuleError, match="no policy 'lru'; there are: refuse, demote, drop"):
-        Budgets(policy='lru')
+        TierCapacities(policy='lru')
     with pytest.raises(CapsuleError, match="no tier 'ram'; there are: device, host, disk"):
         Tier('ram')
 
@@ -146,7 +150,9 @@ budget = st.none() | st.integers(0, 12)
     st.lists(st.tuples(st.integers(0, 5), memory, st.booleans()), max_size=8),
     st.sampled_from(Tier),
     st.integers(0, 8),
-    st.builds(Budgets, budget, budget, budget, st.sampled_from(['refuse', 'demote', 'drop'])),
+    st.builds(
+        TierCapacities, budget, budget, budget, st.sampled_from(['refuse', 'demote', 'drop'])
+    ),
 )
 def test_law_every_move_keeps_every_budget_and_the_order_of_use(items, tier, size, budgets):
     capsules, places, sizes = [], {}, {'new': size}

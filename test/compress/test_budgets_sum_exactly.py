@@ -19,27 +19,27 @@ TOKENS = st.integers(1, 3000)
 
 @settings(deadline=None)
 @given(DENSITIES, ALPHA, TOKENS)
-def test_the_sum_is_the_total_and_every_layer_is_within_its_bounds(density, alpha, n):
-    budgets = layer_budgets(density, alpha, n)
-    assert sum(budgets) == total_budget(alpha, len(density), n)
+def test_the_sum_is_the_total_and_every_layer_is_within_its_bounds(density, keep_ratio, n):
+    budgets = layer_budgets(density, keep_ratio, n)
+    assert sum(budgets) == total_budget(keep_ratio, len(density), n)
     assert all(floor_budget(n) <= budget <= n for budget in budgets)
 
 
 @settings(deadline=None)
 @given(DENSITIES, ALPHA, TOKENS)
-def test_a_denser_layer_never_keeps_less(density, alpha, n):
-    pairs = sorted(zip(density, layer_budgets(density, alpha, n), strict=True))
+def test_a_denser_layer_never_keeps_less(density, keep_ratio, n):
+    pairs = sorted(zip(density, layer_budgets(density, keep_ratio, n), strict=True))
     for (sparse, few), (dense, many) in zip(pairs, pairs[1:], strict=False):
         assert few <= many or sparse == dense
 
 
 @settings(deadline=None)
 @given(DENSITIES, ALPHA, TOKENS, st.randoms())
-def test_budgets_move_with_their_layers(density, alpha, n, random):
+def test_budgets_move_with_their_layers(density, keep_ratio, n, random):
     assume(len(set(density)) == len(density))
     order = random.sample(range(len(density)), len(density))
-    budgets = layer_budgets(density, alpha, n)
-    moved = layer_budgets([density[i] for i in order], alpha, n)
+    budgets = layer_budgets(density, keep_ratio, n)
+    moved = layer_budgets([density[i] for i in order], keep_ratio, n)
     # Equal shares (at a bound, or by rounding) are tied, and ties go to the lower layer.
     shares = water_fill(density, sum(budgets), floor_budget(n), n)
     for place, i in enumerate(order):
@@ -90,9 +90,9 @@ def test_a_prefix_of_less_than_one_token_a_layer_is_kept_whole():
 
 
 @pytest.mark.parametrize('alpha', [0, 0.0099, 1.001, -1, float('nan')])
-def test_alpha_outside_its_range_is_refused(alpha):
-    with pytest.raises(ValueError, match=r'not in \[0.01, 1\].*alpha 1 keeps everything'):
-        total_budget(alpha, 4, 100)
+def test_alpha_outside_its_range_is_refused(keep_ratio):
+    with pytest.raises(ValueError, match=r'not in \[0.01, 1\].*keep_ratio 1 keeps everything'):
+        total_budget(keep_ratio, 4, 100)
 
 
 def test_nothing_to_share_is_refused():

@@ -1,4 +1,4 @@
-"""FastV and HiRED: which vision tokens survive, and that alpha is met."""
+"""FastV and HiRED: which vision tokens survive, and that keep_ratio is met."""
 
 import pytest
 import torch
@@ -12,17 +12,17 @@ from embodied_kv.compress.hired import HiRed
 
 @settings(deadline=None)
 @given(
-    alpha=st.floats(0.01, 1),
+    keep_ratio=st.floats(0.01, 1),
     layers=st.integers(3, 30),
     vision=st.integers(50, 800),
     text=st.integers(0, 100),
 )
-def test_fastv_comes_as_near_to_alpha_as_whole_tokens_allow(alpha, layers, vision, text):
+def test_fastv_comes_as_near_to_alpha_as_whole_tokens_allow(keep_ratio, layers, vision, text):
     fastv = FastV()
-    budgets = fastv.budgets(alpha, layers, vision, text)
+    budgets = fastv.budgets(keep_ratio, layers, vision, text)
     n, later = vision + text, layers - 2
     assert budgets[:2] == [n, n] and len(budgets) == layers
-    wanted = max(total_budget(alpha, layers, n), 2 * n + later * text)
+    wanted = max(total_budget(keep_ratio, layers, n), 2 * n + later * text)
     assert abs(sum(budgets) - wanted) <= later / 2
 
 

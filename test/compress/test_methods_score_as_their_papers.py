@@ -40,12 +40,12 @@ def test_snapkv_pools_over_neighbours():
 
 
 @pytest.mark.parametrize('alpha', [0.01, 0.05, 0.1, 0.4, 0.6, 0.9])
-def test_pyramidkv_budgets_fall_on_a_line_and_meet_the_total(alpha):
-    budgets = method('pyramidkv').budgets(make_statistics(layers=11, n=1000), alpha)
-    assert sum(budgets) == round(alpha * 11 * 1000)
+def test_pyramidkv_budgets_fall_on_a_line_and_meet_the_total(keep_ratio):
+    budgets = method('pyramidkv').budgets(make_statistics(layers=11, n=1000), keep_ratio)
+    assert sum(budgets) == round(keep_ratio * 11 * 1000)
     steps = [a - b for a, b in zip(budgets, budgets[1:], strict=False)]
     assert min(steps) >= 0 and max(steps) - min(steps) <= 1
-    mean = alpha * 1000
+    mean = keep_ratio * 1000
     last = max(mean / 20, 10, 2 * mean - 1000)
     assert abs(budgets[-1] - last) <= 1 and abs(budgets[0] - (2 * mean - last)) <= 1
 

@@ -57,12 +57,12 @@ def test_a_row_that_leaves_nothing_of_the_prompt_counts_as_0():
 def test_coverage_by_hand():
     rows = torch.tensor([[0.4, 0.1, 0.3, 0.2], [0.1, 0.2, 0.3, 0.4]])
     vision = torch.tensor([True, True, False, False])
-    assert coverage(rows, vision, alpha=0.5).item() == pytest.approx((1 / 2 + 0) / 2)
+    assert coverage(rows, vision, keep_ratio=0.5).item() == pytest.approx((1 / 2 + 0) / 2)
 
 
 def test_a_top_of_nothing_is_refused():
     with pytest.raises(ValueError, match='alpha 0.1 of 9 positions is 0'):
-        coverage(torch.rand(2, 9), torch.ones(9, dtype=torch.bool), alpha=0.1)
+        coverage(torch.rand(2, 9), torch.ones(9, dtype=torch.bool), keep_ratio=0.1)
     with pytest.raises(ValueError, match='the best 0 of 4 positions'):
         cache_hit_rate(torch.rand(4), torch.rand(4), 0)
 
@@ -72,15 +72,15 @@ def test_a_top_of_nothing_is_refused():
     rows=st.integers(1, 5),
     count=st.integers(10, 40),
     p=st.floats(0.0001, 0.5),
-    alpha=st.floats(0.1, 1),
+    keep_ratio=st.floats(0.1, 1),
     seed=st.integers(0, 999),
 )
-def test_contribution_and_coverage_equal_loops(rows, count, p, alpha, seed):
+def test_contribution_and_coverage_equal_loops(rows, count, p, keep_ratio, seed):
     g = torch.Generator().manual_seed(seed)
     attention = (3 * torch.randn(2, rows, count, generator=g)).double().softmax(-1)
     chosen, prompt = torch.rand(2, count, generator=g) < torch.tensor([[0.4], [0.8]])
     by_mass, by_count = [0.0, 0.0], [0.0, 0.0]
-    k = math.floor(alpha * count + 1e-9)
+    k = math.floor(keep_ratio * count + 1e-9)
     for head in range(2):
         for row in attention[head].tolist():
             best, bar = sorted(row)[-k:], p * max(row)
@@ -91,6 +91,9 @@ def test_contribution_and_coverage_equal_loops(rows, count, p, alpha, seed):
                 part = sum(e for e, c, w in zip(entries, chosen, prompt, strict=True) if c and w)
                 whole = sum(e for e, w in zip(entries, prompt, strict=True) if w)
                 sums[head] += part / whole / rows if whole else 0
-    found = contribution(attention, chosen, prompt, p), coverage(attention, chosen, prompt, alpha)
+    found = (
+        contribution(attention, chosen, prompt, p),
+        coverage(attention, chosen, prompt, keep_ratio),
+    )
     for value, wanted in zip(found, (by_mass, by_count), strict=True):
         torch.testing.assert_close(value, torch.tensor(wanted, dtype=torch.float64))

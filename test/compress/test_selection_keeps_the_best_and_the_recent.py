@@ -19,16 +19,16 @@ BUDGETED = [name for name in METHODS if name != 'full']
     layers=st.integers(1, 8),
     groups=st.sampled_from([(4, 1), (4, 2), (4, 4), (1, 1)]),
     n=st.integers(1, 400),
-    alpha=st.floats(0.01, 1),
+    keep_ratio=st.floats(0.01, 1),
     seed=st.integers(0, 99),
 )
 def test_every_method_meets_the_total_with_sorted_distinct_positions(
-    name, layers, groups, n, alpha, seed
+    name, layers, groups, n, keep_ratio, seed
 ):
     heads, kv_heads = groups
     stats = make_statistics(layers, heads, kv_heads, n, seed=seed)
-    kept = method(name).select(stats, alpha)
-    assert sum(part.shape[1] for part in kept) == total_budget(alpha, layers, n)
+    kept = method(name).select(stats, keep_ratio)
+    assert sum(part.shape[1] for part in kept) == total_budget(keep_ratio, layers, n)
     for part in kept:
         assert part.dtype == torch.int64 and part.shape[0] == kv_heads
         assert (part[:, 1:] > part[:, :-1]).all()

@@ -4,7 +4,7 @@ from concurrent.futures import Future
 
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.engine.fingerprint import fingerprint
-from embodied_kv.session.robot_session import Capsules
+from embodied_kv.session.robot_session import RobotSession
 
 QUESTIONS = ('Subtask:', 'What is in the gripper?', 'Narrate:')
 
@@ -23,7 +23,7 @@ def at_once(work):
 
 
 def capsules_of(engine, registry=None, **more):
-    return Capsules(engine, registry or Registry(fingerprint(engine)), at_once, **more)
+    return RobotSession(engine, registry or Registry(fingerprint(engine)), at_once, **more)
 
 
 def begin(engine, frame, steps=3, questions=QUESTIONS, **how):

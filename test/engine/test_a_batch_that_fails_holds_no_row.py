@@ -45,7 +45,7 @@ def test_a_prefill_that_fails_half_way(make_engine, observe, monkeypatch, part):
 
 
 def test_a_copy_that_cannot_be_gathered(make_engine, observe, monkeypatch):
-    engine = make_engine(action_alpha=0.3)
+    engine = make_engine(action_keep_ratio=0.3)
     monkeypatch.setattr(engine.kv.flats, 'gather', lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         engine.prefill([observe(0)])

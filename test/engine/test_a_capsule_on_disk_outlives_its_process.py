@@ -11,7 +11,7 @@ from capsule_sessions import begin, capsules_of, go_on
 
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.disk import Disk
-from embodied_kv.capsule.reentry import Depth, Witness
+from embodied_kv.capsule.reentry import Depth, SceneSummary
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Tier
 from embodied_kv.engine.fingerprint import fingerprint
@@ -37,7 +37,7 @@ print(json.dumps(list(go_on(engine).values())))
 
 def seen(second, moved=0.0):
     joints = np.zeros(7) + moved
-    return Witness(joints, {'front': np.zeros((16, 16, 3), np.uint8)}, second * 1_000_000_000)
+    return SceneSummary(joints, {'front': np.zeros((16, 16, 3), np.uint8)}, second * 1_000_000_000)
 
 
 def kept_on(folder, engine):

@@ -19,7 +19,7 @@ from embodied_kv.session.engine_part import Branch
 @pytest.mark.parametrize('by', ['stream', 'row'])
 @pytest.mark.parametrize('temperature', [0.0, 1.0])
 def test_restored_streams_say_what_they_would_have_said(make_engine, observe, by, temperature):
-    engine = make_engine(language_alpha=0.3, compress_by=by)
+    engine = make_engine(language_keep_ratio=0.3, compress_by=by)
     begin(engine, observe(1), temperature=temperature, seed=3)
     engine.prefill([observe(2)])  # of the first frame the copies alone are left
     capsules = capsules_of(engine)
@@ -37,7 +37,7 @@ def test_restored_streams_say_what_they_would_have_said(make_engine, observe, by
 def test_whole_and_compressed_streams_are_restored_together(make_engine, observe):
     engine = make_engine()
     begin(engine, observe(1), questions=QUESTIONS[:2])
-    engine.compression.set_alpha(LANGUAGE, 0.3)
+    engine.compression.set_keep_ratio(LANGUAGE, 0.3)
     begin(engine, observe(2), questions=QUESTIONS[1:])
     capsules = capsules_of(engine)
     capsules.snapshot('mixed')
@@ -50,7 +50,7 @@ def test_whole_and_compressed_streams_are_restored_together(make_engine, observe
 
 
 def test_the_copies_of_a_restored_session_have_the_same_bytes(make_engine, observe):
-    engine = make_engine(language_alpha=0.3)
+    engine = make_engine(language_keep_ratio=0.3)
     begin(engine, observe(1))
     capsules = capsules_of(engine)
     first, _ = capsules.snapshot('first')
@@ -62,7 +62,7 @@ def test_the_copies_of_a_restored_session_have_the_same_bytes(make_engine, obser
 
 
 def test_forks_share_one_copy(make_engine, observe):
-    engine = make_engine(language_alpha=0.3)
+    engine = make_engine(language_keep_ratio=0.3)
     begin(engine, observe(1), questions=QUESTIONS[:1], temperature=1.0, seed=1)
     capsules = capsules_of(engine)
     capsules.snapshot('here')
@@ -75,7 +75,7 @@ def test_forks_share_one_copy(make_engine, observe):
 
 
 def test_an_action_over_a_compressed_prefix_is_replayed_byte_for_byte(make_engine, observe):
-    engine = make_engine(action_alpha=0.3)
+    engine = make_engine(action_keep_ratio=0.3)
     (handle,) = engine.prefill([observe(4)])
     with engine.kv.acquire(handle) as lease:
         (chunk,) = engine.denoise([lease], [math.inf])
@@ -89,12 +89,12 @@ def test_an_action_over_a_compressed_prefix_is_replayed_byte_for_byte(make_engin
 
 
 def test_through_the_disk_and_another_engine(make_engine, observe, tmp_path):
-    engine = make_engine(language_alpha=0.3)
+    engine = make_engine(language_keep_ratio=0.3)
     begin(engine, observe(1))
     saved = capsules_of(engine, Registry(fingerprint(engine), disk=Disk(tmp_path)))
     saved.snapshot('here', tier=Tier.DISK)
     expected = go_on(engine)
-    other = make_engine(language_alpha=0.3)
+    other = make_engine(language_keep_ratio=0.3)
     other.prefill([observe(5)])
     capsules_of(other, Registry(fingerprint(other), disk=Disk(tmp_path))).restore('here', None)
     engine.kv.check_integrity()
@@ -108,15 +108,15 @@ def test_through_the_disk_and_another_engine(make_engine, observe, tmp_path):
 
 
 def test_without_room_it_is_refused_and_nothing_has_changed(make_engine, observe):
-    engine = make_engine(language_alpha=0.3)
+    engine = make_engine(language_keep_ratio=0.3)
     begin(engine, observe(1))
     capsules = capsules_of(engine)
     capsules.snapshot('here')
-    small = make_engine(flat_rows=0)
+    small = make_engine(compressed_rows=0)
     begin(small, observe(1))
     before = small.kv.stats()
     there = capsules_of(small, capsules.registry)
-    with pytest.raises(CapsuleError, match='raise engine.flat_rows'):
+    with pytest.raises(CapsuleError, match='raise engine.compressed_rows'):
         there.fork('here', [Branch()])
     assert small.kv.stats() == before
     small.kv.check_integrity()

@@ -22,8 +22,8 @@ def during(monkeypatch, owner, name, what):
 @pytest.mark.parametrize('consumer', [LANGUAGE, ACTION])
 def test_of_a_frame(make_engine, observe, monkeypatch, consumer, before, after):
     engine = make_engine(compress_by='row')
-    engine.compression.set_alpha(consumer, before)
-    change = lambda: engine.compression.set_alpha(consumer, after)  # noqa: E731
+    engine.compression.set_keep_ratio(consumer, before)
+    change = lambda: engine.compression.set_keep_ratio(consumer, after)  # noqa: E731
     during(monkeypatch, engine.policy.model, 'prefill', change)
     (handle,) = engine.prefill([observe(1)])
     assert (engine.kv.copy_of(handle, consumer) is not None) == (before < 1)
@@ -34,9 +34,9 @@ def test_of_a_frame(make_engine, observe, monkeypatch, consumer, before, after):
 @pytest.mark.parametrize('before, after', [(1.0, 0.3), (0.3, 1.0)])
 @pytest.mark.parametrize('by', ['stream', 'text'])
 def test_of_a_question(make_engine, observe, monkeypatch, by, before, after):
-    engine = make_engine(compress_by=by, language_alpha=before)
+    engine = make_engine(compress_by=by, language_keep_ratio=before)
     (handle,) = engine.prefill([observe(1)])
-    change = lambda: engine.compression.set_alpha(LANGUAGE, after)  # noqa: E731
+    change = lambda: engine.compression.set_keep_ratio(LANGUAGE, after)  # noqa: E731
     during(monkeypatch, engine.policy.model, 'extend', change)
     streams = []
     for _ in range(2):

@@ -29,9 +29,9 @@ def test_more_chunks_than_robots_are_refused(make_engine, observe):
 
 
 def test_a_query_that_no_tail_holds_is_refused_at_admission(make_engine, observe):
-    engine = make_engine(tail_tokens=20)
+    engine = make_engine(decode_tokens=20)
     (handle,) = engine.prefill([observe(1)])
-    with pytest.raises(ValueError, match='raise engine.tail_tokens'):
+    with pytest.raises(ValueError, match='raise engine.decode_tokens'):
         engine.open(handle, 'x' * 30, max_tokens=4)
 
 

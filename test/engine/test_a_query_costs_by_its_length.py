@@ -41,10 +41,10 @@ def test_what_was_measured_counts_for_its_length(engine, observe, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    'tail_tokens, sizes', [(96, {8, 16, 32, 64, 96}), (8, {8}), (20, {8, 16, 20})]
+    'decode_tokens, sizes', [(96, {8, 16, 32, 64, 96}), (8, {8}), (20, {8, 16, 20})]
 )
-def test_warm_up_measures_short_and_long_ones(make_engine, tail_tokens, sizes):
-    engine = make_engine(budget=True, tail_tokens=tail_tokens)
+def test_warm_up_measures_short_and_long_ones(make_engine, decode_tokens, sizes):
+    engine = make_engine(budget=True, decode_tokens=decode_tokens)
     warm_up(engine)
     assert set(engine.costs._seen['begin']) == sizes
     assert engine.kv.stats().streams == 0 and engine.deltas() == []

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from capsule_sessions import capsules_of
 
-from embodied_kv.capsule.reentry import Witness
-from embodied_kv.serving.batch import Kept, serve
-from embodied_kv.serving.served_part import ServedSession
+from embodied_kv.capsule.reentry import SceneSummary
+from embodied_kv.serving.batch import KeptRows, serve
+from embodied_kv.serving.served_part import ServedPart
 
 
 @pytest.fixture
 def served(make_engine, observe):
     """An engine that keeps rows; serves round `n` of robots; capsules of a robot."""
     engine = make_engine(robots=2, rows=5)
-    kept = Kept(engine)
+    kept = KeptRows(engine)
 
     def rounds(number, *robots):
         frames = [replace(observe(number + 10 * i), robot=r) for i, r in enumerate(robots)]
@@ -25,7 +25,7 @@ def served(make_engine, observe):
 
     def capsules(robot):
         made = capsules_of(engine, robot=robot)
-        made.session = ServedSession(engine, robot, kept)
+        made.session = ServedPart(engine, robot, kept)
         made.register(made.session)
         return made
 
@@ -34,7 +34,7 @@ def served(make_engine, observe):
 
 def witness(robot, stamp=1_000_000_000):
     view = {'base': np.zeros((16, 16, 3), np.uint8)}
-    return Witness(np.zeros(7), view, stamp, robot)
+    return SceneSummary(np.zeros(7), view, stamp, robot)
 
 
 def test_the_row_of_the_newest_round_is_kept_until_the_next_one(served):

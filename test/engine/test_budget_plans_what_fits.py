@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_kv.engine.budget import Budget, Costs
+from embodied_kv.engine.budget import Costs, TimeBudget
 
 
 def make(step=0.01, **config):
     costs = Costs()
     costs.observe('denoise_step', step)
-    return Budget(
+    return TimeBudget(
         costs,
         **{'period': 0.1, 'margin': 0.005, 'euler_steps': 10, 'min_euler_steps': 4, **config},
     )
@@ -31,7 +31,7 @@ def test_planned_steps_end_before_the_deadline(left, step):
 
 
 def test_past_deadline_plans_nothing_even_before_any_measurement():
-    budget = Budget(Costs(), period=0.1, margin=0.0, euler_steps=10, min_euler_steps=4)
+    budget = TimeBudget(Costs(), period=0.1, margin=0.0, euler_steps=10, min_euler_steps=4)
     assert budget.euler_plan(now=1.0, deadline=2.0) == 4
     assert budget.euler_plan(now=1.0, deadline=0.9) == 0
 

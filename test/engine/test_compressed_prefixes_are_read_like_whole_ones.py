@@ -59,7 +59,7 @@ class Kept:
 @pytest.mark.parametrize('name', ['vl_cache', 'streaming_llm'])
 @torch.inference_mode()
 def test_decoding_reads_the_kept_tokens_alone(make_engine, observe, name):
-    engine = make_engine(language_alpha=0.3, compress=name)
+    engine = make_engine(language_keep_ratio=0.3, compress=name)
     (handle,) = engine.prefill([observe(1)])
     stream = engine.open(handle, QUESTIONS[0], max_tokens=12)
     engine.decode()
@@ -72,7 +72,7 @@ def test_decoding_reads_the_kept_tokens_alone(make_engine, observe, name):
 
 @pytest.mark.parametrize('by', ['stream', 'row', 'text'])
 def test_a_budget_is_met_exactly(make_engine, observe, by):
-    engine = make_engine(language_alpha=0.25, compress_by=by)
+    engine = make_engine(language_keep_ratio=0.25, compress_by=by)
     (handle,) = engine.prefill([observe(1)])
     streams = [engine.open(handle, q, max_tokens=12) for q in QUESTIONS]
     for _ in streams:
@@ -87,7 +87,7 @@ def test_a_budget_is_met_exactly(make_engine, observe, by):
 
 
 def test_alpha_one_is_no_compression(make_engine, observe):
-    engines = make_engine(flat_rows=0), make_engine(), make_engine(compress_by='row')
+    engines = make_engine(compressed_rows=0), make_engine(), make_engine(compress_by='row')
     said, acted = [], []
     for engine in engines:
         (handle,) = engine.prefill([observe(1)])
@@ -106,7 +106,7 @@ def test_a_batch_of_whole_and_compressed_equals_each_alone(make_engine, observe)
             (handle,) = engine.prefill([observe(number)])
             if number not in questions:
                 continue
-            engine.compression.set_alpha(LANGUAGE, 0.3 if number % 2 else 1.0)
+            engine.compression.set_keep_ratio(LANGUAGE, 0.3 if number % 2 else 1.0)
             streams.append(engine.open(handle, question, max_tokens=10))
             engine.decode()
             assert (streams[-1].lease.flat >= 0) == bool(number % 2)
@@ -120,7 +120,7 @@ def test_a_batch_of_whole_and_compressed_equals_each_alone(make_engine, observe)
 
 
 def test_actions_read_their_own_copy(make_engine, observe):
-    whole, small = make_engine(), make_engine(action_alpha=0.2)
+    whole, small = make_engine(), make_engine(action_keep_ratio=0.2)
     acted = []
     for engine in (whole, small):
         (handle,) = engine.prefill([observe(1)])
@@ -134,7 +134,7 @@ def test_actions_read_their_own_copy(make_engine, observe):
 
 
 def test_one_copy_serves_two_consumers_of_one_alpha(make_engine, observe):
-    engine = make_engine(action_alpha=0.2, language_alpha=0.2, compress_by='row')
+    engine = make_engine(action_keep_ratio=0.2, language_keep_ratio=0.2, compress_by='row')
     (handle,) = engine.prefill([observe(1)])
     assert engine.kv.stats().compressed == 1
     act(engine, handle)
@@ -144,7 +144,9 @@ def test_one_copy_serves_two_consumers_of_one_alpha(make_engine, observe):
 
 @pytest.mark.parametrize('name', EVERY)
 def test_every_method_compresses_by_row(make_engine, observe, name):
-    engine = make_engine(compress=name, compress_by='row', language_alpha=0.2, action_alpha=0.3)
+    engine = make_engine(
+        compress=name, compress_by='row', language_keep_ratio=0.2, action_keep_ratio=0.3
+    )
     handles = engine.prefill([observe(n, robot=f'r{n}', missing=(n,)) for n in range(2)])
     for handle in handles:
         assert np.isfinite(act(engine, handle)).all()
@@ -154,27 +156,27 @@ def test_every_method_compresses_by_row(make_engine, observe, name):
 
 
 def test_without_room_a_stream_reads_the_whole_row(make_engine, observe):
-    engine = make_engine(flat_rows=1, language_alpha=0.9)
+    engine = make_engine(compressed_rows=1, language_keep_ratio=0.9)
     (handle,) = engine.prefill([observe(1)])
     streams = [engine.open(handle, q, max_tokens=12) for q in QUESTIONS]
     for _ in streams:
         engine.decode()
     assert [stream.lease.flat >= 0 for stream in streams] == [True, False, False]
-    assert engine.kv.crowded == 2
+    assert engine.kv.allocation_failures == 2
     engine.kv.check_integrity()
 
 
 @pytest.mark.parametrize('alpha', [0, 0.009, 1.1, math.nan])
-def test_an_alpha_out_of_range_is_refused(make_engine, alpha):
+def test_an_alpha_out_of_range_is_refused(make_engine, keep_ratio):
     engine = make_engine()
     with pytest.raises(ValueError, match=r'not in \[0.01, 1\]'):
-        engine.compression.set_alpha(LANGUAGE, alpha)
-    assert engine.compression.alphas[LANGUAGE] == 1
+        engine.compression.set_keep_ratio(LANGUAGE, keep_ratio)
+    assert engine.compression.keep_ratios[LANGUAGE] == 1
 
 
 def test_what_cannot_be_compressed_says_why(make_engine):
-    with pytest.raises(ValueError, match='engine.flat_rows is 0'):
-        make_engine(flat_rows=0, language_alpha=0.5)
+    with pytest.raises(ValueError, match='engine.compressed_rows is 0'):
+        make_engine(compressed_rows=0, language_keep_ratio=0.5)
     with pytest.raises(ValueError, match='set engine.compress_by to row'):
         make_engine(compress='h2o')
     with pytest.raises(ValueError, match='no compression method'):
@@ -182,4 +184,4 @@ def test_what_cannot_be_compressed_says_why(make_engine):
     with pytest.raises(ValueError, match='must be stream, row or text'):
         make_engine(compress_by='layer')
     with pytest.raises(ValueError, match="no consumer 'planner'"):
-        make_engine().compression.set_alpha('planner', 0.5)
+        make_engine().compression.set_keep_ratio('planner', 0.5)

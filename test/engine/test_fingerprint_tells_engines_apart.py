@@ -18,7 +18,7 @@ def test_more_rows_change_nothing(make_engine):
     assert fingerprint(make_engine()) == fingerprint(make_engine(rows=20, streams=4))
 
 
-@pytest.mark.parametrize('change', [{'tail_tokens': 32}, {'threads': 3}, {'batch_multiple': 4}])
+@pytest.mark.parametrize('change', [{'decode_tokens': 32}, {'threads': 3}, {'batch_multiple': 4}])
 def test_another_layout_or_other_arithmetic_changes_it(make_engine, change):
     assert fingerprint(make_engine(**change)) != fingerprint(make_engine())
 

@@ -6,21 +6,21 @@ from embodied_kv.engine.graphs import Kind
 
 
 def test_every_graph_writes_its_buffers_alone(make_engine, policy):
-    config = make_engine(robots=3, streams=5, batch_multiple=2, tail_tokens=20).config
+    config = make_engine(robots=3, streams=5, batch_multiple=2, decode_tokens=20).config
     engine = Engine(policy, config, watched=True)  # raises UndeclaredWrite otherwise
     assert engine.graphs.pool.captures == len(engine.graphs)
     engine.kv.check_integrity()
 
 
 def test_there_is_a_graph_for_every_bucket_and_none_for_a_length(make_engine):
-    engine = make_engine(robots=3, streams=5, batch_multiple=2, tail_tokens=20)
+    engine = make_engine(robots=3, streams=5, batch_multiple=2, decode_tokens=20)
     keys = [key.fields for key in engine.graphs._variants.keys()]
 
     def shapes(kind):
         return [(key['rows'], key['tail']) for key in keys if key['kind'] == kind]
 
     lengths = sorted({tail for _, tail in shapes(Kind.PREFILL)})
-    assert shapes(Kind.SEE) == [(n, 0) for n in range(1, 3 * len(TINY.views) + 1)]
+    assert shapes(Kind.ENCODE_IMAGES) == [(n, 0) for n in range(1, 3 * len(TINY.views) + 1)]
     assert shapes(Kind.PREFILL) == [(rows, tail) for rows in (1, 2, 3) for tail in lengths]
     assert lengths[-1] == TINY.prefix_tokens and len(lengths) <= 16
     assert shapes(Kind.DENOISE) == [(1, 0), (2, 0), (3, 0)]  # of any number of Euler steps

@@ -12,22 +12,31 @@ from embodied_kv.engine.engine import Engine
         (dict(rows=2), 'engine.rows is 2: it must be from 3 to 4096'),
         (dict(streams=0), 'engine.streams is 0: it must be from 1 to 4096'),
         (dict(robots=0), 'engine.robots is 0: it must be from 1 to 256'),
-        (dict(tail_tokens=7), 'engine.tail_tokens is 7: it must be from 8 to 4096'),
+        (dict(decode_tokens=7), 'engine.decode_tokens is 7: it must be from 8 to 4096'),
         (dict(reserved_rows=1), 'engine.reserved_rows is 1: it must be from 2 to 64'),
         (dict(min_euler_steps=0), 'engine.min_euler_steps is 0: it must be from 1 to 50'),
-        (dict(flat_rows=-1), 'engine.flat_rows is -1: it must be from 0 to 4096'),
+        (dict(compressed_rows=-1), 'engine.compressed_rows is -1: it must be from 0 to 4096'),
         (dict(threads=0), 'engine.threads is 0'),
         (dict(margin_ms=float('nan')), 'engine.margin_ms is nan'),
-        (dict(language_alpha=0.0), 'engine.language_alpha is 0.0: it must be from 0.01 to 1.0'),
-        (dict(action_alpha=1.5), 'engine.action_alpha is 1.5'),
+        (
+            dict(language_keep_ratio=0.0),
+            'engine.language_keep_ratio is 0.0: it must be from 0.01 to 1.0',
+        ),
+        (dict(action_keep_ratio=1.5), 'engine.action_keep_ratio is 1.5'),
         (dict(seed=-1), 'engine.seed is -1'),
         (dict(rows=4, reserved_rows=4), 'engine.reserved_rows is 4 of 4 rows.*raise engine.rows'),
         (dict(robots=3, rows=5), 'engine.rows is 5 for engine.robots 3.*raise it to 6'),
         (dict(euler_steps=3), 'engine.min_euler_steps is 4, above engine.euler_steps 3'),
         (dict(streams=2, batch_multiple=4), 'engine.batch_multiple is 4, above engine.streams 2'),
         (dict(compress_by='layer'), "engine.compress_by is 'layer'.*stream, row or text"),
-        (dict(flat_rows=0, language_alpha=0.5), 'engine.language_alpha is 0.5.*engine.flat_rows'),
-        (dict(flat_rows=0, action_alpha=0.5), 'engine.action_alpha is 0.5.*engine.flat_rows'),
+        (
+            dict(compressed_rows=0, language_keep_ratio=0.5),
+            'engine.language_keep_ratio is 0.5.*engine.compressed_rows',
+        ),
+        (
+            dict(compressed_rows=0, action_keep_ratio=0.5),
+            'engine.action_keep_ratio is 0.5.*engine.compressed_rows',
+        ),
     ],
 )
 def test_by_the_config(parameters, said):
@@ -52,7 +61,9 @@ def test_by_the_engine(policy, parameters, period, said):
     'parameters',
     [
         dict(robots=3, rows=6, streams=1),
-        dict(rows=3, streams=1, tail_tokens=8, euler_steps=1, min_euler_steps=1, flat_rows=0),
+        dict(
+            rows=3, streams=1, decode_tokens=8, euler_steps=1, min_euler_steps=1, compressed_rows=0
+        ),
         dict(streams=4, batch_multiple=4),
         dict(margin_ms=100.0, budget=False),
     ],
@@ -65,6 +76,6 @@ def test_at_its_bounds_an_engine_acts_and_speaks(policy, observe, parameters):
         handles = engine.prefill(robots)
         with engine.kv.leases(handles) as leases:
             assert len(engine.denoise(leases, [o.deadline for o in robots])) == config.robots
-        engine.open(handles[0], 'w' * (config.tail_tokens - 1), max_tokens=1)
+        engine.open(handles[0], 'w' * (config.decode_tokens - 1), max_tokens=1)
     assert 1 in [delta.tokens for delta in engine.decode()]
     engine.kv.check_integrity()

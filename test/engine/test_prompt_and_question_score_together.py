@@ -5,7 +5,7 @@ import torch
 
 from embodied_kv.compress.base import Statistics
 from embodied_kv.engine.prompt_scores import PromptScores
-from embodied_kv.kernels.score import Segment, post_vision_statistics
+from embodied_kv.kernels.score import KvSegment, post_vision_statistics
 
 N, TEXT, ASKED, HEADS, DIM = 40, 9, 5, 4, 8
 QUESTION = 'What is in the gripper?'
@@ -26,10 +26,10 @@ def scored():
     torch.manual_seed(0)
     q = torch.randn(1, TEXT + ASKED, HEADS, DIM)
     k = torch.randn(1, HEADS, N + ASKED, DIM)
-    prefix = Segment(k[:, :, :N], torch.tensor([N], dtype=torch.int32))
+    prefix = KvSegment(k[:, :, :N], torch.tensor([N], dtype=torch.int32))
     starts = torch.tensor([0], dtype=torch.int32)
     counts = torch.tensor([ASKED], dtype=torch.int32)
-    question = Segment(k[:, :, N:], counts, starts)
+    question = KvSegment(k[:, :, N:], counts, starts)
     prompt = post_vision_statistics(q[:, :TEXT], [prefix])
     asked = post_vision_statistics(q[:, TEXT:], [prefix, question])
     scores = torch.einsum('qhd,hkd->hqk', q[0].double(), k[0].double()) * DIM**-0.5
@@ -64,7 +64,7 @@ def test_another_frame_in_the_row_has_none(scored):
 def test_a_stream_by_text_keeps_another_choice(make_engine, observe):
     chosen = {}
     for by in ('stream', 'text'):
-        engine = make_engine(language_alpha=0.3, compress_by=by)
+        engine = make_engine(language_keep_ratio=0.3, compress_by=by)
         (handle,) = engine.prefill([observe(1)])
         stream = engine.open(handle, QUESTION, max_tokens=4)
         engine.decode()

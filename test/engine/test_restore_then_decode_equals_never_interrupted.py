@@ -99,7 +99,11 @@ def test_restored_rows_have_new_handles_old_stamps_and_no_deadline(make_engine, 
     before = engine.kv.current('')
     capsules.rollback('here')
     (handle,) = {stream.lease.handle for stream in capsules.session.streams()}
-    assert (handle.boot, handle.stamp, handle.sequence) == (before.boot, before.stamp, 5)
+    assert (handle.process_id, handle.stamp, handle.sequence) == (
+        before.process_id,
+        before.stamp,
+        5,
+    )
     assert (handle.row, handle.generation) != (before.row, before.generation)
     assert handle.deadline == -float('inf')
     assert engine.kv.current('') == before  # what the action reads is the present
@@ -111,7 +115,7 @@ def test_too_many_streams_are_refused_and_nothing_changes(make_engine, observe):
     capsules = capsules_of(engine)
     capsules.snapshot('here')
     live = {stream.id for stream in engine.kv.streams()}
-    engine.kv.set_budget(streams=2)
+    engine.kv.set_limits(streams=2)
     left = {stream.id for stream in engine.kv.streams()}
     with pytest.raises(CapsuleError, match='3 streams are to go on, but there may be only 2'):
         capsules.rollback('here')

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from embodied_kv.control.trajectory_executor import Timeline
+from embodied_kv.control.trajectory_executor import TrajectoryExecutor
 from embodied_kv.types import ActionChunk
 
 DT, JOINTS = 0.1, 2
@@ -17,18 +17,18 @@ def chunk(values):
 @pytest.fixture
 def timeline():
     """With a chunk of three actions 1, 2, 3 from time 0."""
-    timeline = Timeline(JOINTS, DT, stop_after=5)
+    timeline = TrajectoryExecutor(JOINTS, DT, stop_after=5)
     timeline.take_over(chunk([[1, 1], [2, 2], [3, 3]]), began=0.0, now=0.0)
     return timeline
 
 
 def test_nothing_is_commanded_before_anything_was_known():
-    due = Timeline(JOINTS, DT).due(0.0)
+    due = TrajectoryExecutor(JOINTS, DT).due(0.0)
     assert (due.values, due.source, due.age) == (None, 'hold', np.inf)
 
 
 def test_a_given_position_is_held():
-    timeline = Timeline(JOINTS, DT, upper=[1, 1])
+    timeline = TrajectoryExecutor(JOINTS, DT, upper=[1, 1])
     timeline.hold_at([0.5, 2.0])
     due = timeline.due(0.0)
     assert due.values.tolist() == [0.5, 1.0]
@@ -65,7 +65,7 @@ def test_a_chunk_that_ran_out_is_held_though_nobody_counted_the_period(timeline)
 
 
 def test_stop_drops_the_rest_of_the_chunk():
-    timeline = Timeline(JOINTS, DT, stop_after=2)
+    timeline = TrajectoryExecutor(JOINTS, DT, stop_after=2)
     timeline.take_over(chunk([[1, 1], [2, 2], [3, 3], [4, 4]]), began=0.0, now=0.0)
     assert timeline.due(0.0).values[0] == 1
     assert [timeline.missed(0.05), timeline.missed(0.1)] == ['previous', 'stop']

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from embodied_kv.control.trajectory_executor import Timeline
+from embodied_kv.control.trajectory_executor import TrajectoryExecutor
 from embodied_kv.types import ActionChunk
 
 DT, HORIZON = 0.1, 6
@@ -29,7 +29,7 @@ def commands(timeline):
 
 @pytest.mark.parametrize('execute', range(1, HORIZON + 1))
 def test_the_fallback_ends_with_the_last_action_that_is_safe(execute):
-    timeline = Timeline(1, DT, stop_after=100)
+    timeline = TrajectoryExecutor(1, DT, stop_after=100)
     timeline.take_over(chunk(execute), began=0.0, now=0.0)
     assert len(timeline.remaining(0.0)[0]) == execute
     for number, (value, source, left) in enumerate(commands(timeline)):
@@ -41,7 +41,7 @@ def test_the_fallback_ends_with_the_last_action_that_is_safe(execute):
 def test_a_chunk_that_says_nothing_is_executed_whole():
     said = []
     for execute in (None, HORIZON):
-        timeline = Timeline(1, DT, max_jump=0.7)
+        timeline = TrajectoryExecutor(1, DT, max_joint_step=0.7)
         timeline.hold_at([0.0])
         timeline.take_over(chunk(execute), began=-0.13, now=0.0)
         said.append(commands(timeline))
@@ -49,7 +49,7 @@ def test_a_chunk_that_says_nothing_is_executed_whole():
 
 
 def test_a_chunk_whose_safe_actions_have_passed_is_refused_and_what_runs_goes_on():
-    timeline = Timeline(1, DT)
+    timeline = TrajectoryExecutor(1, DT)
     timeline.take_over(chunk(HORIZON), began=0.0, now=0.0)
     took = timeline.take_over(chunk(2, start=100.0), began=0.1, now=0.35)
     assert (took.first, took.values, timeline.counters.refused) == (3, None, 1)
@@ -57,7 +57,7 @@ def test_a_chunk_whose_safe_actions_have_passed_is_refused_and_what_runs_goes_on
 
 
 def test_the_actions_beyond_are_known_within_limits_but_not_counted():
-    timeline = Timeline(1, DT, upper=4.0, max_jump=2.0)
+    timeline = TrajectoryExecutor(1, DT, upper=4.0, max_joint_step=2.0)
     timeline.hold_at([0.0])
     took = timeline.take_over(chunk(2, step=3.0), began=0.0, now=0.0)  # 0, 3 | 6, 9, ...
     np.testing.assert_array_equal(took.values[:, 0], [0, 2, 4, 4, 4, 4])

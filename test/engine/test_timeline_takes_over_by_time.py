@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_kv.control.trajectory_executor import Timeline
+from embodied_kv.control.trajectory_executor import TrajectoryExecutor
 from embodied_kv.types import ActionChunk
 
 DT, HORIZON, JOINTS = 0.1, 6, 2
@@ -26,7 +26,7 @@ def ramp(start=0.0, step=1.0):
 
 @given(late=st.floats(0, (HORIZON - 1) * DT))
 def test_the_first_action_is_the_first_whose_moment_has_not_passed(late):
-    timeline = Timeline(JOINTS, DT)
+    timeline = TrajectoryExecutor(JOINTS, DT)
     took = timeline.take_over(ramp(), began=5.0, now=5.0 + late)
     assert (took.first - 1) * DT < late <= took.first * DT + 1e-6
     values, times = timeline.remaining(5.0 + late)
@@ -35,14 +35,14 @@ def test_the_first_action_is_the_first_whose_moment_has_not_passed(late):
 
 
 def test_an_action_is_commanded_from_its_moment_to_the_next():
-    timeline = Timeline(JOINTS, DT)
+    timeline = TrajectoryExecutor(JOINTS, DT)
     timeline.take_over(ramp(), began=0.0, now=0.0)
     commands = [timeline.due(now).values[0] for now in (0.0, 0.099, 0.1, 0.199, 0.2, 0.51)]
     assert commands == [0, 0, 1, 1, 2, 5]
 
 
 def test_the_last_command_stands_until_the_new_chunk_s_first_moment():
-    timeline = Timeline(JOINTS, DT)
+    timeline = TrajectoryExecutor(JOINTS, DT)
     timeline.take_over(ramp(), began=0.0, now=0.0)
     assert timeline.due(0.3).values[0] == 3
     assert timeline.take_over(ramp(100), began=0.25, now=0.32).first == 1  # due at 0.35
@@ -51,7 +51,7 @@ def test_the_last_command_stands_until_the_new_chunk_s_first_moment():
 
 
 def test_what_nobody_asked_for_is_consumed_by_the_clock():
-    timeline = Timeline(JOINTS, DT, max_jump=2.0)
+    timeline = TrajectoryExecutor(JOINTS, DT, max_joint_step=2.0)
     timeline.take_over(ramp(), began=0.0, now=0.0)  # a trajectory controller executes it
     timeline.take_over(ramp(10), began=0.3, now=0.4)
     values, _ = timeline.remaining(0.4)
@@ -72,7 +72,9 @@ commands = st.lists(
 
 @given(commands, st.booleans())
 def test_no_step_back_no_jump_and_limits_whatever_happens(events, held):
-    timeline = Timeline(JOINTS, DT, lower=LOWER, upper=UPPER, max_jump=MAX_JUMP, stop_after=3)
+    timeline = TrajectoryExecutor(
+        JOINTS, DT, lower=LOWER, upper=UPPER, max_joint_step=MAX_JUMP, stop_after=3
+    )
     if held:
         timeline.hold_at([5.0, -0.3])
     now, last, newest = 0.0, None, -np.inf
@@ -103,7 +105,7 @@ def test_no_step_back_no_jump_and_limits_whatever_happens(events, held):
 
 @given(st.integers(0, 2**16))
 def test_blended_steps_reach_the_chunk_and_then_follow_it(seed):
-    timeline = Timeline(JOINTS, DT, max_jump=0.5)
+    timeline = TrajectoryExecutor(JOINTS, DT, max_joint_step=0.5)
     timeline.hold_at([0.0, 0.0])
     goal = np.random.default_rng(seed).uniform(-2, 2, JOINTS).astype(np.float32)
     took = timeline.take_over(chunk(np.tile(goal, (HORIZON, 1))), began=0.0, now=0.0)
@@ -113,7 +115,7 @@ def test_blended_steps_reach_the_chunk_and_then_follow_it(seed):
 
 
 def test_time_that_seems_to_run_back_hands_out_nothing_older():
-    timeline = Timeline(JOINTS, DT)
+    timeline = TrajectoryExecutor(JOINTS, DT)
     timeline.take_over(ramp(), began=0.0, now=0.0)
     assert timeline.due(0.3).values[0] == 3
     assert timeline.due(0.1).values[0] == 3
@@ -121,7 +123,7 @@ def test_time_that_seems_to_run_back_hands_out_nothing_older():
 
 
 def test_a_chunk_that_is_entirely_too_late_is_refused():
-    timeline = Timeline(JOINTS, DT)
+    timeline = TrajectoryExecutor(JOINTS, DT)
     timeline.take_over(ramp(), began=1.0, now=1.0)
     assert timeline.take_over(ramp(50), began=0.4, now=1.05).first == HORIZON
     assert timeline.due(1.1).values[0] == 1
@@ -129,14 +131,14 @@ def test_a_chunk_that_is_entirely_too_late_is_refused():
 
 
 def test_a_chunk_older_than_the_one_that_runs_is_refused():
-    timeline = Timeline(JOINTS, DT)
+    timeline = TrajectoryExecutor(JOINTS, DT)
     timeline.take_over(ramp(), began=1.0, now=1.0)
     assert timeline.take_over(ramp(50), began=0.9, now=1.0).first == HORIZON
     assert timeline.due(1.0).values[0] == 0
 
 
 def test_values_outside_the_limits_are_clamped_and_counted():
-    timeline = Timeline(JOINTS, DT, lower=LOWER, upper=UPPER)
+    timeline = TrajectoryExecutor(JOINTS, DT, lower=LOWER, upper=UPPER)
     took = timeline.take_over(ramp(0.0, 0.3), began=0.0, now=0.1)  # 0.3, 0.6, 0.9, 1.2, 1.5
     assert took.clamped == timeline.counters.clamped == 2 + 4
     np.testing.assert_array_equal(timeline.remaining(0.0)[0][-1], UPPER)
@@ -152,7 +154,7 @@ def test_values_outside_the_limits_are_clamped_and_counted():
     ],
 )
 def test_a_bad_chunk_is_refused_and_the_running_one_goes_on(bad):
-    timeline = Timeline(JOINTS, DT)
+    timeline = TrajectoryExecutor(JOINTS, DT)
     timeline.take_over(ramp(), began=0.0, now=0.0)
     with pytest.raises(ValueError):
         timeline.take_over(bad, began=0.1, now=0.1)
@@ -161,8 +163,14 @@ def test_a_bad_chunk_is_refused_and_the_running_one_goes_on(bad):
 
 
 @pytest.mark.parametrize(
-    'bad', [dict(lower=1, upper=0), dict(max_jump=0), dict(max_jump=[1, 2, 3]), dict(lower=np.nan)]
+    'bad',
+    [
+        dict(lower=1, upper=0),
+        dict(max_joint_step=0),
+        dict(max_joint_step=[1, 2, 3]),
+        dict(lower=np.nan),
+    ],
 )
 def test_limits_that_contradict_each_other_are_refused(bad):
     with pytest.raises(ValueError):
-        Timeline(JOINTS, DT, **bad)
+        TrajectoryExecutor(JOINTS, DT, **bad)

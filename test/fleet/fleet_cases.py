@@ -3,8 +3,8 @@
 from functools import cache
 
 from embodied_kv.control.execution_horizon import Static
-from embodied_kv.fleet.dispatcher import Desk
-from embodied_kv.fleet.engines import Engine
+from embodied_kv.fleet.dispatcher import Dispatcher
+from embodied_kv.fleet.engines import EngineState
 from embodied_kv.fleet.policies import Fifo
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.protocol import Answer, LastExecution, Request
@@ -31,7 +31,7 @@ def ran(round, start, end, remaining=0):
 
 def desk(*engines, scheduler=None, robots=('r',)):
     """A desk with registered robots; engines default to one that takes one request."""
-    found = Desk(scheduler or Fifo(), engines or [Engine('one', ONE)])
+    found = Dispatcher(scheduler or Fifo(), engines or [EngineState('one', ONE)])
     for robot in robots:
         found.register(robot, 0.0)
     return found
@@ -49,7 +49,9 @@ def job(execution, rounds):
 def synchronous(tasks, scheduler):
     """Tasks of (execution, rounds) on one engine that generates for 1 s."""
     jobs = [job(*task) for task in tasks]
-    return Simulation(jobs, scheduler, [Engine('one', ONE)], lead=0.0).arrive([0.0] * len(jobs))
+    return Simulation(jobs, scheduler, [EngineState('one', ONE)], lead=0.0).arrive(
+        [0.0] * len(jobs)
+    )
 
 
 def least_wait(tasks):

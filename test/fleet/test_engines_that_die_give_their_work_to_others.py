@@ -3,14 +3,14 @@
 import pytest
 from fleet_cases import ONE, TWO, answers, desk, job, request
 
-from embodied_kv.fleet.engines import Engine, Link
+from embodied_kv.fleet.engines import EngineState, Link
 from embodied_kv.fleet.policies import Kairos
 from embodied_kv.fleet.protocol import Verdict
 from embodied_kv.fleet.simulate import Simulation
 
 
 def pair():
-    return desk(Engine('one', ONE), Engine('two', TWO), robots=('a', 'b', 'c'))
+    return desk(EngineState('one', ONE), EngineState('two', TWO), robots=('a', 'b', 'c'))
 
 
 def test_the_work_of_a_dead_engine_goes_to_another():
@@ -90,8 +90,8 @@ def test_too_few_answers_are_refused_and_the_work_waits_again():
 
 
 def test_a_cloud_link_that_stalls_gives_its_work_to_the_edge():
-    cloud = Engine('cloud', ONE.faster(100, 'cloud'), Link(0.01, 1e9, 1e9))
-    server = desk(Engine('one', ONE), cloud, robots=('a', 'b'))
+    cloud = EngineState('cloud', ONE.faster(100, 'cloud'), Link(0.01, 1e9, 1e9))
+    server = desk(EngineState('one', ONE), cloud, robots=('a', 'b'))
     for robot in 'ab':
         server.submit(request(robot), 0.0)
     edge, away = server.decide(0.0)
@@ -105,7 +105,7 @@ def test_a_cloud_link_that_stalls_gives_its_work_to_the_edge():
 @pytest.mark.parametrize('moment', [0.5, 3.3, 7.0])
 def test_a_fleet_finishes_though_an_engine_dies(moment):
     jobs = [job(1.0, 4) for _ in range(6)]
-    engines = [Engine('one', ONE), Engine('two', TWO)]
+    engines = [EngineState('one', ONE), EngineState('two', TWO)]
     found = Simulation(jobs, Kairos(), engines, deaths={'one': moment}).fleet(6)
     assert (found.latency > 0).all()
     assert found.rounds <= 6 * 4 + 1  # the one round that died with its engine

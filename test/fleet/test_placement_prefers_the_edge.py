@@ -2,14 +2,14 @@
 
 from fleet_cases import TWO, waiting
 
-from embodied_kv.fleet.engines import Engine, Link
+from embodied_kv.fleet.engines import EngineState, Link
 from embodied_kv.fleet.placement import place
 
 NEAR, FAR = Link(0.05, 1e9, 1e9), Link(5.0, 1e9, 1e9)
 
 
 def cloud(link=NEAR):
-    return Engine('cloud', TWO, link)
+    return EngineState('cloud', TWO, link)
 
 
 def placed(count, *engines, now=0.0):
@@ -21,36 +21,39 @@ def placed(count, *engines, now=0.0):
 
 
 def test_an_idle_edge_is_served_though_the_cloud_is_quicker():
-    fast = Engine('cloud', TWO.faster(100, 'cloud'), NEAR)
-    assert placed(2, Engine('edge', TWO), fast) == {'edge': ['0', '1']}
+    fast = EngineState('cloud', TWO.faster(100, 'cloud'), NEAR)
+    assert placed(2, EngineState('edge', TWO), fast) == {'edge': ['0', '1']}
 
 
 def test_the_overflow_goes_to_a_cloud_that_is_sooner():
-    assert placed(5, Engine('edge', TWO), cloud()) == {'edge': ['0', '1'], 'cloud': ['2', '3']}
+    assert placed(5, EngineState('edge', TWO), cloud()) == {
+        'edge': ['0', '1'],
+        'cloud': ['2', '3'],
+    }
 
 
 def test_a_cloud_that_is_far_gets_nobody():
-    assert placed(5, Engine('edge', TWO), cloud(FAR)) == {'edge': ['0', '1']}
+    assert placed(5, EngineState('edge', TWO), cloud(FAR)) == {'edge': ['0', '1']}
 
 
 def test_a_cloud_gets_whom_the_edge_would_keep_waiting_longer():
     """A round trip of 3 s and a second: the edge is quicker for two more batches."""
-    found = placed(9, Engine('edge', TWO), cloud(Link(1.5, 1e9, 1e9)))
+    found = placed(9, EngineState('edge', TWO), cloud(Link(1.5, 1e9, 1e9)))
     assert found == {'edge': ['0', '1'], 'cloud': ['6', '7']}
 
 
 def test_bytes_count():
     narrow = Link(0.05, 100.0, 1e9)  # 1,000 bytes in 10 s
-    assert placed(5, Engine('edge', TWO), cloud(narrow)) == {'edge': ['0', '1']}
+    assert placed(5, EngineState('edge', TWO), cloud(narrow)) == {'edge': ['0', '1']}
 
 
 def test_without_an_edge_the_cloud_takes_all():
-    dead = Engine('edge', TWO, alive=False)
+    dead = EngineState('edge', TWO, alive=False)
     assert placed(2, cloud(FAR)) == placed(2, dead, cloud(FAR)) == {'cloud': ['0', '1']}
 
 
 def test_a_busy_edge_takes_nobody():
-    edge = Engine('edge', TWO)
+    edge = EngineState('edge', TWO)
     edge.send(1, [waiting('x')], [], 0.0)
     assert placed(2, edge) == {}
     assert placed(2, edge, now=5.0) == {}  # it has not answered, whatever the estimate said
@@ -59,7 +62,7 @@ def test_a_busy_edge_takes_nobody():
 
 
 def test_two_edges_share():
-    found = placed(3, Engine('a', TWO), Engine('b', TWO))
+    found = placed(3, EngineState('a', TWO), EngineState('b', TWO))
     assert found == {'a': ['0', '1'], 'b': ['2']}
 
 

@@ -6,7 +6,7 @@ from fleet_cases import answers, desk, request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_kv.fleet.engines import Engine
+from embodied_kv.fleet.engines import EngineState
 from embodied_kv.fleet.ledger import MOST_ROBOTS
 from embodied_kv.fleet.policies import Kairos
 from embodied_kv.fleet.profile import Profile
@@ -62,7 +62,7 @@ def test_equal_task_names_are_different_tasks():
 
 def test_a_thousand_robots_at_once():
     names = [f'r{i}' for i in range(1000)]
-    server = desk(Engine('wide', WIDE), scheduler=Kairos(), robots=())
+    server = desk(EngineState('wide', WIDE), scheduler=Kairos(), robots=())
     began = time.perf_counter()
     assert {server.register(name, 0.0).verdict for name in names} == {Verdict.QUEUED}
     for name in names:
@@ -94,7 +94,7 @@ ACTS = st.tuples(
 @given(st.lists(ACTS, max_size=40))
 def test_whatever_others_do_a_robot_gets_its_own_answer_once(acts):
     """`quiet` asks round after round; a and b do anything. Nobody hears of another's round."""
-    server = desk(Engine('wide', WIDE), robots=('quiet', 'a', 'b'))
+    server = desk(EngineState('wide', WIDE), robots=('quiet', 'a', 'b'))
     rounds, tasks, heard, now = dict(a=0, b=0), dict(a=0, b=0), [], 0.0
     server.submit(request('quiet', 0), now)
     for act, robot in acts:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from fleet_cases import ONE, TWO, job
 
-from embodied_kv.fleet.engines import Engine, Link
+from embodied_kv.fleet.engines import EngineState, Link
 from embodied_kv.fleet.policies import SCHEDULERS, Kairos, scheduler
 from embodied_kv.fleet.simulate import Simulation
 from embodied_kv.fleet.trace import Job, poisson
@@ -14,7 +14,7 @@ COMMON, WORKLOADS = read()
 
 
 def run(jobs, policy=None, engines=None, **other):
-    return Simulation(jobs, policy or Kairos(), engines or [Engine('one', ONE)], **other)
+    return Simulation(jobs, policy or Kairos(), engines or [EngineState('one', ONE)], **other)
 
 
 def test_a_robot_alone_overlaps_generation_and_execution():
@@ -39,13 +39,13 @@ def test_the_robots_own_network_counts():
 
 
 def test_a_cloud_answers_after_its_network():
-    cloud = Engine('cloud', ONE, Link(0.5, 1e12, 1e12))
+    cloud = EngineState('cloud', ONE, Link(0.5, 1e12, 1e12))
     found = run([job(1.0, 1)], engines=[cloud]).arrive([0.0])
     assert found.latency[0] == pytest.approx(0.5 + 1 + 0.5 + 1) and found.cloud == 1
 
 
 def test_a_batch_serves_two_at_once():
-    found = run([job(1.0, 1)] * 3, engines=[Engine('two', TWO)]).arrive([0.0, 0.0, 0.0])
+    found = run([job(1.0, 1)] * 3, engines=[EngineState('two', TWO)]).arrive([0.0, 0.0, 0.0])
     assert sorted(found.latency) == pytest.approx([1 + 1, 2.2 + 1, 2.2 + 1])
     assert (found.rounds, found.batches) == (3, 2)
 
@@ -59,9 +59,9 @@ def test_a_closed_fleet_takes_one_job_after_the_other():
 def test_every_job_is_served_and_no_faster_than_alone(name):
     workload = WORKLOADS[2]
     jobs, _ = draw(workload, COMMON, 60, seed=1)
-    engines = [Engine('edge', workload.profile)]
+    engines = [EngineState('edge', workload.profile)]
     alone = run(jobs, engines=engines, wifi=COMMON.wifi).arrive(np.arange(60) * 1e3)
-    engines = [Engine('edge', workload.profile)]
+    engines = [EngineState('edge', workload.profile)]
     moments = poisson(2.0, 60, np.random.default_rng(0))
     found = run(jobs, scheduler(name), engines, wifi=COMMON.wifi).arrive(moments)
     assert (found.latency >= alone.latency - 1e-9).all()
@@ -76,7 +76,7 @@ def test_clock_skew_between_robot_and_server_changes_nothing(offsets):
     moments = poisson(2.0, 60, np.random.default_rng(0))
 
     def latency(offsets):
-        engines = [Engine('edge', workload.profile)]
+        engines = [EngineState('edge', workload.profile)]
         return run(jobs, engines=engines, offsets=offsets).arrive(moments).latency
 
     assert latency(offsets) == pytest.approx(latency((0.0,)))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from post_vision import P, rows
 
 from embodied_kv.kernels.score import (
-    Segment,
+    KvSegment,
     kernel_post_vision_statistics,
     merge_rows,
     post_vision_statistics,
@@ -26,8 +26,8 @@ def make_segments(prefixes, tau, kv_heads, seed, room=5):
     prefix = torch.randn(slots, kv_heads, max(prefixes) + room, DIM, generator=g)
     tail = torch.randn(slots, kv_heads, tau + room, DIM, generator=g)
     return q, (
-        Segment(prefix, torch.tensor(prefixes, dtype=torch.int32)),
-        Segment(
+        KvSegment(prefix, torch.tensor(prefixes, dtype=torch.int32)),
+        KvSegment(
             tail,
             torch.full((slots,), tau, dtype=torch.int32),
             torch.zeros(slots, dtype=torch.int32),
@@ -87,7 +87,7 @@ def test_a_row_of_columns_sums_to_what_the_tail_leaves():
 )
 def test_a_slot_without_keys_or_without_queries_has_no_columns_and_no_density(statistics):
     q, (prefix, _) = make_segments([30, 12], 7, 2, seed=4)
-    empty = Segment(prefix.k, torch.tensor([0, 12], dtype=torch.int32))
+    empty = KvSegment(prefix.k, torch.tensor([0, 12], dtype=torch.int32))
     columns, density = statistics(q, [empty], P)
     assert (columns[0] == 0).all() and (density[0] == 0).all() and (density[1] > 0).all()
     columns, density = statistics(q, [prefix], P, torch.tensor([7, 0], dtype=torch.int32))

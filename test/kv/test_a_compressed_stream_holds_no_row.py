@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.compressed_arena import FlatArena
+from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.decode_stream import Query
 from embodied_kv.kv.manager import KvManager
 
@@ -18,7 +18,9 @@ QUERY = Query('?', [3], max_tokens=4)
 def kv():
     """Language may hold one row."""
     prefixes = Arena(rows=3, **SIZE)
-    return KvManager(prefixes, Arena(rows=8, **SIZE), FlatArena(prefixes, 8, 256), reserved=2)
+    return KvManager(
+        prefixes, Arena(rows=8, **SIZE), CompressedArena(prefixes, 8, 256), reserved=2
+    )
 
 
 def frame(kv):
@@ -46,7 +48,7 @@ def test_the_stream_that_holds_the_row_gives_way_though_it_is_not_the_oldest(kv)
 
 def test_a_budget_without_rows_leaves_them_alive(kv):
     old, whole = compressed(kv), kv.create(frame(kv), QUERY)
-    kv.set_budget(rows=0)
+    kv.set_limits(rows=0)
     assert (old.reason, whole.reason) == ('', 'evicted')
     kv.check_integrity()
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.compressed_arena import FlatArena
+from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.decode_stream import Query
 from embodied_kv.kv.manager import KvManager
 from embodied_kv.kv.prefix_rows import OutOfRows
@@ -19,7 +19,7 @@ SIZE = dict(layers=1, kv_heads=1, max_tokens=16, head_dim=4, dtype=torch.float32
 
 def make_manager(rows, tails):
     prefixes = Arena(rows=rows, **SIZE)
-    return KvManager(prefixes, Arena(rows=tails, **SIZE), FlatArena(prefixes, 4, 64))
+    return KvManager(prefixes, Arena(rows=tails, **SIZE), CompressedArena(prefixes, 4, 64))
 
 
 def make(rows=5, tails=20):
@@ -61,9 +61,9 @@ def test_streams_of_one_frame_share_its_row():
 def test_a_lowered_budget_ends_the_oldest_streams():
     kv = make(rows=8)
     streams = [kv.create(frame(kv, i), Query('?', [3], max_tokens=4)) for i in range(5)]
-    kv.set_budget(rows=2)
+    kv.set_limits(rows=2)
     assert [bool(s.reason) for s in streams] == [True, True, True, False, False]
-    kv.set_budget(streams=1)
+    kv.set_limits(streams=1)
     assert kv.streams() == streams[4:]
     kv.check_integrity()
 
@@ -75,7 +75,7 @@ def test_a_budget_out_of_range_is_refused_and_nothing_changes(bounds):
     kv = make(rows=8)
     before = kv.stats()
     with pytest.raises(ValueError, match='0 to'):
-        kv.set_budget(**bounds)
+        kv.set_limits(**bounds)
     assert kv.stats() == before
 
 
@@ -112,9 +112,9 @@ def test_a_budget_that_is_taken_away_while_a_stream_waits_is_kept():
     creator.start()
     while not live[0].reason:  # it has ended the only one, and waits for its tail
         pass
-    kv.set_budget(streams=0)
+    kv.set_limits(streams=0)
     kv.update(live, [9], eos=1)
     creator.join(10)
-    assert refused == ['the budget lets no stream live: raise it with kv/set_budget']
+    assert refused == ['the budget lets no stream live: raise it with kv/set_limits']
     assert kv.stats().leases == 0
     kv.check_integrity()

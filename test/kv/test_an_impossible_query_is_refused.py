@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.compressed_arena import FlatArena
+from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.decode_stream import Query
 from embodied_kv.kv.manager import KvManager
 
@@ -39,7 +39,7 @@ def test_the_bounds_themselves_are_allowed():
 @pytest.mark.parametrize('tokens', [1, 7, 15])
 def test_query_and_answer_fill_a_tail_to_the_last_token(tokens):
     prefixes = Arena(rows=3, **SIZE)
-    kv = KvManager(prefixes, Arena(rows=2, **SIZE), FlatArena(prefixes, 4, 64))
+    kv = KvManager(prefixes, Arena(rows=2, **SIZE), CompressedArena(prefixes, 4, 64))
     handle = kv.commit(kv.reserve(0.0), 4, robot='', sequence=0, stamp=0, deadline=math.inf)
     most = SIZE['max_tokens'] - tokens
     with pytest.raises(ValueError, match=f'{tokens} tokens .* {most + 1} do not fit .* 16 tokens'):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.compressed_arena import BLOCK, FlatArena
+from embodied_kv.kv.compressed_arena import BLOCK, CompressedArena
 from embodied_kv.kv.decode_stream import Query
 from embodied_kv.kv.handle import Stale
 from embodied_kv.kv.manager import KvManager
@@ -21,7 +21,7 @@ LENGTH = 15
 @pytest.fixture
 def kv():
     prefixes = Arena(rows=5, **SIZE)
-    return KvManager(prefixes, Arena(rows=3, **SIZE), FlatArena(prefixes, 4, 4 * BLOCK))
+    return KvManager(prefixes, Arena(rows=3, **SIZE), CompressedArena(prefixes, 4, 4 * BLOCK))
 
 
 def frame(kv, sequence=0):
@@ -119,7 +119,7 @@ def test_without_room_there_is_no_copy_and_it_is_counted(kv):
     with kv.acquire(handle) as lease:
         copies = [kv.compress(lease, some([BLOCK // 3] * 3)) for _ in range(5)]
     assert [copy is None for copy in copies] == [False] * 4 + [True]
-    assert kv.crowded == 1
+    assert kv.allocation_failures == 1
     kv.check_integrity()
     for copy in copies[:4]:
         copy.release()
@@ -130,7 +130,7 @@ def test_without_room_there_is_no_copy_and_it_is_counted(kv):
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 60), st.integers(0, 9)), max_size=40))
 def test_blocks_tile_the_line_after_any_takes_and_gives(acts):
-    flats = FlatArena(Arena(rows=1, **SIZE), 6, 8 * BLOCK)
+    flats = CompressedArena(Arena(rows=1, **SIZE), 6, 8 * BLOCK)
     taken = []
     for take, tokens, which in acts:
         if take:

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.compressed_arena import FlatArena
+from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.decode_stream import Query
 from embodied_kv.kv.handle import Stale
 from embodied_kv.kv.manager import KvManager
@@ -15,7 +15,7 @@ SIZE = dict(layers=2, kv_heads=1, max_tokens=16, head_dim=4, dtype=torch.float32
 
 def make_manager(rows, tails):
     prefixes = Arena(rows=rows, **SIZE)
-    return KvManager(prefixes, Arena(rows=tails, **SIZE), FlatArena(prefixes, 4, 64))
+    return KvManager(prefixes, Arena(rows=tails, **SIZE), CompressedArena(prefixes, 4, 64))
 
 
 EOS = 1
@@ -113,7 +113,7 @@ class Monkey:
             self.kv.release(self.pick(self.kv.streams()), 'cancelled')
 
     def budget(self):
-        self.kv.set_budget(
+        self.kv.set_limits(
             rows=int(self.random.integers(0, 6)), streams=int(self.random.choice([0, 3, 5, 5]))
         )
 

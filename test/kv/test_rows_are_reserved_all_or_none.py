@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.compressed_arena import FlatArena
+from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.decode_stream import Query
 from embodied_kv.kv.manager import KvManager
 from embodied_kv.kv.prefix_rows import OutOfRows
@@ -20,7 +20,9 @@ SIZE = dict(layers=1, kv_heads=1, max_tokens=16, head_dim=4, dtype=torch.float32
 @pytest.fixture
 def kv():
     prefixes = Arena(rows=4, **SIZE)
-    return KvManager(prefixes, Arena(rows=8, **SIZE), FlatArena(prefixes, 4, 128), reserved=1)
+    return KvManager(
+        prefixes, Arena(rows=8, **SIZE), CompressedArena(prefixes, 4, 128), reserved=1
+    )
 
 
 def write(kv, row, robot=''):

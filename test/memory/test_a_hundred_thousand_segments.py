@@ -3,17 +3,17 @@
 import time
 
 from embodied_kv.memory.records import Draft
-from embodied_kv.memory.store import Store
+from embodied_kv.memory.store import MemoryStore
 
 COUNT = 100_000
 
 
 def test_they_are_kept_and_one_is_found_at_once(tmp_path):
-    with Store(tmp_path, 'model') as store:
+    with MemoryStore(tmp_path, 'model') as store:
         made = (Draft(f'thing {i}', 'object', f'on shelf {i % 97}') for i in range(COUNT))
         changes = store.upsert(*made, Draft('shelf', 'place', 'full'))
         assert all(change.changed for change in changes)
-    with Store(tmp_path, 'model') as store:
+    with MemoryStore(tmp_path, 'model') as store:
         assert len(store) == COUNT + 1
         start = time.perf_counter()
         for i in range(0, COUNT, 1000):

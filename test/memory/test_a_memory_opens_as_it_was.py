@@ -7,7 +7,7 @@ from embodied_kv.memory.encoder import HashingEncoder
 from embodied_kv.memory.group import Grouping
 from embodied_kv.memory.memory import Memory
 from embodied_kv.memory.segment import MemoryFault
-from embodied_kv.memory.store import Store
+from embodied_kv.memory.store import MemoryStore
 
 FACTS = [
     ('red cube', 'object', 'red cube: on the table'),
@@ -29,7 +29,7 @@ class Meter(HashingEncoder):
 
 
 def opened(folder, encoder=None, model='model', renew=False):
-    store = Store(folder, model, renew=renew)
+    store = MemoryStore(folder, model, renew=renew)
     encoder = encoder or HashingEncoder()
     return Memory(store, encoder, len, 100, Grouping(similarity=0.4))
 

@@ -12,12 +12,12 @@ from memory_cases import B, KvOfUnits, make_arena, make_planner, make_prompt
 from embodied_kv.kv.placed import PlacedTokens
 from embodied_kv.memory.keep import Keep
 from embodied_kv.memory.pending import POLICIES
-from embodied_kv.memory.prefill import Lost, Prefill
+from embodied_kv.memory.prefill import KvLost, Prefill
 from embodied_kv.memory.reuse import (
     CacheBlend,
     Epic,
     FullRecompute,
-    Look,
+    PlannerHidden,
     PrefixCaching,
     Reuse,
 )
@@ -74,7 +74,9 @@ def one_by_one(model, arena, load, prompt, reuse):
 
         if layer + 1 < LAYERS:
             keys = view.keys(layer)
-            look = Look(prompt, layer, LAYERS, places, view.queries, view.sums, keys, deviation)
+            look = PlannerHidden(
+                prompt, layer, LAYERS, places, view.queries, view.sums, keys, deviation
+            )
             mask = reuse.after(look, mask)
             stays = mask[places]
             places, hidden = places[stays], hidden[:, stays]
@@ -179,7 +181,7 @@ def test_kv_that_went_is_told_by_its_unit(policy, method):
     keep = Keep(Schedule((1.0, 0.0, *(0.0,) * (LAYERS - 2))))
     reuse = keep if method == 'keep' else METHODS[method]()
     prefill = Prefill(model, make_arena(), 0, load, MOVE, policy)
-    with pytest.raises(Lost, match='no KV of this unit') as lost:
+    with pytest.raises(KvLost, match='no KV of this unit') as lost:
         prefill.run(prompt, reuse)
     assert lost.value.unit == 'u3'
     assert not [t for t in threading.enumerate() if t.name == 'memory-loader']

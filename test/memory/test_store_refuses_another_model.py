@@ -6,12 +6,12 @@ import pytest
 from kept import is_whole, kv, put, unit
 
 from embodied_kv.memory.segment import MemoryFault
-from embodied_kv.memory.store import Store
+from embodied_kv.memory.store import MemoryStore
 
 
 @pytest.fixture
 def folder(tmp_path):
-    with Store(tmp_path, 'first') as store:
+    with MemoryStore(tmp_path, 'first') as store:
         put(store, cup='on table')
         store.keep(kv(unit(store, 'cup')))
         store.advance(5)
@@ -20,21 +20,21 @@ def folder(tmp_path):
 
 def test_it_is_refused_and_left_as_it_is(folder):
     with pytest.raises(MemoryFault, match='holds KV of the model first, this is second: start'):
-        Store(folder, 'second')
-    with Store(folder, 'first') as store:
+        MemoryStore(folder, 'second')
+    with MemoryStore(folder, 'first') as store:
         assert is_whole(store, unit(store, 'cup'))
 
 
 def test_renewed_it_keeps_its_text_and_drops_its_kv(folder):
-    with Store(folder, 'second', renew=True) as store:
+    with MemoryStore(folder, 'second', renew=True) as store:
         assert store.get('cup').text == 'on table' and store.step == 5
         assert unit(store, 'cup').key not in store and store.swept == 1
         assert not [name for name in os.listdir(folder) if name.endswith('.safetensors')]
         store.keep(kv(unit(store, 'cup')))
-    with Store(folder, 'second') as store:
+    with MemoryStore(folder, 'second') as store:
         assert is_whole(store, unit(store, 'cup'))
 
 
 def test_renewing_what_is_its_own_drops_nothing(folder):
-    with Store(folder, 'first', renew=True) as store:
+    with MemoryStore(folder, 'first', renew=True) as store:
         assert is_whole(store, unit(store, 'cup')) and store.swept == 0

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from kept import LAYERS, is_whole, kv, put, unit
 
 from embodied_kv.memory.segment import MemoryFault
-from embodied_kv.memory.store import DATABASE, Store
+from embodied_kv.memory.store import DATABASE, MemoryStore
 
 
 @pytest.fixture
 def store(tmp_path):
-    with Store(tmp_path, 'model', cache_bytes=0) as store:
+    with MemoryStore(tmp_path, 'model', cache_bytes=0) as store:
         put(store, cup='on table', bin='empty')
         store.keep(kv(unit(store, 'cup')), kv(unit(store, 'bin')))
         yield store
@@ -114,7 +114,7 @@ def test_damaged_kv_is_forgotten_and_kept_anew(store):
 
 
 def database(tmp_path):
-    with Store(tmp_path, 'model') as store:
+    with MemoryStore(tmp_path, 'model') as store:
         put(store, **{f'cup{i}': 'x' * 500 for i in range(100)})
         store.keep(kv(unit(store, 'cup1')))
     return tmp_path / DATABASE
@@ -126,7 +126,7 @@ def database(tmp_path):
 def test_a_database_that_is_none(tmp_path, content):
     database(tmp_path).write_bytes(content)
     with pytest.raises(MemoryFault, match=r'memory\.sqlite cannot be used: .*; look at this disk'):
-        Store(tmp_path, 'model')
+        MemoryStore(tmp_path, 'model')
 
 
 @pytest.mark.parametrize('part', [0.2, 0.5, 0.9])
@@ -134,21 +134,21 @@ def test_a_truncated_database(tmp_path, part):
     path = database(tmp_path)
     os.truncate(path, int(path.stat().st_size * part))
     with pytest.raises(MemoryFault, match='cannot be used|is damaged'):
-        Store(tmp_path, 'model')
+        MemoryStore(tmp_path, 'model')
 
 
 def test_a_database_of_something_else(tmp_path):
     with sqlite3.connect(tmp_path / DATABASE) as other:
         other.execute('CREATE TABLE segments (x)')
     with pytest.raises(MemoryFault, match='is no memory: choose another folder'):
-        Store(tmp_path, 'model')
+        MemoryStore(tmp_path, 'model')
 
 
 def test_another_format_says_which(tmp_path):
     with sqlite3.connect(database(tmp_path)) as db:
         db.execute('PRAGMA user_version = 7')
     with pytest.raises(MemoryFault, match='has format 7, this version reads 1'):
-        Store(tmp_path, 'model')
+        MemoryStore(tmp_path, 'model')
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_a_forged_record(tmp_path, file):
     with sqlite3.connect(database(tmp_path)) as db:
         db.execute('UPDATE units SET file = ?', (file,))
     with pytest.raises(MemoryFault, match=r'is damaged \(unit '):
-        Store(tmp_path, 'model')
+        MemoryStore(tmp_path, 'model')
 
 
 def test_a_linked_database_is_not_followed(tmp_path):
@@ -167,14 +167,14 @@ def test_a_linked_database_is_not_followed(tmp_path):
     path.rename(tmp_path / 'elsewhere')
     path.symlink_to(tmp_path / 'elsewhere')
     with pytest.raises(MemoryFault, match='is no regular file: move it away'):
-        Store(tmp_path, 'model')
+        MemoryStore(tmp_path, 'model')
 
 
 def test_files_without_a_record_are_swept_and_others_left(tmp_path):
     database(tmp_path)
     for name in ('9.safetensors', '.9.safetensors.new', 'mine.safetensors', 'notes'):
         (tmp_path / name).write_bytes(b'x')
-    with Store(tmp_path, 'model') as store:
+    with MemoryStore(tmp_path, 'model') as store:
         assert store.swept == 2 and is_whole(store, unit(store, 'cup1'))
     names = {name for name in os.listdir(tmp_path) if not name.startswith('memory.')}
     assert names == {'1.safetensors', 'mine.safetensors', 'notes'}

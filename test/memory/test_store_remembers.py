@@ -8,12 +8,12 @@ from kept import is_whole, kv, put, unit
 
 from embodied_kv.memory.records import Draft
 from embodied_kv.memory.segment import MemoryFault
-from embodied_kv.memory.store import Store
+from embodied_kv.memory.store import MemoryStore
 
 
 @pytest.fixture
 def store(tmp_path):
-    with Store(tmp_path / 'memory', 'model') as store:
+    with MemoryStore(tmp_path / 'memory', 'model') as store:
         yield store
 
 
@@ -141,13 +141,13 @@ def test_a_failed_write_leaves_what_was_there(store, monkeypatch):
 
 def test_a_folder_is_open_once(store, tmp_path):
     with pytest.raises(MemoryFault, match='is open already, maybe in another process'):
-        Store(store.folder, 'model')
+        MemoryStore(store.folder, 'model')
     store.close()
     store.close()
-    Store(store.folder, 'model').close()
+    MemoryStore(store.folder, 'model').close()
 
 
 def test_a_file_in_the_way_is_refused(tmp_path):
     (tmp_path / 'file').write_text('')
     with pytest.raises(MemoryFault, match='file cannot be opened: File exists; choose a folder'):
-        Store(tmp_path / 'file', 'model')
+        MemoryStore(tmp_path / 'file', 'model')

@@ -9,7 +9,7 @@ from pathlib import Path
 from kept import is_whole, kv, put, unit
 
 from embodied_kv.memory.records import Records
-from embodied_kv.memory.store import Store
+from embodied_kv.memory.store import MemoryStore
 
 KILLS = 40
 GOOD = b'.'
@@ -17,7 +17,7 @@ GOOD = b'.'
 
 def write_without_end(folder, report):
     """Counts up in two texts at once; says so when it begins and after each round."""
-    with Store(folder, 'model') as store:
+    with MemoryStore(folder, 'model') as store:
         number = int(store.get('a').text)
         os.write(report, GOOD)
         while True:
@@ -51,13 +51,13 @@ def killed(folder, seconds):
 
 
 def test_killed_writers_leave_what_was_committed(tmp_path):
-    with Store(tmp_path, 'model') as store:
+    with MemoryStore(tmp_path, 'model') as store:
         put(store, fixed='here', a='0', b='0')
         store.keep(kv(unit(store, 'fixed')))
     wait, swept, number, had = random.Random(0), 0, 0, False
     for _ in range(KILLS):
         rounds = killed(tmp_path, wait.uniform(0.0, 0.05))
-        with Store(tmp_path, 'model') as store:
+        with MemoryStore(tmp_path, 'model') as store:
             swept += store.swept
             now = int(store.get('a').text)
             assert store.get('b').text == str(now), 'half a transaction'
@@ -94,7 +94,7 @@ def test_a_file_is_on_the_medium_with_its_name_before_a_record_names_it(tmp_path
         calls.append(('record',))
         return write(*given)
 
-    with Store(tmp_path / 'memory', 'model') as store:
+    with MemoryStore(tmp_path / 'memory', 'model') as store:
         put(store, a='1')
         monkeypatch.setattr(os, 'fsync', log_sync)
         monkeypatch.setattr(Path, 'replace', log_rename)

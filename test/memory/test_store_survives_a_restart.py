@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kept import is_whole, unit
 
-from embodied_kv.memory.store import Store
+from embodied_kv.memory.store import MemoryStore
 
 WRITER = """
 import sys
@@ -29,7 +29,7 @@ def test_another_process_reads_what_one_wrote(tmp_path):
     environment = {**os.environ, 'PYTHONPATH': path, 'OMP_NUM_THREADS': '1'}
     command = [sys.executable, '-c', WRITER, str(tmp_path)]
     subprocess.run(command, check=True, env=environment, timeout=60)
-    with Store(tmp_path, 'model') as store:
+    with MemoryStore(tmp_path, 'model') as store:
         assert [(s.id, s.text, s.version, s.step) for s in store.list()] == [
             ('cup', 'in bin', 2, 7),
             ('bin', 'empty', 1, 0),

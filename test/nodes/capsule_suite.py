@@ -5,10 +5,10 @@ from embodied_kv.nodes.action import Action
 from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.language import Language
 from embodied_kv.nodes.perception import Perception
-from embodied_kv.nodes.session import Capsules
+from embodied_kv.nodes.session import Session
 from embodied_kv.srv import Ask
 
-SUITE = (Perception, Action, Language, Capsules)
+SUITE = (Perception, Action, Language, Session)
 
 
 def begin(robot, folder, **parameters):

@@ -31,7 +31,7 @@ OVERRIDES = {
     'camera_timeout': 2 * PERIOD,
     'instruction': 'reach',
     'max_tokens': 8,
-    'engine.tail_tokens': 48,
+    'engine.decode_tokens': 48,
 }
 numbers = itertools.count()
 
@@ -61,10 +61,10 @@ class Robot:
 
     def bring(self, kind, **options):
         """A node of the suite, not configured. options: of the node, or parameters of any name."""
-        alone = {name: options.pop(name) for name in ('alone',) if name in options}
+        standalone = {name: options.pop(name) for name in ('alone',) if name in options}
         values = OVERRIDES | {name.replace('__', '.'): v for name, v in options.items()}
         overrides = [Parameter(name, value=value) for name, value in values.items()]
-        node = kind(namespace=self.namespace, parameter_overrides=overrides, **alone)
+        node = kind(namespace=self.namespace, parameter_overrides=overrides, **standalone)
         self.executor.add_node(node)
         self.suite.append(node)
         return node

@@ -4,7 +4,7 @@ import numpy as np
 
 from embodied_kv.nodes.demo.director import SECOND, Told
 from embodied_kv.nodes.demo.recording import Decision, Recording, Sentence
-from embodied_kv.nodes.sim.truth import Moment
+from embodied_kv.nodes.sim.truth import TrueMoment
 from embodied_kv.sim.expert import plan
 from embodied_kv.sim.language import SUBTASK, say_subtask
 from embodied_kv.sim.rollout import Rollout
@@ -25,7 +25,7 @@ def play(seconds: float) -> tuple[Recording, Told]:
         rollout, order = Rollout(table), Orders.of([task], [names])
         for i in range(round(seconds / DT)):
             stamp, truth = START + round(i * DT * SECOND), table.truth()
-            recording.see(Moment(stamp, SEED, table.state(), truth, table.poses()))
+            recording.see(TrueMoment(stamp, SEED, table.state(), truth, table.poses()))
             actions, phase = plan(table.state()[None], Tables.of([truth]), order, 10)
             recording.decide(decision(stamp, table.render(), table.state(), actions[0]))
             words = say_subtask(phase[0], task, truth)

@@ -11,7 +11,7 @@ from embodied_kv.fleet.protocol import LastExecution
 from embodied_kv.msg import FleetAnswer, FleetRequest
 from embodied_kv.nodes.common.parameters import SuiteParams
 from embodied_kv.nodes.fleet import messages
-from embodied_kv.nodes.fleet.client_node import FleetRobot
+from embodied_kv.nodes.fleet.client_node import FleetClient
 from embodied_kv.nodes.fleet.messages import ANSWER, ANSWERS, FINISHED, REQUEST, REQUESTS
 from embodied_kv.nodes.fleet.server_node import Fleet
 
@@ -107,7 +107,7 @@ class Fleets:
     def act(self, namespace=None, **options):
         """A robot with cameras and an action node that asks this fleet."""
         robot = self.robots(namespace)
-        robot.up(FleetRobot, **{'horizon': 'static:4'} | options)
+        robot.up(FleetClient, **{'horizon': 'static:4'} | options)
         for node in (robot.node, robot.suite[0]):
             robot.executor.remove_node(node)
             self.first.executor.add_node(node)

@@ -12,24 +12,24 @@ def foreign(robot):
     """A handle of a process that is not ours."""
     from embodied_kv.msg import KvHandle
 
-    return robot.stamped(KvHandle(boot_id=np.arange(16, dtype=np.uint8), row=1, sequence=77))
+    return robot.stamped(KvHandle(process_id=np.arange(16, dtype=np.uint8), row=1, sequence=77))
 
 
 def test_action_alone_acts_from_images(robot, capfd):
-    action = robot.up(Action, alone=True)
+    action = robot.up(Action, standalone=True)
     robot.until(lambda: any(chunk.source == ActionChunk.FRESH for chunk in robot.chunks))
     assert not robot.handles  # they are nobody else's business
     robot.handle.publish(foreign(robot))
-    robot.until(lambda: action.complaints['foreign handle'])
+    robot.until(lambda: action.warning_counts['foreign handle'])
     assert 'frame 77 lies in another process' in capfd.readouterr().err
     assert all(chunk.sequence != 77 for chunk in robot.more(robot.chunks, 3))
 
 
 def test_language_alone_speaks_from_images(robot):
-    language = robot.up(Language, alone=True, every=1)
+    language = robot.up(Language, standalone=True, every=1)
     robot.until(lambda: any(text.finished for text in robot.texts))
     response = robot.call(Ask, 'ask', question='what?')
     assert response.ok, response.message
     robot.handle.publish(foreign(robot))
-    robot.until(lambda: language.complaints['foreign handle'])
+    robot.until(lambda: language.warning_counts['foreign handle'])
     robot.more(robot.texts)

@@ -40,7 +40,7 @@ def lives(robot):
     ],
 )
 def test_an_image_that_cannot_be_read_is_refused(robot, perception, capfd, wrong, message):
-    robot.until(lambda: perception.complaints['image of front'], **wrong)
+    robot.until(lambda: perception.warning_counts['image of front'], **wrong)
     assert message in capfd.readouterr().err
     assert lives(robot)
 
@@ -49,7 +49,7 @@ def test_an_image_with_too_few_bytes_is_refused(robot, perception, capfd):
     image = robot.picture()
     image.data = image.data[:-1]
     robot.cameras['front'].publish(image)
-    robot.until(lambda: perception.complaints['image of front'], show=False)
+    robot.until(lambda: perception.warning_counts['image of front'], show=False)
     assert '2351 bytes of data are not 28 rows of 84 bytes' in capfd.readouterr().err
     assert lives(robot)
 
@@ -57,11 +57,11 @@ def test_an_image_with_too_few_bytes_is_refused(robot, perception, capfd):
 def test_an_image_of_another_size_is_resized(robot, perception):
     robot.more(robot.handles, height=48, width=64)
     robot.more(robot.handles, height=1, width=3)
-    assert not perception.complaints
+    assert not perception.warning_counts
 
 
 def test_a_joint_that_is_not_a_number_is_refused(robot, perception, capfd):
-    robot.until(lambda: perception.complaints['joint state'], positions=np.nan)
+    robot.until(lambda: perception.warning_counts['joint state'], positions=np.nan)
     assert 'joint state refused: joint shoulder_pan is nan' in capfd.readouterr().err
     assert lives(robot)
 
@@ -69,7 +69,7 @@ def test_a_joint_that_is_not_a_number_is_refused(robot, perception, capfd):
 def test_joints_of_unknown_names_are_refused_by_name(robot, perception, capfd):
     names = list(perception.suite.joint_names)
     names[2] = 'knee'
-    robot.until(lambda: perception.complaints['joint state'], names=names)
+    robot.until(lambda: perception.warning_counts['joint state'], names=names)
     said = capfd.readouterr().err
     assert (
         'joint state refused: no joint elbow; there are: shoulder_pan' in said and 'knee' in said
@@ -80,7 +80,7 @@ def test_joints_of_unknown_names_are_refused_by_name(robot, perception, capfd):
 def test_joints_are_found_by_name_and_others_ignored(robot, perception):
     names = ['wheel', *reversed(perception.suite.joint_names)]
     robot.more(robot.handles, names=names)
-    assert not perception.complaints
+    assert not perception.warning_counts
 
 
 def test_a_camera_that_stops_is_a_missing_view_until_it_returns(robot, perception, capfd):
@@ -95,7 +95,7 @@ def test_a_camera_that_stops_is_a_missing_view_until_it_returns(robot, perceptio
 
 
 def test_without_any_camera_no_frame_is_made_and_the_reason_is_known(robot, perception, capfd):
-    robot.until(lambda: perception.complaints['no frame'], views=())
+    robot.until(lambda: perception.warning_counts['no frame'], views=())
     assert 'no frame: no camera is alive: front, wrist' in capfd.readouterr().err
     assert perception.report()[1] == 'no frame: no camera is alive: front, wrist'
     before = len(robot.handles)
@@ -107,7 +107,7 @@ def test_without_any_camera_no_frame_is_made_and_the_reason_is_known(robot, perc
 def test_stamps_that_jump_back_start_anew(robot, perception, capfd):
     past = robot.now() - 3600 * 10**9
     robot.show(stamp=past)
-    robot.until(lambda: perception.complaints['stamps set back'], show=False)
+    robot.until(lambda: perception.warning_counts['stamps set back'], show=False)
     assert 'jumped back to' in capfd.readouterr().err
     before = len(robot.handles)
     for step in range(1, 20):
@@ -129,7 +129,7 @@ def test_an_empty_instruction_leaves_the_one_in_force(robot, perception, capfd):
     robot.instruction.publish(String(data='push the blue cube'))
     robot.until(lambda: perception.report()[2]['instruction'] == 'push the blue cube')
     robot.instruction.publish(String(data=' \n'))
-    robot.until(lambda: perception.complaints['empty instruction'])
+    robot.until(lambda: perception.warning_counts['empty instruction'])
     assert "an empty instruction is none: 'push the blue cube' stays" in capfd.readouterr().err
     assert perception.report()[2]['instruction'] == 'push the blue cube'
     assert lives(robot)
@@ -145,7 +145,7 @@ def test_without_an_instruction_frames_wait_for_one(robot):
 
 def test_a_long_instruction_is_cut_to_fit(robot, perception, capfd):
     robot.instruction.publish(String(data='pick up ' * 1250))
-    robot.until(lambda: perception.complaints['long instruction'])
+    robot.until(lambda: perception.warning_counts['long instruction'])
     said = capfd.readouterr().err
     assert 'instruction of 10000 characters is cut to fit the 64 text tokens of tiny' in said
     model = EngineHost._shared.model
@@ -156,7 +156,7 @@ def test_a_stale_handle_is_refused(robot, capfd):
     _, action, _ = robot.up(*SUITE, every=0)
     robot.more(robot.handles, 3)
     robot.handle.publish(robot.handles[0])
-    robot.until(lambda: action.complaints['stale handle'], show=False)
+    robot.until(lambda: action.warning_counts['stale handle'], show=False)
     assert 'handle refused: frame 1 is gone: row' in capfd.readouterr().err
     assert lives(robot)
 
@@ -165,11 +165,13 @@ def test_a_foreign_handle_is_refused_with_the_reason_once(robot, capfd):
     _, action, language = robot.up(*SUITE)
     robot.until(lambda: robot.handles)
     foreign = robot.handles[0]
-    foreign.boot_id = np.arange(16, dtype=np.uint8)
+    foreign.process_id = np.arange(16, dtype=np.uint8)
     for count in (1, 2):
         robot.handle.publish(foreign)
         for node in (action, language):
-            robot.until(lambda n=node, c=count: n.complaints['foreign handle'] == c, show=False)
+            robot.until(
+                lambda n=node, c=count: n.warning_counts['foreign handle'] == c, show=False
+            )
     said = capfd.readouterr().err
     assert said.count('lies in another process (boot 00010203') == 2  # one of each node
     assert lives(robot)
@@ -179,11 +181,11 @@ def test_a_handle_of_another_layout_or_of_no_row_is_refused(robot):
     _, action, _ = robot.up(*SUITE)
     robot.until(lambda: robot.handles)
     for field, value in (('layout', 7), ('row', 10_000)):
-        before = action.complaints['stale handle']
+        before = action.warning_counts['stale handle']
         handle = robot.more(robot.handles, 1)[-1]
         setattr(handle, field, value)
         robot.handle.publish(handle)
-        robot.until(lambda b=before: action.complaints['stale handle'] > b, show=False)
+        robot.until(lambda b=before: action.warning_counts['stale handle'] > b, show=False)
     assert lives(robot)
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from embodied_kv.control.command import Leftover
-from embodied_kv.control.control_loop import ControlClock
-from embodied_kv.control.trajectory_executor import FRESH, HOLD, PREVIOUS, STOP, Timeline
+from embodied_kv.control.control_loop import ControlLoop
+from embodied_kv.control.trajectory_executor import FRESH, HOLD, PREVIOUS, STOP, TrajectoryExecutor
 from embodied_kv.types import ActionChunk
 
 PERIOD = DT = 0.2  # long enough for a machine that is busy elsewhere
@@ -18,8 +18,8 @@ JOINTS = 2
 @pytest.fixture
 def clock():
     commands = queue.Queue()
-    clock = ControlClock(
-        Timeline(JOINTS, DT, stop_after=20, max_jump=0.5),
+    clock = ControlLoop(
+        TrajectoryExecutor(JOINTS, DT, stop_after=20, max_joint_step=0.5),
         PERIOD,
         where=lambda: np.zeros(JOINTS),
         publish=commands.put,

@@ -17,7 +17,7 @@ PARAMETERS = {
     'checkpoint': 'random',
     'rate': '5.0',
     'every': '0',
-    'engine.tail_tokens': '280',
+    'engine.decode_tokens': '280',
     'engine.budget': 'false',  # chunks come, however late, on a machine that is busy elsewhere
     'camera_timeout': '20.0',
     'publish_rate': '2.0',  # few messages, of which none is lost there

@@ -9,7 +9,7 @@ from conftest import PERIOD
 from embodied_kv.capsule.disk import Disk
 from embodied_kv.msg import ActionChunk
 from embodied_kv.nodes.common import executable
-from embodied_kv.nodes.session import Capsules
+from embodied_kv.nodes.session import Session
 from embodied_kv.srv import CapsuleSnapshot
 
 SLOW = 8 * PERIOD
@@ -31,7 +31,7 @@ def test_a_slow_disk_costs_no_chunk(robot, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Disk, 'save', save_slowly)
     *_, capsules = begin(robot, tmp_path)
-    assert capsules.may_wait and isinstance(capsules, Capsules)
+    assert capsules.may_wait and isinstance(capsules, Session)
     robot.executor.remove_node(capsules)
     stopping = []
     thread = threading.Thread(target=executable.serve, args=([capsules], stopping))

@@ -6,8 +6,8 @@ import time
 import numpy as np
 import pytest
 
-from embodied_kv.control.control_loop import ControlClock
-from embodied_kv.control.trajectory_executor import FRESH, HOLD, PREVIOUS, Timeline
+from embodied_kv.control.control_loop import ControlLoop
+from embodied_kv.control.trajectory_executor import FRESH, HOLD, PREVIOUS, TrajectoryExecutor
 from embodied_kv.nodes.control.session_parts import ActionPart
 from embodied_kv.types import ActionChunk
 
@@ -20,8 +20,8 @@ class Bench:
 
     def __init__(self):
         self.commands, self.failures = queue.Queue(), queue.Queue()
-        self.clock = ControlClock(
-            Timeline(JOINTS, DT, stop_after=100),
+        self.clock = ControlLoop(
+            TrajectoryExecutor(JOINTS, DT, stop_after=100),
             PERIOD,
             where=lambda: np.zeros(JOINTS),
             publish=self.commands.put,

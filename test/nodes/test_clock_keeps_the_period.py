@@ -6,8 +6,8 @@ import time
 import numpy as np
 import pytest
 
-from embodied_kv.control.control_loop import ControlClock
-from embodied_kv.control.trajectory_executor import FRESH, HOLD, PREVIOUS, STOP, Timeline
+from embodied_kv.control.control_loop import ControlLoop
+from embodied_kv.control.trajectory_executor import FRESH, HOLD, PREVIOUS, STOP, TrajectoryExecutor
 from embodied_kv.types import ActionChunk
 
 PERIOD = DT = 0.2  # long enough for a machine that is busy elsewhere
@@ -19,8 +19,8 @@ class Bench:
 
     def __init__(self, where=None, stop_after=6, **limits):
         self.commands, self.ticks, self.failures = queue.Queue(), queue.Queue(), queue.Queue()
-        self.clock = ControlClock(
-            Timeline(JOINTS, DT, stop_after=stop_after, **limits),
+        self.clock = ControlLoop(
+            TrajectoryExecutor(JOINTS, DT, stop_after=stop_after, **limits),
             PERIOD,
             where=lambda: where,
             publish=self.commands.put,
@@ -135,7 +135,7 @@ def test_while_nobody_knows_where_the_robot_is_no_position_is_said(bench):
 
 
 def test_the_first_command_starts_from_where_the_robot_is(bench):
-    b = bench(where=np.array([3.0, -3.0]), max_jump=0.5)
+    b = bench(where=np.array([3.0, -3.0]), max_joint_step=0.5)
     b.frame()
     command = b.next()
     np.testing.assert_allclose(command.points[0], [2.5, -2.5])

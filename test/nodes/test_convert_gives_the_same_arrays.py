@@ -80,7 +80,7 @@ def test_an_image_that_cannot_be_read_says_why(fields, reason):
 
 def test_a_handle_survives_its_message():
     handle = KvHandle(
-        boot='00ff' * 8,
+        process_id='00ff' * 8,
         row=3,
         generation=41,
         sequence=2**40,

@@ -8,7 +8,7 @@ import pytest
 from rclpy.executors import SingleThreadedExecutor
 
 from embodied_kv.nodes.demo.director import Director
-from embodied_kv.nodes.demo.monitor import Witness
+from embodied_kv.nodes.demo.monitor import Monitor
 from embodied_kv.sim.tasks import task_scene
 
 SEED = 2_000_000
@@ -28,7 +28,7 @@ def sim():
 
 @pytest.fixture
 def witness(ros):
-    node = Witness('test_scenes', task_scene('put'))
+    node = Monitor('test_scenes', task_scene('put'))
     yield node
     node.destroy_node()
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from embodied_kv.nodes.demo.director import ASK_EVERY, HOLD, ORDER, SECOND, Director
-from embodied_kv.nodes.sim.truth import Moment
+from embodied_kv.nodes.sim.truth import TrueMoment
 from embodied_kv.sim.expert import plan
 from embodied_kv.sim.possible import hindrance
 from embodied_kv.sim.rollout import Rollout
@@ -43,7 +43,7 @@ class Stage:
     def moment(self):
         stamp = round(self.time * SECOND)
         state, truth, poses = self.table.state(), self.table.truth(), self.table.poses()
-        return Moment(stamp, self.table.seed, state, truth, poses)
+        return TrueMoment(stamp, self.table.seed, state, truth, poses)
 
     def run(self, tasks, most=120.0):
         """Until so many tasks are judged; returns them."""
@@ -152,9 +152,9 @@ def test_the_task_in_force_is_unknown_just_after_it_was_told(stage):
     play = stage(follows=False)
     first = play.run(1)[0]
     at = {
-        round(offset, 2): Moment(first.stamp + round(offset * SECOND), SEED, None, None, None)
+        round(offset, 2): TrueMoment(first.stamp + round(offset * SECOND), SEED, None, None, None)
         for offset in (-0.1, 0.05, 0.2)
     }
     task_at = play.director.task_at
     assert [task_at(at[offset]) for offset in at] == [None, None, first.task]
-    assert task_at(Moment(at[0.2].stamp, SEED + 1, None, None, None)) is None
+    assert task_at(TrueMoment(at[0.2].stamp, SEED + 1, None, None, None)) is None

@@ -6,7 +6,7 @@ from builtin_interfaces.msg import Time
 from demo_play import SEED
 from sensor_msgs.msg import JointState
 
-from embodied_kv.nodes.sim.truth import Moments, held_message, objects_message
+from embodied_kv.nodes.sim.truth import TrueMoments, held_message, objects_message
 from embodied_kv.sim import kinematics
 from embodied_kv.sim.tabletop import Tabletop
 from embodied_kv.sim.tasks import task_scene
@@ -21,7 +21,7 @@ def tables():
 
 def sent(table):
     """The moment, by the messages that the simulator publishes."""
-    stamp, moments = Time(sec=7), Moments(task_scene('put'))
+    stamp, moments = Time(sec=7), TrueMoments(task_scene('put'))
     joints = JointState(position=table.state().tolist())
     joints.header.stamp = stamp
     moments.add('joints', joints)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from embodied_kv.nodes.demo.director import ORDER, SECOND, Director
-from embodied_kv.nodes.sim.truth import Moment
+from embodied_kv.nodes.sim.truth import TrueMoment
 from embodied_kv.sim.scene import RECEPTACLES
 from embodied_kv.sim.tabletop import Tabletop
 from embodied_kv.sim.tasks import SECONDS, STEADY, task_scene
@@ -41,7 +41,7 @@ def play(tables):
 
     def look(times=1):
         for _ in range(times):
-            stage.director.see(Moment(round(stage.time * SECOND), *tables[stage.scene]))
+            stage.director.see(TrueMoment(round(stage.time * SECOND), *tables[stage.scene]))
             stage.time += DT
 
     stage.director = Director(

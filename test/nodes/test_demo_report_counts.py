@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from embodied_kv.nodes.demo.director import Question, Told
+from embodied_kv.nodes.demo.director import SceneQuestion, Told
 from embodied_kv.nodes.demo.monitor import Words
 from embodied_kv.nodes.demo.report import report
 from embodied_kv.nodes.demo.score import Score
@@ -25,10 +25,10 @@ def told():
         Told(17_000_000_000, 7, PICK, 'take the red cube'),
     ]
     questions = [
-        Question(0, 'What shape is the red thing?', 'cube', stream=1),
-        Question(0, 'How many objects are there?', '4', stream=2),
-        Question(0, 'What is in the gripper?', 'nothing', stream=3),
-        Question(0, 'What is in the gripper?', 'nothing', refused='there is no frame'),
+        SceneQuestion(0, 'What shape is the red thing?', 'cube', stream=1),
+        SceneQuestion(0, 'How many objects are there?', '4', stream=2),
+        SceneQuestion(0, 'What is in the gripper?', 'nothing', stream=3),
+        SceneQuestion(0, 'What is in the gripper?', 'nothing', refused='there is no frame'),
     ]
     witness = SimpleNamespace(
         weights='random',

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from embodied_kv.nodes.demo.score import Score, sentences
-from embodied_kv.nodes.sim.truth import Moment
+from embodied_kv.nodes.sim.truth import TrueMoment
 from embodied_kv.sim.expert import plan
 from embodied_kv.sim.language import NARRATE, SUBTASK
 from embodied_kv.sim.rollout import Rollout
@@ -29,7 +29,9 @@ def moments(task):
         rollout, seen = Rollout(table), []
         for i in range(60):
             truth, state = table.truth(), table.state()
-            seen.append(Moment(round(i * DT * SECOND), table.seed, state, truth, table.poses()))
+            seen.append(
+                TrueMoment(round(i * DT * SECOND), table.seed, state, truth, table.poses())
+            )
             orders = Orders.of([task], [[thing.name for thing in truth.things]])
             actions, _ = plan(state[None], Tables.of([truth]), orders, 2)
             rollout.follow(actions[0], rollout.time, 0.1)

@@ -5,7 +5,7 @@ import pytest
 from builtin_interfaces.msg import Time
 from sensor_msgs.msg import JointState
 
-from embodied_kv.nodes.sim.truth import Moments, held_message, objects_message
+from embodied_kv.nodes.sim.truth import TrueMoments, held_message, objects_message
 from embodied_kv.sim.tabletop import Tabletop
 from embodied_kv.sim.tasks import task_scene
 
@@ -20,7 +20,7 @@ def table():
 
 @pytest.fixture
 def moments():
-    return Moments(task_scene('put'))
+    return TrueMoments(task_scene('put'))
 
 
 def joints(table, stamp=STAMP):

@@ -1,4 +1,4 @@
-"""`Server` with engines that are played: errors, stalls, faults of one robot."""
+"""`FleetServer` with engines that are played: errors, stalls, faults of one robot."""
 
 import time
 from concurrent.futures import Future
@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from embodied_kv.control.execution_horizon import Custom, Static
-from embodied_kv.fleet.dispatcher import Desk
-from embodied_kv.fleet.engines import Engine
+from embodied_kv.fleet.dispatcher import Dispatcher
+from embodied_kv.fleet.engines import EngineState
 from embodied_kv.fleet.policies import Fifo
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.protocol import Request, Verdict
 from embodied_kv.serving import fleet_server
-from embodied_kv.serving.fleet_server import Server
+from embodied_kv.serving.fleet_server import FleetServer
 from embodied_kv.types import ActionChunk, Observation
 
 THREE = Static(3)
@@ -50,8 +50,8 @@ def serving(monkeypatch):
     monkeypatch.setattr(fleet_server, 'RETRY', 0.05)
     monkeypatch.setattr('embodied_kv.fleet.engines.GRACE', 0.2)
     engines, heard = Engines(), []
-    desk = Desk(Fifo(), [Engine('here', PROFILE)])
-    server = Server(desk, {'here': engines}, lambda *told: heard.append(told), silence=60.0)
+    desk = Dispatcher(Fifo(), [EngineState('here', PROFILE)])
+    server = FleetServer(desk, {'here': engines}, lambda *told: heard.append(told), silence=60.0)
     server.start()
 
     def ask(robot, round=0, horizon=THREE):

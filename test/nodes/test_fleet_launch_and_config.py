@@ -13,10 +13,10 @@ import yaml
 from embodied_kv.config import EngineConfig
 from embodied_kv.nodes.action import ActionParams
 from embodied_kv.nodes.common.parameters import SuiteParams
-from embodied_kv.nodes.fleet.client_node import AskParams
+from embodied_kv.nodes.fleet.client_node import FleetClientParams
 from embodied_kv.nodes.fleet.server_node import FleetParams
 from embodied_kv.nodes.observation.pipeline import ObservationParams
-from embodied_kv.nodes.session import CapsuleParams
+from embodied_kv.nodes.session import SessionParams
 from embodied_kv.nodes.sim.node import SimParams
 
 ROOT = Path(__file__).parents[2]
@@ -25,8 +25,8 @@ CONFIG = yaml.safe_load((ROOT / 'config' / 'fleet.yaml').read_text())
 PARTS = {
     '/**': [SuiteParams],
     '/**/fleet': [FleetParams],
-    '/**/capsules': [CapsuleParams],
-    '/**/action': [ActionParams, ObservationParams, AskParams],
+    '/**/capsules': [SessionParams],
+    '/**/action': [ActionParams, ObservationParams, FleetClientParams],
     '/**/sim': [SimParams],
 }
 needs_launch = pytest.mark.skipif(
@@ -50,7 +50,7 @@ def test_the_yaml_holds_every_parameter_of_the_fleet_with_its_default():
     left = dict.fromkeys(('robots', 'profile', 'trace'), '')  # to the launch and command line
     assert given | left == asdict(FleetParams())
     assert not left.keys() & given.keys()
-    assert asdict(AskParams()).items() <= CONFIG['/**/action']['ros__parameters'].items()
+    assert asdict(FleetClientParams()).items() <= CONFIG['/**/action']['ros__parameters'].items()
 
 
 def test_every_executable_that_it_starts_exists():
@@ -61,7 +61,7 @@ def test_every_executable_that_it_starts_exists():
         for node in setup.body
         if isinstance(node, ast.Assign) and getattr(node.targets[0], 'id', '') == 'EXECUTABLES'
     )
-    assert named == {'fleet', 'fleet_robot', 'sim'}
+    assert named == {'fleet', 'fleet_client', 'sim'}
     assert named <= set(executables)
     for name in named:
         assert (ROOT / 'embodied_kv' / 'nodes' / f'{name}.py').exists()

@@ -1,15 +1,15 @@
-"""`Asking`: when a request is due, and from which moment on a chunk counts."""
+"""`RequestTiming`: when a request is due, and from which moment on a chunk counts."""
 
 import pytest
 
-from embodied_kv.fleet.request_timing import PAUSE, Asking
+from embodied_kv.fleet.request_timing import PAUSE, RequestTiming
 
 DT = 0.1
 
 
 @pytest.fixture
 def asking():
-    made = Asking(DT, ahead=2, repeat=0.5)
+    made = RequestTiming(DT, ahead=2, repeat=0.5)
     made.begin('t')
     return made
 

@@ -7,7 +7,7 @@ from std_msgs.msg import String
 
 from embodied_kv.control.trajectory_executor import FRESH, HOLD, PREVIOUS, SOURCES, STOP
 from embodied_kv.msg import FleetAnswer, FleetRequest
-from embodied_kv.nodes.fleet.client_node import FleetRobot
+from embodied_kv.nodes.fleet.client_node import FleetClient
 from embodied_kv.nodes.fleet.messages import ANSWER, ANSWERS, REQUEST, REQUESTS
 
 
@@ -25,7 +25,7 @@ def test_it_acts_on_the_fleets_chunks_and_tells_what_it_executed(fleet, robots):
     robot = robots()
     asked = []
     robot.node.create_subscription(FleetRequest, REQUEST, asked.append, REQUESTS)
-    robot.up(FleetRobot, horizon='static:4', ahead=1)
+    robot.up(FleetClient, horizon='static:4', ahead=1)
     fleet.first.executor.add_node(robot.suite[0])  # one thread serves both
     robot.executor.remove_node(robot.suite[0])
 
@@ -74,7 +74,7 @@ class Server:
 
 def test_late_answers_make_it_hold_and_then_stop_and_it_comes_back(robot):
     server = Server(robot)
-    node = robot.up(FleetRobot, stop_after=1, ahead=0)
+    node = robot.up(FleetClient, stop_after=1, ahead=0)
     robot.until(lambda: server.asked)
     names = list(node.suite.joint_names)
     server.answer(server.asked[-1], names)
@@ -102,18 +102,18 @@ def test_late_answers_make_it_hold_and_then_stop_and_it_comes_back(robot):
 )
 def test_an_answer_that_cannot_be_used_is_counted_and_the_next_round_comes(robot, wrong):
     server = Server(robot)
-    node = robot.up(FleetRobot)
+    node = robot.up(FleetClient)
     robot.until(lambda: server.asked)
     names = list(node.suite.joint_names)
     server.answer(server.asked[-1], names, **wrong)
     robot.until(lambda: server.asked[-1].round == 1)
-    assert sum(node.complaints[kind] for kind in ('answer', 'refused')) == 1
+    assert sum(node.warning_counts[kind] for kind in ('answer', 'refused')) == 1
     assert FRESH not in sources(robot.chunks)
 
 
 def test_another_instruction_is_another_task(robot):
     server = Server(robot)
-    node = robot.up(FleetRobot)
+    node = robot.up(FleetClient)
     robot.until(lambda: server.asked)
     first = server.asked[-1].task
     server.answer(server.asked[-1], list(node.suite.joint_names))

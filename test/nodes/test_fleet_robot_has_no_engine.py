@@ -3,11 +3,11 @@
 import pytest
 from diagnostic_msgs.msg import DiagnosticArray
 
-from embodied_kv.nodes.fleet.client_node import FleetRobot
+from embodied_kv.nodes.fleet.client_node import FleetClient
 from embodied_kv.nodes.perception import Perception
 
 
-@pytest.mark.parametrize('kind, has', [(FleetRobot, False), (Perception, True)])
+@pytest.mark.parametrize('kind, has', [(FleetClient, False), (Perception, True)])
 def test_only_a_node_on_an_engine_has_its_parameters(robot, kind, has):
     node = robot.bring(kind)
     assert node.has_parameter('engine.rows') == has
@@ -17,7 +17,7 @@ def test_only_a_node_on_an_engine_has_its_parameters(robot, kind, has):
 def test_its_diagnostics_tell_of_rounds_and_of_no_cache(robot):
     heard = []
     robot.node.create_subscription(DiagnosticArray, '/diagnostics', heard.append, 10)
-    node = robot.up(FleetRobot)
+    node = robot.up(FleetClient)
     name = node.get_fully_qualified_name().lstrip('/')
 
     def told():

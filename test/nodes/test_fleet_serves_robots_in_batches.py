@@ -37,8 +37,8 @@ def test_a_batch_gives_each_robot_the_chunk_that_it_gets_alone(fleet):
 
     assert fleet.counts['batches'] == 4  # the two in one
     for robot in (a, b):
-        alone, together = robot.got('alone')[0], robot.got('together')[0]
-        np.testing.assert_allclose(values(together), values(alone), atol=1e-4)
+        standalone, together = robot.got('alone')[0], robot.got('together')[0]
+        np.testing.assert_allclose(values(together), values(standalone), atol=1e-4)
         assert together.horizon == 3
         assert len(together.confidence) == len(values(together)) == 6
     assert np.abs(values(a.got('alone')[0]) - values(b.got('alone')[0])).max() > 1e-3

@@ -123,7 +123,7 @@ def test_a_failed_prefill_is_reported_and_the_next_frame_goes_on(robot, capfd, m
     engine = EngineHost._shared.engine
     with monkeypatch.context() as patch:
         patch.setattr(engine._prefiller, 'run', lambda *_: 1 / 0)
-        robot.until(lambda: perception.complaints['prefill'])
+        robot.until(lambda: perception.warning_counts['prefill'])
     assert 'prefill failed: ZeroDivisionError' in capfd.readouterr().err
     robot.more(robot.handles)
     engine.kv.check_integrity()
@@ -134,7 +134,7 @@ def test_a_failed_denoising_is_reported_and_the_next_chunk_comes(robot, capfd, m
     engine = EngineHost._shared.engine
     with monkeypatch.context() as patch:
         patch.setattr(engine, '_denoiser', None)
-        robot.until(lambda: action.complaints['denoise'])
+        robot.until(lambda: action.warning_counts['denoise'])
     assert 'denoising failed: AttributeError' in capfd.readouterr().err
     robot.until(lambda: any(chunk.source == ActionChunk.FRESH for chunk in robot.chunks))
     assert engine.kv.stats().leases <= 1

@@ -7,7 +7,7 @@ from std_msgs.msg import String
 from embodied_kv.memory.segment import Segment
 from embodied_kv.msg import MemorySegment, TextDelta
 from embodied_kv.sim.language import HELD, NARRATE, SUBTASK
-from embodied_kv.sim.notes import DONE, HEARD, Rememberer
+from embodied_kv.sim.notes import DONE, HEARD, NoteTaker
 
 PUT = 'put the red cube into the blue bin'
 
@@ -20,7 +20,7 @@ def test_what_is_observed_is_remembered_and_nonsense_is_counted(robot, tmp_path)
         observe.publish(segment)
     robot.until(lambda: texts(robot), show=False)
     assert texts(robot) == {'mug': 'mug: on the left table'}
-    assert node.complaints['segment'] == 1
+    assert node.warning_counts['segment'] == 1
     assert node.report()[1] == 'not all is remembered'
 
 
@@ -62,7 +62,7 @@ def test_computing_ahead_may_change_while_it_runs(robot, tmp_path):
 
 
 def test_a_task_is_recorded_once_when_it_is_done():
-    memory = Rememberer(HELD, 48)
+    memory = NoteTaker(HELD, 48)
     assert memory.hear(SUBTASK, DONE, 10**9) == [], 'no task was told'
     assert memory.tell(PUT, 10**9) == []
     assert memory.hear(SUBTASK, DONE, 10**9 + HEARD - 1) == [], 'of the task before'
@@ -76,7 +76,7 @@ def test_a_task_is_recorded_once_when_it_is_done():
 
 
 def test_what_is_narrated_of_a_task_that_is_done_is_where_things_are():
-    memory = Rememberer(HELD, 0)
+    memory = NoteTaker(HELD, 0)
     memory.tell(PUT, 0)
     assert memory.hear(SUBTASK, DONE, 10**9) == []
     lies = [('red cube', 'object', 'red cube: in the blue bin')]
@@ -89,16 +89,16 @@ def test_what_is_narrated_of_a_task_that_is_done_is_where_things_are():
 
 
 def test_what_the_robot_holds_is_told_when_it_changes():
-    memory = Rememberer(HELD, 48)
+    memory = NoteTaker(HELD, 48)
     assert memory.hear(HELD, ' nothing', 0) == [('robot', 'agent', 'robot: holds nothing')]
     assert memory.hear(HELD, 'nothing', 0) == [] == memory.hear(HELD, ' ', 0)
     assert memory.hear('Is it done?', 'yes', 0) == []
-    assert Rememberer('', 48).hear(HELD, 'nothing', 0) == []
+    assert NoteTaker('', 48).hear(HELD, 'nothing', 0) == []
 
 
 def test_records_take_the_place_of_the_oldest():
     known = [Segment(f'task {n}', 'task', 'x', step=10 - n) for n in (1, 2, 3)]
-    memory = Rememberer(HELD, 4, [*known, Segment('plan', 'task', 'x')])
+    memory = NoteTaker(HELD, 4, [*known, Segment('plan', 'task', 'x')])
     written = []
     for i in range(7):
         written += memory.tell(f'reach {i}', i)

@@ -61,8 +61,8 @@ def test_long_and_empty_instructions_make_few_lines(robot, capfd):
         for text in ('x' * 10_000, '', '\n'):
             perception._frames._on_instruction(String(data=text))
     assert len(lines(capfd)) <= 3
-    assert perception.complaints['empty instruction'] == 100
-    assert perception.complaints['long instruction'] == 50
+    assert perception.warning_counts['empty instruction'] == 100
+    assert perception.warning_counts['long instruction'] == 50
 
 
 def test_handles_of_ever_other_processes_make_few_lines_and_are_not_all_kept(robot, capfd):
@@ -70,10 +70,10 @@ def test_handles_of_ever_other_processes_make_few_lines_and_are_not_all_kept(rob
     handle = robot.more(robot.handles, 1)[-1]
     capfd.readouterr()
     for number in range(200):
-        handle.boot_id = np.frombuffer(number.to_bytes(16), np.uint8)
-        before = action.complaints['foreign handle']
+        handle.process_id = np.frombuffer(number.to_bytes(16), np.uint8)
+        before = action.warning_counts['foreign handle']
         robot.handle.publish(handle)
-        robot.until(lambda b=before: action.complaints['foreign handle'] > b, show=False)
+        robot.until(lambda b=before: action.warning_counts['foreign handle'] > b, show=False)
     assert len([line for line in lines(capfd) if 'handle refused' in line]) <= 3
     assert len(action._frames._foreign) < 20
 

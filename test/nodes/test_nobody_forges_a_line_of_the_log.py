@@ -14,7 +14,7 @@ from embodied_kv.msg import FleetAnswer, MemorySegment
 from embodied_kv.nodes.action import Action
 from embodied_kv.nodes.language import Language
 from embodied_kv.nodes.perception import Perception
-from embodied_kv.nodes.session import Capsules
+from embodied_kv.nodes.session import Session
 from embodied_kv.srv import Ask, CapsuleRestore, CapsuleSnapshot
 
 FORGED = '[INFO] [1.0] [perception]: forged'
@@ -47,7 +47,7 @@ def test_an_instruction_is_shown_in_one_line(robot, capfd, hostile):
     robot.instruction.publish(String(data=hostile))
     robot.until(lambda: perception._frames.instruction == hostile, show=False)
     robot.instruction.publish(String(data=' '))
-    robot.until(lambda: perception.complaints['empty instruction'])
+    robot.until(lambda: perception.warning_counts['empty instruction'])
     log = capfd.readouterr().err
     assert harmless(log) and rf"instruction: 'wave\n{FORGED}\n"[:-2] in log
     assert perception.report()[2]['instruction'].isprintable()
@@ -60,8 +60,8 @@ def test_names_of_joints_and_of_an_encoding_are_shown(robot, capfd, hostile):
     image = robot.picture()
     image.encoding = image.header.frame_id = hostile
     robot.cameras['front'].publish(image)
-    robot.until(lambda: perception.complaints['joint state'], show=False)
-    robot.until(lambda: perception.complaints['image of front'], show=False)
+    robot.until(lambda: perception.warning_counts['joint state'], show=False)
+    robot.until(lambda: perception.warning_counts['image of front'], show=False)
     assert harmless(capfd.readouterr().err)
 
 
@@ -74,9 +74,9 @@ def test_what_is_to_be_remembered_is_shown(robot, tmp_path, capfd, hostile):
         {'id': hostile, 'kind': 'object', 'text': 'a cup'},
         {'id': 'cup', 'kind': hostile, 'text': 'a cup'},
     ):
-        before = memory.complaints['segment']
+        before = memory.warning_counts['segment']
         publisher.publish(MemorySegment(**fields))
-        robot.until(lambda b=before: memory.complaints['segment'] > b, show=False)
+        robot.until(lambda b=before: memory.warning_counts['segment'] > b, show=False)
     assert harmless(capfd.readouterr().err)
     for verb, fields in (
         ('remove', {'id': hostile}),
@@ -102,7 +102,7 @@ def test_a_robot_of_a_fleet_shows_what_its_fleet_says(robots, tmp_path, capfd, h
     answer = FleetAnswer(task=node._asking.task, round=node._asking.round)
     answer.verdict, answer.message = FleetAnswer.REFUSED, hostile
     answers.publish(answer)
-    fleets.live(lambda: node.complaints['refused'])
+    fleets.live(lambda: node.warning_counts['refused'])
     assert harmless(capfd.readouterr().err)
 
 
@@ -117,15 +117,15 @@ def test_a_fleet_shows_what_its_robots_send(robots, tmp_path, capfd, hostile):
         robot.request(horizon=hostile),
         robot.request(task=hostile),
     ):
-        before = fleet.complaints['request']
+        before = fleet.warning_counts['request']
         robot.requests.publish(request)
-        fleets.until(lambda b=before: fleet.complaints['request'] > b)
+        fleets.until(lambda b=before: fleet.warning_counts['request'] > b)
     assert harmless(capfd.readouterr().err)
     assert all(answer.message.isprintable() for answer in robot.answers)
 
 
 def test_services_log_nothing_of_what_they_are_asked(robot, capfd, hostile):
-    robot.up(Perception, Action, Language, Capsules, every=0, folder='')
+    robot.up(Perception, Action, Language, Session, every=0, folder='')
     robot.until(lambda: robot.handles)
     capfd.readouterr()
     robot.call(Ask, 'ask', question=hostile, max_tokens=4)

@@ -14,7 +14,7 @@ from embodied_kv.nodes.language import Language, LanguageParams
 from embodied_kv.nodes.memory import MemoryParams
 from embodied_kv.nodes.observation.pipeline import ObservationParams
 from embodied_kv.nodes.perception import Perception
-from embodied_kv.nodes.session import CapsuleParams
+from embodied_kv.nodes.session import SessionParams
 from embodied_kv.nodes.sim.node import SimParams
 from embodied_kv.planning.config import PlanningConfig
 
@@ -24,7 +24,7 @@ PARTS = {
     '/**': [('', SuiteParams), ('', ObservationParams), ('engine.', EngineConfig)],
     '/**/action': [('', ActionParams)],
     '/**/language': [('', LanguageParams)],
-    '/**/capsules': [('', CapsuleParams)],
+    '/**/capsules': [('', SessionParams)],
     '/**/memory': [('', MemoryParams), ('', PlanningConfig)],
     '/**/sim': [('', SimParams)],
 }
@@ -106,7 +106,7 @@ def test_every_parameter_is_described_with_its_range(ros, kind):
             "engine.device 'gpu' cannot be used: Expected one of",
         ),
         (Action, 'stop_after', 0, 'parameter stop_after'),
-        (Action, 'max_jump', [0.0], 'parameter max_jump is 0.0'),
+        (Action, 'max_joint_step', [0.0], 'parameter max_joint_step is 0.0'),
         (Action, 'upper_limits', [1.0, 2.0], 'parameter upper_limits has 2 values'),
         (Action, 'lower_limits', [9.0], 'joint limits: lower'),
         (Language, 'temperature', -1.0, 'parameter temperature'),
@@ -146,7 +146,7 @@ def test_a_value_may_change_as_late_as_it_says(robot):
 
 def test_the_descriptor_of_an_array_says_the_range_of_its_elements(ros):
     action = Action()
-    said = action.describe_parameter('max_jump').additional_constraints
+    said = action.describe_parameter('max_joint_step').additional_constraints
     assert said == 'each from 1e-06 to 1000000.0'
     action.destroy_node()
 

@@ -4,7 +4,7 @@ from embodied_kv.nodes.action import Action
 from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.language import Language
 from embodied_kv.nodes.perception import Perception
-from embodied_kv.srv import Ask, Cancel, Evict, KvStats, SetBudget
+from embodied_kv.srv import Ask, Cancel, Evict, KvStats, SetLimits
 
 SUITE = (Perception, Action, Language)
 
@@ -108,11 +108,11 @@ def test_set_budget_ends_the_oldest_streams_above_it(robot):
     begin(robot)
     never_ends(robot)
     first, second = ask(robot).stream, ask(robot).stream
-    response = robot.call(SetBudget, 'kv/set_budget', rows=-1, streams=1)
+    response = robot.call(SetLimits, 'kv/set_limits', rows=-1, streams=1)
     assert response.ok and (response.rows, response.streams) == (14, 1)
     robot.until(lambda: ended(robot, first) == 'evicted', show=False)
     assert not ended(robot, second)
-    wrong = robot.call(SetBudget, 'kv/set_budget', rows=99, streams=-1)
+    wrong = robot.call(SetLimits, 'kv/set_limits', rows=99, streams=-1)
     assert not wrong.ok and 'language may hold 0 to 14 prefix rows, not 99' in wrong.message
 
 
@@ -121,14 +121,14 @@ def test_set_budget_takes_a_share_per_consumer(robot):
     engine = EngineHost._shared.engine
     kv = engine.kv
     engine.decode_fits = lambda now: any(stream.is_new for stream in kv.streams())  # no further
-    response = robot.call(SetBudget, 'kv/set_budget', language_alpha=0.25)
+    response = robot.call(SetLimits, 'kv/set_limits', language_keep_ratio=0.25)
     assert response.ok and (response.rows, response.streams) == (14, 16)
-    assert (response.language_alpha, response.action_alpha) == (0.25, 1.0)
+    assert (response.language_keep_ratio, response.action_keep_ratio) == (0.25, 1.0)
     stream = ask(robot).stream
     robot.until(lambda: kv.stats().compressed == 1, show=False)
     assert robot.call(KvStats, 'kv/stats').compressed == 1
     assert kv.get(stream).lease.flat >= 0
-    wrong = robot.call(SetBudget, 'kv/set_budget', streams=3, action_alpha=2.0)
+    wrong = robot.call(SetLimits, 'kv/set_limits', streams=3, action_keep_ratio=2.0)
     assert not wrong.ok and 'not in [0.01, 1]' in wrong.message
     assert kv.streams_max == 16  # nothing of it was set
 

@@ -18,7 +18,7 @@ from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from embodied_kv.nodes.common import qos
-from embodied_kv.nodes.sim.truth import Moments
+from embodied_kv.nodes.sim.truth import TrueMoments
 from embodied_kv.sim.tabletop import JOINTS
 from embodied_kv.sim.tasks import task_scene
 
@@ -132,7 +132,7 @@ def test_the_truth_carries_the_stamp_of_the_pictures_and_names_its_scene(start):
     everything = (*outside.images.values(), outside.joints, outside.objects, outside.held)
     outside.until(lambda: set.intersection(*(set(messages) for messages in everything)))
     stamp = min(set.intersection(*(set(messages) for messages in everything)))
-    moments = Moments(task_scene('put'))
+    moments = TrueMoments(task_scene('put'))
     moments.add('joints', outside.joints[stamp])
     moments.add('held', outside.held[stamp])
     moment = moments.add('objects', outside.objects[stamp])

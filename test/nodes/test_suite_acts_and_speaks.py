@@ -28,8 +28,8 @@ def test_one_frame_is_read_by_actions_and_words(robot):
     seen = {handle.sequence: handle for handle in robot.handles}
     for message in (fresh(robot.chunks)[0], robot.texts[0]):
         assert seen[message.sequence].header.stamp == message.header.stamp
-    boot = EngineHost._shared.engine.kv.boot
-    assert {bytes(handle.boot_id).hex() for handle in robot.handles} == {boot}
+    process_id = EngineHost._shared.engine.kv.process_id
+    assert {bytes(handle.process_id).hex() for handle in robot.handles} == {process_id}
 
 
 def test_a_chunk_is_whole_finite_named_and_within_limits(robot):
@@ -46,7 +46,7 @@ def test_a_chunk_is_whole_finite_named_and_within_limits(robot):
 
 
 def test_actions_do_not_jump_from_where_the_robot_is(robot):
-    robot.up(*SUITE, max_jump=[0.01])
+    robot.up(*SUITE, max_joint_step=[0.01])
     robot.until(lambda: fresh(robot.chunks), positions=0.03)
     chunk = fresh(robot.chunks)[0]
     path = np.vstack([np.full(7, 0.03), values(chunk)[chunk.first :]])
@@ -71,7 +71,7 @@ def test_a_trajectory_is_the_rest_of_the_chunk_counted_from_now(robot):
 def test_set_points_are_published_when_asked_for(robot):
     heard = []
     robot.node.create_subscription(Float64MultiArray, 'commands', heard.append, 100)
-    robot.up(*SUITE, tick_commands=True)
+    robot.up(*SUITE, publish_setpoints=True)
     robot.until(lambda: len(heard) >= 3)
     assert all(len(message.data) == 7 and np.isfinite(message.data).all() for message in heard)
 

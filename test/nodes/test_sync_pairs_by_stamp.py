@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from embodied_kv.nodes.observation.synchronizer import Synchroniser
+from embodied_kv.nodes.observation.synchronizer import Synchronizer
 
 MS = 1_000_000
 JOINTS = np.zeros(3)
@@ -13,7 +13,7 @@ class Feed:
     """Two views, tolerance 20 ms, timeout 500 ms; stamps and receipt differ by `latency`."""
 
     def __init__(self, latency=5):
-        self.sync, self.latency = Synchroniser(('a', 'b'), 0.02, 0.5), latency
+        self.sync, self.latency = Synchronizer(('a', 'b'), 0.02, 0.5), latency
 
     def image(self, view, stamp):
         received = (stamp + self.latency) / 1e3

@@ -1,4 +1,4 @@
-"""Evaluation with smaller caches: alphas reach the engine, and nonsense is refused in a line."""
+"""Evaluation with smaller caches: keep_ratios reach the engine, and nonsense is refused in a line."""
 
 from contextlib import closing
 
@@ -28,8 +28,8 @@ def acted():
         with closing(tables[0]), closing(tables[1]):
             for name, what in dict(
                 whole=Compressed(),
-                actions=Compressed(action_alpha=0.2, compress_by='row'),
-                words=Compressed(language_alpha=0.2),
+                actions=Compressed(action_keep_ratio=0.2, compress_by='row'),
+                words=Compressed(language_keep_ratio=0.2),
                 both=Compressed(0.3, 0.2, 'h2o', 'row'),
             ).items():
                 actor = Served(policy, 'batched', 2, 3, 8, what)
@@ -49,7 +49,7 @@ def test_actions_change_where_they_read_less(acted):
 
 def test_every_copy_finds_room_and_is_given_back(acted):
     for _, actor in acted.values():
-        assert actor.engine.kv.crowded == 0 and not actor.engine.kv.streams()
+        assert actor.engine.kv.allocation_failures == 0 and not actor.engine.kv.streams()
         actor.engine.kv.check_integrity()
     assert len(acted['words'][1].answers) == len(acted['whole'][1].answers) > 0
 
@@ -57,8 +57,8 @@ def test_every_copy_finds_room_and_is_given_back(acted):
 @pytest.mark.parametrize(
     'arguments, message',
     [
-        (['--action-alpha', '0'], 'alpha is 0.0, which is not in [0.01, 1]'),
-        (['--language-alpha', '1.5'], 'alpha is 1.5, which is not in [0.01, 1]'),
+        (['--action-keep-ratio', '0'], 'alpha is 0.0, which is not in [0.01, 1]'),
+        (['--language-keep-ratio', '1.5'], 'alpha is 1.5, which is not in [0.01, 1]'),
         (['--compress', 'zip'], "no compression method 'zip'"),
     ],
 )
@@ -71,7 +71,7 @@ def test_nonsense_is_refused(capsys, monkeypatch, arguments, message):
 
 
 def test_the_command_line_says_what_is_compressed():
-    words = '--action-alpha 0.1 --language-alpha 0.2 --compress h2o --compress-by row'.split()
+    words = '--action-keep-ratio 0.1 --language-keep-ratio 0.2 --compress h2o --compress-by row'.split()
     args = evaluation.parser().parse_args(words)
     assert evaluation.compressed(args) == Compressed(0.1, 0.2, 'h2o', 'row')
     assert evaluation.compressed(evaluation.parser().parse_args([])) == Compressed()

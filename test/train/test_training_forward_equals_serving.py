@@ -7,7 +7,7 @@ from embodied_kv.config import TINY
 from embodied_kv.engine.denoise import Denoiser
 from embodied_kv.engine.graphs import Graphs
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.compressed_arena import FlatArena
+from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.views import PrefixWrite, SuffixRead, TailAppend
 
 TOLERANCE = dict(rtol=1e-5, atol=1e-5)
@@ -65,7 +65,7 @@ def test_euler_steps_on_the_tape_equal_the_denoiser(objective, batch):
     x = torch.randn(
         len(ROWS), TINY.horizon, TINY.padded_action_dim, generator=torch.Generator().manual_seed(4)
     )
-    flats = FlatArena(prefixes, rows=1, tokens=0)
+    flats = CompressedArena(prefixes, rows=1, tokens=0)
     denoiser = Denoiser(objective.model, prefixes, flats, [steps], Graphs('cpu'), len(ROWS))
     served, _ = denoiser.run(ROWS, x, steps)
     _, prefix, _ = objective.fill(batch)

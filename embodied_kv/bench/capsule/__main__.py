@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> dict:
         EngineConfig(
             rows=6,
             streams=2,
-            tail_tokens=64,
+            decode_tokens=64,
             budget=False,
             min_euler_steps=10,
             threads=args.threads,

@@ -23,10 +23,10 @@ from torch import Tensor
 from embodied_kv.bench.common.report import once
 from embodied_kv.capsule.part import Part
 from embodied_kv.capsule.registry import Registry
-from embodied_kv.capsule.tiers import Budgets
+from embodied_kv.capsule.tiers import TierCapacities
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.fingerprint import fingerprint
-from embodied_kv.session.robot_session import Capsules
+from embodied_kv.session.robot_session import RobotSession
 
 WARM_UP = 3  # rounds; after two restores a session stands on adopted rows alone
 MB = 1e6
@@ -42,10 +42,10 @@ class Stores:
         self._engine, self._planner, self.device = engine, planner, device
         self._fingerprint = fingerprint(engine)
 
-    def open(self, budgets: Budgets | None = None) -> Capsules:
+    def open(self, budgets: TierCapacities | None = None) -> RobotSession:
         """An empty store of bounded size."""
         registry = Registry(self._fingerprint, budgets, device=self.device)
-        capsules = Capsules(self._engine, registry, _at_once)
+        capsules = RobotSession(self._engine, registry, _at_once)
         if self._planner is not None:
             capsules.register(self._planner)
         return capsules
@@ -57,7 +57,7 @@ def _at_once(work) -> Future:
     return future
 
 
-def copies(capsules: Capsules, repeats: int, device: str) -> list[dict[str, float]]:
+def copies(capsules: RobotSession, repeats: int, device: str) -> list[dict[str, float]]:
     """Of the session as it stands, with one thread, as an engine has by default, and with all.
 
     copy: into touched memory. clone: into new memory. `A_of_B`: the bandwidth of A over that of B.
@@ -70,7 +70,7 @@ def copies(capsules: Capsules, repeats: int, device: str) -> list[dict[str, floa
         torch.set_num_threads(most)
 
 
-def _copies(capsules: Capsules, repeats: int, device: str, threads: int) -> dict[str, float]:
+def _copies(capsules: RobotSession, repeats: int, device: str, threads: int) -> dict[str, float]:
     """Snapshot and restore in turn with plain copies; medians."""
     torch.set_num_threads(threads)
     capsule, _ = capsules.snapshot('kept')

@@ -18,9 +18,9 @@ from torch import Tensor
 from embodied_kv.bench.capsule.figures import MB, Stores, assert_same, copies, tail
 from embodied_kv.bench.common.report import once
 from embodied_kv.capsule.capsule import Capsule
-from embodied_kv.capsule.tiers import Budgets, NoRoom, Tier
+from embodied_kv.capsule.tiers import NoRoom, Tier, TierCapacities
 from embodied_kv.model.hybrid import HybridPlanner
-from embodied_kv.session.robot_session import Capsules
+from embodied_kv.session.robot_session import RobotSession
 
 PAST, QUESTION = 23, 16  # tokens: of the prefix after its last whole block; of the question
 FEWEST_VISITS = 8  # of a working set
@@ -91,7 +91,7 @@ class Context:
 class Store:
     """Capsules in host memory, whole contexts. pins: first come stay, else least recent go."""
 
-    capsules: Capsules
+    capsules: RobotSession
     pins: bool
 
     def holds(self, context: Context) -> bool:
@@ -129,9 +129,9 @@ def working_sets(
     made = [_context(planner, maker, length, question, n) for n in range(max(sizes))]
     room = kept * made[0].capsule.bytes
     kinds = {
-        'pinned': (Budgets(device=0), True),
-        'pinned_bounded': (Budgets(device=0, host=room, policy='refuse'), True),
-        'lru': (Budgets(device=0, host=room, policy='drop'), False),
+        'pinned': (TierCapacities(device=0), True),
+        'pinned_bounded': (TierCapacities(device=0, host=room, policy='refuse'), True),
+        'lru': (TierCapacities(device=0, host=room, policy='drop'), False),
     }
     rows = []
     for size in sizes:
@@ -158,7 +158,7 @@ def working_sets(
 
 
 def _context(
-    planner: HybridPlanner, maker: Capsules, length: int, question: list[int], number: int
+    planner: HybridPlanner, maker: RobotSession, length: int, question: list[int], number: int
 ) -> Context:
     tokens = prompt(planner, length + PAST, seed=100 + number)
     planner.prefill(tokens)

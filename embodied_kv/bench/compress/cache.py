@@ -25,7 +25,7 @@ from embodied_kv.bench.compress.ways import EARLY, ROW, STREAM, Way
 from embodied_kv.config import EngineConfig
 from embodied_kv.engine.decode import choose
 from embodied_kv.engine.engine import Engine
-from embodied_kv.kv.decode_stream import Query, Stream
+from embodied_kv.kv.decode_stream import DecodeStream, Query
 from embodied_kv.kv.handle import Lease
 from embodied_kv.kv.views import TailAppend
 from embodied_kv.model.policy import Policy
@@ -52,12 +52,12 @@ class Harness:
     """An engine that answers one question in many ways at once. ways: at most, of a question."""
 
     def __init__(self, policy: Policy, ways: Sequence[Way], max_tokens: int = 32) -> None:
-        whole = sum(1.0 if way.method in EARLY else way.alpha for way in ways)
+        whole = sum(1.0 if way.method in EARLY else way.keep_ratio for way in ways)
         config = EngineConfig(
             rows=4,
             streams=BATCH * math.ceil((len(ways) + 2) / BATCH),
-            tail_tokens=LONGEST_QUERY + max_tokens,
-            flat_rows=2 + math.ceil(2 * whole + 0.1 * len(ways)),
+            decode_tokens=LONGEST_QUERY + max_tokens,
+            compressed_rows=2 + math.ceil(2 * whole + 0.1 * len(ways)),
             batch_multiple=BATCH,
             budget=False,
         )
@@ -109,13 +109,16 @@ class Harness:
         self._kv.end_step()
         return tokens
 
-    def _record(self, stream: Stream, ids: Sequence[int]) -> tuple[Tensor, Tokens, tuple]:
+    def _record(self, stream: DecodeStream, ids: Sequence[int]) -> tuple[Tensor, Tokens, tuple]:
         logits, view = self._extend([stream], ids, RecordedTail)
         k, v = (part.clone() for part in self._kv.tails.row(stream.tail))
         return logits, Tokens(view.queries, list(k)), (k, v)
 
     def _extend(
-        self, streams: Sequence[Stream], ids: Sequence[int], kind: type[TailAppend] = TailAppend
+        self,
+        streams: Sequence[DecodeStream],
+        ids: Sequence[int],
+        kind: type[TailAppend] = TailAppend,
     ) -> tuple[Tensor, TailAppend]:
         """The same ids behind every stream -> logits [streams, vocab]; a step has begun."""
         kv = self._kv
@@ -126,7 +129,7 @@ class Harness:
         batch = torch.tensor([list(ids)] * len(live), device=self._model.device)
         return self._model.extend(batch, view), view
 
-    def _update(self, streams: Sequence[Stream], logits: Tensor) -> None:
+    def _update(self, streams: Sequence[DecodeStream], logits: Tensor) -> None:
         self._kv.update(streams, choose(logits, streams), self._policy.tokenizer.eos)
 
     # ------------------------------------------------------------------ what is said
@@ -139,8 +142,8 @@ class Harness:
         Raises RuntimeError where there is no room for them all.
         """
         whole = self._layers * asked.seen.n
-        started: dict[str, Stream] = {}
-        taken: dict[Way | None, tuple[Stream, float]] = {}
+        started: dict[str, DecodeStream] = {}
+        taken: dict[Way | None, tuple[DecodeStream, float]] = {}
         for way in ways:
             stream, tokens = asked.stream, whole
             if way is not None:
@@ -162,7 +165,7 @@ class Harness:
             for way, (s, share) in taken.items()
         }
 
-    def _start(self, way: Way, asked: Asked, kept: list[Tensor], name: str) -> Stream:
+    def _start(self, way: Way, asked: Asked, kept: list[Tensor], name: str) -> DecodeStream:
         """A stream that reads what is kept, where its answer begins."""
         query, first = asked.stream.query, asked.stream.tokens[:1]
         if way.by == STREAM and asked.stream.reason:

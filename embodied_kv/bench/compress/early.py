@@ -68,23 +68,25 @@ def thinned(model: Pi05, embeddings: Tensor, kept: list[Tensor]) -> Thinned:
     return made
 
 
-def fastv_kept(alpha: float, layers: int, vision: int, text: int, asked: Tensor) -> list[Tensor]:
+def fastv_kept(
+    keep_ratio: float, layers: int, vision: int, text: int, asked: Tensor
+) -> list[Tensor]:
     """Positions that each layer sees, of `vision` tokens and `text` tokens behind them.
 
     asked: attention [heads, n or more] of the last text query in layer `FastV.drop_after` - 1.
     """
     rule, every = FastV(), torch.arange(vision + text, device=asked.device)
-    survivors = rule.survivors(asked, every[:vision], rule.kept(alpha, layers, vision, text))
+    survivors = rule.survivors(asked, every[:vision], rule.kept(keep_ratio, layers, vision, text))
     later = torch.cat([survivors, every[vision:]])
     return [every] * rule.drop_after + [later] * (layers - rule.drop_after)
 
 
 def hired_kept(
-    alpha: float, layers: int, vision: int, text: int, first: Tensor, last: Tensor
+    keep_ratio: float, layers: int, vision: int, text: int, first: Tensor, last: Tensor
 ) -> list[Tensor]:
     """Positions that each layer sees. first, last: `tower_attention` of the views."""
     rule = HiRed()
-    chosen = rule.select(first, last, rule.kept(alpha, vision, text))
+    chosen = rule.select(first, last, rule.kept(keep_ratio, vision, text))
     views = [view * first.shape[1] + tokens for view, tokens in enumerate(chosen)]
     words = torch.arange(vision, vision + text, device=first.device)
     return [torch.cat([*views, words])] * layers

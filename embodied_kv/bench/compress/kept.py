@@ -16,7 +16,7 @@ from embodied_kv.compress.base import Method, Statistics
 from embodied_kv.compress.fastv import FastV
 from embodied_kv.compress.limits import scoring_queries
 from embodied_kv.compress.registry import method
-from embodied_kv.kv.decode_stream import Stream
+from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.kv.handle import Lease
 
 
@@ -48,7 +48,7 @@ class Asked:
     """
 
     seen: Seen
-    stream: Stream
+    stream: DecodeStream
     tokens: Tokens
     tail: tuple[Tensor, Tensor]
     memory: dict[object, object] = field(default_factory=dict)  # what was computed by question
@@ -88,7 +88,7 @@ def _select(way: Way, seen: Seen, asked: Asked | None) -> list[Tensor]:
     if way.method in EARLY:
         heads = seen.scorer.prefix.keys[0].shape[0]
         return [positions.expand(heads, -1) for positions in _early(way, seen, asked)]
-    return rule(way, seen).select(statistics(way, seen, asked), way.alpha)
+    return rule(way, seen).select(statistics(way, seen, asked), way.keep_ratio)
 
 
 def _early(way: Way, seen: Seen, asked: Asked | None) -> list[Tensor]:
@@ -96,7 +96,7 @@ def _early(way: Way, seen: Seen, asked: Asked | None) -> list[Tensor]:
     prefix = seen.scorer.prefix
     sizes = len(prefix.keys), seen.vision, seen.text
     if way.method == 'hired':
-        return hired_kept(way.alpha, *sizes, *seen.tower)
+        return hired_kept(way.keep_ratio, *sizes, *seen.tower)
     layer = FastV().drop_after - 1
     keys = prefix.keys[layer]
     if way.by == ROW:
@@ -104,4 +104,4 @@ def _early(way: Way, seen: Seen, asked: Asked | None) -> list[Tensor]:
     else:
         last, tail = asked.tokens.queries[layer][-1:], asked.tokens.keys[layer]
     looks = attention(last, keys, tail, start=tail.shape[1])[:, 0]
-    return fastv_kept(way.alpha, *sizes, looks)
+    return fastv_kept(way.keep_ratio, *sizes, looks)

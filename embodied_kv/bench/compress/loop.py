@@ -21,21 +21,23 @@ LATENCY_MS = 40
 
 
 def closed_loop(policy: Policy, episodes: int, robots: int = 20) -> list[dict]:
-    """A row for whole prefixes, then one per method and alpha; episodes: of each family."""
+    """A row for whole prefixes, then one per method and keep_ratio; episodes: of each family."""
     whole = succeeded(policy, episodes, robots, OURS, 1.0)
     scenes = np.arange(len(whole)) // 4  # the families' cases of one scene seed
     rows = [_row('full', 1.0, whole, whole, scenes)]
     for method in METHODS:
-        for alpha in ALPHAS:
-            done = succeeded(policy, episodes, robots, method, alpha)
-            rows.append(_row(method, alpha, done, whole, scenes))
+        for keep_ratio in ALPHAS:
+            done = succeeded(policy, episodes, robots, method, keep_ratio)
+            rows.append(_row(method, keep_ratio, done, whole, scenes))
     return rows
 
 
-def succeeded(policy: Policy, episodes: int, robots: int, method: str, alpha: float) -> list[bool]:
+def succeeded(
+    policy: Policy, episodes: int, robots: int, method: str, keep_ratio: float
+) -> list[bool]:
     """Whether each episode succeeded, families in turn."""
     told = dict(episodes=episodes, seeds=1, robots=robots, latency_ms=LATENCY_MS, mode='silent')
-    told |= dict(compress=method, compress_by='row', action_alpha=alpha)
+    told |= dict(compress=method, compress_by='row', action_keep_ratio=keep_ratio)
     words = [w for k, v in told.items() for w in (f'--{k.replace("_", "-")}', str(v))]
     args = evaluation.parser().parse_args(words)
     with evaluation.Evaluation(args, policy) as episodes_of:
@@ -44,10 +46,10 @@ def succeeded(policy: Policy, episodes: int, robots: int, method: str, alpha: fl
 
 
 def _row(
-    method: str, alpha: float, done: Sequence[bool], whole: Sequence[bool], scenes: np.ndarray
+    method: str, keep_ratio: float, done: Sequence[bool], whole: Sequence[bool], scenes: np.ndarray
 ) -> dict:
     share, to_whole = rate(sum(done), len(done)), paired(done, whole, scenes)
     names = ('gained', 'lost', 'difference', 'low', 'high')
-    return dict(method=method, alpha=alpha, n=share['n'], done=share['k'], rate=share['rate']) | {
-        name: to_whole[name] for name in names
-    }
+    return dict(
+        method=method, keep_ratio=keep_ratio, n=share['n'], done=share['k'], rate=share['rate']
+    ) | {name: to_whole[name] for name in names}

@@ -14,7 +14,7 @@ Source: VL-Cache, sections 3.1, 3.2 and A.7; figures 2, 3, 10 and 11.
 Everything is read from one prefill, one question and the answer that the whole cache gives,
 recorded in a single pass.
 
-Physics: a hit rate of k/n is what chance finds; the k of a top share alpha is alpha times n.
+Physics: a hit rate of k/n is what chance finds; the k of a top share keep_ratio is keep_ratio times n.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ def run(args: argparse.Namespace) -> dict:
 def look(harness: Harness, asked: Asked) -> dict[object, object]:
     """All measures of one question whose answer has been given.
 
-    By name; by ('way', mode, method, alpha) hit rate and mass of what is kept, [layers, 2]; by
-    ('score', mode, score, alpha) the hit rate of what a method ranks by, [layers].
+    By name; by ('way', mode, method, keep_ratio) hit rate and mass of what is kept, [layers, 2]; by
+    ('score', mode, score, keep_ratio) the hit rate of what a method ranks by, [layers].
     """
     seen, question, answer = asked.seen, asked.stream.query.ids, asked.stream.tokens
     prefix, tail = seen.scorer.prefix, harness.record(seen, [*question, *answer])
@@ -116,15 +116,17 @@ def look(harness: Harness, asked: Asked) -> dict[object, object]:
     found['sparsity_decode'] = [_spread(sparsity(look, P)) for look in looks]
     for by in BY:
         for method in METHODS:
-            for alpha in ALPHAS:
-                way = Way(method, alpha, by)
+            for keep_ratio in ALPHAS:
+                way = Way(method, keep_ratio, by)
                 kept = kept_by(way, seen, asked)
                 pairs = zip(kept, truth, strict=True)
-                found['way', by, method, alpha] = [(_hit(k, t), _mass(k, t)) for k, t in pairs]
+                found['way', by, method, keep_ratio] = [
+                    (_hit(k, t), _mass(k, t)) for k, t in pairs
+                ]
                 if method in SCORES:
                     scores = rule(way, seen).scores(statistics(way, seen, asked))
-                    k = max(1, round(alpha * seen.n))
-                    found['score', by, SCORES[method], alpha] = [
+                    k = max(1, round(keep_ratio * seen.n))
+                    found['score', by, SCORES[method], keep_ratio] = [
                         float(metrics.cache_hit_rate(score, t, k).mean())
                         for score, t in zip(scores, truth, strict=True)
                     ]
@@ -200,14 +202,14 @@ def hit_rows(means: Mapping[object, np.ndarray]) -> list[dict]:
 
 
 def pivots(rows: Sequence[dict]) -> dict[str, list[dict]]:
-    """Tables, of each a row per method or score and a column per alpha."""
+    """Tables, of each a row per method or score and a column per keep_ratio."""
     tables: dict[str, dict[str, dict]] = defaultdict(dict)
     for row in rows:
         measures = ('hit', 'mass') if row['of'] == 'way' else ('hit',)
         for measure in measures:
             table = tables[f'{measure} of a {row["of"]}, {row["by"]}']
             line = table.setdefault(row['name'], dict(name=row['name']))
-            line[f'{row["alpha"]:.0%}'] = row[measure]
+            line[f'{row["keep_ratio"]:.0%}'] = row[measure]
     return {title: list(table.values()) for title, table in tables.items()}
 
 

@@ -128,12 +128,12 @@ def share(kept: Sequence[Tensor], patches: Tensor) -> float:
 
 
 def needles(rows: Sequence[dict], by: str) -> list[dict]:
-    """A row per method, a column per alpha."""
+    """A row per method, a column per keep_ratio."""
     shown: dict[str, dict] = {}
     for r in rows:
         if (r['by'], r['p']) == (by, P):
             line = shown.setdefault(r['method'], dict(method=r['method']))
-            line[f'{r["alpha"]:.0%}'] = 100 * r['needles']
+            line[f'{r["keep_ratio"]:.0%}'] = 100 * r['needles']
     return list(shown.values())
 
 

@@ -99,11 +99,11 @@ def kinds(tally: Tally) -> list[dict]:
 
 
 def sweep(rows: Sequence[dict]) -> list[dict]:
-    """Ours by threshold: a row per mode and p, a column per alpha."""
+    """Ours by threshold: a row per mode and p, a column per keep_ratio."""
     shown: dict[tuple, dict] = {}
     for r in sorted((r for r in rows if r['method'] == OURS), key=lambda r: (r['by'], r['p'])):
         line = shown.setdefault((r['by'], r['p']), dict(by=r['by'], p=r['p']))
-        line[f'{r["alpha"]:.0%}'] = 100 * r['right']['rate']
+        line[f'{r["keep_ratio"]:.0%}'] = 100 * r['right']['rate']
     return list(shown.values())
 
 

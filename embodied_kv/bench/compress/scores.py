@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from embodied_kv.compress.base import Statistics
-from embodied_kv.kernels.score import Segment, post_vision_statistics, visible_entries
+from embodied_kv.kernels.score import KvSegment, post_vision_statistics, visible_entries
 from embodied_kv.kv.views import PrefixWrite, TailAppend
 
 
@@ -118,10 +118,10 @@ def attention(q: Tensor, prefix: Tensor, tail: Tensor, start: int) -> Tensor:
     return scores.masked_fill(position > limits[:, None], float('-inf')).softmax(-1)
 
 
-def _segment(keys: Tensor, start: int | None = None) -> Segment:
+def _segment(keys: Tensor, start: int | None = None) -> KvSegment:
     """keys: [kv_heads, tokens, head_dim], all of them valid."""
 
     def one(value: int) -> Tensor:
         return torch.tensor([value], dtype=torch.int32, device=keys.device)
 
-    return Segment(keys[None], one(keys.shape[1]), None if start is None else one(start))
+    return KvSegment(keys[None], one(keys.shape[1]), None if start is None else one(start))

@@ -20,8 +20,8 @@ from embodied_kv.bench.compress.ways import OURS, TENTH, WIDE, P, Way
 from embodied_kv.train.evaluate.report import rate
 
 MARGIN = 0.02
-WHOLE = dict(by='', method='full', p=P, alpha=1.0)
-SPILL = 0.005  # a baseline that keeps more than alpha by so much has another budget
+WHOLE = dict(by='', method='full', p=P, keep_ratio=1.0)
+SPILL = 0.005  # a baseline that keeps more than keep_ratio by so much has another budget
 
 
 @dataclass
@@ -44,7 +44,9 @@ class Tally:
 def row(tally: Tally, way: Way | None) -> dict:
     """One way: what it kept, its rate with Wilson's interval, and the difference to the whole."""
     right = tally.of(way)
-    named = dict(by=way.by, method=way.method, p=way.p, alpha=way.alpha) if way else WHOLE
+    named = (
+        dict(by=way.by, method=way.method, p=way.p, keep_ratio=way.keep_ratio) if way else WHOLE
+    )
     return dict(
         named,
         kept=float(np.mean(tally.kept[way])),
@@ -59,7 +61,7 @@ def verdict(tally: Tally, by: str, method: str = OURS) -> dict:
     others = [
         way
         for way in tally.right
-        if way and (way.by, way.alpha) == (by, TENTH) and way.method not in (OURS, WIDE)
+        if way and (way.by, way.keep_ratio) == (by, TENTH) and way.method not in (OURS, WIDE)
         if np.mean(tally.kept[way]) <= TENTH + SPILL
     ]
     to_whole = tally.against(ours)
@@ -86,11 +88,11 @@ def verdict(tally: Tally, by: str, method: str = OURS) -> dict:
 
 
 def pivot(rows: Sequence[dict], by: str) -> list[dict]:
-    """A row per method, a column per alpha; a star where more than alpha was kept."""
+    """A row per method, a column per keep_ratio; a star where more than keep_ratio was kept."""
     whole, shown = f'{100 * rows[0]["right"]["rate"]:.1f}', {}
     for r in rows[1:]:
         if (r['by'], r['p']) == (by, P):
             line = shown.setdefault(r['method'], dict(method=r['method']))
             star = '*' * (r['kept'] > r['alpha'] + SPILL)
-            line[f'{r["alpha"]:.0%}'] = f'{100 * r["right"]["rate"]:.1f}{star}'
+            line[f'{r["keep_ratio"]:.0%}'] = f'{100 * r["right"]["rate"]:.1f}{star}'
     return [line | {'100%': whole} for line in shown.values()]

@@ -20,7 +20,7 @@ P, SWEPT = 0.01, (1e-4, 1e-3, 1e-1)  # the threshold, and what else it is set to
 
 @dataclass(frozen=True)
 class Way:
-    """A method at one alpha; p: its threshold.
+    """A method at one keep_ratio; p: its threshold.
 
     by: `stream`, as served: the question is appended to the whole prefix, scores it, and the
     answer's first token still reads the whole. `strict`: the same is kept, but the first token
@@ -30,22 +30,22 @@ class Way:
     """
 
     method: str
-    alpha: float
+    keep_ratio: float
     by: str
     p: float = P
 
 
 def all_ways(
-    alphas: Sequence[float] = ALPHAS, modes: Sequence[str] = MODES, sweep: bool = True
+    keep_ratios: Sequence[float] = ALPHAS, modes: Sequence[str] = MODES, sweep: bool = True
 ) -> list[Way]:
-    """Every method at every alpha in every mode; sweep: ours at the other thresholds, too.
+    """Every method at every keep_ratio in every mode; sweep: ours at the other thresholds, too.
 
     Methods that drop tokens before they are computed never have a whole prefix to be asked.
     """
     ways = []
     for by in modes:
         methods = METHODS if by == STREAM else (*METHODS, *EARLY)
-        ways += [Way(method, alpha, by) for method in methods for alpha in alphas]
+        ways += [Way(method, keep_ratio, by) for method in methods for keep_ratio in keep_ratios]
         if sweep:
-            ways += [Way(OURS, alpha, by, p) for p in SWEPT for alpha in alphas]
+            ways += [Way(OURS, keep_ratio, by, p) for p in SWEPT for keep_ratio in keep_ratios]
     return ways

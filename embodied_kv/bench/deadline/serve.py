@@ -17,18 +17,20 @@ import torch
 
 from embodied_kv.bench.common import scene
 from embodied_kv.capsule.registry import Registry
-from embodied_kv.capsule.tiers import Budgets
+from embodied_kv.capsule.tiers import TierCapacities
 from embodied_kv.config import EngineConfig, preset
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.engine.loop import DeviceThread
 from embodied_kv.engine.warmup import warm_up
-from embodied_kv.session.robot_session import Capsules
+from embodied_kv.session.robot_session import RobotSession
 from embodied_kv.types import TextDelta
 
 STREAMS, SAYS = 4, 60
 SNAPSHOT_EVERY = 1.03  # s; no multiple of the period, so they meet every moment of a frame
-KEPT = Budgets(device=256 * 2**20, host=0, policy='drop')  # what the node keeps, then the newest
+KEPT = TierCapacities(
+    device=256 * 2**20, host=0, policy='drop'
+)  # what the node keeps, then the newest
 
 
 class Backlog:
@@ -54,7 +56,7 @@ class Snapshots(threading.Thread):
 
     def __init__(self, engine: Engine, device: DeviceThread) -> None:
         super().__init__(name='snapshots', daemon=True)
-        self._capsules = Capsules(engine, Registry(fingerprint(engine), KEPT), device.call)
+        self._capsules = RobotSession(engine, Registry(fingerprint(engine), KEPT), device.call)
         self._over = threading.Event()
         self.took: list[float] = []
         self.bytes: list[int] = []

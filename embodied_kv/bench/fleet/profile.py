@@ -45,7 +45,7 @@ def measure(args: argparse.Namespace) -> Profile:
         robots=args.robots,
         rows=2 * args.robots + 2,
         streams=1,
-        flat_rows=0,
+        compressed_rows=0,
         euler_steps=args.steps,
         min_euler_steps=min(4, args.steps),
         device=args.device,

@@ -15,7 +15,7 @@ import numpy as np
 
 from embodied_kv.bench.fleet.paper import SYSTEMS, TABLE
 from embodied_kv.fleet import trace
-from embodied_kv.fleet.engines import Engine, Link
+from embodied_kv.fleet.engines import EngineState, Link
 from embodied_kv.fleet.policies import WITHIN, Fifo, Kairos, scheduler
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.scheduler import Scheduler, Waiting
@@ -215,11 +215,11 @@ class Bench:
         ]
 
 
-def _engines(subject: Subject, where: str, wan: Link | None) -> list[Engine]:
+def _engines(subject: Subject, where: str, wan: Link | None) -> list[EngineState]:
     cloud = subject.profile.faster(subject.common.cloud_speedup, 'cloud')
     engines = dict(
-        edge=Engine('edge', subject.profile),
-        cloud=Engine('cloud', cloud, wan or subject.common.wan),
+        edge=EngineState('edge', subject.profile),
+        cloud=EngineState('cloud', cloud, wan or subject.common.wan),
     )
     return list(engines.values()) if where == 'hybrid' else [engines[where]]
 

@@ -70,7 +70,7 @@ class Mode:
             EngineConfig(
                 rows=live + 6,
                 streams=live + 2,
-                tail_tokens=query + setting.tokens + 1,
+                decode_tokens=query + setting.tokens + 1,
                 budget=False,
                 min_euler_steps=10,
             ),

@@ -18,7 +18,7 @@ from embodied_kv.kv.placed import PlacedTokens
 from embodied_kv.memory.keep import segment_attention
 from embodied_kv.memory.prefill import Prefill, Work
 from embodied_kv.memory.prompt import Piece, Prompt
-from embodied_kv.memory.reuse import FullRecompute, Look, Reuse
+from embodied_kv.memory.reuse import FullRecompute, PlannerHidden, Reuse
 from embodied_kv.memory.rotate import Rotation
 from embodied_kv.model.planner import Planner
 from embodied_kv.train.judge.chains import ASK, BOS, MAX_HOPS, Chains, walk
@@ -90,7 +90,7 @@ class Watched(Reuse):
         self.masks = [self._reuse.first(prompt)]
         return self.masks[0].clone()
 
-    def after(self, look: Look, computed: Tensor) -> Tensor:
+    def after(self, look: PlannerHidden, computed: Tensor) -> Tensor:
         self.masks.append(self._reuse.after(look, computed))
         return self.masks[-1]
 
@@ -132,7 +132,7 @@ class Asking:
         found, chain = [], problem.chain
 
         class Looking(FullRecompute):
-            def after(self, look: Look, computed: Tensor) -> Tensor:
+            def after(self, look: PlannerHidden, computed: Tensor) -> Tensor:
                 question, between = segment_attention(look)
                 others = between.clone().fill_diagonal_(-1).argmax(1)
                 links = [sorted(link) for link in zip(chain, chain[1:], strict=False)]

@@ -18,7 +18,7 @@ from std_msgs.msg import Float64MultiArray
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from embodied_kv.capsule.reentry import Depth
-from embodied_kv.capsule.registry import Entry
+from embodied_kv.capsule.registry import CapsuleRecord
 from embodied_kv.control.command import Command
 from embodied_kv.control.trajectory_executor import (  # by their numbers in ActionChunk.msg
     PREVIOUS,
@@ -125,7 +125,7 @@ def positions(message: JointState, names: Sequence[str]) -> np.ndarray:
 def handle_message(handle: KvHandle) -> KvHandleMsg:
     """The handle as it travels; its robot is the namespace that it travels in."""
     message = KvHandleMsg(
-        boot_id=np.frombuffer(bytes.fromhex(handle.boot), np.uint8),
+        process_id=np.frombuffer(bytes.fromhex(handle.process_id), np.uint8),
         row=handle.row,
         generation=handle.generation,
         sequence=handle.sequence,
@@ -141,7 +141,7 @@ def handle_message(handle: KvHandle) -> KvHandleMsg:
 def handle(message: KvHandleMsg, robot: str) -> KvHandle:
     """The inverse of `handle_message`."""
     return KvHandle(
-        boot=bytes(message.boot_id).hex(),
+        process_id=bytes(message.process_id).hex(),
         row=message.row,
         generation=message.generation,
         sequence=message.sequence,
@@ -245,7 +245,7 @@ def fill_stats(stats: KvStats, response: object) -> None:
 # ---------------------------------------------------------------------- capsules
 
 
-def capsule_message(entry: Entry) -> CapsuleInfo:
+def capsule_message(entry: CapsuleRecord) -> CapsuleInfo:
     """A capsule as it is listed."""
     return CapsuleInfo(
         name=entry.name,
@@ -262,7 +262,7 @@ def capsule_message(entry: Entry) -> CapsuleInfo:
 
 
 def fill_capsule(
-    response: object, entry: Entry, seconds: float = 0.0, depth: Depth | None = None
+    response: object, entry: CapsuleRecord, seconds: float = 0.0, depth: Depth | None = None
 ) -> None:
     """What the answers of all verbs say of a capsule. seconds: of the engine's thread."""
     response.name, response.bytes, response.tier = entry.name, entry.bytes, str(entry.tier)

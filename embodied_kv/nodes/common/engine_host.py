@@ -26,7 +26,7 @@ from embodied_kv.engine.warmup import warm_up
 from embodied_kv.model.checkpoint import read_config
 from embodied_kv.model.policy import Policy, bundled
 from embodied_kv.nodes.common.parameters import SuiteParams
-from embodied_kv.session.robot_session import Capsules
+from embodied_kv.session.robot_session import RobotSession
 from embodied_kv.text import trace
 from embodied_kv.throttle import Throttled
 from embodied_kv.types import TextDelta
@@ -79,7 +79,7 @@ class EngineHost:
         self._told: dict[int, int] = {}  # live stream -> its tokens that are counted
         self._listeners: tuple[Listener, ...] = ()
         self._faults = Throttled(logging.getLogger(__name__).error)
-        self._capsules: dict[str, Capsules] = {}  # by robot
+        self._capsules: dict[str, RobotSession] = {}  # by robot
         self.engine = Engine(load_policy(suite, config, warn), config, suite.period)
         self.device = DeviceThread(self.engine, self._on_deltas)
         self.device.start()
@@ -109,11 +109,11 @@ class EngineHost:
         """Of the engine; reads every weight, once."""
         return fingerprint(self.engine)
 
-    def capsules(self, robot: str) -> Capsules:
+    def capsules(self, robot: str) -> RobotSession:
         """Of a robot's session, one for all its nodes; `keep_in` gives them a place."""
         with self._lock:
             if robot not in self._capsules:
-                new = Capsules(self.engine, None, self.device.call, robot=robot)
+                new = RobotSession(self.engine, None, self.device.call, robot=robot)
                 self._capsules[robot] = new
             return self._capsules[robot]
 

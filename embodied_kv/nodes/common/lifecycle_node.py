@@ -50,7 +50,7 @@ class SuiteNode(LifecycleNode):
         super().__init__(name, **arguments)
         self.active = self.configured = False
         self.robot = self.get_namespace()
-        self.complaints: Counter[str] = Counter()
+        self.warning_counts: Counter[str] = Counter()
         # rclpy remembers a severity for each line of source that logs: hence one for each.
         self._infos = Throttled(lambda line: self.get_logger().info(line))
         self._warnings = Throttled(lambda line: self.get_logger().warning(line))
@@ -130,7 +130,7 @@ class SuiteNode(LifecycleNode):
             except (*EXPECTED, LookupError) as error:
                 response.ok, response.message = False, shown(reason(error), LINE)
             except Exception as error:  # the client gets an answer, the log the reason
-                self.fault(name, error)
+                self.log_exception(name, error)
                 response.ok, response.message = False, 'failed: see the log of the node'
             return response
 
@@ -158,24 +158,24 @@ class SuiteNode(LifecycleNode):
         timer = self.create_timer(period, self._guard(due), clock=self._steady)
         self._release.callback(self.destroy_timer, timer)
 
-    def inform(self, key: str, message: str) -> None:
+    def log_info(self, key: str, message: str) -> None:
         """Say it in the log; what else is said of this kind within some seconds is summed up."""
         self._infos(key, shown(message, LINE))
 
-    def warn(self, key: str, message: str) -> None:
-        """Warn of it, as `inform` says things."""
+    def log_warning(self, key: str, message: str) -> None:
+        """Warn of it, as `log_info` says things."""
         self._warnings(key, shown(message, LINE))
 
-    def complain(self, key: str, message: str) -> None:
+    def warn_throttled(self, key: str, message: str) -> None:
         """Count a fault of this kind, and warn of it."""
-        self.complaints[key] += 1
-        self.warn(key, message)
+        self.warning_counts[key] += 1
+        self.log_warning(key, message)
 
-    def alarm(self, key: str, message: str, burst: int = 1) -> None:
-        """Log an error, as `inform` says things. burst: of this kind so many at once."""
+    def log_error(self, key: str, message: str, burst: int = 1) -> None:
+        """Log an error, as `log_info` says things. burst: of this kind so many at once."""
         self._errors(key, shown(message, LINE), burst)
 
-    def fault(self, what: str, error: Exception, burst: int = 1) -> None:
+    def log_exception(self, what: str, error: Exception, burst: int = 1) -> None:
         """Log an error that nobody expected, with where it came from."""
         kind = f'{what}, {type(error).__name__}'
         self._errors(kind, f'{what} failed\n{trace(error)}', burst)
@@ -186,7 +186,7 @@ class SuiteNode(LifecycleNode):
             try:
                 callback(*arguments)
             except Exception as error:  # an executor would die of it, and its other nodes with it
-                self.fault('a callback', error)
+                self.log_exception('a callback', error)
 
         return guarded
 
@@ -199,7 +199,7 @@ class SuiteNode(LifecycleNode):
             try:
                 return change_state(request, response)
             except RCLError as error:
-                self.complain('transition', f'transition refused: {error}')
+                self.warn_throttled('transition', f'transition refused: {error}')
                 response.success = False
                 return response
 
@@ -256,9 +256,9 @@ class SuiteNode(LifecycleNode):
             work()
             return True
         except EXPECTED as error:
-            self.alarm(what, f'{what} failed: {error}', ATTEMPTS)
+            self.log_error(what, f'{what} failed: {error}', ATTEMPTS)
         except Exception as error:  # rclpy would swallow it
-            self.fault(what, error, ATTEMPTS)
+            self.log_exception(what, error, ATTEMPTS)
         return False
 
     # ------------------------------------------------------------------ diagnostics
@@ -269,7 +269,7 @@ class SuiteNode(LifecycleNode):
         level, message, values = self.report()
         values = {
             **values,
-            **{f'refused, {kind}': count for kind, count in self.complaints.items()},
+            **{f'refused, {kind}': count for kind, count in self.warning_counts.items()},
             **(self._engine_values() if self.on_engine else {}),
             'memory (MiB)': f'{resident_bytes() / 2**20:.0f}',
         }
@@ -277,7 +277,7 @@ class SuiteNode(LifecycleNode):
             level=level,
             name=self.get_fully_qualified_name().lstrip('/'),
             message=message,
-            hardware_id=self.host.engine.kv.boot[:8] if self.on_engine else '',
+            hardware_id=self.host.engine.kv.process_id[:8] if self.on_engine else '',
             values=[KeyValue(key=key, value=str(value)) for key, value in values.items()],
         )
         array = DiagnosticArray(status=[status])

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from embodied_kv.capsule.capsule import CapsuleError
-from embodied_kv.capsule.part import Frozen
+from embodied_kv.capsule.part import FrozenPart
 from embodied_kv.control.command import Leftover
-from embodied_kv.control.control_loop import ControlClock
+from embodied_kv.control.control_loop import ControlLoop
 
 
 class InstructionPart:
@@ -29,16 +29,16 @@ class InstructionPart:
         """None: an instruction is a fact."""
         return ()
 
-    def freeze(self) -> Frozen:
+    def freeze(self) -> FrozenPart:
         """The instruction in force, '' where there is none."""
-        return Frozen(facts={'instruction': self._instruction()})
+        return FrozenPart(facts={'instruction': self._instruction()})
 
-    def check(self, frozen: Frozen) -> None:
+    def check(self, frozen: FrozenPart) -> None:
         """Raises CapsuleError where there is no instruction."""
         if not isinstance(_fact(frozen, 'instruction'), str):
             raise CapsuleError('the capsule has no instruction')
 
-    def resume(self, frozen: Frozen) -> None:
+    def resume(self, frozen: FrozenPart) -> None:
         """From now on the robot is told this."""
         self._tell(frozen.facts['instruction'])
 
@@ -52,7 +52,7 @@ class ActionPart:
     name, depth = 'action', 'actor'
 
     def __init__(
-        self, control: ControlClock, now: Callable[[], int], dt: float, joints: int
+        self, control: ControlLoop, now: Callable[[], int], dt: float, joints: int
     ) -> None:
         self._control, self._now = control, now
         self._dt, self._joints = dt, joints
@@ -61,20 +61,20 @@ class ActionPart:
         """None: a chunk that is executed has left the engine."""
         return ()
 
-    def freeze(self) -> Frozen:
+    def freeze(self) -> FrozenPart:
         """tensors: 'values', float64 [n, joints], none of them begun; nothing without a chunk."""
         leftover = self._control.leftover()
         if leftover is None:
-            return Frozen()
+            return FrozenPart()
         facts = {
             'dt': self._dt,
             'stamp': leftover.stamp,
             'sequence': leftover.sequence,
             'steps': leftover.steps,
         }
-        return Frozen({'values': torch.from_numpy(leftover.values.copy())}, facts)
+        return FrozenPart({'values': torch.from_numpy(leftover.values.copy())}, facts)
 
-    def check(self, frozen: Frozen) -> None:
+    def check(self, frozen: FrozenPart) -> None:
         """Raises CapsuleError for a chunk that this robot could not execute."""
         if not frozen.tensors:
             return
@@ -89,7 +89,7 @@ class ActionPart:
         if not all(isinstance(_fact(frozen, n), int) for n in ('stamp', 'sequence', 'steps')):
             raise CapsuleError('the rest of a chunk does not say which frame it answers')
 
-    def resume(self, frozen: Frozen) -> None:
+    def resume(self, frozen: FrozenPart) -> None:
         """It begins now, and goes out as a previous chunk until a fresh one takes over."""
         if not frozen.tensors:
             return
@@ -104,5 +104,5 @@ class ActionPart:
         self._control.resume(leftover, now)
 
 
-def _fact(frozen: Frozen, name: str) -> object:
+def _fact(frozen: FrozenPart, name: str) -> object:
     return frozen.facts.get(name) if isinstance(frozen.facts, dict) else None

@@ -21,7 +21,7 @@ from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 
 from embodied_kv.nodes.demo.children import Child, DemoError, end
 from embodied_kv.nodes.demo.director import Director
-from embodied_kv.nodes.demo.monitor import Witness
+from embodied_kv.nodes.demo.monitor import Monitor
 from embodied_kv.nodes.demo.picture import Scenery
 from embodied_kv.nodes.demo.recall import Recall
 from embodied_kv.nodes.demo.recording import Recording, Sentence
@@ -31,7 +31,7 @@ from embodied_kv.nodes.demo.screen import Screen
 from embodied_kv.nodes.demo.storyboard import CARDS, PICTURE, draw_storyboard, make_cards
 from embodied_kv.nodes.demo.summary import summarize
 from embodied_kv.nodes.demo.video import LARGE, LONGEST, FilmError, draw_film
-from embodied_kv.nodes.sim.truth import Moment
+from embodied_kv.nodes.sim.truth import TrueMoment
 from embodied_kv.sim.language import where_is
 from embodied_kv.sim.possible import hindrance
 from embodied_kv.sim.tabletop import Tabletop
@@ -57,7 +57,7 @@ class Demo:
         resources.callback(end, self.children)
         for name, module in (('robot', 'robot'), ('sim', 'sim.node')):
             self.children.append(Child(name, module, self.out / f'{name}.log', *common))
-        self.witness = Witness(arguments.namespace, task_scene(FAMILY))
+        self.witness = Monitor(arguments.namespace, task_scene(FAMILY))
         self.director = Director(
             arguments.seed,
             tell=self.witness.tell,
@@ -160,7 +160,7 @@ class Demo:
         while not self.recall.is_over and time.monotonic() < deadline:
             self._tick()
 
-    def _hindrance(self, task: Task, moment: Moment) -> str:
+    def _hindrance(self, task: Task, moment: TrueMoment) -> str:
         moment.show_on(self._table)
         return hindrance(task, moment.truth, self._table.sees)
 

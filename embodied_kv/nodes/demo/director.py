@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from embodied_kv.nodes.sim.truth import Moment
+from embodied_kv.nodes.sim.truth import TrueMoment
 from embodied_kv.sim.language import SCENE_QUESTIONS
 from embodied_kv.sim.tasks import PHRASES, SECONDS, STEADY, Judge, Task, draw_task
 
@@ -50,7 +50,7 @@ class Told:
 
 
 @dataclass
-class Question:
+class SceneQuestion:
     """A question, and its true answer when it was asked.
 
     stream: the number of the answer's, 0 until the service has told it. refused: why not.
@@ -81,16 +81,16 @@ class Director:
         seed: int,
         *,
         tell: Callable[[str], object],
-        ask: Callable[[Question], object],
+        ask: Callable[[SceneQuestion], object],
         reset: Callable[[], object],
-        hindrance: Callable[[Task, Moment], str],
+        hindrance: Callable[[Task, TrueMoment], str],
         fresh: bool = False,
     ) -> None:
         self._rng = np.random.default_rng(seed)
         self._tell, self._ask, self._reset, self._fresh = tell, ask, reset, fresh
         self._hindrance = hindrance
         self.told: list[Told] = []
-        self.questions: list[Question] = []
+        self.questions: list[SceneQuestion] = []
         self.current: Told | None = None
         self._scene: int | None = None
         self._spent: int | None = None  # the scene in which no more is told
@@ -102,7 +102,7 @@ class Director:
         """The tasks that are over: done, failed or replaced."""
         return [told for told in self.told if told.done is not None]
 
-    def see(self, moment: Moment) -> None:
+    def see(self, moment: TrueMoment) -> None:
         """Takes a moment; looks at one in each control period."""
         if moment.stamp < self._look:
             return
@@ -116,7 +116,7 @@ class Director:
         if self.current is not None and moment.stamp >= self._next_question:
             self._question(moment)
 
-    def task_at(self, moment: Moment) -> Task | None:
+    def task_at(self, moment: TrueMoment) -> Task | None:
         """The task in force then; None where that is not certain."""
         before = (told for told in reversed(self.told) if told.stamp <= moment.stamp)
         told = next(before, None)
@@ -124,7 +124,7 @@ class Director:
             return None
         return told.task
 
-    def _enter(self, moment: Moment) -> None:
+    def _enter(self, moment: TrueMoment) -> None:
         """A new scene: what was told in the last one has no meaning here."""
         if self._scene is None:
             self._spent = moment.scene if self._fresh else None
@@ -133,7 +133,7 @@ class Director:
             self._free = moment.stamp + SETTLE
         self._scene, self.current, self._reset_again = moment.scene, None, 0.0
 
-    def _watch(self, told: Told, moment: Moment) -> None:
+    def _watch(self, told: Told, moment: TrueMoment) -> None:
         self._judge.see(moment.truth)
         told.seconds = (moment.stamp - told.stamp) / SECOND
         told.wrong = self._judge.wrong
@@ -146,7 +146,7 @@ class Director:
             self._free = moment.stamp + (HOLD if told.done else 0)
             self._spent = moment.scene if self._fresh else None
 
-    def _go_on(self, moment: Moment) -> None:
+    def _go_on(self, moment: TrueMoment) -> None:
         """Tell the next task, or ask for a scene that has one."""
         if moment.scene != self._spent and (task := self._draw(moment)):
             number = int(self._rng.integers(2 * len(PHRASES[task.family])))
@@ -160,7 +160,7 @@ class Director:
             self._reset_again = moment.stamp + PATIENCE
             self._reset()
 
-    def _draw(self, moment: Moment) -> Task | None:
+    def _draw(self, moment: TrueMoment) -> Task | None:
         """A task of the family whose turn it is, or None; of any, in place of a replaced one."""
         turn = sum(not told.replaced for told in self.told) % len(ORDER)
         families = ORDER[turn:] + ORDER[:turn]
@@ -172,18 +172,18 @@ class Director:
                     return task
         return None
 
-    def _is_worth_telling(self, task: Task, moment: Moment) -> bool:
+    def _is_worth_telling(self, task: Task, moment: TrueMoment) -> bool:
         """Whether it can be done, and a judge would not call it over if nothing moved at all."""
         judge = Judge(task, moment.truth)
         for _ in range(STEADY):
             judge.see(moment.truth)
         return not (judge.done or judge.wrong or self._hindrance(task, moment))
 
-    def _question(self, moment: Moment) -> None:
+    def _question(self, moment: TrueMoment) -> None:
         self._next_question = moment.stamp + ASK_EVERY
         kinds = list(SCENE_QUESTIONS.values())
         for i in self._rng.permutation(len(kinds)):
             if pair := kinds[i](moment.truth, self._rng):
-                self.questions.append(Question(moment.stamp, *pair))
+                self.questions.append(SceneQuestion(moment.stamp, *pair))
                 self._ask(self.questions[-1])
                 return

@@ -21,9 +21,9 @@ from std_srvs.srv import Trigger
 from embodied_kv.control.trajectory_executor import FRESH, SOURCES
 from embodied_kv.msg import ActionChunk, KvHandle, TextDelta
 from embodied_kv.nodes.common import qos
-from embodied_kv.nodes.demo.director import Question
+from embodied_kv.nodes.demo.director import SceneQuestion
 from embodied_kv.nodes.demo.recording import Decision
-from embodied_kv.nodes.sim.truth import Moment, Moments
+from embodied_kv.nodes.sim.truth import TrueMoment, TrueMoments
 from embodied_kv.sim.scene import SceneConfig
 from embodied_kv.srv import Ask, KvStats
 
@@ -52,7 +52,7 @@ class Words:
         return self.reason in ('eos', 'length')
 
 
-class Witness(Node):
+class Monitor(Node):
     """Hears what the suite and the robot publish; also tells, asks, resets and polls.
 
     Counts from `began` on: the moment of the first fresh command, s on the steady clock. moments,
@@ -64,7 +64,7 @@ class Witness(Node):
         super().__init__('witness', namespace=namespace)
         self.began: float | None = None
         self.began_stamp = 0  # ns on the ROS clock
-        self.moments: deque[Moment] = deque()
+        self.moments: deque[TrueMoment] = deque()
         self.decisions: deque[Decision] = deque()
         self.ended: deque[Words] = deque()
         self.commands: list[ActionChunk] = []
@@ -76,7 +76,7 @@ class Witness(Node):
         self.stats = KvStats.Response()
         self.diagnostics: dict[str, dict[str, str]] = {}  # node -> its newest values
         self._seen: dict[str, dict[int, np.ndarray]] = {name: {} for name in (*CAMERAS, 'joints')}
-        self._moments = Moments(ranges)
+        self._moments = TrueMoments(ranges)
         self._recent: dict[str, deque[tuple[float, int]]] = {'frames': deque(), 'tokens': deque()}
         for name in CAMERAS:
             self._subscribe(Image, f'camera/{name}/image', self._on_image(name), qos.SENSOR)
@@ -112,7 +112,7 @@ class Witness(Node):
         self.instruction = instruction
         self._instructions.publish(String(data=instruction))
 
-    def ask(self, question: Question) -> None:
+    def ask(self, question: SceneQuestion) -> None:
         """Ask about the newest frame; the question is told the stream of its answer."""
 
         def answered(future) -> None:

@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 
 from embodied_kv.nodes.demo.director import Told
-from embodied_kv.nodes.sim.truth import Moment
+from embodied_kv.nodes.sim.truth import TrueMoment
 from embodied_kv.sim.kinematics import forward
 from embodied_kv.sim.tabletop import SceneConfig, Tabletop
 
@@ -35,7 +35,7 @@ class Scenery:
     def __exit__(self, *_: object) -> None:
         self._table.close()
 
-    def draw(self, moment: Moment, path: np.ndarray) -> dict[str, np.ndarray]:
+    def draw(self, moment: TrueMoment, path: np.ndarray) -> dict[str, np.ndarray]:
         """What each camera would have seen: uint8 [size, size, 3] RGB by its name.
 
         path: joints [n, 7], drawn into the front camera's as the way of the gripper point.

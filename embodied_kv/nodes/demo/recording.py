@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from embodied_kv.nodes.sim.truth import Moment
+from embodied_kv.nodes.sim.truth import TrueMoment
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,11 +52,11 @@ class Recording:
 
     def __init__(self, longest: float) -> None:
         self._longest = longest * 1e9
-        self.moments: list[Moment] = []
+        self.moments: list[TrueMoment] = []
         self.decisions: list[Decision] = []
         self.sentences: list[Sentence] = []
 
-    def see(self, moment: Moment) -> None:
+    def see(self, moment: TrueMoment) -> None:
         """Takes the next moment."""
         if not self.moments or moment.stamp - self.moments[0].stamp <= self._longest:
             self.moments.append(moment)
@@ -76,7 +76,7 @@ class Recording:
 
     # ------------------------------------------------------------------ what was, at that ns
 
-    def moment(self, at: int) -> Moment | None:
+    def moment(self, at: int) -> TrueMoment | None:
         """The last moment until then."""
         before = bisect_right(self.moments, at, key=lambda moment: moment.stamp)
         return self.moments[before - 1] if before else None

@@ -16,14 +16,14 @@ import numpy as np
 from rclpy.utilities import get_rmw_implementation_identifier
 
 from embodied_kv.control.trajectory_executor import FRESH, SOURCES
-from embodied_kv.nodes.demo.director import Director, Question, Told
-from embodied_kv.nodes.demo.monitor import Witness, Words
+from embodied_kv.nodes.demo.director import Director, SceneQuestion, Told
+from embodied_kv.nodes.demo.monitor import Monitor, Words
 from embodied_kv.nodes.demo.score import Score
 
 LAST = 20  # streams that are shown
 
 
-def report(witness: Witness, director: Director, score: Score) -> dict[str, object]:
+def report(witness: Monitor, director: Director, score: Score) -> dict[str, object]:
     """Counts, rates per second, durations in ms, tasks, and what was said."""
     seconds = max(witness.seconds, 1e-9)
     fresh = [c for c in witness.commands if SOURCES[c.source] == FRESH]
@@ -112,7 +112,7 @@ def _task(told: Told, at: float) -> dict[str, object]:
     }
 
 
-def _question(question: Question, at: float, words: Words | None) -> dict[str, object]:
+def _question(question: SceneQuestion, at: float, words: Words | None) -> dict[str, object]:
     """right: None where there is no whole answer."""
     answer = words.text.strip() if words else ''
     whole = words is not None and words.is_whole

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from embodied_kv.nodes.sim.truth import Moment
+from embodied_kv.nodes.sim.truth import TrueMoment
 from embodied_kv.sim.expert import plan
 from embodied_kv.sim.language import NARRATE, SUBTASK, narrate, say_subtask
 from embodied_kv.sim.tables import Orders, Tables
@@ -33,13 +33,13 @@ class Count:
 class Score:
     """Takes moments and sentences in any order. task_at: the task in force, None if uncertain."""
 
-    def __init__(self, task_at: Callable[[Moment], Task | None]) -> None:
+    def __init__(self, task_at: Callable[[TrueMoment], Task | None]) -> None:
         self._task_at = task_at
-        self._moments: deque[Moment] = deque(maxlen=KEPT)
+        self._moments: deque[TrueMoment] = deque(maxlen=KEPT)
         self._waiting: deque[tuple[int, str, str]] = deque()
         self.counts = {query: Count() for query in SAY}
 
-    def see(self, moment: Moment) -> None:
+    def see(self, moment: TrueMoment) -> None:
         """Takes a moment; compares what was waiting for it."""
         self._moments.append(moment)
         while self._waiting and self._waiting[0][0] + FRAME <= moment.stamp:
@@ -72,7 +72,7 @@ class Score:
         count.of += 1
 
 
-def sentences(query: str, moments: list[Moment], task: Task) -> list[str]:
+def sentences(query: str, moments: list[TrueMoment], task: Task) -> list[str]:
     """What there is to say at each moment. Raises KeyError for a query that is not of SAY."""
     tables = Tables.of([moment.truth for moment in moments])
     names = [[thing.name for thing in moment.truth.things] for moment in moments]

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from embodied_kv.nodes.demo.director import Director
-from embodied_kv.nodes.demo.monitor import Witness
+from embodied_kv.nodes.demo.monitor import Monitor
 from embodied_kv.nodes.demo.picture import printable
 from embodied_kv.sim.language import NARRATE, SUBTASK
 
@@ -49,7 +49,7 @@ class Screen:
         self._next = now + self._period
         return True
 
-    def show(self, witness: Witness, director: Director, elapsed: float) -> None:
+    def show(self, witness: Monitor, director: Director, elapsed: float) -> None:
         """elapsed: s since the start of the demo."""
         rows = _rows(witness, director, elapsed)
         if self._live:
@@ -64,7 +64,7 @@ class Screen:
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _rows(witness: Witness, director: Director, elapsed: float) -> dict[str, str]:
+def _rows(witness: Monitor, director: Director, elapsed: float) -> dict[str, str]:
     if witness.began is None:
         return {'starting': f'{elapsed:.0f} s'}
     commands = witness.commands[-LATELY:]
@@ -90,6 +90,6 @@ def _rows(witness: Witness, director: Director, elapsed: float) -> dict[str, str
     }
 
 
-def _said(witness: Witness, query: str) -> str:
+def _said(witness: Monitor, query: str) -> str:
     words = witness.newest.get(query)
     return printable(words.text.strip())[:WORDS] if words else '-'

@@ -13,7 +13,7 @@ from std_msgs.msg import Float64MultiArray, String
 from trajectory_msgs.msg import JointTrajectory
 
 from embodied_kv.config import ModelConfig, preset
-from embodied_kv.fleet.request_timing import Asking
+from embodied_kv.fleet.request_timing import RequestTiming
 from embodied_kv.msg import ActionChunk as ActionChunkMsg
 from embodied_kv.msg import FleetAnswer, FleetRequest
 from embodied_kv.nodes.action import Action, ActionParams
@@ -29,8 +29,8 @@ from embodied_kv.nodes.fleet.messages import (
     REQUESTS,
     RESUME,
 )
-from embodied_kv.nodes.fleet.observation_buffer import Eyes
-from embodied_kv.nodes.observation.synchronizer import Moment
+from embodied_kv.nodes.fleet.observation_buffer import ObservationBuffer
+from embodied_kv.nodes.observation.synchronizer import SyncedMoment
 from embodied_kv.srv import FleetFreeze, FleetResume
 from embodied_kv.text import shown
 
@@ -39,7 +39,7 @@ KEPT = 64  # observations that were sent and may still be answered
 
 
 @dataclass(frozen=True)
-class AskParams:
+class FleetClientParams:
     """When a robot asks its fleet."""
 
     ahead: int = param(
@@ -60,7 +60,7 @@ class Elsewhere:
     model: ModelConfig
 
 
-class FleetRobot(Action):
+class FleetClient(Action):
     """Asks on `fleet/request`, executes H actions of each answer, holds when one is late.
 
     Publishes what the action node publishes, under its name and with its parameters.
@@ -69,8 +69,8 @@ class FleetRobot(Action):
     on_engine = False
 
     def __init__(self, **arguments: object) -> None:
-        super().__init__(alone=True, **arguments)
-        self._ask_params = Parameters(self, [('', AskParams)], lambda: self.configured)
+        super().__init__(standalone=True, **arguments)
+        self._ask_params = Parameters(self, [('', FleetClientParams)], lambda: self.configured)
         self._boot, self._tasks = uuid.uuid4().hex[:12], 0
 
     def find_host(self) -> Elsewhere:
@@ -89,17 +89,17 @@ class FleetRobot(Action):
         lasts = math.ceil(model.horizon * model.action_dt / period)
         self._params = replace(p, stop_after=p.stop_after + lasts)
         self._limits(self._params)
-        ask = self._ask_params.read(AskParams)
-        self._asking = Asking(model.action_dt, ask.ahead, ask.repeat)
+        ask = self._ask_params.read(FleetClientParams)
+        self._asking = RequestTiming(model.action_dt, ask.ahead, ask.repeat)
         self._instruction = ''  # of the present task
         commands = qos.action(period, model.horizon * model.action_dt)
         self._chunks = self.publisher(ActionChunkMsg, 'action_chunk', commands)
         self._trajectories = self.publisher(JointTrajectory, 'joint_trajectory', commands)
-        if p.tick_commands:
+        if p.publish_setpoints:
             self._ticks = self.publisher(Float64MultiArray, 'commands', commands)
         self._requests = self.publisher(FleetRequest, REQUEST, REQUESTS)
         self._finished = self.publisher(String, FINISHED, REQUESTS)
-        self._eyes = Eyes(self)
+        self._eyes = ObservationBuffer(self)
         self.subscribe(FleetAnswer, ANSWER, self._on_answer, ANSWERS)
         self.serve(FleetFreeze, FREEZE, self.while_active(self._freeze))
         self.serve(FleetResume, RESUME, self.while_active(self._resume))
@@ -136,7 +136,7 @@ class FleetRobot(Action):
             return
         moment = self._eyes.newest(now)
         if moment is None or not self._eyes.instruction:
-            self.complain('no frame', f'nothing to ask with: {self._eyes.waits}')
+            self.warn_throttled('no frame', f'nothing to ask with: {self._eyes.waits}')
             return
         if self._eyes.instruction != self._instruction:
             self._begin()
@@ -158,7 +158,7 @@ class FleetRobot(Action):
             )
         )
 
-    def _images(self, moment: Moment) -> dict[str, Image]:
+    def _images(self, moment: SyncedMoment) -> dict[str, Image]:
         views = zip(self._eyes.views, moment.images, strict=True)
         return {view: image for view, image in views if image is not None}
 
@@ -173,14 +173,14 @@ class FleetRobot(Action):
             self._begin()  # somebody has used this name
             return
         if message.verdict != FleetAnswer.ANSWERED:
-            self.complain('refused', f'the fleet refuses: {shown(message.message, 300)}')
+            self.warn_throttled('refused', f'the fleet refuses: {shown(message.message, 300)}')
             asking.refused(now)
             return
         try:
             chunk = messages.chunk(message, self.suite.joint_names, 0.0)
             observed = self._sent[chunk.stamp]
         except (conversions.Refused, KeyError) as error:
-            self.complain('answer', f'an answer cannot be used: {error}')
+            self.warn_throttled('answer', f'an answer cannot be used: {error}')
             asking.refused(now)
             return
         began = asking.take(chunk.execute, observed, now)
@@ -228,13 +228,13 @@ class FleetRobot(Action):
         return level, message, values
 
 
-def action(**arguments: object) -> FleetRobot:
+def action(**arguments: object) -> FleetClient:
     """The action node of this namespace: as anywhere, there is one."""
-    return FleetRobot(**arguments)
+    return FleetClient(**arguments)
 
 
 def main() -> None:
-    """Run the executable `fleet_robot`, in a process of its own."""
+    """Run the executable `fleet_client`, in a process of its own."""
     executable.run(action)
 
 

@@ -20,7 +20,7 @@ from embodied_kv.nodes.fleet.messages import ANSWER, ANSWERS, FINISHED, REQUEST,
 REQUEST_TYPE = 'embodied_kv/msg/FleetRequest'
 
 
-class Lines:
+class Connections:
     """One line to every robot that is served.
 
     robots: their names; empty serves all that there are. asks, finishes: take a robot's messages,

@@ -22,7 +22,7 @@ from embodied_kv.msg import ActionChunk as ActionChunkMsg
 from embodied_kv.msg import FleetAnswer, FleetExecution, FleetObservation, FleetRequest
 from embodied_kv.nodes.common import conversions, qos
 from embodied_kv.nodes.common.conversions import Refused
-from embodied_kv.serving.fleet_server import Served
+from embodied_kv.serving.fleet_server import ServedChunk
 from embodied_kv.text import listed
 from embodied_kv.types import ActionChunk, Observation
 
@@ -150,7 +150,7 @@ def answer_message(
     message = FleetAnswer(
         task=task, round=round, verdict=VERDICTS[receipt.verdict], message=receipt.message
     )
-    served: Served | None = receipt.answer.chunk if receipt.answer else None
+    served: ServedChunk | None = receipt.answer.chunk if receipt.answer else None
     if served is not None and served.chunk is not None:
         chunk = served.chunk
         message.header.stamp = conversions.stamp(chunk.stamp)

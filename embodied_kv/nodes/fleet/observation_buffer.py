@@ -14,18 +14,18 @@ from std_msgs.msg import String
 from embodied_kv.nodes.common import conversions, qos
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.nodes.observation.pipeline import ObservationParams
-from embodied_kv.nodes.observation.synchronizer import Moment, Synchroniser
+from embodied_kv.nodes.observation.synchronizer import SyncedMoment, Synchronizer
 
 
-class Eyes:
+class ObservationBuffer:
     """A node's newest moment; `views` are those that it has a camera for."""
 
     def __init__(self, node: SuiteNode) -> None:
         params = node.params.read(ObservationParams)
         self._node, self.views = node, params.views
         self._timeout = params.camera_timeout
-        self._sync = Synchroniser(params.views, params.tolerance, params.camera_timeout)
-        self._newest: Moment | None = None
+        self._sync = Synchronizer(params.views, params.tolerance, params.camera_timeout)
+        self._newest: SyncedMoment | None = None
         self._told = ''
         self.joints: JointState | None = None  # the newest
         for view, topic in zip(params.views, params.image_topics, strict=True):
@@ -52,14 +52,14 @@ class Eyes:
         """Why there is no moment."""
         return self._sync.waits if self.instruction else 'no instruction yet'
 
-    def newest(self, now: float) -> Moment | None:
+    def newest(self, now: float) -> SyncedMoment | None:
         """The newest moment, its images and joints as messages; None if the robot sees nothing."""
         self._poll(now)
         if self._newest is None or now - self._newest.received > self._timeout:
             return None
         return self._newest
 
-    def observed(self, moment: Moment) -> float:
+    def observed(self, moment: SyncedMoment) -> float:
         """When that was, s on the steady clock; when it was received, if ROS time is simulated."""
         clock = self._node.get_clock()
         if clock.ros_time_is_active:
@@ -75,7 +75,7 @@ class Eyes:
         try:
             conversions.check_image(message)
         except conversions.Refused as error:
-            self._node.complain(f'image of {view}', f'image of view {view} refused: {error}')
+            self._node.warn_throttled(f'image of {view}', f'image of view {view} refused: {error}')
             return
         now = time.monotonic()
         self._sync.image(view, self._stamp(message), now, message)
@@ -89,7 +89,7 @@ class Eyes:
         if message.data.strip():
             self.tell(message.data)
         else:
-            self._node.complain('empty instruction', 'an empty instruction is none')
+            self._node.warn_throttled('empty instruction', 'an empty instruction is none')
 
     def _stamp(self, message: Image | JointState) -> int:
         return (

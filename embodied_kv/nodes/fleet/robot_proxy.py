@@ -14,8 +14,8 @@ from rclpy.client import Client
 from rclpy.node import Node
 
 from embodied_kv.capsule.capsule import CapsuleError
-from embodied_kv.capsule.part import Frozen
-from embodied_kv.capsule.reentry import Witness, thumbnail
+from embodied_kv.capsule.part import FrozenPart
+from embodied_kv.capsule.reentry import SceneSummary, thumbnail
 from embodied_kv.config import ModelConfig
 from embodied_kv.control.command import Leftover
 from embodied_kv.fleet.protocol import MOST_ROUNDS
@@ -28,7 +28,7 @@ from embodied_kv.text import shown
 PATIENCE = 2.0  # s in which a robot answers
 
 
-class Actor:
+class RobotProxy:
     """One robot. Made and closed by the thread that serves `node`, used by another one.
 
     It stands in for what the parts of a capsule freeze and resume: the robot's clock, its
@@ -53,7 +53,7 @@ class Actor:
 
     # ------------------------------------------------------------------ asking the robot
 
-    def look(self) -> Witness | None:
+    def look(self) -> SceneSummary | None:
         """Asks what the robot does, and begins anew what it is to do.
 
         Returns what it sees and feels, None where it sees nothing. Raises ValueError where it
@@ -65,7 +65,7 @@ class Actor:
         if not told.seen.views:
             return None
         images = messages.images(told.seen, self._model)
-        return Witness(
+        return SceneSummary(
             conversions.positions(told.seen.joints, self._joints).astype(np.float64),
             {view: thumbnail(image) for view, image in images.items()},
             conversions.nanoseconds(told.seen.header.stamp),
@@ -131,24 +131,24 @@ class RoundPart:
 
     name, depth = 'fleet', 'planner'
 
-    def __init__(self, actor: Actor) -> None:
+    def __init__(self, actor: RobotProxy) -> None:
         self._actor = actor
 
     def buffers(self) -> tuple:
         """None: a number is a fact."""
         return ()
 
-    def freeze(self) -> Frozen:
+    def freeze(self) -> FrozenPart:
         """The task, and the number of the round that is asked for next."""
         task, next = self._actor.round
-        return Frozen(facts={'task': task, 'next': next})
+        return FrozenPart(facts={'task': task, 'next': next})
 
-    def check(self, frozen: Frozen) -> None:
+    def check(self, frozen: FrozenPart) -> None:
         """Raises CapsuleError where there is no such number."""
         number = frozen.facts.get('next') if isinstance(frozen.facts, dict) else None
         if not isinstance(number, int) or not 0 <= number < MOST_ROUNDS:
             raise CapsuleError('the capsule does not say which round comes next')
 
-    def resume(self, frozen: Frozen) -> None:
+    def resume(self, frozen: FrozenPart) -> None:
         """Rounds go on from there, under the name of a new task."""
         self._actor.go_on(frozen.facts['next'])

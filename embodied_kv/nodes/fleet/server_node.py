@@ -10,23 +10,23 @@ from pathlib import Path
 from embodied_kv.config import ModelConfig
 from embodied_kv.control import execution_horizon
 from embodied_kv.fleet import profile
-from embodied_kv.fleet.dispatcher import Desk
-from embodied_kv.fleet.engines import Engine, Link
+from embodied_kv.fleet.dispatcher import Dispatcher
+from embodied_kv.fleet.engines import EngineState, Link
 from embodied_kv.fleet.policies import SCHEDULERS, WITHIN, Kairos, scheduler
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.protocol import Receipt, Verdict
 from embodied_kv.fleet.scheduler import Scheduler
-from embodied_kv.fleet.trace_writer import Tape
+from embodied_kv.fleet.trace_writer import TraceWriter
 from embodied_kv.msg import FleetRequest
 from embodied_kv.nodes.common import executable
 from embodied_kv.nodes.common.lifecycle_node import ERROR, OK, WARN, SuiteNode
 from embodied_kv.nodes.common.parameters import param
 from embodied_kv.nodes.fleet import messages
-from embodied_kv.nodes.fleet.connections import Lines
-from embodied_kv.nodes.fleet.robot_proxy import Actor
-from embodied_kv.nodes.fleet.session import RobotCapsules, Room
-from embodied_kv.serving.batch import Kept, batch_seconds, chunk_bytes, serve
-from embodied_kv.serving.fleet_server import Result, Server
+from embodied_kv.nodes.fleet.connections import Connections
+from embodied_kv.nodes.fleet.robot_proxy import RobotProxy
+from embodied_kv.nodes.fleet.session import FleetSession, SessionThread
+from embodied_kv.serving.batch import KeptRows, batch_seconds, chunk_bytes, serve
+from embodied_kv.serving.fleet_server import FleetServer, Result
 from embodied_kv.serving.remote import RemoteEngine
 from embodied_kv.types import Observation
 
@@ -110,7 +110,9 @@ class Fleet(SuiteNode):
     server: makes the server that it drives; one with another clock, for instance.
     """
 
-    def __init__(self, server: Callable[..., Server] = Server, **arguments: object) -> None:
+    def __init__(
+        self, server: Callable[..., FleetServer] = FleetServer, **arguments: object
+    ) -> None:
         super().__init__('fleet', FleetParams, **arguments)
         self._new_server = server
         self._options = {name: arguments[name] for name in arguments.keys() - {'namespace'}}
@@ -125,13 +127,13 @@ class Fleet(SuiteNode):
         self._params = self.params.read(FleetParams)
         self._profile = self._measured()
         seconds = self._profile.latency(self._profile.saturation)
-        self.inform(
+        self.log_info(
             'batches',
             f'batches of up to {self._profile.saturation} robots, which take '
             f'{seconds * 1e3:.0f} ms',
         )
         self._cloud = self._remote() if self._params.cloud else None
-        self._kept = Kept(self.host.engine) if self._params.capsules else None
+        self._kept = KeptRows(self.host.engine) if self._params.capsules else None
         self.every(0.2, self._look)
 
     def _measured(self) -> Profile:
@@ -160,16 +162,16 @@ class Fleet(SuiteNode):
 
     def start(self) -> None:
         p, model = self._params, self.host.model
-        tape = Tape(Path(p.trace).expanduser(), model.action_dt) if p.trace else None
-        engines, serve = [Engine(HERE, self._profile)], {HERE: self._serve}
+        tape = TraceWriter(Path(p.trace).expanduser(), model.action_dt) if p.trace else None
+        engines, serve = [EngineState(HERE, self._profile)], {HERE: self._serve}
         if self._cloud is not None:
             found = profile_of(model, self._cloud.seconds)
-            engines.append(Engine(CLOUD, found, p.link))
+            engines.append(EngineState(CLOUD, found, p.link))
             serve[CLOUD] = self._cloud
-        self._room = Room(self, self._robot_capsules) if p.capsules else None
-        desk = Desk(p.order, engines, p.fresh)
+        self._room = SessionThread(self, self._robot_capsules) if p.capsules else None
+        desk = Dispatcher(p.order, engines, p.fresh)
         self._server = self._new_server(desk, serve, self._deliver, p.silence, tape)
-        self._lines = Lines(
+        self._lines = Connections(
             self,
             p.names,
             asks=self._guard(self._on_request),
@@ -195,7 +197,7 @@ class Fleet(SuiteNode):
 
     def _comes(self, robot: str) -> None:
         if self._room:
-            self._room.open(Actor(self, robot, self.host.model, self.suite.joint_names))
+            self._room.open(RobotProxy(self, robot, self.host.model, self.suite.joint_names))
 
     def _gone(self, robot: str) -> None:
         self._server.vanish(robot)
@@ -203,8 +205,8 @@ class Fleet(SuiteNode):
             self._room.close(robot)
             self.host.device.call(lambda: self._kept.drop(robot))
 
-    def _robot_capsules(self, actor: Actor) -> RobotCapsules:
-        return RobotCapsules(self.host, self._kept, actor, **self._options)
+    def _robot_capsules(self, actor: RobotProxy) -> FleetSession:
+        return FleetSession(self.host, self._kept, actor, **self._options)
 
     # ------------------------------------------------------------------ what robots say
 
@@ -214,7 +216,7 @@ class Fleet(SuiteNode):
             request = messages.request(message, robot, self._params.horizon)
             seen = messages.observation(message, robot, self.host.model, joints)
         except ValueError as error:
-            self.complain('request', f'a request of {robot} is refused: {error}')
+            self.warn_throttled('request', f'a request of {robot} is refused: {error}')
             self._deliver(robot, message.task, message.round, Receipt(Verdict.REFUSED, str(error)))
             return
         self._server.hear(request, seen)

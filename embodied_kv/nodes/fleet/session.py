@@ -18,10 +18,10 @@ from rclpy.node import Node
 from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.common.lifecycle_node import SUCCESS
 from embodied_kv.nodes.control.session_parts import ActionPart, InstructionPart
-from embodied_kv.nodes.fleet.robot_proxy import Actor, RoundPart
-from embodied_kv.nodes.session import Capsules
-from embodied_kv.serving.batch import Kept
-from embodied_kv.serving.served_part import ServedSession
+from embodied_kv.nodes.fleet.robot_proxy import RobotProxy, RoundPart
+from embodied_kv.nodes.session import Session
+from embodied_kv.serving.batch import KeptRows
+from embodied_kv.serving.served_part import ServedPart
 from embodied_kv.session.robot_session import Resumed
 from embodied_kv.srv import CapsuleFork, CapsuleRestore, CapsuleRollback
 from embodied_kv.text import trace
@@ -30,7 +30,7 @@ from embodied_kv.throttle import Throttled
 WAKE = 0.2  # s between two looks for robots that have come or gone
 
 
-class RobotCapsules(Capsules):
+class FleetSession(Session):
     """Answers `capsule/*` in the namespace of one robot of a fleet.
 
     host: the fleet's. kept: the rows of its robots. actor: the robot itself.
@@ -38,7 +38,9 @@ class RobotCapsules(Capsules):
 
     on_engine = False
 
-    def __init__(self, host: EngineHost, kept: Kept, actor: Actor, **arguments: object) -> None:
+    def __init__(
+        self, host: EngineHost, kept: KeptRows, actor: RobotProxy, **arguments: object
+    ) -> None:
         super().__init__(namespace=actor.robot, **arguments)
         self._fleets, self._kept, self._actor = host, kept, actor
 
@@ -48,7 +50,7 @@ class RobotCapsules(Capsules):
     def setup(self) -> None:
         super().setup()
         capsules, actor, model = self._capsules, self._actor, self.host.model
-        capsules.session = ServedSession(self.host.engine, self.robot, self._kept)
+        capsules.session = ServedPart(self.host.engine, self.robot, self._kept)
         for part in (
             capsules.session,
             InstructionPart(lambda: actor.instruction, actor.tell),
@@ -79,24 +81,24 @@ class RobotCapsules(Capsules):
         raise ValueError('a robot of a fleet has no streams that could be forked: restore instead')
 
 
-class Room(threading.Thread):
+class SessionThread(threading.Thread):
     """The thread that answers for the capsules of all robots: it may wait, the fleet does not.
 
     node: whose executor serves the robots' answers. make: the node of one robot, not configured.
     """
 
-    def __init__(self, node: Node, make: Callable[[Actor], RobotCapsules]) -> None:
+    def __init__(self, node: Node, make: Callable[[RobotProxy], FleetSession]) -> None:
         super().__init__(name='fleet capsules', daemon=True)
         self._make = make
         self._events: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._executor = SingleThreadedExecutor(context=node.context)
         self._faults = Throttled(logging.getLogger(__name__).error)
-        self._nodes: dict[str, RobotCapsules] = {}
-        self._actors: dict[str, Actor] = {}
+        self._nodes: dict[str, FleetSession] = {}
+        self._actors: dict[str, RobotProxy] = {}
 
     # ------------------------------------------------------------------ from the fleet's thread
 
-    def open(self, actor: Actor) -> None:
+    def open(self, actor: RobotProxy) -> None:
         """A robot has come."""
         self._actors[actor.robot] = actor
         self._put(partial(self._open, actor))
@@ -136,7 +138,7 @@ class Room(threading.Thread):
             self._faults.flush()
             self._executor.spin_once(timeout_sec=WAKE)
 
-    def _open(self, actor: Actor) -> None:
+    def _open(self, actor: RobotProxy) -> None:
         node = self._nodes[actor.robot] = self._make(actor)
         self._executor.add_node(node)
         if node.trigger_configure() == SUCCESS:

@@ -16,13 +16,13 @@ import numpy as np
 from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import String
 
-from embodied_kv.capsule.reentry import Witness, thumbnail
+from embodied_kv.capsule.reentry import SceneSummary, thumbnail
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.model.preprocess import prompt_tokens
 from embodied_kv.nodes.common import conversions, qos
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.nodes.common.parameters import param
-from embodied_kv.nodes.observation.synchronizer import Moment, Synchroniser
+from embodied_kv.nodes.observation.synchronizer import SyncedMoment, Synchronizer
 from embodied_kv.text import shown
 from embodied_kv.types import Observation
 
@@ -64,7 +64,7 @@ class ObservationParams:
             raise ValueError(f'parameter views names a view twice: {", ".join(self.views)}')
 
 
-class Prefiller:
+class ObservationPipeline:
     """Prefills a node's newest observation, `rate` times a second.
 
     on_handle: takes each frame's handle, on the device thread.
@@ -85,7 +85,7 @@ class Prefiller:
             )
         self._node, self._host, self._on_handle = node, node.host, on_handle
         self._joint_names, self._period = node.suite.joint_names, node.suite.period
-        self._sync = Synchroniser(params.views, params.tolerance, params.camera_timeout)
+        self._sync = Synchronizer(params.views, params.tolerance, params.camera_timeout)
         self._slots = [params.views.index(v) if v in params.views else None for v in model.views]
         self._told = ''  # the instruction that was sent, '' before the first
         self._due = self._given = 0.0  # s: when the next frame is, when the last one was
@@ -116,14 +116,14 @@ class Prefiller:
         """Views without a living camera."""
         return self._missing
 
-    def witness(self) -> Witness | None:
+    def witness(self) -> SceneSummary | None:
         """What the robot saw and felt just now; None without a frame of the last second or so."""
         newest, host = self._newest, self._host
         if newest is None or newest.deadline + host.engine.kv.grace < time.monotonic():
             return None
         views = zip(host.model.views, newest.images, strict=True)
         images = {view: thumbnail(image) for view, image in views if image is not None}
-        return Witness(newest.state.astype(np.float64), images, newest.stamp, newest.robot)
+        return SceneSummary(newest.state.astype(np.float64), images, newest.stamp, newest.robot)
 
     # ------------------------------------------------------------------ what arrives
 
@@ -131,11 +131,11 @@ class Prefiller:
         try:
             conversions.check_image(message)
         except conversions.Refused as error:
-            self._node.complain(f'image of {view}', f'image of view {view} refused: {error}')
+            self._node.warn_throttled(f'image of {view}', f'image of view {view} refused: {error}')
             return
         stamp = self._stamp(message)
         if not self._sync.image(view, stamp, time.monotonic(), message):
-            self._node.complain(
+            self._node.warn_throttled(
                 'stamps set back',
                 f'stamps of view {view} jumped back to {stamp / 1e9:.3f} s: starting anew',
             )
@@ -145,7 +145,7 @@ class Prefiller:
         try:
             positions = conversions.positions(message, self._joint_names)
         except conversions.Refused as error:
-            self._node.complain('joint state', f'joint state refused: {error}')
+            self._node.warn_throttled('joint state', f'joint state refused: {error}')
             return
         self._sync.joints(self._stamp(message), time.monotonic(), positions)
         if self._lacking:
@@ -153,7 +153,7 @@ class Prefiller:
 
     def _on_instruction(self, message: String) -> None:
         if not message.data.strip():
-            self._node.complain(
+            self._node.warn_throttled(
                 'empty instruction',
                 f"an empty instruction is none: '{shown(self.instruction)}' stays in force; to "
                 'stop the robot, deactivate its action node',
@@ -164,7 +164,7 @@ class Prefiller:
     def tell(self, instruction: str) -> None:
         """From now on the robot is to do this; '' for what the parameter says."""
         self._told = instruction
-        self._node.inform('instruction', f"instruction: '{shown(self.instruction)}'")
+        self._node.log_info('instruction', f"instruction: '{shown(self.instruction)}'")
         self._warn_if_cut(self.instruction)
 
     def _warn_if_cut(self, text: str) -> None:
@@ -172,7 +172,7 @@ class Prefiller:
         model, policy = self._host.model, self._host.engine.policy
         widest = np.ones(model.state_dim, np.float32)  # bins of three digits
         if prompt_tokens(policy.tokenizer, text, widest, model.max_text)[1]:
-            self._node.complain(
+            self._node.warn_throttled(
                 'long instruction',
                 f'the instruction of {len(text)} characters is cut to fit the {model.max_text} '
                 f'text tokens of {model.name}',
@@ -207,7 +207,7 @@ class Prefiller:
         self._newest = observation
         self._host.device.prefill(observation).add_done_callback(self._on_prefilled)
 
-    def _observation(self, moment: Moment) -> Observation:
+    def _observation(self, moment: SyncedMoment) -> Observation:
         images = [None if image is None else conversions.rgb(image) for image in moment.images]
         return Observation(
             images=tuple(None if slot is None else images[slot] for slot in self._slots),
@@ -219,7 +219,7 @@ class Prefiller:
             robot=self._node.robot,
         )
 
-    def _moment(self, moment: Moment) -> float:
+    def _moment(self, moment: SyncedMoment) -> float:
         """The observation's moment, s on the steady clock; of receipt, if ROS time is simulated.
 
         A stamp from the future (clocks of two machines) does not put the deadline off.
@@ -229,7 +229,7 @@ class Prefiller:
             return moment.received
         age = (clock.now().nanoseconds - moment.stamp) / 1e9
         if age > STALE:
-            self._node.complain(
+            self._node.warn_throttled(
                 'old stamps',
                 f'images are {age:.1f} s old: no action on them can be in time. Check the clocks '
                 'of the cameras; set use_sim_time for a recording',
@@ -242,15 +242,15 @@ class Prefiller:
         missing, self._missing = self._missing, self._sync.look(now)
         for view in self._missing:
             if view not in missing:
-                self._node.warn(
+                self._node.log_warning(
                     f'silence of {view}',
                     f'camera of view {view} sends nothing: going on without that view',
                 )
         for view in missing:
             if view not in self._missing:
-                self._node.inform(f'return of {view}', f'camera of view {view} is back')
+                self._node.log_info(f'return of {view}', f'camera of view {view} is back')
         if now - self._given > max(STALE, 3 * self._period):
-            self._node.complain('no frame', f'no frame: {self.waits}')
+            self._node.warn_throttled('no frame', f'no frame: {self.waits}')
 
     def _on_prefilled(self, future: Future[KvHandle]) -> None:
         try:
@@ -258,7 +258,7 @@ class Prefiller:
         except CancelledError:
             return  # a newer frame took its place
         except Exception as error:  # of the engine, whatever it is: the next frame is another try
-            self._node.complain('prefill', f'prefill failed: {error!r}')
+            self._node.warn_throttled('prefill', f'prefill failed: {error!r}')
             return
         if self._node.active:
             self._on_handle(handle)

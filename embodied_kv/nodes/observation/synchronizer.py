@@ -23,7 +23,7 @@ class Stamped(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Moment:
+class SyncedMoment:
     """images: one per view, None for a view that is missing. stamp: of the newest image."""
 
     images: tuple[object | None, ...]
@@ -32,7 +32,7 @@ class Moment:
     received: float
 
 
-class Synchroniser:
+class Synchronizer:
     """Keeps the newest of each view, and gives out each moment once.
 
     views: names, in order. tolerance: s that stamps of one moment may lie apart.
@@ -79,14 +79,14 @@ class Synchroniser:
             self.waits = f'no camera is alive: {", ".join(self.views)}'
         return missing
 
-    def newest(self, now: float) -> Moment | None:
+    def newest(self, now: float) -> SyncedMoment | None:
         """The newest moment that has not been given out."""
         moment = self._newest(now)
         if moment is not None:
             self._given, self.waits = moment.stamp, ''
         return moment
 
-    def _newest(self, now: float) -> Moment | None:
+    def _newest(self, now: float) -> SyncedMoment | None:
         missing = self.look(now)
         there = [v for v in self.views if v not in missing]
         if not there:
@@ -109,7 +109,7 @@ class Synchroniser:
         if positions is None:
             return None
         values = tuple(images[v].value if v in images else None for v in self.views)
-        return Moment(values, positions, newest.stamp, newest.received)
+        return SyncedMoment(values, positions, newest.stamp, newest.received)
 
     def _nearest(self, stamp: int) -> np.ndarray | None:
         if not self._positions:

@@ -25,7 +25,7 @@ PARTS = {'joints', 'objects', 'held'}
 
 
 @dataclass(frozen=True, eq=False)
-class Moment:
+class TrueMoment:
     """stamp: ns, of the pictures too. scene: its seed. joints: float64 [7], rad and m.
 
     poses: float64 [things, 7], as of `Tabletop.poses`.
@@ -58,7 +58,7 @@ def held_message(table: Tabletop, stamp: Time) -> Header:
     return Header(stamp=stamp, frame_id=table.held())
 
 
-class Moments:
+class TrueMoments:
     """Puts together what came with one stamp. config: the ranges that scenes are drawn from."""
 
     def __init__(self, config: SceneConfig) -> None:
@@ -67,7 +67,7 @@ class Moments:
             lambda seed: draw_scene(config, np.random.default_rng(seed)).things
         )
 
-    def add(self, part: str, message: JointState | PoseArray | Header) -> Moment | None:
+    def add(self, part: str, message: JointState | PoseArray | Header) -> TrueMoment | None:
         """Takes one of PARTS; the moment, if it was the last of its stamp.
 
         Raises ValueError where the poses are not those of the scene that they name.
@@ -81,7 +81,9 @@ class Moments:
             del self._parts[next(iter(self._parts))]
         return None
 
-    def _moment(self, stamp: int, joints: JointState, objects: PoseArray, held: Header) -> Moment:
+    def _moment(
+        self, stamp: int, joints: JointState, objects: PoseArray, held: Header
+    ) -> TrueMoment:
         frame = objects.header.frame_id
         if not frame.removeprefix(FRAME).isdigit():
             raise ValueError(f"objects are given in the frame '{frame}', not in {FRAME}SEED")
@@ -95,7 +97,7 @@ class Moments:
         state = np.array(joints.position)
         poses = np.array([_numbers(pose) for pose in objects.poses])
         truth = Truth(tuple(map(_lying, things, poses)), forward(state[None])[0], held.frame_id)
-        return Moment(stamp, seed, state, truth, poses)
+        return TrueMoment(stamp, seed, state, truth, poses)
 
 
 def _numbers(pose: Pose) -> tuple[float, ...]:

@@ -50,15 +50,15 @@ class Expert:
 class Compressed:
     """What is read in place of whole prefixes: fields of EngineConfig of the same names."""
 
-    action_alpha: float = 1.0
-    language_alpha: float = 1.0
+    action_keep_ratio: float = 1.0
+    language_keep_ratio: float = 1.0
     compress: str = EngineConfig.compress
     compress_by: str = EngineConfig.compress_by
 
-    def flat_rows(self, rows: int, streams: int) -> int:
+    def compressed_rows(self, rows: int, streams: int) -> int:
         """Room for a copy of each row, and of each stream's, twice over: blocks leave gaps."""
-        readers = (self.action_alpha, rows), (self.language_alpha, max(rows, streams))
-        whole = sum(alpha * copies for alpha, copies in readers if alpha < 1)
+        readers = (self.action_keep_ratio, rows), (self.language_keep_ratio, max(rows, streams))
+        whole = sum(keep_ratio * copies for keep_ratio, copies in readers if keep_ratio < 1)
         return 2 + math.ceil(2 * whole)
 
 
@@ -91,9 +91,9 @@ class Served:
             robots=robots,
             rows=rows,
             streams=streams,
-            flat_rows=compressed.flat_rows(rows, streams),
+            compressed_rows=compressed.compressed_rows(rows, streams),
             **vars(compressed),
-            tail_tokens=LONGEST_QUERY + max_tokens,
+            decode_tokens=LONGEST_QUERY + max_tokens,
             euler_steps=EULER_STEPS,
             min_euler_steps=EULER_STEPS,
             budget=False,
@@ -127,8 +127,10 @@ class Served:
     def finish(self) -> None:
         """Lets every stream speak to its end. Raises RuntimeError if a copy found no room."""
         self._decode(None)
-        if self.engine.kv.crowded:
-            raise RuntimeError(f'{self.engine.kv.crowded} copies of prefixes found no room')
+        if self.engine.kv.allocation_failures:
+            raise RuntimeError(
+                f'{self.engine.kv.allocation_failures} copies of prefixes found no room'
+            )
 
     def latency(self, frame: Frame, repeats: int = 20, warm_up: int = 5) -> float:
         """Median seconds from one robot's observation to its chunk."""

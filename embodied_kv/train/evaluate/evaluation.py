@@ -13,7 +13,7 @@ from contextlib import ExitStack, closing
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from embodied_kv.compress.limits import check_alpha
+from embodied_kv.compress.limits import check_keep_ratio
 from embodied_kv.compress.registry import method
 from embodied_kv.config import TABLETOP, EngineConfig
 from embodied_kv.control import execution_horizon
@@ -62,10 +62,10 @@ def parser(text: str = '') -> argparse.ArgumentParser:
     )
     made.add_argument('--max-tokens', type=int, default=48, help='of an answer')
     made.add_argument(
-        '--action-alpha', type=float, default=1.0, help='share of a prefix that actions read'
+        '--action-keep-ratio', type=float, default=1.0, help='share of a prefix that actions read'
     )
     made.add_argument(
-        '--language-alpha', type=float, default=1.0, help='share of a prefix that words read'
+        '--language-keep-ratio', type=float, default=1.0, help='share of a prefix that words read'
     )
     made.add_argument('--compress', default=EngineConfig.compress, help='method')
     made.add_argument(
@@ -100,8 +100,8 @@ def check(args: argparse.Namespace, dt: float) -> None:
         raise ValueError(f'--episodes is at most {SCENES_PER_SEED}')
     if args.latency_ms is not None and not 0 <= args.latency_ms <= dt * 1e3:
         raise ValueError(f'--latency-ms is 0 to {dt * 1e3:.0f}, the control period')
-    for alpha in (args.action_alpha, args.language_alpha):
-        check_alpha(alpha)
+    for keep_ratio in (args.action_keep_ratio, args.language_keep_ratio):
+        check_keep_ratio(keep_ratio)
     method(args.compress)
     if args.horizon is not None:
         execution_horizon.parse(args.horizon)

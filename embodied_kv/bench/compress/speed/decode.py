@@ -3,7 +3,7 @@
 Every stream has a frame of its own, as in a static batch of the paper, but for `shared`: there all
 ask of one frame, as they do on a robot. Then a step over the whole row reads its KV once for all
 of them (the kernel and its twin fold them together), copies by row likewise, and copies by text
-each their own: from 1 / alpha streams on these are more bytes than the row, but still a tenth of
+each their own: from 1 / keep_ratio streams on these are more bytes than the row, but still a tenth of
 the operations of attention.
 
 `of_floor` is the share of the time that the machine would need at its best; `by_floor` is the
@@ -42,7 +42,7 @@ def _of_context(
 ) -> Iterator[dict]:
     c, most, (context,) = policy.config, steps.batches[-1], steps.contexts
     whole = dict(rows=most + 1, streams=most, reserved_rows=0)
-    copies = whole | dict(rows=2, flat_rows=int(most * scene.ALPHA) + 1)
+    copies = whole | dict(rows=2, compressed_rows=int(most * scene.ALPHA) + 1)
     engines = {
         'full': scene.make_engine(policy, context, **whole | scene.WAYS['full']),
         'compressed': scene.make_engine(policy, context, **copies | scene.WAYS['by text']),
@@ -53,7 +53,7 @@ def _of_context(
         for engine in engines.values():
             scene.grow(engine, values, context, batch)
         took = step_seconds(engines, steps.repeats, device)
-        tail = tail_tokens(engines['full'])
+        tail = decode_tokens(engines['full'])
         read = {way: reads(c, batch, batch, n, tail) for way, n in kept.items()}
         row = dict(
             model=c.name,
@@ -84,7 +84,7 @@ def shared(
     """
     c = policy.config
     for batch in batches:
-        room = dict(rows=4, streams=batch, flat_rows=int(batch * scene.ALPHA) + 1)
+        room = dict(rows=4, streams=batch, compressed_rows=int(batch * scene.ALPHA) + 1)
         engines = {
             way: scene.make_engine(policy, context, **room | config)
             for way, config in scene.WAYS.items()
@@ -95,7 +95,7 @@ def shared(
             for _ in range(batch):
                 scene.ask(engine, handle, scene.SHORT, scene.ANSWER)
                 engine.decode()
-        took, tail = step_seconds(engines, repeats, device), tail_tokens(engines['full'])
+        took, tail = step_seconds(engines, repeats, device), decode_tokens(engines['full'])
         tenth = scene.ALPHA * context
         read = {
             'full': reads(c, batch, 1, context, tail),
@@ -128,7 +128,7 @@ def step_seconds(engines: Mapping[str, Engine], repeats: int, device: str) -> di
     return {way: statistics.median(own) for way, own in taken.items()}
 
 
-def tail_tokens(engine: Engine) -> float:
+def decode_tokens(engine: Engine) -> float:
     """Mean tokens of a stream's tail, now."""
     return statistics.mean(stream.extent for stream in engine.kv.streams())
 

@@ -24,13 +24,13 @@ from embodied_kv.bench.compress.speed.models import IMAGE, TEXT
 from embodied_kv.compress.base import Method
 from embodied_kv.config import ModelConfig
 from embodied_kv.engine.engine import Engine
-from embodied_kv.kv.compressed_rows import FlatRows
+from embodied_kv.kv.compressed_rows import CompressedRows
 from embodied_kv.kv.scored import Scores
 
 PARTS = {
     'statistics': (Scores, 'take'),
     'selection': (Method, 'select'),
-    'gather': (FlatRows, 'compress'),
+    'gather': (CompressedRows, 'compress'),
 }
 QUESTION = 24  # tokens, where there is an answer
 BEGINS = 6  # repeats of appending a question without an answer
@@ -93,7 +93,7 @@ def measure(
     policy: FullPolicy, views: int, repeats: int, ceilings: Ceilings, device: str
 ) -> tuple[list[dict], list[dict]]:
     """Rows of what compression costs, and of an answer from camera to last token, by way."""
-    c, room = policy.config, dict(rows=4, streams=2, flat_rows=1)
+    c, room = policy.config, dict(rows=4, streams=2, compressed_rows=1)
     engines = {
         way: scene.make_engine(policy, views * IMAGE + TEXT, **room | own)
         for way, own in scene.WAYS.items()

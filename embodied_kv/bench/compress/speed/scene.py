@@ -14,7 +14,7 @@ from embodied_kv.bench.common.scene import FullPolicy
 from embodied_kv.bench.compress.speed.models import IMAGE, SIZE, TEXT
 from embodied_kv.config import EngineConfig
 from embodied_kv.engine.engine import Engine
-from embodied_kv.kv.decode_stream import Stream
+from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.types import Observation
 
@@ -24,9 +24,9 @@ QUESTIONS = (16, 24, 50)  # tokens
 SHORT = 8  # tokens of a question whose begin is not timed
 TAIL = max(QUESTIONS) + ANSWER + 2  # tokens
 WAYS = {
-    'full': dict(flat_rows=0),
-    'by row': dict(compress_by='row', language_alpha=ALPHA),
-    'by text': dict(compress_by='text', language_alpha=ALPHA),
+    'full': dict(compressed_rows=0),
+    'by row': dict(compress_by='row', language_keep_ratio=ALPHA),
+    'by text': dict(compress_by='text', language_keep_ratio=ALPHA),
 }
 
 
@@ -44,7 +44,9 @@ def make_engine(policy: FullPolicy, tokens: int, **config: object) -> Engine:
     gc.collect()  # leases and managers know each other: earlier engines would keep their arenas
     views = tuple(f'view {i}' for i in range(_views(tokens)))
     own = replace(policy, config=replace(policy.config, views=views))
-    fixed = dict(budget=False, reserved_rows=2, tail_tokens=TAIL, device=policy.model.device.type)
+    fixed = dict(
+        budget=False, reserved_rows=2, decode_tokens=TAIL, device=policy.model.device.type
+    )
     return Engine(own, EngineConfig(**fixed | config))
 
 
@@ -86,7 +88,7 @@ def fill(engine: Engine, k: Tensor, v: Tensor, tokens: int, sequence: int = 0) -
     return handle
 
 
-def ask(engine: Engine, handle: KvHandle, question: int, answer: int) -> Stream:
+def ask(engine: Engine, handle: KvHandle, question: int, answer: int) -> DecodeStream:
     """A new stream about the frame; question, answer: their tokens."""
     return engine.open(handle, 'q' * question, max_tokens=answer)
 
@@ -96,5 +98,7 @@ def grow(engine: Engine, values: Tensor, context: int, batch: int) -> None:
     for number in range(len(engine.kv.streams()), batch):
         ask(engine, fill(engine, values, values, context, number), SHORT, ANSWER)
         engine.decode()
-    live, crowded = len(engine.kv.streams()), engine.kv.crowded
-    assert live == batch and not crowded, f'{live} streams, {crowded} were not compressed'
+    live, allocation_failures = len(engine.kv.streams()), engine.kv.allocation_failures
+    assert live == batch and not allocation_failures, (
+        f'{live} streams, {allocation_failures} were not compressed'
+    )

@@ -70,12 +70,12 @@ def compressed(policy: FullPolicy, context: int, size: float) -> dict[str, objec
     layers, length = policy.config.backbone.layers, scene.longest(policy, context)
     copy = -(-round(scene.ALPHA * layers * context) // BLOCK) * BLOCK
     best = 0, 0
-    for flat_rows in range(1, int(size // row)):
-        streams = flat_rows * layers * length // copy
-        if (RESERVED + PASSING + flat_rows) * row + streams * tail <= size:
-            best = flat_rows, streams
-    flat_rows, streams = best
-    own = dict(rows=RESERVED + PASSING, flat_rows=flat_rows, streams=streams)
+    for compressed_rows in range(1, int(size // row)):
+        streams = compressed_rows * layers * length // copy
+        if (RESERVED + PASSING + compressed_rows) * row + streams * tail <= size:
+            best = compressed_rows, streams
+    compressed_rows, streams = best
+    own = dict(rows=RESERVED + PASSING, compressed_rows=compressed_rows, streams=streams)
     return scene.WAYS['by text'] | own
 
 
@@ -98,6 +98,6 @@ def fill_up(policy: FullPolicy, context: int, config: Mapping[str, object]) -> t
         scene.ask(engine, handle, scene.SHORT, scene.ANSWER)
         engine.decode()
         stats = engine.kv.stats()
-        if stats.evictions or engine.kv.crowded:
+        if stats.evictions or engine.kv.allocation_failures:
             return stats.bytes, live
     raise AssertionError('a cache holds more streams than it has tails')

@@ -9,7 +9,7 @@ all have: n robots are n to the end.
 
 Time is virtual (`lockstep`): a batch takes what the profile says that was measured
 when the run began, so all schedulers have the same engine, and neither MuJoCo nor a busy machine
-changes a result. With --profile two runs agree to the digit. The robots ask as `fleet_robot` does,
+changes a result. With --profile two runs agree to the digit. The robots ask as `fleet_client` does,
 but it is not that node, which lives on the steady clock.
 
 Physics: an engine makes at most saturation / seconds(saturation) chunks a second. A robot that

@@ -32,15 +32,15 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.parameter import Parameter
 
 from embodied_kv.bench.fleet.serving.robot import PATIENCE, Habits, Line, Player, World
-from embodied_kv.bench.fleet.serving.schedule import Act, Agenda
-from embodied_kv.fleet.dispatcher import Desk
+from embodied_kv.bench.fleet.serving.schedule import Act, Schedule
+from embodied_kv.fleet.dispatcher import Dispatcher
 from embodied_kv.fleet.protocol import Receipt
 from embodied_kv.fleet.scheduler import Scheduler, Waiting
 from embodied_kv.nodes.common import executable
 from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.common.lifecycle_node import SUCCESS
 from embodied_kv.nodes.fleet.server_node import Fleet
-from embodied_kv.serving.fleet_server import Result, Server
+from embodied_kv.serving.fleet_server import FleetServer, Result
 from embodied_kv.types import Observation
 
 FAULTS = ('faults', 'engine errors', 'overdue')  # in virtual time there are none
@@ -75,10 +75,10 @@ class Timed(Scheduler):
         return ordered
 
 
-class Stepped(Server):
+class Stepped(FleetServer):
     """A server without a thread: who has its clock steps it."""
 
-    def __init__(self, desk: Desk, *arguments: object, clock: Callable[[], float]) -> None:
+    def __init__(self, desk: Dispatcher, *arguments: object, clock: Callable[[], float]) -> None:
         super().__init__(desk, *arguments, clock=clock)
         self.scheduler = desk.scheduler = Timed(desk.scheduler)
 
@@ -100,7 +100,7 @@ class Lockstep(Fleet):
     receipts: sent to each robot. charged, computed: s of all batches, by the profile and in truth.
     """
 
-    def __init__(self, agenda: Agenda, **arguments: object) -> None:
+    def __init__(self, agenda: Schedule, **arguments: object) -> None:
         super().__init__(partial(Stepped, clock=lambda: agenda.now), **arguments)
         self._agenda, self._wakes = agenda, math.inf
         self.receipts: Counter[str] = Counter()
@@ -148,7 +148,7 @@ class Run:
     """
 
     def __init__(self, order: Order, world: World) -> None:
-        self._agenda, self._closing = Agenda(), ExitStack()
+        self._agenda, self._closing = Schedule(), ExitStack()
         try:
             self._bring(order, world)
         except BaseException:

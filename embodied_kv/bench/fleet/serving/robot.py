@@ -1,6 +1,6 @@
 """A robot of a fleet in virtual time: its line to the fleet, and what it does with the answers.
 
-It asks, repeats and counts actions as `fleet_robot` does (`Asking` decides), and executes them as
+It asks, repeats and counts actions as `fleet_client` does (`RequestTiming` decides), and executes them as
 the simulator does. That node itself runs on the steady clock, so it cannot be used here. What is
 different: the robot asks at the very moment at which it is due, with an image of that moment, and
 acts on an answer at its next set-point. Its own clock counts set-points from its start.
@@ -22,8 +22,8 @@ from rclpy.node import Node
 from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import String
 
-from embodied_kv.bench.fleet.serving.schedule import Act, Agenda
-from embodied_kv.fleet.request_timing import Asking
+from embodied_kv.bench.fleet.serving.schedule import Act, Schedule
+from embodied_kv.fleet.request_timing import RequestTiming
 from embodied_kv.msg import FleetAnswer, FleetRequest
 from embodied_kv.nodes.fleet import messages
 from embodied_kv.nodes.fleet.messages import ANSWER, ANSWERS, FINISHED, REQUEST, REQUESTS
@@ -51,7 +51,7 @@ class World(Protocol):
 
 @dataclass(frozen=True)
 class Habits:
-    """How all robots ask, as the parameters of `fleet_robot`; and how often a task is judged.
+    """How all robots ask, as the parameters of `fleet_client`; and how often a task is judged.
 
     horizon: the policy that they name. dt: s between two actions. judged: set-points between two
     looks at whether the task is done.
@@ -132,7 +132,7 @@ class Player:
         habits: Habits,
         tasks: Sequence[int],
         start: float,
-        agenda: Agenda,
+        agenda: Schedule,
         tell: Callable[[Act], None],
     ) -> None:
         self.line, self.finished = line, []
@@ -162,7 +162,7 @@ class Player:
         self._begun += 1
         self._first, self._still = moment, 0.0
         self._instruction = self._world.begin(self._number, self._task)
-        self._asking = Asking(habits.dt, habits.ahead, habits.repeat)
+        self._asking = RequestTiming(habits.dt, habits.ahead, habits.repeat)
         self._asking.begin(f'{self._begun}')  # a name that was never used
         self._observed: dict[int, float] = {}  # stamp -> moment, s
         self._horizons: list[int] = []

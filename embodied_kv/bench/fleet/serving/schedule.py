@@ -9,7 +9,7 @@ from itertools import count
 Act = Callable[[], object]
 
 
-class Agenda:
+class Schedule:
     """What is planned, by its moment; of one moment, in the order in which it was planned."""
 
     def __init__(self) -> None:
