@@ -71,7 +71,7 @@ class ModelConfig:
     expert: ExpertConfig
     views: tuple[str, ...]
     max_text: int
-    horizon: int
+    chunk_size: int
     state_dim: int
     action_dim: int
     padded_action_dim: int = 32
@@ -214,7 +214,7 @@ PI05 = ModelConfig(
     expert=ExpertConfig(width=1024, mlp=4096),
     views=('base', 'left_wrist', 'right_wrist'),
     max_text=200,
-    horizon=50,
+    chunk_size=50,
     state_dim=32,
     action_dim=32,
     action_dt=0.02,
@@ -230,7 +230,7 @@ PI05_SMALL = ModelConfig(
     expert=ExpertConfig(width=320, mlp=1280),
     views=('base', 'wrist'),
     max_text=48,
-    horizon=10,
+    chunk_size=10,
     state_dim=7,
     action_dim=7,
     dtype='bfloat16',
@@ -247,7 +247,7 @@ TABLETOP = ModelConfig(
     expert=ExpertConfig(width=128, mlp=256),
     views=('front', 'wrist'),
     max_text=96,
-    horizon=10,
+    chunk_size=10,
     state_dim=7,
     action_dim=7,
     padded_action_dim=7,
@@ -267,7 +267,7 @@ TINY = ModelConfig(
     expert=ExpertConfig(width=32, mlp=64),
     views=('front', 'wrist'),
     max_text=64,
-    horizon=6,
+    chunk_size=6,
     state_dim=7,
     action_dim=7,
     padded_action_dim=8,

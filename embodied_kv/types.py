@@ -32,10 +32,10 @@ class Observation:
 class ActionChunk:
     """A finished chunk of actions; never a half-denoised one.
 
-    values: float32 [horizon, action_dim], absolute, SI units; action i is due at stamp + i * dt.
-    steps: Euler steps that made it. updates: float32 [steps, horizon], how far each step moved
-    each action, in normalised units; None where nobody looked. execute: H, the actions from the
-    first on that may be executed; None: all. confidence: float32 [horizon], 0 to 1, how sure
+    values: float32 [chunk, action_dim], absolute, SI units; action i is due at stamp + i * dt.
+    steps: Euler steps that made it. updates: float32 [steps, chunk], how far each step moved
+    each action, in normalised units; None where nobody looked. execution_horizon: H, the actions from the
+    first on that may be executed; None: all. confidence: float32 [chunk], 0 to 1, how sure
     denoising is of each action; None where nobody asked. Both are judged from the updates, by
     fleet.horizon.
     """
@@ -49,7 +49,7 @@ class ActionChunk:
     prefill_ms: float
     denoise_ms: float
     updates: np.ndarray | None = None
-    execute: int | None = None
+    execution_horizon: int | None = None
     confidence: np.ndarray | None = None
 
 

@@ -30,7 +30,7 @@ class FollowChunks(Node):
         self.create_subscription(ActionChunk, 'action_chunk', self.on_chunk, QoSProfile(depth=1))
 
     def on_chunk(self, chunk: ActionChunk) -> None:
-        actions = np.reshape(chunk.values, (chunk.horizon, len(chunk.joint_names)))
+        actions = np.reshape(chunk.values, (chunk.chunk_size, len(chunk.joint_names)))
         ahead = actions[chunk.first :]  # actions whose moment has passed are skipped
         if len(ahead) == 0:
             return

@@ -14,11 +14,11 @@ import numpy as np
 class Command:
     """A chunk as it is executed, and where its execution stands.
 
-    values: float64 [horizon, joints]; [0, joints] while the robot's position is not known.
+    values: float64 [chunk, joints]; [0, joints] while the robot's position is not known.
     stamp: ns on the ROS clock of the observation, None where the command answers none.
     first: the first action whose moment has not passed, or the last one of those to execute.
-    execute: H, the actions from the start on that may be executed; points ends with the last.
-    confidence: float32 [horizon], or [0] where no denoising is known that made the values.
+    execution_horizon: H, the actions from the start on that may be executed; points ends with the last.
+    confidence: float32 [chunk], or [0] where no denoising is known that made the values.
     source: of engine.timeline.
     points, times: float64 [n, joints] and [n]: what is still to come, in seconds from now.
     """
@@ -27,7 +27,7 @@ class Command:
     dt: float
     stamp: int | None
     first: int
-    execute: int
+    execution_horizon: int
     confidence: np.ndarray
     sequence: int
     age: float

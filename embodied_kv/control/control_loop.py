@@ -167,7 +167,9 @@ class ControlLoop(threading.Thread):
         if taken.values is None:  # all that may be executed of it is over: what runs goes on
             if taken.first < len(chunk.values):
                 self._failed(
-                    ValueError(f'all {chunk.execute} actions that its horizon allows have passed')
+                    ValueError(
+                        f'all {chunk.execution_horizon} actions that its horizon allows have passed'
+                    )
                 )
             return
         points, times = self.timeline.remaining(now)
@@ -177,7 +179,9 @@ class ControlLoop(threading.Thread):
             dt=chunk.dt,
             stamp=chunk.stamp,
             first=taken.first,
-            execute=len(chunk.values) if chunk.execute is None else chunk.execute,
+            execution_horizon=len(chunk.values)
+            if chunk.execution_horizon is None
+            else chunk.execution_horizon,
             confidence=UNKNOWN if chunk.confidence is None else chunk.confidence,
             sequence=chunk.sequence,
             age=now - began,
@@ -205,7 +209,7 @@ class ControlLoop(threading.Thread):
             dt=self.timeline.dt,
             stamp=stamp,
             first=0,
-            execute=len(points),
+            execution_horizon=len(points),
             confidence=UNKNOWN,
             sequence=leftover.sequence,
             age=leftover.age,
@@ -243,8 +247,8 @@ class ControlLoop(threading.Thread):
             values=last.values if chunk else points,
             dt=self.timeline.dt,
             stamp=last.stamp if chunk else None,
-            first=last.execute - len(points) if chunk else 0,
-            execute=last.execute if chunk else len(points),
+            first=last.execution_horizon - len(points) if chunk else 0,
+            execution_horizon=last.execution_horizon if chunk else len(points),
             confidence=last.confidence if chunk else UNKNOWN,
             sequence=last.sequence if last else 0,
             age=due.age,

@@ -2,7 +2,7 @@
 
 Knows the updates of denoising and nothing of the model that made them.
 
-U [steps, horizon] is the L2 norm of each Euler step's update of each action, over the robot's own
+U [steps, chunk] is the L2 norm of each Euler step's update of each action, over the robot's own
 action dimensions, normalised. H counts from the chunk's start, is at least 1 and never above the
 chunk. Source: Kairos, section 3.1.
 """
@@ -96,7 +96,7 @@ class Custom:
 
 
 def confidence(updates: np.ndarray) -> np.ndarray:
-    """How sure denoising is of each action, float32 [horizon] in [0, 1].
+    """How sure denoising is of each action, float32 [chunk] in [0, 1].
 
     m / (m + f), where f is the final update and m the mean of the earlier ones: 1 where the last
     step changed nothing, 0.5 where it changed as much as a mean step before it, 0 where it alone
@@ -115,7 +115,7 @@ def confidence(updates: np.ndarray) -> np.ndarray:
 def judged(chunk: ActionChunk, policy: Policy) -> ActionChunk:
     """The chunk with its H and the confidence of its actions, from its updates."""
     updates = chunk.updates
-    return replace(chunk, execute=policy(updates), confidence=confidence(updates))
+    return replace(chunk, execution_horizon=policy(updates), confidence=confidence(updates))
 
 
 def parse(text: str, known: Mapping[str, Policy] | None = None) -> Policy:
@@ -143,14 +143,14 @@ def parse(text: str, known: Mapping[str, Policy] | None = None) -> Policy:
 
 
 def _revisions(updates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean of the earlier updates and the final one, float64 [horizon] each."""
+    """Mean of the earlier updates and the final one, float64 [chunk] each."""
     updates = np.asarray(updates, np.float64)
     return updates[:-1].mean(0), updates[-1]
 
 
 def _checked(updates: np.ndarray) -> np.ndarray:
     if updates.ndim != 2 or not updates.size:
-        raise ValueError(f'updates are {list(updates.shape)}: they must be [steps, horizon]')
+        raise ValueError(f'updates are {list(updates.shape)}: they must be [steps, chunk]')
     return updates
 
 

@@ -26,7 +26,7 @@ class TakeOver:
     """How a chunk was received.
 
     first: its first action whose moment has not passed; its horizon where all have, or where it is
-    older than the one that runs. values: float64 [horizon, joints], the chunk as the robot could
+    older than the one that runs. values: float64 [chunk, joints], the chunk as the robot could
     execute it; None where it was refused: for these two reasons, or as all that it allows to
     execute has passed. blended: a step was shortened to max_joint_step. clamped: values that were
     outside the limits; both of actions that are executed.
@@ -123,7 +123,7 @@ class TrajectoryExecutor:
         first = len(actions)
         if began >= self._began:
             first = int(np.searchsorted(moments, now - _TICK))
-        end = len(actions) if chunk.execute is None else chunk.execute
+        end = len(actions) if chunk.execution_horizon is None else chunk.execution_horizon
         if first >= end:
             self.counters.refused += 1
             return TakeOver(first)

@@ -63,9 +63,9 @@ class Denoiser:
         self._counts = counts.repeat_interleave(torch.tensor(step_counts, device=device))
         self._line = torch.zeros(1, dtype=torch.int64, device=device)
         self._step = torch.zeros(1, dtype=torch.int64, device=device)
-        self._updates = torch.zeros(max(step_counts), robots, c.horizon, device=device)
-        self._x = torch.zeros(robots, c.horizon, c.padded_action_dim, device=device)
-        half = robots, c.horizon, 1, c.backbone.head_dim // 2
+        self._updates = torch.zeros(max(step_counts), robots, c.chunk_size, device=device)
+        self._x = torch.zeros(robots, c.chunk_size, c.padded_action_dim, device=device)
+        half = robots, c.chunk_size, 1, c.backbone.head_dim // 2
         self._rope = tuple(torch.zeros(half, dtype=model.dtype, device=device) for _ in range(2))
         self._views = {slots: self._capture(slots) for slots in self._robots}
 
@@ -112,9 +112,9 @@ class Denoiser:
     def run(
         self, rows: Sequence[int], x: Tensor, steps: int, flats: Sequence[int] = ()
     ) -> tuple[Tensor, Tensor]:
-        """Noise x -> normalised actions, both float32 [slots, horizon, padded_action_dim].
+        """Noise x -> normalised actions, both float32 [slots, chunk, padded_action_dim].
 
-        And how far each step moved each action, float32 [slots, steps, horizon].
+        And how far each step moved each action, float32 [slots, steps, chunk].
 
         rows, flats: what each slot reads; of both, where flats are given, one is -1. Raises
         ValueError for more slots than fit one batch.

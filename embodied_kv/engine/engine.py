@@ -142,7 +142,7 @@ class Engine:
     ) -> list[ActionChunk]:
         """One finished chunk per lease; none if the time left is too short for the fewest steps.
 
-        deadlines: s, steady clock. noises: float32 [leases, horizon, padded_action_dim], drawn
+        deadlines: s, steady clock. noises: float32 [leases, chunk, padded_action_dim], drawn
         from the seed and the frame where not given. Raises FloatingPointError rather than return
         NaN.
         """
@@ -152,7 +152,7 @@ class Engine:
         if steps == 0:
             return []
         if noises is None:
-            shape = (c.horizon, c.padded_action_dim)
+            shape = (c.chunk_size, c.padded_action_dim)
             noises = np.stack(
                 [
                     noise(self.config.seed, lease.handle.robot, lease.handle.sequence, shape)

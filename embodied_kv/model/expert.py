@@ -23,7 +23,7 @@ class Modulation:
     """What the norms of one denoise step add.
 
     scale (with its 1), shift, gate: each [norms, width]; or, of every norm, a tensor that
-    broadcasts over [B, horizon, width], where the slots of a batch differ in time.
+    broadcasts over [B, chunk, width], where the slots of a batch differ in time.
     """
 
     scale: Tensor | Sequence[Tensor]
@@ -82,13 +82,13 @@ class Expert(nn.Module):
         ]
 
     def embed(self, x: Tensor) -> Tensor:
-        """x_t [B, horizon, action_dim] -> [B, horizon, width]."""
+        """x_t [B, chunk, action_dim] -> [B, chunk, width]."""
         return self.action_in(x)
 
     def forward(
         self, hidden: Tensor, m: Modulation, cache: KvView, rope: tuple[Tensor, Tensor]
     ) -> Tensor:
-        """hidden [B, horizon, width] -> after the final adaptive norm (whose gate is unused)."""
+        """hidden [B, chunk, width] -> after the final adaptive norm (whose gate is unused)."""
         for i, layer in enumerate(self.layers):
             a, f = 2 * i, 2 * i + 1
             branch = layer.attention(i, self._norm(hidden, m, a), cache, rope)

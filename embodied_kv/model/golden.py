@@ -85,7 +85,7 @@ class Golden:
             'image_masks': (samples, len(c.views)),
             'tokens': (samples, c.max_text),
             'token_mask': (samples, c.max_text),
-            'noise': (samples, c.horizon, c.padded_action_dim),
+            'noise': (samples, c.chunk_size, c.padded_action_dim),
         }
         for name, shape in shapes.items():
             there = tuple(self.inputs[name].shape)
@@ -155,7 +155,7 @@ def config_of(metadata: Mapping[str, str]) -> ModelConfig:
             ),
             views=tuple(f'camera{i}' for i in range(get('num_images'))),
             max_text=get('max_token_len'),
-            horizon=get('horizon'),
+            chunk_size=get('horizon'),
             state_dim=get('action_dim'),
             action_dim=get('action_dim'),
             padded_action_dim=get('max_action_dim'),

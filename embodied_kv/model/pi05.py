@@ -48,7 +48,7 @@ class Pi05(OnBackbone):
         return None
 
     def suffix_rope(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Rotary tables of action slots at logical positions [B, horizon].
+        """Rotary tables of action slots at logical positions [B, chunk].
 
         Each slot begins at its number of valid prefix tokens.
         """
@@ -57,7 +57,7 @@ class Pi05(OnBackbone):
     def velocity(
         self, x: Tensor, modulation: Modulation, cache: KvView, rope: tuple[Tensor, Tensor]
     ) -> Tensor:
-        """v(x_t, t) of flow matching: x_t float32 [B, horizon, padded_action_dim] -> the same."""
+        """v(x_t, t) of flow matching: x_t float32 [B, chunk, padded_action_dim] -> the same."""
         hidden = self.expert.embed(x.to(self.dtype))
         return self.expert.action_out(self.expert(hidden, modulation, cache, rope)).float()
 

@@ -125,7 +125,7 @@ class Normalizer:
     """Quantiles of a robot's data, float32, SI units.
 
     state_q01, state_q99: [state_dim].
-    action_q01, action_q99: [action_dim] or [horizon, action_dim].
+    action_q01, action_q99: [action_dim] or [chunk, action_dim].
     delta: bool [action_dim]; where true, the action is a difference from the observed state of the
     same index.
     """
@@ -191,7 +191,7 @@ class Normalizer:
 
         Raises ValueError that names the entry that is missing, not finite, or of other shape.
         """
-        per_step = (config.horizon, config.action_dim)
+        per_step = (config.chunk_size, config.action_dim)
         if not isinstance(stats, dict):
             raise ValueError('norm_stats: state and actions are missing')
         entries = stats.get('norm_stats', stats)

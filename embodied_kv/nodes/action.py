@@ -90,7 +90,7 @@ class Action(SuiteNode):
         self._params = params
         self._now: JointState | None = None
         self._work: Future | None = None
-        commands = qos.action(self.suite.period, model.horizon * model.action_dt)
+        commands = qos.action(self.suite.period, model.chunk_size * model.action_dt)
         self._chunks = self.publisher(ActionChunkMsg, 'action_chunk', commands)
         self._trajectories = self.publisher(JointTrajectory, 'joint_trajectory', commands)
         if params.publish_setpoints:
@@ -222,7 +222,7 @@ class Action(SuiteNode):
         if command.source == FRESH:
             self._period.tick()
             self._steps = command.steps
-            self._horizon.add(command.execute)
+            self._horizon.add(command.execution_horizon)
             self._confidence.add(float(command.confidence.mean()))
         self._source = command.source
 

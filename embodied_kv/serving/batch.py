@@ -100,7 +100,7 @@ def batch_seconds(engine: Engine, repeats: int = REPEATS) -> dict[int, float]:
 
 def chunk_bytes(model: ModelConfig) -> int:
     """What one robot's answer weighs: its actions, and the confidence of each."""
-    return FLOAT * model.horizon * (model.action_dim + 1)
+    return FLOAT * model.chunk_size * (model.action_dim + 1)
 
 
 def _seconds(engine: Engine, frames: Sequence[Observation]) -> float:

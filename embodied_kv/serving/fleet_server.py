@@ -240,7 +240,7 @@ def _answer(waiting: Waiting, request: Request | None, result: Result, sent: flo
             fault = f'the horizon policy failed: {error}'
     served = ServedChunk(chunk, fault, queued)
     return Answer(
-        waiting.robot, waiting.task, waiting.round, chunk.execute if chunk else 0, served
+        waiting.robot, waiting.task, waiting.round, chunk.execution_horizon if chunk else 0, served
     )
 
 

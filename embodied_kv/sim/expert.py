@@ -51,7 +51,7 @@ def plan(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The next `horizon` joint targets and the phase now.
 
-    state: [B, 7] rad and m -> actions float32 [B, horizon, 7], absolute, and phases int [B].
+    state: [B, 7] rad and m -> actions float32 [B, chunk, 7], absolute, and phases int [B].
     Action i is where the joints should be one control period after action i - 1.
     """
     joints = np.array(state, np.float64)

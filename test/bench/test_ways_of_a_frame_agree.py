@@ -20,7 +20,7 @@ def policy():
 
 @torch.inference_mode()
 def test_all_ways_give_the_same_actions(policy):
-    setting = Setting(tokens=9, steps=2, horizon=TINY.horizon)
+    setting = Setting(tokens=9, steps=2, horizon=TINY.chunk_size)
     ways = [
         make_mode(name, policy, setting) for name in ('isolated', 'shared', 'batched', 'copying')
     ]
@@ -33,7 +33,7 @@ def test_all_ways_give_the_same_actions(policy):
 @torch.inference_mode()
 @pytest.mark.parametrize('tokens, steps', [(9, 1), (9, 2), (11, 5), (10, 4)])
 def test_a_frame_of_the_steady_state_says_n_tokens(policy, tokens, steps):
-    way = Batched(policy, Setting(tokens, steps, TINY.horizon))
+    way = Batched(policy, Setting(tokens, steps, TINY.chunk_size))
     said = [way.frame(number)[1] for number in range(2 * tokens)]
     assert set(said) == {tokens}
     assert way.engine.kv.stats().evictions == 0
@@ -60,7 +60,7 @@ def test_copying_says_what_sharing_says(policy):
 @torch.inference_mode()
 def test_every_figure_of_a_row_is_there_and_finite(policy):
     (row,) = measure.run(
-        policy, [Setting(9, 2, TINY.horizon)], ['isolated', 'shared', 'batched', 'copying'], 2
+        policy, [Setting(9, 2, TINY.chunk_size)], ['isolated', 'shared', 'batched', 'copying'], 2
     )
     assert row['actions_equal'] is True
     assert row['speedup'] == row['isolated_ms'] / row['batched_ms']

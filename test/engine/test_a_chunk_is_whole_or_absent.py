@@ -42,7 +42,7 @@ def test_a_step_more_or_less_ends_near_the_same_actions(make_engine, observe):
 def test_not_finite_actions_are_an_error(make_engine, observe):
     engine = make_engine()
     c = engine.policy.config
-    bad = np.full((1, c.horizon, c.padded_action_dim), np.nan, np.float32)
+    bad = np.full((1, c.chunk_size, c.padded_action_dim), np.nan, np.float32)
     with pytest.raises(FloatingPointError, match='not finite'):
         denoise(engine, observe(0), time.monotonic() + 1, noises=bad)
 

@@ -78,7 +78,7 @@ def test_an_engine_in_a_cluster_serves(observe):
     try:
         assert list(engine.seconds) == [1, 2]
         (chunk,) = engine([observe(1)], time.monotonic() + 60.0).result(60.0)
-        assert chunk.values.shape == (TINY.horizon, TINY.action_dim)
+        assert chunk.values.shape == (TINY.chunk_size, TINY.action_dim)
     finally:
         engine.close()
         remote.ray().shutdown()

@@ -12,7 +12,7 @@ DT, HORIZON = 0.1, 6
 def chunk(execute, start=0.0, step=1.0):
     """One joint; action i is start + i * step."""
     values = start + step * np.arange(HORIZON, dtype=np.float32)[:, None]
-    return ActionChunk(values, DT, 0, 0.0, 7, 10, 0.0, 0.0, execute=execute)
+    return ActionChunk(values, DT, 0, 0.0, 7, 10, 0.0, 0.0, execution_horizon=execute)
 
 
 def commands(timeline):

@@ -31,12 +31,12 @@ def test_updates_are_differences_of_x(make_engine, observe, monkeypatch, steps):
         return recorded[-1]
 
     monkeypatch.setattr(denoiser._graphs, 'get', record)
-    noise = torch.randn(1, c.horizon, c.padded_action_dim)
+    noise = torch.randn(1, c.chunk_size, c.padded_action_dim)
     denoiser._x[:1] = noise
     made, updates = denoiser.run([handle.row], noise, steps)
     x = torch.stack(recorded[-1].seen)[:, 0, :, : c.action_dim]
     wanted = (x[:-1] - x[1:]).double().norm(dim=-1)
-    assert updates.shape == (1, steps, c.horizon)
+    assert updates.shape == (1, steps, c.chunk_size)
     torch.testing.assert_close(updates[0].double(), wanted, atol=1e-5, rtol=1e-5)
     assert torch.equal(made[0, :, : c.action_dim], x[-1])
 

@@ -227,7 +227,7 @@ def test_a_save_that_fails_leaves_the_old_checkpoint(folder):
 @pytest.mark.parametrize(
     ('other', 'complaint'),
     [
-        (replace(TINY, horizon=9), 'horizon is 6, the model has 9'),
+        (replace(TINY, chunk_size=9), 'chunk_size is 6, the model has 9'),
         (replace(TINY, expert=replace(TINY.expert, mlp=96)), 'expert.mlp is 64, the model has 96'),
         (replace(TINY, views=('front',)), 'views is'),
     ],

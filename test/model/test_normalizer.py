@@ -31,10 +31,10 @@ def test_the_formula_is_openpi_s():
     np.testing.assert_allclose(n.state(n.state_q99), 1, atol=1e-5)
 
 
-@pytest.mark.parametrize('shape', [(3,), (CONFIG.horizon, 3)])
+@pytest.mark.parametrize('shape', [(3,), (CONFIG.chunk_size, 3)])
 def test_actions_of_targets_equals_the_actions(shape):
     n = Normalizer.from_dict(stats(shape), CONFIG)
-    actions = RANDOM.uniform(-3, 3, (5, CONFIG.horizon, 3)).astype(np.float32)
+    actions = RANDOM.uniform(-3, 3, (5, CONFIG.chunk_size, 3)).astype(np.float32)
     state = RANDOM.uniform(-3, 3, (5, 4)).astype(np.float32)
     padded = np.pad(n.targets(actions, state), ((0, 0), (0, 0), (0, 5)), constant_values=9)
     np.testing.assert_allclose(n.actions(padded, state), actions, atol=1e-5)
@@ -42,9 +42,9 @@ def test_actions_of_targets_equals_the_actions(shape):
 
 def test_deltas_start_from_the_observed_state():
     n = Normalizer.from_dict(stats(delta=(True, False, True)), CONFIG)
-    chunk, state = np.zeros((CONFIG.horizon, 8)), np.array([10.0, 20, 30, 40])
+    chunk, state = np.zeros((CONFIG.chunk_size, 8)), np.array([10.0, 20, 30, 40])
     moved = n.actions(chunk, state) - n.actions(chunk, np.zeros(4))
-    np.testing.assert_allclose(moved, np.tile([10.0, 0, 30], (CONFIG.horizon, 1)), atol=1e-5)
+    np.testing.assert_allclose(moved, np.tile([10.0, 0, 30], (CONFIG.chunk_size, 1)), atol=1e-5)
 
 
 @pytest.mark.parametrize('span', [0.0, 1e-9, NEAR_CONSTANT / 2])
@@ -56,22 +56,22 @@ def test_a_near_constant_joint_does_not_blow_up(span):
     state = n.state_q01 + np.float32(0.01)
     assert n.state(state)[1] == -1
     assert np.abs(n.state(state)).max() <= 1
-    chunk = np.full((CONFIG.horizon, 8), 1e6)
+    chunk = np.full((CONFIG.chunk_size, 8), 1e6)
     np.testing.assert_array_equal(n.actions(chunk, state)[:, 1], n.action_q01[1])
-    targets = n.targets(np.full((CONFIG.horizon, 3), 0.5), state)
+    targets = n.targets(np.full((CONFIG.chunk_size, 3), 0.5), state)
     assert np.abs(targets).max() < 10
 
 
 def test_identity_spans_the_joint_limits():
     n = Normalizer.identity(CONFIG, lower=[-1, -2, -3, -4], upper=[1, 2, 3, 4])
     np.testing.assert_allclose(n.state([1, 2, 3, 4]), 1, atol=1e-5)
-    chunk = np.ones((CONFIG.horizon, 8))
+    chunk = np.ones((CONFIG.chunk_size, 8))
     np.testing.assert_allclose(n.actions(chunk, np.zeros(4))[0], [1, 2, 3], atol=1e-5)
     assert np.isfinite(Normalizer.identity(CONFIG).actions(chunk, np.zeros(4))).all()
 
 
 def test_from_dict_of_to_dict_through_json_is_the_same():
-    n = Normalizer.from_dict(stats((CONFIG.horizon, 3)), CONFIG)
+    n = Normalizer.from_dict(stats((CONFIG.chunk_size, 3)), CONFIG)
     again = Normalizer.from_dict(json.loads(json.dumps(n.to_dict())), CONFIG)
     for name in ('state_q01', 'state_q99', 'action_q01', 'action_q99', 'delta'):
         np.testing.assert_array_equal(getattr(n, name), getattr(again, name))

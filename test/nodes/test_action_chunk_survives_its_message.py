@@ -19,7 +19,7 @@ def command(**fields):
         dt=0.1,
         stamp=STAMP,
         first=1,
-        execute=3,
+        execution_horizon=3,
         confidence=np.linspace(1, 0.2, 5).astype(np.float32),
         sequence=2**40,
         age=0.06,
@@ -45,7 +45,15 @@ def test_every_field_of_a_chunk_comes_back():
     np.testing.assert_allclose(chunk.values, told.values, rtol=1e-7)
     np.testing.assert_array_equal(chunk.confidence, told.confidence)
     assert chunk.values.dtype == chunk.confidence.dtype == np.float32
-    for name in ('dt', 'stamp', 'execute', 'sequence', 'steps', 'prefill_ms', 'denoise_ms'):
+    for name in (
+        'dt',
+        'stamp',
+        'execution_horizon',
+        'sequence',
+        'steps',
+        'prefill_ms',
+        'denoise_ms',
+    ):
         assert getattr(chunk, name) == getattr(told, name)
     assert (chunk.deadline, chunk.updates) == (7.5, None)
 
@@ -60,9 +68,11 @@ def test_a_hold_says_its_one_action_and_no_confidence():
     held = np.ones((1, 2))
     nobody = np.empty(0, np.float32)
     message = sent(
-        command(values=held, first=0, execute=1, confidence=nobody, source=HOLD, stamp=None)
+        command(
+            values=held, first=0, execution_horizon=1, confidence=nobody, source=HOLD, stamp=None
+        )
     )
-    assert (message.horizon, message.execute, len(message.confidence)) == (1, 1, 0)
+    assert (message.chunk_size, message.execution_horizon, len(message.confidence)) == (1, 1, 0)
     assert message.header.stamp == NOW
     with pytest.raises(conversions.Refused, match='of source 2 is no chunk, but holds or stops'):
         conversions.action_chunk(message, deadline=0.0)
@@ -71,8 +81,8 @@ def test_a_hold_says_its_one_action_and_no_confidence():
 @pytest.mark.parametrize(
     'field, value, reason',
     [
-        ('horizon', 0, '10 values and 5 confidences are not 0 actions of 2 joints'),
-        ('horizon', 6, 'are not 6 actions of 2 joints'),
+        ('chunk_size', 0, '10 values and 5 confidences are not 0 actions of 2 joints'),
+        ('chunk_size', 6, 'are not 6 actions of 2 joints'),
         ('joint_names', ['one'], 'are not 5 actions of 1 joints'),
         ('confidence', [0.5], '10 values and 1 confidences are not 5 actions'),
         ('execute', 0, 'execute is 0: it must lie from 1 to 5'),

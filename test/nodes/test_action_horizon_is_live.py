@@ -39,22 +39,24 @@ def horizon(text):
 def test_by_default_the_whole_chunk_may_be_executed(robot):
     begin(robot)
     chunk = fresh(robot)
-    assert chunk.execute == chunk.horizon == TINY.horizon
+    assert chunk.execution_horizon == chunk.chunk_size == TINY.chunk_size
     sure = np.array(chunk.confidence)
-    assert sure.shape == (TINY.horizon,) and ((sure >= 0) & (sure <= 1)).all() and sure.any()
+    assert sure.shape == (TINY.chunk_size,) and ((sure >= 0) & (sure <= 1)).all() and sure.any()
 
 
 def test_it_changes_while_the_robot_acts(robot):
     heard = []
     robot.node.create_subscription(DiagnosticArray, '/diagnostics', heard.append, 10)
     action = begin(robot, horizon='static:3')
-    chunk = fresh(robot, execute=3)
-    assert chunk.horizon == TINY.horizon and chunk.first < 3
+    chunk = fresh(robot, execution_horizon=3)
+    assert chunk.chunk_size == TINY.chunk_size and chunk.first < 3
     robot.trajectories.clear()
     robot.more(robot.trajectories, 3)
     assert all(len(trajectory.points) <= 3 for trajectory in robot.trajectories)
     assert action.set_parameters(horizon('confidence:-1:2'))[0].successful
-    fresh(robot, execute=2)  # denoising that moves an action at all is not sure enough for -1
+    fresh(
+        robot, execution_horizon=2
+    )  # denoising that moves an action at all is not sure enough for -1
     name = f'{robot.namespace}/action'.lstrip('/')
 
     def said():
@@ -84,7 +86,7 @@ def test_what_is_no_policy_is_refused_and_the_old_one_stays(robot, text, reason)
     answer = action.set_parameters(horizon(text))[0]
     assert not answer.successful
     assert answer.reason.startswith('parameter horizon: ') and reason in answer.reason
-    fresh(robot, execute=3)
+    fresh(robot, execution_horizon=3)
 
 
 def test_what_is_no_policy_fails_configure(robot, capfd):

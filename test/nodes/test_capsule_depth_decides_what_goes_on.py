@@ -66,7 +66,7 @@ def test_at_depth_actor_the_leftover_goes_on_as_a_previous_chunk(robot, suite, n
     robot.until(lambda: any(c.source == ActionChunk.PREVIOUS for c in robot.chunks))
     chunk = next(c for c in robot.chunks if c.source == ActionChunk.PREVIOUS)
     np.testing.assert_array_equal(np.reshape(chunk.values, values.shape)[-1], values[-1])
-    assert (chunk.first, chunk.sequence, chunk.horizon) == (0, facts['sequence'], len(values))
+    assert (chunk.first, chunk.sequence, chunk.chunk_size) == (0, facts['sequence'], len(values))
     assert chunk.header.stamp.sec * 10**9 + chunk.header.stamp.nanosec >= moment
     assert chunk.age > len(values) * chunk.dt  # its observation is as old as it is
     assert not chunk.deadline_met
@@ -103,7 +103,7 @@ def test_at_depth_hold_the_robot_stays_where_it_is_until_a_fresh_chunk(robot, su
     assert response.message.startswith('there is no fresh observation: the robot holds')
     robot.until(lambda: any(c.source == ActionChunk.HOLD for c in robot.chunks), show=False)
     held = next(c for c in robot.chunks if c.source == ActionChunk.HOLD)
-    assert held.horizon == 1
+    assert held.chunk_size == 1
     robot.more(robot.chunks, 2, show=False)
     assert all(c.values == held.values for c in robot.chunks if c.source == ActionChunk.HOLD)
 

@@ -37,7 +37,9 @@ def test_it_acts_on_the_fleets_chunks_and_tells_what_it_executed(fleet, robots):
 
     fleet.until(more, timeout=60.0)
     fresh = [c for c in robot.chunks if SOURCES[c.source] == FRESH]
-    assert all(c.execute == 4 and c.horizon == 6 and len(c.confidence) == 6 for c in fresh)
+    assert all(
+        c.execution_horizon == 4 and c.chunk_size == 6 and len(c.confidence) == 6 for c in fresh
+    )
     assert [c.sequence for c in fresh] == sorted(c.sequence for c in fresh)
     assert robot.trajectories
     told = [m.execution[0] for m in asked if len(m.execution)]
@@ -59,7 +61,7 @@ class Server:
             task=request.task,
             round=request.round,
             verdict=FleetAnswer.ANSWERED,
-            horizon=horizon,
+            execution_horizon=horizon,
             joint_names=names,
             dt=0.1,
             values=values.ravel(),

@@ -91,7 +91,7 @@ def test_the_horizon_is_the_requests_or_the_fleets(fleet):
     ):
         robot.ask(round, horizon=text)
         fleet.until(lambda round=round: round in robot.got())
-        assert robot.got()[round].horizon == expected
+        assert robot.got()[round].execution_horizon == expected
 
 
 def test_of_a_robot_that_waits_the_newest_observation_is_served(fleet):

@@ -39,7 +39,7 @@ def test_a_batch_gives_each_robot_the_chunk_that_it_gets_alone(fleet):
     for robot in (a, b):
         standalone, together = robot.got('alone')[0], robot.got('together')[0]
         np.testing.assert_allclose(values(together), values(standalone), atol=1e-4)
-        assert together.horizon == 3
+        assert together.execution_horizon == 3
         assert len(together.confidence) == len(values(together)) == 6
     assert np.abs(values(a.got('alone')[0]) - values(b.got('alone')[0])).max() > 1e-3
     for robot, task in ((a, 'together'), (b, 'together'), (first, 'a')):

@@ -15,7 +15,7 @@ SUITE = (Perception, Action, Language)
 
 
 def values(chunk):
-    return np.array(chunk.values).reshape(chunk.horizon, -1)
+    return np.array(chunk.values).reshape(chunk.chunk_size, -1)
 
 
 def fresh(chunks):
@@ -37,7 +37,7 @@ def test_a_chunk_is_whole_finite_named_and_within_limits(robot):
     robot.until(lambda: fresh(robot.chunks))
     chunk, limits = fresh(robot.chunks)[0], ActionParams()
     assert list(chunk.joint_names) == list(robot.suite[0].suite.joint_names)
-    assert (chunk.horizon, chunk.dt) == (TINY.horizon, TINY.action_dt)
+    assert (chunk.chunk_size, chunk.dt) == (TINY.chunk_size, TINY.action_dt)
     assert 4 <= chunk.steps <= 10 and chunk.prefill_ms > 0 and chunk.denoise_ms > 0
     assert chunk.deadline_met == (chunk.age <= robot.suite[0].suite.period)
     assert np.isfinite(values(chunk)).all()

@@ -46,7 +46,7 @@ def batch():
         images=integers(256, size, 2, c.vision.image_size, c.vision.image_size, 3).byte(),
         prompt=integers(c.backbone.vocab_size, size, prompt),
         prompt_length=torch.tensor([4, 7, 5]),
-        actions=normal(size, c.horizon, c.padded_action_dim),
+        actions=normal(size, c.chunk_size, c.padded_action_dim),
         tail=integers(c.backbone.vocab_size, size, 12),
         segment=segment,
         offset=offset,

@@ -79,7 +79,7 @@ def test_words_of_no_meaning_are_answered_by_holding_still(sampler, tokenizer, n
 
 def test_actions_are_normalised_deltas_and_an_absolute_gripper(sampler, normalizer):
     actions = sampler.batch(0, False).actions
-    assert actions.shape == (48, TABLETOP.horizon, 7)
+    assert actions.shape == (48, TABLETOP.chunk_size, 7)
     assert actions.abs().median() < 1 < actions.abs().max() < 8
     assert actions[..., 6].abs().max() <= 1 + 1e-3
     assert normalizer.delta.tolist() == [True] * 6 + [False]

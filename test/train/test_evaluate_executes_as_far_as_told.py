@@ -73,7 +73,7 @@ def test_a_policy_sees_the_updates_of_each_chunk():
         return len(seen)
 
     done = outcomes(1, rule)
-    assert set(seen) == {(10, TINY.horizon)}
+    assert set(seen) == {(10, TINY.chunk_size)}
     assert [n for outcome in done for n in outcome.executes] == list(range(1, len(seen) + 1))
 
 

@@ -91,7 +91,7 @@ def test_the_position_table_is_interpolated_bilinearly():
 @pytest.mark.parametrize(
     ('other', 'message'),
     [
-        (config(8, 1, horizon=7), 'horizon is 6, the model has 7'),
+        (config(8, 1, chunk_size=7), 'chunk_size is 6, the model has 7'),
         (config(8, 1, views=('front',)), 'views is'),
         (
             config(8, 1, backbone=replace(TINY.backbone, heads=8, head_dim=8)),
@@ -117,7 +117,7 @@ def test_the_shipped_policy_grows_into_tabletop_long():
     trainer = Trainer(long, PolicyRecipe(batch=1), 7, 5)
     tokenizer, normalizer = trainer.adopt(bundled('tabletop'))
     assert len(tokenizer.encode(' cube')) == 1
-    assert normalizer.action_q01.shape == (long.horizon, long.action_dim)
+    assert normalizer.action_q01.shape == (long.chunk_size, long.action_dim)
     for name, p in trainer.objective.model.named_parameters():
         assert torch.equal(trainer.average[name], p), name
     assert trainer.average[TABLE].shape == (256, 128)

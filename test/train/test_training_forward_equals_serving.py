@@ -48,12 +48,14 @@ def test_trained_velocities_equal_served_velocities(objective, batch):
     model, draws = objective.model, 2
     prefixes = served_prefix(model, batch)
     generator = torch.Generator().manual_seed(3)
-    x = torch.randn(len(ROWS) * draws, TINY.horizon, TINY.padded_action_dim, generator=generator)
+    x = torch.randn(
+        len(ROWS) * draws, TINY.chunk_size, TINY.padded_action_dim, generator=generator
+    )
     times = torch.rand(len(x), generator=generator)
     _, prefix, _ = objective.fill(batch)
     trained = objective.velocity(x, times, prefix)
     for i, modulation in enumerate(model.expert.modulation(times)):
-        cache = SuffixRead(prefixes, 1, TINY.horizon).bind([ROWS[i // draws]])
+        cache = SuffixRead(prefixes, 1, TINY.chunk_size).bind([ROWS[i // draws]])
         rope = model.suffix_rope(cache.positions)
         served = model.velocity(x[i : i + 1], modulation, cache, rope)
         torch.testing.assert_close(trained[i], served[0], **TOLERANCE)
@@ -63,7 +65,10 @@ def test_trained_velocities_equal_served_velocities(objective, batch):
 def test_euler_steps_on_the_tape_equal_the_denoiser(objective, batch):
     steps, prefixes = 4, served_prefix(objective.model, batch)
     x = torch.randn(
-        len(ROWS), TINY.horizon, TINY.padded_action_dim, generator=torch.Generator().manual_seed(4)
+        len(ROWS),
+        TINY.chunk_size,
+        TINY.padded_action_dim,
+        generator=torch.Generator().manual_seed(4),
     )
     flats = CompressedArena(prefixes, rows=1, tokens=0)
     denoiser = Denoiser(objective.model, prefixes, flats, [steps], Graphs('cpu'), len(ROWS))

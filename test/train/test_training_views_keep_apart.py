@@ -12,7 +12,7 @@ from embodied_kv.train.common.views import UNSEEN, dense_attention
 @torch.no_grad()
 def test_a_draw_does_not_see_another_draw(objective, batch):
     _, prefix, _ = objective.fill(batch)
-    x = torch.randn(6, TINY.horizon, TINY.padded_action_dim)
+    x = torch.randn(6, TINY.chunk_size, TINY.padded_action_dim)
     times = torch.rand(6)
     before = objective.velocity(x, times, prefix)
     x[1], times[1] = 3.0, 0.9

@@ -49,7 +49,8 @@ def prefill(c: ModelConfig, tokens: int, images: int) -> dict[str, float]:
 def denoise_step(c: ModelConfig, prefix: int, batch: int = 1) -> dict[str, float]:
     """FLOP and bytes of one Euler step from prefixes of that length."""
     flops = batch * (
-        2 * expert_weights(c) * c.horizon + attention_flops(c, c.horizon, prefix + c.horizon)
+        2 * expert_weights(c) * c.chunk_size
+        + attention_flops(c, c.chunk_size, prefix + c.chunk_size)
     )
     return dict(
         flops=flops,

@@ -54,8 +54,8 @@ def measure(args: argparse.Namespace) -> dict:
     rows: list[dict] = []
     policy = None
     for horizon, settings in grid(args):
-        if policy is None or horizon != policy.config.horizon:
-            config = dataclasses.replace(preset(args.preset), horizon=horizon)
+        if policy is None or horizon != policy.config.chunk_size:
+            config = dataclasses.replace(preset(args.preset), chunk_size=horizon)
             policy = FullPolicy.random(config, device=args.device)
         with torch.inference_mode():
             rows += run(policy, settings, modes, args.frames)

@@ -27,7 +27,7 @@ def grid(args: argparse.Namespace) -> list[tuple[int, list[Setting]]]:
     Every N and k at the preset's H, and one point at the other H; everything with --full; for the
     real pi05 one point, as its frames take minutes on a CPU.
     """
-    native = preset(args.preset).horizon
+    native = preset(args.preset).chunk_size
     if args.preset == 'pi05' and not args.full:
         tokens, steps, horizons = args.tokens or [10], args.steps or [5], args.horizons or [native]
     else:

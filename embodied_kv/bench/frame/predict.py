@@ -58,8 +58,8 @@ def predict(policy: Policy, setting: Setting, device: str, repeats: int) -> floa
     caches = contiguous(policy, setting.live, room)
     prefix = tuple(part[:, :1, :, :length].contiguous() for part in caches)
     tables = model.expert.modulation(torch.linspace(1, 0.1, 10, device=model.device))
-    x = torch.randn(1, c.horizon, c.padded_action_dim, device=model.device)
-    rope = model.suffix_rope(length + torch.arange(c.horizon, device=model.device)[None])
+    x = torch.randn(1, c.chunk_size, c.padded_action_dim, device=model.device)
+    rope = model.suffix_rope(length + torch.arange(c.chunk_size, device=model.device)[None])
     token = torch.full((setting.live, 1), 10, device=model.device)
     middle = [room - setting.tokens // 2 - 1] * setting.live
 
@@ -70,7 +70,7 @@ def predict(policy: Policy, setting: Setting, device: str, repeats: int) -> floa
 
     def denoise() -> None:
         for table in tables:
-            model.velocity(x, table, Fresh(1, c.horizon, model.device, prefix), rope)
+            model.velocity(x, table, Fresh(1, c.chunk_size, model.device, prefix), rope)
 
     def begin() -> None:
         one = tuple(part[:, :1] for part in caches)

@@ -43,7 +43,14 @@ else:
     BRIDGE = CvBridge()
 
 CHANNELS = {'rgb8': 3, 'bgr8': 3, 'mono8': 1, 'rgba8': 4, 'bgra8': 4}
-_OF_CHUNKS = 'dt', 'execute', 'sequence', 'steps', 'prefill_ms', 'denoise_ms'  # named alike
+_OF_CHUNKS = (
+    'dt',
+    'execution_horizon',
+    'sequence',
+    'steps',
+    'prefill_ms',
+    'denoise_ms',
+)  # named alike
 _TO_RGB = {
     'bgr8': cv2.COLOR_BGR2RGB,
     'mono8': cv2.COLOR_GRAY2RGB,
@@ -161,7 +168,7 @@ def chunk_message(command: Command, joint_names: Sequence[str], now: Time) -> Ac
     """A command as our own message. now: of a command that answers no observation."""
     message = ActionChunkMsg(
         joint_names=joint_names,
-        horizon=len(command.values),
+        chunk_size=len(command.values),
         values=array('d', command.values.tobytes()),
         first=command.first,
         confidence=array('f', command.confidence.tobytes()),
@@ -179,7 +186,7 @@ def action_chunk(message: ActionChunkMsg, deadline: float) -> ActionChunk:
 
     deadline: on the steady clock of this process, of which no message tells.
     """
-    rows, columns, sure = message.horizon, len(message.joint_names), len(message.confidence)
+    rows, columns, sure = message.chunk_size, len(message.joint_names), len(message.confidence)
     if message.source > SOURCES.index(PREVIOUS):
         raise Refused(f'a message of source {message.source} is no chunk, but holds or stops')
     if not rows or len(message.values) != rows * columns or sure not in (0, rows):
@@ -187,8 +194,10 @@ def action_chunk(message: ActionChunkMsg, deadline: float) -> ActionChunk:
             f'{len(message.values)} values and {sure} confidences are not {rows} actions of '
             f'{columns} joints'
         )
-    if not 1 <= message.execute <= rows:
-        raise Refused(f'execute is {message.execute}: it must lie from 1 to {rows}')
+    if not 1 <= message.execution_horizon <= rows:
+        raise Refused(
+            f'execution_horizon is {message.execution_horizon}: it must lie from 1 to {rows}'
+        )
     return ActionChunk(
         values=np.array(message.values, np.float32).reshape(rows, columns),
         stamp=nanoseconds(message.header.stamp),

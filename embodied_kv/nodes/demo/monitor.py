@@ -229,7 +229,7 @@ class Monitor(Node):
             ready=stamp + int(command.age * 1e9),
             joints=frame.pop('joints'),
             seen=frame,
-            actions=np.array(command.values).reshape(command.horizon, -1),
+            actions=np.array(command.values).reshape(command.chunk_size, -1),
             first=command.first,
             dt=command.dt,
             note=f'frame {command.sequence}\nprefill {command.prefill_ms:.1f} ms\n'

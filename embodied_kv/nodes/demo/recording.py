@@ -20,7 +20,7 @@ class Decision:
 
     stamp, ready: ns, of the frame and of the chunk's command. seen: uint8 [height, width, 3] by
     camera, the very images that the policy got. joints: float64 [7] in the frame. actions: float64
-    [horizon, 7], the i-th due at stamp + i * dt; before `first` their moments had passed at once.
+    [chunk, 7], the i-th due at stamp + i * dt; before `first` their moments had passed at once.
     """
 
     stamp: int

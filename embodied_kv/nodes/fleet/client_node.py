@@ -86,13 +86,13 @@ class FleetClient(Action):
                 f'{model.name} moves {model.action_dim}'
             )
         # Between two chunks lies an execution: only from its end on does the robot miss one.
-        lasts = math.ceil(model.horizon * model.action_dt / period)
+        lasts = math.ceil(model.chunk_size * model.action_dt / period)
         self._params = replace(p, stop_after=p.stop_after + lasts)
         self._limits(self._params)
         ask = self._ask_params.read(FleetClientParams)
         self._asking = RequestTiming(model.action_dt, ask.ahead, ask.repeat)
         self._instruction = ''  # of the present task
-        commands = qos.action(period, model.horizon * model.action_dt)
+        commands = qos.action(period, model.chunk_size * model.action_dt)
         self._chunks = self.publisher(ActionChunkMsg, 'action_chunk', commands)
         self._trajectories = self.publisher(JointTrajectory, 'joint_trajectory', commands)
         if p.publish_setpoints:
@@ -183,7 +183,7 @@ class FleetClient(Action):
             self.warn_throttled('answer', f'an answer cannot be used: {error}')
             asking.refused(now)
             return
-        began = asking.take(chunk.execute, observed, now)
+        began = asking.take(chunk.execution_horizon, observed, now)
         self._control.offer(replace(chunk, deadline=began + self.suite.period))
 
     # ------------------------------------------------------------------ capsules

@@ -42,7 +42,7 @@ def request(message: FleetRequest, robot: str, horizon: str) -> Request:
     robot: the namespace that the message came from. horizon: for a message that names none.
     """
     seen = message.observation
-    text = message.horizon or horizon
+    text = message.execution_horizon or horizon
     protocol.name('horizon', text)
     return Request(
         robot=robot,
@@ -127,7 +127,7 @@ def request_message(
 ) -> FleetRequest:
     """A robot asks. The last four: as of `observation_message`."""
     seen = observation_message(images, joints, instruction, stamp)
-    message = FleetRequest(task=task, round=round, horizon=horizon, observation=seen)
+    message = FleetRequest(task=task, round=round, execution_horizon=horizon, observation=seen)
     if execution is not None:
         message.execution = [
             FleetExecution(
@@ -154,7 +154,11 @@ def answer_message(
     if served is not None and served.chunk is not None:
         chunk = served.chunk
         message.header.stamp = conversions.stamp(chunk.stamp)
-        message.horizon, message.dt, message.joint_names = chunk.execute, chunk.dt, joint_names
+        message.execution_horizon, message.dt, message.joint_names = (
+            chunk.execution_horizon,
+            chunk.dt,
+            joint_names,
+        )
         message.values = array('f', chunk.values.astype(np.float32).tobytes())
         message.confidence = array('f', chunk.confidence.astype(np.float32).tobytes())
         message.steps, message.queued_ms = chunk.steps, served.queued * 1e3
@@ -169,8 +173,10 @@ def chunk(message: FleetAnswer, joint_names: Sequence[str], deadline: float) -> 
         raise Refused(f'the joints that the fleet moves are: {listed(message.joint_names)}')
     if not actions or len(message.values) != actions * columns:
         raise Refused(f'{len(message.values)} values are not {actions} actions of {columns}')
-    if not 1 <= message.horizon <= actions:
-        raise Refused(f'horizon is {message.horizon}: it must lie from 1 to {actions}')
+    if not 1 <= message.execution_horizon <= actions:
+        raise Refused(
+            f'execution_horizon is {message.execution_horizon}: it must lie from 1 to {actions}'
+        )
     return ActionChunk(
         values=np.array(message.values, np.float32).reshape(actions, columns),
         dt=message.dt,
@@ -180,7 +186,7 @@ def chunk(message: FleetAnswer, joint_names: Sequence[str], deadline: float) -> 
         steps=message.steps,
         prefill_ms=message.prefill_ms,
         denoise_ms=message.denoise_ms,
-        execute=message.horizon,
+        execution_horizon=message.execution_horizon,
         confidence=np.array(message.confidence, np.float32),
     )
 
@@ -193,8 +199,8 @@ def left_message(left: Leftover, dt: float, joint_names: Sequence[str]) -> Actio
     message = ActionChunkMsg(
         joint_names=joint_names,
         dt=dt,
-        horizon=len(left.values),
-        execute=len(left.values),
+        chunk_size=len(left.values),
+        execution_horizon=len(left.values),
         values=array('d', left.values.astype(np.float64).tobytes()),
         sequence=left.sequence,
         age=left.age,
@@ -214,11 +220,11 @@ def left(
     message, columns = messages[0], len(joint_names)
     if list(message.joint_names) != list(joint_names):
         raise Refused(f'the rest of a chunk moves other joints: {listed(message.joint_names)}')
-    if not 1 <= message.horizon <= model.horizon:
-        raise Refused(f'{message.horizon} actions are left of a chunk of {model.horizon}')
-    if len(message.values) != message.horizon * columns:
+    if not 1 <= message.chunk_size <= model.chunk_size:
+        raise Refused(f'{message.chunk_size} actions are left of a chunk of {model.chunk_size}')
+    if len(message.values) != message.chunk_size * columns:
         raise Refused(
-            f'{len(message.values)} values are not {message.horizon} actions of {columns}'
+            f'{len(message.values)} values are not {message.chunk_size} actions of {columns}'
         )
     values = np.array(message.values, np.float64).reshape(-1, columns)
     if not np.isfinite(values).all() or not math.isclose(message.dt, model.action_dt):

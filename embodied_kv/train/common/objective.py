@@ -33,7 +33,7 @@ class Batch:
 
     images: uint8 [B, V, S, S, 3].
     prompt, prompt_length: long [B, P], right-padded, and [B].
-    actions: float32 [B, horizon, padded_action_dim], normalised.
+    actions: float32 [B, chunk, padded_action_dim], normalised.
     tail: long [B, T], packed segments of question and answer; segment: which one a token belongs
     to, -1 is padding; offset: its position in the segment; answer: the next token where it is to
     be predicted, else -100.
@@ -108,7 +108,7 @@ class Objective(nn.Module):
     ) -> dict[str, Tensor]:
         """`forward` with its chance given: a function of shapes alone, to be compiled.
 
-        times: float32 [B * draws]; noise: float32 [B * draws, horizon, padded_action_dim].
+        times: float32 [B * draws]; noise: float32 [B * draws, chunk, padded_action_dim].
         """
         patches, prefix, hidden = self.fill(batch)
         found = {}
@@ -151,7 +151,7 @@ class Objective(nn.Module):
         return patches.unflatten(0, batch.images.shape[:2]), prefix, hidden
 
     def velocity(self, x: Tensor, times: Tensor, prefix: PrefixTape) -> Tensor:
-        """v(x_t, t), both float32 [B * draws, horizon, padded_action_dim]; times [B * draws]."""
+        """v(x_t, t), both float32 [B * draws, chunk, padded_action_dim]; times [B * draws]."""
         cache = SuffixTape(prefix, len(x) // len(prefix.lengths), x.shape[1])
         rope = self.model.suffix_rope(cache.positions)
         return self.model.velocity(x, slot_modulation(self.model.expert, times), cache, rope)

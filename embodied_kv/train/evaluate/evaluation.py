@@ -148,7 +148,7 @@ class Evaluation:
         """What the arguments ask for, as figures."""
         model, figures, expert = self.policy.config, {}, None
         if self.args.expert:
-            bound = self._act('expert', Expert(model.horizon))
+            bound = self._act('expert', Expert(model.chunk_size))
             expert = {outcome.case: outcome for outcome in bound}
             figures['expert'] = report.action_rows(bound)
         outcomes: dict[str, list[Outcome]] = {}

@@ -57,7 +57,7 @@ def most_alive(frames: int) -> int:
 
 
 def expert_plan(frames: Sequence[Frame], horizon: int) -> tuple[np.ndarray, np.ndarray]:
-    """What the expert would do: chunks [frames, horizon, 7] and the phase now, int [frames]."""
+    """What the expert would do: chunks [frames, chunk, 7] and the phase now, int [frames]."""
     names = [[thing.name for thing in frame.truth.things] for frame in frames]
     orders = Orders.of([frame.told for frame in frames], names)
     states = np.stack([frame.observation.state for frame in frames])

@@ -90,7 +90,7 @@ class Outcome:
     """How an episode ended.
 
     success, wrong: as the Judge says. seconds: it lasted. path: m that the gripper point went.
-    first: the first chunk, float [horizon, 7]. executes: of every chunk, for how many periods.
+    first: the first chunk, float [chunk, 7]. executes: of every chunk, for how many periods.
     """
 
     case: Case
@@ -105,7 +105,7 @@ class Outcome:
 class Choice(NamedTuple):
     """What an actor wants done.
 
-    chunk: float [horizon, 7], absolute joint targets, rad and m, dt apart; None: the last one goes
+    chunk: float [chunk, 7], absolute joint targets, rad and m, dt apart; None: the last one goes
     on. execute: H, control periods until the next frame; None: as the setting says.
     """
 

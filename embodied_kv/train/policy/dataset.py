@@ -167,7 +167,7 @@ class Sampler:
         names = [[thing.name for thing in truth.things] for truth in truths]
         state = frames.state[at]
         tables, orders = Tables.of(truths), Orders.of(tasks, names)
-        actions, phases = plan(state, tables, orders, 1 if ground else self._config.horizon)
+        actions, phases = plan(state, tables, orders, 1 if ground else self._config.chunk_size)
 
         prompts = np.full((size, self._prompt), self._tokenizer.pad)
         lengths = np.empty(size, int)
@@ -256,7 +256,7 @@ def measure(frames: Frames, config: ModelConfig, seed: int, samples: int = 16384
     tasks = [draw_task(truth.things, rng) for truth in truths]
     names = [[thing.name for thing in truth.things] for truth in truths]
     state = frames.state[at]
-    actions, _ = plan(state, Tables.of(truths), Orders.of(tasks, names), config.horizon)
+    actions, _ = plan(state, Tables.of(truths), Orders.of(tasks, names), config.chunk_size)
     actions[..., :-1] -= state[:, None, :-1]
     low, high = np.percentile(frames.state, STATE_SPAN, axis=0)
     first, last = np.percentile(actions, ACTION_SPAN, axis=0)

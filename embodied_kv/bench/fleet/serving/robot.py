@@ -218,9 +218,9 @@ class Player:
             raise RuntimeError(f'round {asking.round} of task {self._task}: {reason}')
         chunk = messages.chunk(answer, self._habits.joints, 0.0)
         self._still += now - min(now, max(asking.ends, self._first / SET_POINTS))
-        began = asking.take(chunk.execute, self._observed[chunk.stamp], now)
-        self._horizons.append(chunk.execute)
-        actions = chunk.values[: chunk.execute]
+        began = asking.take(chunk.execution_horizon, self._observed[chunk.stamp], now)
+        self._horizons.append(chunk.execution_horizon)
+        actions = chunk.values[: chunk.execution_horizon]
         self._world.follow(self._number, actions, round(began * SET_POINTS) - self._first)
 
     def _finish(self, moment: int, done: bool) -> None:
