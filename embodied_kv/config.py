@@ -126,7 +126,10 @@ class EngineConfig:
         16, 'Language streams that may live at once (tail rows)', range=(1, 4096)
     )
     decode_tokens: int = _param(
-        96, 'Tokens a stream may hold: its query and what it says', range=(8, 4096)
+        96,
+        'Tokens a stream may hold: its query and what it says',
+        range=(8, 4096),
+        old='tail_tokens',
     )
     euler_steps: int = _param(10, 'Euler steps of a chunk when time allows', range=(1, 50))
     min_euler_steps: int = _param(
@@ -135,9 +138,10 @@ class EngineConfig:
     margin_ms: float = _param(
         4.0, 'Kept free before every deadline, for publishing', range=(0.0, 1000.0)
     )
-    budget: bool = _param(
+    time_budget: bool = _param(
         True,
         'Plan Euler steps and decode steps by the time left; off: always all, as soon as possible',
+        old='budget',
     )
     threads: int = _param(1, 'Torch threads of the device thread', range=(1, 256))
     batch_multiple: int = _param(
@@ -149,6 +153,7 @@ class EngineConfig:
         2,
         'Room for compressed prefixes, in whole ones; 0: nothing is compressed',
         range=(0, 4096),
+        old='flat_rows',
     )
     compress: str = _param('vl_cache', 'Method that chooses the tokens that are kept')
     compress_by: str = _param(
@@ -157,10 +162,13 @@ class EngineConfig:
         'or text (both)',
     )
     language_keep_ratio: float = _param(
-        1.0, 'Share of a prefix that language keeps; 1: all', range=(0.01, 1.0)
+        1.0,
+        'Share of a prefix that language keeps; 1: all',
+        range=(0.01, 1.0),
+        old='language_alpha',
     )
     action_keep_ratio: float = _param(
-        1.0, 'Share of a prefix that actions keep; 1: all', range=(0.01, 1.0)
+        1.0, 'Share of a prefix that actions keep; 1: all', range=(0.01, 1.0), old='action_alpha'
     )
     device: str = _param('cpu', 'cpu or cuda')
     seed: int = _param(

@@ -84,7 +84,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     random = args.weights == 'random'
     policy = Policy.random(TABLETOP) if random else Policy.load(bundled('tabletop'), TABLETOP)
-    engine = Engine(policy, EngineConfig(budget=False))
+    engine = Engine(policy, EngineConfig(time_budget=False))
     capsules = RobotSession(engine, Registry(fingerprint(engine)), at_once)
 
     with Tabletop(task_scene('pick'), SCENE) as table:

@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> dict:
             rows=BATCHES[-1] + 4,
             streams=BATCHES[-1],
             decode_tokens=128,
-            budget=False,
+            time_budget=False,
             min_euler_steps=10,
         ),
     )

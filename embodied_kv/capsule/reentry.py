@@ -64,29 +64,29 @@ class SceneSummary:
 class Limits:
     """How much may differ. Raises ValueError for limits that mean nothing.
 
-    joint_distance: rad (m where a joint slides), of any joint. image_change: 0 to 1, of any pixel
-    of a thumbnail. age: s, for the actor's state. planner_age: s, for the planner's context.
+    max_joint_distance: rad (m where a joint slides), of any joint. max_image_change: 0 to 1, of any pixel
+    of a thumbnail. max_age: s, for the actor's state. max_planner_age: s, for the planner's context.
 
     On the tabletop at 64 x 64 pixels, noise of 8 in 255 changes a thumbnail by 0.04 and a tenth
     more light by 0.09; a thing that moves 2 cm changes it by 0.12 to 0.54, the arm by about 0.15
-    when a joint turns 0.02 rad. Hence the default of image_change.
+    when a joint turns 0.02 rad. Hence the default of max_image_change.
     """
 
-    joint_distance: float = 0.05
-    image_change: float = 0.1
-    age: float = 2.0
-    planner_age: float = 600.0
+    max_joint_distance: float = 0.05
+    max_image_change: float = 0.1
+    max_age: float = 2.0
+    max_planner_age: float = 600.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
             if not value >= 0:
                 raise ValueError(f'{field.name} is {value}: it must not be negative')
-        if self.image_change > 1:
-            raise ValueError(f'image_change is {self.image_change}: it goes from 0 to 1')
-        if self.age > self.planner_age:
+        if self.max_image_change > 1:
+            raise ValueError(f'max_image_change is {self.max_image_change}: it goes from 0 to 1')
+        if self.max_age > self.max_planner_age:
             raise ValueError(
-                f'age is {self.age} s, above planner_age of {self.planner_age} s: the state of '
+                f'max_age is {self.max_age} s, above max_planner_age of {self.max_planner_age} s: the state of '
                 'the actor grows old before the context of the planner'
             )
 
@@ -126,8 +126,8 @@ def choose_depth(then: SceneSummary | None, now: SceneSummary | None, limits: Li
     if obstacle is not None:
         return Decision(Depth.HOLD, f'{obstacle}: the robot holds')
     age = (now.stamp - then.stamp) / 1e9
-    if age > limits.planner_age:
-        too_old = f'the capsule is {age:.4g} s old, more than {limits.planner_age:g}'
+    if age > limits.max_planner_age:
+        too_old = f'the capsule is {age:.4g} s old, more than {limits.max_planner_age:g}'
         return Decision(Depth.HOLD, f'{too_old}: the robot holds')
     with np.errstate(over='ignore'):
         moved = np.abs(now.joints - then.joints)  # [J]
@@ -135,9 +135,17 @@ def choose_depth(then: SceneSummary | None, now: SceneSummary | None, limits: Li
     changes = {view: _change(then.images[view], now.images[view]) for view in now.images}
     view = max(changes, key=changes.get)
     measured = (
-        (moved[joint], limits.joint_distance, f'joint {joint} has moved {moved[joint]:.4g} rad'),
-        (changes[view], limits.image_change, f'the {view} image has changed {changes[view]:.4g}'),
-        (age, limits.age, f'the capsule is {age:.4g} s old'),
+        (
+            moved[joint],
+            limits.max_joint_distance,
+            f'joint {joint} has moved {moved[joint]:.4g} rad',
+        ),
+        (
+            changes[view],
+            limits.max_image_change,
+            f'the {view} image has changed {changes[view]:.4g}',
+        ),
+        (age, limits.max_age, f'the capsule is {age:.4g} s old'),
     )
     over = [f'{text}, more than {limit:g}' for value, limit, text in measured if value > limit]
     if over:

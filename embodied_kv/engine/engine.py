@@ -42,7 +42,7 @@ class Engine:
     def __init__(
         self, policy: Policy, config: EngineConfig, period: float = 0.1, watched: bool = False
     ) -> None:
-        if config.budget and config.margin_ms >= period * 1e3:
+        if config.time_budget and config.margin_ms >= period * 1e3:
             raise ValueError(
                 f'engine.margin_ms is {config.margin_ms} of a period of {period * 1e3:.1f} ms: no '
                 'time is left; lower it, or the rate'
@@ -69,7 +69,7 @@ class Engine:
             margin=config.margin_ms / 1e3,
             euler_steps=config.euler_steps,
             min_euler_steps=config.min_euler_steps,
-            enabled=config.budget,
+            enabled=config.time_budget,
         )
         self.graphs = Graphs(model.device, watched)
         steps = range(config.min_euler_steps, config.euler_steps + 1)

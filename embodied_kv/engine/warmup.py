@@ -66,7 +66,7 @@ def _denoise_all(engine: Engine, lease: Lease) -> None:
             budget.euler_steps = steps
             engine.denoise([lease], [math.inf])
     finally:
-        budget.enabled, budget.euler_steps = config.budget, config.euler_steps
+        budget.enabled, budget.euler_steps = config.time_budget, config.euler_steps
 
 
 def _begin_all(engine: Engine, handle: KvHandle) -> None:

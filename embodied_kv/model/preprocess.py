@@ -141,7 +141,7 @@ class Normalizer:
         return normalise(np.asarray(x, np.float32), self.state_q01, self.state_q99)
 
     def actions(self, normalised: ArrayLike, state: ArrayLike) -> NDArray[np.float32]:
-        """The network's [..., horizon, padded] -> absolute SI actions [..., horizon, action_dim].
+        """The network's [..., chunk, padded] -> absolute SI actions [..., chunk, action_dim].
 
         state: SI [..., state_dim], as observed; deltas start from it.
         """

@@ -41,19 +41,23 @@ class ActionParams:
         (0.5,),
         'A joint changes by no more from one action to the next, one or one per joint, rad or m',
         range=(1e-6, 1e6),
+        old='max_jump',
     )
     stop_after: int = param(
         5, 'Control periods without a fresh chunk after which to stop', range=(1, 1000)
     )
-    horizon: str = param(
+    execution_horizon: str = param(
         'whole',
         'H, how many actions of a chunk may be executed, from its start; then the robot holds. '
         'whole, static:H, or confidence:T:H_MIN: as far as denoising has converged',
         'live',
         check=execution_horizon.parse,
+        old='horizon',
     )
     publish_setpoints: bool = param(
-        False, 'Publish the set-point of each action on `commands`, for forward controllers'
+        False,
+        'Publish the set-point of each action on `commands`, for forward controllers',
+        old='tick_commands',
     )
     lock_memory: bool = param(False, 'Keep the process in RAM (mlockall)')
     cpu_affinity: int = param(-1, 'Core of the control clock; -1 for any', range=(-1, 1023))
@@ -183,7 +187,7 @@ class Action(SuiteNode):
         if chunk is None:
             self._too_late += 1
         else:
-            policy = execution_horizon.parse(self.params.read(ActionParams).horizon)
+            policy = execution_horizon.parse(self.params.read(ActionParams).execution_horizon)
             self._control.offer(execution_horizon.judged(chunk, policy))
 
     def _on_joints(self, message: JointState) -> None:

@@ -26,7 +26,9 @@ class LanguageParams:
     prompts: tuple[str, ...] = param(
         ('Subtask:', 'Narrate:'), 'Each is continued about every n-th frame', 'live'
     )
-    every: int = param(2, 'The n: 0 for only when asked', 'live', range=(0, 100_000))
+    prompt_interval: int = param(
+        2, 'The n: 0 for only when asked', 'live', range=(0, 100_000), old='every'
+    )
     max_tokens: int = param(32, 'Longest answer, tokens', 'live', range=(1, 4096))
     temperature: float = param(
         0.0, 'Of the prompts; 0 says the likeliest token', 'live', range=(0.0, 10.0)
@@ -76,7 +78,7 @@ class Language(SuiteNode):
         try:
             self.host.engine.kv.acquire(handle).release()
             self._count += 1
-            if params.every and self._count % params.every == 0:
+            if params.prompt_interval and self._count % params.prompt_interval == 0:
                 for prompt in params.prompts:
                     self._open(
                         handle,

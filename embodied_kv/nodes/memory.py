@@ -51,8 +51,10 @@ class MemoryParams:
     planner: str = param(
         '', "Folder of a planner's weights and tokenizer; '' is the package's own"
     )
-    renew: bool = param(
-        False, 'Where the folder holds KV of another planner, drop that and keep the segments'
+    discard_foreign_kv: bool = param(
+        False,
+        'Where the folder holds KV of another planner, drop that and keep the segments',
+        old='renew',
     )
     encoder: str = param(
         'hashing',
@@ -61,7 +63,9 @@ class MemoryParams:
     step_seconds: float = param(
         5.0, 'How long a step of the world is, s; 0: steps do not pass', range=(0.0, 1e6)
     )
-    ahead: bool = param(True, 'Compute missing KV before a plan asks for it', 'live')
+    precompute: bool = param(
+        True, 'Compute missing KV before a plan asks for it', 'live', old='ahead'
+    )
     held_question: str = param(
         HELD, "What language answers to this is what the robot holds; '' remembers none"
     )
@@ -99,7 +103,7 @@ class Memory(SuiteNode):
             config,
             encoder(params.encoder),
             self._step,
-            params.renew,
+            params.discard_foreign_kv,
         )
         self._release.callback(self._planning.close)
         known = [(s.id, s.step) for s in self._planning.memory.store.list('task')]
@@ -156,7 +160,7 @@ class Memory(SuiteNode):
 
     def _compute_ahead(self) -> None:
         try:
-            if self.params.read(MemoryParams).ahead:
+            if self.params.read(MemoryParams).precompute:
                 self._planning.warm(WARM)
         except MemoryFault as fault:
             self.warn_throttled('ahead', f'not computed ahead: {fault}')

@@ -43,8 +43,11 @@ class SessionParams:
         '~/.ros/embodied_kv/capsules',
         "Of the disk tier; a suite with a namespace has a folder of that name in it; '' for none",
     )
-    tier: str = param(
-        'device', 'Where a snapshot is kept that names none: device, host or disk', 'live'
+    default_tier: str = param(
+        'device',
+        'Where a snapshot is kept that names none: device, host or disk',
+        'live',
+        old='tier',
     )
     device_mib: int = param(
         256, 'Most that is kept on the device, MiB; 0: nothing, -1: no bound', range=ROOM
@@ -57,47 +60,57 @@ class SessionParams:
     disk_mib: int = param(
         8192, 'Most that is kept on the disk, MiB; 0: nothing, -1: no bound', range=ROOM
     )
-    policy: str = param(
+    eviction_policy: str = param(
         'demote',
         'Of a full tier: refuse a newcomer; demote what was used least recently to the next tier; '
         'drop: the same, and give up what leaves the last one',
+        old='policy',
     )
-    joint_distance: float = param(
-        Limits.joint_distance,
+    max_joint_distance: float = param(
+        Limits.max_joint_distance,
         'The actor goes on if no joint has moved further, rad or m',
         'live',
         range=(0.0, 10.0),
+        old='max_joint_distance',
     )
-    image_change: float = param(
-        Limits.image_change,
+    max_image_change: float = param(
+        Limits.max_image_change,
         'The actor goes on if no pixel of a thumbnail has changed more, 0 to 1',
         'live',
         range=(0.0, 1.0),
+        old='max_image_change',
     )
-    age: float = param(
-        Limits.age, 'The actor goes on with a capsule no older, s', 'live', range=(0.0, 1e9)
+    max_age: float = param(
+        Limits.max_age,
+        'The actor goes on with a capsule no older, s',
+        'live',
+        range=(0.0, 1e9),
+        old='age',
     )
-    planner_age: float = param(
-        Limits.planner_age,
+    max_planner_age: float = param(
+        Limits.max_planner_age,
         'The planner goes on with a capsule no older, s',
         'live',
         range=(0.0, 1e9),
+        old='max_planner_age',
     )
 
     def __post_init__(self) -> None:
-        Tier(self.tier)  # refuses what is none
+        Tier(self.default_tier)  # refuses what is none
 
     @property
     def budgets(self) -> TierCapacities:
         """Bytes of each tier."""
         mib = {'device': self.device_mib, 'host': self.host_mib, 'disk': self.disk_mib}
         room = {tier: None if most < 0 else most * MIB for tier, most in mib.items()}
-        return TierCapacities(**room, policy=self.policy)
+        return TierCapacities(**room, policy=self.eviction_policy)
 
     @property
     def limits(self) -> Limits:
         """Of re-entry."""
-        return Limits(self.joint_distance, self.image_change, self.age, self.planner_age)
+        return Limits(
+            self.max_joint_distance, self.max_image_change, self.max_age, self.max_planner_age
+        )
 
 
 class Session(SuiteNode):
@@ -106,7 +119,7 @@ class Session(SuiteNode):
     may_wait = True
 
     def __init__(self, **arguments: object) -> None:
-        super().__init__('capsules', SessionParams, **arguments)
+        super().__init__('session', SessionParams, **arguments)
 
     def setup(self) -> None:
         params = self.params.read(SessionParams)
@@ -138,7 +151,7 @@ class Session(SuiteNode):
     def _snapshot(
         self, request: CapsuleSnapshot.Request, response: CapsuleSnapshot.Response
     ) -> None:
-        tier = Tier(request.tier or self.params.read(SessionParams).tier)
+        tier = Tier(request.tier or self.params.read(SessionParams).default_tier)
         capsule, seconds = self._capsules.snapshot(request.name, self._capsules.witness(), tier)
         entry = self._entry(capsule.name)
         conversions.fill_capsule(response, entry, seconds)

@@ -32,10 +32,11 @@ class PlanningConfig:
     method: str = _field(
         'keep', 'Way of reuse: keep, full, prefix, full_reuse, cacheblend or epic'
     )
-    average: float = _field(
+    recompute_ratio: float = _field(
         0.4,
         'Share of memory that is computed again, mean over the layers: keep, cacheblend',
         range=(0.0, 1.0),
+        old='average',
     )
     hops: int = _field(8, 'Propagations of importance at most: keep', range=(0, 1000))
     restart: float = _field(
@@ -43,16 +44,17 @@ class PlanningConfig:
         'Share of the first scores that each hop keeps; 0 is the paper: keep',
         range=(0.0, 1.0),
     )
-    looked: int = _field(
+    scoring_tokens: int = _field(
         16,
         'Tokens of a segment that stand for what it attends to; 0 is all, the paper: keep',
         range=(0, 10_000),
+        old='looked',
     )
     epic_tokens: int = _field(
         4, 'First tokens of each segment that are computed again: epic', range=(1, 10_000)
     )
-    policy: str = _field(
-        'balanced', 'How far ahead KV is loaded: separate, next_layer or balanced'
+    load_policy: str = _field(
+        'balanced', 'How far ahead KV is loaded: separate, next_layer or balanced', old='policy'
     )
     step_tokens: int = _field(
         256,
@@ -78,8 +80,8 @@ class PlanningConfig:
         least = min(self.tokens, self.answer_tokens, self.epic_tokens, self.step_tokens)
         if least < 1 or self.segments < 0:
             raise ValueError(f'{self}: tokens start at 1, segments at 0')
-        if self.policy not in POLICIES:
-            raise ValueError(f'no policy {self.policy!r}; there are: {", ".join(POLICIES)}')
+        if self.load_policy not in POLICIES:
+            raise ValueError(f'no policy {self.load_policy!r}; there are: {", ".join(POLICIES)}')
 
     @property
     def grouping(self) -> Grouping:

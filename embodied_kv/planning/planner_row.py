@@ -42,7 +42,7 @@ class PlannerRow:
         )
         move = Rotation(frequencies(b.head_dim, b.rope_theta).to(model.device))
         self._prefill = Prefill(
-            model, self.arena, 0, load, move, config.policy, step, config.step_tokens
+            model, self.arena, 0, load, move, config.load_policy, step, config.step_tokens
         )
         self._held = ''  # the method by which the row was filled; '' where that did not end well
         self._reuse = reuse_method(config.method, config, b.layers)

@@ -14,14 +14,14 @@ from embodied_kv.planning.config import PlanningConfig
 
 
 def _keep(config: PlanningConfig, layers: int) -> Reuse:
-    schedule = Schedule.of_average(layers, config.average)
-    return Keep(schedule, config.hops, config.restart, config.looked)
+    schedule = Schedule.of_average(layers, config.recompute_ratio)
+    return Keep(schedule, config.hops, config.restart, config.scoring_tokens)
 
 
 def _cacheblend(config: PlanningConfig, layers: int) -> Reuse:
     """The same average: all in the first layer, one share in the others."""
-    Schedule.of_average(layers, config.average)  # refuses one that cannot be
-    return CacheBlend((layers * config.average - 1) / max(1, layers - 1))
+    Schedule.of_average(layers, config.recompute_ratio)  # refuses one that cannot be
+    return CacheBlend((layers * config.recompute_ratio - 1) / max(1, layers - 1))
 
 
 METHODS: dict[str, Callable[[PlanningConfig, int], Reuse]] = {

@@ -77,7 +77,7 @@ class RobotSession:
     def registry(self) -> Registry:
         """Where they are kept. Raises CapsuleError where there is no such place."""
         if self._registry is None:
-            raise CapsuleError('there is no place for capsules: configure the node capsules')
+            raise CapsuleError('there is no place for capsules: configure the node session')
         return self._registry
 
     def keep_in(self, registry: Registry | None) -> None:

@@ -22,7 +22,7 @@ def tiny():
 
 def serve(tiny, frame, question, **config):
     """The engine's own stream -> keys of its copy by layer, and what it said."""
-    engine = Engine(tiny, EngineConfig(rows=4, budget=False, **config))
+    engine = Engine(tiny, EngineConfig(rows=4, time_budget=False, **config))
     (handle,) = engine.prefill([frame])
     stream = engine.open(handle, question, max_tokens=TOKENS)
     text = ''.join(delta.text for delta in engine.decode())
@@ -60,7 +60,7 @@ def test_the_whole_is_what_serving_says_uncompressed(tiny):
     harness = Harness(tiny, ways, TOKENS)
     seen = harness.see(observe(1))
     for question in QUESTIONS:
-        engine = Engine(tiny, EngineConfig(rows=4, budget=False))
+        engine = Engine(tiny, EngineConfig(rows=4, time_budget=False))
         (handle,) = engine.prefill([observe(1)])
         engine.open(handle, question, max_tokens=TOKENS)
         text = ''

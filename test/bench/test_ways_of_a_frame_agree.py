@@ -42,7 +42,7 @@ def test_a_frame_of_the_steady_state_says_n_tokens(policy, tokens, steps):
 
 @torch.inference_mode()
 def test_copying_says_what_sharing_says(policy):
-    engine = Engine(policy, EngineConfig(budget=False))
+    engine = Engine(policy, EngineConfig(time_budget=False))
     copies = CopyingStreams(policy.model, TINY.prefix_tokens + 40)
     streams = []
     for number in range(3):

@@ -7,7 +7,7 @@ import pytest
 
 from embodied_kv.capsule.reentry import Decision, Depth, Limits, SceneSummary, choose_depth
 
-LIMITS = Limits(joint_distance=0.05, image_change=0.1, age=2.0, planner_age=60.0)
+LIMITS = Limits(max_joint_distance=0.05, max_image_change=0.1, age=2.0, max_planner_age=60.0)
 SECOND = 10**9
 
 
@@ -64,9 +64,11 @@ def test_a_changed_scene_resumes_the_planner_and_says_what_changed(changes, reas
 
 def test_each_limit_itself_is_still_within():
     now = witness(2.0, joints=turned(1, 0.5), images=seen(151))
-    limits = Limits(joint_distance=0.5, image_change=51 / 255, age=2.0, planner_age=2.0)
+    limits = Limits(
+        max_joint_distance=0.5, max_image_change=51 / 255, age=2.0, max_planner_age=2.0
+    )
     assert choose_depth(witness(), now, limits).depth is Depth.ACTOR
-    assert choose_depth(witness(), now, replace(limits, image_change=50 / 255)).depth is (
+    assert choose_depth(witness(), now, replace(limits, max_image_change=50 / 255)).depth is (
         Depth.PLANNER
     )
 
@@ -121,9 +123,9 @@ def test_without_an_observation_or_a_witness_it_holds():
     ('limits', 'message'),
     [
         ({'age': -1.0}, 'age is -1.0: it must not be negative'),
-        ({'joint_distance': np.nan}, 'joint_distance is nan: it must not be negative'),
-        ({'image_change': 1.5}, 'image_change is 1.5: it goes from 0 to 1'),
-        ({'age': 9.0, 'planner_age': 8.0}, 'age is 9.0 s, above planner_age of 8.0 s'),
+        ({'max_joint_distance': np.nan}, 'max_joint_distance is nan: it must not be negative'),
+        ({'max_image_change': 1.5}, 'max_image_change is 1.5: it goes from 0 to 1'),
+        ({'age': 9.0, 'max_planner_age': 8.0}, 'age is 9.0 s, above max_planner_age of 8.0 s'),
     ],
 )
 def test_limits_that_mean_nothing_are_refused(limits, message):

@@ -13,10 +13,10 @@ distances = st.tuples(st.floats(0, 0.2), st.integers(0, 80), st.floats(0, 100))
 more = st.tuples(st.floats(0, 10), st.integers(0, 175), st.floats(0, 1e6))
 limits = st.builds(
     Limits,
-    joint_distance=st.floats(0, 0.3),
-    image_change=st.floats(0, 0.5),
+    max_joint_distance=st.floats(0, 0.3),
+    max_image_change=st.floats(0, 0.5),
     age=st.floats(0, 50),
-    planner_age=st.floats(50, 200),
+    max_planner_age=st.floats(50, 200),
 )
 
 
@@ -39,10 +39,12 @@ def test_the_actor_goes_on_only_within_all_three_limits(near, limits):
     joint, pixel, age = near
     age = round(age * 1e9) / 1e9
     within = (
-        joint <= limits.joint_distance and pixel / 255 <= limits.image_change and age <= limits.age
+        joint <= limits.max_joint_distance
+        and pixel / 255 <= limits.max_image_change
+        and age <= limits.age
     )
     assert (depth(*near, limits) is Depth.ACTOR) == within
-    assert (depth(*near, limits) is Depth.HOLD) == (age > limits.planner_age)
+    assert (depth(*near, limits) is Depth.HOLD) == (age > limits.max_planner_age)
 
 
 anything = st.builds(

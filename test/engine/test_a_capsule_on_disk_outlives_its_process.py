@@ -28,7 +28,7 @@ from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.session.engine_part import Branch
 from embodied_kv.model.policy import Policy
 torch.set_num_threads(1)
-engine = Engine(Policy.random(TINY, seed=1), EngineConfig(rows=12, streams=8, budget=False))
+engine = Engine(Policy.random(TINY, seed=1), EngineConfig(rows=12, streams=8, time_budget=False))
 capsules = capsules_of(engine, Registry(fingerprint(engine), disk=Disk(sys.argv[2])))
 capsules.fork('kept', [Branch()])
 print(json.dumps(list(go_on(engine).values())))

@@ -12,7 +12,7 @@ SHORT, LONG = 'what?', 'w' * 60  # buckets of 8 and 64 tokens
 @pytest.fixture
 def engine(make_engine):
     """A short query costs 1 ms, a long one 50; the slack is 20 ms."""
-    engine = make_engine(budget=True)
+    engine = make_engine(time_budget=True)
     for _ in range(3):
         engine.costs.observe('begin', 0.001, 8)
         engine.costs.observe('begin', 0.050, 64)
@@ -44,7 +44,7 @@ def test_what_was_measured_counts_for_its_length(engine, observe, monkeypatch):
     'decode_tokens, sizes', [(96, {8, 16, 32, 64, 96}), (8, {8}), (20, {8, 16, 20})]
 )
 def test_warm_up_measures_short_and_long_ones(make_engine, decode_tokens, sizes):
-    engine = make_engine(budget=True, decode_tokens=decode_tokens)
+    engine = make_engine(time_budget=True, decode_tokens=decode_tokens)
     warm_up(engine)
     assert set(engine.costs._seen['begin']) == sizes
     assert engine.kv.stats().streams == 0 and engine.deltas() == []

@@ -52,7 +52,7 @@ def test_where_nobody_can_be_served_the_error_is_raised(make_engine, observe):
 
 
 def test_too_late_is_an_error(make_engine, observe):
-    engine = make_engine(budget=True)
+    engine = make_engine(time_budget=True)
     with pytest.raises(TimeoutError, match='no time was left'):
         serve(engine, frames(observe, 1), time.monotonic() - 1.0)
 

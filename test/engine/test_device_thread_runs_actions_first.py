@@ -79,7 +79,7 @@ def test_words_are_spoken_in_the_slack_and_end_once(start, observe):
 
 
 def test_a_cancelled_stream_is_reported(start, observe):
-    device, said = start(budget=True)
+    device, said = start(time_budget=True)
     handle = device.prefill(observe(0)).result(TIMEOUT)
     stream = device.engine.open(handle, 'Subtask:', max_tokens=80)
     device.engine.cancel(stream.id)

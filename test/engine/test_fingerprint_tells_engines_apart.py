@@ -10,7 +10,9 @@ from embodied_kv.model.policy import Policy
 
 
 def test_it_is_the_same_for_an_engine_built_again(make_engine, policy):
-    again = Engine(Policy.random(TINY, seed=1), EngineConfig(rows=12, streams=8, budget=False))
+    again = Engine(
+        Policy.random(TINY, seed=1), EngineConfig(rows=12, streams=8, time_budget=False)
+    )
     assert fingerprint(make_engine()) == fingerprint(again)
 
 

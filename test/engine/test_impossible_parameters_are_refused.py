@@ -65,7 +65,7 @@ def test_by_the_engine(policy, parameters, period, said):
             rows=3, streams=1, decode_tokens=8, euler_steps=1, min_euler_steps=1, compressed_rows=0
         ),
         dict(streams=4, batch_multiple=4),
-        dict(margin_ms=100.0, budget=False),
+        dict(margin_ms=100.0, time_budget=False),
     ],
 )
 def test_at_its_bounds_an_engine_acts_and_speaks(policy, observe, parameters):

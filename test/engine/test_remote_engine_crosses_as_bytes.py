@@ -18,7 +18,9 @@ from embodied_kv.serving.batch import serve
 needs_ray = pytest.mark.skipif(
     not importlib.util.find_spec('ray'), reason='Ray is not installed: the extra `fleet`'
 )
-CONFIG = EngineConfig(robots=2, rows=6, streams=1, compressed_rows=0, budget=False, euler_steps=4)
+CONFIG = EngineConfig(
+    robots=2, rows=6, streams=1, compressed_rows=0, time_budget=False, euler_steps=4
+)
 
 
 def test_observations_cross_unchanged(observe):

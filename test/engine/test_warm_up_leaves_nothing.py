@@ -4,7 +4,7 @@ from embodied_kv.engine.warmup import warm_up
 
 
 def test_every_kind_of_work_is_estimated_after_one_measured_run(make_engine):
-    engine = make_engine(budget=True, streams=5)
+    engine = make_engine(time_budget=True, streams=5)
     warm_up(engine)
     seen = engine.costs._seen
     assert set(seen) == {'prefill', 'denoise_step', 'begin', 'decode'}
@@ -31,7 +31,7 @@ def test_a_slow_first_run_is_not_in_the_estimates(make_engine, monkeypatch):
 
 
 def test_no_row_is_held_and_the_budget_is_as_configured(make_engine):
-    engine = make_engine(budget=True, euler_steps=7)
+    engine = make_engine(time_budget=True, euler_steps=7)
     warm_up(engine)
     stats = engine.kv.stats()
     assert (stats.rows_free, stats.streams, stats.leases) == (stats.rows, 0, 0)

@@ -16,7 +16,11 @@ def begin(robot, folder, **parameters):
 
     It denoises however late it is, so that chunks come on a busy machine too.
     """
-    parameters = {'every': 0, 'folder': str(folder), 'engine.budget': False} | parameters
+    parameters = {
+        'prompt_interval': 0,
+        'folder': str(folder),
+        'engine.time_budget': False,
+    } | parameters
     nodes = robot.up(*SUITE, **parameters)
     robot.until(lambda: any(chunk.source == ActionChunk.FRESH for chunk in robot.chunks))
     return nodes

@@ -79,7 +79,7 @@ class Fleets:
         options = {
             'engine__robots': 4,
             'profile': self.profile,
-            'horizon': 'static:4',
+            'execution_horizon': 'static:4',
             'folder': self.folder,
         } | options
         self.node = self.first.up(Fleet, **options)
@@ -107,7 +107,7 @@ class Fleets:
     def act(self, namespace=None, **options):
         """A robot with cameras and an action node that asks this fleet."""
         robot = self.robots(namespace)
-        robot.up(FleetClient, **{'horizon': 'static:4'} | options)
+        robot.up(FleetClient, **{'execution_horizon': 'static:4'} | options)
         for node in (robot.node, robot.suite[0]):
             robot.executor.remove_node(node)
             self.first.executor.add_node(node)

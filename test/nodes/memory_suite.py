@@ -29,7 +29,9 @@ def parameters(folder, seed=3, **more):
     if not planner.exists():
         made = random_planner(CONFIG, seed=seed)
         save_planner(planner, made.model.state_dict(), CONFIG, made.tokenizer)
-    own = dict(folder=str(folder / 'memory'), planner=str(planner), ahead=False, step_seconds=0.0)
+    own = dict(
+        folder=str(folder / 'memory'), planner=str(planner), precompute=False, step_seconds=0.0
+    )
     return {**own, **dict(tokens=400, answer_tokens=8, average=0.5), **more}
 
 

@@ -26,7 +26,7 @@ def test_action_alone_acts_from_images(robot, capfd):
 
 
 def test_language_alone_speaks_from_images(robot):
-    language = robot.up(Language, standalone=True, every=1)
+    language = robot.up(Language, standalone=True, prompt_interval=1)
     robot.until(lambda: any(text.finished for text in robot.texts))
     response = robot.call(Ask, 'ask', question='what?')
     assert response.ok, response.message

@@ -1,4 +1,4 @@
-"""The parameter `horizon` of the action node: from chunk to chunk, and never an invalid one."""
+"""The parameter `execution_horizon` of the action node: from chunk to chunk, and never an invalid one."""
 
 import numpy as np
 import pytest
@@ -29,11 +29,11 @@ def fresh(robot, **wanted):
 
 def begin(robot, **parameters):
     """Denoises however late it is, so that chunks come on a busy machine too."""
-    return robot.up(Perception, Action, **{'engine.budget': False} | parameters)[1]
+    return robot.up(Perception, Action, **{'engine.time_budget': False} | parameters)[1]
 
 
 def horizon(text):
-    return [Parameter('horizon', value=text)]
+    return [Parameter('execution_horizon', value=text)]
 
 
 def test_by_default_the_whole_chunk_may_be_executed(robot):
@@ -47,7 +47,7 @@ def test_by_default_the_whole_chunk_may_be_executed(robot):
 def test_it_changes_while_the_robot_acts(robot):
     heard = []
     robot.node.create_subscription(DiagnosticArray, '/diagnostics', heard.append, 10)
-    action = begin(robot, horizon='static:3')
+    action = begin(robot, execution_horizon='static:3')
     chunk = fresh(robot, execution_horizon=3)
     assert chunk.chunk_size == TINY.chunk_size and chunk.first < 3
     robot.trajectories.clear()
@@ -77,23 +77,23 @@ def test_it_changes_while_the_robot_acts(robot):
     'text, reason',
     [
         ('static:0', 'a static horizon of 0 actions'),
-        ('confidence:0.2', "horizon policy 'confidence:0.2': write static:H"),
-        ('os.system', "horizon policy 'os.system': write static:H, confidence:T:H_MIN, whole"),
+        ('confidence:0.2', "horizon policy 'confidence:0.2': write whole, static:H"),
+        ('os.system', "horizon policy 'os.system': write whole, static:H, confidence:T:H_MIN"),
     ],
 )
 def test_what_is_no_policy_is_refused_and_the_old_one_stays(robot, text, reason):
-    action = begin(robot, horizon='static:3')
+    action = begin(robot, execution_horizon='static:3')
     answer = action.set_parameters(horizon(text))[0]
     assert not answer.successful
-    assert answer.reason.startswith('parameter horizon: ') and reason in answer.reason
+    assert answer.reason.startswith('parameter execution_horizon: ') and reason in answer.reason
     fresh(robot, execution_horizon=3)
 
 
 def test_what_is_no_policy_fails_configure(robot, capfd):
-    action = robot.bring(Action, horizon='static:many')
+    action = robot.bring(Action, execution_horizon='static:many')
     assert action.trigger_configure().name == 'FAILURE'
     assert (
-        "configure failed: parameter horizon: horizon policy 'static:many'"
+        "configure failed: parameter execution_horizon: horizon policy 'static:many'"
         in capfd.readouterr().err
     )
     assert action.set_parameters(horizon('static:2'))[0].successful

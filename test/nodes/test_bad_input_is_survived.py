@@ -153,7 +153,7 @@ def test_a_long_instruction_is_cut_to_fit(robot, perception, capfd):
 
 
 def test_a_stale_handle_is_refused(robot, capfd):
-    _, action, _ = robot.up(*SUITE, every=0)
+    _, action, _ = robot.up(*SUITE, prompt_interval=0)
     robot.more(robot.handles, 3)
     robot.handle.publish(robot.handles[0])
     robot.until(lambda: action.warning_counts['stale handle'], show=False)
@@ -190,7 +190,7 @@ def test_a_handle_of_another_layout_or_of_no_row_is_refused(robot):
 
 
 def test_a_row_stays_while_the_action_reads_it_and_perception_is_cleaned_up(robot):
-    perception, _, _ = robot.up(*SUITE, every=0)
+    perception, _, _ = robot.up(*SUITE, prompt_interval=0)
     robot.until(lambda: robot.handles)
     kv = EngineHost._shared.engine.kv
     lease = kv.acquire(kv.current(robot.namespace))

@@ -16,7 +16,7 @@ def suite(robot, tmp_path):
     """A suite with a capsule, whose actor may be an hour old and see any picture."""
     *nodes, capsules = begin(robot, tmp_path, stop_after=1000)
     capsules.set_parameters(
-        [Parameter('age', value=3600.0), Parameter('planner_age', value=3600.0)]
+        [Parameter('max_age', value=3600.0), Parameter('max_planner_age', value=3600.0)]
     )
     silent()
     while not registry(robot).entries() or kept(robot) is None:  # between two chunks

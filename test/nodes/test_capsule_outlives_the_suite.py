@@ -16,14 +16,14 @@ PARAMETERS = {
     'preset': 'tiny',
     'checkpoint': 'random',
     'rate': '5.0',
-    'every': '0',
+    'prompt_interval': '0',
     'engine.decode_tokens': '280',
-    'engine.budget': 'false',  # chunks come, however late, on a machine that is busy elsewhere
+    'engine.time_budget': 'false',  # chunks come, however late, on a machine that is busy elsewhere
     'camera_timeout': '20.0',
     'publish_rate': '2.0',  # few messages, of which none is lost there
     'instruction': 'reach',
-    'age': '3600.0',
-    'planner_age': '3600.0',
+    'max_age': '3600.0',
+    'max_planner_age': '3600.0',
 }
 SEEDS = range(4)
 SNAPSHOTS = 8

@@ -196,17 +196,17 @@ def test_without_a_folder_there_is_no_disk(robot):
 
 def test_the_default_tier_may_change_while_it_runs(robot, tmp_path):
     *_, capsules = begin(robot, tmp_path)
-    capsules.set_parameters([Parameter('tier', value='disk')])
+    capsules.set_parameters([Parameter('default_tier', value='disk')])
     assert done(robot, 'snapshot', name='home').tier == 'disk'
 
 
 @pytest.mark.parametrize(
     'name, value, said',
     [
-        ('tier', 'cloud', "no tier 'cloud'"),
-        ('policy', 'hope', "no policy 'hope'"),
+        ('default_tier', 'cloud', "no tier 'cloud'"),
+        ('eviction_policy', 'hope', "no policy 'hope'"),
         ('disk_mib', -2, 'parameter disk_mib'),
-        ('planner_age', 1.0, 'above planner_age of 1.0 s'),
+        ('max_planner_age', 1.0, 'above max_planner_age of 1.0 s'),
         ('folder', '/proc/nowhere', '/proc/nowhere'),
     ],
 )

@@ -24,7 +24,7 @@ def fleet(robots, tmp_path):
 @pytest.fixture
 def robot(fleet):
     """It acts, and has something left to execute."""
-    fleet.up(age=60.0, engine__budget=False)
+    fleet.up(max_age=60.0, engine__time_budget=False)
     robot = fleet.act()
     robot.asked, robot.answers = [], []
     robot.node.create_subscription(FleetAnswer, ANSWER, robot.answers.append, ANSWERS)

@@ -25,7 +25,7 @@ CONFIG = yaml.safe_load((ROOT / 'config' / 'fleet.yaml').read_text())
 PARTS = {
     '/**': [SuiteParams],
     '/**/fleet': [FleetParams],
-    '/**/capsules': [SessionParams],
+    '/**/session': [SessionParams],
     '/**/action': [ActionParams, ObservationParams, FleetClientParams],
     '/**/sim': [SimParams],
 }

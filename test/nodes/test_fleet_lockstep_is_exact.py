@@ -54,7 +54,7 @@ def fleet(ros, tmp_path):
             f'engine: e\nsizes: [1, 2]\nseconds: [{seconds}, {1.2 * seconds}]\nchunk_bytes: 9\n'
         )
         values = {'preset': 'tiny', 'checkpoint': 'random', 'profile': str(path)}
-        values |= {'engine.robots': 2, 'engine.budget': False, 'capsules': False}
+        values |= {'engine.robots': 2, 'engine.time_budget': False, 'capsules': False}
         starts = [0.013 * robot for robot in range(len(tasks))]
         world = Played()
         running = Run(Order(values | parameters, HABITS, starts, tasks), world)

@@ -21,11 +21,11 @@ def sources(chunks):
 
 
 def test_it_acts_on_the_fleets_chunks_and_tells_what_it_executed(fleet, robots):
-    node = fleet.up(trace='', silence=60.0)
+    node = fleet.up(trace='', robot_timeout=60.0)
     robot = robots()
     asked = []
     robot.node.create_subscription(FleetRequest, REQUEST, asked.append, REQUESTS)
-    robot.up(FleetClient, horizon='static:4', ahead=1)
+    robot.up(FleetClient, execution_horizon='static:4', request_ahead=1)
     fleet.first.executor.add_node(robot.suite[0])  # one thread serves both
     robot.executor.remove_node(robot.suite[0])
 
@@ -76,7 +76,7 @@ class Server:
 
 def test_late_answers_make_it_hold_and_then_stop_and_it_comes_back(robot):
     server = Server(robot)
-    node = robot.up(FleetClient, stop_after=1, ahead=0)
+    node = robot.up(FleetClient, stop_after=1, request_ahead=0)
     robot.until(lambda: server.asked)
     names = list(node.suite.joint_names)
     server.answer(server.asked[-1], names)

@@ -84,7 +84,7 @@ def fleet_of_module(robots_of_module, tmp_path_factory):
 
 
 def test_the_horizon_is_the_requests_or_the_fleets(fleet):
-    fleet.up(horizon='static:2')
+    fleet.up(execution_horizon='static:2')
     robot = fleet.join()
     for round, (text, expected) in enumerate(
         [('static:5', 5), ('', 2), ('whole', 6), ('confidence:-1:1', 1), ('static:99', 6)]
@@ -111,7 +111,7 @@ def test_of_a_robot_that_waits_the_newest_observation_is_served(fleet):
 
 
 def test_a_robot_that_leaves_or_falls_silent_frees_its_place(fleet):
-    node = fleet.up(silence=1.0)
+    node = fleet.up(robot_timeout=1.0)
     ledger = node._server.desk.ledger
     gone, silent = fleet.join(), fleet.join()
     for robot in (gone, silent):

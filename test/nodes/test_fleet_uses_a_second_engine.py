@@ -60,7 +60,7 @@ def test_without_ray_configure_fails_with_the_reason(robots, monkeypatch, tmp_pa
     'wrong, reason',
     [
         (dict(scheduler='luck'), 'parameter scheduler'),
-        (dict(horizon='far'), 'parameter horizon'),
+        (dict(execution_horizon='far'), 'parameter execution_horizon'),
         (dict(profile='/nowhere.yaml'), '/nowhere.yaml'),
     ],
 )

@@ -24,7 +24,7 @@ def fresh_chunks(robot):
 
 
 def test_plans_cost_no_chunk(robot, tmp_path):
-    given = {'engine.budget': False, **parameters(tmp_path, ahead=True)}
+    given = {'engine.time_budget': False, **parameters(tmp_path, precompute=True)}
     *_, memory = robot.up(Perception, Action, Memory, **given)
     assert memory.may_wait
     robot.executor.remove_node(memory)

@@ -57,7 +57,7 @@ def test_computing_ahead_may_change_while_it_runs(robot, tmp_path):
     done(robot, 'upsert', segments=segments(('mug', 'object', 'mug: on the left table')))
     robot.spin(0.7)
     assert done(robot, 'stats').units_kept == 0
-    node.set_parameters([Parameter('ahead', value=True)])
+    node.set_parameters([Parameter('precompute', value=True)])
     robot.until(lambda: done(robot, 'stats').units_kept == 1, show=False)
 
 

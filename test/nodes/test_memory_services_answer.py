@@ -53,7 +53,7 @@ def test_a_plan_says_what_it_took(robot, tmp_path):
 
 
 def test_steps_pass_and_kv_is_computed_ahead(robot, tmp_path):
-    begin(robot, tmp_path, step_seconds=0.05, ahead=True, stable_steps=2, similarity=-1.0)
+    begin(robot, tmp_path, step_seconds=0.05, precompute=True, stable_steps=2, similarity=-1.0)
     done(robot, 'upsert', segments=segments(*TABLE))
     robot.until(lambda: done(robot, 'stats').groups_static == 1, show=False)
     robot.until(lambda: done(robot, 'stats').units_kept >= 1, show=False)
@@ -125,8 +125,8 @@ def test_a_node_that_is_not_active_says_so(robot, tmp_path):
         ('folder', '/proc/nowhere', '/proc/nowhere'),
         ('encoder', 'magic', "no encoder 'magic': there are minilm, hashing"),
         ('method', 'magic', "no method 'magic'"),
-        ('policy', 'magic', "no policy 'magic'"),
-        ('average', 0.1, 'an average of 0.1: 4 layers reach'),
+        ('load_policy', 'magic', "no policy 'magic'"),
+        ('recompute_ratio', 0.1, 'an average of 0.1: 4 layers reach'),
         ('tokens', 512, 'leave no room for a question in a row of 512'),
         ('step_seconds', -1.0, 'parameter step_seconds'),
     ],
@@ -150,5 +150,5 @@ def test_a_memory_of_another_planner_is_refused_or_renewed(robots, capfd, tmp_pa
     other = again.bring(Memory, **parameters(tmp_path, seed=4))
     assert other.trigger_configure().name == 'FAILURE'
     assert 'or renew it, which keeps its text alone' in capfd.readouterr().err
-    begin(again, tmp_path, seed=4, renew=True)
+    begin(again, tmp_path, seed=4, discard_foreign_kv=True)
     assert done(again, 'stats').units_kept == 0 and len(texts(again)) == 3

@@ -79,7 +79,7 @@ def test_handles_of_ever_other_processes_make_few_lines_and_are_not_all_kept(rob
 
 
 def test_a_service_that_fails_makes_few_lines(robot, capfd):
-    robot.up(Perception, Action, Language, every=0)
+    robot.up(Perception, Action, Language, prompt_interval=0)
     robot.until(lambda: robot.handles)
 
     def broken(*_, **__):

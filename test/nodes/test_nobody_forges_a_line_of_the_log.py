@@ -125,7 +125,7 @@ def test_a_fleet_shows_what_its_robots_send(robots, tmp_path, capfd, hostile):
 
 
 def test_services_log_nothing_of_what_they_are_asked(robot, capfd, hostile):
-    robot.up(Perception, Action, Language, Session, every=0, folder='')
+    robot.up(Perception, Action, Language, Session, prompt_interval=0, folder='')
     robot.until(lambda: robot.handles)
     capfd.readouterr()
     robot.call(Ask, 'ask', question=hostile, max_tokens=4)

@@ -24,7 +24,7 @@ PARTS = {
     '/**': [('', SuiteParams), ('', ObservationParams), ('engine.', EngineConfig)],
     '/**/action': [('', ActionParams)],
     '/**/language': [('', LanguageParams)],
-    '/**/capsules': [('', SessionParams)],
+    '/**/session': [('', SessionParams)],
     '/**/memory': [('', MemoryParams), ('', PlanningConfig)],
     '/**/sim': [('', SimParams)],
 }
@@ -53,7 +53,7 @@ def test_the_yaml_holds_every_parameter_with_its_default():
 def test_the_yaml_reaches_every_node_under_a_namespace(ros, tmp_path):
     text = (
         CONFIG.read_text()
-        .replace('every: 2', 'every: 7')
+        .replace('prompt_interval: 2', 'prompt_interval: 7')
         .replace('stop_after: 5', 'stop_after: 9')
     )
     path = tmp_path / 'other.yaml'
@@ -62,7 +62,7 @@ def test_the_yaml_reaches_every_node_under_a_namespace(ros, tmp_path):
     for kind, name, value in (
         (Perception, 'engine.rows', 17),
         (Action, 'stop_after', 9),
-        (Language, 'every', 7),
+        (Language, 'prompt_interval', 7),
     ):
         node = kind(**arguments)
         assert node.get_parameter(name).value == value
@@ -129,11 +129,11 @@ def test_a_wrong_value_can_be_set_right_while_the_node_lives(robot):
 
 def test_a_value_may_change_as_late_as_it_says(robot):
     perception, _, language = robot.up(Perception, Action, Language)
-    language.set_parameters([Parameter('every', value=2)])
-    assert language.params.read(LanguageParams).every == 2
-    wrong = language.set_parameters([Parameter('every', value=-2)])[0]
-    assert not wrong.successful and 'every' in wrong.reason
-    fixed = perception.set_parameters([Parameter('tolerance', value=0.5)])[0]
+    language.set_parameters([Parameter('prompt_interval', value=2)])
+    assert language.params.read(LanguageParams).prompt_interval == 2
+    wrong = language.set_parameters([Parameter('prompt_interval', value=-2)])[0]
+    assert not wrong.successful and 'prompt_interval' in wrong.reason
+    fixed = perception.set_parameters([Parameter('sync_tolerance', value=0.5)])[0]
     assert (
         not fixed.successful and 'tolerance is fixed while the node is configured' in fixed.reason
     )
@@ -141,7 +141,7 @@ def test_a_value_may_change_as_late_as_it_says(robot):
     assert not never.successful and 'read-only' in never.reason
     perception.trigger_deactivate()
     perception.trigger_cleanup()
-    assert perception.set_parameters([Parameter('tolerance', value=0.5)])[0].successful
+    assert perception.set_parameters([Parameter('sync_tolerance', value=0.5)])[0].successful
 
 
 def test_the_descriptor_of_an_array_says_the_range_of_its_elements(ros):

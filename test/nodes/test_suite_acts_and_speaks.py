@@ -23,7 +23,7 @@ def fresh(chunks):
 
 
 def test_one_frame_is_read_by_actions_and_words(robot):
-    robot.up(*SUITE, every=1)
+    robot.up(*SUITE, prompt_interval=1)
     robot.until(lambda: fresh(robot.chunks) and robot.texts)
     seen = {handle.sequence: handle for handle in robot.handles}
     for message in (fresh(robot.chunks)[0], robot.texts[0]):
@@ -100,7 +100,7 @@ def test_a_fresh_chunk_ends_a_stop(robot):
 
 
 def test_language_says_each_end_once_and_tokens_add_up(robot):
-    robot.up(*SUITE, every=1, prompts=['Subtask:', 'Narration:'])
+    robot.up(*SUITE, prompt_interval=1, prompts=['Subtask:', 'Narration:'])
     robot.until(lambda: sum(text.finished for text in robot.texts) >= 6)
     ends = [text.stream for text in robot.texts if text.finished]
     assert len(ends) == len(set(ends))

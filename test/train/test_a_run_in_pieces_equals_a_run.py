@@ -134,7 +134,7 @@ def test_train_save_load_act(data, tmp_path):
     card = Weights(tmp_path / 'more' / 'policy').metadata['embodied_kv.trained']
     assert card == '4 steps of 4 samples, EMA weights, then 1 steps of 4 samples, EMA weights'
     assert (tmp_path / 'policy' / 'model.safetensors').stat().st_size < 20e6
-    engine = Engine(policy, EngineConfig(budget=False))
+    engine = Engine(policy, EngineConfig(time_budget=False))
     image = np.zeros((64, 64, 3), np.uint8)
     seen = Observation(
         (image, image), np.zeros(7, np.float32), 'reach the red cube', 0, time.monotonic() + 9, 0

@@ -45,7 +45,7 @@ def test_subtasks_are_said(figures):
 
 
 def test_words_of_no_meaning_are_answered_by_holding_still(policy):
-    engine = Engine(policy, EngineConfig(budget=False))
+    engine = Engine(policy, EngineConfig(time_budget=False))
     with Tabletop(task_scene('put'), 3_000_000) as table:
         for number, words in enumerate(('xq vrt', 'bzz', 'kwoe ajm qd')):
             images, state = table.render(), table.state()

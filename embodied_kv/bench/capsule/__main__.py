@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> dict:
             rows=6,
             streams=2,
             decode_tokens=64,
-            budget=False,
+            time_budget=False,
             min_euler_steps=10,
             threads=args.threads,
             device=args.device,

@@ -59,7 +59,7 @@ class Harness:
             decode_tokens=LONGEST_QUERY + max_tokens,
             compressed_rows=2 + math.ceil(2 * whole + 0.1 * len(ways)),
             batch_multiple=BATCH,
-            budget=False,
+            time_budget=False,
         )
         self.engine = Engine(policy, config, policy.config.action_dt)
         self.max_tokens, self.frames = max_tokens, 0

@@ -71,7 +71,7 @@ class Mode:
                 rows=live + 6,
                 streams=live + 2,
                 decode_tokens=query + setting.tokens + 1,
-                budget=False,
+                time_budget=False,
                 min_euler_steps=10,
             ),
         )

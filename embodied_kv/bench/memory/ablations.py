@@ -57,7 +57,7 @@ def variants(settings: Settings, layers: int) -> Iterator[Way]:
     yield Way(f'keep, restart {varied.restart}', KEEP, numbers=dict(restart=varied.restart))
     for policy in POLICIES:
         if policy != 'balanced':
-            yield Way(f'keep, {policy}', KEEP, numbers=dict(policy=policy), answered=False)
+            yield Way(f'keep, {policy}', KEEP, numbers=dict(load_policy=policy), answered=False)
     yield Way('keep, keys not turned', KEEP, rotate=False, timed=False)
     yield Way('cacheblend, groups', BLEND)
     for size in sorted({*varied.blocks, block}):
@@ -65,7 +65,7 @@ def variants(settings: Settings, layers: int) -> Iterator[Way]:
     for name, blocks in ((KEEP, 0), (BLEND, block)):
         for r in ('least', *varied.averages):
             average = 1 / layers if r == 'least' else r
-            yield Way(f'{name}, r {r}', name, blocks, dict(average=average))
+            yield Way(f'{name}, r {r}', name, blocks, dict(recompute_ratio=average))
 
 
 def run(args: argparse.Namespace) -> dict:

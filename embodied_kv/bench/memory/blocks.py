@@ -99,7 +99,7 @@ class WatchedRow(PlannerRow):
         model, load, config, step = row
         super().__init__(model, load, config, step)
         if not rotate:
-            self._prefill = Prefill(model, self.arena, 0, load, _stays, config.policy, step)
+            self._prefill = Prefill(model, self.arena, 0, load, _stays, config.load_policy, step)
         self._fronts, self._last, self.fresh_tokens = fronts, {}, 0
 
     def compute(self, unit: Unit, tokens: Sequence[Sequence[int]]) -> UnitKv:

@@ -2,7 +2,7 @@
 
 Knows descriptors, ranges and when a value may change. What a value means, its dataclass knows.
 The metadata of a field: `help`; `range` (of each element, for arrays); `check`, which raises
-ValueError for a value that is none; and `when`, the latest moment at which it may change: 'start'
+ValueError for a value that is none; `old`, a former name, which is refused; and `when`, the latest moment at which it may change: 'start'
 (the default: read-only), 'configure', or 'live'.
 """
 
@@ -78,6 +78,7 @@ class Parameters:
         self.problems: dict[str, str] = {}
         for name, f in self._fields.items():
             self._declare(name, f)
+        self._refuse_old_names()
         node.add_on_set_parameters_callback(self._on_set)
 
     def read(self, part: type[T]) -> T:
@@ -103,6 +104,15 @@ class Parameters:
         except ParameterException as error:
             self.problems[name] = f'parameter {name}: {error}'
             self._node.declare_parameter(name, default, _descriptor(f), ignore_override=True)
+
+    def _refuse_old_names(self) -> None:
+        """A value under a parameter's former name is a problem of the parameter."""
+        given = self._node._parameter_overrides  # rclpy shows undeclared ones nowhere else
+        for prefix, part in self._parts:
+            for f in fields(part):
+                old, new = prefix + f.metadata.get('old', ''), prefix + f.name
+                if old in given and old not in self._fields:
+                    self.problems[new] = f'parameter {old} is called {new} now: rename it'
 
     def _on_set(self, parameters: Sequence[Parameter]) -> SetParametersResult:
         ours = [p for p in parameters if p.name in self._fields]

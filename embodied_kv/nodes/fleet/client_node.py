@@ -42,14 +42,18 @@ KEPT = 64  # observations that were sent and may still be answered
 class FleetClientParams:
     """When a robot asks its fleet."""
 
-    ahead: int = param(
+    request_ahead: int = param(
         1,
         'Actions before the end of an execution at which the next chunk is asked for; with the '
         'age of an image below the least horizon',
         range=(0, 1000),
+        old='ahead',
     )
-    repeat: float = param(
-        0.1, 'Without an answer for so long, s, a request is repeated', range=(0.01, 60.0)
+    retry_interval: float = param(
+        0.1,
+        'Without an answer for so long, s, a request is repeated',
+        range=(0.01, 60.0),
+        old='repeat',
     )
 
 
@@ -90,7 +94,7 @@ class FleetClient(Action):
         self._params = replace(p, stop_after=p.stop_after + lasts)
         self._limits(self._params)
         ask = self._ask_params.read(FleetClientParams)
-        self._asking = RequestTiming(model.action_dt, ask.ahead, ask.repeat)
+        self._asking = RequestTiming(model.action_dt, ask.request_ahead, ask.retry_interval)
         self._instruction = ''  # of the present task
         commands = qos.action(period, model.chunk_size * model.action_dt)
         self._chunks = self.publisher(ActionChunkMsg, 'action_chunk', commands)
@@ -149,7 +153,7 @@ class FleetClient(Action):
             messages.request_message(
                 asking.task,
                 asking.ask(now),
-                self._params.horizon,
+                self._params.execution_horizon,
                 execution,
                 self._images(moment),
                 moment.positions,

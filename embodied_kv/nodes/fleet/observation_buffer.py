@@ -24,7 +24,7 @@ class ObservationBuffer:
         params = node.params.read(ObservationParams)
         self._node, self.views = node, params.views
         self._timeout = params.camera_timeout
-        self._sync = Synchronizer(params.views, params.tolerance, params.camera_timeout)
+        self._sync = Synchronizer(params.views, params.sync_tolerance, params.camera_timeout)
         self._newest: SyncedMoment | None = None
         self._told = ''
         self.joints: JointState | None = None  # the newest

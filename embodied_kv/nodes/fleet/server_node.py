@@ -55,19 +55,29 @@ class FleetParams:
     aging: int = param(
         50, 'A request rises a bucket after so many decisions without it', range=(1, 100_000)
     )
-    within: str = param(
-        'longest', 'Order within a bucket: longest, shortest or fifo', check=_one_of(WITHIN)
+    bucket_order: str = param(
+        'longest',
+        'Order within a bucket: longest, shortest or fifo',
+        check=_one_of(WITHIN),
+        old='within',
     )
-    horizon: str = param(
+    execution_horizon: str = param(
         'confidence:0.2:3',
         'H of requests that name none: whole, static:H or confidence:T:H_MIN',
         check=execution_horizon.parse,
+        old='horizon',
     )
-    fresh: float = param(
-        0.1, 'An observation that waited longer, s, counts as stale', range=(0.0, 60.0)
+    stale_after: float = param(
+        0.1,
+        'An observation that waited longer, s, counts as stale',
+        range=(0.0, 60.0),
+        old='fresh',
     )
-    silence: float = param(
-        10.0, 'A robot that says nothing for so long, s, has vanished', range=(0.1, 3600.0)
+    robot_timeout: float = param(
+        10.0,
+        'A robot that says nothing for so long, s, has vanished',
+        range=(0.1, 3600.0),
+        old='silence',
     )
     profile: str = param(
         '', "YAML file of the engine's seconds by batch size; '' measures them when configured"
@@ -94,7 +104,7 @@ class FleetParams:
     def order(self) -> Scheduler:
         """The scheduler with its settings."""
         if self.scheduler == 'kairos':
-            return Kairos(self.buckets, self.aging, self.within)
+            return Kairos(self.buckets, self.aging, self.bucket_order)
         return scheduler(self.scheduler)
 
     @property
@@ -169,8 +179,8 @@ class Fleet(SuiteNode):
             engines.append(EngineState(CLOUD, found, p.link))
             serve[CLOUD] = self._cloud
         self._room = SessionThread(self, self._robot_capsules) if p.capsules else None
-        desk = Dispatcher(p.order, engines, p.fresh)
-        self._server = self._new_server(desk, serve, self._deliver, p.silence, tape)
+        desk = Dispatcher(p.order, engines, p.stale_after)
+        self._server = self._new_server(desk, serve, self._deliver, p.robot_timeout, tape)
         self._lines = Connections(
             self,
             p.names,
@@ -213,7 +223,7 @@ class Fleet(SuiteNode):
     def _on_request(self, robot: str, message: FleetRequest) -> None:
         joints = self.suite.joint_names
         try:
-            request = messages.request(message, robot, self._params.horizon)
+            request = messages.request(message, robot, self._params.execution_horizon)
             seen = messages.observation(message, robot, self.host.model, joints)
         except ValueError as error:
             self.warn_throttled('request', f'a request of {robot} is refused: {error}')

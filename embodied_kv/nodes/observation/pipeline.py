@@ -45,8 +45,11 @@ class ObservationParams:
         "What to do until an `instruction` arrives; '' waits for one",
         'live',
     )
-    tolerance: float = param(
-        0.03, 'Stamps of one observation lie at most so far apart, s', range=(0.0, 10.0)
+    sync_tolerance: float = param(
+        0.03,
+        'Stamps of one observation lie at most so far apart, s',
+        range=(0.0, 10.0),
+        old='tolerance',
     )
     camera_timeout: float = param(
         0.5, 'Without an image for so long, a view counts as missing, s', range=(0.01, 60.0)
@@ -85,7 +88,7 @@ class ObservationPipeline:
             )
         self._node, self._host, self._on_handle = node, node.host, on_handle
         self._joint_names, self._period = node.suite.joint_names, node.suite.period
-        self._sync = Synchronizer(params.views, params.tolerance, params.camera_timeout)
+        self._sync = Synchronizer(params.views, params.sync_tolerance, params.camera_timeout)
         self._slots = [params.views.index(v) if v in params.views else None for v in model.views]
         self._told = ''  # the instruction that was sent, '' before the first
         self._due = self._given = 0.0  # s: when the next frame is, when the last one was

@@ -96,7 +96,7 @@ class Served:
             decode_tokens=LONGEST_QUERY + max_tokens,
             euler_steps=EULER_STEPS,
             min_euler_steps=EULER_STEPS,
-            budget=False,
+            time_budget=False,
         )
         self.engine = Engine(policy, config, policy.config.action_dt)
         self.answers: list[Answer] = []

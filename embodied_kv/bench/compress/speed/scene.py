@@ -45,7 +45,7 @@ def make_engine(policy: FullPolicy, tokens: int, **config: object) -> Engine:
     views = tuple(f'view {i}' for i in range(_views(tokens)))
     own = replace(policy, config=replace(policy.config, views=views))
     fixed = dict(
-        budget=False, reserved_rows=2, decode_tokens=TAIL, device=policy.model.device.type
+        time_budget=False, reserved_rows=2, decode_tokens=TAIL, device=policy.model.device.type
     )
     return Engine(own, EngineConfig(**fixed | config))
 

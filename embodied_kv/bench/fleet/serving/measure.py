@@ -108,7 +108,7 @@ def order(
 
 def _engine() -> dict[str, object]:
     """Fields of EngineConfig: all Euler steps, whatever the true time."""
-    return dict(robots=BATCH, rows=2 * BATCH + 2, streams=1, compressed_rows=0, budget=False)
+    return dict(robots=BATCH, rows=2 * BATCH + 2, streams=1, compressed_rows=0, time_budget=False)
 
 
 def settings(plan: Plan) -> list[tuple[int, int, str]]:
