@@ -86,19 +86,6 @@ class Engine:
         self.states: dict[int, np.ndarray] = {}  # row -> what the frame's deltas start from
         self._texts: dict[int, tuple[StreamDecoder, int]] = {}  # stream -> its text, tokens in it
 
-    # ------------------------------------------------------------------ the step
-
-    def step(
-        self, observations: Sequence[Observation]
-    ) -> tuple[list[ActionChunk], list[TextDelta]]:
-        """A frame from cameras to actions and words, for who drives the engine without queues."""
-        with self.kv.leases(self.prefill(observations)) as leases:
-            chunks = self.denoise(leases, [o.deadline for o in observations])
-        deltas = []
-        while self.decode_fits(time.monotonic()):
-            deltas += self.decode()
-        return chunks, deltas
-
     # ------------------------------------------------------------------ prefill
 
     @torch.inference_mode()

@@ -1,9 +1,9 @@
-"""One thread that does all the computing: actions, then prefills, then what has no deadline.
+"""The loop of the one thread that computes: prefill, denoise, publish, decode.
 
 An action holds the thread from its handle to its finished chunk; a prefill from start to end;
-language and spare work give it back after every step, and begin none while the action of a frame
-that was just prefilled is on its way. Who submits gets a Future and never waits in a callback;
-every Future is answered, cancelled, or given what ended the thread.
+language and background work give it back after every step, and begin none while the action of a
+frame that was just prefilled is on its way. Who submits gets a Future and never waits in a
+callback: what is made is published from the Future's completion, before anything else begins.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
@@ -19,6 +18,7 @@ from typing import TypeVar
 import torch
 
 from embodied_kv.engine.engine import Engine
+from embodied_kv.engine.jobs import Jobs, Queue
 from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.types import ActionChunk, Observation, TextDelta
 
@@ -37,124 +37,40 @@ class DeviceThread(threading.Thread):
     def __init__(self, engine: Engine, on_deltas: Callable[[Sequence[TextDelta]], None]) -> None:
         super().__init__(name='device', daemon=True)
         self.engine, self._on_deltas = engine, on_deltas
-        self._wake = threading.Condition()
-        self._actions: deque[tuple[Future, Callable]] = deque()
-        self._prefills: deque[tuple[Future, Callable]] = deque()
-        self._spare: deque[tuple[Future, Callable]] = deque()
-        self._waiting: dict[str, Future] = {}  # robot -> its prefill that has not begun
-        self._awaited_until = 0.0
+        self._jobs = Jobs()
+        self._newest: dict[str, Future] = {}  # robot -> its prefill that was submitted last
+        self._awaited_until = 0.0  # until then an action is on its way
         self._acts = False  # does anybody denoise what is prefilled?
-        self._stopping = False
-        self._fault: BaseException | None = None  # what ended the thread, if it was not `stop`
 
-    # ----------------------------------------------------------------- submitting, from any thread
-
-    def prefill(self, observation: Observation) -> Future[KvHandle]:
-        """Prefill this frame.
-
-        One of the same robot that has not begun is cancelled: only the newest counts.
-        """
-        future = self._submit(self._prefills, lambda: self._prefill(observation))
-        with self._wake:
-            older = self._waiting.get(observation.robot)
-            self._waiting[observation.robot] = future
-        if older is not None:
-            older.cancel()
-        return future
-
-    def denoise(self, lease: Lease, deadline: float) -> Future[ActionChunk | None]:
-        """Denoise from a leased row; None if no chunk can be finished in time.
-
-        The lease stays the caller's.
-        """
-
-        def work() -> ActionChunk | None:
-            self._awaited_until, self._acts = 0.0, True
-            return next(iter(self.engine.denoise([lease], [deadline])), None)
-
-        return self._submit(self._actions, work)
-
-    def call(self, work: Callable[[], T]) -> Future[T]:
-        """Run any other work on the thread, in turn with the prefills."""
-        return self._submit(self._prefills, work)
-
-    def spare(self, work: Callable[[], T]) -> Future[T]:
-        """Run a short step of work that has no deadline, when no action or prefill waits."""
-        return self._submit(self._spare, work)
-
-    def wake(self) -> None:
-        """There may be language work: a stream was opened, or ended from elsewhere."""
-        with self._wake:
-            self._wake.notify()
-
-    def stop(self) -> None:
-        """Finish the work in hand, cancel what waits, and join."""
-        with self._wake:
-            self._stopping = True
-            self._wake.notify()
-        if self.is_alive():
-            self.join()
-        self._close()
-
-    def _submit(self, queue: deque, work: Callable[[], T]) -> Future[T]:
-        future: Future[T] = Future()
-        with self._wake:
-            is_open = not self._stopping
-            if is_open:
-                queue.append((future, work))
-                self._wake.notify()
-        if not is_open:
-            self._refuse(future)
-        return future
-
-    def _refuse(self, future: Future) -> None:
-        """Nobody will run its work any more: it is cancelled, or told what ended the thread."""
-        if self._fault is None:
-            future.cancel()
-        elif future.set_running_or_notify_cancel():
-            error = RuntimeError(f'the device thread ended: {self._fault!r}; restart its process')
-            error.__cause__ = self._fault
-            future.set_exception(error)
-
-    def _close(self) -> None:
-        """Takes no more work, and refuses what waits."""
-        with self._wake:
-            self._stopping = True
-            waiting = [*self._actions, *self._prefills, *self._spare]
-            for queue in (self._actions, self._prefills, self._spare):
-                queue.clear()
-        for future, _ in waiting:
-            self._refuse(future)
-
-    # ------------------------------------------------------------------ the thread
+    # ------------------------------------------------------------------ the loop
 
     def run(self) -> None:
+        fault = None
         try:
             torch.set_num_threads(self.engine.config.threads)
-            while not self._stopping:
+            while not self._jobs.closed:
                 self._turn()
         except BaseException as error:
             logging.getLogger(__name__).critical('the device thread ended', exc_info=True)
-            self._fault = error
+            fault = error
         finally:
-            self._close()
+            self._jobs.close(fault)
 
     def _turn(self) -> None:
-        job = self._next()
-        if job is not None:
-            _finish(*job)
-        elif self._language_may_run():
-            self._speak(self.engine.decode)
+        """What must not wait goes first; words get the slack that is left."""
+        if denoise := self._jobs.take(Queue.DENOISE):
+            denoise.run()  # a leased row becomes a chunk, which its node publishes at once
+        elif prefill := self._jobs.take(Queue.PREFILL):
+            prefill.run()  # a frame becomes a row, whose handle its node publishes at once
+        elif (on_its_way := self._awaited_until - time.monotonic()) > 0:
+            self._jobs.wait(on_its_way)  # the action of that frame
+        elif step := self._jobs.take(Queue.BACKGROUND):
+            step.run()  # of a plan, say
+        elif self.engine.decode_fits(time.monotonic()):
+            self._publish(self.engine.decode)  # all live streams a token further, in one batch
         else:
-            self._speak(self.engine.deltas)
-            self._rest()
-
-    def _next(self) -> tuple[Future, Callable] | None:
-        with self._wake:
-            queue = self._actions or self._prefills
-            if not queue and time.monotonic() >= self._awaited_until:
-                queue = self._spare
-            return queue.popleft() if queue else None
+            self._publish(self.engine.deltas)  # what streams that ended elsewhere had to say
+            self._jobs.wait(IDLE)
 
     def _prefill(self, observation: Observation) -> KvHandle:
         (handle,) = self.engine.prefill([observation])
@@ -162,14 +78,14 @@ class DeviceThread(threading.Thread):
             self._awaited_until = time.monotonic() + HANDOVER
         return handle
 
-    def _language_may_run(self) -> bool:
-        now = time.monotonic()
-        return now >= self._awaited_until and self.engine.decode_fits(now)
+    def _denoise(self, lease: Lease, deadline: float) -> ActionChunk | None:
+        self._awaited_until, self._acts = 0.0, True
+        return next(iter(self.engine.denoise([lease], [deadline])), None)
 
-    def _speak(self, work: Callable[[], list[TextDelta]]) -> None:
+    def _publish(self, words: Callable[[], list[TextDelta]]) -> None:
         """Words have no deadline: whatever fails in them, the robot goes on acting."""
         try:
-            deltas = work()
+            deltas = words()
         except Exception:  # streams that it ended say so with the next deltas
             logging.getLogger(__name__).exception('language work failed')
             return
@@ -179,20 +95,41 @@ class DeviceThread(threading.Thread):
         except Exception:
             logging.getLogger(__name__).exception('who listens to language failed')
 
-    def _rest(self) -> None:
-        now = time.monotonic()
-        pause = self._awaited_until - now if now < self._awaited_until else IDLE
-        with self._wake:
-            if not (self._actions or self._prefills or self._stopping):
-                self._wake.wait(pause)
+    # ------------------------------------------------------------------ from any thread
 
+    def prefill(self, observation: Observation) -> Future[KvHandle]:
+        """Prefill this frame.
 
-def _finish(future: Future, work: Callable[[], object]) -> None:
-    if not future.set_running_or_notify_cancel():
-        return
-    try:
-        result = work()
-    except BaseException as error:  # whatever it is, it belongs to who asked; the thread lives on
-        future.set_exception(error)
-    else:
-        future.set_result(result)
+        One of the same robot that has not begun is cancelled: only the newest counts.
+        """
+        older = self._newest.get(observation.robot)
+        future = self._jobs.submit(Queue.PREFILL, lambda: self._prefill(observation))
+        self._newest[observation.robot] = future
+        if older is not None:
+            older.cancel()
+        return future
+
+    def denoise(self, lease: Lease, deadline: float) -> Future[ActionChunk | None]:
+        """Denoise from a leased row; None if no chunk can be finished in time.
+
+        The lease stays the caller's.
+        """
+        return self._jobs.submit(Queue.DENOISE, lambda: self._denoise(lease, deadline))
+
+    def call(self, work: Callable[[], T]) -> Future[T]:
+        """Run any other work on the thread, in turn with the prefills."""
+        return self._jobs.submit(Queue.PREFILL, work)
+
+    def background(self, work: Callable[[], T]) -> Future[T]:
+        """Run a short step of work that has no deadline, when no action or prefill waits."""
+        return self._jobs.submit(Queue.BACKGROUND, work)
+
+    def wake(self) -> None:
+        """There may be language work: a stream was opened, or ended from elsewhere."""
+        self._jobs.notify()
+
+    def stop(self) -> None:
+        """Ends the thread after the work in hand; what waits is cancelled."""
+        self._jobs.close()
+        if self.is_alive():
+            self.join()

@@ -133,7 +133,7 @@ class Memory(SuiteNode):
         self._answers.clear()
 
     def _step(self, work: Callable[[], T]) -> T:
-        return self.host.device.spare(work).result()
+        return self.host.device.background(work).result()
 
     # ------------------------------------------------------------------ what is learnt
 

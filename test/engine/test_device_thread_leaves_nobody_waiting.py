@@ -76,16 +76,20 @@ def test_what_ends_the_thread_is_said_to_who_waits_and_to_who_comes_later(
     device = start()
     gate = threading.Event()
     device.call(gate.wait)
-    waiting = [device.spare(lambda: 3), device.spare(lambda: 4)]
-    cancelled = device.spare(lambda: 5)
+    waiting = [device.background(lambda: 3), device.spare(lambda: 4)]
+    cancelled = device.background(lambda: 5)
     assert cancelled.cancel()
-    monkeypatch.setattr(device, '_next', fail)
+    monkeypatch.setattr(device, '_turn', fail)
     gate.set()
     for future in waiting:
         with pytest.raises(RuntimeError, match='device thread ended.*broken'):
             future.result(TIMEOUT)
     device.join(TIMEOUT)
-    for later in (device.call(lambda: 6), device.spare(lambda: 7), device.prefill(observe(0))):
+    for later in (
+        device.call(lambda: 6),
+        device.background(lambda: 7),
+        device.prefill(observe(0)),
+    ):
         with pytest.raises(RuntimeError, match='device thread ended.*broken'):
             later.result(TIMEOUT)
 

@@ -139,7 +139,8 @@ def test_train_save_load_act(data, tmp_path):
     seen = Observation(
         (image, image), np.zeros(7, np.float32), 'reach the red cube', 0, time.monotonic() + 9, 0
     )
-    (chunk,), _ = engine.step([seen])
+    with engine.kv.leases(engine.prefill([seen])) as leases:
+        (chunk,) = engine.denoise(leases, [seen.deadline])
     assert chunk.values.shape == (10, 7) and np.isfinite(chunk.values).all()
     stats = json.loads((tmp_path / 'policy' / 'norm_stats.json').read_text())
     assert stats['delta'] == [True] * 6 + [False]

@@ -22,9 +22,9 @@ class DemoError(Exception):
 class Child:
     """A process of ours, its output in a file."""
 
-    def __init__(self, name: str, log: Path, *arguments: str) -> None:
+    def __init__(self, name: str, module: str, log: Path, *arguments: str) -> None:
         self.name, self.log = name, log
-        command = [sys.executable, '-m', f'embodied_kv.nodes.{name}', '--ros-args', *arguments]
+        command = [sys.executable, '-m', f'embodied_kv.nodes.{module}', '--ros-args', *arguments]
         with log.open('wb') as output:
             self._process = subprocess.Popen(
                 command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True

@@ -24,7 +24,7 @@ def test_actions_and_prefills_overtake_it(device, observe):
     handle = device.prefill(observe(0)).result(TIMEOUT)
     gate, order = threading.Event(), []
     device.call(gate.wait)
-    spare = device.spare(lambda: order.append('spare'))
+    spare = device.background(lambda: order.append('spare'))
     prefill = device.call(lambda: order.append('prefill'))
     with device.engine.kv.acquire(handle) as lease:
         action = device.denoise(lease, time.monotonic() + TIMEOUT)
@@ -42,7 +42,7 @@ def test_it_waits_for_an_action_that_is_on_its_way(device, observe, monkeypatch)
         device.denoise(lease, time.monotonic() + TIMEOUT).result(TIMEOUT)
     handle = device.prefill(observe(1)).result(TIMEOUT)  # somebody denoises: one will come
     order = []
-    spare = device.spare(lambda: order.append('spare'))
+    spare = device.background(lambda: order.append('spare'))
     with device.engine.kv.acquire(handle) as lease:
         time.sleep(0.02)
         action = device.denoise(lease, time.monotonic() + TIMEOUT)
@@ -59,7 +59,7 @@ def test_a_plan_gives_the_thread_back_after_every_layer_choice_and_token(device,
 
     def step(work):
         steps.append(work)
-        return device.spare(work).result(TIMEOUT)
+        return device.background(work).result(TIMEOUT)
 
     with filled(tmp_path / 'b', step=step) as planning:
         planning.warm()
@@ -73,7 +73,7 @@ def test_a_plan_gives_the_thread_back_after_every_layer_choice_and_token(device,
 def test_what_waits_is_cancelled_when_it_stops(device):
     gate = threading.Event()
     device.call(gate.wait)
-    spare = device.spare(lambda: None)
+    spare = device.background(lambda: None)
     stopper = threading.Thread(target=device.stop)
     stopper.start()
     time.sleep(0.05)

@@ -1,0 +1,102 @@
+"""Work that waits for the device thread, in queues by urgency, with a Future for each piece.
+
+Knows futures and one lock. Does not know the engine, nor in which order the queues are served.
+Every Future is answered: with a result or an error, cancelled, or with what ended the thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeVar
+
+T = TypeVar('T')
+
+
+class Queue(Enum):
+    """Who waits: an action's chunk, a frame's row, or work without a deadline."""
+
+    DENOISE = 'denoise'
+    PREFILL = 'prefill'
+    BACKGROUND = 'background'
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A piece of work and the promise of its result."""
+
+    work: Callable[[], object]
+    future: Future = field(default_factory=Future)
+
+    def run(self) -> None:
+        """Does the work, unless nobody wants it any more; who waits has the result at once."""
+        if not self.future.set_running_or_notify_cancel():
+            return
+        try:
+            result = self.work()
+        except BaseException as error:  # whatever it is, it belongs to who asked
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(result)
+
+
+class Jobs:
+    """Submitted from any thread, taken by one."""
+
+    def __init__(self) -> None:
+        self._wake = threading.Condition()
+        self._queues: dict[Queue, deque[Job]] = {queue: deque() for queue in Queue}
+        self._fault: BaseException | None = None  # what ended the taker, if nobody asked it to
+        self.closed = False
+
+    def submit(self, queue: Queue, work: Callable[[], T]) -> Future[T]:
+        """The promise of the work's result; refused at once where jobs are closed."""
+        job = Job(work)
+        with self._wake:
+            if not self.closed:
+                self._queues[queue].append(job)
+                self._wake.notify()
+                return job.future
+        self._refuse(job.future)
+        return job.future
+
+    def take(self, queue: Queue) -> Job | None:
+        """The oldest job of this queue, None if there is none."""
+        with self._wake:
+            waiting = self._queues[queue]
+            return waiting.popleft() if waiting else None
+
+    def notify(self) -> None:
+        """Ends a wait: there may be something else to do."""
+        with self._wake:
+            self._wake.notify()
+
+    def wait(self, seconds: float) -> None:
+        """Returns when an action or a frame waits, when somebody notifies, or after so long."""
+        with self._wake:
+            urgent = self._queues[Queue.DENOISE] or self._queues[Queue.PREFILL]
+            if not (urgent or self.closed):
+                self._wake.wait(seconds)
+
+    def close(self, fault: BaseException | None = None) -> None:
+        """No job is taken any more, and those that wait are refused. fault: why, if it is one."""
+        with self._wake:
+            self.closed, self._fault = True, self._fault or fault
+            waiting = [job for queue in self._queues.values() for job in queue]
+            for queue in self._queues.values():
+                queue.clear()
+            self._wake.notify()
+        for job in waiting:
+            self._refuse(job.future)
+
+    def _refuse(self, future: Future) -> None:
+        if self._fault is None:
+            future.cancel()
+        elif future.set_running_or_notify_cancel():
+            error = RuntimeError(f'the device thread ended: {self._fault!r}; restart its process')
+            error.__cause__ = self._fault
+            future.set_exception(error)
