@@ -33,7 +33,7 @@ def serve(tiny, frame, question, **config):
     return keys, text
 
 
-@pytest.mark.parametrize('alpha', ALPHAS)
+@pytest.mark.parametrize('keep_ratio', ALPHAS)
 @pytest.mark.parametrize(
     'by, method',
     [(STREAM, m) for m in (OURS, WIDE, 'streaming_llm')] + [(ROW, name) for name in SERVED],

@@ -89,7 +89,7 @@ def test_a_prefix_of_less_than_one_token_a_layer_is_kept_whole():
     assert layer_budgets([0.1, 0.2, 0.3], 0.01, 40) == [40, 40, 40]
 
 
-@pytest.mark.parametrize('alpha', [0, 0.0099, 1.001, -1, float('nan')])
+@pytest.mark.parametrize('keep_ratio', [0, 0.0099, 1.001, -1, float('nan')])
 def test_alpha_outside_its_range_is_refused(keep_ratio):
     with pytest.raises(ValueError, match=r'not in \[0.01, 1\].*keep_ratio 1 keeps everything'):
         total_budget(keep_ratio, 4, 100)

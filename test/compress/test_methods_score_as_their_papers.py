@@ -39,7 +39,7 @@ def test_snapkv_pools_over_neighbours():
     assert scores[0, 0].tolist() == [0, 0, 2.5, 2.5, 2.5, 2.5, 2.5, 0, 0]
 
 
-@pytest.mark.parametrize('alpha', [0.01, 0.05, 0.1, 0.4, 0.6, 0.9])
+@pytest.mark.parametrize('keep_ratio', [0.01, 0.05, 0.1, 0.4, 0.6, 0.9])
 def test_pyramidkv_budgets_fall_on_a_line_and_meet_the_total(keep_ratio):
     budgets = method('pyramidkv').budgets(make_statistics(layers=11, n=1000), keep_ratio)
     assert sum(budgets) == round(keep_ratio * 11 * 1000)

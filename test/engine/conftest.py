@@ -28,7 +28,9 @@ def make_engine(policy):
     def make(**config):
         return Engine(
             policy,
-            EngineConfig(**{'rows': 12, 'robots': 5, 'streams': 8, 'budget': False, **config}),
+            EngineConfig(
+                **{'rows': 12, 'robots': 5, 'streams': 8, 'time_budget': False, **config}
+            ),
         )
 
     return make

@@ -53,9 +53,10 @@ def test_a_copy_that_cannot_be_gathered(make_engine, observe, monkeypatch):
     assert engine.kv.flats.tokens_free == engine.kv.flats.tokens
 
 
-def test_a_step_whose_denoising_fails(make_engine, observe, monkeypatch):
+def test_leases_whose_denoising_fails(make_engine, observe, monkeypatch):
     engine = make_engine()
     monkeypatch.setattr(engine._denoiser, 'run', lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        engine.step([observe(0)])
+        with engine.kv.leases(engine.prefill([observe(0)])) as leases:
+            engine.denoise(leases, [0.0])
     assert held(engine) == (0, 0)

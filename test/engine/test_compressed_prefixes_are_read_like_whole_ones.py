@@ -166,7 +166,7 @@ def test_without_room_a_stream_reads_the_whole_row(make_engine, observe):
     engine.kv.check_integrity()
 
 
-@pytest.mark.parametrize('alpha', [0, 0.009, 1.1, math.nan])
+@pytest.mark.parametrize('keep_ratio', [0, 0.009, 1.1, math.nan])
 def test_an_alpha_out_of_range_is_refused(make_engine, keep_ratio):
     engine = make_engine()
     with pytest.raises(ValueError, match=r'not in \[0.01, 1\]'):

@@ -69,7 +69,7 @@ def test_by_the_engine(policy, parameters, period, said):
     ],
 )
 def test_at_its_bounds_an_engine_acts_and_speaks(policy, observe, parameters):
-    config = EngineConfig(**{'budget': False} | parameters)
+    config = EngineConfig(**{'time_budget': False} | parameters)
     engine = Engine(policy, config)
     for frame in range(2):
         robots = [observe(frame, robot=f'r{i}') for i in range(config.robots)]
