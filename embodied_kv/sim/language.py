@@ -90,10 +90,13 @@ def narrate(phase: int, task: Task | None, truth: Truth) -> str:
 
 
 def where_is(name: str, truth: Truth) -> tuple[str, ...]:
-    """What may truly be said of where a thing is, in the words of memory, the plainest first."""
+    """What may truly be said of where a thing is, in the words of memory, the plainest first.
+
+    Raises KeyError for a thing that is not there.
+    """
+    thing = {thing.name: thing for thing in truth.things}[name]
     if name == truth.held:
         return ('held by the robot',)
-    thing = next(thing for thing in truth.things if thing.name == name)
     for place in truth.things:
         if place.shape in RECEPTACLES and lies_in(thing, place):
             return (f'{"in" if place.shape == "bin" else "on"} the {place.name}',)

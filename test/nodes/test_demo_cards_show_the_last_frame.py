@@ -37,6 +37,18 @@ def test_a_card_shows_the_last_frame_before_the_verdict(run, scenery):
     assert card.mark[0] == '✓ done' and card.said.startswith('Subtask: ')
 
 
+def test_words_about_an_earlier_task_are_not_on_its_card(run, scenery, monkeypatch):
+    recording, told = run
+    later = replace(told, stamp=START + SECOND, seconds=0.3)
+    assert [bool(card.said) for card in make_cards(recording, [told, later], scenery)] == [
+        True
+    ] * 2
+    early = replace(later, seconds=0.07)  # the chunk of its first frame is ready, no word is
+    before = [one for one in recording.sentences if one.heard < START + SECOND]
+    monkeypatch.setattr(recording, 'sentences', before)
+    assert make_cards(recording, [told, early], scenery)[1].said == ''
+
+
 def test_a_task_of_which_nothing_was_seen_has_no_card(run, scenery):
     recording, told = run
     late = replace(told, stamp=START + 60 * SECOND)

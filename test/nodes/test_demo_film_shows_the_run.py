@@ -102,10 +102,15 @@ def test_the_verdict_stays_in_sight_when_the_next_task_is_told(run):
     lost = replace(told, done=False, replaced='it fell off the table')
     after = replace(told, stamp=START + SECOND + 1, instruction='next', done=None)
     at = START + SECOND + SECOND // 2
-    for task, mark in ((told, '✓ done'), (failed, '✗ not done'), (lost, '↷ replaced')):
+    why = f'{told.instruction}: it fell off the table'
+    for task, mark, words in (
+        (told, '✓ done', told.instruction),
+        (failed, '✗ not done', told.instruction),
+        (lost, '↷ replaced', why),
+    ):
         now = page(recording, [task, after], at)
         assert (now.instruction, now.mark[0]) == ('next', '')
-        assert [(past[0], past[2]) for past in now.past] == [(mark, told.instruction)]
+        assert [(past[0], past[2]) for past in now.past] == [(mark, words)]
 
 
 def test_without_the_codec_the_reason_is_told(run, tmp_path, monkeypatch):

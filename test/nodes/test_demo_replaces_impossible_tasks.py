@@ -6,6 +6,7 @@ import pytest
 
 from embodied_kv.nodes.demo.director import ORDER, SECOND, Director
 from embodied_kv.nodes.sim.truth import TrueMoment
+from embodied_kv.sim.possible import hindrance
 from embodied_kv.sim.scene import RECEPTACLES
 from embodied_kv.sim.tabletop import Tabletop
 from embodied_kv.sim.tasks import SECONDS, STEADY, task_scene
@@ -93,3 +94,23 @@ def test_where_nothing_can_be_done_there_is_another_scene(play, tables):
     first, second = play.director.told
     assert play.resets == 1 and first.replaced
     assert (second.scene, second.task.family) == (SEED + 1, first.task.family)
+
+
+def test_what_has_fallen_off_the_table_is_replaced():
+    with Tabletop(task_scene('put'), SEED) as table:
+        director = Director(
+            SEED,
+            tell=lambda _: None,
+            ask=lambda _: None,
+            reset=lambda: None,
+            hindrance=lambda task, moment: hindrance(task, moment.truth, table.sees),
+        )
+        for i in range(STEADY + 2):
+            moment = table.state(), table.truth(), table.poses()
+            director.see(TrueMoment(round(i * DT * SECOND), SEED, *moment))
+            fallen = [thing.name == director.told[0].task.target for thing in table.objects()]
+            moment[2][fallen, :3] = 0.4, 0.6, -0.7
+            table.restore(moment[0], moment[2])
+    first, second = director.told
+    assert first.replaced == f'the {first.task.target} fell off the table'
+    assert second.task.target != first.task.target

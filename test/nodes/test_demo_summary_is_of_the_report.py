@@ -13,7 +13,7 @@ REPORT = {
     'words right': {
         'subtask': {'exact': 17, 'within one frame': 18, 'of': 20},
         'narration': {'exact': 9, 'within one frame': 9, 'of': 10},
-        'questions': [{'right': True}, {'right': False}, {'right': None}],
+        'questions': [{'right': True}, {'right': False}, {'right': True}],
     },
     'counts': {'frames': 202, 'commands': 203, 'fresh': 202, 'deadlines missed': 0},
     'ms': {'age': {'max': 83.4}},
@@ -36,7 +36,7 @@ def test_a_good_run_is_five_lines(report):
         'asked': '3 tasks in words, 3 questions',
         'done': '3 of 3 tasks',
         'said': '17 of 20 subtasks and 9 of 10 narrations true of their frame, '
-        '1 of 3 answers right',
+        '2 of 3 answers right',
         'on time': '202 frames, no deadline missed (slowest of 202 actions 83 ms after its frame)',
         'remembered': '“Where is the blue cube?” “in the purple bin” (true)',
     }
@@ -50,6 +50,11 @@ def test_what_was_not_done_is_told_by_its_reason(report):
         '3 of 5 tasks, 1 not done in time, 1 replaced: the red cube fell off the table, '
         '1 more not over at the end'
     )
+
+
+def test_an_answer_that_never_came_is_not_called_wrong(report):
+    report['words right']['questions'] += [{'right': None}] * 2
+    assert summarize(report)['said'].endswith('2 of 3 answers right, 2 questions not answered')
 
 
 def test_random_weights_are_called_so(report):

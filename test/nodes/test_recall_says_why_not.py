@@ -29,6 +29,12 @@ def test_without_memory_nothing_is_waited_for():
     assert recall.report() == {'question': QUESTION, 'refused': 'memory does not answer'}
 
 
+def test_where_nothing_was_asked_nothing_is_blamed_on_memory():
+    recall = Recall(Node('recall'))
+    assert recall.is_over and recall.line == ''
+    assert recall.report() == {'question': '', 'refused': 'nothing was told in the last scene'}
+
+
 def test_a_refusal_is_passed_on():
     recall = asked(MemoryPlan.Response(ok=False, message='too long'))
     assert recall.report()['refused'] == 'too long' and recall.line == ''

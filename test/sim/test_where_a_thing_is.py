@@ -33,3 +33,8 @@ def test_it_is_where_it_lies(x, y, z, true):
     truth = Truth((thing('red cube', x, y, z), *PLACES), np.zeros(3), '')
     assert where_is('red cube', truth) == true
     assert where_is('red cube', replace(truth, held='red cube')) == ('held by the robot',)
+
+
+def test_a_thing_that_is_not_there_is_nowhere():
+    with pytest.raises(KeyError, match='blue cube'):
+        where_is('blue cube', Truth(PLACES, np.zeros(3), 'blue cube'))

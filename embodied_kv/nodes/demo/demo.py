@@ -69,6 +69,7 @@ class Demo:
         self.score = Score(self.director.task_at)
         self.recall = Recall(self.witness)
         self.recording = Recording(RECORDED)
+        self._now: Moment | None = None
         self._table = resources.enter_context(Tabletop(task_scene(FAMILY), arguments.seed))
         self._executor = SingleThreadedExecutor()
         self._executor.add_node(self.witness)
@@ -140,7 +141,7 @@ class Demo:
             self.director.see(moment)
             self.score.see(moment)
             self.recording.see(moment)
-            self._truth = moment.truth
+            self._now = moment
         while self.witness.decisions:
             self.recording.decide(self.witness.decisions.popleft())
         while self.witness.ended:
@@ -149,13 +150,14 @@ class Demo:
             self.recording.hear(Sentence(words.heard, words.query, words.text))
 
     def _remember(self) -> None:
-        """Ask memory where something is: the last that was put somewhere, if anything was."""
-        told = self.director.told
+        """Ask memory where something of this scene is: that was put somewhere, if anything was."""
+        now = self._now
+        told = [one for one in self.director.told if now and one.scene == now.scene]
         done = [one for one in told if one.done and one.task.place]
-        if not told or not self.recording.moments:
+        if not told:
             return
         target = (done or told)[-1].task.target
-        self.recall.ask(f'Where is the {target}?', where_is(target, self._truth))
+        self.recall.ask(f'Where is the {target}?', where_is(target, now.truth))
         deadline = time.monotonic() + REMEMBERING
         while not self.recall.is_over and time.monotonic() < deadline:
             self._tick()

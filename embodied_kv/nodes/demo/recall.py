@@ -49,6 +49,8 @@ class Recall:
 
         truth: the first of the answers that are right.
         """
+        if not self.question:
+            return {'question': '', 'refused': 'nothing was told in the last scene'}
         if not self._asked or not self.is_over:
             return {'question': self.question, 'refused': 'memory does not answer'}
         plan, query = (future.result() for future in self._asked)

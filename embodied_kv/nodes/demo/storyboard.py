@@ -52,7 +52,8 @@ def make_cards(recording: Recording, told: Sequence[Told], scenery: Scenery) -> 
         decision = recording.decision(end)
         if decision is None or decision.stamp < task.stamp:
             continue
-        said = [pair for pair in recording.said(end).items() if pair[0] in (SUBTASK, NARRATE)]
+        said = recording.said(end, since=task.stamp)
+        said = [pair for pair in said.items() if pair[0] in (SUBTASK, NARRATE)]
         path = decision.path(decision.joints, decision.stamp)
         card = Card(
             seconds=(decision.stamp - recording.moments[0].stamp) / 1e9,

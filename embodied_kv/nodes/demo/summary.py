@@ -39,12 +39,15 @@ def _done(report: Mapping) -> str:
 
 def _said(words: Mapping) -> str:
     subtask, narration = words['subtask'], words['narration']
-    answered = [question['right'] for question in words['questions']]
-    return (
+    right = [question['right'] for question in words['questions']]
+    answered = sum(one is not None for one in right)
+    line = (
         f'{subtask["exact"]} of {_many(subtask["of"], "subtask")} and '
         f'{narration["exact"]} of {_many(narration["of"], "narration")} true of their frame, '
-        f'{sum(map(bool, answered))} of {_many(len(answered), "answer")} right'
+        f'{sum(map(bool, right))} of {_many(answered, "answer")} right'
     )
+    unanswered = len(right) - answered
+    return f'{line}, {_many(unanswered, "question")} not answered' if unanswered else line
 
 
 def _on_time(report: Mapping) -> str:

@@ -40,7 +40,7 @@ class FilmError(Exception):
 
 @dataclass(frozen=True)
 class Page:
-    """The words of a frame. past: mark, colour and instruction of tasks that are over."""
+    """The words of a frame. past: mark, colour and words of tasks that are over."""
 
     instruction: str
     mark: tuple[str, str]
@@ -126,8 +126,12 @@ def page(recording: Recording, told: Sequence[Told], at: int) -> Page:
         subtask=printable(said.get(SUBTASK, '').strip()),
         narration=printable(said.get(NARRATE, '').strip()),
         answered=printable('{} {}'.format(*answers[-1]).strip()) if answers else '',
-        past=tuple((*verdict(task), task.instruction) for task in over if task is not now)[-PAST:],
+        past=tuple((*verdict(task), _why(task)) for task in over if task is not now)[-PAST:],
     )
+
+
+def _why(task: Told) -> str:
+    return f'{task.instruction}: {task.replaced}' if task.replaced else task.instruction
 
 
 @lru_cache(1)
@@ -149,10 +153,10 @@ def _lettered(page: Page) -> np.ndarray:
     if page.answered:
         write(LABEL, 638, 'asked', ha='right')
         write(SAID, 638, page.answered, size=12)
-    for i, (mark, colour, instruction) in enumerate(page.past):
+    for i, (mark, colour, words) in enumerate(page.past):
         row = 662 + 19 * i
         write(LABEL, row, mark, color=colour, ha='right', weight='bold')
-        write(SAID, row, instruction)
+        write(SAID, row, words)
     return _pixels(figure)
 
 
