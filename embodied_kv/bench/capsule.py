@@ -25,6 +25,7 @@ from embodied_kv.bench.capsule_plot import plot
 from embodied_kv.config import EngineConfig, preset
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.planner import PlannerPart
+from embodied_kv.model.dtype import served
 from embodied_kv.model.hybrid import HybridPlanner
 from embodied_kv.model.hybrid_config import HybridConfig, planner_preset
 from embodied_kv.model.hybrid_weights import random_hybrid
@@ -145,7 +146,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     plan = PLANS['quick' if args.quick else 'full']
     engine = Engine(
-        scene.FullPolicy.random(preset(args.preset), device=args.device),
+        scene.FullPolicy.random(served(preset(args.preset), args.device), device=args.device),
         EngineConfig(
             rows=6,
             streams=2,
@@ -156,9 +157,10 @@ def main() -> None:
             device=args.device,
         ),
     )
-    found = measure(engine, planner_preset(args.planner), plan, args.device)
+    planner = served(planner_preset(args.planner), args.device)
+    found = measure(engine, planner, plan, args.device)
     if not args.json:
-        show(found, plan, f'{args.planner}, {args.preset}, {args.device}')
+        show(found, plan, f'{args.planner}, {args.preset}, {args.device}, {planner.dtype}')
         plot(found['prefixes'], found['copies'], found['working_sets'])
     report.save(
         'capsule',

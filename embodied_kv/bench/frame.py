@@ -33,6 +33,7 @@ from embodied_kv.bench.frame_modes import MODES, PER_FRAME, Setting, make_mode
 from embodied_kv.bench.frame_parts import attention_loss, predict
 from embodied_kv.bench.scene import FullPolicy
 from embodied_kv.config import preset
+from embodied_kv.model.dtype import served
 from embodied_kv.model.policy import Policy
 
 GRID_TOKENS, GRID_STEPS, GRID_HORIZONS = (10, 30, 100, 200), (1, 5, 10), (10, 15, 50)
@@ -140,20 +141,20 @@ def main() -> None:
     modes = args.modes or [
         m for m in MODES if m != 'parallel' or args.full or args.device == 'cuda'
     ]
+    c = served(preset(args.preset), args.device)
     rows: list[dict] = []
     policy = None
     for horizon, settings in grid(args):
         if policy is None or horizon != policy.config.horizon:
-            config = dataclasses.replace(preset(args.preset), horizon=horizon)
+            config = dataclasses.replace(c, horizon=horizon)
             policy = FullPolicy.random(config, device=args.device)
         with torch.inference_mode():
             rows += run(policy, settings, modes, args.frames)
         print(f'N={settings[0].tokens} H={horizon} done', file=sys.stderr, flush=True)
     if not args.json:
-        title = f'frame, {args.preset}, {args.device}'
+        title = f'frame, {args.preset}, {args.device}, {c.dtype}'
         report.show(title, rows, 'ms: median frame; rows of the steady state were pre-filled')
         plots.frame(rows)
-    c = preset(args.preset)
     report.save(
         'frame',
         dict(

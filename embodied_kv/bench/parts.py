@@ -17,6 +17,7 @@ import torch
 from embodied_kv.bench import physics, plots, report, scene
 from embodied_kv.config import EngineConfig, preset
 from embodied_kv.engine.engine import Engine
+from embodied_kv.model.dtype import served
 
 BATCHES = (1, 2, 4, 8, 16)
 
@@ -65,7 +66,7 @@ def measure(
 def main() -> None:
     args = arguments()
     torch.set_num_threads(args.threads)
-    c = preset(args.preset)
+    c = served(preset(args.preset), args.device)
     engine = Engine(
         scene.FullPolicy.random(c, device=args.device),
         EngineConfig(
