@@ -9,6 +9,8 @@ import hashlib
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+DTYPES = {'float32': 4, 'bfloat16': 2}  # of weights and KV: bytes of a number
+
 
 @dataclass(frozen=True)
 class VisionConfig:
@@ -63,7 +65,11 @@ class ExpertConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A pi0.5-class model. `action_dim` is the robot's, `padded_action_dim` the network's."""
+    """A pi0.5-class model. `action_dim` is the robot's, `padded_action_dim` the network's.
+
+    dtype: of a preset, that of a device with units for it; `model.dtype.served` gives the config
+    that a machine computes with.
+    """
 
     name: str
     vision: VisionConfig
@@ -96,7 +102,7 @@ class ModelConfig:
     @property
     def kv_bytes_per_token(self) -> int:
         b = self.backbone
-        return 2 * b.layers * b.kv_heads * b.head_dim * {'float32': 4, 'bfloat16': 2}[self.dtype]
+        return 2 * b.layers * b.kv_heads * b.head_dim * DTYPES[self.dtype]
 
     @property
     def digest(self) -> str:
@@ -171,6 +177,11 @@ class EngineConfig:
         1.0, 'Share of a prefix that actions keep; 1: all', range=(0.01, 1.0), old='action_alpha'
     )
     device: str = _param('cpu', 'cpu or cuda')
+    dtype: str = _param(
+        'auto',
+        "float32, bfloat16 or auto: the model's own, but float32 on a CPU without units for "
+        'bfloat16',
+    )
     seed: int = _param(
         0,
         'Seed of the action noise; each frame mixes in its sequence number',

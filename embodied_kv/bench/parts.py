@@ -21,6 +21,7 @@ from embodied_kv.bench.common.command import add_engine, command
 from embodied_kv.bench.common.pictures import plt, save
 from embodied_kv.config import EngineConfig, preset
 from embodied_kv.engine.engine import Engine
+from embodied_kv.model.dtype import served
 
 BATCHES = (1, 2, 4, 8, 16)
 
@@ -63,7 +64,7 @@ def measure(
 def run(args: argparse.Namespace) -> dict:
     """Measures, prints the table, and returns all figures."""
     torch.set_num_threads(args.threads)
-    c = preset(args.preset)
+    c = served(preset(args.preset), args.device)
     engine = Engine(
         scene.FullPolicy.random(c, device=args.device),
         EngineConfig(

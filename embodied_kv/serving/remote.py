@@ -23,6 +23,7 @@ import numpy as np
 from embodied_kv.config import EngineConfig, preset
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.warmup import warm_up
+from embodied_kv.model.dtype import served
 from embodied_kv.model.policy import Policy, bundled
 from embodied_kv.serving.batch import batch_seconds, serve
 from embodied_kv.types import ActionChunk, Observation
@@ -46,7 +47,8 @@ class EngineActor:
     """What lives on the other machine: one engine, on the actor's one thread."""
 
     def __init__(self, model: str, checkpoint: str, config: dict) -> None:
-        config, dimensions = EngineConfig(**config), preset(model)
+        config = EngineConfig(**config)
+        dimensions = served(preset(model), config.device, config.dtype)
         if checkpoint == 'random':
             policy = Policy.random(dimensions, config.seed, config.device)
         else:

@@ -57,7 +57,19 @@ def test_who_disagrees_is_refused_with_the_parameter(share, other, name):
 def test_random_weights_are_warned_of(share):
     share()
     assert share.said[0] == 'weights of tiny are random: the robot moves, but to no purpose'
-    assert share.said[1].startswith('engine ready in')
+    assert share.said[-1].startswith('engine ready in')
+
+
+@pytest.mark.parametrize('dtype', ['auto', 'bfloat16'])
+def test_the_dtype_is_what_the_parameter_says_and_is_told(share, dtype):
+    model = share(dtype=dtype).model
+    assert model.dtype == {'auto': 'float32'}.get(dtype, dtype)
+    assert any(line.startswith(f'tiny computes in {model.dtype}: ') for line in share.said)
+
+
+def test_no_dtype_is_refused_with_the_parameter(share):
+    with pytest.raises(ValueError, match="engine.dtype is 'half'"):
+        share(dtype='half')
 
 
 def test_an_engine_that_cannot_be_built_leaves_none(share):

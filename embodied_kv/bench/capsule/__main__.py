@@ -25,6 +25,7 @@ from embodied_kv.bench.common.command import add_engine, command
 from embodied_kv.bench.common.scene import FullPolicy
 from embodied_kv.config import EngineConfig, preset
 from embodied_kv.engine.engine import Engine
+from embodied_kv.model.dtype import served
 from embodied_kv.model.hybrid_config import planner_preset
 
 
@@ -40,7 +41,7 @@ def run(args: argparse.Namespace) -> dict:
     torch.set_num_threads(args.threads)
     plan = PLANS['quick' if args.quick else 'full']
     engine = Engine(
-        FullPolicy.random(preset(args.preset), device=args.device),
+        FullPolicy.random(served(preset(args.preset), args.device), device=args.device),
         EngineConfig(
             rows=6,
             streams=2,
@@ -51,9 +52,10 @@ def run(args: argparse.Namespace) -> dict:
             device=args.device,
         ),
     )
-    found = measure(engine, planner_preset(args.planner), plan, args.device)
+    planner = served(planner_preset(args.planner), args.device)
+    found = measure(engine, planner, plan, args.device)
     if not args.json:
-        show(found, plan, f'{args.planner}, {args.preset}, {args.device}')
+        show(found, plan, f'{args.planner}, {args.preset}, {args.device}, {planner.dtype}')
         plot(found['prefixes'], found['copies'], found['working_sets'])
     return dict(
         quick=args.quick,

@@ -17,6 +17,7 @@ from embodied_kv.bench.common import scene
 from embodied_kv.bench.common.report import once
 from embodied_kv.config import EngineConfig, ModelConfig, preset
 from embodied_kv.engine.engine import Engine
+from embodied_kv.model.dtype import served
 from embodied_kv.types import ActionChunk
 
 SAID = 8  # tokens of the stream that goes into the capsule of a row
@@ -55,7 +56,8 @@ def first_action(engine: Engine, stores: Stores, repeats: int) -> dict[str, floa
 
 def rows(name: str, config: EngineConfig, repeats: int) -> list[dict[str, float]]:
     """Copies of a frame's row of the preset `name`, and of the tail of one stream on it."""
-    engine = Engine(scene.FullPolicy.random(thin(preset(name)), device=config.device), config)
+    model = served(thin(preset(name)), config.device, config.dtype)
+    engine = Engine(scene.FullPolicy.random(model, device=config.device), config)
     frame = scene.observation(engine.policy.config, 1)
     (handle,) = engine.prefill([replace(frame, deadline=-math.inf)])  # no action is due from it
     engine.open(handle, scene.QUERY, max_tokens=2 * SAID)

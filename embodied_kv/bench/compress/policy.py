@@ -9,6 +9,7 @@ import torch
 
 from embodied_kv.bench.common import report
 from embodied_kv.config import preset
+from embodied_kv.model.dtype import served
 from embodied_kv.model.policy import Policy, bundled
 
 
@@ -27,7 +28,7 @@ def load(args: argparse.Namespace) -> Policy:
     torch.set_num_threads(args.threads)
     if args.frames < 1:
         raise ValueError('--frames is at least 1')
-    config = preset(args.preset)
+    config = served(preset(args.preset), 'cpu')
     if args.checkpoint == 'random':
         return Policy.random(config)
     return Policy.load(args.checkpoint or bundled(args.preset), config)

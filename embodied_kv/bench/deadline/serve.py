@@ -23,6 +23,7 @@ from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.engine.loop import DeviceThread
 from embodied_kv.engine.warmup import warm_up
+from embodied_kv.model.dtype import served
 from embodied_kv.session.robot_session import RobotSession
 from embodied_kv.types import TextDelta
 
@@ -89,7 +90,7 @@ def sleep_until(moment: float) -> None:
 def serve(args: argparse.Namespace, budget: bool, freeze: bool = False) -> dict:
     """One run of the engine -> `late`, s from stamp to publication of each chunk, and figures."""
     engine = Engine(
-        scene.FullPolicy.random(preset(args.preset), device=args.device),
+        scene.FullPolicy.random(served(preset(args.preset), args.device), device=args.device),
         EngineConfig(rows=STREAMS + 6, streams=STREAMS, budget=budget, threads=args.threads),
         period=args.period,
     )

@@ -22,6 +22,7 @@ from embodied_kv.config import EngineConfig, preset
 from embodied_kv.engine.engine import Engine
 from embodied_kv.fleet import profile
 from embodied_kv.fleet.profile import Profile
+from embodied_kv.model.dtype import served
 from embodied_kv.model.policy import Policy
 from embodied_kv.serving.batch import batch_seconds, chunk_bytes
 
@@ -40,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def measure(args: argparse.Namespace) -> Profile:
     """The profile of an engine with random weights: values do not change what a batch takes."""
     torch.set_num_threads(args.threads)
-    model = preset(args.preset)
+    model = served(preset(args.preset), args.device)
     config = EngineConfig(
         robots=args.robots,
         rows=2 * args.robots + 2,

@@ -32,6 +32,7 @@ from embodied_kv.bench.frame.measure import grid, run
 from embodied_kv.bench.frame.modes import MODES
 from embodied_kv.bench.frame.plot import plot
 from embodied_kv.config import preset
+from embodied_kv.model.dtype import served
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,20 +52,20 @@ def measure(args: argparse.Namespace) -> dict:
     modes = args.modes or [
         m for m in MODES if m != 'parallel' or args.full or args.device == 'cuda'
     ]
+    c = served(preset(args.preset), args.device)
     rows: list[dict] = []
     policy = None
     for horizon, settings in grid(args):
         if policy is None or horizon != policy.config.chunk_size:
-            config = dataclasses.replace(preset(args.preset), chunk_size=horizon)
+            config = dataclasses.replace(c, chunk_size=horizon)
             policy = FullPolicy.random(config, device=args.device)
         with torch.inference_mode():
             rows += run(policy, settings, modes, args.frames)
         print(f'N={settings[0].tokens} H={horizon} done', file=sys.stderr, flush=True)
     if not args.json:
-        title = f'frame, {args.preset}, {args.device}'
+        title = f'frame, {args.preset}, {args.device}, {c.dtype}'
         report.show(title, rows, 'ms: median frame; rows of the steady state were pre-filled')
         plot(rows)
-    c = preset(args.preset)
     return dict(
         preset=args.preset,
         prefilled_rows=True,

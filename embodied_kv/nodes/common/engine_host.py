@@ -24,6 +24,7 @@ from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.engine.loop import DeviceThread
 from embodied_kv.engine.warmup import warm_up
 from embodied_kv.model.checkpoint import read_config
+from embodied_kv.model.dtype import served
 from embodied_kv.model.policy import Policy, bundled
 from embodied_kv.nodes.common.parameters import SuiteParams
 from embodied_kv.session.robot_session import RobotSession
@@ -80,7 +81,7 @@ class EngineHost:
         self._listeners: tuple[Listener, ...] = ()
         self._faults = Throttled(logging.getLogger(__name__).error)
         self._capsules: dict[str, RobotSession] = {}  # by robot
-        self.engine = Engine(load_policy(suite, config, warn), config, suite.period)
+        self.engine = Engine(load_policy(suite, config, say, warn), config, suite.period)
         self.device = DeviceThread(self.engine, self._on_deltas)
         self.device.start()
         try:
@@ -143,7 +144,7 @@ class EngineHost:
                 self._faults(type(error).__name__, text)
 
 
-def load_policy(suite: SuiteParams, config: EngineConfig, warn: Say) -> Policy:
+def load_policy(suite: SuiteParams, config: EngineConfig, say: Say, warn: Say) -> Policy:
     """The policy that the parameters name. Raises ValueError, CheckpointError, OSError."""
     try:
         torch.empty(0, device=config.device)
@@ -151,10 +152,11 @@ def load_policy(suite: SuiteParams, config: EngineConfig, warn: Say) -> Policy:
         raise ValueError(f"engine.device '{config.device}' cannot be used: {error}") from error
     if suite.checkpoint == 'random':
         warn(f'weights of {suite.preset} are random: the robot moves, but to no purpose')
-        return Policy.random(preset(suite.preset), config.seed, config.device)
+        model = served(preset(suite.preset), config.device, config.dtype, say)
+        return Policy.random(model, config.seed, config.device)
     path = suite.checkpoint or str(bundled(suite.preset))
     model = preset(suite.preset) if suite.preset else read_config(path)
-    return Policy.load(path, model, config.device)
+    return Policy.load(path, served(model, config.device, config.dtype, say), config.device)
 
 
 def _identity(suite: SuiteParams, config: EngineConfig) -> dict[str, object]:
