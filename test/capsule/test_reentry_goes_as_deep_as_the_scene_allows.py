@@ -7,7 +7,7 @@ import pytest
 
 from embodied_kv.capsule.reentry import Decision, Depth, Limits, SceneSummary, choose_depth
 
-LIMITS = Limits(max_joint_distance=0.05, max_image_change=0.1, age=2.0, max_planner_age=60.0)
+LIMITS = Limits(max_joint_distance=0.05, max_image_change=0.1, max_age=2.0, max_planner_age=60.0)
 SECOND = 10**9
 
 
@@ -65,7 +65,7 @@ def test_a_changed_scene_resumes_the_planner_and_says_what_changed(changes, reas
 def test_each_limit_itself_is_still_within():
     now = witness(2.0, joints=turned(1, 0.5), images=seen(151))
     limits = Limits(
-        max_joint_distance=0.5, max_image_change=51 / 255, age=2.0, max_planner_age=2.0
+        max_joint_distance=0.5, max_image_change=51 / 255, max_age=2.0, max_planner_age=2.0
     )
     assert choose_depth(witness(), now, limits).depth is Depth.ACTOR
     assert choose_depth(witness(), now, replace(limits, max_image_change=50 / 255)).depth is (

@@ -69,7 +69,7 @@ class Demo:
         self.score = Score(self.director.task_at)
         self.recall = Recall(self.witness)
         self.recording = Recording(RECORDED)
-        self._now: Moment | None = None
+        self._now: TrueMoment | None = None
         self._table = resources.enter_context(Tabletop(task_scene(FAMILY), arguments.seed))
         self._executor = SingleThreadedExecutor()
         self._executor.add_node(self.witness)
