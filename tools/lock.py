@@ -1,8 +1,9 @@
 """Write tools/lock-*.txt anew: the newest versions that requirements.txt and ros-*.txt allow.
 
 Run with any Python that has pip; it installs nothing. A lock is a file of constraints: it pins
-what is installed, packages of packages included, and installs nothing by itself. It says neither
-where packages come from nor which build of one is taken (torch for a CPU or for CUDA).
+what is installed, packages of packages included, and installs nothing by itself. It binds the
+Python that made it and newer ones; older ones, which a version may not run on, go by the ranges.
+It says neither where packages come from nor which build of one is taken (torch for a CPU or CUDA).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 from pathlib import Path
 
 TOOLS = Path(__file__).resolve().parent
-OLDEST = (3, 10)  # the Python that ruff.toml names
+PYTHON = f'python_version >= "{sys.version_info.major}.{sys.version_info.minor}"'
 HEAD = '# Written by `make lock`.\n'
 
 
@@ -28,13 +29,10 @@ def resolve(*files: Path) -> list[dict]:
 
 
 def pin(package: dict) -> str:
-    """The line of a package; for the Pythons that this version runs on."""
+    """The line of a package."""
     name = re.sub('[-_.]+', '-', package['name']).lower()
     version = package['version'].partition('+')[0]  # of any build
-    needs = re.search(r'>=?\s*3\.(\d+)', package.get('requires_python', ''))
-    if needs and (3, int(needs[1])) > OLDEST:
-        return f'{name}=={version} ; python_version >= "3.{needs[1]}"'
-    return f'{name}=={version}'
+    return f'{name}=={version} ; {PYTHON}'
 
 
 def main() -> None:
