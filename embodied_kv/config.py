@@ -128,14 +128,9 @@ class EngineConfig:
     )
     rows: int = _param(16, 'Prefix rows in the arena', range=(3, 4096))
     reserved_rows: int = _param(2, 'Prefix rows that language may never hold', range=(2, 64))
-    streams: int = _param(
-        16, 'Language streams that may live at once (tail rows)', range=(1, 4096)
-    )
+    streams: int = _param(16, 'Decode streams that may live at once', range=(1, 4096))
     decode_tokens: int = _param(
-        96,
-        'Tokens a stream may hold: its query and what it says',
-        range=(8, 4096),
-        old='tail_tokens',
+        96, 'Tokens of a stream: its query and what it says', range=(8, 4096), old='tail_tokens'
     )
     euler_steps: int = _param(10, 'Euler steps of a chunk when time allows', range=(1, 50))
     min_euler_steps: int = _param(
@@ -151,9 +146,7 @@ class EngineConfig:
     )
     threads: int = _param(1, 'Torch threads of the device thread', range=(1, 256))
     batch_multiple: int = _param(
-        1,
-        'Decode batches are padded to a multiple of this; there is a graph for each',
-        range=(1, 256),
+        1, 'Decode batches are padded to a multiple of this; one graph each', range=(1, 256)
     )
     compressed_rows: int = _param(
         2,
@@ -168,13 +161,10 @@ class EngineConfig:
         'or text (both)',
     )
     language_keep_ratio: float = _param(
-        1.0,
-        'Share of a prefix that language keeps; 1: all',
-        range=(0.01, 1.0),
-        old='language_alpha',
+        1.0, 'Share of a prefix that language keeps', range=(0.01, 1.0), old='language_alpha'
     )
     action_keep_ratio: float = _param(
-        1.0, 'Share of a prefix that actions keep; 1: all', range=(0.01, 1.0), old='action_alpha'
+        1.0, 'Share of a prefix that actions keep', range=(0.01, 1.0), old='action_alpha'
     )
     device: str = _param('cpu', 'cpu or cuda')
     dtype: str = _param(
@@ -183,9 +173,7 @@ class EngineConfig:
         'bfloat16',
     )
     seed: int = _param(
-        0,
-        'Seed of the action noise; each frame mixes in its sequence number',
-        range=(0, 2**31 - 1),
+        0, 'Of the action noise; each frame mixes in its number', range=(0, 2**31 - 1)
     )
 
     def __post_init__(self) -> None:
@@ -216,10 +204,10 @@ class EngineConfig:
             if (value := getattr(self, name)) > (most := getattr(self, limit)):
                 return f'engine.{name} is {value}, above engine.{limit} {most}: lower it'
         for name in ('language_keep_ratio', 'action_keep_ratio'):
-            if (alpha := getattr(self, name)) < 1 and not self.compressed_rows:
+            if (ratio := getattr(self, name)) < 1 and not self.compressed_rows:
                 return (
-                    f'engine.{name} is {alpha}, but engine.compressed_rows is 0, so there is no room '
-                    'for compressed prefixes: raise that, or set the share to 1'
+                    f'engine.{name} is {ratio}, but engine.compressed_rows is 0: there is no room '
+                    'for compressed prefixes; raise that, or set the ratio to 1'
                 )
         return ''
 
