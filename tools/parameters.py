@@ -17,6 +17,7 @@ from embodied_kv.planning.config import PlanningConfig
 
 HEAD = """# Parameters
 
+This page lists every parameter of every node: its default, when it may change, and what it does.
 Defaults are those of `config/robot.yaml`; `config/fleet.yaml` says what a fleet has otherwise.
 *When* is the latest moment at which a value may change: at the start of the process, until the
 node is configured, or live (`ros2 param set`). This page is made by
