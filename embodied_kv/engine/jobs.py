@@ -38,7 +38,7 @@ class Job:
             return
         try:
             result = self.work()
-        except BaseException as error:  # whatever it is, it belongs to who asked
+        except BaseException as error:  # whatever it is, it belongs to who submitted
             self.future.set_exception(error)
         else:
             self.future.set_result(result)

@@ -1,4 +1,4 @@
-"""What each prefix's own text paid attention to, kept until a question adds its own.
+"""What each prefix's own text attended to, kept until a question adds its own.
 
 Knows rows and statistics. Does not know what is chosen by them.
 
@@ -37,7 +37,7 @@ class PromptScores:
         if generation != handle.generation:
             return question
         m, n = question.queries, question.n
-        asked, told = m * n + m * (m + 1) // 2, prompt.queries * n
-        density = torch.lerp(question.density, prompt.density, told / (asked + told))
+        own, others = m * n + m * (m + 1) // 2, prompt.queries * n  # visible entries
+        density = torch.lerp(question.density, prompt.density, others / (own + others))
         columns = question.columns + prompt.columns
         return replace(question, columns=columns, density=density, queries=m + prompt.queries)

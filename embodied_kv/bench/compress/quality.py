@@ -72,7 +72,7 @@ def collect(policy: Policy, ways: Sequence[Way], frames: int) -> Tally:
     with Progress(console=Console(stderr=True)) as bar:
         task = bar.add_task('frames', total=frames)
         for number, (frame, questions) in enumerate(moments(policy.config, frames)):
-            seen = harness.see(frame.observation)
+            seen = harness.prefill(frame.observation)
             for question in questions:
                 said = harness.answers(harness.ask(seen, question.text), (None, *ways))
                 tally.frames.append(number)
@@ -81,7 +81,7 @@ def collect(policy: Policy, ways: Sequence[Way], frames: int) -> Tally:
                 for way, answer in said.items():
                     tally.right[way].append(answer.text.strip() == question.truth)
                     tally.kept[way].append(answer.kept)
-            harness.forget(seen)
+            harness.release(seen)
             bar.advance(task)
     return tally
 
@@ -99,7 +99,7 @@ def kinds(tally: Tally) -> list[dict]:
 
 
 def sweep(rows: Sequence[dict]) -> list[dict]:
-    """Ours by threshold: a row per mode and p, a column per keep_ratio."""
+    """Ours by threshold: a row per mode and p, a column per keep ratio."""
     shown: dict[tuple, dict] = {}
     for r in sorted((r for r in rows if r['method'] == OURS), key=lambda r: (r['by'], r['p'])):
         line = shown.setdefault((r['by'], r['p']), dict(by=r['by'], p=r['p']))

@@ -9,7 +9,7 @@ from embodied_kv.bench.common.pictures import plt, save
 
 def plot(rows: Sequence[dict]) -> None:
     """Left the frame time of each way, right the speedup of batched over isolated, by N and k."""
-    rows = [row for row in rows if 'speedup' in row and row['H'] == rows[0]['H']]
+    rows = [row for row in rows if 'speedup' in row and row['chunk'] == rows[0]['chunk']]
     if not rows:
         return
     figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.2), layout='constrained')

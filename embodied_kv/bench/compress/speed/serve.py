@@ -1,8 +1,8 @@
 """Throughput against latency, and how many streams a cache holds.
 
-A static batch as in the paper's figure 6: every stream has a frame of its own and says as many
-tokens. Latency is that of the whole batch: its prefills and begins, then its steps together. A
-prefill is operations, so the prefills of a batch take as long together as one after another.
+A static batch as in the paper's figure 6: every stream has a frame of its own and generates as
+many tokens. Latency is that of the whole batch: its prefills and begins, then its steps together.
+A prefill is operations, so the prefills of a batch take as long together as one after another.
 `words` leaves the prefills out: on a robot the action needs them anyway.
 """
 
@@ -53,26 +53,28 @@ def capacity(policy: FullPolicy, context: int, size: float) -> dict:
         assert taken <= size, f'{name}: {taken} bytes in a cache of {size}'
         row |= {f'{name}_mb': taken / 1e6, f'{name}_streams': streams}
     row['gain'] = row['compressed_streams'] / row['full_streams']
-    row['bound'] = (context + scene.TAIL) / (scene.ALPHA * context + scene.TAIL)
+    row['bound'] = (context + scene.DECODE_TOKENS) / (
+        scene.KEEP_RATIO * context + scene.DECODE_TOKENS
+    )
     return row
 
 
 def whole(policy: FullPolicy, context: int, size: float) -> dict[str, object]:
     """The largest engine of that size whose streams keep whole rows."""
-    row, tail = _bytes(policy, context)
-    streams = int((size - RESERVED * row) // (row + tail))
+    row, decode_kv = _bytes(policy, context)
+    streams = int((size - RESERVED * row) // (row + decode_kv))
     return scene.WAYS['full'] | dict(rows=streams + RESERVED, streams=streams)
 
 
 def compressed(policy: FullPolicy, context: int, size: float) -> dict[str, object]:
     """The largest engine of that size whose streams keep compressed copies."""
-    row, tail = _bytes(policy, context)
+    row, decode_kv = _bytes(policy, context)
     layers, length = policy.config.backbone.layers, scene.longest(policy, context)
-    copy = -(-round(scene.ALPHA * layers * context) // BLOCK) * BLOCK
+    copy = -(-round(scene.KEEP_RATIO * layers * context) // BLOCK) * BLOCK
     best = 0, 0
     for compressed_rows in range(1, int(size // row)):
         streams = compressed_rows * layers * length // copy
-        if (RESERVED + PASSING + compressed_rows) * row + streams * tail <= size:
+        if (RESERVED + PASSING + compressed_rows) * row + streams * decode_kv <= size:
             best = compressed_rows, streams
     compressed_rows, streams = best
     own = dict(rows=RESERVED + PASSING, compressed_rows=compressed_rows, streams=streams)
@@ -80,9 +82,9 @@ def compressed(policy: FullPolicy, context: int, size: float) -> dict[str, objec
 
 
 def _bytes(policy: FullPolicy, context: int) -> tuple[int, int]:
-    """Of a prefix row and of a tail."""
+    """Of a prefix row and of a decode row."""
     per_token = policy.config.kv_bytes_per_token
-    return scene.longest(policy, context) * per_token, scene.TAIL * per_token
+    return scene.longest(policy, context) * per_token, scene.DECODE_TOKENS * per_token
 
 
 def fill_up(policy: FullPolicy, context: int, config: Mapping[str, object]) -> tuple[int, int]:
@@ -92,7 +94,7 @@ def fill_up(policy: FullPolicy, context: int, config: Mapping[str, object]) -> t
     """
     engine = scene.make_engine(policy, context, **config)
     values = scene.noise(engine)
-    for number in range(engine.kv.tails.rows + 1):
+    for number in range(engine.kv.decode_kv.rows + 1):
         live = len(engine.kv.streams())
         handle = scene.fill(engine, values, values, context, number)
         scene.ask(engine, handle, scene.SHORT, scene.ANSWER)
@@ -100,4 +102,4 @@ def fill_up(policy: FullPolicy, context: int, config: Mapping[str, object]) -> t
         stats = engine.kv.stats()
         if stats.evictions or engine.kv.allocation_failures:
             return stats.bytes, live
-    raise AssertionError('a cache holds more streams than it has tails')
+    raise AssertionError('a cache holds more streams than it has decode rows')
