@@ -66,8 +66,8 @@ def test_streams_of_one_frame_share_a_row_and_not_copies(policy):
         3 * scene.KEEP_RATIO * 1000 * policy.config.kv_bytes_per_token / 1e6
     )
     newest = policy.config.kv_bytes_per_token / 1e6  # one token of a newer frame
-    assert four['full']['alone_mb'] == pytest.approx(four['full']['mb'] + newest)
-    assert four['by row']['alone_mb'] < 0.3 * four['by row']['mb']
+    assert four['full']['language_mb'] == pytest.approx(four['full']['mb'] + newest)
+    assert four['by row']['language_mb'] < 0.3 * four['by row']['mb']
 
 
 def test_a_prefix_that_is_shared_is_read_once(policy):

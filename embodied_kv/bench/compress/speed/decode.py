@@ -21,6 +21,7 @@ from embodied_kv.bench.common.clock import Ceilings
 from embodied_kv.bench.common.scene import FullPolicy
 from embodied_kv.bench.compress.speed import scene
 from embodied_kv.bench.compress.speed.plan import Steps
+from embodied_kv.bench.compress.speed.scene import PASSING, RESERVED
 from embodied_kv.config import ModelConfig
 from embodied_kv.engine.engine import Engine
 
@@ -41,8 +42,10 @@ def _of_context(
     policy: FullPolicy, steps: Steps, ceilings: Ceilings, device: str
 ) -> Iterator[dict]:
     c, most, (context,) = policy.config, steps.batches[-1], steps.contexts
-    whole = dict(rows=most + 1, streams=most, reserved_rows=0)
-    copies = whole | dict(rows=2, compressed_rows=int(most * scene.KEEP_RATIO) + 1)
+    whole = dict(rows=most + RESERVED, streams=most)
+    copies = whole | dict(
+        rows=PASSING + RESERVED, compressed_rows=int(most * scene.KEEP_RATIO) + 1
+    )
     engines = {
         'full': scene.make_engine(policy, context, **whole | scene.WAYS['full']),
         'compressed': scene.make_engine(policy, context, **copies | scene.WAYS['by text']),

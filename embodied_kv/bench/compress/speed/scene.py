@@ -23,6 +23,8 @@ ANSWER = 100  # tokens (5.2)
 QUESTIONS = (16, 24, 50)  # tokens
 SHORT = 8  # tokens of a question whose begin is not timed
 DECODE_TOKENS = max(QUESTIONS) + ANSWER + 2  # of a stream
+RESERVED = 2  # prefix rows that language may never hold
+PASSING = 2  # prefix rows that language holds on the way to compressed copies
 WAYS = {
     'full': dict(compressed_rows=0),
     'by row': dict(compress_by='row', language_keep_ratio=KEEP_RATIO),
@@ -46,7 +48,7 @@ def make_engine(policy: FullPolicy, tokens: int, **config: object) -> Engine:
     own = replace(policy, config=replace(policy.config, views=views))
     fixed = dict(
         time_budget=False,
-        reserved_rows=2,
+        reserved_rows=RESERVED,
         decode_tokens=DECODE_TOKENS,
         device=policy.model.device.type,
     )

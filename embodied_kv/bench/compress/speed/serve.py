@@ -12,10 +12,8 @@ from collections.abc import Mapping, Sequence
 
 from embodied_kv.bench.common.scene import FullPolicy
 from embodied_kv.bench.compress.speed import scene
+from embodied_kv.bench.compress.speed.scene import PASSING, RESERVED
 from embodied_kv.kv.compressed_arena import BLOCK
-
-RESERVED = 2  # prefix rows that language may never hold
-PASSING = 2  # prefix rows that language holds on the way to compressed copies
 
 
 def throughput(answers: Sequence[Mapping], steps: Sequence[Mapping]) -> list[dict]:
