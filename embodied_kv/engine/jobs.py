@@ -50,7 +50,7 @@ class Jobs:
     def __init__(self) -> None:
         self._wake = threading.Condition()
         self._queues: dict[Queue, deque[Job]] = {queue: deque() for queue in Queue}
-        self._fault: BaseException | None = None  # what ended the taker, if nobody asked it to
+        self._fault: BaseException | None = None  # what ended the thread, unless it was stopped
         self.closed = False
 
     def submit(self, queue: Queue, work: Callable[[], T]) -> Future[T]:

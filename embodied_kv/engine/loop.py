@@ -24,7 +24,7 @@ from embodied_kv.types import ActionChunk, Observation, TextDelta
 
 T = TypeVar('T')
 HANDOVER = 0.005  # s that the slack waits for the action of a frame that was just prefilled
-IDLE = 0.05  # s between two looks at the clock when nothing is submitted
+IDLE = 0.05  # s between two checks for language when nothing is submitted
 
 
 class DeviceThread(threading.Thread):

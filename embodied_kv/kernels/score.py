@@ -23,7 +23,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class KvSegment:
-    """Keys that lie in one place.
+    """Keys of one tensor.
 
     k: [slots, kv_heads, N, head_dim], any strides. lengths: int32 [slots], valid keys, at most N.
     starts: int32 [slots]; query t sees keys 0 .. starts + t. None: every query sees every valid

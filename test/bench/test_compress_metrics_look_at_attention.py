@@ -25,8 +25,8 @@ def test_every_way_is_looked_at_in_every_layer(found):
             for keep_ratio in KEEP_RATIOS:
                 pairs = measured['way', by, method, keep_ratio]
                 assert len(pairs) == LAYERS and all(0 <= x <= 1 for pair in pairs for x in pair)
-    n = asked.seen.n
-    assert measured['tokens'] == (asked.seen.vision, n - asked.seen.vision, len(asked.tokens), 5)
+    n = asked.frame.n
+    assert measured['tokens'] == (asked.frame.vision, n - asked.frame.vision, len(asked.tokens), 5)
 
 
 def test_more_tokens_hold_more_of_the_mass(found):

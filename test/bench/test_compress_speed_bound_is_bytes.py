@@ -89,6 +89,6 @@ def test_throughput_adds_up_what_was_measured():
     step = dict(model='m', context=1, batch=4, full_ms=8.0, compressed_ms=4.0)
     full, compressed = serve.throughput(answers, [step])
     assert full['latency_s'] == pytest.approx(4 * 1.010 + 99 * 0.008)
-    assert compressed['words_s'] == pytest.approx(4 * 0.020 + 99 * 0.004)
+    assert compressed['language_s'] == pytest.approx(4 * 0.020 + 99 * 0.004)
     assert compressed['tokens_s'] == pytest.approx(400 / compressed['latency_s'])
-    assert full['gain'] == 1 and compressed['words_gain'] > compressed['gain'] > 1
+    assert full['gain'] == 1 and compressed['language_gain'] > compressed['gain'] > 1

@@ -92,23 +92,23 @@ class Harness:
         tower = tower_attention(model, images)
         return RecordedFrame(lease, len(image_tokens), len(ids), embeddings, tower, scorer)
 
-    def release(self, seen: RecordedFrame) -> None:
+    def release(self, frame: RecordedFrame) -> None:
         """The frame's row and copies are freed with the next frame."""
-        seen.lease.release()
+        frame.lease.release()
 
     @torch.inference_mode()
-    def ask(self, seen: RecordedFrame, text: str) -> RecordedQuestion:
+    def ask(self, frame: RecordedFrame, text: str) -> RecordedQuestion:
         """Appends a question, and chooses the first token of its answer; then come `answers`."""
         query = Query(text, self._policy.tokenizer.encode(text), self.max_tokens)
-        stream = self._kv.create(seen.lease.handle, query)
+        stream = self._kv.create(frame.lease.handle, query)
         logits, tokens, decode_kv = self._record(stream, query.ids)
         self._update([stream], logits)
-        return RecordedQuestion(seen, stream, tokens, decode_kv)
+        return RecordedQuestion(frame, stream, tokens, decode_kv)
 
     @torch.inference_mode()
-    def record(self, seen: RecordedFrame, ids: Sequence[int]) -> RecordedTokens:
+    def record(self, frame: RecordedFrame, ids: Sequence[int]) -> RecordedTokens:
         """Tokens behind the whole prefix, to be recorded only."""
-        stream = self._kv.create(seen.lease.handle, Query('', ids, 1))
+        stream = self._kv.create(frame.lease.handle, Query('', ids, 1))
         _, tokens, _ = self._record(stream, ids)
         self._kv.release(stream, 'cancelled')
         self._kv.end_step()
@@ -150,13 +150,13 @@ class Harness:
         Ways that keep the same share a stream, and one that keeps everything is the whole's.
         Raises RuntimeError where there is no room for them all.
         """
-        whole = self._layers * asked.seen.n
+        whole = self._layers * asked.frame.n
         started: dict[str, DecodeStream] = {}
         taken: dict[Way | None, tuple[DecodeStream, float]] = {}
         for way in ways:
             stream, tokens = asked.stream, whole
             if way is not None:
-                kept = kept_by(way, asked.seen, asked)
+                kept = kept_by(way, asked.frame, asked)
                 tokens = sum(positions.shape[1] for positions in kept)
                 if tokens < whole:
                     name = _name(way, kept)
@@ -182,9 +182,9 @@ class Harness:
         if way.by == STREAM and asked.stream.reason:
             return asked.stream  # its only token was read from the whole
         if way.method in EARLY or way.by == ROW:
-            lease = self._shared_copy(way, asked.seen, kept, name)
+            lease = self._shared_copy(way, asked.frame, kept, name)
             return self._kv.resume(lease, query, ())
-        lease = _has_room(self._kv.compress(asked.seen.lease, kept))
+        lease = _has_room(self._kv.compress(asked.frame.lease, kept))
         if way.by == STREAM:
             stream = self._kv.resume(lease, query, first)
         else:
@@ -197,22 +197,22 @@ class Harness:
             part[:, stream.decode_row, :, : stream.extent].copy_(own[:, :, : stream.extent])
         return stream
 
-    def _shared_copy(self, way: Way, seen: RecordedFrame, kept: list[Tensor], name: str) -> Lease:
+    def _shared_copy(self, way: Way, frame: RecordedFrame, kept: list[Tensor], name: str) -> Lease:
         """A lease on a copy that all questions about the frame read."""
-        kv, handle = self._kv, seen.lease.handle
+        kv, handle = self._kv, frame.lease.handle
         if kv.copy_of(handle, name) is None:
             if way.method in EARLY:
-                copy = self._adopt(seen, [positions[0] for positions in kept])
+                copy = self._adopt(frame, [positions[0] for positions in kept])
             else:
-                copy = _has_room(kv.compress(seen.lease, kept))
+                copy = _has_room(kv.compress(frame.lease, kept))
             kv.keep_copy([name], copy)
         return kv.acquire(handle, name)
 
-    def _adopt(self, seen: RecordedFrame, kept: list[Tensor]) -> Lease:
+    def _adopt(self, frame: RecordedFrame, kept: list[Tensor]) -> Lease:
         """A row of a prefix that was computed from these tokens alone."""
-        made, arena = thinned(self._model, seen.embeddings, kept), self._kv.compressed
+        made, arena = thinned(self._model, frame.embeddings, kept), self._kv.compressed
         budgets = [len(positions) for positions in kept]
-        copy = _has_room(self._kv.adopt_compressed(budgets, seen.n, seen.lease.handle))
+        copy = _has_room(self._kv.adopt_compressed(budgets, frame.n, frame.lease.handle))
         for layer, own in enumerate(zip(made.keys, made.values, strict=True)):
             for part, values in zip(arena.piece(layer, copy.compressed_row), own, strict=True):
                 part.copy_(values)

@@ -88,8 +88,8 @@ def hired_kept(
     rule = HiRed()
     chosen = rule.select(first, last, rule.kept(keep_ratio, vision, text))
     views = [view * first.shape[1] + tokens for view, tokens in enumerate(chosen)]
-    words = torch.arange(vision, vision + text, device=first.device)
-    return [torch.cat([*views, words])] * layers
+    behind = torch.arange(vision, vision + text, device=first.device)
+    return [torch.cat([*views, behind])] * layers
 
 
 def tower_attention(model: Pi05, images: Tensor) -> tuple[Tensor, Tensor]:

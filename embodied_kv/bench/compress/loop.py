@@ -36,10 +36,10 @@ def succeeded(
     policy: Policy, episodes: int, robots: int, method: str, keep_ratio: float
 ) -> list[bool]:
     """Whether each episode succeeded, families in turn."""
-    told = dict(episodes=episodes, seeds=1, robots=robots, latency_ms=LATENCY_MS, mode='silent')
-    told |= dict(compress=method, compress_by='row', action_keep_ratio=keep_ratio)
-    words = [w for k, v in told.items() for w in (f'--{k.replace("_", "-")}', str(v))]
-    args = evaluation.parser().parse_args(words)
+    options = dict(episodes=episodes, seeds=1, robots=robots, latency_ms=LATENCY_MS, mode='silent')
+    options |= dict(compress=method, compress_by='row', action_keep_ratio=keep_ratio)
+    arguments = [w for k, v in options.items() for w in (f'--{k.replace("_", "-")}', str(v))]
+    args = evaluation.parser().parse_args(arguments)
     with evaluation.Evaluation(args, policy) as episodes_of:
         rows = episodes_of.run()['modes']['silent']['actions']
     return [outcome == 's' for outcome in rows[-1]['outcomes']]

@@ -67,19 +67,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> dict:
-    """Looks, prints the tables, and returns all figures: means over questions."""
+    """Measures, prints the tables, and returns all figures: means over questions."""
     policy, found = load(args), defaultdict(list)
     harness = Harness(policy, ())
     with torch.inference_mode(), Progress(console=Console(stderr=True)) as bar:
         for frame, questions in bar.track(moments(policy.config, args.frames), total=args.frames):
-            seen = harness.prefill(frame.observation)
+            recorded = harness.prefill(frame.observation)
             for question in questions:
-                asked = harness.ask(seen, question.text)
+                asked = harness.ask(recorded, question.text)
                 harness.answers(asked, ())
                 if asked.stream.tokens:
                     for name, value in measure(harness, asked).items():
                         found[name].append(np.asarray(value))
-            harness.release(seen)
+            harness.release(recorded)
     means = {name: np.mean(values, 0) for name, values in found.items()}
     result = settings(args) | dict(
         questions=len(found['tokens']),
@@ -99,8 +99,8 @@ def measure(harness: Harness, asked: RecordedQuestion) -> dict[object, object]:
     By name; by ('way', mode, method, keep_ratio) hit rate and mass of what is kept, [layers, 2];
     by ('score', mode, score, keep_ratio) the hit rate of what a method ranks by, [layers].
     """
-    seen, question, answer = asked.seen, asked.stream.query.ids, asked.stream.tokens
-    prefix, decoded = seen.scorer.prefix, harness.record(seen, [*question, *answer])
+    recorded, question, answer = asked.frame, asked.stream.query.ids, asked.stream.tokens
+    prefix, decoded = recorded.scorer.prefix, harness.record(recorded, [*question, *answer])
     behind = len(question)
     attentions = [
         attention(q[behind:], keys, own, start=behind)
@@ -109,25 +109,25 @@ def measure(harness: Harness, asked: RecordedQuestion) -> dict[object, object]:
     kv_heads = prefix.keys[0].shape[0]
     # What the answer's first token attends to, by KV head: [kv_heads, n] of each layer.
     truth = [
-        weights[:, 0, : seen.n].unflatten(0, (kv_heads, -1)).mean(1) for weights in attentions
+        weights[:, 0, : recorded.n].unflatten(0, (kv_heads, -1)).mean(1) for weights in attentions
     ]
-    found = dict(tokens=(seen.vision, seen.text, behind, len(answer)))
-    found |= modalities(attentions, seen.vision, seen.n + behind)
-    scored = statistics(Way(OURS, TENTH, STRICT), seen, asked)
+    found = dict(tokens=(recorded.vision, recorded.text, behind, len(answer)))
+    found |= modalities(attentions, recorded.vision, recorded.n + behind)
+    scored = statistics(Way(OURS, TENTH, STRICT), recorded, asked)
     found['sparsity_prefill'] = [_spread(1 - density) for density in scored.density]
     found['sparsity_decode'] = [_spread(sparsity(weights, P)) for weights in attentions]
     for by in BY:
         for method in METHODS:
             for keep_ratio in KEEP_RATIOS:
                 way = Way(method, keep_ratio, by)
-                kept = kept_by(way, seen, asked)
+                kept = kept_by(way, recorded, asked)
                 pairs = zip(kept, truth, strict=True)
                 found['way', by, method, keep_ratio] = [
                     (_hit(k, t), _mass(k, t)) for k, t in pairs
                 ]
                 if method in SCORES:
-                    scores = rule(way, seen).scores(statistics(way, seen, asked))
-                    k = max(1, round(keep_ratio * seen.n))
+                    scores = rule(way, recorded).scores(statistics(way, recorded, asked))
+                    k = max(1, round(keep_ratio * recorded.n))
                     found['score', by, SCORES[method], keep_ratio] = [
                         float(metrics.cache_hit_rate(score, t, k).mean())
                         for score, t in zip(scores, truth, strict=True)

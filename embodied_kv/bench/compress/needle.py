@@ -103,10 +103,10 @@ def collect(policy: Policy, ways: Sequence[Way], pages: int) -> NeedleTally:
     with Progress(console=Console(stderr=True)) as bar:
         turns = bar.track(unseen(policy.config, pages), total=pages)
         for number, page in enumerate(turns):
-            seen = harness.prefill(observed(page, policy.config))
-            places = torch.from_numpy(page.at[0])
-            for colour, code, at in zip(COLOURS, page.codes[0], places, strict=True):
-                asked = harness.ask(seen, question(colour))
+            recorded = harness.prefill(observed(page, policy.config))
+            patches = torch.from_numpy(page.at[0])
+            for colour, code, at in zip(COLOURS, page.codes[0], patches, strict=True):
+                asked = harness.ask(recorded, question(colour))
                 said = harness.answers(asked, (None, *ways))
                 found.frames.append(number)
                 found.kinds.append(colour)
@@ -115,8 +115,8 @@ def collect(policy: Policy, ways: Sequence[Way], pages: int) -> NeedleTally:
                     found.right[way].append(reply.text.strip() == answer(code))
                     found.kept[way].append(reply.kept)
                     if way:
-                        found.needles[way].append(share(kept_by(way, seen, asked), at))
-            harness.release(seen)
+                        found.needles[way].append(share(kept_by(way, recorded, asked), at))
+            harness.release(recorded)
     return found
 
 

@@ -72,16 +72,16 @@ def collect(policy: Policy, ways: Sequence[Way], frames: int) -> Tally:
     with Progress(console=Console(stderr=True)) as bar:
         task = bar.add_task('frames', total=frames)
         for number, (frame, questions) in enumerate(moments(policy.config, frames)):
-            seen = harness.prefill(frame.observation)
+            recorded = harness.prefill(frame.observation)
             for question in questions:
-                said = harness.answers(harness.ask(seen, question.text), (None, *ways))
+                said = harness.answers(harness.ask(recorded, question.text), (None, *ways))
                 tally.frames.append(number)
                 tally.kinds.append(question.kind)
                 tally.tokens.append(said[None].tokens)
                 for way, answer in said.items():
                     tally.right[way].append(answer.text.strip() == question.truth)
                     tally.kept[way].append(answer.kept)
-            harness.release(seen)
+            harness.release(recorded)
             bar.advance(task)
     return tally
 

@@ -40,7 +40,7 @@ TABLES = dict(
     answer='from camera to the last of 100 tokens',
     decode='a step of streams with frames of their own',
     shared='a step of streams that ask of one frame, and MB of the cache in use',
-    serve='a static batch, as in figure 6, added up from the above; words: without its prefills',
+    serve='a static batch, as in figure 6, added up from the above; language: no prefills',
     capacity='streams with frames of their own in a cache of one size',
 )
 

@@ -82,11 +82,11 @@ def frame(
         engine = engines[way]
         scene.ask(engine, engine.kv.current(), QUESTION, answer)
         calls['begin'][way] = call(engine.decode, device)
-    spoken = dict.fromkeys(engines, 0.0)
+    decoded = dict.fromkeys(engines, 0.0)
     for number in range(answer - 1):
         for way in clock.order(engines, number):
-            spoken[way] += clock.seconds(engines[way].decode, device)
-    return calls | dict(steps={way: dict(took=took) for way, took in spoken.items()})
+            decoded[way] += clock.seconds(engines[way].decode, device)
+    return calls | dict(steps={way: dict(took=took) for way, took in decoded.items()})
 
 
 def measure(

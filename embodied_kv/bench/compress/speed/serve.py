@@ -3,7 +3,7 @@
 A static batch as in the paper's figure 6: every stream has a frame of its own and generates as
 many tokens. Latency is that of the whole batch: its prefills and begins, then its steps together.
 A prefill is operations, so the prefills of a batch take as long together as one after another.
-`words` leaves the prefills out: on a robot the action needs them anyway.
+`language` leaves the prefills out: on a robot the action needs them anyway.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ def throughput(answers: Sequence[Mapping], steps: Sequence[Mapping]) -> list[dic
         whole = None
         for way, scored in (('full', 'full'), ('compressed', 'by text')):
             batch = step['batch']
-            words = batch * first[scored]['begin_ms'] + (scene.ANSWER - 1) * step[f'{way}_ms']
-            latency = words + batch * first[scored]['prefill_ms']
+            language = batch * first[scored]['begin_ms'] + (scene.ANSWER - 1) * step[f'{way}_ms']
+            latency = language + batch * first[scored]['prefill_ms']
             row = {name: step[name] for name in ('model', 'context', 'batch')} | dict(way=way)
             row |= dict(latency_s=latency / 1e3, tokens_s=1e3 * batch * scene.ANSWER / latency)
-            row |= dict(words_s=words / 1e3, words_tokens_s=1e3 * batch * scene.ANSWER / words)
+            row |= dict(
+                language_s=language / 1e3, language_tokens_s=1e3 * batch * scene.ANSWER / language
+            )
             whole = whole or row
             row['gain'] = row['tokens_s'] / whole['tokens_s']
-            row['words_gain'] = row['words_tokens_s'] / whole['words_tokens_s']
+            row['language_gain'] = row['language_tokens_s'] / whole['language_tokens_s']
             rows.append(row)
     return rows
 
