@@ -101,10 +101,10 @@ def run(args: argparse.Namespace) -> dict:
 def plot(rows: Sequence[dict]) -> None:
     """Time of each phase, beside its floor."""
     figure, axis = plt.subplots(figsize=(8, 4), layout='constrained')
-    places = np.arange(len(rows))
-    axis.barh(places - 0.2, [row['ms'] for row in rows], 0.4, label='measured')
-    axis.barh(places + 0.2, [row['floor_ms'] for row in rows], 0.4, label='floor')
-    axis.set_yticks(places, [row['phase'] for row in rows])
+    positions = np.arange(len(rows))
+    axis.barh(positions - 0.2, [row['ms'] for row in rows], 0.4, label='measured')
+    axis.barh(positions + 0.2, [row['floor_ms'] for row in rows], 0.4, label='floor')
+    axis.set_yticks(positions, [row['phase'] for row in rows])
     axis.invert_yaxis()
     axis.set_xscale('log')
     axis.set_xlabel('ms')

@@ -12,7 +12,7 @@ from embodied_kv.compress.budget import layer_budgets, total_budget
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """What the scoring queries paid attention to, over the n positions of one prefix.
+    """What the scoring queries attended to, over the n positions of one prefix.
 
     columns: float32 [layers, heads, n], softmax attention summed over the queries. density:
     float32 [layers, heads], share of visible entries that reach p times their row's maximum
@@ -97,8 +97,8 @@ class Method:
         The last `recent` of a layer's budget (rounded, halves up) are the prefix's last positions;
         the others are each KV head's highest scores of what is left, ties to the lower position.
         Everything is kept, unscored, for keep_ratio 1 and where the prefix is too short
-        (`budget.total_budget`). Raises ValueError for keep_ratio outside [0.01, 1], and if the method
-        needs queries and there were none.
+        (`budget.total_budget`). Raises ValueError for keep_ratio outside [0.01, 1], and if the
+        method needs queries and there were none.
         """
         layers, n = stats.layers, stats.n
         if total_budget(keep_ratio, layers, n) == layers * n:

@@ -11,10 +11,11 @@ from embodied_kv.compress.limits import check_keep_ratio
 def layer_budgets(weights: Sequence[float], keep_ratio: float, n: int) -> list[int]:
     """Tokens that each layer keeps of n, shared by weight (Algorithm 1, lines 9 to 12).
 
-    beta(l) = clip(weights(l) / sum of weights * keep_ratio * layers, 0.01, 1), the head means of the
-    density being VL-Cache's weights. What clipping frees or takes is shared again by weight among
-    the layers at no bound, and the tokens sum to `total_budget` exactly; ties go to the lower
-    layer. Raises ValueError for keep_ratio outside [0.01, 1], n below 1 or weights that are no shares.
+    beta(l) = clip(weights(l) / sum of weights * keep_ratio * layers, 0.01, 1), the head means of
+    the density being VL-Cache's weights. What clipping frees or takes is shared again by weight
+    among the layers at no bound, and the tokens sum to `total_budget` exactly; ties go to the
+    lower layer. Raises ValueError for keep_ratio outside [0.01, 1], n below 1 or weights that are
+    no shares.
     """
     layers = len(weights)
     return apportion(weights, total_budget(keep_ratio, layers, n), floor_budget(n), n)
@@ -26,7 +27,7 @@ def floor_budget(n: int) -> int:
 
 
 def total_budget(keep_ratio: float, layers: int, n: int) -> int:
-    """Tokens of all layers together: round(keep_ratio * layers * n), or the floor where that is more.
+    """Tokens of all layers: round(keep_ratio * layers * n), or the floor where that is more.
 
     A prefix whose share would be less than one token a layer is too short to compress and is kept
     whole: layers * n. Raises ValueError for keep_ratio outside [0.01, 1] or n below 1.
@@ -76,13 +77,13 @@ def water_fill(weights: Sequence[float], total: int, floor: int, ceiling: int) -
     left = Fraction(total)  # for the free ones
     while free:
         weight = sum(exact[i] for i in free)
-        line = {i: left * (exact[i] / weight if weight else Fraction(1, len(free))) for i in free}
-        clipped = {i: min(max(line[i], floor), ceiling) for i in free}
+        share = {i: left * (exact[i] / weight if weight else Fraction(1, len(free))) for i in free}
+        clipped = {i: min(max(share[i], floor), ceiling) for i in free}
         over = sum(clipped.values()) - left
-        if over > 0:  # the line has to sink: who is at the floor now stays there
-            bound = {i for i in free if line[i] < floor}
+        if over > 0:  # the level has to sink: who is at the floor now stays there
+            bound = {i for i in free if share[i] < floor}
         elif over < 0:  # it has to rise: who is at the ceiling stays there
-            bound = {i for i in free if line[i] > ceiling}
+            bound = {i for i in free if share[i] > ceiling}
         else:
             bound = free
         for i in bound:

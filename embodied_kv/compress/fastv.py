@@ -23,9 +23,9 @@ class FastV:
 
         The first layers keep all n = vision + text tokens and the later ones text + survivors, so
         the total is met to within half a token for each later layer. It cannot fall below
-        drop_after * n + (layers - drop_after) * text: where keep_ratio asks for less nothing survives,
-        and `budgets` says what is kept. Raises ValueError for keep_ratio outside [0.01, 1] and if no
-        layer is left after drop_after.
+        drop_after * n + (layers - drop_after) * text: where keep_ratio asks for less nothing
+        survives, and `budgets` says what is kept. Raises ValueError for keep_ratio outside [0.01,
+        1] and if no layer is left after drop_after.
         """
         later = layers - self.drop_after
         if later < 1 or self.drop_after < 1:

@@ -12,7 +12,7 @@ from embodied_kv.compress.limits import check_keep_ratio
 
 @dataclass(frozen=True)
 class Full(Method):
-    """Keeps every token, whatever keep_ratio is."""
+    """Keeps every token, whatever the keep ratio."""
 
     name = 'full'
 

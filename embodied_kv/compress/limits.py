@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-LOWEST = 0.01  # Algorithm 1 clips a layer's budget here: a smaller total could not be met
-LAST = 50  # scoring queries at most; the paper takes the last 50 (5.2)
+MIN_KEEP_RATIO = 0.01  # Algorithm 1 clips a layer's budget here: a smaller total could not be met
+MAX_QUERIES = 50  # scoring queries at most; the paper takes the last 50 (5.2)
 
 
 def check_keep_ratio(keep_ratio: float) -> None:
     """Raises ValueError unless keep_ratio, the share of the cache to keep, is in [0.01, 1]."""
-    if not LOWEST <= keep_ratio <= 1:
+    if not MIN_KEEP_RATIO <= keep_ratio <= 1:
         raise ValueError(
-            f'alpha is {keep_ratio}, which is not in [{LOWEST}, 1]: a layer never keeps less than '
-            '1 % of its tokens; keep_ratio 1 keeps everything'
+            f'keep ratio is {keep_ratio}, which is not in [{MIN_KEEP_RATIO}, 1]: a layer never '
+            'keeps less than 1 % of its tokens; 1 keeps everything'
         )
 
 
@@ -44,4 +44,4 @@ def scoring_queries(
             'no text follows the images, so nothing scores them: score by an appended question, '
             'or take a method that needs no queries (streaming_llm, random)'
         )
-    return range(end - min(asked, LAST), end)
+    return range(end - min(asked, MAX_QUERIES), end)

@@ -66,7 +66,7 @@ def coverage(
     k = math.floor(keep_ratio * count + 1e-9)
     if not 1 <= k <= count:
         raise ValueError(
-            f'alpha {keep_ratio} of {count} positions is {k}: there is no top to look at'
+            f'keep ratio {keep_ratio} of {count} positions is {k}: there is no top to count'
         )
     last = attention.topk(k, dim=-1).values[..., -1:]
     return _share((attention >= last).to(attention.dtype), chosen, prompt)

@@ -33,5 +33,5 @@ class PyramidKv(SnapKv):
         mean = total / layers
         slope = min(mean - max(mean / self.beta, floor), n - mean)  # first - mean = mean - last
         steps = max(1, layers - 1)
-        line = [mean + slope * (1 - 2 * layer / steps) for layer in range(layers)]
-        return apportion(line if layers > 1 else [mean], total, floor, n)
+        budgets = [mean + slope * (1 - 2 * layer / steps) for layer in range(layers)]
+        return apportion(budgets if layers > 1 else [mean], total, floor, n)

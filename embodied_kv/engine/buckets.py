@@ -1,4 +1,4 @@
-"""The sizes that there is a graph for.
+"""Buckets: the sizes that there is a graph for.
 
 Knows numbers only. A batch is padded up to the next size; one beyond the largest is refused.
 """

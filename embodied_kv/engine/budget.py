@@ -1,4 +1,4 @@
-"""Time: what work costs, what fits before a deadline, what is left for words.
+"""Time budget: what work costs, what fits before a deadline, what is left for language.
 
 Knows clocks and measured durations (seconds, `time.monotonic`). Does not know tensors or rows.
 """
@@ -17,22 +17,22 @@ class Costs:
     """
 
     def __init__(self, window: int = 64, quantile: float = 0.9) -> None:
-        self._seen: dict[str, dict[int, deque[float]]] = defaultdict(dict)
+        self._measured: dict[str, dict[int, deque[float]]] = defaultdict(dict)
         self._window, self._quantile = window, quantile
 
     def observe(self, kind: str, seconds: float, size: int = 1) -> None:
-        self._seen[kind].setdefault(size, deque(maxlen=self._window)).append(seconds)
+        self._measured[kind].setdefault(size, deque(maxlen=self._window)).append(seconds)
 
     def clear(self) -> None:
         """Forget everything: what was measured until now was warming up."""
-        self._seen.clear()
+        self._measured.clear()
 
     def estimate(self, kind: str, size: int = 1) -> float:
         """Seconds, of the next larger measured batch, or scaled up from the largest.
 
         0 before any is measured.
         """
-        sizes = self._seen[kind]
+        sizes = self._measured[kind]
         if not sizes:
             return 0.0
         nearest = self._nearest(sizes, size)
@@ -40,7 +40,7 @@ class Costs:
 
     def forget_oldest(self, kind: str, size: int = 1) -> None:
         """Drops the oldest duration that the estimate of this kind and size rests on."""
-        sizes = self._seen[kind]
+        sizes = self._measured[kind]
         nearest = self._nearest(sizes, size)
         sizes[nearest].popleft()
         if not sizes[nearest]:
@@ -48,7 +48,7 @@ class Costs:
 
     def median(self, kind: str, size: int = 1) -> float:
         """Seconds of the latest work of exactly this kind and batch size; 0 before any."""
-        return self._rank(self._seen[kind].get(size, ()), 0.5)
+        return self._rank(self._measured[kind].get(size, ()), 0.5)
 
     @staticmethod
     def _nearest(sizes: Collection[int], size: int) -> int:
@@ -64,7 +64,7 @@ class TimeBudget:
     """Plans Euler steps against a deadline, decode steps into the slack before the next prefill.
 
     period: s between two frames. margin: s kept free before each deadline and each expected
-    prefill. With `enabled` off everything is always allowed: the way it is done without a budget.
+    prefill. With `enabled` off everything is always allowed.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """Who reads compressed prefixes, how strongly compressed, and what their tokens are chosen by.
 
 Language: by stream, from each question as it is appended; by row, once for a frame, from the
-prompt's own text; or by text, from both. Actions: by row, as they ask nothing. Alpha 1 is no
-compression: nothing is scored or copied. Knows methods, scores and the manager; the choice itself
-is `compress`'s.
+prompt's own text; or by text, from both. Actions: by row, as they ask nothing. A keep
+ratio of 1 is no compression: nothing is scored or copied. Knows methods, scores and the manager;
+the choice itself is `compress`'s.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
-
 from embodied_kv.compress.base import Statistics
 from embodied_kv.compress.budget import total_budget
-from embodied_kv.compress.limits import LAST, check_keep_ratio, scoring_queries
+from embodied_kv.compress.limits import MAX_QUERIES, check_keep_ratio, scoring_queries
 from embodied_kv.compress.registry import method
 from embodied_kv.config import EngineConfig, ModelConfig
 from embodied_kv.engine.prompt_scores import PromptScores
@@ -31,8 +29,9 @@ ACTION = 'action'
 class Decisions:
     """How one frame, or one question, is compressed: taken when it begins, and passed down.
 
-    keep_ratios: by consumer, the share of the cache that it keeps. by: see `EngineConfig.compress_by`.
-    is_scored: the method looks at attention, and there is room for what it chooses.
+    keep_ratios: by consumer, the share of the cache that it keeps. by: as
+    `EngineConfig.compress_by`. is_scored: the method ranks by attention, and there is room for
+    what it chooses.
     """
 
     keep_ratios: Mapping[str, float]
@@ -41,7 +40,7 @@ class Decisions:
 
     @property
     def by_row(self) -> dict[str, float]:
-        """Alphas of the consumers whose frames are compressed once for all."""
+        """Keep ratios of the consumers whose frames are compressed once for all."""
         readers = (ACTION, LANGUAGE) if self.by == 'row' else (ACTION,)
         return {
             reader: self.keep_ratios[reader] for reader in readers if self.keep_ratios[reader] < 1
@@ -54,7 +53,7 @@ class Decisions:
 
     @property
     def keeps_prompt(self) -> bool:
-        """Whether the scores of a frame's own text wait for its questions'."""
+        """Whether the scores of a frame's own text are kept for its questions."""
         return self.is_scored and self.by == 'text' and self.by_question
 
     @property
@@ -83,12 +82,17 @@ class Compression:
         self.keep_ratios = {LANGUAGE: 1.0, ACTION: 1.0}
         self.set_keep_ratio(LANGUAGE, config.language_keep_ratio)
         self.set_keep_ratio(ACTION, config.action_keep_ratio)
-        self.most = {'window': self.method.window, 'all': model.prefix_tokens}.get(
-            self.method.queries, LAST
+        self.max_queries = {'window': self.method.window, 'all': model.prefix_tokens}.get(
+            self.method.queries, MAX_QUERIES
         )
         self._prompts = PromptScores(config.rows)
         self.scores = Scores(
-            config.robots, b.layers, b.heads, model.prefix_tokens, self.method.p, kv.flats.k.device
+            config.robots,
+            b.layers,
+            b.heads,
+            model.prefix_tokens,
+            self.method.p,
+            kv.prefixes.device,
         )
 
     def set_keep_ratio(self, consumer: str, keep_ratio: float) -> None:
@@ -101,21 +105,21 @@ class Compression:
         check_keep_ratio(keep_ratio)
         if consumer not in self.keep_ratios:
             raise ValueError(f'no consumer {consumer!r}; there are: {", ".join(self.keep_ratios)}')
-        if keep_ratio < 1 and not self._kv.flats.tokens:
+        if keep_ratio < 1 and not self._kv.compressed.tokens:
             raise ValueError(
-                f'{consumer} cannot read compressed prefixes: engine.compressed_rows is 0, so there is '
-                'no room for any'
+                f'{consumer} cannot read compressed prefixes: engine.compressed_rows is 0, so '
+                'there is no room for any'
             )
 
-    # ------------------------------------------------------------------ whether to look, and where
+    # ------------------------------------------------------------------ scoring
 
     @property
     def is_scored(self) -> bool:
-        """Whether the method looks at attention at all, and there is room for what it chooses."""
-        return self.method.queries is not None and self._kv.flats.tokens > 0
+        """Whether the method ranks by attention at all, and there is room for what it chooses."""
+        return self.method.queries is not None and self._kv.compressed.tokens > 0
 
     def decide(self) -> Decisions:
-        """What holds for a frame, or a question, that begins now; keep_ratios may change meanwhile."""
+        """What holds for a frame, or a question, that begins; keep ratios may change meanwhile."""
         return Decisions(dict(self.keep_ratios), self.by, self.is_scored)
 
     def prompt_queries(self, prefix: int, text: int) -> range:
@@ -123,15 +127,15 @@ class Compression:
         return scoring_queries(self.method.queries, prefix, text, window=self.method.window)
 
     def question_queries(self, tokens: int) -> range:
-        """Places in a question of the queries that score its prefix."""
-        return range(max(0, tokens - LAST), tokens)
+        """Positions in a question of the queries that score its prefix."""
+        return range(max(0, tokens - MAX_QUERIES), tokens)
 
     # ------------------------------------------------------------------ compressing
 
     def compress_frame(
         self, handle: KvHandle, slot: int, queries: int, decided: Decisions
     ) -> None:
-        """Makes the copies that this frame's readers by row read; slot: of the prefill's batch."""
+        """Makes the copies that consumers of this frame share; slot: of the prefill's batch."""
         if decided.keeps_prompt:
             self._prompts.keep(handle, self._statistics(slot, handle.length, queries))
         wanted = decided.by_row
@@ -170,7 +174,6 @@ class Compression:
 
     def _statistics(self, slot: int, n: int, queries: int) -> Statistics:
         if self.method.queries is None:
-            device = torch.device(self._kv.flats.k.device)
-            return Statistics.unscored(self._layers, self._kv_heads, n, device)
+            return Statistics.unscored(self._layers, self._kv_heads, n, self._kv.prefixes.device)
         columns = self.scores.columns[slot, :, :, :n]
         return Statistics(columns, self.scores.density[slot], self._kv_heads, queries)

@@ -1,4 +1,4 @@
-"""Words: all live streams, of whatever frames, one token further in one batch.
+"""Decoding: all live streams, of whatever frames, one token further in one batch.
 
 Source: OxyGen, Algorithm 1.
 """
@@ -98,11 +98,11 @@ class Decoder:
 
     def _capture(self, kind: Kind, slots: int, tokens: int) -> None:
         model, kv, scores = self._model, self._kv, self._compression.scores
-        arenas = kv.prefixes, kv.tails, slots, tokens
+        arenas = kv.prefixes, kv.decode_kv, slots, tokens
         if kind is Kind.SCORED_EXTEND:
-            view = ScoredTailAppend(*arenas, scores, self._compression.most)
+            view = ScoredTailAppend(*arenas, scores, self._compression.max_queries)
         else:
-            view = TailAppend(*arenas, kv.flats)
+            view = TailAppend(*arenas, kv.compressed)
         ids, logits = self._ids[: slots * tokens].view(slots, tokens), self._out[:slots]
 
         def extend() -> None:
@@ -111,15 +111,15 @@ class Decoder:
         self._graphs.capture(
             kind,
             extend,
-            [Buffer('logits', logits), *kv.tails.buffers('tails'), *scores.buffers],
+            [Buffer('logits', logits), *kv.decode_kv.buffers('decode_kv'), *scores.buffers],
             [
                 Buffer('ids', ids),
                 *kv.prefixes.buffers('prefixes'),
-                *kv.flats.buffers('flats'),
+                *kv.compressed.buffers('compressed'),
                 *view.buffers,
             ],
             rows=slots,
-            tail=tokens,
+            tokens=tokens,
         )
         self._views[kind, slots, tokens] = view
 
@@ -143,7 +143,8 @@ class Decoder:
         scored = decided.scores_question and not stream.lease.is_copy
         kind = Kind.SCORED_EXTEND if scored else Kind.EXTEND
         if scored:
-            self._views[kind, 1, tokens].ask([self._compression.question_queries(len(ids))])
+            queries = self._compression.question_queries(len(ids))
+            self._views[kind, 1, tokens].bind_queries([queries])
         begun = self._extend([stream], [ids], kind, tokens)
         for stream in begun:
             self._compression.compress_stream(stream, decided)
@@ -162,15 +163,16 @@ class Decoder:
     ) -> Tensor:
         """Appends ids, equally many to each stream -> float32 [streams, vocab], until the next.
 
-        The tails have grown already. tokens: of the bucket.
+        The streams have grown already. tokens: of the bucket.
         """
         slots = self.padded(len(streams)) if tokens == 1 else 1
         batch = torch.zeros(slots, tokens, dtype=torch.int64)
         batch[: len(streams), : len(ids[0])] = torch.tensor(ids)
         self._ids[: batch.numel()].copy_(batch.flatten())
-        rows = [s.row for s in streams], [s.tail for s in streams]
-        self._views[kind, slots, tokens].bind(*rows, len(ids[0]), [s.lease.flat for s in streams])
-        self._graphs.get(kind, rows=slots, tail=tokens).replay()
+        rows = [s.row for s in streams], [s.decode_row for s in streams]
+        copies = [s.lease.compressed_row for s in streams]
+        self._views[kind, slots, tokens].bind(*rows, len(ids[0]), copies)
+        self._graphs.get(kind, rows=slots, tokens=tokens).replay()
         return self._out[: len(streams)]
 
     def _extend(

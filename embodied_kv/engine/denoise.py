@@ -32,9 +32,10 @@ def noise(seed: int, robot: str, sequence: int, shape: tuple[int, int]) -> np.nd
 class Denoiser:
     """Euler steps x <- x + dt v(x, t), dt = -1/n, from prefix rows that are only read.
 
-    One graph is one step, of any count: the tables of all permitted counts lie one after another,
-    and the graph reads its line by a number that it counts up itself. So planning fewer steps is
-    replaying fewer times from another line. robots: chunks in one batch at most.
+    One graph is one step, of any count: the schedules of all permitted counts lie one after
+    another, and the graph reads its entry at a schedule index that it counts up itself. So
+    planning fewer steps is replaying fewer times from another index. robots: chunks in one batch
+    at most.
 
     Each step also leaves how far it moved every action: the length of its update over the robot's
     own dimensions, in normalised units (the U of Kairos, section 3.1).
@@ -44,24 +45,24 @@ class Denoiser:
         self,
         model: Pi05,
         prefixes: Arena,
-        flats: CompressedArena,
+        compressed: CompressedArena,
         step_counts: Sequence[int],
         graphs: Graphs,
         robots: int = 1,
     ) -> None:
         c, device = model.config, model.device
         self._model, self._graphs = model, graphs
-        self._prefixes, self._flats = prefixes, flats
+        self._prefixes, self._compressed = prefixes, compressed
         self._robots = buckets.doubling(robots)
         self._first = dict(zip(step_counts, accumulate(step_counts, initial=0), strict=False))
-        lines = [line for n in step_counts for line in self._table(n)]
+        schedule = [entry for n in step_counts for entry in self._schedule(n)]
         self._tables = tuple(
-            torch.stack([getattr(line, part) for line in lines])
+            torch.stack([getattr(entry, part) for entry in schedule])
             for part in ('scale', 'shift', 'gate')
-        )  # each [lines, norms, width]
+        )  # each [entries of all schedules, norms, width]
         counts = torch.tensor(step_counts, dtype=torch.float32, device=device)
         self._counts = counts.repeat_interleave(torch.tensor(step_counts, device=device))
-        self._line = torch.zeros(1, dtype=torch.int64, device=device)
+        self._index = torch.zeros(1, dtype=torch.int64, device=device)
         self._step = torch.zeros(1, dtype=torch.int64, device=device)
         self._updates = torch.zeros(max(step_counts), robots, c.chunk_size, device=device)
         self._x = torch.zeros(robots, c.chunk_size, c.padded_action_dim, device=device)
@@ -69,24 +70,24 @@ class Denoiser:
         self._rope = tuple(torch.zeros(half, dtype=model.dtype, device=device) for _ in range(2))
         self._views = {slots: self._capture(slots) for slots in self._robots}
 
-    def _table(self, steps: int) -> list[Modulation]:
+    def _schedule(self, steps: int) -> list[Modulation]:
         # Each time is made in double and rounded once, as in the reference.
         times = [1.0 + step * (-1.0 / steps) for step in range(steps)]
         return self._model.expert.modulation(torch.tensor(times, device=self._model.device))
 
     def _capture(self, slots: int) -> SuffixRead:
-        model, line, x = self._model, self._line, self._x[:slots]
+        model, index, x = self._model, self._index, self._x[:slots]
         number, updates, own = self._step, self._updates[:, :slots], model.config.action_dim
-        view = SuffixRead(self._prefixes, slots, x.shape[1], self._flats)
+        view = SuffixRead(self._prefixes, slots, x.shape[1], self._compressed)
         cos, sin = (part[:slots] for part in self._rope)
 
         def step() -> None:
-            modulation = Modulation(*(table.index_select(0, line)[0] for table in self._tables))
-            update = model.velocity(x, modulation, view, (cos, sin)) / self._counts[line]
+            modulation = Modulation(*(table.index_select(0, index)[0] for table in self._tables))
+            update = model.velocity(x, modulation, view, (cos, sin)) / self._counts[index]
             x.sub_(update)
             moved = torch.linalg.vector_norm(update[..., :own], dim=-1)
             updates.index_copy_(0, number, moved[None])
-            line.add_(1)
+            index.add_(1)
             number.add_(1)
 
         self._graphs.capture(
@@ -95,12 +96,12 @@ class Denoiser:
             [
                 Buffer('x', x),
                 Buffer('updates', self._updates),
-                Buffer('line', line),
+                Buffer('schedule_index', index),
                 Buffer('step', number),
             ],
             [
                 *self._prefixes.buffers('prefixes'),
-                *self._flats.buffers('flats'),
+                *self._compressed.buffers('compressed'),
                 *view.buffers,
                 Buffer('cos', cos),
                 Buffer('sin', sin),
@@ -110,23 +111,23 @@ class Denoiser:
         return view
 
     def run(
-        self, rows: Sequence[int], x: Tensor, steps: int, flats: Sequence[int] = ()
+        self, rows: Sequence[int], x: Tensor, steps: int, copies: Sequence[int] = ()
     ) -> tuple[Tensor, Tensor]:
         """Noise x -> normalised actions, both float32 [slots, chunk, padded_action_dim].
 
         And how far each step moved each action, float32 [slots, steps, chunk].
 
-        rows, flats: what each slot reads; of both, where flats are given, one is -1. Raises
-        ValueError for more slots than fit one batch.
+        rows, copies: prefix row and compressed row that each slot reads; where copies are given,
+        one of the two is -1. Raises ValueError for more slots than fit one batch.
         """
         slots = buckets.smallest(
             self._robots, len(rows), 'chunks', 'raise engine.robots, or denoise fewer at once'
         )
-        view = self._views[slots].bind(rows, flats)
+        view = self._views[slots].bind(rows, copies)
         for part, made in zip(self._rope, self._model.suffix_rope(view.positions), strict=True):
             part[:slots].copy_(made)
         self._x[: len(rows)].copy_(x)
-        self._line.fill_(self._first[steps])
+        self._index.fill_(self._first[steps])
         self._step.zero_()
         graph = self._graphs.get(Kind.DENOISE, rows=slots)
         for _ in range(steps):

@@ -1,9 +1,9 @@
-"""The engine: one model, one KV arena, one budget.
+"""The engine: one model, one KV arena, one time budget.
 
-A frame is prefilled once; actions and words read it.
+A frame is prefilled once; actions and language read it.
 
-Everything here that computes must run on one thread (`engine.device.DeviceThread` sees to it);
-opening and cancelling streams, and the statistics, may be called from any.
+Everything that computes must run on one thread (`engine.loop.DeviceThread` sees to it); opening
+and cancelling streams, and the statistics, may be called from any.
 """
 
 from __future__ import annotations
@@ -57,11 +57,12 @@ class Engine:
             device=model.device,
         )
         prefixes = Arena(rows=config.rows, max_tokens=policy.config.prefix_tokens, **size)
-        tails = Arena(rows=config.streams, max_tokens=config.decode_tokens, **size)
+        decode_kv = Arena(rows=config.streams, max_tokens=config.decode_tokens, **size)
         room = config.compressed_rows * b.layers * policy.config.prefix_tokens
-        # Copies of frames, besides those of streams.
-        flats = CompressedArena(prefixes, rows=config.streams + 2 * config.rows, tokens=room)
-        self.kv = KvManager(prefixes, tails, flats, config.reserved_rows)
+        # A copy for each stream, and for each frame one of language and one of actions.
+        copies = config.streams + 2 * config.rows
+        compressed = CompressedArena(prefixes, rows=copies, tokens=room)
+        self.kv = KvManager(prefixes, decode_kv, compressed, config.reserved_rows)
         self.costs = Costs()
         self.budget = TimeBudget(
             self.costs,
@@ -78,19 +79,21 @@ class Engine:
             self._prefiller = Prefiller(
                 policy, prefixes, config.robots, self.graphs, self.compression
             )
-            self._denoiser = Denoiser(model, prefixes, flats, steps, self.graphs, config.robots)
+            self._denoiser = Denoiser(
+                model, prefixes, compressed, steps, self.graphs, config.robots
+            )
             self._decoder = Decoder(
                 model, self.kv, policy.tokenizer.eos, config, self.graphs, self.compression
             )
         self.committed = 0  # steps that are over: prefills, chunks, decode steps
-        self.states: dict[int, np.ndarray] = {}  # row -> what the frame's deltas start from
+        self.states: dict[int, np.ndarray] = {}  # row -> joints that delta actions start from
         self._texts: dict[int, tuple[StreamDecoder, int]] = {}  # stream -> its text, tokens in it
 
     # ------------------------------------------------------------------ prefill
 
     @torch.inference_mode()
     def prefill(self, observations: Sequence[Observation]) -> list[KvHandle]:
-        """Writes each observation into a row of its own, once; none stays reserved in vain.
+        """Writes each observation into a row of its own, once; on an error all are free again.
 
         Raises BadObservation, which says whose it is, ValueError, OutOfRows.
         """
@@ -148,7 +151,8 @@ class Engine:
             )
         x = torch.from_numpy(noises).to(self.policy.model.device)
         read = [self.kv.copy_of(lease.handle, ACTION) or lease for lease in leases]
-        made = self._denoiser.run([r.row for r in read], x, steps, [r.flat for r in read])
+        copies = [r.compressed_row for r in read]
+        made = self._denoiser.run([r.row for r in read], x, steps, copies)
         normalised, updates = (part.cpu().numpy() for part in made)
         took = time.monotonic() - began
         self.committed += 1
@@ -172,7 +176,7 @@ class Engine:
             )
         ]
 
-    # ------------------------------------------------------------------ words
+    # ------------------------------------------------------------------ language
 
     def open(
         self,
@@ -185,7 +189,7 @@ class Engine:
     ) -> DecodeStream:
         """A stream that answers `text` about the handle's frame. Raises Stale, ValueError.
 
-        What the arguments may be: see `kv.stream.Query`.
+        What the arguments may be: see `kv.decode_stream.Query`.
         """
         if not text.strip():
             raise ValueError('the question is empty: say what the stream should answer')
@@ -220,7 +224,7 @@ class Engine:
         batch = self._next_batch()
         try:
             moved = self._begin(batch[0]) if batch and batch[0].is_new else self._advance(batch)
-        except BaseException:  # no one of them is at fault alone, as far as can be told
+        except BaseException:  # which of them is at fault cannot be told
             for stream in batch:
                 self.kv.release(stream, 'error')
             raise

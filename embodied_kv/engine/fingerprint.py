@@ -1,4 +1,4 @@
-"""What the bytes of a capsule mean nothing without, in 32 hex digits.
+"""What the bytes of a capsule depend on, in 32 hex digits.
 
 Weights, dtype and dimensions of the model; the sources of the kernels; the layout of the cache;
 the engine's device and threads; torch's version. Two engines that agree in it continue a state
@@ -25,9 +25,9 @@ def fingerprint(engine: Engine) -> str:
     facts = {
         'model': asdict(policy.config),
         'weights': weights_digest(policy.model),
-        'words': hashlib.sha256(policy.tokenizer.backend.to_str().encode()).hexdigest(),
+        'tokenizer': hashlib.sha256(policy.tokenizer.backend.to_str().encode()).hexdigest(),
         'kernels': sources_digest(Path(kernels.__path__[0])),
-        'layout': [engine.kv.prefixes.layout, engine.kv.tails.layout],
+        'layout': [engine.kv.prefixes.layout, engine.kv.decode_kv.layout],
         'device': [config.device, config.threads, config.batch_multiple],
         'torch': torch.__version__,
     }
@@ -53,5 +53,4 @@ def sources_digest(folder: Path) -> str:
 
 
 def _bytes(tensor: Tensor) -> memoryview:
-    flat = tensor.contiguous().view(-1)
-    return memoryview(flat.view(torch.uint8).cpu().numpy())
+    return memoryview(tensor.contiguous().view(-1).view(torch.uint8).cpu().numpy())

@@ -17,7 +17,7 @@ from embodied_kv.runtime.graph import Graph
 from embodied_kv.runtime.shape_key import ShapeKey
 from embodied_kv.runtime.variants import Variants
 
-MOST = 8192  # graphs
+MAX_GRAPHS = 8192
 
 
 class Kind(IntEnum):
@@ -27,8 +27,8 @@ class Kind(IntEnum):
     PREFILL = 2  # tokens -> a prefix row
     DENOISE = 3  # one Euler step
     EXTEND = 4  # a query or a token per stream -> logits
-    SCORED_PREFILL = 5  # the same, and what its text pays attention to
-    SCORED_EXTEND = 6  # the same, and what a query pays attention to
+    SCORED_PREFILL = 5  # a prefill, and what its text attends to
+    SCORED_EXTEND = 6  # an extension, and what its query attends to
 
 
 class Graphs:
@@ -36,7 +36,7 @@ class Graphs:
 
     def __init__(self, device: str | torch.device, watched: bool = False) -> None:
         self.pool = Pool(device, watched)
-        self._variants = Variants(MOST)
+        self._variants = Variants(MAX_GRAPHS)
 
     def __len__(self) -> int:
         return len(self._variants)
@@ -49,17 +49,17 @@ class Graphs:
         reads: Iterable[Buffer],
         *,
         rows: int,
-        tail: int = 0,
+        tokens: int = 0,
     ) -> None:
-        """rows, tail: the bucket, slots and tokens of each. Raises what `Graph.capture` raises."""
-        key = ShapeKey.of(kind=kind, rows=rows, tail=tail)
-        graph = Graph.capture(f'{kind.name.lower()} {rows}x{tail}', fn, writes, self.pool, reads)
+        """rows, tokens: the bucket, slots and tokens of each. Raises as `Graph.capture` does."""
+        key = ShapeKey.of(kind=kind, rows=rows, tail=tokens)
+        graph = Graph.capture(f'{kind.name.lower()} {rows}x{tokens}', fn, writes, self.pool, reads)
         if self._variants.add(key, graph) is not None:
-            raise ValueError(f'more than {MOST} graphs: raise engine.batch_multiple')
+            raise ValueError(f'more than {MAX_GRAPHS} graphs: raise engine.batch_multiple')
 
-    def get(self, kind: Kind, *, rows: int, tail: int = 0) -> Graph:
+    def get(self, kind: Kind, *, rows: int, tokens: int = 0) -> Graph:
         """Of exactly this bucket. Raises MissingVariant."""
-        return self._variants.get(ShapeKey.of(kind=kind, rows=rows, tail=tail))
+        return self._variants.get(ShapeKey.of(kind=kind, rows=rows, tail=tokens))
 
     @property
     def buffers(self) -> list[Buffer]:

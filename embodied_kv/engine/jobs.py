@@ -38,7 +38,7 @@ class Job:
             return
         try:
             result = self.work()
-        except BaseException as error:  # whatever it is, it belongs to who asked
+        except BaseException as error:  # whatever it is, it belongs to who submitted
             self.future.set_exception(error)
         else:
             self.future.set_result(result)
@@ -50,7 +50,7 @@ class Jobs:
     def __init__(self) -> None:
         self._wake = threading.Condition()
         self._queues: dict[Queue, deque[Job]] = {queue: deque() for queue in Queue}
-        self._fault: BaseException | None = None  # what ended the taker, if nobody asked it to
+        self._fault: BaseException | None = None  # what ended the thread, unless it was stopped
         self.closed = False
 
     def submit(self, queue: Queue, work: Callable[[], T]) -> Future[T]:

@@ -24,7 +24,7 @@ from embodied_kv.types import ActionChunk, Observation, TextDelta
 
 T = TypeVar('T')
 HANDOVER = 0.005  # s that the slack waits for the action of a frame that was just prefilled
-IDLE = 0.05  # s between two looks at the clock when nothing is submitted
+IDLE = 0.05  # s between two checks for language when nothing is submitted
 
 
 class DeviceThread(threading.Thread):
@@ -57,7 +57,7 @@ class DeviceThread(threading.Thread):
             self._jobs.close(fault)
 
     def _turn(self) -> None:
-        """What must not wait goes first; words get the slack that is left."""
+        """What must not wait goes first; language gets the slack that is left."""
         if denoise := self._jobs.take(Queue.DENOISE):
             denoise.run()  # a leased row becomes a chunk, which its node publishes at once
         elif prefill := self._jobs.take(Queue.PREFILL):
@@ -69,7 +69,7 @@ class DeviceThread(threading.Thread):
         elif self.engine.decode_fits(time.monotonic()):
             self._publish(self.engine.decode)  # all live streams a token further, in one batch
         else:
-            self._publish(self.engine.deltas)  # what streams that ended elsewhere had to say
+            self._publish(self.engine.deltas)  # the rest of streams that were ended elsewhere
             self._jobs.wait(IDLE)
 
     def _prefill(self, observation: Observation) -> KvHandle:
@@ -82,10 +82,10 @@ class DeviceThread(threading.Thread):
         self._awaited_until, self._acts = 0.0, True
         return next(iter(self.engine.denoise([lease], [deadline])), None)
 
-    def _publish(self, words: Callable[[], list[TextDelta]]) -> None:
-        """Words have no deadline: whatever fails in them, the robot goes on acting."""
+    def _publish(self, work: Callable[[], list[TextDelta]]) -> None:
+        """Language has no deadline: whatever fails in it, the robot goes on acting."""
         try:
-            deltas = words()
+            deltas = work()
         except Exception:  # streams that it ended say so with the next deltas
             logging.getLogger(__name__).exception('language work failed')
             return
@@ -93,7 +93,7 @@ class DeviceThread(threading.Thread):
             if deltas:
                 self._on_deltas(deltas)
         except Exception:
-            logging.getLogger(__name__).exception('who listens to language failed')
+            logging.getLogger(__name__).exception('on_deltas failed')
 
     # ------------------------------------------------------------------ from any thread
 

@@ -1,4 +1,4 @@
-"""A frame into a row: images to tokens, then tokens through the backbone.
+"""Prefill, a frame into a row: images to tokens, then tokens through the backbone.
 
 Present views come first, then the prompt, packed without gaps. Which token lies where is an index,
 so one graph serves every pattern of absent views and every length up to its own.
@@ -38,7 +38,7 @@ class BadObservation(ValueError):
 
 @dataclass(frozen=True)
 class Written:
-    """A prefix in its row: valid tokens, and how many queries scored it."""
+    """A prefix in its row. length: valid tokens. queries: how many scored it."""
 
     length: int
     queries: int
@@ -65,49 +65,53 @@ class Prefiller:
         size, images = c.vision.image_size, robots * len(c.views)
         like = dict(dtype=model.dtype, device=model.device)
         self._images = torch.zeros(images, 3, size, size, **like)
-        self._seen = torch.zeros(images * c.vision.tokens, c.backbone.width, **like)
+        self._image_tokens = torch.zeros(images * c.vision.tokens, c.backbone.width, **like)
         index = dict(dtype=torch.int64, device=model.device)
         self._text = torch.zeros(robots, c.max_text, **index)
         self._source = torch.zeros(robots * c.prefix_tokens, **index)
         self._views: dict[tuple[Kind, int, int], PrefixWrite] = {}
         for count in range(1, images + 1):
-            self._capture_see(count)
+            self._capture_encode_images(count)
         for slots in self._robots:
             for tokens in self._lengths:
                 self._capture_prefill(Kind.PREFILL, PrefixWrite(prefixes, slots, tokens))
                 if compression.is_scored:
-                    scored = compression.scores, compression.most
+                    scored = compression.scores, compression.max_queries
                     view = ScoredPrefixWrite(prefixes, slots, tokens, *scored)
                     self._capture_prefill(Kind.SCORED_PREFILL, view)
 
-    def _capture_see(self, count: int) -> None:
+    def _capture_encode_images(self, count: int) -> None:
         model, images = self._policy.model, self._images[:count]
-        seen = self._seen[: count * self._policy.config.vision.tokens]
+        encoded = self._image_tokens[: count * self._policy.config.vision.tokens]
 
-        def see() -> None:
-            seen.copy_(model.embed_images(images).flatten(0, 1))
+        def encode() -> None:
+            encoded.copy_(model.embed_images(images).flatten(0, 1))
 
         self._graphs.capture(
-            Kind.ENCODE_IMAGES, see, [Buffer('seen', seen)], [Buffer('images', images)], rows=count
+            Kind.ENCODE_IMAGES,
+            encode,
+            [Buffer('image_tokens', encoded)],
+            [Buffer('images', images)],
+            rows=count,
         )
 
     def _capture_prefill(self, kind: Kind, view: PrefixWrite) -> None:
         model, slots, tokens = self._policy.model, view.slots, view.tokens
-        seen, text = self._seen[: self._text_begins(slots)], self._text[:slots]
+        encoded, text = self._image_tokens[: self._text_begins(slots)], self._text[:slots]
         source = self._source[: slots * tokens].view(slots, tokens)
 
         def prefill() -> None:
-            packed = torch.cat([seen, model.embed_tokens(text).flatten(0, 1)])
+            packed = torch.cat([encoded, model.embed_tokens(text).flatten(0, 1)])
             model.prefill(packed[source], view)
 
-        inputs = dict(seen=seen, text=text, source=source)
+        inputs = dict(image_tokens=encoded, text=text, source=source)
         self._graphs.capture(
             kind,
             prefill,
             [*self._prefixes.buffers('prefixes'), *self._compression.scores.buffers],
             [*(Buffer(name, tensor) for name, tensor in inputs.items()), *view.buffers],
             rows=slots,
-            tail=tokens,
+            tokens=tokens,
         )
         self._views[kind, slots, tokens] = view
 
@@ -117,7 +121,7 @@ class Prefiller:
         return slots * len(c.views) * c.vision.tokens
 
     def check(self, observations: Sequence[Observation]) -> None:
-        """Raises ValueError for a batch that is none, BadObservation for the first bad one."""
+        """Raises ValueError for a bad batch, BadObservation for its first bad observation."""
         if not observations:
             raise ValueError('there is no observation to prefill')
         self._slots(len(observations))
@@ -139,8 +143,8 @@ class Prefiller:
         prompts = [self._policy.prompt_ids(o.instruction, o.state) for o in observations]
         for text, ids in zip(self._text, prompts, strict=False):
             text[: len(ids)] = torch.tensor(ids)
-        seen = [sum(view is not None for view in o.images) for o in observations]
-        sources = self._sources(seen, [len(ids) for ids in prompts], slots)
+        views = [sum(view is not None for view in o.images) for o in observations]
+        sources = self._sources(views, [len(ids) for ids in prompts], slots)
         lengths = [len(source) for source in sources]
         tokens = buckets.smallest(self._lengths, max(lengths), 'tokens', 'shorten the prompt')
         packed = torch.zeros(slots, tokens, dtype=torch.int64)
@@ -149,27 +153,27 @@ class Prefiller:
         self._source[: packed.numel()].copy_(packed.flatten())
         kind = Kind.SCORED_PREFILL if decided.scores_frame else Kind.PREFILL
         view = self._views[kind, slots, tokens].bind(rows, lengths)
-        asked = [range(0)] * len(rows)
+        queries = [range(0)] * len(rows)
         if kind is Kind.SCORED_PREFILL:
-            asked = [
+            queries = [
                 self._compression.prompt_queries(length, len(ids))
                 for length, ids in zip(lengths, prompts, strict=True)
             ]
-            view.ask(asked)
+            view.bind_queries(queries)
         self._graphs.get(Kind.ENCODE_IMAGES, rows=len(images)).replay()
-        self._graphs.get(kind, rows=slots, tail=tokens).replay()
-        return [Written(n, len(queries)) for n, queries in zip(lengths, asked, strict=True)]
+        self._graphs.get(kind, rows=slots, tokens=tokens).replay()
+        return [Written(n, len(own)) for n, own in zip(lengths, queries, strict=True)]
 
-    def _sources(self, seen: Sequence[int], texts: Sequence[int], slots: int) -> list[Tensor]:
+    def _sources(self, views: Sequence[int], texts: Sequence[int], slots: int) -> list[Tensor]:
         """Of each slot, where its tokens lie before they are packed.
 
-        seen: present views of each; texts: tokens of its prompt.
+        views: present ones of each; texts: tokens of its prompt.
         """
         c, begins, image = self._policy.config, self._text_begins(slots), 0
         sources = []
-        for slot, (views, text) in enumerate(zip(seen, texts, strict=True)):
-            tokens = torch.arange(image * c.vision.tokens, (image + views) * c.vision.tokens)
-            image += views
+        for slot, (present, text) in enumerate(zip(views, texts, strict=True)):
+            tokens = torch.arange(image * c.vision.tokens, (image + present) * c.vision.tokens)
+            image += present
             sources.append(torch.cat([tokens, begins + slot * c.max_text + torch.arange(text)]))
         return sources
 
@@ -187,10 +191,10 @@ def _fault(o: Observation, c: ModelConfig) -> str:
             f'has {len(o.images)} images for the {len(c.views)} views {", ".join(c.views)}: give '
             'None for one that is missing'
         )
-    seen = [(view, i) for view, i in zip(c.views, o.images, strict=True) if i is not None]
-    if not seen:
+    present = [(view, i) for view, i in zip(c.views, o.images, strict=True) if i is not None]
+    if not present:
         return f'has no image: at least one of {", ".join(c.views)} is needed'
-    for view, image in seen:
+    for view, image in present:
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
             return (
                 f'has an image of view {view} of {list(image.shape)} {image.dtype}: it must be '

@@ -1,4 +1,4 @@
-"""What each prefix's own text paid attention to, kept until a question adds its own.
+"""What each prefix's own text attended to, kept until a question adds its own.
 
 Knows rows and statistics. Does not know what is chosen by them.
 
@@ -20,12 +20,12 @@ class PromptScores:
     """Statistics by prefix row. What is kept of a frame is not found by a later one's handle."""
 
     def __init__(self, rows: int) -> None:
-        self._kept: list[tuple[int, Statistics] | None] = [None] * rows
+        self._by_row: list[tuple[int, Statistics] | None] = [None] * rows
 
     def keep(self, handle: KvHandle, prompt: Statistics) -> None:
         """Copies them: their buffers are the next prefill's."""
         own = replace(prompt, columns=prompt.columns.clone(), density=prompt.density.clone())
-        self._kept[handle.row] = handle.generation, own
+        self._by_row[handle.row] = handle.generation, own
 
     def added(self, handle: KvHandle, question: Statistics) -> Statistics:
         """The question's, and the prompt's if they are kept: sums of columns, means of densities.
@@ -33,11 +33,11 @@ class PromptScores:
         Densities are weighted by visible entries: of a prompt's query the prefix, of the
         question's also the question up to itself.
         """
-        generation, prompt = self._kept[handle.row] or (None, None)
+        generation, prompt = self._by_row[handle.row] or (None, None)
         if generation != handle.generation:
             return question
         m, n = question.queries, question.n
-        asked, told = m * n + m * (m + 1) // 2, prompt.queries * n
-        density = torch.lerp(question.density, prompt.density, told / (asked + told))
+        own, others = m * n + m * (m + 1) // 2, prompt.queries * n  # visible entries
+        density = torch.lerp(question.density, prompt.density, others / (own + others))
         columns = question.columns + prompt.columns
         return replace(question, columns=columns, density=density, queries=m + prompt.queries)

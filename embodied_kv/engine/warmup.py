@@ -1,4 +1,4 @@
-"""Everything an engine will do, done once for nothing and once to be measured.
+"""Warm-up: everything an engine will do, done once for nothing and once to be measured.
 
 First runs pay for allocation, compilation and cold caches; an estimate that counts them plans too
 few Euler steps for a whole window. Leaves the estimates of the second run and not a row held.
@@ -40,7 +40,7 @@ def _rehearse(engine: Engine) -> None:
         _denoise_all(engine, lease)
         _begin_all(engine, handle)
         for size in doubling(engine.config.streams):
-            _speak(engine, handle, size)
+            _decode(engine, handle, size)
 
 
 def blank(engine: Engine) -> Observation:
@@ -71,14 +71,14 @@ def _denoise_all(engine: Engine, lease: Lease) -> None:
 
 def _begin_all(engine: Engine, handle: KvHandle) -> None:
     """Begin streams whose queries fill 1, 2, 4 ... steps of length, and the longest there is."""
-    longest = engine.config.decode_tokens - 1  # and a token is said
+    longest = engine.config.decode_tokens - 1  # and a token is generated
     for steps in doubling(-(-longest // QUERY_STEP)):
         ids = (0,) * min(steps * QUERY_STEP, longest)
         engine.kv.create(handle, Query(QUERY, ids, max_tokens=1))
         engine.decode()
 
 
-def _speak(engine: Engine, handle: KvHandle, size: int) -> None:
+def _decode(engine: Engine, handle: KvHandle, size: int) -> None:
     """Begin `size` streams and take one step of all."""
     half = engine.config.decode_tokens // 2
     streams = [

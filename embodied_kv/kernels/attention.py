@@ -1,7 +1,7 @@
 """Attention that reads rows of an arena where they lie, and the merge of two such reads.
 
 `row_attention` is a Triton kernel on CUDA and its torch twin elsewhere. Attention over several
-segments (a prefix row, then a tail row) is one call per segment and a merge by log-sum-exp, so no
+segments (a prefix row, then decode KV) is one call per segment and a merge by log-sum-exp, so no
 segment is ever copied next to another.
 """
 
@@ -65,7 +65,7 @@ def _attend_run(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[T
     group = heads // kv_heads
     queries = slots // rows * tokens
     if mask is not None:
-        if mask.shape[2] > 1:  # one line per query token: repeat it for the heads of a group
+        if mask.shape[2] > 1:  # one mask row per query token: repeat it for the heads of a group
             mask = mask.repeat_interleave(group, 2)
         mask = mask.to(q.dtype)
     # With one KV head both transpositions below are views.

@@ -1,6 +1,6 @@
 """Which rows of an arena a batch reads, and how a CPU can read them where they lie.
 
-Knows row ids, lengths and places. Does not know who owns a row, or why.
+Knows row ids, lengths and positions. Does not know who owns a row, or why.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class RowBatch:
     """Slot b of a batch reads row `rows[b]`, of which `lengths[layer, rows[b]]` tokens are valid.
 
     Made once for a number of slots, then bound to rows again and again: `bind` writes row ids and
-    places into memory that never moves, and no byte of a cache. A slot that no row is bound to is
-    padding: its result is zero, and it stores nothing.
+    positions into memory that never moves, and no byte of a cache. A slot that no row is bound to
+    is padding: its result is zero, and it stores nothing.
 
     lengths: int32 [layers, rows], the arena's own, host memory. tokens: query tokens per slot.
     causal: the slots' tokens lie in their rows, and each sees what lies before it and itself;
     otherwise every valid token is visible to every query. offsets: int32 [layers, rows] where rows
-    are pieces of one line of tokens, not lines of their own: where each begins.
+    are pieces of one ragged axis of tokens: where each begins.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class RowBatch:
         self.slots, self.tokens, self.causal = slots, tokens, causal
         self.device_lengths, self.device_offsets = device_lengths, device_offsets
         self._lengths, self._offsets = lengths, offsets
-        self._places = torch.zeros(3, slots, dtype=torch.int32, device=device_lengths.device)
-        self.ids, self.starts, self.counts = self._places.unbind(0)
+        self._table = torch.zeros(3, slots, dtype=torch.int32, device=device_lengths.device)
+        self.ids, self.starts, self.counts = self._table.unbind(0)
         self._bound: tuple[bytes | None, ...] = ()
         self._plans: dict[int, BatchPlan] = {}  # by layer, of what is bound
         self.bind(())
@@ -90,16 +90,16 @@ class RowBatch:
         self.live = tuple(slot for slot, row in enumerate(self.rows) if row != PADDING)
         own = [self.tokens] * len(self.rows) if counts is None else counts
         first = self._lengths[0, self.rows] - np.asarray(own, np.int32)
-        places = np.full((3, self.slots), ((PADDING,), (0,), (0,)), np.int32)
-        places[:, : len(self.rows)] = self.rows, first if starts is None else starts, own
-        places[1:, places[0] == PADDING] = 0
-        self._places.copy_(torch.from_numpy(places))
-        told = places[:, list(self.live)].tolist()
-        self.places = tuple(zip(self.live, *told, strict=True))  # slot, row, start, count
+        table = np.full((3, self.slots), ((PADDING,), (0,), (0,)), np.int32)
+        table[:, : len(self.rows)] = self.rows, first if starts is None else starts, own
+        table[1:, table[0] == PADDING] = 0
+        self._table.copy_(torch.from_numpy(table))
+        live = table[:, list(self.live)].tolist()
+        self.spans = tuple(zip(self.live, *live, strict=True))  # slot, row, start, count
         # As they are now; the twin's plans are made when it asks for them.
         self._valid = self._taken(self._lengths)
         self._begins = None if self._offsets is None else self._taken(self._offsets)
-        parts = places, self._valid, self._begins
+        parts = table, self._valid, self._begins
         bound = tuple(None if part is None else part.tobytes() for part in parts)
         if bound != self._bound:  # a batch keeps its prefix rows from step to step
             self._bound, self._plans = bound, {}
@@ -119,11 +119,11 @@ class RowBatch:
     @property
     def memory(self) -> dict[str, Tensor]:
         """What a kernel reads of it, by name; contiguous."""
-        memory = {'places': self._places, 'lengths': self.device_lengths}
+        memory = {'table': self._table, 'lengths': self.device_lengths}
         return memory if self._offsets is None else memory | {'offsets': self.device_offsets}
 
     def plan(self, layer: int) -> BatchPlan:
-        """How the twin walks this layer; layers of equal lengths and places share a plan."""
+        """How the twin walks this layer; layers of equal lengths and offsets share a plan."""
         begins = self._begins
         if len(self._valid) == 1 and (begins is None or len(begins) == 1):
             layer = 0
@@ -134,7 +134,7 @@ class RowBatch:
                 tuple((slot, self.rows[slot]) for slot in self.live),
                 tuple(valid.tolist()),
                 at,
-                tuple(start for _, _, start, _ in self.places) if self.causal else None,
+                tuple(start for _, _, start, _ in self.spans) if self.causal else None,
                 self.tokens,
                 self.slots,
             )
@@ -152,8 +152,8 @@ def make_plan(
     """The runs of a batch.
 
     live: (slot, row) of the slots that read; of each of them: valid: tokens of its row; begins:
-    where the row begins in a line that all rows share, None if each has a line of its own; starts:
-    where its first query lies in its row, if it sees only what lies before it, else None.
+    where the row begins on a ragged axis, None if each row has an axis of its own; starts: where
+    its first query lies in its row, if it sees only what lies before it, else None.
     """
     order = sorted(range(len(live)), key=lambda i: live[i][1])
     readers: dict[int, list[int]] = {}  # row -> its readers, rows ascending

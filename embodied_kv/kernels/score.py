@@ -3,7 +3,7 @@
 Three kernels (VL-Cache, A.5), each in Triton on CUDA and as its torch twin elsewhere: statistics
 of the rows (maximum and sum), statistics of the columns (sum of attention, entries below the
 threshold), and the sum of the partial counts. Keys may lie in several segments: a prefix row that
-every query sees, then a stream's own tail, of which query t sees what lies before it. Rows are
+every query sees, then a stream's decode KV, of which query t sees what lies before it. Rows are
 merged over the segments; columns are then taken segment by segment. Does not know who scores, or
 what for.
 
@@ -23,7 +23,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class KvSegment:
-    """Keys that lie in one place.
+    """Keys of one tensor.
 
     k: [slots, kv_heads, N, head_dim], any strides. lengths: int32 [slots], valid keys, at most N.
     starts: int32 [slots]; query t sees keys 0 .. starts + t. None: every query sees every valid

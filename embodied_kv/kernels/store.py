@@ -1,4 +1,4 @@
-"""Writing new keys and values into rows of an arena, each slot's at its own place.
+"""Writing new keys and values into rows of an arena, each slot's at its own positions.
 
 `store_rows` is a Triton kernel on CUDA and its torch twin elsewhere.
 """
@@ -11,7 +11,7 @@ from embodied_kv.kernels.rows import RowBatch
 
 
 def store_rows(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, batch: RowBatch) -> None:
-    """Token t of slot b goes to place starts[b] + t of row ids[b], for t < counts[b].
+    """Token t of slot b goes to position starts[b] + t of row ids[b], for t < counts[b].
 
     k, v: [slots, tokens, kv_heads, head_dim]; keys, values: [rows, kv_heads, max_tokens,
     head_dim], one layer of an arena. Padding is stored nowhere, nor what lies beyond its row.
@@ -27,13 +27,13 @@ def store_rows(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, batch: RowBat
 def torch_store_rows(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, batch: RowBatch) -> None:
     """The kernel's twin."""
     live, most = len(batch.live), keys.shape[2]
-    fits = all(0 <= start <= most - count for _, _, start, count in batch.places)
+    fits = all(0 <= start <= most - count for _, _, start, count in batch.spans)
     if fits and batch.tokens == 1 and batch.live == tuple(range(live)):  # one indexed write
         ids, at = batch.ids[:live], batch.starts[:live]
         keys[ids, :, at] = k[:live, 0]
         values[ids, :, at] = v[:live, 0]
         return
-    for slot, row, start, count in batch.places:
+    for slot, row, start, count in batch.spans:
         begin, end = max(0, start), min(most, start + count)
         if begin < end:
             own = slice(begin - start, end - start)

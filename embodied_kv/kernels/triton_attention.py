@@ -35,7 +35,7 @@ def _row_attention(
     stride_head,
     stride_token,
     CAUSAL: tl.constexpr,
-    IN_LINE: tl.constexpr,
+    RAGGED: tl.constexpr,
     DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -45,16 +45,16 @@ def _row_attention(
     row = tl.load(ids + slot)
     is_row = row >= 0  # otherwise the slot is padding: no keys, and zero
     length = tl.load(lengths + row, mask=is_row, other=0)
-    m = block * BLOCK_M + tl.arange(
-        0, BLOCK_M
-    )  # query m: token m // group, head m % group of the KV head
+    m = block * BLOCK_M + tl.arange(0, BLOCK_M)  # token m // group, head m % group of the KV head
     token = m // group
-    flat = (slot * tokens + token) * heads + kv_head * group + m % group
+    query_at = (slot * tokens + token) * heads + kv_head * group + m % group
     is_query = token < tokens
     d = tl.arange(0, BLOCK_D)
     is_dim = d < DIM
     query = tl.load(
-        q + flat[:, None] * DIM + d[None, :], mask=is_query[:, None] & is_dim[None, :], other=0.0
+        q + query_at[:, None] * DIM + d[None, :],
+        mask=is_query[:, None] & is_dim[None, :],
+        other=0.0,
     )
     visible = length + 0 * token
     if CAUSAL:  # token t lies at start + t and sees what lies before it, and itself
@@ -62,7 +62,7 @@ def _row_attention(
     top = tl.full([BLOCK_M], float('-inf'), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     mixed = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    if IN_LINE:  # rows are pieces of one line of tokens
+    if RAGGED:  # rows are pieces of one axis of tokens
         first = tl.load(offsets + row, mask=is_row, other=0).to(tl.int64) * stride_token
     else:
         first = row.to(tl.int64) * stride_row
@@ -84,11 +84,11 @@ def _row_attention(
         top = new_top
     weight_sum = tl.where(is_row, total, 1.0)
     tl.store(
-        out + flat[:, None] * DIM + d[None, :],
+        out + query_at[:, None] * DIM + d[None, :],
         mixed / weight_sum[:, None],
         mask=is_query[:, None] & is_dim[None, :],
     )
-    tl.store(lse + flat, tl.where(is_row, top, 0.0) + tl.log(weight_sum), mask=is_query)
+    tl.store(lse + query_at, tl.where(is_row, top, 0.0) + tl.log(weight_sum), mask=is_query)
 
 
 def row_attention(
@@ -124,7 +124,7 @@ def row_attention(
         k.stride(1),
         k.stride(2),
         CAUSAL=batch.causal,
-        IN_LINE=batch.device_offsets is not None,
+        RAGGED=batch.device_offsets is not None,
         DIM=dim,
         BLOCK_D=triton.next_power_of_2(dim),
         BLOCK_M=block_m,

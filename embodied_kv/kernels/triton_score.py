@@ -65,9 +65,9 @@ def _row_statistics(
         pivot = tl.where(new_top == float('-inf'), 0.0, new_top)  # a row may see nothing yet
         total = total * tl.exp(top - pivot) + tl.sum(tl.exp(score - pivot[:, None]), 1)
         top = new_top
-    flat = (slot * tau + token) * heads + head
-    tl.store(top_out + flat, top, mask=is_query)
-    tl.store(total_out + flat, total, mask=is_query)
+    row_at = (slot * tau + token) * heads + head
+    tl.store(top_out + row_at, top, mask=is_query)
+    tl.store(total_out + row_at, total, mask=is_query)
 
 
 @triton.jit
@@ -108,21 +108,23 @@ def _column_statistics(
     base = k + slot * k_slot + (head // group) * k_head
     inside = (n < length)[:, None] & is_dim[None, :]
     keys = tl.load(base + n[:, None] * k_token + d[None, :], mask=inside, other=0.0)
-    asked = tau
+    valid_queries = tau
     if PADDED:
-        asked = tl.load(queries + slot)
-    asked = tl.where(block * BLOCK_N < length, asked, 0)  # nothing to see beyond the valid keys
+        valid_queries = tl.load(queries + slot)
+    valid_queries = tl.where(
+        block * BLOCK_N < length, valid_queries, 0
+    )  # nothing to see beyond the valid keys
     column = tl.zeros([BLOCK_N], tl.float32)
     low = tl.zeros([BLOCK_N], tl.int32)
-    for begin in range(0, asked, BLOCK_M):
+    for begin in range(0, valid_queries, BLOCK_M):
         token = begin + tl.arange(0, BLOCK_M)
-        is_query = token < asked
+        is_query = token < valid_queries
         at = slot * q_slot + token[:, None] * q_token + head * q_head + d[None, :]
         query = tl.load(q + at, mask=is_query[:, None] & is_dim[None, :], other=0.0)
-        flat = (slot * tau + token) * heads + head
-        row_total = tl.load(total + flat, mask=is_query, other=0.0)
+        row_at = (slot * tau + token) * heads + head
+        row_total = tl.load(total + row_at, mask=is_query, other=0.0)
         sees = row_total > 0
-        row_top = tl.where(sees, tl.load(top + flat, mask=is_query, other=0.0), 0.0)
+        row_top = tl.where(sees, tl.load(top + row_at, mask=is_query, other=0.0), 0.0)
         row_total = tl.where(sees, row_total, 1.0)
         limit = length + 0 * token
         if CAUSAL:
@@ -133,9 +135,9 @@ def _column_statistics(
         weight = tl.exp(score)  # relative to the row's maximum
         column += tl.sum(weight / row_total[:, None], 0)
         low += tl.sum((visible & (weight < p)).to(tl.int32), 0)
-    flat = slot * heads + head
-    tl.store(columns + flat * keys_total + n, column, mask=n < keys_total)
-    tl.store(partial + flat * tl.num_programs(1) + block, tl.sum(low, 0))
+    head_at = slot * heads + head
+    tl.store(columns + head_at * keys_total + n, column, mask=n < keys_total)
+    tl.store(partial + head_at * tl.num_programs(1) + block, tl.sum(low, 0))
 
 
 @triton.jit

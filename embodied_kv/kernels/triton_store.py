@@ -1,6 +1,6 @@
 """`store_rows` as a Triton kernel: one program per slot, KV head and block of tokens.
 
-Row ids, places and counts are device tensors: a captured graph can be rebound to other rows.
+Row ids, starts and counts are device tensors: a captured graph can be rebound to other rows.
 """
 
 from __future__ import annotations

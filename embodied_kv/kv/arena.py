@@ -78,7 +78,7 @@ class Arena:
         return [self.k, self.v, self.lengths, self.device_lengths, self.positions]
 
     def buffers(self, name: str) -> list[Buffer]:
-        """Its K and V, for who computes with them."""
+        """Its K and V, for whoever computes with them."""
         return [Buffer(f'{name}.k', self.k), Buffer(f'{name}.v', self.v)]
 
     def set_length(self, rows: int | Sequence[int], length: int | np.ndarray) -> None:

@@ -1,4 +1,4 @@
-"""The cache of compressed prefixes: one line of tokens, of which a row owns a block.
+"""The cache of compressed prefixes: one ragged axis of tokens, of which a row owns a block.
 
 Each layer of a row is a piece of its block, as long as that layer's budget: per-layer ragged, and
 gathered once. Knows blocks, pieces and bytes. Does not know who chose the tokens, nor who reads.
@@ -20,7 +20,7 @@ BLOCK = 32  # tokens that a block is rounded up to
 
 
 class CompressedArena:
-    """k, v: [1, kv_heads, tokens, head_dim], all layers in one line; for rows of `source`.
+    """k, v: [1, kv_heads, tokens, head_dim], all layers on one axis; for rows of `source`.
 
     lengths, offsets: int32 [layers, rows], tokens of each layer's piece and where it begins, in
     host memory; `device_lengths`, `device_offsets` are the same for kernels. positions: int64
@@ -74,7 +74,7 @@ class CompressedArena:
         return [self.k, self.v, *tables, self.positions]
 
     def buffers(self, name: str) -> list[Buffer]:
-        """Its K and V, for who computes with them."""
+        """Its K and V, for whoever computes with them."""
         return [Buffer(f'{name}.k', self.k), Buffer(f'{name}.v', self.v)]
 
     def has_room(self, totals: Sequence[int]) -> bool:
@@ -144,7 +144,7 @@ class CompressedArena:
             f'blocks and gaps {spans} do not tile {self.tokens} tokens'
         )
         idle = [r for r in range(self.rows) if r in self._free_rows and self.lengths[:, r].any()]
-        assert not idle, f'free flat rows {idle} have tokens'
+        assert not idle, f'free compressed rows {idle} have tokens'
 
     def _to_device(self) -> None:
         if self.k.device.type != 'cpu':

@@ -19,15 +19,15 @@ from embodied_kv.kv.prefix_rows import PrefixRows
 
 
 class CompressedRows(PrefixRows):
-    """Prefix rows, and compressed copies of them in `flats`; grace: as for prefix rows.
+    """Prefix rows, and copies of them in the arena `compressed`; grace: as for prefix rows.
 
     allocation_failures: how often a copy was not made for want of room.
     """
 
-    def __init__(self, prefixes: Arena, flats: CompressedArena, grace: float = 1.0) -> None:
+    def __init__(self, prefixes: Arena, compressed: CompressedArena, grace: float = 1.0) -> None:
         super().__init__(prefixes, grace)
-        self.flats, self.allocation_failures = flats, 0
-        self._readers: dict[int, set[Lease]] = {}  # flat row -> leases
+        self.compressed, self.allocation_failures = compressed, 0
+        self._readers: dict[int, set[Lease]] = {}  # compressed row -> leases
         self._copies: dict[int, dict[str, Lease]] = {}  # prefix row -> consumer -> its own hold
 
     def compress(self, lease: Lease, kept: Sequence[Tensor]) -> Lease | None:
@@ -37,32 +37,34 @@ class CompressedRows(PrefixRows):
         """
         with self._lock:
             budgets = [positions.shape[1] for positions in kept]
-            flat = self.flats.take(budgets, int(self.prefixes.positions[lease.row]))
-            if flat is None:
+            row = self.compressed.take(budgets, int(self.prefixes.positions[lease.row]))
+            if row is None:
                 self.allocation_failures += 1
                 return None
-            copy = self._flat_lease(lease.handle, flat)
+            copy = self._compressed_lease(lease.handle, row)
         with ExitStack() as undo:
             undo.enter_context(copy)
-            self.flats.gather(flat, self.prefixes, lease.row, kept)  # nobody else knows it yet
+            self.compressed.gather(row, self.prefixes, lease.row, kept)  # nobody else knows it yet
             undo.pop_all()
         return copy
 
-    def adopt_flat(self, budgets: Sequence[int], position: int, handle: KvHandle) -> Lease | None:
-        """A lease on a flat row that whoever calls fills; None if there is no room for it.
+    def adopt_compressed(
+        self, budgets: Sequence[int], position: int, handle: KvHandle
+    ) -> Lease | None:
+        """A lease on a compressed row that whoever calls fills; None if there is no room for it.
 
         handle: of the frame that it is a copy of, whose row need not exist.
         """
         with self._lock:
-            flat = self.flats.take(budgets, position)
-            return None if flat is None else self._flat_lease(handle, flat)
+            row = self.compressed.take(budgets, position)
+            return None if row is None else self._compressed_lease(handle, row)
 
     def keep_copy(self, consumers: Sequence[str], copy: Lease) -> None:
         """The copy is what these consumers read of its frame, as long as the frame's row lives."""
         with self._lock:
             if self._is_written(copy.handle):
                 for consumer in consumers:
-                    own = self._flat_lease(copy.handle, copy.flat)
+                    own = self._compressed_lease(copy.handle, copy.compressed_row)
                     self._copies.setdefault(copy.handle.row, {})[consumer] = own
             copy.release()
 
@@ -81,27 +83,33 @@ class CompressedRows(PrefixRows):
             if copy is None:
                 return lease
             lease.release()
-            return self._flat_lease(handle, copy.flat)
+            return self._compressed_lease(handle, copy.compressed_row)
 
     def share(self, lease: Lease) -> Lease:
         """Another lease on what this one reads."""
         with self._lock:
             if lease.is_copy:
-                return self._flat_lease(lease.handle, lease.flat)
+                return self._compressed_lease(lease.handle, lease.compressed_row)
             return super().acquire(lease.handle)
 
-    def _flat_lease(self, handle: KvHandle, flat: int) -> Lease:
-        lease = Lease(handle, self._give_flat_back, flat)
-        self._readers.setdefault(flat, set()).add(lease)
+    def _compressed_lease(self, handle: KvHandle, row: int) -> Lease:
+        lease = Lease(handle, self._give_copy_back, row)
+        self._readers.setdefault(row, set()).add(lease)
         return lease
 
-    def _give_flat_back(self, lease: Lease) -> None:
+    def _give_copy_back(self, lease: Lease) -> None:
         with self._lock:
-            readers = self._readers[lease.flat]
+            readers = self._readers[lease.compressed_row]
             readers.remove(lease)
             if not readers:
-                del self._readers[lease.flat]
-                self.flats.give(lease.flat)
+                del self._readers[lease.compressed_row]
+                self.compressed.give(lease.compressed_row)
+
+    def _is_out(self, lease: Lease) -> bool:
+        """Whether the lease was given and has not come back."""
+        if lease.is_copy:
+            return lease in self._readers.get(lease.compressed_row, ())
+        return lease in self._leases.get(lease.row, ())
 
     def _forget(self, row: int) -> None:
         """The prefix row is free: what its frame held of copies goes, too."""
@@ -121,15 +129,16 @@ class CompressedRows(PrefixRows):
                 for lease in readers
             }
             gone = [h for h in frames.values() if not self._is_written(h)]
-            per_token, layers = self.flats.bytes_per_token, len(self.flats.layers)
+            per_token, layers = self.compressed.bytes_per_token, len(self.compressed.layers)
             full = sum(handle.length for handle in gone) * layers
-            return (full - self.flats.tokens_used) * per_token
+            return (full - self.compressed.tokens_used) * per_token
 
     def check_integrity(self) -> None:
-        """Raises AssertionError with the broken law: a flat row is taken if somebody reads it."""
+        """Raises AssertionError with the broken law: a row of the arena is taken if it is read."""
         super().check_integrity()
-        self.flats.check_integrity()
-        for flat in range(self.flats.rows):
-            assert (flat in self._readers) != (flat in self.flats), f'flat row {flat} has no owner'
+        self.compressed.check_integrity()
+        for row in range(self.compressed.rows):
+            free, read = row in self.compressed, row in self._readers
+            assert read != free, f'compressed row {row}: read is {read}, free is {free}'
         for row in self._copies:
             assert row not in self._free_prefixes, f'prefix row {row} is free and has copies'

@@ -1,8 +1,8 @@
-"""A language stream: a decode that lives across frames.
+"""A decode stream: language that is decoded across frames.
 
 The paper's generation state S = (KV, token buffer, termination flag), OxyGen section 3.2; the KV
-is a shared prefix row and a tail row of the stream's own, so creating or resuming one copies
-nothing.
+is a shared prefix row and a row of decode KV of the stream's own, so creating or resuming one
+copies nothing.
 """
 
 from __future__ import annotations
@@ -42,11 +42,15 @@ class Query:
 
 @dataclass(eq=False)
 class DecodeStream:
-    """One live decode. tokens: generated so far. reason: why it ended, '' while it lives."""
+    """One live decode.
+
+    decode_row: its row of decode KV. tokens: generated so far. reason: why it ended, '' while it
+    lives.
+    """
 
     id: int
     lease: Lease
-    tail: int
+    decode_row: int
     query: Query
     tokens: list[int] = field(default_factory=list)
     reason: str = ''
@@ -58,10 +62,10 @@ class DecodeStream:
 
     @property
     def is_new(self) -> bool:
-        """Its query is not in its tail yet."""
+        """Its query is not in its decode KV yet."""
         return not self.tokens
 
     @property
     def extent(self) -> int:
-        """Tokens in its tail between two steps; the newest token enters with the next one."""
+        """Tokens in its decode KV between two steps; the newest token enters with the next one."""
         return 0 if self.is_new else len(self.query.ids) + len(self.tokens) - 1

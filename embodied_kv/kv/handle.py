@@ -16,9 +16,9 @@ class KvHandle:
 
     It owns nothing: `KvManager.acquire` gives a Lease or Stale.
 
-    boot: 32 hex digits of the process that owns the arena. layout: 16 hex digits of the arena's
-    layout. length: valid tokens. stamp: ns on the ROS clock. deadline: s on the owner's steady
-    clock.
+    process_id: 32 hex digits, of the process that owns the arena. layout: 16 hex digits, of the
+    arena's layout. length: valid tokens. stamp: ns on the ROS clock. deadline: s on the owner's
+    steady clock.
     """
 
     process_id: str
@@ -36,23 +36,24 @@ class KvHandle:
 class Lease:
     """The right to read a row until `release`. While one is out, nobody writes the row.
 
-    flat: the flat row that is read in place of the prefix row, which it does not hold; -1: none.
+    compressed_row: the row of the compressed arena that is read in place of the prefix row, which
+    is not held; -1: none.
     """
 
     def __init__(
-        self, handle: KvHandle, give_back: Callable[[Lease], None], flat: int = -1
+        self, handle: KvHandle, give_back: Callable[[Lease], None], compressed_row: int = -1
     ) -> None:
-        self.handle, self.flat = handle, flat
+        self.handle, self.compressed_row = handle, compressed_row
         self._give_back: Callable[[Lease], None] | None = give_back
 
     @property
     def is_copy(self) -> bool:
         """Whether a compressed copy is read: then no prefix row is held."""
-        return self.flat >= 0
+        return self.compressed_row >= 0
 
     @property
     def row(self) -> int:
-        """The prefix row that is read; -1 where a flat row is."""
+        """The prefix row that is read; -1 where a compressed row is."""
         return -1 if self.is_copy else self.handle.row
 
     def release(self) -> None:

@@ -2,8 +2,8 @@
 
 Its four operations on a generation state are `create`, `get`, `update` and `release`; batching
 only writes row ids (`kv.views`). Every method may be called from any thread. The law that
-`check_integrity` proves: free + held = rows, for prefixes and for tails, and every held row says
-why it is held.
+`check_integrity` proves: free + held = rows, for prefixes and for decode KV, and every held row
+says why it is held.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, count
 
 import numpy as np
 from torch import Tensor
@@ -25,7 +25,7 @@ from embodied_kv.kv.decode_stream import DecodeStream, Query
 from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.kv.rows import RowPool
 
-LANGUAGE = 'language'  # the consumer that streams are
+LANGUAGE = 'language'  # the consumer that decode streams are
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class KvStats:
 
 
 class KvManager(CompressedRows):
-    """Prefix rows and the streams that read them; each stream appends to a row of `tails`.
+    """Prefix rows and the decode streams on them; each appends to its own row of `decode_kv`.
 
     reserved: prefix rows that language never holds, so that an action never waits for a row.
     grace: seconds that an unleased frame outlives its deadline.
@@ -57,33 +57,36 @@ class KvManager(CompressedRows):
     def __init__(
         self,
         prefixes: Arena,
-        tails: Arena,
-        flats: CompressedArena,
+        decode_kv: Arena,
+        compressed: CompressedArena,
         reserved: int = 2,
         grace: float = 1.0,
     ) -> None:
-        super().__init__(prefixes, flats, grace)
-        self.tails, self.reserved = tails, reserved
+        super().__init__(prefixes, compressed, grace)
+        self.decode_kv, self.reserved = decode_kv, reserved
         self.language_rows_max = prefixes.rows - reserved
-        self.streams_max = tails.rows
-        self._free_tails = RowPool(tails.rows)
+        self.streams_max = decode_kv.rows
+        self._free_decode_rows = RowPool(decode_kv.rows)
         self._streams: OrderedDict[int, DecodeStream] = OrderedDict()  # oldest first
         self._stepping: set[DecodeStream] = set()  # a step computes with what they hold
         self._step_over = threading.Condition(self._lock)
         self._ended: list[DecodeStream] = []
-        self._next_stream = 1
+        self._numbers = count(1)
         self._evictions = 0
 
     @property
     def memory(self) -> list[Tensor | np.ndarray]:
         """All that the cache keeps."""
-        return [m for arena in (self.prefixes, self.flats, self.tails) for m in arena.memory]
+        return [
+            m for arena in (self.prefixes, self.compressed, self.decode_kv) for m in arena.memory
+        ]
 
     def create(self, handle: KvHandle, query: Query) -> DecodeStream:
         """A new stream over the handle's frame; ends the oldest ones where a bound is reached.
 
-        May wait for the tail of a step that is under way, so it must not be called within one.
-        Raises Stale as `acquire` does, ValueError if the query does not fit a tail row.
+        May wait for the decode row of a step that is under way, so it must not be called within
+        one. Raises Stale as `acquire` does, ValueError if the query does not fit a row of decode
+        KV.
         """
         self._check_fits(query)
         with self._lock, ExitStack() as undo:
@@ -93,40 +96,37 @@ class KvManager(CompressedRows):
             return stream
 
     def resume(self, lease: Lease, query: Query, tokens: Sequence[int]) -> DecodeStream:
-        """A stream that has said `tokens` elsewhere and goes on here; the lease becomes its own.
+        """A stream that generated `tokens` elsewhere and goes on here; the lease becomes its own.
 
-        Whoever calls fills its tail, of length `stream.extent`, before the next step. Bounds and
-        errors are those of `create`.
+        Whoever calls fills its decode row, of length `stream.extent`, before the next step. Bounds
+        and errors are those of `create`.
         """
         self._check_fits(query)
         with self._lock:
             stream = self._join(lease, query, tokens)
-            self.tails.set_length(stream.tail, stream.extent)
+            self.decode_kv.set_length(stream.decode_row, stream.extent)
             return stream
 
     def _check_fits(self, query: Query) -> None:
         needed = len(query.ids) + query.max_tokens
-        if needed > self.tails.max_tokens:
+        if needed > self.decode_kv.max_tokens:
             raise ValueError(
                 f'a query of {len(query.ids)} tokens and an answer of {query.max_tokens} do not '
-                f'fit a tail of {self.tails.max_tokens} tokens: shorten it, or raise '
+                f'fit the {self.decode_kv.max_tokens} tokens of decode KV: shorten it, or raise '
                 'engine.decode_tokens'
             )
 
     def _join(self, lease: Lease, query: Query, tokens: Sequence[int] = ()) -> DecodeStream:
-        while True:  # whoever waits finds another budget, perhaps
+        while True:  # the limits may change during a wait
             if min(self.streams_max, self.language_rows_max) < 1:
-                raise ValueError('the budget lets no stream live: raise it with kv/set_limits')
+                raise ValueError('the limits allow no stream: raise them with kv/set_limits')
             self._shrink_to(self.streams_max - 1, self.language_rows_max, joining=lease)
-            if self._free_tails:
+            if self._free_decode_rows:
                 break
             self._step_over.wait()
-        stream = DecodeStream(
-            self._next_stream, lease, self._free_tails.take(), query, list(tokens)
-        )
-        self._next_stream += 1
-        self._streams[stream.id] = stream
-        return stream
+        number, row = next(self._numbers), self._free_decode_rows.take()
+        self._streams[number] = DecodeStream(number, lease, row, query, list(tokens))
+        return self._streams[number]
 
     def get(self, stream: int) -> DecodeStream:
         """The live stream of that number. Raises KeyError with a message for the user."""
@@ -136,15 +136,15 @@ class KvManager(CompressedRows):
             return self._streams[stream]
 
     def grow(self, streams: Sequence[DecodeStream], tokens: int) -> list[DecodeStream]:
-        """A step begins: makes room for `tokens` more in each tail; returns who still lives.
+        """A step begins: each stream gets room for `tokens` more; returns those that still live.
 
         Until `update` or `end_step`, what the streams hold stays as it is, even if they end.
         """
         with self._lock:
             live = [stream for stream in streams if not stream.reason]
             self._stepping.update(live)
-            rows = [stream.tail for stream in live]
-            self.tails.set_length(rows, self.tails.lengths[0, rows] + tokens)
+            rows = [stream.decode_row for stream in live]
+            self.decode_kv.set_length(rows, self.decode_kv.lengths[0, rows] + tokens)
             return live
 
     def hold_copy(self, stream: DecodeStream, copy: Lease) -> None:
@@ -159,7 +159,7 @@ class KvManager(CompressedRows):
     def update(
         self, streams: Sequence[DecodeStream], tokens: Sequence[int | None], eos: int
     ) -> None:
-        """A step is over: a token more for each; ends who said `eos`, is full or has none."""
+        """A step is over: a token more for each; who said `eos`, is full or has none ends."""
         with self._lock:
             for stream, token in zip(streams, tokens, strict=True):
                 if token is None or token == eos:
@@ -180,7 +180,7 @@ class KvManager(CompressedRows):
             self._step_over.notify_all()
 
     def release(self, stream: DecodeStream, reason: str) -> None:
-        """Ends a stream: its tail is free at once, or after the step that reads it.
+        """Ends a stream: its decode row is free at once, or after the step that reads it.
 
         Its prefix is free with the last lease.
         """
@@ -194,8 +194,8 @@ class KvManager(CompressedRows):
                 self._free(stream)
 
     def _free(self, stream: DecodeStream) -> None:
-        self.tails.set_length(stream.tail, 0)
-        self._free_tails.give(stream.tail)
+        self.decode_kv.set_length(stream.decode_row, 0)
+        self._free_decode_rows.give(stream.decode_row)
         stream.lease.release()
 
     def streams(self) -> list[DecodeStream]:
@@ -214,7 +214,7 @@ class KvManager(CompressedRows):
 
         Raises ValueError for a bound out of range.
         """
-        most_rows, most_streams = self.prefixes.rows - self.reserved, self.tails.rows
+        most_rows, most_streams = self.prefixes.rows - self.reserved, self.decode_kv.rows
         if rows is not None and not 0 <= rows <= most_rows:
             raise ValueError(f'language may hold 0 to {most_rows} prefix rows, not {rows}')
         if streams is not None and not 0 <= streams <= most_streams:
@@ -253,8 +253,8 @@ class KvManager(CompressedRows):
 
     def _frees(self, row: int, readers: Sequence[DecodeStream]) -> bool:
         """Whether the row is free as soon as all streams that read it end."""
-        alone = self._leases[row] == {stream.lease for stream in readers}
-        return alone and not self._is_current(row) and self._stepping.isdisjoint(readers)
+        nobody_else = self._leases[row] == {stream.lease for stream in readers}
+        return nobody_else and not self._is_current(row) and self._stepping.isdisjoint(readers)
 
     def _evict(self, streams: Iterable[DecodeStream]) -> None:
         for stream in streams:
@@ -271,8 +271,10 @@ class KvManager(CompressedRows):
                 streams=len(self._streams),
                 streams_max=self.streams_max,
                 language_rows_max=self.language_rows_max,
-                bytes=self.prefixes.bytes + self.tails.bytes + self.flats.bytes,
-                bytes_used=sum(a.bytes_used for a in (self.prefixes, self.tails, self.flats)),
+                bytes=self.prefixes.bytes + self.decode_kv.bytes + self.compressed.bytes,
+                bytes_used=sum(
+                    a.bytes_used for a in (self.prefixes, self.decode_kv, self.compressed)
+                ),
                 compressed=len(self._readers),
                 bytes_saved=self.bytes_saved,
                 prefills=self._prefills,
@@ -284,18 +286,15 @@ class KvManager(CompressedRows):
         with self._lock:
             super().check_integrity()
             holders = {*self._streams.values(), *self._stepping}
-            tails = Counter(stream.tail for stream in holders)
-            for row in range(self.tails.rows):
-                assert tails[row] == (row not in self._free_tails), (
-                    f'tail row {row}: {tails[row]} owners'
-                )
+            owners = Counter(stream.decode_row for stream in holders)
+            for row in range(self.decode_kv.rows):
+                taken = row not in self._free_decode_rows
+                assert owners[row] == taken, f'decode row {row}: {owners[row]} owners'
             for stream in holders:
-                lease = stream.lease
-                held = self._readers[lease.flat] if lease.is_copy else self._leases[lease.row]
-                assert lease in held, f'stream {stream.id} has no lease'
+                assert self._is_out(stream.lease), f'stream {stream.id} has no lease'
             for stream in holders - self._stepping:
-                length = int(self.tails.lengths[0, stream.tail])
-                assert length == stream.extent, f'stream {stream.id}: {length} tokens in its tail'
+                length = int(self.decode_kv.lengths[0, stream.decode_row])
+                assert length == stream.extent, f'stream {stream.id}: {length} tokens'
             rows = len(self._by_row())
             assert rows <= self.language_rows_max, f'language holds {rows} rows'
             assert len(self._streams) <= self.streams_max, f'{len(self._streams)} streams'

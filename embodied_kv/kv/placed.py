@@ -1,8 +1,8 @@
-"""Tokens at any places of one row: stored there, each reading what lies before it, and itself.
+"""Tokens at any positions of one row: stored there, each reads what lies before it, and itself.
 
 A prompt whose pieces are partly computed and partly loaded is such a set, layer by layer: whoever
-loads puts K and V into the row first (`put`). Knows places. Does not know pieces, nor why a token
-is computed.
+loads puts K and V into the row first (`put`). Knows positions. Does not know pieces, nor why a
+token is computed.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from embodied_kv.kv.arena import Arena
 
 
 class PlacedTokens:
-    """A view of one row, whose length covers all places; bound to the tokens that are computed.
+    """A view of one row, whose length covers all positions; bound to the tokens that are computed.
 
     As a `kv.views.KvView` it takes q [1, T, heads, head_dim], k and v [1, T, kv_heads, head_dim],
-    T the places it is bound to. Of the layer attended last it has queries, [T, heads, head_dim],
-    and sums, the log-sum-exp of their scores, [T, heads].
+    T the positions it is bound to. Of the layer attended last it has queries, [T, heads,
+    head_dim], and sums, the log-sum-exp of their scores, [T, heads].
     """
 
     def __init__(self, arena: Arena, row: int) -> None:
@@ -28,19 +28,19 @@ class PlacedTokens:
         self.queries: Tensor | None = None
         self.sums: Tensor | None = None
 
-    def bind(self, places: Tensor) -> PlacedTokens:
-        """places: int64 [T], ascending."""
-        arena, count = self._arena, len(places)
+    def bind(self, positions: Tensor) -> PlacedTokens:
+        """positions: int64 [T], ascending."""
+        arena, count = self._arena, len(positions)
         # A slot for each token: every one has its own limit, and none is padded.
         self._batch = RowBatch(count, arena.lengths, arena.device_lengths, causal=True)
-        self._batch.bind([self._row] * count, starts=places.tolist())
+        self._batch.bind([self._row] * count, starts=positions.tolist())
         return self
 
     def put(self, layer: int, start: int, k: Tensor, v: Tensor) -> None:
         """K and V [kv_heads, n, head_dim] of neighbouring tokens that are not computed."""
-        places = slice(start, start + k.shape[1])
+        span = slice(start, start + k.shape[1])
         for own, given in zip(self._arena.layers[layer], (k, v), strict=True):
-            own[self._row, :, places] = given
+            own[self._row, :, span] = given
 
     def keys(self, layer: int) -> Tensor:
         """K of the whole row, [kv_heads, length, head_dim]; a view."""

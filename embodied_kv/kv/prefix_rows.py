@@ -149,8 +149,9 @@ class PrefixRows:
         with self._lock:
             if handle.process_id != self.process_id:
                 raise Stale(
-                    f'frame {handle.sequence} lies in another process (boot {handle.process_id[:8]}, '
-                    f'here {self.process_id[:8]}): its rows cannot be read from here'
+                    f'frame {handle.sequence} lies in another process (process id '
+                    f'{handle.process_id[:8]}, here {self.process_id[:8]}): its rows cannot be '
+                    'read from here'
                 )
             if handle.layout != self.prefixes.layout:
                 raise Stale(f'frame {handle.sequence} has another cache layout')

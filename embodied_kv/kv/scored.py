@@ -1,4 +1,4 @@
-"""Views that also look: what the scoring queries pay attention to, layer by layer, as they pass.
+"""Views that also score: what the scoring queries attend to, taken layer by layer.
 
 The same writing and reading as `kv.views`, and beside it the statistics that a compression method
 chooses tokens by. Knows queries and positions. Does not know a method.
@@ -21,7 +21,7 @@ from embodied_kv.runtime.buffer import Buffer
 
 
 class Scores:
-    """What the scoring queries of each slot's prefix paid attention to.
+    """What the scoring queries of each slot attended to in its prefix.
 
     columns: float32 [slots, layers, heads, tokens], attention that each position got, summed over
     the queries. density: float32 [slots, layers, heads], share of visible entries that reach p
@@ -52,7 +52,7 @@ class _ScoringQueries:
 
     def __init__(self, slots: int, most: int, device: torch.device) -> None:
         self._slots = torch.arange(slots, device=device)[:, None]
-        self._at = torch.zeros(slots, most, dtype=torch.int64, device=device)
+        self._positions = torch.zeros(slots, most, dtype=torch.int64, device=device)
         self._spans = torch.zeros(2, slots, dtype=torch.int32, device=device)
         self.starts, self.counts = self._spans.unbind(0)
 
@@ -60,75 +60,78 @@ class _ScoringQueries:
         spans = np.zeros((2, len(self._slots)), np.int32)
         spans[:, : len(ranges)] = [[r.start for r in ranges], [len(r) for r in ranges]]
         self._spans.copy_(torch.from_numpy(spans))
-        at = spans[0][:, None] + np.arange(self._at.shape[1])
+        positions = spans[0][:, None] + np.arange(self._positions.shape[1])
         last = np.maximum(spans.sum(0) - 1, 0)[:, None]  # what is beyond is counted as padding
-        self._at.copy_(torch.from_numpy(np.minimum(at, last)))
+        self._positions.copy_(torch.from_numpy(np.minimum(positions, last)))
 
     @property
     def buffers(self) -> list[Buffer]:
-        return [Buffer('asking.at', self._at), Buffer('asking.spans', self._spans)]
+        parts = dict(positions=self._positions, spans=self._spans)
+        return [Buffer(f'scoring.{name}', memory) for name, memory in parts.items()]
 
     def of(self, q: Tensor) -> Tensor:
         """q [slots, tokens, heads, D] -> the scoring queries, [slots, most, heads, D]."""
-        return q[self._slots, self._at]
+        return q[self._slots, self._positions]
 
 
-class ScoredPrefixWrite(PrefixWrite):
-    """Writes a prefix, scored by some of its own queries: all valid keys are visible to them.
+class _Scored:
+    """Makes a scoring view of the view that it is mixed into: whatever is stored is also scored.
+
+    The view says by `_segments` which keys its scoring queries see.
+    """
+
+    _scores: Scores
+    _scoring: _ScoringQueries
+
+    def bind_queries(self, ranges: Sequence[range]) -> None:
+        """Which of each slot's tokens are its scoring queries."""
+        self._scoring.bind(ranges)
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        return [*super().buffers, *self._scoring.buffers]
+
+    def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
+        super().store(layer, q, k, v)
+        segments = self._segments(layer, k.transpose(1, 2))
+        self._scores.take(layer, self._scoring.of(q), segments, self._scoring.counts)
+
+    def _segments(self, layer: int, k: Tensor) -> list[KvSegment]:
+        """k: of the new tokens, [slots, kv_heads, tokens, head_dim]."""
+        raise NotImplementedError
+
+
+class ScoredPrefixWrite(_Scored, PrefixWrite):
+    """Writes a prefix, scored by some of its own queries, which see all of its valid keys.
 
     most: scoring queries of a slot at most.
     """
 
     def __init__(self, arena: Arena, slots: int, tokens: int, scores: Scores, most: int) -> None:
         super().__init__(arena, slots, tokens)
-        self._scores, self._asking = (
-            scores,
-            _ScoringQueries(slots, min(most, tokens), arena.device),
-        )
+        self._scores = scores
+        self._scoring = _ScoringQueries(slots, min(most, tokens), arena.device)
 
-    def ask(self, ranges: Sequence[range]) -> None:
-        """Positions of each slot's scoring queries."""
-        self._asking.bind(ranges)
-
-    @property
-    def buffers(self) -> list[Buffer]:
-        return [*super().buffers, *self._asking.buffers]
-
-    def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
-        super().store(layer, q, k, v)
-        keys = KvSegment(k.transpose(1, 2), self._batch.counts)
-        self._scores.take(layer, self._asking.of(q), [keys], self._asking.counts)
+    def _segments(self, layer: int, k: Tensor) -> list[KvSegment]:
+        return [KvSegment(k, self._batch.counts)]
 
 
-class ScoredTailAppend(TailAppend):
-    """Appends questions to empty tails, each scored by its own queries.
+class ScoredTailAppend(_Scored, TailAppend):
+    """Appends questions to empty decode rows, each scored by its own queries.
 
     They see the valid keys of the prefix row and the question up to themselves.
     """
 
     def __init__(
-        self, prefixes: Arena, tails: Arena, slots: int, tokens: int, scores: Scores, most: int
+        self, prefixes: Arena, decode_kv: Arena, slots: int, tokens: int, scores: Scores, most: int
     ) -> None:
-        super().__init__(prefixes, tails, slots, tokens)
-        self._prefixes = prefixes
-        self._scores, self._asking = (
-            scores,
-            _ScoringQueries(slots, min(most, tokens), tails.device),
-        )
+        super().__init__(prefixes, decode_kv, slots, tokens)
+        self._prefixes, self._scores = prefixes, scores
+        self._scoring = _ScoringQueries(slots, min(most, tokens), decode_kv.device)
 
-    def ask(self, ranges: Sequence[range]) -> None:
-        """Places of each slot's scoring queries in its question."""
-        self._asking.bind(ranges)
-
-    @property
-    def buffers(self) -> list[Buffer]:
-        return [*super().buffers, *self._asking.buffers]
-
-    def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
-        super().store(layer, q, k, v)
-        question = KvSegment(k.transpose(1, 2), self._tail.counts, self._asking.starts)
-        segments = [self._prefix_keys(layer), question]
-        self._scores.take(layer, self._asking.of(q), segments, self._asking.counts)
+    def _segments(self, layer: int, k: Tensor) -> list[KvSegment]:
+        question = KvSegment(k, self._tail.counts, self._scoring.starts)
+        return [self._prefix_keys(layer), question]
 
     def _prefix_keys(self, layer: int) -> KvSegment:
         """Of each slot's prefix row; on a CPU no copy is made of a single one."""

@@ -28,7 +28,7 @@ class ServedPart(EnginePart):
     def check(self, frozen: FrozenPart, branches: int = 1) -> None:
         super().check(frozen, branches)
         copy = frozen.facts['action']
-        if copy is not None and not self._kv.flats.has_room(
+        if copy is not None and not self._kv.compressed.has_room(
             [sum(frozen.facts['rows'][copy]['budgets'])]
         ):
             raise CapsuleError('no room for a compressed prefix: raise engine.compressed_rows')

@@ -90,9 +90,9 @@ class EnginePart:
                 tensors |= _copies(f'row/{i}', *self._kv.prefixes.row(row))
                 tensors[f'row/{i}/state'] = torch.from_numpy(self._engine.states[row].copy())
             else:
-                tensors |= _copies(f'row/{i}', *self._kv.flats.block(flat))
+                tensors |= _copies(f'row/{i}', *self._kv.compressed.block(flat))
         for i, stream in enumerate(streams):
-            tensors |= _copies(f'stream/{i}', *self._kv.tails.row(stream.tail))
+            tensors |= _copies(f'stream/{i}', *self._kv.decode_kv.row(stream.decode_row))
         facts = {
             'rows': [self._row_facts(flat, handle) for (_, flat), handle in read.items()],
             'current': None if current is None else numbers[current.row, -1],
@@ -111,7 +111,7 @@ class EnginePart:
 
     def _row_facts(self, flat: int, handle: KvHandle) -> dict[str, Fact]:
         """budgets: tokens of each layer of a compressed copy; None: the row is whole."""
-        budgets = None if flat < 0 else self._kv.flats.lengths[:, flat].tolist()
+        budgets = None if flat < 0 else self._kv.compressed.lengths[:, flat].tolist()
         frame = {'sequence': handle.sequence, 'stamp': handle.stamp, 'length': handle.length}
         return {**frame, 'budgets': budgets}
 
@@ -138,7 +138,7 @@ class EnginePart:
                 'kv/set_limits'
             )
         copies = [sum(rows[i]['budgets']) for i in read if rows[i]['budgets'] is not None]
-        if not self._kv.flats.has_room(copies):
+        if not self._kv.compressed.has_room(copies):
             raise CapsuleError(
                 f'the streams read {len(copies)} compressed prefixes, and there is no room for '
                 'them: raise engine.compressed_rows'
@@ -147,9 +147,9 @@ class EnginePart:
             if row['budgets'] is None:
                 _check_shape(frozen, f'row/{i}', self._kv.prefixes, row['length'])
             else:
-                _check_block(frozen, f'row/{i}', self._kv.flats, row['budgets'])
+                _check_block(frozen, f'row/{i}', self._kv.compressed, row['budgets'])
         for i, stream in enumerate(streams):
-            _check_shape(frozen, f'stream/{i}', self._kv.tails, _extent(stream))
+            _check_shape(frozen, f'stream/{i}', self._kv.decode_kv, _extent(stream))
 
     def resume(self, frozen: FrozenPart) -> None:
         """The frozen streams go on instead of the robot's present ones, which end 'replaced'."""
@@ -191,7 +191,7 @@ class EnginePart:
         except ValueError as error:
             lease.release()
             raise CapsuleError(str(error)) from error
-        _fill(frozen, f'stream/{i}', self._kv.tails, stream.tail)
+        _fill(frozen, f'stream/{i}', self._kv.decode_kv, stream.decode_row)
         self._engine.resume_text(stream, facts['said'])
         return stream
 
@@ -217,10 +217,10 @@ class EnginePart:
     def _adopt_copy(self, frozen: FrozenPart, number: int, handle: KvHandle) -> Lease:
         """Row `number` of the capsule, a compressed copy, in a flat row; handle: of its frame."""
         facts = frozen.facts['rows'][number]
-        copy = self._kv.adopt_flat(facts['budgets'], facts['length'], handle)
+        copy = self._kv.adopt_compressed(facts['budgets'], facts['length'], handle)
         if copy is None:
             raise CapsuleError('no room for a compressed prefix: raise engine.compressed_rows')
-        for kind, target in zip('kv', self._kv.flats.block(copy.flat), strict=True):
+        for kind, target in zip('kv', self._kv.compressed.block(copy.compressed_row), strict=True):
             target.copy_(frozen.tensors[f'row/{number}/{kind}'])
         return copy
 
@@ -258,7 +258,7 @@ class EnginePart:
 
 def _place(lease: Lease) -> tuple[int, int]:
     """What it reads: a prefix row and -1, or -1 and a flat row."""
-    return lease.row, lease.flat
+    return lease.row, lease.compressed_row
 
 
 def _extent(facts: Mapping) -> int:

@@ -14,8 +14,8 @@ from embodied_kv.types import Observation
 
 FOUR = replace(TINY, name='four', backbone=replace(TINY.backbone, layers=4))
 QUESTIONS = ('Subtask:', 'What is in the gripper?', 'Do you see the red cube?')
-ALPHAS = (0.1, 0.4)
-WAYS = all_ways(ALPHAS, sweep=False)
+KEEP_RATIOS = (0.1, 0.4)
+WAYS = all_ways(KEEP_RATIOS, sweep=False)
 
 
 def policy(config=FOUR, seed=1):
@@ -41,6 +41,6 @@ def observe(number):
 def answered(question, most):
     """A harness, and what it was asked of a frame and has answered in so many tokens at most."""
     harness = Harness(policy(), (), most)
-    asked = harness.ask(harness.see(observe(1)), question)
+    asked = harness.ask(harness.prefill(observe(1)), question)
     harness.answers(asked, ())
     return harness, asked

@@ -38,15 +38,15 @@ def command(monkeypatch, tmp_path, capsys):
 
 
 def test_quality_compares_all_ways(command, monkeypatch):
-    monkeypatch.setattr(loop, 'ALPHAS', (0.2,))
+    monkeypatch.setattr(loop, 'KEEP_RATIOS', (0.2,))
     found, out, folder = command('quality', '--episodes', '1')
     assert 5 <= found['questions'] <= 9 and found['tokens_per_answer'] <= 3
     assert found['rows'][0]['method'] == 'full' and found['rows'][0]['to_whole']['lost'] == 0
-    ways = [(row['by'], row['method'], row['p'], row['alpha']) for row in found['rows']]
+    ways = [(row['by'], row['method'], row['p'], row['keep_ratio']) for row in found['rows']]
     assert len(set(ways)) == len(ways) == 186
     verdicts = [(verdict['by'], verdict['method']) for verdict in found['verdicts']]
     assert verdicts == [(by, method) for by in MODES for method in (OURS, WIDE)]
-    rows = [(row['method'], row['alpha'], row['n']) for row in found['closed_loop']]
+    rows = [(row['method'], row['keep_ratio'], row['n']) for row in found['closed_loop']]
     assert rows == [('full', 1.0, 4), ('vl_cache', 0.2, 4), ('random', 0.2, 4)]
     assert 'right answers, %, strict' in out and (folder / 'compress_quality.png').exists()
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from compress_bench_cases import ALPHAS, QUESTIONS, observe, policy
+from compress_bench_cases import KEEP_RATIOS, QUESTIONS, observe, policy
 
 from embodied_kv.bench.compress.cache import Harness
 from embodied_kv.bench.compress.kept import kept_by
@@ -26,14 +26,14 @@ def serve(tiny, frame, question, **config):
     (handle,) = engine.prefill([frame])
     stream = engine.open(handle, question, max_tokens=TOKENS)
     text = ''.join(delta.text for delta in engine.decode())
-    flat = stream.lease.flat
-    keys = [engine.kv.flats.piece(layer, flat)[0].clone() for layer in range(4)]
+    row = stream.lease.compressed_row
+    keys = [engine.kv.compressed.piece(layer, row)[0].clone() for layer in range(4)]
     while engine.kv.streams():
         text += ''.join(delta.text for delta in engine.decode())
     return keys, text
 
 
-@pytest.mark.parametrize('keep_ratio', ALPHAS)
+@pytest.mark.parametrize('keep_ratio', KEEP_RATIOS)
 @pytest.mark.parametrize(
     'by, method',
     [(STREAM, m) for m in (OURS, WIDE, 'streaming_llm')] + [(ROW, name) for name in SERVED],
@@ -42,7 +42,7 @@ def test_the_same_tokens_are_kept_and_said(tiny, by, method, keep_ratio):
     way = Way(method, keep_ratio, by)
     harness = Harness(tiny, [way], TOKENS)
     for number, question in enumerate(QUESTIONS[:2] if by == STREAM else QUESTIONS[2:], start=1):
-        seen = harness.see(observe(number))
+        seen = harness.prefill(observe(number))
         asked = harness.ask(seen, question)
         kept = kept_by(way, seen, asked)
         config = dict(compress=method, compress_by=by, language_keep_ratio=keep_ratio)
@@ -52,13 +52,13 @@ def test_the_same_tokens_are_kept_and_said(tiny, by, method, keep_ratio):
         for own, positions, whole in zip(keys, kept, seen.scorer.prefix.keys, strict=True):
             torch.testing.assert_close(own, whole[:, positions[0]], atol=1e-5, rtol=0)
         assert harness.answers(asked, [way])[way].text == text
-        harness.forget(seen)
+        harness.release(seen)
 
 
 def test_the_whole_is_what_serving_says_uncompressed(tiny):
     ways = [Way(OURS, 1.0, STREAM), Way('full', 0.1, ROW), Way('hired', 1.0, ROW)]
     harness = Harness(tiny, ways, TOKENS)
-    seen = harness.see(observe(1))
+    seen = harness.prefill(observe(1))
     for question in QUESTIONS:
         engine = Engine(tiny, EngineConfig(rows=4, time_budget=False))
         (handle,) = engine.prefill([observe(1)])

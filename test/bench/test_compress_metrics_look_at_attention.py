@@ -6,7 +6,7 @@ import torch
 from compress_bench_cases import QUESTIONS, answered
 
 from embodied_kv.bench.compress import metrics
-from embodied_kv.bench.compress.ways import ALPHAS, METHODS, ROW, STRICT
+from embodied_kv.bench.compress.ways import KEEP_RATIOS, METHODS, ROW, STRICT
 
 LAYERS = 4
 
@@ -15,24 +15,24 @@ LAYERS = 4
 def found():
     harness, asked = answered(QUESTIONS[1], 5)
     with torch.inference_mode():
-        return metrics.look(harness, asked), asked
+        return metrics.measure(harness, asked), asked
 
 
 def test_every_way_is_looked_at_in_every_layer(found):
     measured, asked = found
     for by in (STRICT, ROW):
         for method in METHODS:
-            for keep_ratio in ALPHAS:
+            for keep_ratio in KEEP_RATIOS:
                 pairs = measured['way', by, method, keep_ratio]
                 assert len(pairs) == LAYERS and all(0 <= x <= 1 for pair in pairs for x in pair)
-    n = asked.seen.n
-    assert measured['tokens'] == (asked.seen.vision, n - asked.seen.vision, len(asked.tokens), 5)
+    n = asked.frame.n
+    assert measured['tokens'] == (asked.frame.vision, n - asked.frame.vision, len(asked.tokens), 5)
 
 
 def test_more_tokens_hold_more_of_the_mass(found):
     measured, _ = found
     for by in (STRICT, ROW):
-        some = ALPHAS[1:]  # of so few tokens 1% is too short to compress
+        some = KEEP_RATIOS[1:]  # of so few tokens 1% is too short to compress
         masses = [
             sum(mass for _, mass in measured['way', by, 'h2o', keep_ratio]) for keep_ratio in some
         ]
@@ -47,12 +47,12 @@ def test_the_prompt_is_vision_and_text(found):
 
 
 def test_sparsity_counts_what_is_visible_and_low():
-    look = torch.zeros(2, 2, 5)  # two tokens, the last positions are their own
-    look[0, 0, :4] = torch.tensor([0.9, 0.005, 0.095, 0.0])
-    look[0, 1] = torch.tensor([0.5, 0.2, 0.2, 0.1, 0.0])
-    look[1, :, 0] = 1.0
+    weights = torch.zeros(2, 2, 5)  # two tokens, the last positions are their own
+    weights[0, 0, :4] = torch.tensor([0.9, 0.005, 0.095, 0.0])
+    weights[0, 1] = torch.tensor([0.5, 0.2, 0.2, 0.1, 0.0])
+    weights[1, :, 0] = 1.0
     wanted = [1 - (2 + 4) / 9, 1 - 2 / 9]
-    assert metrics.sparsity(look, 0.01).tolist() == pytest.approx(wanted)
+    assert metrics.sparsity(weights, 0.01).tolist() == pytest.approx(wanted)
 
 
 def test_tables_have_a_row_per_method(found):

@@ -58,7 +58,7 @@ def test_figures_are_one_row_a_way_and_one_verdict_a_mode(found):
     table = needles(rows, 'strict')
     assert [line['method'] for line in table][0] == 'vl_cache'
     assert table[0]['10%'] == table[0]['40%'] == 50
-    assert {'right', 'to_whole', 'kept', 'by', 'method', 'alpha'} <= set(rows[0])
+    assert {'right', 'to_whole', 'kept', 'by', 'method', 'keep_ratio'} <= set(rows[0])
     for by in MODES:
         assert verdict(found, by)['difference'] == pytest.approx(0, abs=1)
 

@@ -13,7 +13,7 @@ def asked():
 
 
 def test_queries_are_prompt_and_question(asked):
-    seen, behind = asked.seen, len(asked.tokens)
+    seen, behind = asked.frame, len(asked.tokens)
     assert statistics(Way(OURS, 0.1, STRICT), seen, asked).queries == behind
     wide = statistics(Way(WIDE, 0.1, STRICT), seen, asked)
     assert wide.queries == min(50, seen.text) + behind
@@ -23,5 +23,5 @@ def test_queries_are_prompt_and_question(asked):
 
 
 def test_by_row_it_is_the_served_one(asked):
-    ours, wide = (kept_by(Way(method, 0.2, ROW), asked.seen) for method in (OURS, WIDE))
+    ours, wide = (kept_by(Way(method, 0.2, ROW), asked.frame) for method in (OURS, WIDE))
     assert all(a.equal(b) for a, b in zip(ours, wide, strict=True))

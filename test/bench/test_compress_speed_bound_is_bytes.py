@@ -49,7 +49,7 @@ def test_points_that_do_not_fit_are_left_out(policy, monkeypatch):
     for row in rows:
         assert row['kv_mb'] == row['batch'] * 500 * held / 1e6
         assert row['speedup'] == row['full_ms'] / row['compressed_ms']
-        assert 1 < row['by_bytes'] < 1 / scene.ALPHA
+        assert 1 < row['by_bytes'] < 1 / scene.KEEP_RATIO
         assert 0 < row['full_of_floor'] < 1 and 0 < row['compressed_of_floor'] < 1
 
 
@@ -59,13 +59,15 @@ def test_streams_of_one_frame_share_a_row_and_not_copies(policy):
     assert [row['way'] for row in rows] == 2 * list(scene.WAYS)
     assert [row['speedup'] for row in rows if row['way'] == 'full'] == [1, 1]
     one, four = ({row['way']: row for row in rows if row['streams'] == n} for n in (1, 4))
-    tail = four['full']['mb'] - one['full']['mb']  # of three streams
-    copies = four['by text']['mb'] - one['by text']['mb'] - tail
-    assert four['by row']['mb'] - one['by row']['mb'] == pytest.approx(tail)
-    assert copies == pytest.approx(3 * scene.ALPHA * 1000 * policy.config.kv_bytes_per_token / 1e6)
+    decode_kv = four['full']['mb'] - one['full']['mb']  # of three streams
+    copies = four['by text']['mb'] - one['by text']['mb'] - decode_kv
+    assert four['by row']['mb'] - one['by row']['mb'] == pytest.approx(decode_kv)
+    assert copies == pytest.approx(
+        3 * scene.KEEP_RATIO * 1000 * policy.config.kv_bytes_per_token / 1e6
+    )
     newest = policy.config.kv_bytes_per_token / 1e6  # one token of a newer frame
-    assert four['full']['alone_mb'] == pytest.approx(four['full']['mb'] + newest)
-    assert four['by row']['alone_mb'] < 0.3 * four['by row']['mb']
+    assert four['full']['language_mb'] == pytest.approx(four['full']['mb'] + newest)
+    assert four['by row']['language_mb'] < 0.3 * four['by row']['mb']
 
 
 def test_a_prefix_that_is_shared_is_read_once(policy):
@@ -87,6 +89,6 @@ def test_throughput_adds_up_what_was_measured():
     step = dict(model='m', context=1, batch=4, full_ms=8.0, compressed_ms=4.0)
     full, compressed = serve.throughput(answers, [step])
     assert full['latency_s'] == pytest.approx(4 * 1.010 + 99 * 0.008)
-    assert compressed['words_s'] == pytest.approx(4 * 0.020 + 99 * 0.004)
+    assert compressed['language_s'] == pytest.approx(4 * 0.020 + 99 * 0.004)
     assert compressed['tokens_s'] == pytest.approx(400 / compressed['latency_s'])
-    assert full['gain'] == 1 and compressed['words_gain'] > compressed['gain'] > 1
+    assert full['gain'] == 1 and compressed['language_gain'] > compressed['gain'] > 1

@@ -27,6 +27,6 @@ def test_a_quick_run_fills_every_table(monkeypatch, tmp_path, capsys):
     assert {name: len(found[name]) for name in speed.TABLES} == dict(
         cost=4, answer=3, decode=3, shared=3, serve=4, capacity=1
     )
-    assert all(f'{name}, keep_ratio 0.1' in out for name in speed.TABLES)
-    assert found['settings']['alpha'] == 0.1 and found['ceilings']['gbytes'] == 10
+    assert all(f'{name}, keep ratio 0.1' in out for name in speed.TABLES)
+    assert found['settings']['keep_ratio'] == 0.1 and found['ceilings']['gbytes'] == 10
     assert found['settings']['steps'][SMALL]['contexts'] == [1000]

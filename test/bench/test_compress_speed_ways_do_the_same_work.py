@@ -70,9 +70,15 @@ def test_a_stream_keeps_its_share(engines, way):
     engine.decode()
     layers = TINY.backbone.layers
     if way == 'full':
-        assert stream.lease.flat < 0 and engine.kv.tails.lengths[0, stream.tail] == 24
+        assert (
+            stream.lease.compressed_row < 0
+            and engine.kv.decode_kv.lengths[0, stream.decode_row] == 24
+        )
     else:
-        assert engine.kv.flats.lengths[:, stream.lease.flat].sum() == scene.ALPHA * layers * 1000
+        assert (
+            engine.kv.compressed.lengths[:, stream.lease.compressed_row].sum()
+            == scene.KEEP_RATIO * layers * 1000
+        )
 
 
 @torch.inference_mode()

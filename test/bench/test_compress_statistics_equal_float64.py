@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from embodied_kv.bench.compress.scores import Scorer, Tokens, attention
+from embodied_kv.bench.compress.scores import RecordedTokens, Scorer, attention
 
 LAYERS, HEADS, KV_HEADS, DIM, N, T = 2, 4, 2, 8, 23, 7
 WHOLE = N + T
@@ -15,7 +15,7 @@ def run():
     generator = torch.Generator().manual_seed(0)
 
     def tokens(count):
-        return Tokens(
+        return RecordedTokens(
             [3 * torch.randn(count, HEADS, DIM, generator=generator) for _ in range(LAYERS)],
             [torch.randn(KV_HEADS, count, DIM, generator=generator) for _ in range(LAYERS)],
         )

@@ -53,7 +53,7 @@ def greedy(policy, layers, position, ids, tokens):
 def test_answers_equal_those_over_gathered_keys(by):
     tiny, way = policy(), Way('h2o', 0.3, by)
     harness = Harness(tiny, [way], 6)
-    seen = harness.see(observe(2))
+    seen = harness.prefill(observe(2))
     asked = harness.ask(seen, QUESTIONS[1])
     ids, kv = list(asked.stream.query.ids), harness.engine.kv
     rows = [[part[seen.lease.row] for part in layer] for layer in kv.prefixes.layers]
@@ -61,8 +61,8 @@ def test_answers_equal_those_over_gathered_keys(by):
     layers = [[part[:, own] for part in row] for row, own in zip(rows, kept, strict=True)]
     if by == STRICT:  # the question but for its last token is as it was behind the whole
         for i, pair in enumerate(layers):
-            tail = [part[i, :, : len(ids) - 1] for part in asked.tail]
-            layers[i] = [torch.cat(p, 1) for p in zip(pair, tail, strict=True)]
+            own = [part[i, :, : len(ids) - 1] for part in asked.decode_kv]
+            layers[i] = [torch.cat(p, 1) for p in zip(pair, own, strict=True)]
         wanted = greedy(tiny, layers, seen.n + len(ids) - 1, ids[-1:], 6)
     else:
         wanted = greedy(tiny, layers, seen.n, ids, 6)

@@ -12,7 +12,7 @@ def measured():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(serve, 'SNAPSHOT_EVERY', 0.3)
         args = argparse.Namespace(preset='tiny', deadlines=15, period=0.1, threads=1, device='cpu')
-        return serve.serve(args, budget=True, freeze=True)
+        return serve.serve(args, time_budget=True, freeze=True)
 
 
 def test_the_session_is_frozen_more_than_once(measured):

@@ -20,7 +20,7 @@ def policy():
 
 @torch.inference_mode()
 def test_all_ways_give_the_same_actions(policy):
-    setting = Setting(tokens=9, steps=2, horizon=TINY.chunk_size)
+    setting = Setting(tokens=9, steps=2, chunk_size=TINY.chunk_size)
     ways = [
         make_mode(name, policy, setting) for name in ('isolated', 'shared', 'batched', 'copying')
     ]

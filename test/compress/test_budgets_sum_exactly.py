@@ -13,12 +13,12 @@ from embodied_kv.compress.budget import (
 )
 
 DENSITIES = st.lists(st.floats(0, 1, width=32), min_size=1, max_size=30)
-ALPHA = st.floats(0.01, 1)
+KEEP_RATIO = st.floats(0.01, 1)
 TOKENS = st.integers(1, 3000)
 
 
 @settings(deadline=None)
-@given(DENSITIES, ALPHA, TOKENS)
+@given(DENSITIES, KEEP_RATIO, TOKENS)
 def test_the_sum_is_the_total_and_every_layer_is_within_its_bounds(density, keep_ratio, n):
     budgets = layer_budgets(density, keep_ratio, n)
     assert sum(budgets) == total_budget(keep_ratio, len(density), n)
@@ -26,7 +26,7 @@ def test_the_sum_is_the_total_and_every_layer_is_within_its_bounds(density, keep
 
 
 @settings(deadline=None)
-@given(DENSITIES, ALPHA, TOKENS)
+@given(DENSITIES, KEEP_RATIO, TOKENS)
 def test_a_denser_layer_never_keeps_less(density, keep_ratio, n):
     pairs = sorted(zip(density, layer_budgets(density, keep_ratio, n), strict=True))
     for (sparse, few), (dense, many) in zip(pairs, pairs[1:], strict=False):
@@ -34,7 +34,7 @@ def test_a_denser_layer_never_keeps_less(density, keep_ratio, n):
 
 
 @settings(deadline=None)
-@given(DENSITIES, ALPHA, TOKENS, st.randoms())
+@given(DENSITIES, KEEP_RATIO, TOKENS, st.randoms())
 def test_budgets_move_with_their_layers(density, keep_ratio, n, random):
     assume(len(set(density)) == len(density))
     order = random.sample(range(len(density)), len(density))
@@ -42,14 +42,14 @@ def test_budgets_move_with_their_layers(density, keep_ratio, n, random):
     moved = layer_budgets([density[i] for i in order], keep_ratio, n)
     # Equal shares (at a bound, or by rounding) are tied, and ties go to the lower layer.
     shares = water_fill(density, sum(budgets), floor_budget(n), n)
-    for place, i in enumerate(order):
+    for rank, i in enumerate(order):
         tied = sum((share - shares[i]) % 1 == 0 for share in shares) > 1
-        assert abs(moved[place] - budgets[i]) <= tied
+        assert abs(moved[rank] - budgets[i]) <= tied
 
 
 @settings(deadline=None)
 @given(DENSITIES, TOKENS)
-def test_alpha_1_keeps_everything_in_every_layer(density, n):
+def test_a_keep_ratio_of_1_keeps_everything_in_every_layer(density, n):
     assert layer_budgets(density, 1, n) == [n] * len(density)
 
 
@@ -78,7 +78,7 @@ def test_a_layer_of_no_density_waits_until_the_others_are_full():
     assert apportion([0, 1, 1], 25, 1, 10) == [5, 10, 10]
 
 
-def test_the_floor_is_kept_where_alpha_allows_less():
+def test_the_floor_is_kept_where_the_keep_ratio_allows_less():
     assert total_budget(0.01, 4, 101) == 8
     assert layer_budgets([0.1, 0.2, 0.3, 0.4], 0.01, 101) == [2, 2, 2, 2]
 
@@ -90,8 +90,8 @@ def test_a_prefix_of_less_than_one_token_a_layer_is_kept_whole():
 
 
 @pytest.mark.parametrize('keep_ratio', [0, 0.0099, 1.001, -1, float('nan')])
-def test_alpha_outside_its_range_is_refused(keep_ratio):
-    with pytest.raises(ValueError, match=r'not in \[0.01, 1\].*keep_ratio 1 keeps everything'):
+def test_a_keep_ratio_outside_its_range_is_refused(keep_ratio):
+    with pytest.raises(ValueError, match=r'not in \[0.01, 1\].*; 1 keeps everything'):
         total_budget(keep_ratio, 4, 100)
 
 

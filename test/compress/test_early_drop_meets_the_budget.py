@@ -17,7 +17,9 @@ from embodied_kv.compress.hired import HiRed
     vision=st.integers(50, 800),
     text=st.integers(0, 100),
 )
-def test_fastv_comes_as_near_to_alpha_as_whole_tokens_allow(keep_ratio, layers, vision, text):
+def test_fastv_comes_as_near_to_the_keep_ratio_as_whole_tokens_allow(
+    keep_ratio, layers, vision, text
+):
     fastv = FastV()
     budgets = fastv.budgets(keep_ratio, layers, vision, text)
     n, later = vision + text, layers - 2
@@ -26,7 +28,7 @@ def test_fastv_comes_as_near_to_alpha_as_whole_tokens_allow(keep_ratio, layers, 
     assert abs(sum(budgets) - wanted) <= later / 2
 
 
-def test_fastv_drops_all_vision_where_alpha_cannot_be_met():
+def test_fastv_drops_all_vision_where_the_keep_ratio_cannot_be_met():
     fastv = FastV(drop_after=2)
     assert fastv.kept(0.1, layers=6, vision=100, text=10) == 0
     assert fastv.budgets(0.1, 6, 100, 10) == [110, 110, 10, 10, 10, 10]
@@ -48,7 +50,7 @@ def test_fastv_needs_layers_on_both_sides(drop_after):
         FastV(drop_after).kept(0.5, 6, 100, 10)
 
 
-def test_hired_keeps_alpha_of_the_prompt_but_never_drops_text():
+def test_hired_keeps_its_share_of_the_prompt_but_never_drops_text():
     assert HiRed().kept(0.4, vision=90, text=10) == 30
     assert HiRed().kept(0.05, vision=90, text=10) == 0
     assert HiRed().kept(1, vision=90, text=10) == 90
@@ -83,5 +85,5 @@ def test_hired_gives_more_to_the_view_where_attention_gathers():
 def test_hired_refuses_a_share_that_is_none():
     with pytest.raises(ValueError, match='salient is 0, not a share'):
         HiRed(salient=0)
-    with pytest.raises(ValueError, match=r'alpha is 0.001, which is not in \[0.01, 1\]'):
+    with pytest.raises(ValueError, match=r'keep ratio is 0.001, which is not in \[0.01, 1\]'):
         HiRed().kept(0.001, 90, 10)

@@ -61,7 +61,7 @@ def test_coverage_by_hand():
 
 
 def test_a_top_of_nothing_is_refused():
-    with pytest.raises(ValueError, match='alpha 0.1 of 9 positions is 0'):
+    with pytest.raises(ValueError, match='keep ratio 0.1 of 9 positions is 0'):
         coverage(torch.rand(2, 9), torch.ones(9, dtype=torch.bool), keep_ratio=0.1)
     with pytest.raises(ValueError, match='the best 0 of 4 positions'):
         cache_hit_rate(torch.rand(4), torch.rand(4), 0)

@@ -38,13 +38,13 @@ def test_every_method_meets_the_total_with_sorted_distinct_positions(
 
 
 @pytest.mark.parametrize('name', METHODS)
-def test_alpha_1_keeps_every_position(name):
+def test_a_keep_ratio_of_1_keeps_every_position(name):
     stats = make_statistics(n=37)
     for part in method(name).select(stats, 1):
         assert torch.equal(part, torch.arange(37).repeat(2, 1))
 
 
-def test_full_keeps_every_position_for_any_alpha():
+def test_full_keeps_every_position_for_any_keep_ratio():
     stats = make_statistics(n=200)
     assert [part.shape[1] for part in method('full').select(stats, 0.1)] == [200] * 6
 

@@ -22,7 +22,7 @@ def policy():
 def make_engine(policy):
     """Engines over the same weights.
 
-    The budget is off unless asked for, so that time plays no part.
+    The time budget is off unless asked for, so that time plays no part.
     """
 
     def make(**config):
@@ -38,7 +38,7 @@ def make_engine(policy):
 
 @pytest.fixture(scope='session')
 def observe():
-    """Frame number n: other pictures, joints and words for every n, the same for the same n."""
+    """Frame number n: images, joints and instruction depend on n, and on nothing else."""
 
     def make(sequence, missing=(), instruction=None, in_time=1.0, robot=''):
         random = np.random.default_rng(sequence)

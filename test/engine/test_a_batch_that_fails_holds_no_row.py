@@ -46,11 +46,11 @@ def test_a_prefill_that_fails_half_way(make_engine, observe, monkeypatch, part):
 
 def test_a_copy_that_cannot_be_gathered(make_engine, observe, monkeypatch):
     engine = make_engine(action_keep_ratio=0.3)
-    monkeypatch.setattr(engine.kv.flats, 'gather', lambda *_: 1 / 0)
+    monkeypatch.setattr(engine.kv.compressed, 'gather', lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         engine.prefill([observe(0)])
     assert held(engine) == (0, 0)
-    assert engine.kv.flats.tokens_free == engine.kv.flats.tokens
+    assert engine.kv.compressed.tokens_free == engine.kv.compressed.tokens
 
 
 def test_leases_whose_denoising_fails(make_engine, observe, monkeypatch):

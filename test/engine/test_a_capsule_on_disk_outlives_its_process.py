@@ -1,4 +1,4 @@
-"""snapshot to disk, another process, restore: the words that would have come."""
+"""snapshot to disk, another process, restore: the tokens that would have come."""
 
 import json
 import subprocess

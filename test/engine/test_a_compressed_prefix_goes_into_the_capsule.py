@@ -24,8 +24,8 @@ def test_restored_streams_say_what_they_would_have_said(make_engine, observe, by
     engine.prefill([observe(2)])  # of the first frame the copies alone are left
     capsules = capsules_of(engine)
     capsule, _ = capsules.snapshot('here')
-    flat = [row['budgets'] for row in capsule.facts['session']['rows'] if row['budgets']]
-    assert len(flat) == (len(QUESTIONS) if by == 'stream' else 1)
+    budgets = [row['budgets'] for row in capsule.facts['session']['rows'] if row['budgets']]
+    assert len(budgets) == (len(QUESTIONS) if by == 'stream' else 1)
     expected = go_on(engine)
     dirty(engine, observe)
     capsules.rollback('here')
@@ -44,7 +44,9 @@ def test_whole_and_compressed_streams_are_restored_together(make_engine, observe
     expected = go_on(engine)
     dirty(engine, observe)
     capsules.rollback('mixed')
-    assert [stream.lease.flat >= 0 for stream in engine.kv.streams()] == [False] * 2 + [True] * 2
+    assert [stream.lease.compressed_row >= 0 for stream in engine.kv.streams()] == [False] * 2 + [
+        True
+    ] * 2
     assert list(go_on(engine).values()) == list(expected.values())
     engine.kv.check_integrity()
 
@@ -57,7 +59,9 @@ def test_the_copies_of_a_restored_session_have_the_same_bytes(make_engine, obser
     dirty(engine, observe)
     capsules.rollback('first')
     for stream, facts in zip(engine.kv.streams(), first.facts['session']['streams'], strict=True):
-        for kind, block in zip('kv', engine.kv.flats.block(stream.lease.flat), strict=True):
+        for kind, block in zip(
+            'kv', engine.kv.compressed.block(stream.lease.compressed_row), strict=True
+        ):
             assert torch.equal(block, first.tensors[f'session/row/{facts["row"]}/{kind}'])
 
 
@@ -68,7 +72,7 @@ def test_forks_share_one_copy(make_engine, observe):
     capsules.snapshot('here')
     compressed = engine.kv.stats().compressed
     grown, _ = capsules.fork('here', [Branch(seed=seed) for seed in range(4)])
-    assert len({stream.lease.flat for streams in grown for stream in streams}) == 1
+    assert len({stream.lease.compressed_row for streams in grown for stream in streams}) == 1
     assert engine.kv.stats().compressed == compressed + 1
     go_on(engine)
     engine.kv.check_integrity()

@@ -28,7 +28,7 @@ def test_more_chunks_than_robots_are_refused(make_engine, observe):
     assert len(engine.denoise(leases[:1], [math.inf])) == 1
 
 
-def test_a_query_that_no_tail_holds_is_refused_at_admission(make_engine, observe):
+def test_a_query_that_no_decode_row_holds_is_refused_at_admission(make_engine, observe):
     engine = make_engine(decode_tokens=20)
     (handle,) = engine.prefill([observe(1)])
     with pytest.raises(ValueError, match='raise engine.decode_tokens'):
@@ -37,7 +37,7 @@ def test_a_query_that_no_tail_holds_is_refused_at_admission(make_engine, observe
 
 def test_a_shape_without_a_graph_is_an_error(make_engine):
     with pytest.raises(MissingVariant, match='no graph was captured'):
-        make_engine().graphs.get(2, rows=1, tail=3)
+        make_engine().graphs.get(2, rows=1, tokens=3)
 
 
 @given(most=st.integers(1, 300), step=st.integers(1, 40), needed=st.integers(1, 300))

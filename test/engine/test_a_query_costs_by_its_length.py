@@ -34,7 +34,7 @@ def test_what_was_measured_counts_for_its_length(engine, observe, monkeypatch):
     for text in (SHORT, LONG):
         engine.open(handle, text, max_tokens=4)
         engine.decode()
-    assert set(engine.costs._seen['begin']) == {8, 64}
+    assert set(engine.costs._measured['begin']) == {8, 64}
     assert max(engine.costs.estimate('begin', 8), engine.costs.estimate('begin', 64)) <= (
         time.monotonic() - began
     )
@@ -46,5 +46,5 @@ def test_what_was_measured_counts_for_its_length(engine, observe, monkeypatch):
 def test_warm_up_measures_short_and_long_ones(make_engine, decode_tokens, sizes):
     engine = make_engine(time_budget=True, decode_tokens=decode_tokens)
     warm_up(engine)
-    assert set(engine.costs._seen['begin']) == sizes
+    assert set(engine.costs._measured['begin']) == sizes
     assert engine.kv.stats().streams == 0 and engine.deltas() == []

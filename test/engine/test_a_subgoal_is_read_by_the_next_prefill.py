@@ -23,7 +23,7 @@ class Robot:
         self.engine = engine
         (self.handle,) = engine.prefill([frame])
         self.actor = next(
-            engine.graphs.get(Kind.PREFILL, rows=1, tail=key.fields['tail'])
+            engine.graphs.get(Kind.PREFILL, rows=1, tokens=key.fields['tail'])
             for key in engine.graphs._variants.keys()
             if key.fields['kind'] == Kind.PREFILL and engine.graphs._variants.get(key).replays
         )

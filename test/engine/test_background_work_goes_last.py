@@ -24,15 +24,15 @@ def test_actions_and_prefills_overtake_it(device, observe):
     handle = device.prefill(observe(0)).result(TIMEOUT)
     gate, order = threading.Event(), []
     device.call(gate.wait)
-    spare = device.background(lambda: order.append('spare'))
+    background = device.background(lambda: order.append('background'))
     prefill = device.call(lambda: order.append('prefill'))
     with device.engine.kv.acquire(handle) as lease:
         action = device.denoise(lease, time.monotonic() + TIMEOUT)
         action.add_done_callback(lambda _: order.append('action'))
         gate.set()
-        for future in (action, prefill, spare):
+        for future in (action, prefill, background):
             future.result(TIMEOUT)
-    assert order == ['action', 'prefill', 'spare']
+    assert order == ['action', 'prefill', 'background']
 
 
 def test_it_waits_for_an_action_that_is_on_its_way(device, observe, monkeypatch):
@@ -42,14 +42,14 @@ def test_it_waits_for_an_action_that_is_on_its_way(device, observe, monkeypatch)
         device.denoise(lease, time.monotonic() + TIMEOUT).result(TIMEOUT)
     handle = device.prefill(observe(1)).result(TIMEOUT)  # somebody denoises: one will come
     order = []
-    spare = device.background(lambda: order.append('spare'))
+    background = device.background(lambda: order.append('background'))
     with device.engine.kv.acquire(handle) as lease:
         time.sleep(0.02)
         action = device.denoise(lease, time.monotonic() + TIMEOUT)
         action.add_done_callback(lambda _: order.append('action'))
         action.result(TIMEOUT)
-        spare.result(TIMEOUT)
-    assert order == ['action', 'spare']
+        background.result(TIMEOUT)
+    assert order == ['action', 'background']
 
 
 def test_a_plan_gives_the_thread_back_after_every_layer_choice_and_token(device, tmp_path):
@@ -73,10 +73,10 @@ def test_a_plan_gives_the_thread_back_after_every_layer_choice_and_token(device,
 def test_what_waits_is_cancelled_when_it_stops(device):
     gate = threading.Event()
     device.call(gate.wait)
-    spare = device.background(lambda: None)
+    background = device.background(lambda: None)
     stopper = threading.Thread(target=device.stop)
     stopper.start()
     time.sleep(0.05)
     gate.set()
     stopper.join(TIMEOUT)
-    assert spare.cancelled()
+    assert background.cancelled()

@@ -78,7 +78,7 @@ def test_decode_is_admitted_only_if_its_cost_fits():
     )  # a larger batch than any measured costs in proportion
 
 
-def test_words_that_fit_no_period_are_tried_again_once_frames_have_gone_by():
+def test_language_that_fits_no_period_is_tried_again_once_frames_have_gone_by():
     budget = make()
     for _ in range(3):
         budget.costs.observe('decode', 0.5, size=4)

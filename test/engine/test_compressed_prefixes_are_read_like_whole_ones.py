@@ -28,26 +28,26 @@ def act(engine, handle):
     return chunk.values
 
 
-class Kept:
-    """A stream's cache copied out: of each layer the kept prefix tokens, then its tail."""
+class CopiedCache:
+    """A stream's cache copied out: of each layer the kept prefix tokens, then its decode KV."""
 
     def __init__(self, engine, stream):
-        self.flats, self.flat = engine.kv.flats, stream.lease.flat
-        self.tails = [
-            [part[stream.tail].clone() for part in pair] for pair in engine.kv.tails.layers
-        ]
-        self.length = int(engine.kv.tails.lengths[0, stream.tail])
+        self.compressed, self.row = engine.kv.compressed, stream.lease.compressed_row
+        own = stream.decode_row
+        self.decode_kv = [[part[own].clone() for part in kv] for kv in engine.kv.decode_kv.layers]
+        self.length = int(engine.kv.decode_kv.lengths[0, own])
         self.positions = torch.tensor([[stream.lease.handle.length + self.length]])
 
     def store(self, layer, q, k, v):
-        for own, new in zip(self.tails[layer], (k, v), strict=True):
+        for own, new in zip(self.decode_kv[layer], (k, v), strict=True):
             own[:, self.length] = new[0, 0]
 
     def attend(self, layer, q, k, v):
         self.store(layer, q, k, v)
         parts = []
-        for keys, values in (self.flats.piece(layer, self.flat), self.tails[layer]):
-            n = keys.shape[1] if keys is not self.tails[layer][0] else self.length + 1
+        own_keys = self.decode_kv[layer][0]
+        for keys, values in (self.compressed.piece(layer, self.row), self.decode_kv[layer]):
+            n = keys.shape[1] if keys is not own_keys else self.length + 1
             own = RowBatch.dense(1, n, 1, q.device)
             parts.append(row_attention(q, keys[None].clone(), values[None].clone(), own))
         return merge(*parts)
@@ -63,9 +63,9 @@ def test_decoding_reads_the_kept_tokens_alone(make_engine, observe, name):
     (handle,) = engine.prefill([observe(1)])
     stream = engine.open(handle, QUESTIONS[0], max_tokens=12)
     engine.decode()
-    assert stream.lease.flat >= 0
-    alone = Kept(engine, stream)
-    wanted = engine.policy.model.extend(torch.tensor([[stream.tokens[-1]]]), alone)
+    assert stream.lease.compressed_row >= 0
+    copied = CopiedCache(engine, stream)
+    wanted = engine.policy.model.extend(torch.tensor([[stream.tokens[-1]]]), copied)
     engine.decode()
     torch.testing.assert_close(engine._decoder._out[:1], wanted, atol=1e-5, rtol=0)
 
@@ -77,16 +77,16 @@ def test_a_budget_is_met_exactly(make_engine, observe, by):
     streams = [engine.open(handle, q, max_tokens=12) for q in QUESTIONS]
     for _ in streams:
         engine.decode()
-    layers = len(engine.kv.flats.layers)
+    layers = len(engine.kv.compressed.layers)
     for stream in streams:
-        kept = engine.kv.flats.lengths[:, stream.lease.flat]
+        kept = engine.kv.compressed.lengths[:, stream.lease.compressed_row]
         assert kept.sum() == round(0.25 * layers * handle.length)
-        assert engine.kv.flats.positions[stream.lease.flat] == handle.length
-    assert len({stream.lease.flat for stream in streams}) == (1 if by == 'row' else 3)
+        assert engine.kv.compressed.positions[stream.lease.compressed_row] == handle.length
+    assert len({stream.lease.compressed_row for stream in streams}) == (1 if by == 'row' else 3)
     engine.kv.check_integrity()
 
 
-def test_alpha_one_is_no_compression(make_engine, observe):
+def test_a_keep_ratio_of_one_is_no_compression(make_engine, observe):
     engines = make_engine(compressed_rows=0), make_engine(), make_engine(compress_by='row')
     said, acted = [], []
     for engine in engines:
@@ -109,7 +109,7 @@ def test_a_batch_of_whole_and_compressed_equals_each_alone(make_engine, observe)
             engine.compression.set_keep_ratio(LANGUAGE, 0.3 if number % 2 else 1.0)
             streams.append(engine.open(handle, question, max_tokens=10))
             engine.decode()
-            assert (streams[-1].lease.flat >= 0) == bool(number % 2)
+            assert (streams[-1].lease.compressed_row >= 0) == bool(number % 2)
         while any(not stream.reason for stream in streams):
             engine.decode()
         engine.kv.check_integrity()
@@ -133,7 +133,7 @@ def test_actions_read_their_own_copy(make_engine, observe):
     small.kv.check_integrity()
 
 
-def test_one_copy_serves_two_consumers_of_one_alpha(make_engine, observe):
+def test_one_copy_serves_two_consumers_of_one_keep_ratio(make_engine, observe):
     engine = make_engine(action_keep_ratio=0.2, language_keep_ratio=0.2, compress_by='row')
     (handle,) = engine.prefill([observe(1)])
     assert engine.kv.stats().compressed == 1
@@ -161,13 +161,13 @@ def test_without_room_a_stream_reads_the_whole_row(make_engine, observe):
     streams = [engine.open(handle, q, max_tokens=12) for q in QUESTIONS]
     for _ in streams:
         engine.decode()
-    assert [stream.lease.flat >= 0 for stream in streams] == [True, False, False]
+    assert [stream.lease.compressed_row >= 0 for stream in streams] == [True, False, False]
     assert engine.kv.allocation_failures == 2
     engine.kv.check_integrity()
 
 
 @pytest.mark.parametrize('keep_ratio', [0, 0.009, 1.1, math.nan])
-def test_an_alpha_out_of_range_is_refused(make_engine, keep_ratio):
+def test_a_keep_ratio_out_of_range_is_refused(make_engine, keep_ratio):
     engine = make_engine()
     with pytest.raises(ValueError, match=r'not in \[0.01, 1\]'):
         engine.compression.set_keep_ratio(LANGUAGE, keep_ratio)

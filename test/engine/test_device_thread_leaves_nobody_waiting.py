@@ -1,4 +1,4 @@
-"""Whatever is raised on the thread, by work or by who listens: every future is answered."""
+"""Whatever is raised on the thread, by work or by a listener: every future is answered."""
 
 import threading
 import time
@@ -76,7 +76,7 @@ def test_what_ends_the_thread_is_said_to_who_waits_and_to_who_comes_later(
     device = start()
     gate = threading.Event()
     device.call(gate.wait)
-    waiting = [device.background(lambda: 3), device.spare(lambda: 4)]
+    waiting = [device.background(lambda: 3), device.background(lambda: 4)]
     cancelled = device.background(lambda: 5)
     assert cancelled.cancel()
     monkeypatch.setattr(device, '_turn', fail)

@@ -1,4 +1,4 @@
-"""One thread computes: actions before prefills before words.
+"""One thread computes: actions before prefills before language.
 
 Who fails is told, and the thread lives.
 """
@@ -64,7 +64,7 @@ def test_only_the_newest_waiting_frame_of_a_robot_is_prefilled(start, observe):
     assert [f.cancelled() for f in futures] == [True, True, True, False]
 
 
-def test_words_are_spoken_in_the_slack_and_end_once(start, observe):
+def test_streams_are_decoded_in_the_slack_and_end_once(start, observe):
     device, said = start()
     handle = device.prefill(observe(0)).result(TIMEOUT)
     streams = [device.engine.open(handle, text, max_tokens=6) for text in ('Subtask:', 'Done?')]

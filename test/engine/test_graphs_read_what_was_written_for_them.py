@@ -15,8 +15,8 @@ def soil(engine):
 
 
 def lived(engine, observe, dirty):
-    """Frames, chunks and words; a frame of one robot, then of three."""
-    seen = []
+    """Frames, chunks and language; a frame of one robot, then of three."""
+    made = []
     for number, robots in enumerate((1, 3, 1, 2)):
         dirty(engine)
         frames = [observe(number * 10 + r, robot=f'r{r}', missing=()) for r in range(robots)]
@@ -24,15 +24,15 @@ def lived(engine, observe, dirty):
         leases = [engine.kv.acquire(handle) for handle in handles]
         dirty(engine)
         chunks = engine.denoise(leases, [math.inf] * robots)
-        seen += [chunk.values for chunk in chunks]
+        made += [chunk.values for chunk in chunks]
         for lease in leases:
             lease.release()
         engine.open(handles[-1], QUESTIONS[number % 3], max_tokens=5)
         for _ in range(3):
             dirty(engine)
-            seen += [np.array(delta.tokens) for delta in engine.decode()]
-    seen += [np.array(stream.tokens) for stream in engine.kv.streams()]
-    return seen
+            made += [np.array(delta.tokens) for delta in engine.decode()]
+    made += [np.array(stream.tokens) for stream in engine.kv.streams()]
+    return made
 
 
 def test_soiled_scratch_changes_no_byte(make_engine, observe):
@@ -46,5 +46,16 @@ def test_what_is_soiled_is_no_small_part(make_engine):
     engine = make_engine()
     soil(engine)
     names = {buffer.name for buffer in engine.graphs.buffers}
-    assert {'images', 'seen', 'text', 'source', 'x', 'line', 'cos', 'sin', 'ids'} <= names
+    inputs = {
+        'images',
+        'image_tokens',
+        'text',
+        'source',
+        'x',
+        'schedule_index',
+        'cos',
+        'sin',
+        'ids',
+    }
+    assert inputs <= names
     assert torch.isnan(engine._denoiser._x).all()

@@ -19,9 +19,9 @@ def test_there_is_a_graph_for_every_bucket_and_none_for_a_length(make_engine):
     def shapes(kind):
         return [(key['rows'], key['tail']) for key in keys if key['kind'] == kind]
 
-    lengths = sorted({tail for _, tail in shapes(Kind.PREFILL)})
+    lengths = sorted({tokens for _, tokens in shapes(Kind.PREFILL)})
     assert shapes(Kind.ENCODE_IMAGES) == [(n, 0) for n in range(1, 3 * len(TINY.views) + 1)]
-    assert shapes(Kind.PREFILL) == [(rows, tail) for rows in (1, 2, 3) for tail in lengths]
+    assert shapes(Kind.PREFILL) == [(rows, n) for rows in (1, 2, 3) for n in lengths]
     assert lengths[-1] == TINY.prefix_tokens and len(lengths) <= 16
     assert shapes(Kind.DENOISE) == [(1, 0), (2, 0), (3, 0)]  # of any number of Euler steps
     steps, queries = [(2, 1), (4, 1), (6, 1)], [(1, 8), (1, 16), (1, 20)]

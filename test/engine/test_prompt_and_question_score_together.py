@@ -68,7 +68,7 @@ def test_a_stream_by_text_keeps_another_choice(make_engine, observe):
         (handle,) = engine.prefill([observe(1)])
         stream = engine.open(handle, QUESTION, max_tokens=4)
         engine.decode()
-        keys, _ = engine.kv.flats.piece(1, stream.lease.flat)
+        keys, _ = engine.kv.compressed.piece(1, stream.lease.compressed_row)
         chosen[by] = keys.clone()
         engine.kv.check_integrity()
     assert chosen['stream'].shape != chosen['text'].shape or not torch.equal(*chosen.values())

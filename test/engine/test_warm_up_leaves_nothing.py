@@ -6,11 +6,11 @@ from embodied_kv.engine.warmup import warm_up
 def test_every_kind_of_work_is_estimated_after_one_measured_run(make_engine):
     engine = make_engine(time_budget=True, streams=5)
     warm_up(engine)
-    seen = engine.costs._seen
-    assert set(seen) == {'prefill', 'denoise_step', 'begin', 'decode'}
-    assert len(seen['prefill'][1]) == 1
-    assert len(seen['denoise_step'][1]) == 10 - 4 + 1
-    assert set(seen['decode']) >= {5}
+    measured = engine.costs._measured
+    assert set(measured) == {'prefill', 'denoise_step', 'begin', 'decode'}
+    assert len(measured['prefill'][1]) == 1
+    assert len(measured['denoise_step'][1]) == 10 - 4 + 1
+    assert set(measured['decode']) >= {5}
 
 
 def test_a_slow_first_run_is_not_in_the_estimates(make_engine, monkeypatch):

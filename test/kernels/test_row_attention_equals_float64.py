@@ -23,7 +23,7 @@ def reference(q, k, v, batch, lengths):
     out = torch.empty(q.shape, dtype=torch.float64)
     lse = torch.empty(q.shape[:3], dtype=torch.float64)
     out[:], lse[:] = 0, 0  # padding
-    for slot, row, start, _ in batch.places:
+    for slot, row, start, _ in batch.spans:
         for token in range(tokens):
             visible = int(lengths[row])
             if batch.causal:

@@ -22,8 +22,8 @@ STORE = dict(DIM=48, BLOCK_D=64, BLOCK_T=16)
 @pytest.mark.parametrize(
     'function, fixed',
     [
-        (triton_attention._row_attention, ATTENTION | dict(CAUSAL=False, IN_LINE=True)),
-        (triton_attention._row_attention, ATTENTION | dict(CAUSAL=True, IN_LINE=False)),
+        (triton_attention._row_attention, ATTENTION | dict(CAUSAL=False, RAGGED=True)),
+        (triton_attention._row_attention, ATTENTION | dict(CAUSAL=True, RAGGED=False)),
         (triton_store._store_rows, STORE),
     ],
 )

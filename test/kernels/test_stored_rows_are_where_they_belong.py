@@ -1,4 +1,4 @@
-"""Both implementations of store_rows write each slot's own tokens to their places, and no more.
+"""Both implementations of store_rows write each slot's own tokens to their positions, and no more.
 
 What would lie beyond its row is written nowhere.
 """
@@ -31,7 +31,7 @@ def make_case(rows, starts, counts, tokens, kv_heads, padding):
 
 def expected(k, v, keys, values, batch):
     keys, values = keys.clone(), values.clone()
-    for slot, row, start, count in batch.places:
+    for slot, row, start, count in batch.spans:
         for token in range(count):
             if not 0 <= start + token < MAX_TOKENS:
                 continue

@@ -1,30 +1,18 @@
 """A stream that reads a compressed copy holds no prefix row: no bound on rows ends it."""
 
-import math
-
 import pytest
 import torch
+from kv_cases import frame, make_manager
 
-from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.decode_stream import Query
-from embodied_kv.kv.manager import KvManager
 
-SIZE = dict(layers=1, kv_heads=1, max_tokens=16, head_dim=4, dtype=torch.float32)
 QUERY = Query('?', [3], max_tokens=4)
 
 
 @pytest.fixture
 def kv():
     """Language may hold one row."""
-    prefixes = Arena(rows=3, **SIZE)
-    return KvManager(
-        prefixes, Arena(rows=8, **SIZE), CompressedArena(prefixes, 8, 256), reserved=2
-    )
-
-
-def frame(kv):
-    return kv.commit(kv.reserve(0.0), 4, robot='', sequence=0, stamp=0, deadline=math.inf)
+    return make_manager(3, 8)
 
 
 def compressed(kv):
@@ -46,7 +34,7 @@ def test_the_stream_that_holds_the_row_gives_way_though_it_is_not_the_oldest(kv)
     assert (old.reason, whole.reason) == ('', 'evicted')
 
 
-def test_a_budget_without_rows_leaves_them_alive(kv):
+def test_a_limit_of_no_rows_leaves_them_alive(kv):
     old, whole = compressed(kv), kv.create(frame(kv), QUERY)
     kv.set_limits(rows=0)
     assert (old.reason, whole.reason) == ('', 'evicted')

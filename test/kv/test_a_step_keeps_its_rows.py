@@ -3,20 +3,9 @@
 import threading
 
 import pytest
-import torch
+from kv_cases import frame, make_manager
 
-from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.decode_stream import Query
-from embodied_kv.kv.manager import KvManager
-
-SIZE = dict(layers=2, kv_heads=1, max_tokens=16, head_dim=4, dtype=torch.float32)
-
-
-def make_manager(rows, tails):
-    prefixes = Arena(rows=rows, **SIZE)
-    return KvManager(prefixes, Arena(rows=tails, **SIZE), CompressedArena(prefixes, 4, 64))
-
 
 QUERY = Query('?', [5, 6], max_tokens=8)
 EOS = 1
@@ -24,26 +13,26 @@ EOS = 1
 
 @pytest.fixture
 def kv():
-    return make_manager(5, 2)
+    return make_manager(5, 2, layers=2)
 
 
-def frame(kv, sequence):
-    row = kv.reserve(now=0.0)
-    return kv.commit(row, 7, robot='', sequence=sequence, stamp=0, deadline=100.0)
-
-
-def test_a_stream_that_ends_in_a_step_keeps_tail_and_prefix_until_it_is_over(kv):
-    stream = kv.create(frame(kv, 1), QUERY)
+def test_a_stream_that_ends_in_a_step_keeps_its_rows_until_it_is_over(kv):
+    stream = kv.create(frame(kv, 1, length=7), QUERY)
     frame(kv, 2)  # supersedes: the stream's lease alone holds the first row now
     live = kv.grow([stream], 2)
     kv.release(stream, 'cancelled')
     assert kv.streams() == [] and kv.take_ended() == [stream]
-    assert kv.tails.lengths[0, stream.tail] == 2 and kv.prefixes.lengths[0, stream.row] == 7
+    assert lengths(kv, stream) == (2, 7)
     kv.check_integrity()
     kv.update(live, [9], EOS)
     assert stream.tokens == []
-    assert kv.tails.lengths[0, stream.tail] == 0 and kv.prefixes.lengths[0, stream.row] == 0
+    assert lengths(kv, stream) == (0, 0)
     kv.check_integrity()
+
+
+def lengths(kv, stream):
+    """Tokens in its decode row and in its prefix row."""
+    return kv.decode_kv.lengths[0, stream.decode_row], kv.prefixes.lengths[0, stream.row]
 
 
 def test_a_step_that_fails_frees_what_ended_in_it(kv):
@@ -55,7 +44,7 @@ def test_a_step_that_fails_frees_what_ended_in_it(kv):
     kv.check_integrity()
 
 
-def test_a_tail_of_a_step_is_given_to_a_new_stream_only_afterwards(kv):
+def test_a_decode_row_of_a_step_is_given_to_a_new_stream_only_afterwards(kv):
     handle = frame(kv, 1)
     old = [kv.create(handle, QUERY), kv.create(handle, QUERY)]
     live = kv.grow(old, 2)
@@ -67,6 +56,6 @@ def test_a_tail_of_a_step_is_given_to_a_new_stream_only_afterwards(kv):
     assert not made
     kv.update(live, [9, 9], EOS)
     creator.join(10)
-    assert made[0].tail == old[0].tail
+    assert made[0].decode_row == old[0].decode_row
     assert old[0].reason == 'evicted' and old[1].tokens == [9]
     kv.check_integrity()

@@ -6,28 +6,14 @@ The oldest stream gives way.
 import threading
 
 import pytest
-import torch
+from kv_cases import frame, make_manager
 
-from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.decode_stream import Query
-from embodied_kv.kv.manager import KvManager
 from embodied_kv.kv.prefix_rows import OutOfRows
 
-SIZE = dict(layers=1, kv_heads=1, max_tokens=16, head_dim=4, dtype=torch.float32)
 
-
-def make_manager(rows, tails):
-    prefixes = Arena(rows=rows, **SIZE)
-    return KvManager(prefixes, Arena(rows=tails, **SIZE), CompressedArena(prefixes, 4, 64))
-
-
-def make(rows=5, tails=20):
-    return make_manager(rows, tails)
-
-
-def frame(kv, sequence):
-    return kv.commit(kv.reserve(0.0), 4, robot='', sequence=sequence, stamp=0, deadline=9e9)
+def make(rows=5, streams=20):
+    return make_manager(rows, streams)
 
 
 def test_a_frame_always_finds_a_row_and_its_action_a_lease():
@@ -58,7 +44,7 @@ def test_streams_of_one_frame_share_its_row():
     assert kv.stats().evictions == 0
 
 
-def test_a_lowered_budget_ends_the_oldest_streams():
+def test_a_lowered_limit_ends_the_oldest_streams():
     kv = make(rows=8)
     streams = [kv.create(frame(kv, i), Query('?', [3], max_tokens=4)) for i in range(5)]
     kv.set_limits(rows=2)
@@ -71,7 +57,7 @@ def test_a_lowered_budget_ends_the_oldest_streams():
 @pytest.mark.parametrize(
     'bounds', [dict(rows=7), dict(rows=-1), dict(streams=21), dict(streams=-5)]
 )
-def test_a_budget_out_of_range_is_refused_and_nothing_changes(bounds):
+def test_a_limit_out_of_range_is_refused_and_nothing_changes(bounds):
     kv = make(rows=8)
     before = kv.stats()
     with pytest.raises(ValueError, match='0 to'):
@@ -79,10 +65,10 @@ def test_a_budget_out_of_range_is_refused_and_nothing_changes(bounds):
     assert kv.stats() == before
 
 
-def test_a_query_longer_than_a_tail_is_refused_before_it_holds_anything():
+def test_a_query_longer_than_a_decode_row_is_refused_before_it_holds_anything():
     kv = make()
     handle = frame(kv, 0)
-    with pytest.raises(ValueError, match='do not fit a tail'):
+    with pytest.raises(ValueError, match='do not fit the 16 tokens of decode KV'):
         kv.create(handle, Query('?', [3] * 10, max_tokens=7))
     assert kv.stats().leases == 0
 
@@ -96,8 +82,8 @@ def test_when_actions_lease_everything_the_error_says_so():
     assert kv.reserve(0.0) == leases[0].row
 
 
-def test_a_budget_that_is_taken_away_while_a_stream_waits_is_kept():
-    kv = make(rows=5, tails=1)
+def test_a_limit_that_is_lowered_while_a_stream_waits_holds():
+    kv = make(rows=5, streams=1)
     handle = frame(kv, 0)
     live = kv.grow([kv.create(handle, Query('?', [3], max_tokens=4))], 1)
     refused = []
@@ -110,11 +96,11 @@ def test_a_budget_that_is_taken_away_while_a_stream_waits_is_kept():
 
     creator = threading.Thread(target=create)
     creator.start()
-    while not live[0].reason:  # it has ended the only one, and waits for its tail
+    while not live[0].reason:  # it has ended the only one, and waits for its row
         pass
     kv.set_limits(streams=0)
     kv.update(live, [9], eos=1)
     creator.join(10)
-    assert refused == ['the budget lets no stream live: raise it with kv/set_limits']
+    assert refused == ['the limits allow no stream: raise them with kv/set_limits']
     assert kv.stats().leases == 0
     kv.check_integrity()

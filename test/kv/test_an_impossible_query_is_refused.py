@@ -3,14 +3,9 @@
 import math
 
 import pytest
-import torch
+from kv_cases import SIZE, frame, make_manager
 
-from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.decode_stream import Query
-from embodied_kv.kv.manager import KvManager
-
-SIZE = dict(layers=1, kv_heads=1, max_tokens=16, head_dim=4, dtype=torch.float32)
 
 
 @pytest.mark.parametrize(
@@ -37,10 +32,9 @@ def test_the_bounds_themselves_are_allowed():
 
 
 @pytest.mark.parametrize('tokens', [1, 7, 15])
-def test_query_and_answer_fill_a_tail_to_the_last_token(tokens):
-    prefixes = Arena(rows=3, **SIZE)
-    kv = KvManager(prefixes, Arena(rows=2, **SIZE), CompressedArena(prefixes, 4, 64))
-    handle = kv.commit(kv.reserve(0.0), 4, robot='', sequence=0, stamp=0, deadline=math.inf)
+def test_query_and_answer_fill_a_decode_row_to_the_last_token(tokens):
+    kv = make_manager(3, 2)
+    handle = frame(kv)
     most = SIZE['max_tokens'] - tokens
     with pytest.raises(ValueError, match=f'{tokens} tokens .* {most + 1} do not fit .* 16 tokens'):
         kv.create(handle, Query('?', [3] * tokens, most + 1))
@@ -49,5 +43,5 @@ def test_query_and_answer_fill_a_tail_to_the_last_token(tokens):
     while not stream.reason:
         kv.update(kv.grow([stream], tokens if stream.is_new else 1), [9], eos=1)
         kv.check_integrity()
-        assert kv.tails.lengths.max() <= SIZE['max_tokens']
+        assert kv.decode_kv.lengths.max() <= SIZE['max_tokens']
     assert stream.reason == 'length' and len(stream.tokens) == most

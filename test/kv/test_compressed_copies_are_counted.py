@@ -1,34 +1,31 @@
-"""Copies of prefixes: rows go back to the pool, blocks tile the line, the last reader ends it."""
-
-import math
+"""Copies of prefixes: rows go back to the pool, blocks tile the arena, copies end unread."""
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kv_cases import SIZE, make_manager
+from kv_cases import frame as reserve_and_write
 
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.compressed_arena import BLOCK, CompressedArena
 from embodied_kv.kv.decode_stream import Query
 from embodied_kv.kv.handle import Stale
-from embodied_kv.kv.manager import KvManager
 
-SIZE = dict(layers=3, kv_heads=2, max_tokens=20, head_dim=4, dtype=torch.float32)
 LENGTH = 15
 
 
 @pytest.fixture
 def kv():
-    prefixes = Arena(rows=5, **SIZE)
-    return KvManager(prefixes, Arena(rows=3, **SIZE), CompressedArena(prefixes, 4, 4 * BLOCK))
+    kv = make_manager(5, 3, (4, 4 * BLOCK), layers=3, kv_heads=2, max_tokens=20)
+    kv.prefixes.k.normal_()
+    kv.prefixes.v.normal_()
+    return kv
 
 
 def frame(kv, sequence=0):
-    row = kv.reserve(0.0)
-    kv.prefixes.k[:, row].normal_()
-    kv.prefixes.v[:, row].normal_()
-    return kv.commit(row, LENGTH, robot='', sequence=sequence, stamp=0, deadline=math.inf)
+    return reserve_and_write(kv, sequence, length=LENGTH)
 
 
 def some(budgets, seed=0):
@@ -44,14 +41,14 @@ def query():
     return Query('what', [5, 6], 4)
 
 
-def test_a_copy_holds_the_kept_tokens_and_their_place(kv):
+def test_a_copy_holds_the_kept_tokens_and_their_position(kv):
     handle, kept = frame(kv), some([3, 1, 7])
     with kv.acquire(handle) as lease:
         copy = kv.compress(lease, kept)
-    assert kv.flats.lengths[:, copy.flat].tolist() == [3, 1, 7]
-    assert kv.flats.positions[copy.flat] == LENGTH  # not what was retained
+    assert kv.compressed.lengths[:, copy.compressed_row].tolist() == [3, 1, 7]
+    assert kv.compressed.positions[copy.compressed_row] == LENGTH  # not what was retained
     for layer, positions in enumerate(kept):
-        k, v = kv.flats.piece(layer, copy.flat)
+        k, v = kv.compressed.piece(layer, copy.compressed_row)
         for head in range(2):
             at = positions[head]
             assert torch.equal(k[head], kv.prefixes.layers[layer][0][handle.row, head, at])
@@ -63,14 +60,14 @@ def test_a_stream_that_reads_a_copy_gives_its_row_back(kv):
     stream = kv.create(frame(kv), query())
     free = kv.stats().rows_free
     kv.hold_copy(stream, kv.compress(stream.lease, some([2, 2, 2])))
-    assert (stream.row, stream.lease.flat >= 0) == (-1, True)
+    assert (stream.row, stream.lease.compressed_row >= 0) == (-1, True)
     frame(kv, 1)  # supersedes the first, which nobody holds any more
     stats = kv.stats()
     assert (stats.rows_free, stats.compressed, stats.leases) == (free, 1, 0)
-    assert stats.bytes_saved == (3 * LENGTH - 6) * kv.flats.bytes_per_token
+    assert stats.bytes_saved == (3 * LENGTH - 6) * kv.compressed.bytes_per_token
     kv.check_integrity()
     kv.release(stream, 'cancelled')
-    assert kv.flats.tokens_free == kv.flats.tokens
+    assert kv.compressed.tokens_free == kv.compressed.tokens
     assert kv.stats().bytes_saved == 0
     kv.check_integrity()
 
@@ -83,7 +80,7 @@ def test_other_readers_keep_the_whole_row(kv):
     frame(kv, 1)
     assert whole.row == first.row
     assert kv.prefixes.lengths[0, first.row] == LENGTH
-    assert kv.stats().bytes_saved == -6 * kv.flats.bytes_per_token  # both are held: nothing saved
+    assert kv.stats().bytes_saved == -6 * kv.compressed.bytes_per_token  # both are held
     kv.release(whole, 'cancelled')
     with pytest.raises(Stale):
         kv.acquire(first)
@@ -95,8 +92,8 @@ def test_a_copy_of_a_frame_is_read_by_all_its_streams(kv):
     with kv.acquire(handle) as lease:
         kv.keep_copy(['language'], kv.compress(lease, some([2, 2, 2])))
     streams = [kv.create(handle, query()) for _ in range(3)]
-    assert len({s.lease.flat for s in streams}) == 1 and {s.row for s in streams} == {-1}
-    assert kv.acquire(handle).flat == -1  # an action reads the row
+    assert len({s.lease.compressed_row for s in streams}) == 1 and {s.row for s in streams} == {-1}
+    assert kv.acquire(handle).compressed_row == -1  # an action reads the row
     kv.check_integrity()
 
 
@@ -123,26 +120,26 @@ def test_without_room_there_is_no_copy_and_it_is_counted(kv):
     kv.check_integrity()
     for copy in copies[:4]:
         copy.release()
-    assert kv.flats.tokens_free == kv.flats.tokens
+    assert kv.compressed.tokens_free == kv.compressed.tokens
     kv.check_integrity()
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 60), st.integers(0, 9)), max_size=40))
-def test_blocks_tile_the_line_after_any_takes_and_gives(acts):
-    flats = CompressedArena(Arena(rows=1, **SIZE), 6, 8 * BLOCK)
+def test_blocks_tile_the_arena_after_any_takes_and_gives(acts):
+    arena = CompressedArena(Arena(rows=1, **SIZE | dict(layers=3)), 6, 8 * BLOCK)
     taken = []
     for take, tokens, which in acts:
         if take:
-            row = flats.take([tokens, 1, 2], 7)
+            row = arena.take([tokens, 1, 2], 7)
             if row is None:
-                biggest = max((end - begin for begin, end in flats._gaps), default=0)
+                biggest = max((end - begin for begin, end in arena._gaps), default=0)
                 assert len(taken) == 6 or biggest < tokens + 3
             else:
                 taken.append(row)
         elif taken:
-            flats.give(taken.pop(which % len(taken)))
-        flats.check_integrity()
+            arena.give(taken.pop(which % len(taken)))
+        arena.check_integrity()
     for row in taken:
-        flats.give(row)
-    assert flats.tokens_free == flats.tokens == 8 * BLOCK
+        arena.give(row)
+    assert arena.tokens_free == arena.tokens == 8 * BLOCK

@@ -3,19 +3,9 @@
 from dataclasses import replace
 
 import pytest
-import torch
+from kv_cases import make_manager
 
-from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.handle import Stale
-from embodied_kv.kv.manager import KvManager
-
-SIZE = dict(layers=1, kv_heads=1, max_tokens=8, head_dim=4, dtype=torch.float32)
-
-
-def make_manager(rows, tails):
-    prefixes = Arena(rows=rows, **SIZE)
-    return KvManager(prefixes, Arena(rows=tails, **SIZE), CompressedArena(prefixes, 4, 64))
 
 
 @pytest.fixture
@@ -63,12 +53,12 @@ def test_past_its_deadline_is_stale_once_a_row_is_needed(kv):
         kv.acquire(handle)
 
 
-def test_foreign_boot_is_refused_with_the_reason(kv):
+def test_a_handle_of_another_process_is_refused_with_the_reason(kv):
     with pytest.raises(Stale, match='another process'):
         kv.acquire(replace(commit(kv, 1), process_id='f' * 32))
 
 
-def test_foreign_layout_is_refused_with_the_reason(kv):
+def test_a_handle_of_another_layout_is_refused_with_the_reason(kv):
     with pytest.raises(Stale, match='layout'):
         kv.acquire(replace(commit(kv, 1), layout='0' * 16))
 

@@ -1,32 +1,21 @@
 """Free + held = rows after any sequence of operations; and at the end every lease comes back."""
 
 import numpy as np
-import torch
+from kv_cases import make_manager
 
-from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.decode_stream import Query
 from embodied_kv.kv.handle import Stale
-from embodied_kv.kv.manager import KvManager
 from embodied_kv.kv.prefix_rows import OutOfRows
-
-SIZE = dict(layers=2, kv_heads=1, max_tokens=16, head_dim=4, dtype=torch.float32)
-
-
-def make_manager(rows, tails):
-    prefixes = Arena(rows=rows, **SIZE)
-    return KvManager(prefixes, Arena(rows=tails, **SIZE), CompressedArena(prefixes, 4, 64))
-
 
 EOS = 1
 
 
-class Monkey:
+class RandomOperations:
     """Does random things to a manager, the way nodes and the device thread do."""
 
     def __init__(self, seed):
         self.random = np.random.default_rng(seed)
-        self.kv = make_manager(7, 5)
+        self.kv = make_manager(7, 5, layers=2)
         self.now, self.frame = 0.0, 0
         self.handles, self.leases, self.writing = [], [], []
 
@@ -45,7 +34,7 @@ class Monkey:
                 'step',
                 'step',
                 'cancel',
-                'budget',
+                'limits',
                 'wait',
             ]
         )
@@ -104,7 +93,7 @@ class Monkey:
         streams = new[:1] or self.kv.streams()
         live = self.kv.grow(streams, 2 if new else 1)
         while self.random.random() < 0.3:  # other threads do not wait for a step to be over
-            getattr(self, self.random.choice(['cancel', 'budget', 'acquire', 'give_back']))()
+            getattr(self, self.random.choice(['cancel', 'limits', 'acquire', 'give_back']))()
             self.kv.check_integrity()
         self.kv.update(live, self.random.integers(EOS, 9, len(live)).tolist(), EOS)
 
@@ -112,7 +101,7 @@ class Monkey:
         if self.kv.streams():
             self.kv.release(self.pick(self.kv.streams()), 'cancelled')
 
-    def budget(self):
+    def limits(self):
         self.kv.set_limits(
             rows=int(self.random.integers(0, 6)), streams=int(self.random.choice([0, 3, 5, 5]))
         )
@@ -122,36 +111,36 @@ class Monkey:
 
 
 def test_10000_random_operations_keep_integrity():
-    monkey = Monkey(seed=3)
+    random = RandomOperations(seed=3)
     for _ in range(10_000):
-        monkey.act()
-        monkey.kv.check_integrity()
-    assert monkey.kv.stats().prefills > 500
-    assert monkey.kv.stats().evictions > 100
+        random.act()
+        random.kv.check_integrity()
+    assert random.kv.stats().prefills > 500
+    assert random.kv.stats().evictions > 100
 
 
 def test_leases_return_to_zero():
-    monkey = Monkey(seed=4)
+    random = RandomOperations(seed=4)
     for _ in range(1_000):
-        monkey.act()
-    for lease in monkey.leases:
+        random.act()
+    for lease in random.leases:
         lease.release()
-    for row in monkey.writing:
-        monkey.kv.abandon(row)
-    for stream in monkey.kv.streams():
-        monkey.kv.release(stream, 'cancelled')
-    last = monkey.kv.reserve(now=monkey.now + 100)  # every frame is past its deadline by then
-    monkey.kv.abandon(last)
-    stats = monkey.kv.stats()
+    for row in random.writing:
+        random.kv.abandon(row)
+    for stream in random.kv.streams():
+        random.kv.release(stream, 'cancelled')
+    last = random.kv.reserve(now=random.now + 100)  # every frame is past its deadline by then
+    random.kv.abandon(last)
+    stats = random.kv.stats()
     assert (stats.leases, stats.streams, stats.rows_free) == (0, 0, stats.rows)
     assert stats.bytes_used == 0
 
 
 def test_every_stream_is_reported_ended_exactly_once():
-    monkey = Monkey(seed=5)
+    random = RandomOperations(seed=5)
     for _ in range(3_000):
-        monkey.act()
-    ended = [stream.id for stream in monkey.kv.take_ended()]
-    living = [stream.id for stream in monkey.kv.streams()]
+        random.act()
+    ended = [stream.id for stream in random.kv.take_ended()]
+    living = [stream.id for stream in random.kv.streams()]
     assert sorted(ended + living) == list(range(1, len(ended) + len(living) + 1))
-    assert monkey.kv.take_ended() == []
+    assert random.kv.take_ended() == []

@@ -1,4 +1,4 @@
-"""Tokens computed piece by piece, in any order of layers and places, equal one causal prefill."""
+"""Tokens computed piece by piece, by layers and positions, equal one causal prefill."""
 
 import torch
 from hypothesis import given, settings
@@ -33,15 +33,15 @@ def arena():
 def whole(model, ids):
     """Everything at once, with attention written out."""
     kept = arena()
-    places = torch.arange(TOKENS)
-    hidden = model(ids[None], places[None], PlacedTokens(kept, 1).bind(places))
+    positions = torch.arange(TOKENS)
+    hidden = model(ids[None], positions[None], PlacedTokens(kept, 1).bind(positions))
     return kept, hidden[0]
 
 
 def reference(model, ids):
     """Float64, a dense causal mask, layer by layer."""
     model = model.double()
-    places = torch.arange(TOKENS)
+    positions = torch.arange(TOKENS)
 
     class Dense:
         def attend(self, layer, q, k, v):
@@ -50,11 +50,11 @@ def reference(model, ids):
             score.masked_fill_(torch.ones(TOKENS, TOKENS).triu(1).bool(), float('-inf'))
             return torch.einsum('bhts,bshd->bthd', score.softmax(-1), v)
 
-    return model(ids[None], places[None], Dense())[0]
+    return model(ids[None], positions[None], Dense())[0]
 
 
 @torch.inference_mode()
-def test_all_places_equal_a_dense_causal_mask():
+def test_all_positions_equal_a_dense_causal_mask():
     model, ids = (
         planner(),
         torch.randint(50, (TOKENS,), generator=torch.Generator().manual_seed(1)),
@@ -66,20 +66,22 @@ def test_all_places_equal_a_dense_causal_mask():
 @settings(deadline=None, max_examples=25)
 @given(computed=st.sets(st.integers(0, TOKENS - 2)), seed=st.integers(0, 99))
 def test_loaded_and_computed_tokens_equal_all_computed(computed, seed):
-    """K and V of the other places come from the whole prefill; the last token is computed."""
+    """K and V of the other positions come from the whole prefill; the last token is computed."""
     with torch.inference_mode():
         model = planner()
         ids = torch.randint(50, (TOKENS,), generator=torch.Generator().manual_seed(seed))
         full, hidden = whole(model, ids)
-        places = torch.tensor(sorted({*computed, TOKENS - 1}))
+        positions = torch.tensor(sorted({*computed, TOKENS - 1}))
         kept = arena()
-        view = PlacedTokens(kept, 1).bind(places)
-        rope, part = model.rope(places[None]), model.embed(ids[places][None])
+        view = PlacedTokens(kept, 1).bind(positions)
+        rope, part = model.rope(positions[None]), model.embed(ids[positions][None])
         for layer in range(CONFIG.backbone.layers):
-            for place in sorted(set(range(TOKENS)) - set(places.tolist())):
-                one = slice(place, place + 1)
-                view.put(layer, place, *(kv[1, :, one] for kv in full.layers[layer]))
+            for position in sorted(set(range(TOKENS)) - set(positions.tolist())):
+                one = slice(position, position + 1)
+                view.put(layer, position, *(kv[1, :, one] for kv in full.layers[layer]))
             part = model.layer(layer, part, view, rope)
-        torch.testing.assert_close(model.backbone.norm(part)[0], hidden[places], atol=1e-5, rtol=0)
+        torch.testing.assert_close(
+            model.backbone.norm(part)[0], hidden[positions], atol=1e-5, rtol=0
+        )
         torch.testing.assert_close(kept.k[:, 1, :, :TOKENS], full.k[:, 1, :, :TOKENS])
         assert torch.equal(view.keys(1), kept.k[1, 1, :, :TOKENS])

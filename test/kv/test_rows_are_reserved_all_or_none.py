@@ -3,34 +3,17 @@
 Streams give way only where their end frees a row, and only if the batch then has its rows.
 """
 
-import math
-
 import pytest
 import torch
+from kv_cases import frame, make_manager, write
 
-from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.decode_stream import Query
-from embodied_kv.kv.manager import KvManager
 from embodied_kv.kv.prefix_rows import OutOfRows
-
-SIZE = dict(layers=1, kv_heads=1, max_tokens=16, head_dim=4, dtype=torch.float32)
 
 
 @pytest.fixture
 def kv():
-    prefixes = Arena(rows=4, **SIZE)
-    return KvManager(
-        prefixes, Arena(rows=8, **SIZE), CompressedArena(prefixes, 4, 128), reserved=1
-    )
-
-
-def write(kv, row, robot=''):
-    return kv.commit(row, 4, robot=robot, sequence=0, stamp=0, deadline=math.inf)
-
-
-def frame(kv, robot=''):
-    return write(kv, kv.reserve(0.0), robot)
+    return make_manager(4, 8, reserved=1)
 
 
 def ask(kv, handle):
@@ -61,10 +44,10 @@ def test_rows_that_nobody_wrote_are_free_after_the_block(kv):
 
 def test_a_row_that_was_committed_and_reserved_again_is_the_next_writers(kv):
     with kv.reserving(1, 0.0) as (row,):
-        kv.acquire(write(kv, row, 'a'))
+        kv.acquire(write(kv, row, robot='a'))
         kv.adopt(kv.reserve(0.0), 4, robot='b', sequence=0, stamp=0).release()
-        handle = write(kv, kv.reserve(0.0), 'b')
-        frame(kv, 'b')  # the row before is free, and may be reserved
+        handle = write(kv, kv.reserve(0.0), robot='b')
+        frame(kv, robot='b')  # the row before is free, and may be reserved
         again = kv.reserve(0.0)
         assert again == handle.row
     kv.abandon(again)
@@ -103,8 +86,8 @@ def test_all_streams_of_a_row_give_way_together(kv):
 
 
 def test_leases_of_a_batch_come_back_if_one_is_stale(kv):
-    good, bad = frame(kv, 'a'), frame(kv, 'b')
-    frame(kv, 'b')
+    good, bad = frame(kv, robot='a'), frame(kv, robot='b')
+    frame(kv, robot='b')
     with pytest.raises(LookupError), kv.leases([good, bad]):
         pass
     assert kv.stats().leases == 0

@@ -127,7 +127,7 @@ def test_set_budget_takes_a_share_per_consumer(robot):
     stream = ask(robot).stream
     robot.until(lambda: kv.stats().compressed == 1, show=False)
     assert robot.call(KvStats, 'kv/stats').compressed == 1
-    assert kv.get(stream).lease.flat >= 0
+    assert kv.get(stream).lease.compressed_row >= 0
     wrong = robot.call(SetLimits, 'kv/set_limits', streams=3, action_keep_ratio=2.0)
     assert not wrong.ok and 'not in [0.01, 1]' in wrong.message
     assert kv.streams_max == 16  # nothing of it was set

@@ -57,8 +57,8 @@ def test_every_copy_finds_room_and_is_given_back(acted):
 @pytest.mark.parametrize(
     'arguments, message',
     [
-        (['--action-keep-ratio', '0'], 'alpha is 0.0, which is not in [0.01, 1]'),
-        (['--language-keep-ratio', '1.5'], 'alpha is 1.5, which is not in [0.01, 1]'),
+        (['--action-keep-ratio', '0'], 'keep ratio is 0.0, which is not in [0.01, 1]'),
+        (['--language-keep-ratio', '1.5'], 'keep ratio is 1.5, which is not in [0.01, 1]'),
         (['--compress', 'zip'], "no compression method 'zip'"),
     ],
 )

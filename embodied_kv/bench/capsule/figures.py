@@ -42,9 +42,9 @@ class Stores:
         self._engine, self._planner, self.device = engine, planner, device
         self._fingerprint = fingerprint(engine)
 
-    def open(self, budgets: TierCapacities | None = None) -> RobotSession:
+    def open(self, capacities: TierCapacities | None = None) -> RobotSession:
         """An empty store of bounded size."""
-        registry = Registry(self._fingerprint, budgets, device=self.device)
+        registry = Registry(self._fingerprint, capacities, device=self.device)
         capsules = RobotSession(self._engine, registry, _at_once)
         if self._planner is not None:
             capsules.register(self._planner)

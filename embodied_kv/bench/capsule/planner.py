@@ -89,7 +89,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Store:
-    """Capsules in host memory, whole contexts. pins: first come stay, else least recent go."""
+    """Whole contexts in host memory. pins: the first ones stay; else the least recent one goes."""
 
     capsules: RobotSession
     pins: bool
@@ -100,7 +100,7 @@ class Store:
         return any(entry.name == name for entry in self.capsules.registry.entries())
 
     def keep(self, context: Context) -> None:
-        """As much as budget and policy let it."""
+        """If capacity and policy let it."""
         registry = self.capsules.registry
         try:
             registry.add(context.capsule, Tier.HOST)

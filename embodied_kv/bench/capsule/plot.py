@@ -23,8 +23,8 @@ def plot(prefixes: Sequence[dict], copies: Sequence[dict], sets: Sequence[dict])
     left.set_xticks(lengths, [str(length) for length in lengths])
     left.set_xticks([], minor=True)
     for i, way in enumerate(('snapshot', 'restore', 'copy')):
-        places = [x + 0.27 * i for x in range(len(copies))]
-        middle.bar(places, [row[f'{way}_gbs'] for row in copies], 0.25, label=way)
+        positions = [x + 0.27 * i for x in range(len(copies))]
+        middle.bar(positions, [row[f'{way}_gbs'] for row in copies], 0.25, label=way)
     labels = [f'{row["of"]}, threads: {row["threads"]}' for row in copies]
     middle.set_xticks([x + 0.27 for x in range(len(copies))], labels, fontsize=7, rotation=90)
     middle.set_ylabel('GB/s')

@@ -26,7 +26,7 @@ def command(
     """The `main` of `python -m embodied_kv.bench.NAME`; text: its help.
 
     It measures by `run`, then adds the machine to the figures, writes them to
-    out/bench/NAME.json, dots as underlines, and prints the same as one line, last. `Refused` ends
+    out/bench/NAME.json, dots as underscores, and prints the same as one line, last. `Refused` ends
     it with exit status 2.
     """
 

@@ -61,11 +61,11 @@ def copy_frame(engine: Engine, handle: KvHandle, sequence: int) -> KvHandle:
 
 
 def open_stream(engine: Engine, handle: KvHandle, tokens: int, said: int = 0):
-    """A stream of exactly `tokens` tokens, `said` of them said already (its tail holds noise)."""
+    """A stream of `tokens` tokens, `said` of them generated already; its decode KV is noise."""
     stream = engine.open(handle, QUERY, max_tokens=tokens)
     if said:
         live = engine.kv.grow([stream], len(stream.query.ids) + said - 1)
-        k, v = engine.kv.tails.row(stream.tail)
+        k, v = engine.kv.decode_kv.row(stream.decode_row)
         k.normal_()
         v.normal_()
         for token in range(said):

@@ -19,8 +19,13 @@ import torch
 from torch import Tensor
 
 from embodied_kv.bench.compress.early import thinned, tower_attention
-from embodied_kv.bench.compress.kept import Asked, Seen, kept_by
-from embodied_kv.bench.compress.scores import RecordedPrefix, RecordedTail, Scorer, Tokens
+from embodied_kv.bench.compress.kept import RecordedFrame, RecordedQuestion, kept_by
+from embodied_kv.bench.compress.scores import (
+    RecordedAppend,
+    RecordedPrefix,
+    RecordedTokens,
+    Scorer,
+)
 from embodied_kv.bench.compress.ways import EARLY, ROW, STREAM, Way
 from embodied_kv.config import EngineConfig
 from embodied_kv.engine.decode import choose
@@ -36,7 +41,7 @@ BATCH = 16  # streams; decode batches are padded to a multiple
 
 
 @dataclass(frozen=True)
-class Said:
+class Answer:
     """An answer and its tokens; kept: share of the prefix's cache that it was read from."""
 
     text: str
@@ -69,13 +74,13 @@ class Harness:
     # ------------------------------------------------------------------ frames and questions
 
     @torch.inference_mode()
-    def see(self, observation: Observation) -> Seen:
-        """Prefills an observation; `forget` it before the next."""
+    def prefill(self, observation: Observation) -> RecordedFrame:
+        """Prefills an observation; `release` it before the next."""
         o, kv, model = observation, self._kv, self._model
         images = self._policy.images(o.images)
         ids = torch.tensor(self._policy.prompt_ids(o.instruction, o.state), device=model.device)
-        seen = model.embed_images(images).flatten(0, 1)
-        embeddings = torch.cat([seen, model.embed_tokens(ids)])
+        image_tokens = model.embed_images(images).flatten(0, 1)
+        embeddings = torch.cat([image_tokens, model.embed_tokens(ids)])
         row, n = kv.reserve(time.monotonic()), len(embeddings)
         view = RecordedPrefix(kv.prefixes, 1, n).bind([row], [n])
         model.prefill(embeddings[None], view)
@@ -83,36 +88,38 @@ class Harness:
         facts = dict(robot='', sequence=self.frames, stamp=o.stamp, deadline=-math.inf)
         lease = kv.acquire(kv.commit(row, n, **facts))
         keys = [layer[0][row, :, :n] for layer in kv.prefixes.layers]
-        scorer = Scorer(Tokens(view.queries, keys))
+        scorer = Scorer(RecordedTokens(view.queries, keys))
         tower = tower_attention(model, images)
-        return Seen(lease, len(seen), len(ids), embeddings, tower, scorer)
+        return RecordedFrame(lease, len(image_tokens), len(ids), embeddings, tower, scorer)
 
-    def forget(self, seen: Seen) -> None:
-        """The frame's row and copies go with the next frame."""
-        seen.lease.release()
+    def release(self, frame: RecordedFrame) -> None:
+        """The frame's row and copies are freed with the next frame."""
+        frame.lease.release()
 
     @torch.inference_mode()
-    def ask(self, seen: Seen, text: str) -> Asked:
+    def ask(self, frame: RecordedFrame, text: str) -> RecordedQuestion:
         """Appends a question, and chooses the first token of its answer; then come `answers`."""
         query = Query(text, self._policy.tokenizer.encode(text), self.max_tokens)
-        stream = self._kv.create(seen.lease.handle, query)
-        logits, tokens, tail = self._record(stream, query.ids)
+        stream = self._kv.create(frame.lease.handle, query)
+        logits, tokens, decode_kv = self._record(stream, query.ids)
         self._update([stream], logits)
-        return Asked(seen, stream, tokens, tail)
+        return RecordedQuestion(frame, stream, tokens, decode_kv)
 
     @torch.inference_mode()
-    def record(self, seen: Seen, ids: Sequence[int]) -> Tokens:
-        """Tokens behind the whole prefix, to be looked at only."""
-        stream = self._kv.create(seen.lease.handle, Query('', ids, 1))
+    def record(self, frame: RecordedFrame, ids: Sequence[int]) -> RecordedTokens:
+        """Tokens behind the whole prefix, to be recorded only."""
+        stream = self._kv.create(frame.lease.handle, Query('', ids, 1))
         _, tokens, _ = self._record(stream, ids)
         self._kv.release(stream, 'cancelled')
         self._kv.end_step()
         return tokens
 
-    def _record(self, stream: DecodeStream, ids: Sequence[int]) -> tuple[Tensor, Tokens, tuple]:
-        logits, view = self._extend([stream], ids, RecordedTail)
-        k, v = (part.clone() for part in self._kv.tails.row(stream.tail))
-        return logits, Tokens(view.queries, list(k)), (k, v)
+    def _record(
+        self, stream: DecodeStream, ids: Sequence[int]
+    ) -> tuple[Tensor, RecordedTokens, tuple]:
+        logits, view = self._extend([stream], ids, RecordedAppend)
+        k, v = (part.clone() for part in self._kv.decode_kv.row(stream.decode_row))
+        return logits, RecordedTokens(view.queries, list(k)), (k, v)
 
     def _extend(
         self,
@@ -123,31 +130,33 @@ class Harness:
         """The same ids behind every stream -> logits [streams, vocab]; a step has begun."""
         kv = self._kv
         live = kv.grow(streams, len(ids))
-        view = kind(kv.prefixes, kv.tails, len(live), len(ids), kv.flats)
-        rows = [s.row for s in live], [s.tail for s in live]
-        view.bind(*rows, len(ids), [s.lease.flat for s in live])
+        view = kind(kv.prefixes, kv.decode_kv, len(live), len(ids), kv.compressed)
+        rows = [s.row for s in live], [s.decode_row for s in live]
+        view.bind(*rows, len(ids), [s.lease.compressed_row for s in live])
         batch = torch.tensor([list(ids)] * len(live), device=self._model.device)
         return self._model.extend(batch, view), view
 
     def _update(self, streams: Sequence[DecodeStream], logits: Tensor) -> None:
         self._kv.update(streams, choose(logits, streams), self._policy.tokenizer.eos)
 
-    # ------------------------------------------------------------------ what is said
+    # ------------------------------------------------------------------ answers
 
     @torch.inference_mode()
-    def answers(self, asked: Asked, ways: Sequence[Way | None]) -> dict[Way | None, Said]:
+    def answers(
+        self, asked: RecordedQuestion, ways: Sequence[Way | None]
+    ) -> dict[Way | None, Answer]:
         """The question's answer in every way, greedy; None is the way of the whole prefix.
 
         Ways that keep the same share a stream, and one that keeps everything is the whole's.
         Raises RuntimeError where there is no room for them all.
         """
-        whole = self._layers * asked.seen.n
+        whole = self._layers * asked.frame.n
         started: dict[str, DecodeStream] = {}
         taken: dict[Way | None, tuple[DecodeStream, float]] = {}
         for way in ways:
             stream, tokens = asked.stream, whole
             if way is not None:
-                kept = kept_by(way, asked.seen, asked)
+                kept = kept_by(way, asked.frame, asked)
                 tokens = sum(positions.shape[1] for positions in kept)
                 if tokens < whole:
                     name = _name(way, kept)
@@ -158,22 +167,24 @@ class Harness:
         new = [stream for stream in started.values() if stream.is_new and not stream.reason]
         if new:
             self._update(new, self._extend(new, asked.stream.query.ids)[0])
-        texts = self._listen()
+        texts = self._decode_all()
         begin = len(asked.stream.query.ids)
         return {
-            way: Said(texts[s.id], (*s.query.ids, *s.tokens)[begin:], share)
+            way: Answer(texts[s.id], (*s.query.ids, *s.tokens)[begin:], share)
             for way, (s, share) in taken.items()
         }
 
-    def _start(self, way: Way, asked: Asked, kept: list[Tensor], name: str) -> DecodeStream:
+    def _start(
+        self, way: Way, asked: RecordedQuestion, kept: list[Tensor], name: str
+    ) -> DecodeStream:
         """A stream that reads what is kept, where its answer begins."""
         query, first = asked.stream.query, asked.stream.tokens[:1]
         if way.by == STREAM and asked.stream.reason:
             return asked.stream  # its only token was read from the whole
         if way.method in EARLY or way.by == ROW:
-            lease = self._shared_copy(way, asked.seen, kept, name)
+            lease = self._shared_copy(way, asked.frame, kept, name)
             return self._kv.resume(lease, query, ())
-        lease = _has_room(self._kv.compress(asked.seen.lease, kept))
+        lease = _has_room(self._kv.compress(asked.frame.lease, kept))
         if way.by == STREAM:
             stream = self._kv.resume(lease, query, first)
         else:
@@ -181,34 +192,34 @@ class Harness:
             query = replace(query, ids=begun, max_tokens=query.max_tokens + 1)
             stream = self._kv.resume(lease, query, [last])
             self.engine.resume_text(stream, said=1)
-        tails = self._kv.tails
-        for part, own in zip((tails.k, tails.v), asked.tail, strict=True):
-            part[:, stream.tail, :, : stream.extent].copy_(own[:, :, : stream.extent])
+        decode_kv = self._kv.decode_kv
+        for part, own in zip((decode_kv.k, decode_kv.v), asked.decode_kv, strict=True):
+            part[:, stream.decode_row, :, : stream.extent].copy_(own[:, :, : stream.extent])
         return stream
 
-    def _shared_copy(self, way: Way, seen: Seen, kept: list[Tensor], name: str) -> Lease:
+    def _shared_copy(self, way: Way, frame: RecordedFrame, kept: list[Tensor], name: str) -> Lease:
         """A lease on a copy that all questions about the frame read."""
-        kv, handle = self._kv, seen.lease.handle
+        kv, handle = self._kv, frame.lease.handle
         if kv.copy_of(handle, name) is None:
             if way.method in EARLY:
-                copy = self._adopt(seen, [positions[0] for positions in kept])
+                copy = self._adopt(frame, [positions[0] for positions in kept])
             else:
-                copy = _has_room(kv.compress(seen.lease, kept))
+                copy = _has_room(kv.compress(frame.lease, kept))
             kv.keep_copy([name], copy)
         return kv.acquire(handle, name)
 
-    def _adopt(self, seen: Seen, kept: list[Tensor]) -> Lease:
+    def _adopt(self, frame: RecordedFrame, kept: list[Tensor]) -> Lease:
         """A row of a prefix that was computed from these tokens alone."""
-        made, flats = thinned(self._model, seen.embeddings, kept), self._kv.flats
+        made, arena = thinned(self._model, frame.embeddings, kept), self._kv.compressed
         budgets = [len(positions) for positions in kept]
-        copy = _has_room(self._kv.adopt_flat(budgets, seen.n, seen.lease.handle))
+        copy = _has_room(self._kv.adopt_compressed(budgets, frame.n, frame.lease.handle))
         for layer, own in enumerate(zip(made.keys, made.values, strict=True)):
-            for part, values in zip(flats.piece(layer, copy.flat), own, strict=True):
+            for part, values in zip(arena.piece(layer, copy.compressed_row), own, strict=True):
                 part.copy_(values)
         return copy
 
-    def _listen(self) -> dict[int, str]:
-        """Lets all streams speak to their end -> what each said."""
+    def _decode_all(self) -> dict[int, str]:
+        """Decodes all streams to their end -> the text of each."""
         texts: dict[int, str] = defaultdict(str)
         while self._kv.streams():
             for delta in self.engine.decode():

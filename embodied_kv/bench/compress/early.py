@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from embodied_kv.bench.frame.predict import Fresh
+from embodied_kv.bench.frame.predict import DenseView
 from embodied_kv.compress.fastv import FastV
 from embodied_kv.compress.hired import HiRed
 from embodied_kv.model.pi05 import Pi05
@@ -19,7 +19,7 @@ from embodied_kv.model.vision import merge_patches
 
 
 @dataclass(frozen=True, eq=False)
-class Thinned:
+class ThinnedPrefix:
     """A prefix of which each layer has some tokens.
 
     positions: of each layer, int64 [tokens], ascending. keys, values: [kv_heads, tokens, head_dim]
@@ -31,10 +31,10 @@ class Thinned:
     values: list[Tensor]
 
 
-class _Taken(Fresh):
+class _Recorded(DenseView):
     """Tokens that see each other, and whose K and V of each layer are kept."""
 
-    def __init__(self, tokens: int, device: torch.device, into: Thinned) -> None:
+    def __init__(self, tokens: int, device: torch.device, into: ThinnedPrefix) -> None:
         super().__init__(1, tokens, device)
         self._into = into
 
@@ -47,19 +47,19 @@ class _Taken(Fresh):
         return super().attend(layer, q, k, v)
 
 
-def thinned(model: Pi05, embeddings: Tensor, kept: list[Tensor]) -> Thinned:
+def thinned(model: Pi05, embeddings: Tensor, kept: list[Tensor]) -> ThinnedPrefix:
     """The prefill of packed embeddings [n, width] of which layer i sees the tokens kept[i] only.
 
     kept: of each layer, int64 positions, ascending; each a part of those of the layer before.
     """
-    backbone, made = model.backbone, Thinned(list(kept), [], [])
+    backbone, made = model.backbone, ThinnedPrefix(list(kept), [], [])
     last = len(kept) - 1
     hidden, here, cache, rope = embeddings[None], None, None, None
     for i, positions in enumerate(kept):
         if here is None or len(here) != len(positions):
             hidden = hidden[:, positions if here is None else torch.searchsorted(here, positions)]
             here = positions
-            cache = _Taken(len(here), embeddings.device, made)
+            cache = _Recorded(len(here), embeddings.device, made)
             rope = backbone.rope(here[None], embeddings.dtype)
         if i < last:
             hidden = backbone.layer(i, hidden, cache, rope)
@@ -88,8 +88,8 @@ def hired_kept(
     rule = HiRed()
     chosen = rule.select(first, last, rule.kept(keep_ratio, vision, text))
     views = [view * first.shape[1] + tokens for view, tokens in enumerate(chosen)]
-    words = torch.arange(vision, vision + text, device=first.device)
-    return [torch.cat([*views, words])] * layers
+    behind = torch.arange(vision, vision + text, device=first.device)
+    return [torch.cat([*views, behind])] * layers
 
 
 def tower_attention(model: Pi05, images: Tensor) -> tuple[Tensor, Tensor]:

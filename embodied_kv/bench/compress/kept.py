@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from embodied_kv.bench.compress.early import fastv_kept, hired_kept
-from embodied_kv.bench.compress.scores import Scorer, Tokens, attention
+from embodied_kv.bench.compress.scores import RecordedTokens, Scorer, attention
 from embodied_kv.bench.compress.ways import EARLY, OURS, ROW, STREAM, STRICT, WIDE, Way
 from embodied_kv.compress.base import Method, Statistics
 from embodied_kv.compress.fastv import FastV
@@ -21,7 +21,7 @@ from embodied_kv.kv.handle import Lease
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class RecordedFrame:
     """A frame in its row: `vision` image tokens, then `text` tokens.
 
     embeddings: [n, width]. tower: `early.tower_attention` of its views.
@@ -41,67 +41,70 @@ class Seen:
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class RecordedQuestion:
     """A question behind the whole prefix.
 
-    stream: answers it from the whole. tail: its K and V, [layers, kv_heads, tokens, head_dim].
+    stream: answers it from the whole. decode_kv: its K and V, [layers, kv_heads, tokens,
+    head_dim].
     """
 
-    seen: Seen
+    frame: RecordedFrame
     stream: DecodeStream
-    tokens: Tokens
-    tail: tuple[Tensor, Tensor]
+    tokens: RecordedTokens
+    decode_kv: tuple[Tensor, Tensor]
     memory: dict[object, object] = field(default_factory=dict)  # what was computed by question
 
 
-def rule(way: Way, seen: Seen) -> Method:
+def rule(way: Way, frame: RecordedFrame) -> Method:
     """The way's method; a random one draws anew for every frame."""
-    seed = {'seed': seen.lease.handle.sequence} if way.method == 'random' else {}
+    seed = {'seed': frame.lease.handle.sequence} if way.method == 'random' else {}
     return method(OURS if way.method == WIDE else way.method, p=way.p, **seed)
 
 
-def statistics(way: Way, seen: Seen, asked: Asked | None = None) -> Statistics:
+def statistics(
+    way: Way, frame: RecordedFrame, asked: RecordedQuestion | None = None
+) -> Statistics:
     """What the way's method is given; asked: not needed by row."""
-    scoring, question = rule(way, seen), None if way.by == ROW else asked.tokens
+    scoring, question = rule(way, frame), None if way.by == ROW else asked.tokens
     behind = 0 if question is None else len(question)
     if way.method == WIDE:  # the prompt's own queries, and then all of a question
-        prompt = scoring_queries(scoring.queries, seen.n, seen.text)
-        queries = range(prompt.start, seen.n + behind)
+        prompt = scoring_queries(scoring.queries, frame.n, frame.text)
+        queries = range(prompt.start, frame.n + behind)
     else:
-        queries = scoring_queries(scoring.queries, seen.n, seen.text, behind, scoring.window)
-    memory = seen.memory if question is None else asked.memory
+        queries = scoring_queries(scoring.queries, frame.n, frame.text, behind, scoring.window)
+    memory = frame.memory if question is None else asked.memory
     if (queries, way.p) not in memory:
-        memory[queries, way.p] = seen.scorer.statistics(queries, way.p, question)
+        memory[queries, way.p] = frame.scorer.statistics(queries, way.p, question)
     return memory[queries, way.p]
 
 
-def kept_by(way: Way, seen: Seen, asked: Asked | None = None) -> list[Tensor]:
+def kept_by(way: Way, frame: RecordedFrame, asked: RecordedQuestion | None = None) -> list[Tensor]:
     """Positions that each layer keeps, int64 [kv_heads, tokens]; asked: not needed by row."""
-    memory = seen.memory if way.by == ROW else asked.memory
+    memory = frame.memory if way.by == ROW else asked.memory
     key = replace(way, by=STRICT) if way.by == STREAM else way  # these two keep the same
     if key not in memory:
-        memory[key] = _select(way, seen, asked)
+        memory[key] = _select(way, frame, asked)
     return memory[key]
 
 
-def _select(way: Way, seen: Seen, asked: Asked | None) -> list[Tensor]:
+def _select(way: Way, frame: RecordedFrame, asked: RecordedQuestion | None) -> list[Tensor]:
     if way.method in EARLY:
-        heads = seen.scorer.prefix.keys[0].shape[0]
-        return [positions.expand(heads, -1) for positions in _early(way, seen, asked)]
-    return rule(way, seen).select(statistics(way, seen, asked), way.keep_ratio)
+        heads = frame.scorer.prefix.keys[0].shape[0]
+        return [positions.expand(heads, -1) for positions in _early(way, frame, asked)]
+    return rule(way, frame).select(statistics(way, frame, asked), way.keep_ratio)
 
 
-def _early(way: Way, seen: Seen, asked: Asked | None) -> list[Tensor]:
+def _early(way: Way, frame: RecordedFrame, asked: RecordedQuestion | None) -> list[Tensor]:
     """Of a method that drops tokens before they are computed: int64 [tokens] of each layer."""
-    prefix = seen.scorer.prefix
-    sizes = len(prefix.keys), seen.vision, seen.text
+    prefix = frame.scorer.prefix
+    sizes = len(prefix.keys), frame.vision, frame.text
     if way.method == 'hired':
-        return hired_kept(way.keep_ratio, *sizes, *seen.tower)
+        return hired_kept(way.keep_ratio, *sizes, *frame.tower)
     layer = FastV().drop_after - 1
     keys = prefix.keys[layer]
     if way.by == ROW:
-        last, tail = prefix.queries[layer][-1:], keys[:, :0]
+        last, own = prefix.queries[layer][-1:], keys[:, :0]
     else:
-        last, tail = asked.tokens.queries[layer][-1:], asked.tokens.keys[layer]
-    looks = attention(last, keys, tail, start=tail.shape[1])[:, 0]
-    return fastv_kept(way.keep_ratio, *sizes, looks)
+        last, own = asked.tokens.queries[layer][-1:], asked.tokens.keys[layer]
+    weights = attention(last, keys, own, start=own.shape[1])[:, 0]
+    return fastv_kept(way.keep_ratio, *sizes, weights)

@@ -16,17 +16,17 @@ from embodied_kv.model.policy import Policy
 from embodied_kv.train.evaluate import evaluation
 from embodied_kv.train.evaluate.report import rate
 
-METHODS, ALPHAS = (OURS, 'random'), (0.05, 0.1, 0.2, 0.4)
+METHODS, KEEP_RATIOS = (OURS, 'random'), (0.05, 0.1, 0.2, 0.4)
 LATENCY_MS = 40
 
 
 def closed_loop(policy: Policy, episodes: int, robots: int = 20) -> list[dict]:
-    """A row for whole prefixes, then one per method and keep_ratio; episodes: of each family."""
+    """A row for whole prefixes, then one per method and keep ratio; episodes: of each family."""
     whole = succeeded(policy, episodes, robots, OURS, 1.0)
     scenes = np.arange(len(whole)) // 4  # the families' cases of one scene seed
     rows = [_row('full', 1.0, whole, whole, scenes)]
     for method in METHODS:
-        for keep_ratio in ALPHAS:
+        for keep_ratio in KEEP_RATIOS:
             done = succeeded(policy, episodes, robots, method, keep_ratio)
             rows.append(_row(method, keep_ratio, done, whole, scenes))
     return rows
@@ -36,10 +36,10 @@ def succeeded(
     policy: Policy, episodes: int, robots: int, method: str, keep_ratio: float
 ) -> list[bool]:
     """Whether each episode succeeded, families in turn."""
-    told = dict(episodes=episodes, seeds=1, robots=robots, latency_ms=LATENCY_MS, mode='silent')
-    told |= dict(compress=method, compress_by='row', action_keep_ratio=keep_ratio)
-    words = [w for k, v in told.items() for w in (f'--{k.replace("_", "-")}', str(v))]
-    args = evaluation.parser().parse_args(words)
+    options = dict(episodes=episodes, seeds=1, robots=robots, latency_ms=LATENCY_MS, mode='silent')
+    options |= dict(compress=method, compress_by='row', action_keep_ratio=keep_ratio)
+    arguments = [w for k, v in options.items() for w in (f'--{k.replace("_", "-")}', str(v))]
+    args = evaluation.parser().parse_args(arguments)
     with evaluation.Evaluation(args, policy) as episodes_of:
         rows = episodes_of.run()['modes']['silent']['actions']
     return [outcome == 's' for outcome in rows[-1]['outcomes']]

@@ -14,7 +14,7 @@ Source: VL-Cache, sections 3.1, 3.2 and A.7; figures 2, 3, 10 and 11.
 Everything is read from one prefill, one question and the answer that the whole cache gives,
 recorded in a single pass.
 
-Physics: a hit rate of k/n is what chance finds; the k of a top share keep_ratio is keep_ratio times n.
+Physics: a hit rate of k/n is what chance finds; at a keep ratio r, k is r times n.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from torch import Tensor
 from embodied_kv.bench.common.command import command
 from embodied_kv.bench.compress import plots
 from embodied_kv.bench.compress.cache import Harness
-from embodied_kv.bench.compress.kept import Asked, kept_by, rule, statistics
+from embodied_kv.bench.compress.kept import RecordedQuestion, kept_by, rule, statistics
 from embodied_kv.bench.compress.policy import add_policy, load, settings, show
 from embodied_kv.bench.compress.questions import moments
 from embodied_kv.bench.compress.scores import attention
 from embodied_kv.bench.compress.ways import (
-    ALPHAS,
+    KEEP_RATIOS,
     METHODS,
     OURS,
     ROW,
@@ -67,19 +67,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> dict:
-    """Looks, prints the tables, and returns all figures: means over questions."""
+    """Measures, prints the tables, and returns all figures: means over questions."""
     policy, found = load(args), defaultdict(list)
     harness = Harness(policy, ())
     with torch.inference_mode(), Progress(console=Console(stderr=True)) as bar:
         for frame, questions in bar.track(moments(policy.config, args.frames), total=args.frames):
-            seen = harness.see(frame.observation)
+            recorded = harness.prefill(frame.observation)
             for question in questions:
-                asked = harness.ask(seen, question.text)
+                asked = harness.ask(recorded, question.text)
                 harness.answers(asked, ())
                 if asked.stream.tokens:
-                    for name, value in look(harness, asked).items():
+                    for name, value in measure(harness, asked).items():
                         found[name].append(np.asarray(value))
-            harness.forget(seen)
+            harness.release(recorded)
     means = {name: np.mean(values, 0) for name, values in found.items()}
     result = settings(args) | dict(
         questions=len(found['tokens']),
@@ -93,39 +93,41 @@ def run(args: argparse.Namespace) -> dict:
     return result
 
 
-def look(harness: Harness, asked: Asked) -> dict[object, object]:
+def measure(harness: Harness, asked: RecordedQuestion) -> dict[object, object]:
     """All measures of one question whose answer has been given.
 
-    By name; by ('way', mode, method, keep_ratio) hit rate and mass of what is kept, [layers, 2]; by
-    ('score', mode, score, keep_ratio) the hit rate of what a method ranks by, [layers].
+    By name; by ('way', mode, method, keep_ratio) hit rate and mass of what is kept, [layers, 2];
+    by ('score', mode, score, keep_ratio) the hit rate of what a method ranks by, [layers].
     """
-    seen, question, answer = asked.seen, asked.stream.query.ids, asked.stream.tokens
-    prefix, tail = seen.scorer.prefix, harness.record(seen, [*question, *answer])
+    recorded, question, answer = asked.frame, asked.stream.query.ids, asked.stream.tokens
+    prefix, decoded = recorded.scorer.prefix, harness.record(recorded, [*question, *answer])
     behind = len(question)
-    looks = [
+    attentions = [
         attention(q[behind:], keys, own, start=behind)
-        for q, keys, own in zip(tail.queries, prefix.keys, tail.keys, strict=True)
+        for q, keys, own in zip(decoded.queries, prefix.keys, decoded.keys, strict=True)
     ]  # of each layer [heads, answer tokens, positions]
     kv_heads = prefix.keys[0].shape[0]
     # What the answer's first token attends to, by KV head: [kv_heads, n] of each layer.
-    truth = [look[:, 0, : seen.n].unflatten(0, (kv_heads, -1)).mean(1) for look in looks]
-    found = dict(tokens=(seen.vision, seen.text, behind, len(answer)))
-    found |= modalities(looks, seen.vision, seen.n + behind)
-    scored = statistics(Way(OURS, TENTH, STRICT), seen, asked)
+    truth = [
+        weights[:, 0, : recorded.n].unflatten(0, (kv_heads, -1)).mean(1) for weights in attentions
+    ]
+    found = dict(tokens=(recorded.vision, recorded.text, behind, len(answer)))
+    found |= modalities(attentions, recorded.vision, recorded.n + behind)
+    scored = statistics(Way(OURS, TENTH, STRICT), recorded, asked)
     found['sparsity_prefill'] = [_spread(1 - density) for density in scored.density]
-    found['sparsity_decode'] = [_spread(sparsity(look, P)) for look in looks]
+    found['sparsity_decode'] = [_spread(sparsity(weights, P)) for weights in attentions]
     for by in BY:
         for method in METHODS:
-            for keep_ratio in ALPHAS:
+            for keep_ratio in KEEP_RATIOS:
                 way = Way(method, keep_ratio, by)
-                kept = kept_by(way, seen, asked)
+                kept = kept_by(way, recorded, asked)
                 pairs = zip(kept, truth, strict=True)
                 found['way', by, method, keep_ratio] = [
                     (_hit(k, t), _mass(k, t)) for k, t in pairs
                 ]
                 if method in SCORES:
-                    scores = rule(way, seen).scores(statistics(way, seen, asked))
-                    k = max(1, round(keep_ratio * seen.n))
+                    scores = rule(way, recorded).scores(statistics(way, recorded, asked))
+                    k = max(1, round(keep_ratio * recorded.n))
                     found['score', by, SCORES[method], keep_ratio] = [
                         float(metrics.cache_hit_rate(score, t, k).mean())
                         for score, t in zip(scores, truth, strict=True)
@@ -133,30 +135,30 @@ def look(harness: Harness, asked: Asked) -> dict[object, object]:
     return found
 
 
-def modalities(looks: Sequence[Tensor], vision: int, prompt: int) -> dict[str, list[float]]:
+def modalities(attentions: Sequence[Tensor], vision: int, prompt: int) -> dict[str, list[float]]:
     """Contribution and coverage by layer, of vision and of the prompt's other tokens.
 
-    looks: of each layer, attention of decoded tokens [heads, tokens, positions]. vision, prompt:
-    positions below them are image tokens, and the whole prompt.
+    attentions: of each layer, attention of decoded tokens [heads, tokens, positions]. vision,
+    prompt: positions below them are image tokens, and the whole prompt.
     """
-    position = torch.arange(looks[0].shape[-1])
+    position = torch.arange(attentions[0].shape[-1])
     within = position < prompt
     chosen = dict(vision=position < vision, text=within & (position >= vision))
     measures = dict(contribution=metrics.contribution, coverage=metrics.coverage)
     return {
-        f'{name}_{modality}': [float(measure(look, some, within).mean()) for look in looks]
-        for name, measure in measures.items()
+        f'{name}_{modality}': [float(of(weights, some, within).mean()) for weights in attentions]
+        for name, of in measures.items()
         for modality, some in chosen.items()
     }
 
 
-def sparsity(look: Tensor, p: float) -> Tensor:
+def sparsity(weights: Tensor, p: float) -> Tensor:
     """Share of visible entries below p of their row's maximum (3.1), [heads].
 
-    look: [heads, tokens, positions] of the last tokens, 0 where hidden.
+    weights: [heads, tokens, positions] of the last tokens, 0 where hidden.
     """
-    heads, tokens, positions = look.shape
-    kept = (metrics.threshold_filter(look, p) > 0).sum((1, 2))
+    heads, tokens, positions = weights.shape
+    kept = (metrics.threshold_filter(weights, p) > 0).sum((1, 2))
     visible = tokens * positions - tokens * (tokens - 1) // 2
     return 1 - kept / visible
 
@@ -195,14 +197,14 @@ def hit_rows(means: Mapping[object, np.ndarray]) -> list[dict]:
     for key, values in means.items():
         if not isinstance(key, tuple):
             continue
-        row = dict(zip(('of', 'by', 'name', 'alpha'), key, strict=True))
+        row = dict(zip(('of', 'by', 'name', 'keep_ratio'), key, strict=True))
         hits, mass = (values[:, 0], float(values[:, 1].mean())) if key[0] == 'way' else (values, 0)
         rows.append(row | dict(hit=float(hits.mean()), mass=mass, layers=hits.tolist()))
     return rows
 
 
 def pivots(rows: Sequence[dict]) -> dict[str, list[dict]]:
-    """Tables, of each a row per method or score and a column per keep_ratio."""
+    """Tables, of each a row per method or score and a column per keep ratio."""
     tables: dict[str, dict[str, dict]] = defaultdict(dict)
     for row in rows:
         measures = ('hit', 'mass') if row['of'] == 'way' else ('hit',)

@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 @dataclass
-class Found(Tally):
+class NeedleTally(Tally):
     """What was said, and the share of the asked code's patches that each way kept."""
 
     needles: dict[Way, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -97,16 +97,16 @@ def observed(page: Pages, config: ModelConfig) -> Observation:
     return Observation(tuple(page.images()), state, INSTRUCTION, **moment)
 
 
-def collect(policy: Policy, ways: Sequence[Way], pages: int) -> Found:
+def collect(policy: Policy, ways: Sequence[Way], pages: int) -> NeedleTally:
     """All codes of so many pages, in all ways; a bar on stderr meanwhile."""
-    harness, found = Harness(policy, ways, DIGITS + 1), Found()
+    harness, found = Harness(policy, ways, DIGITS + 1), NeedleTally()
     with Progress(console=Console(stderr=True)) as bar:
         turns = bar.track(unseen(policy.config, pages), total=pages)
         for number, page in enumerate(turns):
-            seen = harness.see(observed(page, policy.config))
-            places = torch.from_numpy(page.at[0])
-            for colour, code, at in zip(COLOURS, page.codes[0], places, strict=True):
-                asked = harness.ask(seen, question(colour))
+            recorded = harness.prefill(observed(page, policy.config))
+            patches = torch.from_numpy(page.at[0])
+            for colour, code, at in zip(COLOURS, page.codes[0], patches, strict=True):
+                asked = harness.ask(recorded, question(colour))
                 said = harness.answers(asked, (None, *ways))
                 found.frames.append(number)
                 found.kinds.append(colour)
@@ -115,8 +115,8 @@ def collect(policy: Policy, ways: Sequence[Way], pages: int) -> Found:
                     found.right[way].append(reply.text.strip() == answer(code))
                     found.kept[way].append(reply.kept)
                     if way:
-                        found.needles[way].append(share(kept_by(way, seen, asked), at))
-            harness.forget(seen)
+                        found.needles[way].append(share(kept_by(way, recorded, asked), at))
+            harness.release(recorded)
     return found
 
 
@@ -128,7 +128,7 @@ def share(kept: Sequence[Tensor], patches: Tensor) -> float:
 
 
 def needles(rows: Sequence[dict], by: str) -> list[dict]:
-    """A row per method, a column per keep_ratio."""
+    """A row per method, a column per keep ratio."""
     shown: dict[str, dict] = {}
     for r in rows:
         if (r['by'], r['p']) == (by, P):

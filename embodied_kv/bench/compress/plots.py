@@ -29,7 +29,7 @@ def metrics(layers: Sequence[dict], hits: Sequence[dict]) -> None:
         axis.set(xscale='log', xlabel='k / n', ylabel=f'cache hit rate, scored by {of}')
         axis.legend(frameon=False)
     for row in hits:
-        if (row['of'], row['by'], row['alpha']) == ('score', 'strict', TENTH):
+        if (row['of'], row['by'], row['keep_ratio']) == ('score', 'strict', TENTH):
             style = _style(row['name'])
             axes[1, 0].plot(numbers, row['layers'], style, marker='o', label=row['name'])
     axes[1, 0].set(xlabel='layer', ylabel='cache hit rate, k / n = 0.1')
@@ -54,7 +54,7 @@ def _lines(rows: Sequence[dict], of: str, by: str) -> dict[str, list[tuple[float
     lines: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
         if (row['of'], row['by']) == (of, by):
-            lines.setdefault(row['name'], []).append((row['alpha'], row['hit']))
+            lines.setdefault(row['name'], []).append((row['keep_ratio'], row['hit']))
     return lines
 
 

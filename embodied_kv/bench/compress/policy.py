@@ -14,7 +14,7 @@ from embodied_kv.model.policy import Policy, bundled
 
 
 def add_policy(parser: argparse.ArgumentParser, frames: int) -> None:
-    """--preset, --checkpoint, --frames and --threads; frames: as many if not told."""
+    """--preset, --checkpoint, --frames and --threads; frames: the default."""
     parser.add_argument('--preset', default='tabletop')
     parser.add_argument(
         '--checkpoint', help="file or folder, or 'random'; else the bundled one of the preset"
@@ -36,8 +36,8 @@ def load(args: argparse.Namespace) -> Policy:
 
 def settings(args: argparse.Namespace) -> dict:
     """What a result begins with."""
-    told = {name: value for name, value in vars(args).items() if name != 'json'}
-    return dict(settings=told)
+    options = {name: value for name, value in vars(args).items() if name != 'json'}
+    return dict(settings=options)
 
 
 def show(part: str, args: argparse.Namespace, tables: Mapping[str, Sequence[dict]]) -> None:

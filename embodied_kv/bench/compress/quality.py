@@ -72,16 +72,16 @@ def collect(policy: Policy, ways: Sequence[Way], frames: int) -> Tally:
     with Progress(console=Console(stderr=True)) as bar:
         task = bar.add_task('frames', total=frames)
         for number, (frame, questions) in enumerate(moments(policy.config, frames)):
-            seen = harness.see(frame.observation)
+            recorded = harness.prefill(frame.observation)
             for question in questions:
-                said = harness.answers(harness.ask(seen, question.text), (None, *ways))
+                said = harness.answers(harness.ask(recorded, question.text), (None, *ways))
                 tally.frames.append(number)
                 tally.kinds.append(question.kind)
                 tally.tokens.append(said[None].tokens)
                 for way, answer in said.items():
                     tally.right[way].append(answer.text.strip() == question.truth)
                     tally.kept[way].append(answer.kept)
-            harness.forget(seen)
+            harness.release(recorded)
             bar.advance(task)
     return tally
 
@@ -99,7 +99,7 @@ def kinds(tally: Tally) -> list[dict]:
 
 
 def sweep(rows: Sequence[dict]) -> list[dict]:
-    """Ours by threshold: a row per mode and p, a column per keep_ratio."""
+    """Ours by threshold: a row per mode and p, a column per keep ratio."""
     shown: dict[tuple, dict] = {}
     for r in sorted((r for r in rows if r['method'] == OURS), key=lambda r: (r['by'], r['p'])):
         line = shown.setdefault((r['by'], r['p']), dict(by=r['by'], p=r['p']))

@@ -18,7 +18,7 @@ from embodied_kv.kv.views import PrefixWrite, TailAppend
 
 
 @dataclass(frozen=True, eq=False)
-class Tokens:
+class RecordedTokens:
     """Of each layer, what a run of tokens asks, [tokens, heads, head_dim], and what it is asked.
 
     keys: [kv_heads, tokens, head_dim].
@@ -39,8 +39,8 @@ class RecordedPrefix(PrefixWrite):
         self.queries = [*getattr(self, 'queries', ()), q[0]]
 
 
-class RecordedTail(TailAppend):
-    """Appends a tail and keeps its queries, layer by layer."""
+class RecordedAppend(TailAppend):
+    """Appends to decode KV and keeps the queries, layer by layer."""
 
     def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
         super().store(layer, q, k, v)
@@ -53,12 +53,12 @@ class Scorer:
     What its own queries pay attention to is computed once for all questions.
     """
 
-    def __init__(self, prefix: Tokens) -> None:
+    def __init__(self, prefix: RecordedTokens) -> None:
         self.prefix = prefix
         self._own: dict[tuple[range, float], tuple[Tensor, Tensor, int]] = {}
 
     def statistics(
-        self, asked: range, p: float = 0.01, question: Tokens | None = None
+        self, asked: range, p: float = 0.01, question: RecordedTokens | None = None
     ) -> Statistics:
         """By the queries `asked`, positions in prefix and question in a row; p: see equation 1.
 
@@ -85,7 +85,7 @@ class Scorer:
         return Statistics(columns, density, kv_heads, len(asked))
 
     def _taken(
-        self, asked: range, p: float, question: Tokens | None = None
+        self, asked: range, p: float, question: RecordedTokens | None = None
     ) -> tuple[Tensor, Tensor, int]:
         """By these tokens of the question, or of the prefix itself.
 
@@ -104,14 +104,14 @@ class Scorer:
         return torch.cat(columns), torch.cat(density), seen
 
 
-def attention(q: Tensor, prefix: Tensor, tail: Tensor, start: int) -> Tensor:
-    """Softmax attention over a prefix and a causal tail, of which query t sees 0 .. start + t.
+def attention(q: Tensor, prefix: Tensor, own: Tensor, start: int) -> Tensor:
+    """Softmax attention over a prefix and a causal segment: query t sees 0 .. start + t of it.
 
-    q: [queries, heads, head_dim]; prefix, tail: keys [kv_heads, tokens, head_dim]. Returns
+    q: [queries, heads, head_dim]; prefix, own: keys [kv_heads, tokens, head_dim]. Returns
     [heads, queries, tokens of both], 0 where hidden.
     """
     queries, heads, dim = q.shape
-    keys = torch.cat([prefix, tail], 1).repeat_interleave(heads // prefix.shape[0], 0).float()
+    keys = torch.cat([prefix, own], 1).repeat_interleave(heads // prefix.shape[0], 0).float()
     scores = q.transpose(0, 1).float() @ keys.mT * dim**-0.5
     position = torch.arange(keys.shape[1], device=q.device) - prefix.shape[1]
     limits = start + torch.arange(queries, device=q.device)

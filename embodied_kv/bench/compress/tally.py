@@ -21,7 +21,7 @@ from embodied_kv.train.evaluate.report import rate
 
 MARGIN = 0.02
 WHOLE = dict(by='', method='full', p=P, keep_ratio=1.0)
-SPILL = 0.005  # a baseline that keeps more than keep_ratio by so much has another budget
+SPILL = 0.005  # a baseline that keeps more than its keep ratio by so much has another budget
 
 
 @dataclass
@@ -88,11 +88,11 @@ def verdict(tally: Tally, by: str, method: str = OURS) -> dict:
 
 
 def pivot(rows: Sequence[dict], by: str) -> list[dict]:
-    """A row per method, a column per keep_ratio; a star where more than keep_ratio was kept."""
+    """A row per method, a column per keep ratio; a star where more was kept."""
     whole, shown = f'{100 * rows[0]["right"]["rate"]:.1f}', {}
     for r in rows[1:]:
         if (r['by'], r['p']) == (by, P):
             line = shown.setdefault(r['method'], dict(method=r['method']))
-            star = '*' * (r['kept'] > r['alpha'] + SPILL)
+            star = '*' * (r['kept'] > r['keep_ratio'] + SPILL)
             line[f'{r["keep_ratio"]:.0%}'] = f'{100 * r["right"]["rate"]:.1f}{star}'
     return [line | {'100%': whole} for line in shown.values()]

@@ -13,14 +13,14 @@ OURS = 'vl_cache'
 WIDE = 'vl_cache_text'  # ours by all text behind the images: the prompt's and the question's
 METHODS = (OURS, WIDE, 'streaming_llm', 'h2o', 'snapkv', 'pyramidkv', 'zipcache', 'random')
 EARLY = ('fastv', 'hired')  # tokens are dropped before they are computed
-ALPHAS = (0.01, 0.05, 0.1, 0.2, 0.4)  # and 1: the whole
+KEEP_RATIOS = (0.01, 0.05, 0.1, 0.2, 0.4)  # and 1: the whole
 TENTH = 0.1  # what the verdict is on
 P, SWEPT = 0.01, (1e-4, 1e-3, 1e-1)  # the threshold, and what else it is set to
 
 
 @dataclass(frozen=True)
 class Way:
-    """A method at one keep_ratio; p: its threshold.
+    """A method at one keep ratio; p: its threshold.
 
     by: `stream`, as served: the question is appended to the whole prefix, scores it, and the
     answer's first token still reads the whole. `strict`: the same is kept, but the first token
@@ -36,9 +36,9 @@ class Way:
 
 
 def all_ways(
-    keep_ratios: Sequence[float] = ALPHAS, modes: Sequence[str] = MODES, sweep: bool = True
+    keep_ratios: Sequence[float] = KEEP_RATIOS, modes: Sequence[str] = MODES, sweep: bool = True
 ) -> list[Way]:
-    """Every method at every keep_ratio in every mode; sweep: ours at the other thresholds, too.
+    """Every method at every keep ratio in every mode; sweep: ours at the other thresholds, too.
 
     Methods that drop tokens before they are computed never have a whole prefix to be asked.
     """

@@ -2,7 +2,7 @@
 
 A frame's stamp is the moment it was due; its chunk must be published before stamp + period,
 prefill included. The backlog never ends: a stream that finishes is replaced at once. Four runs:
-with the deadline budget; the same while the session is frozen once a second, from a thread of its
+with the time budget; the same while the session is frozen once a second, from a thread of its
 own as a service does it; without the budget (decode whenever nothing else waits, always all Euler
 steps); and an empty loop that only sleeps to each period, the machine's own floor.
 
@@ -38,9 +38,9 @@ def run(args: argparse.Namespace) -> dict:
     """Measures every run, prints the table, and returns all figures."""
     args.deadlines = 600 if args.quick else args.deadlines
     runs = {
-        'budget on': serve(args, budget=True),
-        'budget on, snapshots': serve(args, budget=True, freeze=True),
-        'budget off': serve(args, budget=False),
+        'budget on': serve(args, time_budget=True),
+        'budget on, snapshots': serve(args, time_budget=True, freeze=True),
+        'budget off': serve(args, time_budget=False),
         'empty loop': empty(args),
     }
     rows = [figures(name, args, **measured) for name, measured in runs.items()]

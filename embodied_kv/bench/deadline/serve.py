@@ -27,29 +27,27 @@ from embodied_kv.model.dtype import served
 from embodied_kv.session.robot_session import RobotSession
 from embodied_kv.types import TextDelta
 
-STREAMS, SAYS = 4, 60
+STREAMS, ANSWER = 4, 60  # streams at once, tokens of each
 SNAPSHOT_EVERY = 1.03  # s; no multiple of the period, so they meet every moment of a frame
-KEPT = TierCapacities(
-    device=256 * 2**20, host=0, policy='drop'
-)  # what the node keeps, then the newest
+CAPACITIES = TierCapacities(device=256 * 2**20, host=0, policy='drop')  # the newest stay
 
 
 class Backlog:
-    """Keeps `STREAMS` streams alive on the newest frames and counts what they say."""
+    """Keeps `STREAMS` streams alive on the newest frames and counts their tokens."""
 
     def __init__(self, engine: Engine) -> None:
-        self.engine, self.tokens, self._seen = engine, 0, {}
+        self.engine, self.tokens, self._counted = engine, 0, {}
 
     def on_deltas(self, deltas: list[TextDelta]) -> None:
         for delta in deltas:
-            self.tokens += delta.tokens - self._seen.get(delta.stream, 0)
-            self._seen[delta.stream] = delta.tokens
+            self.tokens += delta.tokens - self._counted.get(delta.stream, 0)
+            self._counted[delta.stream] = delta.tokens
         self.refill()
 
     def refill(self) -> None:
         handle = self.engine.kv.current()
         while handle is not None and len(self.engine.kv.streams()) < STREAMS:
-            self.engine.open(handle, scene.QUERY, max_tokens=SAYS)
+            self.engine.open(handle, scene.QUERY, max_tokens=ANSWER)
 
 
 class Snapshots(threading.Thread):
@@ -57,7 +55,9 @@ class Snapshots(threading.Thread):
 
     def __init__(self, engine: Engine, device: DeviceThread) -> None:
         super().__init__(name='snapshots', daemon=True)
-        self._capsules = RobotSession(engine, Registry(fingerprint(engine), KEPT), device.call)
+        self._capsules = RobotSession(
+            engine, Registry(fingerprint(engine), CAPACITIES), device.call
+        )
         self._over = threading.Event()
         self.took: list[float] = []
         self.bytes: list[int] = []
@@ -87,11 +87,13 @@ def sleep_until(moment: float) -> None:
     time.sleep(max(0.0, moment - time.monotonic()))
 
 
-def serve(args: argparse.Namespace, budget: bool, freeze: bool = False) -> dict:
+def serve(args: argparse.Namespace, time_budget: bool, freeze: bool = False) -> dict:
     """One run of the engine -> `late`, s from stamp to publication of each chunk, and figures."""
     engine = Engine(
         scene.FullPolicy.random(served(preset(args.preset), args.device), device=args.device),
-        EngineConfig(rows=STREAMS + 6, streams=STREAMS, budget=budget, threads=args.threads),
+        EngineConfig(
+            rows=STREAMS + 6, streams=STREAMS, time_budget=time_budget, threads=args.threads
+        ),
         period=args.period,
     )
     torch.set_num_threads(args.threads)

@@ -2,13 +2,13 @@
 
 Source: OxyGen, section 4.
 
-A frame: one observation, one chunk of H actions, one new language stream of N tokens.
+A frame: one observation, one action chunk, one new language stream of N tokens.
 - isolated: a prefill for the action, another for language, then N serial decode steps.
 - shared: one prefill, then N serial decode steps.
 - batched: one prefill; k decode steps of all live streams (about N / k of them) in one batch.
 - copying: as batched, but caches are duplicated, concatenated and split every frame, as OxyGen
 does.
-- parallel: two processes, one acts and one speaks, each with a model and a prefill of its own.
+- parallel: two processes, one acts and one decodes, each with a model and a prefill of its own.
 
 Physics: a decode step reads all weights whatever the batch, so N serial steps cost N readings of
 them and k batched steps k; a prefill is operations. The floor of a frame is max(operations / rate,
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--frames', type=int, default=3, help='counted frames per point')
     parser.add_argument('--tokens', type=int, nargs='+', help='N')
     parser.add_argument('--steps', type=int, nargs='+', help='k')
-    parser.add_argument('--horizons', type=int, nargs='+', help='H')
+    parser.add_argument('--chunk-sizes', type=int, nargs='+', help='actions per chunk')
     parser.add_argument('--modes', nargs='+', choices=MODES)
     parser.add_argument('--full', action='store_true', help='the whole grid and all modes')
 
@@ -55,13 +55,13 @@ def measure(args: argparse.Namespace) -> dict:
     c = served(preset(args.preset), args.device)
     rows: list[dict] = []
     policy = None
-    for horizon, settings in grid(args):
-        if policy is None or horizon != policy.config.chunk_size:
-            config = dataclasses.replace(c, chunk_size=horizon)
+    for size, settings in grid(args):
+        if policy is None or size != policy.config.chunk_size:
+            config = dataclasses.replace(c, chunk_size=size)
             policy = FullPolicy.random(config, device=args.device)
         with torch.inference_mode():
             rows += run(policy, settings, modes, args.frames)
-        print(f'N={settings[0].tokens} H={horizon} done', file=sys.stderr, flush=True)
+        print(f'N={settings[0].tokens} chunk size {size} done', file=sys.stderr, flush=True)
     if not args.json:
         title = f'frame, {args.preset}, {args.device}, {c.dtype}'
         report.show(title, rows, 'ms: median frame; rows of the steady state were pre-filled')

@@ -16,26 +16,26 @@ from embodied_kv.bench.frame.predict import attention_loss, predict
 from embodied_kv.config import preset
 from embodied_kv.model.policy import Policy
 
-GRID_TOKENS, GRID_STEPS, GRID_HORIZONS = (10, 30, 100, 200), (1, 5, 10), (10, 15, 50)
+GRID_TOKENS, GRID_STEPS, GRID_CHUNK_SIZES = (10, 30, 100, 200), (1, 5, 10), (10, 15, 50)
 
 
 def grid(args: argparse.Namespace) -> list[tuple[int, list[Setting]]]:
-    """Groups of one N and one H, each with every k.
+    """Groups of one N and one chunk size, each with every k.
 
     The settings of a group are timed together, frame by frame in turn.
 
-    Every N and k at the preset's H, and one point at the other H; everything with --full; for the
-    real pi05 one point, as its frames take minutes on a CPU.
+    Every N and k at the preset's chunk size, and one point at the other ones; everything with
+    --full; for the real pi05 one point, as its frames take minutes on a CPU.
     """
     native = preset(args.preset).chunk_size
     if args.preset == 'pi05' and not args.full:
-        tokens, steps, horizons = args.tokens or [10], args.steps or [5], args.horizons or [native]
+        tokens, steps, sizes = args.tokens or [10], args.steps or [5], args.chunk_sizes or [native]
     else:
         tokens, steps = args.tokens or GRID_TOKENS, args.steps or GRID_STEPS
-        horizons = args.horizons or (GRID_HORIZONS if args.full else [native])
-    groups = [(h, [Setting(n, k, h) for k in steps]) for h in horizons for n in tokens]
-    if args.preset != 'pi05' and not (args.full or args.horizons or args.tokens or args.steps):
-        groups += [(h, [Setting(30, 5, h)]) for h in GRID_HORIZONS if h != native]
+        sizes = args.chunk_sizes or (GRID_CHUNK_SIZES if args.full else [native])
+    groups = [(h, [Setting(n, k, h) for k in steps]) for h in sizes for n in tokens]
+    if args.preset != 'pi05' and not (args.full or args.chunk_sizes or args.tokens or args.steps):
+        groups += [(h, [Setting(30, 5, h)]) for h in GRID_CHUNK_SIZES if h != native]
     return groups
 
 
@@ -67,7 +67,7 @@ def run(policy: Policy, settings: list[Setting], modes: list[str], frames: int) 
     for setting in settings:
         keys = {m: (m, setting if m in PER_FRAME else settings[0]) for m in modes}
         actions = [done[key][0] for key in keys.values()]
-        row = dict(N=setting.tokens, k=setting.steps, H=setting.horizon)
+        row = dict(N=setting.tokens, k=setting.steps, chunk=setting.chunk_size)
         row |= {f'{m}_ms': ms[key] for m, key in keys.items()}
         row['actions_equal'] = all(np.array_equal(actions[0], other) for other in actions[1:])
         if 'batched' in modes:
@@ -91,7 +91,7 @@ def figures(policy: Policy, setting: Setting, ms: float, managed: float, frames:
     return dict(
         streams=setting.live,
         frames_s=1e3 / ms,
-        actions_s=1e3 * setting.horizon / ms,
+        actions_s=1e3 * setting.chunk_size / ms,
         predicted_ms=predicted,
         of_predicted=predicted / ms,
         management_pct=100 * (managed + lost) / ms,

@@ -25,16 +25,16 @@ from embodied_kv.kv.manager import KvManager
 from embodied_kv.model.policy import Policy
 
 MODES = ('isolated', 'shared', 'batched', 'copying', 'parallel')
-PER_FRAME = ('batched', 'copying')  # the ways in which k matters; the others speak to the end
+PER_FRAME = ('batched', 'copying')  # the ways in which k matters; the others decode to the end
 
 
 @dataclass(frozen=True)
 class Setting:
-    """N tokens per stream, k decode steps per frame, H actions per chunk."""
+    """N tokens per stream, k decode steps per frame, actions per chunk."""
 
     tokens: int
     steps: int
-    horizon: int
+    chunk_size: int
 
     @property
     def live(self) -> int:
@@ -95,7 +95,7 @@ class Mode:
             (chunk,) = self.engine.denoise([lease], [time.monotonic() + 1e6])
         return chunk.values
 
-    def speak_to_the_end(self, handle: KvHandle) -> int:
+    def decode_to_the_end(self, handle: KvHandle) -> int:
         stream = self.engine.open(handle, scene.QUERY, max_tokens=self.setting.tokens)
         while not stream.reason:
             self.engine.decode()
@@ -105,14 +105,14 @@ class Mode:
 class Isolated(Mode):
     def frame(self, number: int) -> tuple[np.ndarray, int]:
         actions = self.act(self.prefill(number))
-        return actions, self.speak_to_the_end(self.prefill(number))
+        return actions, self.decode_to_the_end(self.prefill(number))
 
 
 class Shared(Mode):
     def frame(self, number: int) -> tuple[np.ndarray, int]:
         handle = self.prefill(number)
         actions = self.act(handle)
-        return actions, self.speak_to_the_end(handle)
+        return actions, self.decode_to_the_end(handle)
 
 
 class Batched(Mode):
@@ -156,7 +156,7 @@ class Copying(Mode):
 
 
 class Parallel(Mode):
-    """A second process speaks while this one acts.
+    """A second process decodes while this one acts.
 
     On CUDA start NVIDIA MPS before, to let them overlap.
     """
@@ -166,7 +166,7 @@ class Parallel(Mode):
         context = multiprocessing.get_context('spawn')
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(
-            target=_speaker,
+            target=_decode_process,
             args=(theirs, policy.config, policy.model.device.type, setting),
             daemon=True,
         )
@@ -183,12 +183,12 @@ class Parallel(Mode):
         self.process.join()
 
 
-def _speaker(pipe, config: ModelConfig, device: str, setting: Setting) -> None:
+def _decode_process(pipe, config: ModelConfig, device: str, setting: Setting) -> None:
     policy = scene.FullPolicy.random(config, device=device)
     mode = Shared(policy, setting)
     pipe.send('ready')
     while (number := pipe.recv()) is not None:
-        pipe.send(mode.speak_to_the_end(mode.prefill(number)))
+        pipe.send(mode.decode_to_the_end(mode.prefill(number)))
 
 
 MANAGED = [

@@ -16,7 +16,7 @@ from embodied_kv.kernels.rows import RowBatch
 from embodied_kv.model.policy import Policy
 
 
-class Fresh:
+class DenseView:
     """A KV view of the tokens themselves and, if given, of a contiguous prefix; stores nothing."""
 
     def __init__(
@@ -66,11 +66,11 @@ def predict(policy: Policy, setting: Setting, device: str, repeats: int) -> floa
     def prefill() -> None:
         views = model.embed_images(images).flatten(0, 1)
         embeddings = torch.cat([views, model.embed_tokens(ids[0])])[None]
-        model.prefill(embeddings, Fresh(1, length, model.device))
+        model.prefill(embeddings, DenseView(1, length, model.device))
 
     def denoise() -> None:
         for table in tables:
-            model.velocity(x, table, Fresh(1, c.chunk_size, model.device, prefix), rope)
+            model.velocity(x, table, DenseView(1, c.chunk_size, model.device, prefix), rope)
 
     def begin() -> None:
         one = tuple(part[:, :1] for part in caches)
@@ -87,10 +87,10 @@ def predict(policy: Policy, setting: Setting, device: str, repeats: int) -> floa
 
 
 def attention_loss(policy: Policy, setting: Setting, device: str) -> float:
-    """Seconds a frame loses as decode attends to prefix and tail rows in place, not to a batch."""
+    """Seconds a frame loses as decode attends to prefix and decode KV in place, not to a batch."""
     c, model = policy.config, policy.model
     length, tail, slots = c.prefix_tokens, setting.tokens // 2 + 8, setting.live
-    prefixes, tails = (
+    prefixes, decode_kv = (
         contiguous(policy, slots, length),
         contiguous(policy, slots, setting.tokens + 16),
     )
@@ -106,7 +106,7 @@ def attention_loss(policy: Policy, setting: Setting, device: str) -> float:
         for i in range(c.backbone.layers):
             merge(
                 row_attention(q, prefixes[0][i], prefixes[1][i], rows),
-                row_attention(q, tails[0][i], tails[1][i], ends),
+                row_attention(q, decode_kv[0][i], decode_kv[1][i], ends),
             )
 
     def in_one() -> None:

@@ -14,8 +14,8 @@ than products read weights, byte for byte; then a step gains more than its bytes
 The ways take turns, forwards and backwards, after a round that does not count; each speedup is a
 ratio within such rounds. Times on a CPU are one thread's own, as cores may be shared; `load` says
 how busy they were. Floors are operations and bytes over what the machine did at best, in the same
-run. Compression is the engine's own, by `vl_cache` at keep_ratio 0.1. Frames that are only decoded hold
-noise and were not prefilled.
+run. Compression is the engine's own, by `vl_cache` at a keep ratio of 0.1. Frames that are only
+decoded hold noise and were not prefilled.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TABLES = dict(
     answer='from camera to the last of 100 tokens',
     decode='a step of streams with frames of their own',
     shared='a step of streams that ask of one frame, and MB of the cache in use',
-    serve='a static batch, as in figure 6, added up from the above; words: without its prefills',
+    serve='a static batch, as in figure 6, added up from the above; language: no prefills',
     capacity='streams with frames of their own in a cache of one size',
 )
 
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> dict:
     began, plan = time.monotonic(), QUICK if args.quick else WHOLE
     ceilings = clock.ceilings(args.device)
     result = dict(
-        settings=dict(keep_ratio=scene.ALPHA, device=args.device, **asdict(plan)),
+        settings=dict(keep_ratio=scene.KEEP_RATIO, device=args.device, **asdict(plan)),
         load=[os.getloadavg()[0]],
         ceilings=asdict(ceilings),
     )
@@ -71,7 +71,9 @@ def run(args: argparse.Namespace) -> dict:
     result['load'].append(os.getloadavg()[0])
     if not args.json:
         for name, rows in tables.items():
-            report.show(f'{name}, keep_ratio {scene.ALPHA}, {args.device}', rows, TABLES[name])
+            report.show(
+                f'{name}, keep ratio {scene.KEEP_RATIO}, {args.device}', rows, TABLES[name]
+            )
         plot.speed(tables)
     return result | tables
 

@@ -3,8 +3,8 @@
 Every stream has a frame of its own, as in a static batch of the paper, but for `shared`: there all
 ask of one frame, as they do on a robot. Then a step over the whole row reads its KV once for all
 of them (the kernel and its twin fold them together), copies by row likewise, and copies by text
-each their own: from 1 / keep_ratio streams on these are more bytes than the row, but still a tenth of
-the operations of attention.
+each their own: from 1 / keep ratio streams on these are more bytes than the row, but still a tenth
+of the operations of attention.
 
 `of_floor` is the share of the time that the machine would need at its best; `by_floor` is the
 speedup if a step took that time, `by_bytes` if it took as long as its bytes. Speedup is above
@@ -21,6 +21,7 @@ from embodied_kv.bench.common.clock import Ceilings
 from embodied_kv.bench.common.scene import FullPolicy
 from embodied_kv.bench.compress.speed import scene
 from embodied_kv.bench.compress.speed.plan import Steps
+from embodied_kv.bench.compress.speed.scene import PASSING, RESERVED
 from embodied_kv.config import ModelConfig
 from embodied_kv.engine.engine import Engine
 
@@ -41,20 +42,22 @@ def _of_context(
     policy: FullPolicy, steps: Steps, ceilings: Ceilings, device: str
 ) -> Iterator[dict]:
     c, most, (context,) = policy.config, steps.batches[-1], steps.contexts
-    whole = dict(rows=most + 1, streams=most, reserved_rows=0)
-    copies = whole | dict(rows=2, compressed_rows=int(most * scene.ALPHA) + 1)
+    whole = dict(rows=most + RESERVED, streams=most)
+    copies = whole | dict(
+        rows=PASSING + RESERVED, compressed_rows=int(most * scene.KEEP_RATIO) + 1
+    )
     engines = {
         'full': scene.make_engine(policy, context, **whole | scene.WAYS['full']),
         'compressed': scene.make_engine(policy, context, **copies | scene.WAYS['by text']),
     }
-    kept = dict(full=context, compressed=scene.ALPHA * context)
+    kept = dict(full=context, compressed=scene.KEEP_RATIO * context)
     values = scene.noise(engines['full'])
     for batch in steps.batches:
         for engine in engines.values():
             scene.grow(engine, values, context, batch)
         took = step_seconds(engines, steps.repeats, device)
-        tail = decode_tokens(engines['full'])
-        read = {way: reads(c, batch, batch, n, tail) for way, n in kept.items()}
+        own_tokens = decode_tokens(engines['full'])
+        read = {way: reads(c, batch, batch, n, own_tokens) for way, n in kept.items()}
         row = dict(
             model=c.name,
             context=context,
@@ -80,11 +83,11 @@ def shared(
     """Rows by number of streams that ask of one frame, and way.
 
     mb: of the cache in use while the frame is the newest, its row being held for the action;
-    alone_mb: then, by language alone.
+    language_mb: then, by language alone.
     """
     c = policy.config
     for batch in batches:
-        room = dict(rows=4, streams=batch, compressed_rows=int(batch * scene.ALPHA) + 1)
+        room = dict(rows=4, streams=batch, compressed_rows=int(batch * scene.KEEP_RATIO) + 1)
         engines = {
             way: scene.make_engine(policy, context, **room | config)
             for way, config in scene.WAYS.items()
@@ -95,12 +98,12 @@ def shared(
             for _ in range(batch):
                 scene.ask(engine, handle, scene.SHORT, scene.ANSWER)
                 engine.decode()
-        took, tail = step_seconds(engines, repeats, device), decode_tokens(engines['full'])
-        tenth = scene.ALPHA * context
+        took, own_tokens = step_seconds(engines, repeats, device), decode_tokens(engines['full'])
+        tenth = scene.KEEP_RATIO * context
         read = {
-            'full': reads(c, batch, 1, context, tail),
-            'by row': reads(c, batch, 1, tenth, tail),
-            'by text': reads(c, batch, batch, tenth, tail),
+            'full': reads(c, batch, 1, context, own_tokens),
+            'by row': reads(c, batch, 1, tenth, own_tokens),
+            'by text': reads(c, batch, batch, tenth, own_tokens),
         }
         least = {way: ceilings.floor(**work) for way, work in read.items()}
         newest = {way: _used(engine) for way, engine in engines.items()}
@@ -117,7 +120,7 @@ def shared(
                 by_floor=least['full'] / least[way],
                 of_floor=least[way] / took[way],
                 mb=newest[way],
-                alone_mb=_used(engine),
+                language_mb=_used(engine),
             )
 
 
@@ -129,17 +132,17 @@ def step_seconds(engines: Mapping[str, Engine], repeats: int, device: str) -> di
 
 
 def decode_tokens(engine: Engine) -> float:
-    """Mean tokens of a stream's tail, now."""
+    """Mean tokens of decode KV of a stream, now."""
     return statistics.mean(stream.extent for stream in engine.kv.streams())
 
 
 def reads(
-    c: ModelConfig, batch: int, prefixes: int, tokens: float, tail: float
+    c: ModelConfig, batch: int, prefixes: int, tokens: float, own_tokens: float
 ) -> dict[str, float]:
     """FLOP and bytes of a step of `batch` streams over so many prefixes of `tokens` tokens."""
-    own = physics.decode_step(c, tokens + tail, batch)
+    need = physics.decode_step(c, tokens + own_tokens, batch)
     folded = (batch - prefixes) * tokens * c.kv_bytes_per_token
-    return own | dict(bytes=own['bytes'] - folded)
+    return need | dict(bytes=need['bytes'] - folded)
 
 
 def _used(engine: Engine) -> float:

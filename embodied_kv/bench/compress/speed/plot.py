@@ -32,7 +32,7 @@ def _throughput(axis: Axes, rows: Sequence[dict]) -> None:
     for name in dict.fromkeys(row['model'] for row in rows):
         for way, style in (('full', ':'), ('compressed', '-')):
             own = [row for row in rows if (row['model'], row['way']) == (name, way)]
-            line = [(row['words_s'], row['words_tokens_s']) for row in own]
+            line = [(row['language_s'], row['language_tokens_s']) for row in own]
             axis.plot(*zip(*line, strict=True), style, marker='o', label=f'{name}, {way}')
     axis.set(xscale='log', xlabel='s for 100 tokens, prefill apart', ylabel='tokens/s')
     axis.legend(frameon=False)

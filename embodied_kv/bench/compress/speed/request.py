@@ -1,4 +1,4 @@
-"""A frame, a question, an answer: what compression costs before the words, and saves behind.
+"""A frame, a question, an answer: what compression costs at first, and saves in every step.
 
 The ways, in turn, each with a prefill of its own: `full`; `by row`, where the prompt's own text
 scores the prefix as it is written; `by text`, the default, where the question adds its scores as
@@ -82,11 +82,11 @@ def frame(
         engine = engines[way]
         scene.ask(engine, engine.kv.current(), QUESTION, answer)
         calls['begin'][way] = call(engine.decode, device)
-    spoken = dict.fromkeys(engines, 0.0)
+    decoded = dict.fromkeys(engines, 0.0)
     for number in range(answer - 1):
         for way in clock.order(engines, number):
-            spoken[way] += clock.seconds(engines[way].decode, device)
-    return calls | dict(steps={way: dict(took=took) for way, took in spoken.items()})
+            decoded[way] += clock.seconds(engines[way].decode, device)
+    return calls | dict(steps={way: dict(took=took) for way, took in decoded.items()})
 
 
 def measure(
@@ -177,7 +177,7 @@ def scoring_floor(c: ModelConfig, n: int, queries: Sequence[int], ceilings: Ceil
         ceilings.floor(physics.attention_flops(c, asked, n) / 2, kv / 2)  # no values
         for asked in queries
     )
-    return sum(passes) + ceilings.floor(0, 2 * scene.ALPHA * kv)
+    return sum(passes) + ceilings.floor(0, 2 * scene.KEEP_RATIO * kv)
 
 
 def answers(
@@ -188,13 +188,13 @@ def answers(
     floor_ms: of all three phases. by_bytes: speedups if steps took as long as their bytes, and
     scoring no time.
     """
-    tenth = scene.ALPHA * context
+    tenth = scene.KEEP_RATIO * context
     times = {
         way: {phase: median(f[phase][way]['took'] for f in frames) for phase in frames[0]}
         for way in scene.WAYS
     }
-    tail = QUESTION + scene.ANSWER // 2
-    read = {way: reads(c, 1, 1, context if way == 'full' else tenth, tail) for way in times}
+    own_tokens = QUESTION + scene.ANSWER // 2
+    read = {way: reads(c, 1, 1, context if way == 'full' else tenth, own_tokens) for way in times}
     first = ceilings.floor(**physics.prefill(c, context, context // IMAGE))
     full, whole = times['full'], sum(times['full'].values())
     for way, own in times.items():

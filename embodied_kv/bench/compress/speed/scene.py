@@ -18,15 +18,17 @@ from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.types import Observation
 
-ALPHA = 0.1
+KEEP_RATIO = 0.1
 ANSWER = 100  # tokens (5.2)
 QUESTIONS = (16, 24, 50)  # tokens
 SHORT = 8  # tokens of a question whose begin is not timed
-TAIL = max(QUESTIONS) + ANSWER + 2  # tokens
+DECODE_TOKENS = max(QUESTIONS) + ANSWER + 2  # of a stream
+RESERVED = 2  # prefix rows that language may never hold
+PASSING = 2  # prefix rows that language holds on the way to compressed copies
 WAYS = {
     'full': dict(compressed_rows=0),
-    'by row': dict(compress_by='row', language_keep_ratio=ALPHA),
-    'by text': dict(compress_by='text', language_keep_ratio=ALPHA),
+    'by row': dict(compress_by='row', language_keep_ratio=KEEP_RATIO),
+    'by text': dict(compress_by='text', language_keep_ratio=KEEP_RATIO),
 }
 
 
@@ -45,7 +47,10 @@ def make_engine(policy: FullPolicy, tokens: int, **config: object) -> Engine:
     views = tuple(f'view {i}' for i in range(_views(tokens)))
     own = replace(policy, config=replace(policy.config, views=views))
     fixed = dict(
-        time_budget=False, reserved_rows=2, decode_tokens=TAIL, device=policy.model.device.type
+        time_budget=False,
+        reserved_rows=RESERVED,
+        decode_tokens=DECODE_TOKENS,
+        device=policy.model.device.type,
     )
     return Engine(own, EngineConfig(**fixed | config))
 

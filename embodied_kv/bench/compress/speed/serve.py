@@ -1,9 +1,9 @@
 """Throughput against latency, and how many streams a cache holds.
 
-A static batch as in the paper's figure 6: every stream has a frame of its own and says as many
-tokens. Latency is that of the whole batch: its prefills and begins, then its steps together. A
-prefill is operations, so the prefills of a batch take as long together as one after another.
-`words` leaves the prefills out: on a robot the action needs them anyway.
+A static batch as in the paper's figure 6: every stream has a frame of its own and generates as
+many tokens. Latency is that of the whole batch: its prefills and begins, then its steps together.
+A prefill is operations, so the prefills of a batch take as long together as one after another.
+`language` leaves the prefills out: on a robot the action needs them anyway.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ from collections.abc import Mapping, Sequence
 
 from embodied_kv.bench.common.scene import FullPolicy
 from embodied_kv.bench.compress.speed import scene
+from embodied_kv.bench.compress.speed.scene import PASSING, RESERVED
 from embodied_kv.kv.compressed_arena import BLOCK
-
-RESERVED = 2  # prefix rows that language may never hold
-PASSING = 2  # prefix rows that language holds on the way to compressed copies
 
 
 def throughput(answers: Sequence[Mapping], steps: Sequence[Mapping]) -> list[dict]:
@@ -29,14 +27,16 @@ def throughput(answers: Sequence[Mapping], steps: Sequence[Mapping]) -> list[dic
         whole = None
         for way, scored in (('full', 'full'), ('compressed', 'by text')):
             batch = step['batch']
-            words = batch * first[scored]['begin_ms'] + (scene.ANSWER - 1) * step[f'{way}_ms']
-            latency = words + batch * first[scored]['prefill_ms']
+            language = batch * first[scored]['begin_ms'] + (scene.ANSWER - 1) * step[f'{way}_ms']
+            latency = language + batch * first[scored]['prefill_ms']
             row = {name: step[name] for name in ('model', 'context', 'batch')} | dict(way=way)
             row |= dict(latency_s=latency / 1e3, tokens_s=1e3 * batch * scene.ANSWER / latency)
-            row |= dict(words_s=words / 1e3, words_tokens_s=1e3 * batch * scene.ANSWER / words)
+            row |= dict(
+                language_s=language / 1e3, language_tokens_s=1e3 * batch * scene.ANSWER / language
+            )
             whole = whole or row
             row['gain'] = row['tokens_s'] / whole['tokens_s']
-            row['words_gain'] = row['words_tokens_s'] / whole['words_tokens_s']
+            row['language_gain'] = row['language_tokens_s'] / whole['language_tokens_s']
             rows.append(row)
     return rows
 
@@ -53,26 +53,28 @@ def capacity(policy: FullPolicy, context: int, size: float) -> dict:
         assert taken <= size, f'{name}: {taken} bytes in a cache of {size}'
         row |= {f'{name}_mb': taken / 1e6, f'{name}_streams': streams}
     row['gain'] = row['compressed_streams'] / row['full_streams']
-    row['bound'] = (context + scene.TAIL) / (scene.ALPHA * context + scene.TAIL)
+    row['bound'] = (context + scene.DECODE_TOKENS) / (
+        scene.KEEP_RATIO * context + scene.DECODE_TOKENS
+    )
     return row
 
 
 def whole(policy: FullPolicy, context: int, size: float) -> dict[str, object]:
     """The largest engine of that size whose streams keep whole rows."""
-    row, tail = _bytes(policy, context)
-    streams = int((size - RESERVED * row) // (row + tail))
+    row, decode_kv = _bytes(policy, context)
+    streams = int((size - RESERVED * row) // (row + decode_kv))
     return scene.WAYS['full'] | dict(rows=streams + RESERVED, streams=streams)
 
 
 def compressed(policy: FullPolicy, context: int, size: float) -> dict[str, object]:
     """The largest engine of that size whose streams keep compressed copies."""
-    row, tail = _bytes(policy, context)
+    row, decode_kv = _bytes(policy, context)
     layers, length = policy.config.backbone.layers, scene.longest(policy, context)
-    copy = -(-round(scene.ALPHA * layers * context) // BLOCK) * BLOCK
+    copy = -(-round(scene.KEEP_RATIO * layers * context) // BLOCK) * BLOCK
     best = 0, 0
     for compressed_rows in range(1, int(size // row)):
         streams = compressed_rows * layers * length // copy
-        if (RESERVED + PASSING + compressed_rows) * row + streams * tail <= size:
+        if (RESERVED + PASSING + compressed_rows) * row + streams * decode_kv <= size:
             best = compressed_rows, streams
     compressed_rows, streams = best
     own = dict(rows=RESERVED + PASSING, compressed_rows=compressed_rows, streams=streams)
@@ -80,9 +82,9 @@ def compressed(policy: FullPolicy, context: int, size: float) -> dict[str, objec
 
 
 def _bytes(policy: FullPolicy, context: int) -> tuple[int, int]:
-    """Of a prefix row and of a tail."""
+    """Of a prefix row and of a decode row."""
     per_token = policy.config.kv_bytes_per_token
-    return scene.longest(policy, context) * per_token, scene.TAIL * per_token
+    return scene.longest(policy, context) * per_token, scene.DECODE_TOKENS * per_token
 
 
 def fill_up(policy: FullPolicy, context: int, config: Mapping[str, object]) -> tuple[int, int]:
@@ -92,7 +94,7 @@ def fill_up(policy: FullPolicy, context: int, config: Mapping[str, object]) -> t
     """
     engine = scene.make_engine(policy, context, **config)
     values = scene.noise(engine)
-    for number in range(engine.kv.tails.rows + 1):
+    for number in range(engine.kv.decode_kv.rows + 1):
         live = len(engine.kv.streams())
         handle = scene.fill(engine, values, values, context, number)
         scene.ask(engine, handle, scene.SHORT, scene.ANSWER)
@@ -100,4 +102,4 @@ def fill_up(policy: FullPolicy, context: int, config: Mapping[str, object]) -> t
         stats = engine.kv.stats()
         if stats.evictions or engine.kv.allocation_failures:
             return stats.bytes, live
-    raise AssertionError('a cache holds more streams than it has tails')
+    raise AssertionError('a cache holds more streams than it has decode rows')

@@ -16,7 +16,7 @@ LAYERS = 4
 def scene():
     tiny = policy()
     harness = Harness(tiny, [Way('fastv', 0.9, STRICT)] * 8, 4)
-    return tiny, harness, harness.see(observe(1))
+    return tiny, harness, harness.prefill(observe(1))
 
 
 @torch.inference_mode()

@@ -1,4 +1,4 @@
-"""Rows that are pieces of one line of tokens, one for each layer, are read like other rows."""
+"""Rows that are pieces of one ragged axis of tokens, one for each layer, are read like others."""
 
 import subprocess
 import sys
@@ -17,17 +17,17 @@ LAYERS, DIM = 3, 16
 
 
 def make_case(rows, tokens, kv_heads, seed):
-    """Rows of a line, in any order and with gaps; slots of row `PADDING` read nothing."""
+    """Ragged rows, in any order and with gaps; slots of row `PADDING` read nothing."""
     random = np.random.default_rng(seed)
     generator = torch.Generator().manual_seed(seed)
     count = max(rows) + 2
     lengths = random.integers(1, 9, (LAYERS, count), dtype=np.int32)
     offsets = np.zeros_like(lengths)
     end = 0
-    for place in random.permutation(LAYERS * count):
+    for position in random.permutation(LAYERS * count):
         end += int(random.integers(0, 3))  # what no row owns
-        offsets.flat[place] = end
-        end += int(lengths.flat[place])
+        offsets.flat[position] = end
+        end += int(lengths.flat[position])
     k, v = torch.randn(2, 1, kv_heads, end, DIM, generator=generator)
     q = torch.randn(len(rows) + 1, tokens, 4, DIM, generator=generator)
     batch = RowBatch(
@@ -44,7 +44,7 @@ def make_case(rows, tokens, kv_heads, seed):
 def expected(q, k, v, batch, lengths, offsets, layer):
     """Each slot alone, over a copy of its piece."""
     out, lse = torch.zeros_like(q), torch.zeros(q.shape[:3])
-    for slot, row, _, _ in batch.places:
+    for slot, row, _, _ in batch.spans:
         piece = slice(offsets[layer, row], offsets[layer, row] + lengths[layer, row])
         own = RowBatch.dense(1, int(lengths[layer, row]), q.shape[1], q.device)
         out[slot], lse[slot] = (
@@ -75,7 +75,7 @@ INTERPRETED = """
 import sys
 sys.path[:0] = {path!r}
 import torch
-from test_rows_in_a_line_are_read_in_place import LAYERS, expected, make_case
+from test_ragged_rows_are_read_in_place import LAYERS, expected, make_case
 from embodied_kv.kernels.triton_attention import row_attention
 for rows, tokens, kv_heads in (([3, -1, 0, 3], 1, 1), ([1, 0], 2, 2)):
     q, k, v, batch, lengths, offsets = make_case(rows, tokens, kv_heads, 5)

@@ -13,9 +13,9 @@ def tiny():
 
 
 def heard(harness, ways, number, question):
-    seen = harness.see(observe(number))
+    seen = harness.prefill(observe(number))
     said = harness.answers(harness.ask(seen, question), ways)
-    harness.forget(seen)
+    harness.release(seen)
     return said
 
 
@@ -30,17 +30,17 @@ def test_every_way_says_what_it_says_alone(tiny):
 def test_no_row_or_stream_is_left_over(tiny):
     harness = Harness(tiny, WAYS, 6)
     for number in range(3):
-        seen = harness.see(observe(number))
+        seen = harness.prefill(observe(number))
         for question in QUESTIONS:
             said = harness.answers(harness.ask(seen, question), (None, *WAYS))
             assert all(1 <= answer.tokens <= 6 for answer in said.values())
-        harness.forget(seen)
+        harness.release(seen)
     kv = harness.engine.kv
     assert not kv.streams() and not kv.allocation_failures and kv.stats().evictions == 0
     kv.check_integrity()
-    last = harness.see(observe(3))
+    last = harness.prefill(observe(3))
     assert kv.stats().compressed == 0  # copies of a frame go with it
-    harness.forget(last)
+    harness.release(last)
 
 
 def test_a_budget_is_kept_but_where_tokens_are_never_computed(tiny):
@@ -52,7 +52,7 @@ def test_a_budget_is_kept_but_where_tokens_are_never_computed(tiny):
 
 def test_by_stream_the_first_token_reads_the_whole(tiny):
     harness = Harness(tiny, WAYS, 6)
-    seen = harness.see(observe(1))
+    seen = harness.prefill(observe(1))
     differs = set()
     for question in QUESTIONS:
         said = harness.answers(harness.ask(seen, question), (None, *WAYS))
@@ -64,6 +64,6 @@ def test_by_stream_the_first_token_reads_the_whole(tiny):
 
 def test_too_many_ways_are_refused(tiny):
     harness = Harness(tiny, [], 6)
-    seen = harness.see(observe(1))
+    seen = harness.prefill(observe(1))
     with pytest.raises(RuntimeError, match='no room for a copy'):
         harness.answers(harness.ask(seen, QUESTIONS[0]), WAYS)

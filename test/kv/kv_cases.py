@@ -1,0 +1,29 @@
+"""A cache without a model: a manager over small arenas, and frames that nobody computed."""
+
+import math
+
+import torch
+
+from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.compressed_arena import CompressedArena
+from embodied_kv.kv.manager import KvManager
+
+SIZE = dict(layers=1, kv_heads=1, max_tokens=16, head_dim=4, dtype=torch.float32)
+
+
+def make_manager(rows, streams, compressed=(8, 256), reserved=2, **size):
+    """compressed: rows and tokens of the compressed arena."""
+    prefixes = Arena(rows=rows, **SIZE | size)
+    decode_kv = Arena(rows=streams, **SIZE | size)
+    return KvManager(prefixes, decode_kv, CompressedArena(prefixes, *compressed), reserved)
+
+
+def frame(kv, sequence=0, robot='', length=4):
+    """The newest frame of a robot, in a row of its own."""
+    return write(kv, kv.reserve(0.0), sequence, robot, length)
+
+
+def write(kv, row, sequence=0, robot='', length=4):
+    """The frame in a reserved row."""
+    facts = dict(robot=robot, sequence=sequence, stamp=0, deadline=math.inf)
+    return kv.commit(row, length, **facts)
