@@ -1,4 +1,4 @@
-"""A fleet whose batch is late: its robots are refused with the reason, and the engine serves on."""
+"""A late batch of a fleet: its robots are refused with the reason, and the engine serves on."""
 
 from concurrent.futures import Future
 
