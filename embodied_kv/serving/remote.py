@@ -80,7 +80,7 @@ class RemoteEngine:
         if not self._ray.is_initialized():
             self._ray.init(address=address or None, log_to_driver=False)
         # One restart after another: a node that comes back serves again. A batch is never resent
-        # by Ray, because the desk decides that.
+        # by Ray, because the dispatcher decides that.
         kind = self._ray.remote(max_restarts=-1, max_task_retries=0)(EngineActor)
         self._actor = kind.remote(model, checkpoint, asdict(config))
         self.seconds = self._ray.get(self._actor.batch_seconds.remote())

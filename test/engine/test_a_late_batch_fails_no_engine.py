@@ -37,7 +37,7 @@ def fleet(make_engine, observe):
     )
 
     def ask(round):
-        server.hear(Request('/r', 't', round, 0.0, Static(3), 10), observe(round, robot='/r'))
+        server.submit(Request('/r', 't', round, 0.0, Static(3), 10), observe(round, robot='/r'))
         server.step()  # queued, and sent
         server.step()  # answered
         return heard[-1]

@@ -44,7 +44,7 @@ def test_it_acts_on_the_fleets_chunks_and_tells_what_it_executed(fleet, robots):
     assert robot.trajectories
     told = [m.execution[0] for m in asked if len(m.execution)]
     assert told and all(m.end >= m.start for m in told)
-    assert node._server.desk.ledger.robots[robot.namespace].task.wait.execution > 0
+    assert node._server.dispatcher.ledger.robots[robot.namespace].task.wait.execution > 0
 
 
 class Server:

@@ -31,7 +31,7 @@ def test_a_batch_gives_each_robot_the_chunk_that_it_gets_alone(fleet):
     fleet.until(lambda: fleet.counts['batches'] == 3)
     for robot in (a, b):
         robot.ask(0, task='together')
-    fleet.until(lambda: len(node._server.desk.queue) == 2)
+    fleet.until(lambda: len(node._server.dispatcher.queue) == 2)
     gate.set()
     fleet.until(lambda: a.got('together') and b.got('together'))
 
