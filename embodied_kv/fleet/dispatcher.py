@@ -101,7 +101,7 @@ class Dispatcher:
         return first
 
     def request(self, waiting: Waiting) -> Request | None:
-        """What the robot sent; None where it has moved on or vanished: its place may be left."""
+        """What the robot sent; None where it has moved on or vanished: nobody reads an answer."""
         task = self.ledger.find(waiting)
         return task.request if task else None
 

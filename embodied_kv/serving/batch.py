@@ -18,6 +18,7 @@ from embodied_kv.engine.buckets import doubling
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.prefill import BadObservation
 from embodied_kv.engine.warmup import blank
+from embodied_kv.fleet.profile import Profile
 from embodied_kv.kv.handle import Lease
 from embodied_kv.types import ActionChunk, Observation
 
@@ -100,6 +101,11 @@ def batch_seconds(engine: Engine, repeats: int = REPEATS) -> dict[int, float]:
         took = sorted(_seconds(engine, frames) for _ in range(repeats + 1))
         least = seconds[size] = max(least, took[len(took) // 2])
     return seconds
+
+
+def profile_of(model: ModelConfig, seconds: dict[int, float]) -> Profile:
+    """What was measured, as the dispatcher places by it. seconds: by batch size."""
+    return Profile(model.name, tuple(seconds), tuple(seconds.values()), chunk_bytes(model))
 
 
 def chunk_bytes(model: ModelConfig) -> int:

@@ -58,11 +58,11 @@ class EngineActor:
         warm_up(self._engine)
 
     def batch_seconds(self) -> dict[int, float]:
-        """As `serve.batch_seconds`; the network is not in it."""
+        """As `batch.batch_seconds`; the network is not in it."""
         return batch_seconds(self._engine)
 
     def serve(self, frames: bytes) -> bytes:
-        """As `serve.serve`, packed on both sides; errors of single robots as words."""
+        """As `batch.serve`, packed on both sides; errors of single robots as words."""
         observations, seconds = unpack_observations(frames)
         results = serve(self._engine, observations, time.monotonic() + seconds)
         return pack_results(results)

@@ -48,7 +48,7 @@ def test_it_acts_on_the_fleets_chunks_and_tells_what_it_executed(fleet, robots):
 
 
 class Server:
-    """The fleet's end of one robot's line, played by the test."""
+    """The fleet's end of one robot's topics, played by the test."""
 
     def __init__(self, robot):
         self.asked = []

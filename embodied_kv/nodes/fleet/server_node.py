@@ -7,7 +7,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from embodied_kv.config import ModelConfig
 from embodied_kv.control import execution_horizon
 from embodied_kv.fleet import profile
 from embodied_kv.fleet.dispatcher import Dispatcher
@@ -25,7 +24,7 @@ from embodied_kv.nodes.fleet import messages
 from embodied_kv.nodes.fleet.connections import Connections
 from embodied_kv.nodes.fleet.robot_proxy import RobotProxy
 from embodied_kv.nodes.fleet.session import FleetSession, SessionThread
-from embodied_kv.serving.batch import KeptRows, batch_seconds, chunk_bytes, serve
+from embodied_kv.serving.batch import KeptRows, batch_seconds, profile_of, serve
 from embodied_kv.serving.fleet_server import FleetServer, Result
 from embodied_kv.serving.remote import RemoteEngine
 from embodied_kv.types import Observation
@@ -249,11 +248,6 @@ class Fleet(SuiteNode):
         if not self._connections.robots:
             return WARN, 'no robot asks', values
         return OK, 'serving', values
-
-
-def profile_of(model: ModelConfig, seconds: dict[int, float]) -> Profile:
-    """What was measured, as the dispatcher places by it. seconds: by batch size."""
-    return Profile(model.name, tuple(seconds), tuple(seconds.values()), chunk_bytes(model))
 
 
 def main() -> None:

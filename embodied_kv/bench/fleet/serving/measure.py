@@ -19,7 +19,7 @@ from embodied_kv.config import EngineConfig
 from embodied_kv.engine.engine import Engine
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.model.policy import Policy
-from embodied_kv.serving.batch import batch_seconds, chunk_bytes
+from embodied_kv.serving.batch import batch_seconds, profile_of
 from embodied_kv.sim.tabletop import JOINTS
 from embodied_kv.sim.tasks import FAMILIES
 from embodied_kv.train.evaluate.worlds import Case
@@ -82,8 +82,7 @@ def measured(policy: Policy) -> Profile:
     """What batches cost here and now, as the fleet node measures it."""
     model = policy.config
     engine = Engine(policy, EngineConfig(**_engine()), model.action_dt)
-    seconds = batch_seconds(engine, REPEATS)
-    return Profile(model.name, tuple(seconds), tuple(seconds.values()), chunk_bytes(model))
+    return profile_of(model, batch_seconds(engine, REPEATS))
 
 
 def order(
