@@ -1,4 +1,4 @@
-"""How far to execute a chunk: success by average horizon, static H against confidence.
+"""How far to execute a chunk: success by execution horizon, static H against confidence.
 
 The tabletop policy in the worlds of evaluation. Scenes, tasks, noise and latency are the same for
 every setting: the noise of a chunk depends on the episode and the control period alone. A robot
@@ -48,7 +48,7 @@ Outcomes = dict[str, list[Outcome]]  # by setting, of the same cases in the same
 
 
 def settings(quick: bool) -> list[str]:
-    """Texts of horizon policies."""
+    """Texts of policies of the execution horizon."""
     if quick:
         return list(QUICK)
     static = [str(execution_horizon.Static(actions)) for actions in STATIC]
@@ -83,7 +83,7 @@ def measure(
 
 
 def summary(text: str, outcomes: Sequence[Outcome]) -> dict:
-    """A setting's figures. horizon: mean H of all rounds; rounds: chunks of an episode, mean."""
+    """A setting's figures. horizon: mean execution horizon; rounds: mean chunks of an episode."""
     executes = [actions for outcome in outcomes for actions in outcome.executes]
     done = [outcome for outcome in outcomes if outcome.success]
     by_family = Counter(outcome.case.family for outcome in done)
@@ -183,7 +183,7 @@ def plot(rows: Sequence[dict]) -> None:
             for name in ('rate', 'low', 'high')
         )
         axis.errorbar(x, y, [y - low, high - y], label=label, color=color, marker='o', capsize=2)
-    axis.set(xlabel='average horizon, actions', ylabel='episodes that succeed, %')
+    axis.set(xlabel='average execution horizon, actions', ylabel='episodes that succeed, %')
     axis.legend(frameon=False, loc='lower left')
     save(figure, 'horizon')
 

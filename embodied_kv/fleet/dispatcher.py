@@ -2,7 +2,7 @@
 
 Knows the ledger, a scheduler, engines and placement, and wires them. Does not know ROS, tensors
 or a clock: every call is told `now`, s on the server's monotonic clock. The simulator and the
-node drive the same desk. Not thread-safe: one thread calls it.
+node drive the same dispatcher. Not thread-safe: one thread calls it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from embodied_kv.fleet.placement import place
 from embodied_kv.fleet.protocol import Answer, LastExecution, Receipt, Request, Verdict
 from embodied_kv.fleet.scheduler import Scheduler, Waiting, skip
 
-FRESH = 0.1  # s; an observation that waited longer is fetched anew before it is served
+STALE_AFTER = 0.1  # s; an observation that waited longer is fetched anew before it is served
 TRIES = 3  # batches that may be lost with a request before it is given up
 REMEMBERED = 256  # batches taken back whose late answer is still of use
 
@@ -30,13 +30,16 @@ class Dispatcher:
     """
 
     def __init__(
-        self, scheduler: Scheduler, engines: Sequence[EngineState], fresh: float = FRESH
+        self,
+        scheduler: Scheduler,
+        engines: Sequence[EngineState],
+        stale_after: float = STALE_AFTER,
     ) -> None:
-        self.scheduler, self.fresh = scheduler, fresh
+        self.scheduler, self.stale_after = scheduler, stale_after
         self.ledger = Ledger()
         self.engines = {engine.name: engine for engine in engines}
         if not engines or len(self.engines) != len(engines):
-            raise ValueError('a desk needs engines, each with a name of its own')
+            raise ValueError('a dispatcher needs engines, each with a name of its own')
         self.queue: dict[str, Waiting] = {}  # by robot
         self._hopeless: list[Waiting] = []
         self._taken: deque[Dispatch] = deque(maxlen=REMEMBERED)
@@ -63,8 +66,9 @@ class Dispatcher:
         waiting = list(self.queue.values())
         order = self.scheduler.order(waiting, now)
         engines = list(self.engines.values())
-        alone = place(order[:1], engines, now) if order[0].lost else []
-        placed = alone or place([request for request in order if not request.lost], engines, now)
+        alone = place(order[:1], engines, now) if order[0].lost_batches else []
+        unsuspected = [request for request in order if not request.lost_batches]
+        placed = alone or place(unsuspected, engines, now)
         skip(waiting, [request for _, batch in placed for request in batch])
         sent = [self._send(engine, batch, now) for engine, batch in placed]
         return sent + self.decide(now) if alone else sent
@@ -97,7 +101,7 @@ class Dispatcher:
         return first
 
     def request(self, waiting: Waiting) -> Request | None:
-        """What the robot sent; None where it has moved on or vanished: its place may be left."""
+        """What the robot sent; None where it has moved on or vanished: nobody reads an answer."""
         task = self.ledger.find(waiting)
         return task.request if task else None
 
@@ -125,7 +129,7 @@ class Dispatcher:
         late = [
             name
             for name, engine in self.engines.items()
-            if any(dispatch.overdue <= now for dispatch in engine.flying.values())
+            if any(dispatch.overdue <= now for dispatch in engine.in_flight.values())
         ]
         for name in late:
             self.lost(name, 'did not answer in time')
@@ -135,8 +139,8 @@ class Dispatcher:
         """When next time alone changes something: an engine opens, or an answer is overdue."""
         moments = [float('inf')]
         for engine in self.engines.values():
-            moments += [dispatch.overdue for dispatch in engine.flying.values()]
-            if self.queue and engine.alive and engine.link and engine.flying:
+            moments += [dispatch.overdue for dispatch in engine.in_flight.values()]
+            if self.queue and engine.alive and engine.link and engine.in_flight:
                 moments.append(engine.opens())
         return min(moment for moment in moments if moment > now)
 
@@ -154,9 +158,9 @@ class Dispatcher:
         self.ledger.vanish(robot)
         self._forget(robot)
 
-    def sweep(self, now: float, silence: float) -> list[str]:
-        """Robots unheard of for `silence` seconds vanish: their names."""
-        gone = self.ledger.sweep(now, silence)
+    def sweep(self, now: float, timeout: float) -> list[str]:
+        """Robots unheard of for `timeout` seconds vanish: their names."""
+        gone = self.ledger.sweep(now, timeout)
         for robot in gone:
             self._forget(robot)
         return gone
@@ -166,15 +170,15 @@ class Dispatcher:
         for request in batch:
             del self.queue[request.robot]
             self.ledger.find(request).phase = Phase.DISPATCHED
-        stale = [request for request in batch if now - request.arrived > self.fresh]
+        stale = [request for request in batch if now - request.arrived > self.stale_after]
         return engine.send(self._numbers, batch, stale, now)
 
     def _requeue(self, dispatch: Dispatch, why: str) -> None:
         for request in dispatch.batch:
             task = self.ledger.find(request)
             if task and task.phase is Phase.DISPATCHED:
-                request.lost += (why,)
-                if len(request.lost) < TRIES:
+                request.lost_batches += (why,)
+                if len(request.lost_batches) < TRIES:
                     task.phase = Phase.SUBMITTED
                     self.queue[request.robot] = request
                 else:

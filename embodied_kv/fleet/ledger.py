@@ -134,9 +134,9 @@ class Ledger:
         """Closes the account."""
         self.robots.pop(robot, None)
 
-    def sweep(self, now: float, silence: float) -> list[str]:
-        """Closes the accounts of robots unheard of for `silence` seconds: their names."""
-        gone = [name for name, robot in self.robots.items() if now - robot.heard > silence]
+    def sweep(self, now: float, timeout: float) -> list[str]:
+        """Closes the accounts of robots unheard of for `timeout` seconds: their names."""
+        gone = [name for name, robot in self.robots.items() if now - robot.heard > timeout]
         for robot in gone:
             self.vanish(robot)
         return gone

@@ -46,7 +46,7 @@ def _overflow(
 ) -> tuple[list[Waiting], list[Waiting]]:
     """Who stays, and who goes to this cloud."""
     stay, go, size = [], [], 0
-    queued = max(cloud.opens() - now, 0.0) if cloud.flying else 0.0
+    queued = max(cloud.opens() - now, 0.0) if cloud.in_flight else 0.0
     for i, request in enumerate(rest):
         if len(go) == cloud.profile.saturation:
             return stay + rest[i:], go

@@ -9,7 +9,7 @@ from operator import attrgetter
 from embodied_kv.fleet.scheduler import Scheduler, Waiting
 
 SHORTEST, LONGEST = 0.01, 60.0  # s; an execution is estimated within these, whatever a robot says
-WITHIN = ('longest', 'shortest', 'fifo')
+BUCKET_ORDERS = ('longest', 'shortest', 'fifo')
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Kairos(Scheduler):
     request rises by one bucket after every `aging` decisions that skipped it. (Line 8 of the
     algorithm writes a ceiling, which would raise it twice within aging + 1 decisions; the text of
     section 3.2.2 says a floor.) Within a bucket the longest expected execution goes first, scaled
-    by (1 + skipped); `within` names the other orders of Figure 16.
+    by (1 + skipped); `bucket_order` names the other orders of Figure 16.
 
     Nobody starves. Let n requests wait at most, let each decision serve at least one, and let e be
     the ratio of the longest expected execution to the shortest, at most LONGEST / SHORTEST. Then
@@ -39,18 +39,20 @@ class Kairos(Scheduler):
 
     buckets: int = 10
     aging: int = 50
-    within: str = 'longest'
+    bucket_order: str = 'longest'
 
     def __post_init__(self) -> None:
         if self.buckets < 1 or self.aging < 1:
             raise ValueError(f'{self.buckets} buckets, aging {self.aging}: both are at least 1')
-        if self.within not in WITHIN:
-            raise ValueError(f'order {self.within!r} within a bucket: it is one of {WITHIN}')
+        if self.bucket_order not in BUCKET_ORDERS:
+            raise ValueError(
+                f'order {self.bucket_order!r} within a bucket: it is one of {BUCKET_ORDERS}'
+            )
 
     def order(self, waiting: Collection[Waiting], now: float) -> list[Waiting]:
         """Algorithm 1, phases 1 and 2; equal scores by arrival."""
         buckets, top, aging = self.buckets, self.buckets - 1, self.aging
-        power = {'longest': 1, 'fifo': 0, 'shortest': -1}[self.within]
+        power = {'longest': 1, 'fifo': 0, 'shortest': -1}[self.bucket_order]
         keyed = []
         for i, r in enumerate(waiting):  # plain Python: half of a decision's time is this loop
             life, skipped, score = now - r.started, r.skipped, r.execution

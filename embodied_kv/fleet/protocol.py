@@ -59,16 +59,16 @@ class Request:
 
     robot: its namespace. task: a name that it never uses again, not even after a restart. round:
     rises by one with every request of the task; a repetition has the same number. stamp: of the
-    observation. horizon: how much of the chunk to execute, parsed where the message is read
-    (`horizon.parse`). observation_bytes: of what crosses the network with it. execution: None in
-    a task's first round.
+    observation. execution_horizon: how much of the chunk to execute, parsed where the message is
+    read (`execution_horizon.parse`). observation_bytes: of what crosses the network with it.
+    execution: None in a task's first round.
     """
 
     robot: str
     task: str
     round: int
     stamp: float
-    horizon: Policy
+    execution_horizon: Policy
     observation_bytes: int
     execution: LastExecution | None = None
 
@@ -78,8 +78,10 @@ class Request:
         _whole('round', self.round, 0, MOST_ROUNDS)
         _moment('stamp', self.stamp)
         _whole('observation_bytes', self.observation_bytes, 1, MOST_BYTES)
-        if not callable(self.horizon):
-            raise ProtocolError(f'horizon is {self.horizon!r}: it must be a policy')
+        if not callable(self.execution_horizon):
+            raise ProtocolError(
+                f'execution_horizon is {self.execution_horizon!r}: it must be a policy'
+            )
         if self.execution and self.execution.round >= self.round:
             raise ProtocolError(
                 f'execution.round {self.execution.round} is not before round {self.round}'
@@ -90,14 +92,14 @@ class Request:
 class Answer:
     """The chunk of one round, for its own robot alone.
 
-    horizon: actions to execute, counted from the chunk's start. chunk: what the engine made,
-    opaque here.
+    execution_horizon: actions to execute, counted from the chunk's start. chunk: what the engine
+    made, opaque here.
     """
 
     robot: str
     task: str
     round: int
-    horizon: int
+    execution_horizon: int
     chunk: object = None
 
 

@@ -20,12 +20,12 @@ _TICK = 1e-6  # s; moments closer than this are the same
 class RequestTiming:
     """The rounds of one robot.
 
-    dt: s between two actions. ahead: actions before the end of an execution at which the next
-    chunk is asked for. repeat: s without an answer after which a request is repeated.
+    dt: s between two actions. request_ahead: actions before the end of an execution at which the
+    next chunk is asked for. retry_interval: s without an answer after which a request is repeated.
     """
 
-    def __init__(self, dt: float, ahead: int, repeat: float) -> None:
-        self._dt, self._ahead, self._repeat = dt, ahead * dt, repeat
+    def __init__(self, dt: float, request_ahead: int, retry_interval: float) -> None:
+        self._dt, self._ahead, self._retry = dt, request_ahead * dt, retry_interval
         self.begin('')
 
     def begin(self, task: str, next: int = 0) -> None:
@@ -47,7 +47,7 @@ class RequestTiming:
     def due(self, now: float) -> bool:
         """Whether a request is to be sent now: the next round's, or this one's again."""
         if self.waiting:
-            return now >= self._sent + self._repeat
+            return now >= self._sent + self._retry
         return now >= max(self.ends - self._ahead, self._not_before)
 
     def ask(self, now: float) -> int:
@@ -69,15 +69,15 @@ class RequestTiming:
         """The round is over, without a chunk."""
         self.waiting, self._not_before = False, now + PAUSE
 
-    def take(self, horizon: int, observed: float, now: float) -> float:
+    def take(self, execution_horizon: int, observed: float, now: float) -> float:
         """The chunk of this round has come: the moment from which its actions count.
 
-        horizon: how many are executed. observed: the moment of the observation.
+        execution_horizon: how many are executed. observed: the moment of the observation.
         """
         began = observed + max(0.0, now - max(self.ends, observed))
         first = max(0, math.ceil((now - began) / self._dt - _TICK))
         self.waiting = False
-        if first < horizon:
+        if first < execution_horizon:
             self._started = self.round, max(now, began + first * self._dt)
-            self.ends = began + horizon * self._dt
+            self.ends = began + execution_horizon * self._dt
         return began

@@ -16,8 +16,8 @@ class Waiting:
 
     arrived: of this request, started: of its task's first, both s on the server's clock. waited:
     the task's waits between rounds, generation: attained so far, execution: how long the chunk is
-    expected to be executed, all s. skipped: decisions in a row that chose others. lost: what
-    happened to each batch that was lost with it.
+    expected to be executed, all s. skipped: decisions in a row that chose others. lost_batches:
+    what happened to each batch that was lost with it.
     """
 
     robot: str
@@ -30,7 +30,7 @@ class Waiting:
     execution: float
     bytes: int = 0
     skipped: int = 0
-    lost: tuple[str, ...] = ()
+    lost_batches: tuple[str, ...] = ()
 
 
 class Scheduler(ABC):

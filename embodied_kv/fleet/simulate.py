@@ -1,9 +1,10 @@
-"""A fleet without robots or engines: discrete events around the desk that serves a real one.
+"""A fleet without robots or engines: discrete events around the dispatcher that serves a real one.
 
-Knows jobs, profiles and links. Horizons are given by the jobs. What is simplified: a generation
-takes exactly what its profile says; a round executes all of its H actions, those that overlap
-with the round before not counted off (as the paper's 0.3 to 1.6 s a phase do); a stale
-observation is fetched anew in no time. Times are seconds from the simulation's start.
+Knows jobs, which say the execution horizon H of every round, profiles and links. What is
+simplified: a generation takes exactly what its profile says; a round executes all of its H
+actions, those that overlap with the round before not counted off (as the paper's 0.3 to 1.6 s a
+phase do); a stale observation is fetched anew in no time. Times are seconds from the simulation's
+start.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class _Robot:
 
 @dataclass(eq=False)
 class Simulation:
-    """Jobs served by a desk of its own; `arrive` or `fleet`, once.
+    """Jobs served by a dispatcher of its own; `arrive` or `fleet`, once.
 
     lead: the next chunk is asked for so many seconds before the present one ends. By default a
     generation of the first engine alone and the robot's own network, as in a trace that was
@@ -91,7 +92,7 @@ class Simulation:
         return self._run()
 
     def __post_init__(self) -> None:
-        self.desk = Dispatcher(self.scheduler, self.engines)
+        self.dispatcher = Dispatcher(self.scheduler, self.engines)
         self._heap, self._tie, self._now, self._woken = [], count(), 0.0, float('inf')
         self._robots: dict[str, tuple[_Robot, object]] = {}
         self._latency = np.zeros(len(self.jobs))
@@ -122,11 +123,11 @@ class Simulation:
     def _begin(self, robot: _Robot, numbers: object) -> None:
         number = next(numbers, None)
         if number is None:
-            self.desk.vanish(robot.name)
+            self.dispatcher.vanish(robot.name)
             return
         robot.number, robot.round, robot.first, robot.still = number, 0, self._now, 0.0
         self._robots[robot.name] = robot, numbers
-        self.desk.register(robot.name, self._now)
+        self.dispatcher.register(robot.name, self._now)
         self._ask(robot)
 
     def _ask(self, robot: _Robot) -> None:
@@ -142,39 +143,39 @@ class Simulation:
             task=f'task{robot.number}',
             round=robot.round,
             stamp=local,
-            horizon=Static(job.horizons[robot.round]),
+            execution_horizon=Static(job.horizons[robot.round]),
             observation_bytes=job.observation_bytes,
             execution=done,
         )
-        self._at(self._now + self.wifi.there(job.observation_bytes), self._submit, request)
+        self._at(self._now + self.wifi.upload_time(job.observation_bytes), self._submit, request)
 
     def _submit(self, request: Request) -> None:
-        self.desk.submit(request, self._now)
+        self.dispatcher.submit(request, self._now)
         self._decide()
 
     def _decide(self) -> None:
-        for dispatch in self.desk.decide(self._now):
+        for dispatch in self.dispatcher.decide(self._now):
             self._serve(dispatch)
         if self._timed:
-            wake = self.desk.wake(self._now)
+            wake = self.dispatcher.wake(self._now)
             if wake < self._woken:
                 self._woken = wake
                 self._at(wake, self._wake)
 
     def _wake(self) -> None:
         self._woken = float('inf')
-        self.desk.check(self._now)
+        self.dispatcher.check(self._now)
         self._decide()
 
     def _serve(self, dispatch: Dispatch) -> None:
-        engine = self.desk.engines[dispatch.engine]
+        engine = self.dispatcher.engines[dispatch.engine]
         answers = [
-            Answer(r.robot, r.task, r.round, self.desk.request(r).horizon.actions)
+            Answer(r.robot, r.task, r.round, self.dispatcher.request(r).execution_horizon.actions)
             for r in dispatch.batch
         ]
         moment = engine.free_at
         if engine.link:
-            moment += engine.link.back(len(answers) * engine.profile.chunk_bytes)
+            moment += engine.link.download_time(len(answers) * engine.profile.chunk_bytes)
         self._batches += 1
         self._rounds += len(answers)
         self._cloud += len(answers) if engine.link else 0
@@ -183,10 +184,10 @@ class Simulation:
     def _done(self, dispatch: Dispatch, answers: list[Answer]) -> None:
         if self.deaths.get(dispatch.engine, float('inf')) <= self._now:
             return
-        for answer in self.desk.done(dispatch.engine, dispatch.number, answers, self._now):
+        for answer in self.dispatcher.done(dispatch.engine, dispatch.number, answers, self._now):
             robot, _ = self._robots[answer.robot]
             size = self.jobs[robot.number].chunk_bytes
-            self._at(self._now + self.wifi.back(size), self._execute, robot, answer)
+            self._at(self._now + self.wifi.download_time(size), self._execute, robot, answer)
         self._decide()
 
     def _execute(self, robot: _Robot, answer: Answer) -> None:
@@ -195,7 +196,7 @@ class Simulation:
             robot.begun = robot.end = self._now
         start = max(self._now, robot.end)
         robot.still += start - robot.end
-        robot.start, robot.end = start, start + answer.horizon * job.period
+        robot.start, robot.end = start, start + answer.execution_horizon * job.period
         robot.round += 1
         if robot.round < len(job.horizons):
             self._at(max(self._now, robot.end - self._lead(job)), self._ask, robot)
@@ -205,15 +206,16 @@ class Simulation:
     def _finish(self, robot: _Robot) -> None:
         self._latency[robot.number] = self._now - robot.first
         self._waited[robot.number] = robot.still
-        self.desk.finish(robot.name, f'task{robot.number}')
+        self.dispatcher.finish(robot.name, f'task{robot.number}')
         self._begin(robot, self._robots[robot.name][1])
 
     def _lead(self, job: Job) -> float:
         if self.lead is not None:
             return self.lead
-        network = self.wifi.there(job.observation_bytes) + self.wifi.back(job.chunk_bytes)
-        return network + self.engines[0].profile.latency(1)
+        wifi, generation = self.wifi, self.engines[0].profile.latency(1)
+        answer = wifi.download_time(job.chunk_bytes)
+        return wifi.upload_time(job.observation_bytes) + generation + answer
 
     def _die(self, engine: str) -> None:
-        self.desk.lost(engine)
+        self.dispatcher.lost(engine)
         self._decide()

@@ -10,7 +10,7 @@ The first line names the format; every other line is one round of a task, in ord
 
 period: s between actions. inference: s from request to chunk, without load. requested: action of
 the chunk before at which it was asked for. start, end: of the execution, s on the robot's clock.
-horizon: actions executed.
+horizon: the execution horizon, actions executed.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Job:
-    """A task as it is replayed: the actions that each round executes, and what they weigh.
+    """A task as it is replayed: the execution horizon of each round, and what a round weighs.
 
     period: s between actions.
     """

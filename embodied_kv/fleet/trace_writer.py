@@ -22,7 +22,7 @@ class _Task:
     """What is known of a robot's present task, by the robot's own numbers.
 
     rounds: what was answered. requested: at which action of the chunk before each was asked for.
-    written: how many are on the tape.
+    written: how many the trace has.
     """
 
     name: str
@@ -66,13 +66,13 @@ class TraceWriter:
         chunk = answer.chunk.chunk
         if task is None or task.name != request.task or chunk is None:
             return
-        task.horizons[request.round] = answer.horizon
+        task.horizons[request.round] = answer.execution_horizon
         task.rounds[request.round] = dict(
             observation_bytes=request.observation_bytes,
             chunk_bytes=FLOAT * (chunk.values.size + chunk.confidence.size),
             inference=seconds,
             requested=task.requested.get(request.round, 0),
-            horizon=answer.horizon,
+            horizon=answer.execution_horizon,
         )
         for known in (task.rounds, task.horizons, task.requested):
             for old in [number for number in known if number <= request.round - KEPT]:

@@ -16,7 +16,9 @@ from dataclasses import replace
 from embodied_kv.config import ModelConfig
 from embodied_kv.engine.buckets import doubling
 from embodied_kv.engine.engine import Engine
+from embodied_kv.engine.prefill import BadObservation
 from embodied_kv.engine.warmup import blank
+from embodied_kv.fleet.profile import Profile
 from embodied_kv.kv.handle import Lease
 from embodied_kv.types import ActionChunk, Observation
 
@@ -65,22 +67,25 @@ def serve(
     deadline: float,
     kept: KeptRows | None = None,
 ) -> list[ActionChunk | Exception]:
-    """One chunk for each; where the batch fails, each is tried alone and gets its own error.
+    """One chunk for each robot, or the error that it is told; the robots differ.
 
-    deadline: s, steady clock; as many Euler steps as end before it. Who is late is not tried
-    again. The rows are kept, or free as soon as the chunks are there. Raises the error where
-    nobody could be served.
+    A bad observation is left out, and the others are served in one batch. Where a batch fails for
+    another reason, each is tried alone. Who is late is not tried again. deadline: s, steady clock;
+    as many Euler steps as end before it. The rows are kept, or free as soon as the chunks are
+    there. Raises the error where it is the engine's: nobody could be served.
     """
     try:
         return _batch(engine, observations, deadline, kept)
-    except Late:
-        raise
-    except Exception as error:
+    except Late as late:
+        return [late] * len(observations)
+    except BadObservation as bad:
+        return _without(bad, engine, observations, deadline, kept)
+    except Exception:
         if len(observations) == 1:
             raise
         results = _each_alone(engine, observations, deadline, kept)
         if all(isinstance(result, Exception) for result in results):
-            raise error
+            raise
         return results
 
 
@@ -96,6 +101,11 @@ def batch_seconds(engine: Engine, repeats: int = REPEATS) -> dict[int, float]:
         took = sorted(_seconds(engine, frames) for _ in range(repeats + 1))
         least = seconds[size] = max(least, took[len(took) // 2])
     return seconds
+
+
+def profile_of(model: ModelConfig, seconds: dict[int, float]) -> Profile:
+    """What was measured, as the dispatcher places by it. seconds: by batch size."""
+    return Profile(model.name, tuple(seconds), tuple(seconds.values()), chunk_bytes(model))
 
 
 def chunk_bytes(model: ModelConfig) -> int:
@@ -129,6 +139,19 @@ def _batch(
     return chunks
 
 
+def _without(
+    bad: BadObservation,
+    engine: Engine,
+    observations: Sequence[Observation],
+    deadline: float,
+    kept: KeptRows | None,
+) -> list[ActionChunk | Exception]:
+    """Of the robot at fault its error; of the others what comes of them in one batch."""
+    others = [o for o in observations if o.robot != bad.robot]
+    results = iter(serve(engine, others, deadline, kept) if others else ())
+    return [bad if o.robot == bad.robot else next(results) for o in observations]
+
+
 def _each_alone(
     engine: Engine, observations: Sequence[Observation], deadline: float, kept: KeptRows | None
 ) -> list[ActionChunk | Exception]:
@@ -139,7 +162,7 @@ def _each_alone(
             results.append(results[-1])
             continue
         try:
-            results += _batch(engine, [observation], deadline, kept)
+            results += serve(engine, [observation], deadline, kept)
         except Exception as error:  # whatever it is, it is this robot's answer
             results.append(error)
     return results

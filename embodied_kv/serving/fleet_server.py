@@ -1,8 +1,8 @@
-"""The thread that serves a fleet: requests to the desk, batches to engines, answers to robots.
+"""The thread that serves a fleet: requests become batches of engines, and their chunks answers.
 
-Knows the desk, the newest observation of each robot, and futures. Does not know messages, nor
-what an engine is: that takes observations and promises chunks. Everything that touches the desk
-happens on this thread; whoever else has something to say leaves it in the queue.
+Knows the dispatcher, the newest observation of each robot, and futures. Does not know messages,
+nor what an engine is: that takes observations and promises chunks. Everything that touches the
+dispatcher happens on this thread; what other threads report waits in its queue.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Deliver = Callable[[str, str, int, Receipt], None]  # robot, task, round, what b
 log = logging.getLogger(__name__)
 
 RETRY = 1.0  # s until an engine that failed is tried again
-LOOK = 1.0  # s between two looks for robots that fell silent
+SWEEP = 1.0  # s between two checks for robots that fell silent
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,43 +50,44 @@ class ServedChunk:
 
 
 class FleetServer(threading.Thread):
-    """Serves robots by a desk.
+    """Serves robots by a dispatcher.
 
-    serve: what each of the desk's engines does with a batch, by its name. deliver: takes every
-    receipt, on this thread. silence: s after which a robot that says nothing is gone. clock: what
-    `now` is, s, never falling; whoever gives it one of their own calls `step` in place of `start`.
+    serve: what each of the dispatcher's engines does with a batch, by its name. deliver: takes
+    every receipt, on this thread. robot_timeout: s after which a robot that says nothing is gone.
+    clock: what `now` is, s, never falling; whoever gives it one of their own calls `step` in place
+    of `start`.
     """
 
     def __init__(
         self,
-        desk: Dispatcher,
+        dispatcher: Dispatcher,
         serve: Mapping[str, Serve],
         deliver: Deliver,
-        silence: float,
-        tape: TraceWriter | None = None,
+        robot_timeout: float,
+        trace_writer: TraceWriter | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(name='fleet', daemon=True)
         self._clock = clock
-        self.desk, self._serve, self._deliver = desk, serve, deliver
-        self._silence, self._tape = silence, tape
+        self.dispatcher, self._serve, self._deliver = dispatcher, serve, deliver
+        self._robot_timeout, self._trace = robot_timeout, trace_writer
         self._events: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._seen: dict[str, Observation] = {}  # robot -> the newest of its newest round
+        self._observations: dict[str, Observation] = {}  # robot -> the newest of its newest round
         self._restore: dict[str, float] = {}  # engine -> when it is tried again
-        self._look_at = clock() + LOOK
+        self._sweep_at = clock() + SWEEP
         self._failures = Throttled(log.warning)
         self._faults = Throttled(log.error)
         self.counts: Counter[str] = Counter()
 
     # ------------------------------------------------------------------ from any thread
 
-    def hear(self, request: Request, observation: Observation) -> None:
+    def submit(self, request: Request, observation: Observation) -> None:
         """A robot asks, or asks again: of a repetition only the newer observation counts."""
-        self._events.put(partial(self._hear, request, observation))
+        self._events.put(partial(self._submit, request, observation))
 
     def finish(self, robot: str, task: str) -> None:
         """A robot's task is over."""
-        self._events.put(lambda: self.desk.finish(robot, task))
+        self._events.put(lambda: self.dispatcher.finish(robot, task))
 
     def vanish(self, robot: str) -> None:
         """A robot is gone."""
@@ -96,8 +97,8 @@ class FleetServer(threading.Thread):
         """Ends the thread. What engines still answer is nobody's."""
         self._events.put(None)
         self.join()
-        if self._tape:
-            self._tape.close()
+        if self._trace:
+            self._trace.close()
 
     # ------------------------------------------------------------------ the thread
 
@@ -126,59 +127,59 @@ class FleetServer(threading.Thread):
 
     def wake(self) -> float:
         """The moment at which time alone brings something, s."""
-        return min(self.desk.wake(self._clock()), self._look_at, *self._restore.values())
+        return min(self.dispatcher.wake(self._clock()), self._sweep_at, *self._restore.values())
 
     def _nothing(self) -> None:
         """Time alone has passed."""
 
-    def _hear(self, request: Request, observation: Observation) -> None:
+    def _submit(self, request: Request, observation: Observation) -> None:
         now = self._clock()
-        receipt = self.desk.register(request.robot, now)
+        receipt = self.dispatcher.register(request.robot, now)
         if receipt.verdict is not Verdict.REFUSED:
-            receipt = self.desk.submit(request, now)
+            receipt = self.dispatcher.submit(request, now)
         if receipt.verdict in (Verdict.QUEUED, Verdict.DUPLICATE):
-            self._seen[request.robot] = observation
-        if self._tape and receipt.verdict is Verdict.QUEUED:
-            self._tape.asked(request)
+            self._observations[request.robot] = observation
+        if self._trace and receipt.verdict is Verdict.QUEUED:
+            self._trace.asked(request)
         if receipt.answer is not None:
             receipt = _receipt(receipt.answer)
-        self._tell(request.robot, request.task, request.round, receipt)
+        self._reply(request.robot, request.task, request.round, receipt)
 
-    def _tell(self, robot: str, task: str, round: int, receipt: Receipt) -> None:
+    def _reply(self, robot: str, task: str, round: int, receipt: Receipt) -> None:
         self.counts[receipt.verdict.value] += 1
         self._deliver(robot, task, round, receipt)
 
     def _vanish(self, robot: str) -> None:
-        self.desk.vanish(robot)
+        self.dispatcher.vanish(robot)
         self._forget(robot)
 
     def _forget(self, robot: str) -> None:
-        self._seen.pop(robot, None)
+        self._observations.pop(robot, None)
         self.counts['vanished'] += 1
-        if self._tape:
-            self._tape.forget(robot)
+        if self._trace:
+            self._trace.forget(robot)
 
     def _watch(self) -> None:
         """What time brings: overdue engines, engines to try again, robots that fell silent."""
         now = self._clock()
         self._failures.flush()
         self._faults.flush()
-        self.counts['overdue'] += len(self.desk.check(now))
-        for waiting in self.desk.hopeless():
+        self.counts['overdue'] += len(self.dispatcher.check(now))
+        for waiting in self.dispatcher.hopeless():
             answer = _given_up(waiting, now)
-            if self.desk.refuse(waiting, answer, now):
-                self._tell(answer.robot, answer.task, answer.round, _receipt(answer))
+            if self.dispatcher.refuse(waiting, answer, now):
+                self._reply(answer.robot, answer.task, answer.round, _receipt(answer))
         for engine in [name for name, due in self._restore.items() if due <= now]:
             del self._restore[engine]
-            self.desk.restored(engine)
-        if now >= self._look_at:
-            self._look_at = now + LOOK
-            for robot in self.desk.sweep(now, self._silence):
+            self.dispatcher.restored(engine)
+        if now >= self._sweep_at:
+            self._sweep_at = now + SWEEP
+            for robot in self.dispatcher.sweep(now, self._robot_timeout):
                 self._forget(robot)
 
     def _dispatch(self) -> None:
-        for dispatch in self.desk.decide(self._clock()):
-            frames = [self._seen[waiting.robot] for waiting in dispatch.batch]
+        for dispatch in self.dispatcher.decide(self._clock()):
+            frames = [self._observations[waiting.robot] for waiting in dispatch.batch]
             self.counts['batches'] += 1
             self.counts['served'] += len(frames)
             work = self._serve[dispatch.engine](frames, dispatch.overdue)
@@ -197,30 +198,30 @@ class FleetServer(threading.Thread):
                 dispatch.engine, f'{dispatch.engine} failed: {shown(repr(error), LINE)}'
             )
             self.counts['engine errors'] += 1
-            self.desk.lost(dispatch.engine, f'failed: {error!r}')
+            self.dispatcher.lost(dispatch.engine, f'failed: {error!r}')
             self._restore[dispatch.engine] = now + RETRY
             return
-        asked = [self.desk.request(waiting) for waiting in dispatch.batch]
+        asked = [self.dispatcher.request(waiting) for waiting in dispatch.batch]
         answers = [
             _answer(waiting, request, result, dispatch.sent)
             for waiting, request, result in zip(dispatch.batch, asked, results, strict=True)
         ]
-        first = self.desk.done(dispatch.engine, dispatch.number, answers, now)
+        first = self.dispatcher.done(dispatch.engine, dispatch.number, answers, now)
         for request, answer in zip(asked, answers, strict=True):
             if any(answer is one for one in first):
-                if self._tape:
-                    self._tape.answered(request, answer, now - dispatch.sent)
-                self._tell(answer.robot, answer.task, answer.round, _receipt(answer))
+                if self._trace:
+                    self._trace.answered(request, answer, now - dispatch.sent)
+                self._reply(answer.robot, answer.task, answer.round, _receipt(answer))
 
     # ------------------------------------------------------------------ diagnostics
 
     def values(self) -> dict[str, object]:
         """Counts since the start, for diagnostics; from any thread."""
         batches = self.counts['batches']
-        engines = list(self.desk.engines.values())
+        engines = list(self.dispatcher.engines.values())
         return {
-            'robots': len(self.desk.ledger.robots),
-            'waiting': len(self.desk.queue),
+            'robots': len(self.dispatcher.ledger.robots),
+            'waiting': len(self.dispatcher.queue),
             'batches': batches,
             'mean batch': f'{self.counts["served"] / batches:.2f}' if batches else '',
             'engines alive': f'{sum(engine.alive for engine in engines)} of {len(engines)}',
@@ -229,13 +230,13 @@ class FleetServer(threading.Thread):
 
 
 def _answer(waiting: Waiting, request: Request | None, result: Result, sent: float) -> Answer:
-    """The chunk with its H; of a robot that has moved on nobody reads it."""
+    """The chunk with its execution horizon; of a robot that has moved on nobody reads it."""
     queued, chunk, fault = sent - waiting.arrived, None, ''
     if isinstance(result, Exception):
         fault = f'no chunk could be made: {result}'
     elif request is not None:
         try:
-            chunk = judged(result, request.horizon)
+            chunk = judged(result, request.execution_horizon)
         except (TypeError, ValueError) as error:
             fault = f'the horizon policy failed: {error}'
     served = ServedChunk(chunk, fault, queued)
@@ -246,8 +247,8 @@ def _answer(waiting: Waiting, request: Request | None, result: Result, sent: flo
 
 def _given_up(waiting: Waiting, now: float) -> Answer:
     """The answer to a request that took an engine down, again and again."""
-    reasons = '; '.join(dict.fromkeys(waiting.lost))
-    fault = f'given up after {len(waiting.lost)} batches that were lost with it: {reasons}'
+    reasons = '; '.join(dict.fromkeys(waiting.lost_batches))
+    fault = f'given up after {len(waiting.lost_batches)} batches that were lost with it: {reasons}'
     served = ServedChunk(None, fault, now - waiting.arrived)
     return Answer(waiting.robot, waiting.task, waiting.round, 0, served)
 

@@ -58,11 +58,11 @@ class EngineActor:
         warm_up(self._engine)
 
     def batch_seconds(self) -> dict[int, float]:
-        """As `serve.batch_seconds`; the network is not in it."""
+        """As `batch.batch_seconds`; the network is not in it."""
         return batch_seconds(self._engine)
 
     def serve(self, frames: bytes) -> bytes:
-        """As `serve.serve`, packed on both sides; errors of single robots as words."""
+        """As `batch.serve`, packed on both sides; errors of single robots as words."""
         observations, seconds = unpack_observations(frames)
         results = serve(self._engine, observations, time.monotonic() + seconds)
         return pack_results(results)
@@ -80,7 +80,7 @@ class RemoteEngine:
         if not self._ray.is_initialized():
             self._ray.init(address=address or None, log_to_driver=False)
         # One restart after another: a node that comes back serves again. A batch is never resent
-        # by Ray, because the desk decides that.
+        # by Ray, because the dispatcher decides that.
         kind = self._ray.remote(max_restarts=-1, max_task_retries=0)(EngineActor)
         self._actor = kind.remote(model, checkpoint, asdict(config))
         self.seconds = self._ray.get(self._actor.batch_seconds.remote())

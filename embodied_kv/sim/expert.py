@@ -47,17 +47,17 @@ SHUT = (Phase.CLOSE, Phase.LIFT, Phase.CARRY, Phase.PLACE, Phase.PUT_DOWN)  # th
 
 
 def plan(
-    state: np.ndarray, tables: Tables, orders: Orders, horizon: int
+    state: np.ndarray, tables: Tables, orders: Orders, chunk_size: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The next `horizon` joint targets and the phase now.
+    """The next `chunk_size` joint targets and the phase now.
 
     state: [B, 7] rad and m -> actions float32 [B, chunk, 7], absolute, and phases int [B].
     Action i is where the joints should be one control period after action i - 1.
     """
     joints = np.array(state, np.float64)
-    actions = np.empty((len(joints), horizon, joints.shape[1]), np.float32)
+    actions = np.empty((len(joints), chunk_size, joints.shape[1]), np.float32)
     goals = []
-    for i in range(horizon):
+    for i in range(chunk_size):
         moment = ExpertMoment(joints, tables, orders)
         goals.append(moment.goal(moment.phase()))
         actions[:, i] = _command(joints, goals[-1])

@@ -11,7 +11,7 @@ Knows names, states and sentences. Does not know positions in metres, how questi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -195,20 +195,20 @@ def draw_household(rng: np.random.Generator, segments: int) -> Household:
     if not least <= segments <= most:
         raise ValueError(f'{segments} segments: a household has {least} to {most}')
     lids, carriers, objects = (
-        _some(rng, names, segments * rng.uniform(*share))
+        some_of(rng, names, segments * rng.uniform(*share))
         for names, share in (
             (LIDDED_NAMES, (0.15, 0.3)),
             (CARRIER_NAMES, (0.1, 0.25)),
             (OBJECT_NAMES, (0.2, 0.35)),
         )
     )
-    where = {name: _any(rng, TABLES) for name in lids}
-    where |= {name: _any(rng, lids if rng.random() < 0.7 else TABLES) for name in carriers}
+    where = {name: any_of(rng, TABLES) for name in lids}
+    where |= {name: any_of(rng, lids if rng.random() < 0.7 else TABLES) for name in carriers}
     for name in objects:
         luck = rng.random()
-        where[name] = _any(rng, carriers if luck < 0.45 else lids if luck < 0.85 else TABLES)
+        where[name] = any_of(rng, carriers if luck < 0.45 else lids if luck < 0.85 else TABLES)
     if rng.random() < 0.5:
-        where[_any(rng, objects)] = ROBOT
+        where[any_of(rng, objects)] = ROBOT
     names = list(where)
     where = {names[i]: where[names[i]] for i in rng.permutation(len(names))}
     is_open = frozenset(name for name in lids if rng.random() < 0.6)
@@ -226,19 +226,21 @@ def _draw_records(
     noted = [places[i] for i in rng.permutation(len(places))[:notes]]
     tasks = {}
     for i, number in enumerate(numbers.tolist()):
-        place = noted[i] if i < notes else _any(rng, noted or places)
-        thing = _any(rng, objects)
+        place = noted[i] if i < notes else any_of(rng, noted or places)
+        thing = any_of(rng, objects)
         while (thing, place) in tasks.values():
-            thing, place = _any(rng, objects), _any(rng, places)
+            thing, place = any_of(rng, objects), any_of(rng, places)
         tasks[number] = thing, place
-    last = {p: _any(rng, [n for n, task in tasks.items() if task[1] == p]) for p in noted}
+    last = {p: any_of(rng, [n for n, task in tasks.items() if task[1] == p]) for p in noted}
     return tasks, last
 
 
-def _some(rng: np.random.Generator, names: tuple[str, ...], count: float) -> list[str]:
+def some_of(rng: np.random.Generator, names: Sequence[str], count: float) -> list[str]:
+    """About so many different ones, at least one and at most all."""
     count = int(np.clip(round(count), 1, len(names)))
     return [names[i] for i in rng.permutation(len(names))[:count]]
 
 
-def _any(rng: np.random.Generator, options):
+def any_of(rng: np.random.Generator, options: Sequence) -> object:
+    """One of them, each as likely as another."""
     return options[int(rng.integers(len(options)))]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from embodied_kv.sim.household import ROBOT, Household, at, into, lidded
+from embodied_kv.sim.household import ROBOT, Household, any_of, at, into, lidded
 
 WORDS = {
     'where': 'Where is the {x}?',
@@ -157,28 +157,24 @@ def draw_question(
     often holds the thing already, and some tasks are done. Where nothing has been put anywhere,
     `last` becomes `held`.
     """
-    kind = kind or _any(rng, KINDS)
+    kind = kind or any_of(rng, KINDS)
     lids = [name for name in household.receptacles if lidded(name)]
     if kind == 'where':
-        return Question(kind, _any(rng, [name for name in household.where if name not in lids]))
+        return Question(kind, any_of(rng, [name for name in household.where if name not in lids]))
     if kind == 'table':
         links = {name: len(household.around(name)) for name in household.where}
-        wanted = _any(rng, sorted(set(links.values())))
-        return Question(kind, _any(rng, [name for name, n in links.items() if n == wanted]))
+        wanted = any_of(rng, sorted(set(links.values())))
+        return Question(kind, any_of(rng, [name for name, n in links.items() if n == wanted]))
     if kind == 'lid':
-        return Question(kind, place=_any(rng, lids))
+        return Question(kind, place=any_of(rng, lids))
     if kind == 'last' and household.last:
-        return Question(kind, place=_any(rng, list(household.last)))
+        return Question(kind, place=any_of(rng, list(household.last)))
     if kind != 'next':
         return Question('held')
-    thing, held = _any(rng, household.objects), household.held
+    thing, held = any_of(rng, household.objects), household.held
     if held and rng.random() < 0.6:
         thing = held
     place = household.where[thing]
     if place not in household.receptacles or rng.random() < 0.85:
-        place = _any(rng, household.receptacles)
+        place = any_of(rng, household.receptacles)
     return Question(kind, thing, place)
-
-
-def _any(rng: np.random.Generator, options):
-    return options[int(rng.integers(len(options)))]

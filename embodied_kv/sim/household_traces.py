@@ -14,7 +14,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from embodied_kv.sim.household import TABLES, Fact, Household, at, into, lidded, upserts
+from embodied_kv.sim.household import (
+    TABLES,
+    Fact,
+    Household,
+    any_of,
+    at,
+    into,
+    lidded,
+    some_of,
+    upserts,
+)
 
 
 @dataclass(frozen=True)
@@ -46,9 +56,9 @@ def draw_trace(
     config: TraceConfig = TraceConfig(),
 ) -> Iterator[Update]:
     """So many updates, each possible in the state before it; each changes a fact."""
-    hot = _some(rng, household.objects, config.objects)
+    hot = some_of(rng, household.objects, config.objects)
     places = [*household.receptacles, *TABLES]
-    hot_places = _some(rng, places, config.places)
+    hot_places = some_of(rng, places, config.places)
     for _ in range(updates):
         cold = rng.random() < config.cold
         things = household.objects if cold else hot
@@ -67,20 +77,20 @@ def _act(
     """One update. Whatever is closed in its way is opened instead."""
     held, luck = household.held, rng.random()
     if luck < carry:
-        thing, place = held or _any(rng, things), _any(rng, places)
+        thing, place = held or any_of(rng, things), any_of(rng, places)
         if lid := household.lid(place if held else thing):
             return _toggle(household, lid)
         if held:
             return f'put the {held} {into(place)}', household.put(place)
         return f'pick the {thing}', household.pick(thing)
     receptacles = [name for name in places if name not in TABLES] or household.receptacles
-    name = _any(rng, receptacles)
+    name = any_of(rng, receptacles)
     if luck < (1 + carry) / 2:
         lids = [*filter(lidded, receptacles)] or [*filter(lidded, household.receptacles)]
-        return _toggle(household, _any(rng, lids))
+        return _toggle(household, any_of(rng, lids))
     if not lidded(name) and (lid := household.lid(name)):
         return _toggle(household, lid)
-    place = _any(rng, [table for table in TABLES if table != household.where[name]])
+    place = any_of(rng, [table for table in TABLES if table != household.where[name]])
     return f'move the {name}: {at(place)}', household.move(name, place)
 
 
@@ -88,11 +98,3 @@ def _toggle(household: Household, name: str) -> tuple[str, Household]:
     if name in household.open:
         return f'close the {name}', household.close_lid(name)
     return f'open the {name}', household.open_lid(name)
-
-
-def _some(rng: np.random.Generator, names: list[str], count: int) -> list[str]:
-    return [names[i] for i in rng.permutation(len(names))[:count]]
-
-
-def _any(rng: np.random.Generator, options):
-    return options[int(rng.integers(len(options)))]

@@ -25,13 +25,15 @@ def test_ways_differ_in_scheduler_and_horizon_alone():
         assert each['starts'] == made[0]['starts'] and all(0 <= s <= 1 for s in each['starts'])
         rest = each['parameters'] | dict(scheduler='')
         assert rest == made[0]['parameters'] | dict(scheduler='')
-    assert len({(m['parameters']['scheduler'], m['habits']['horizon']) for m in made}) == 4
+    assert (
+        len({(m['parameters']['scheduler'], m['habits']['execution_horizon']) for m in made}) == 4
+    )
 
 
 def test_a_robot_asks_before_the_least_horizon_is_over():
     policies = [parse(horizon) for _, horizon in WAYS.values()]
     least = [p.minimum if isinstance(p, Confidence) else p.actions for p in policies]
-    assert measure.AHEAD < min(least)
+    assert measure.REQUEST_AHEAD < min(least)
 
 
 def test_one_robot_alone_meets_the_scenes_of_all_fleets():

@@ -1,11 +1,12 @@
-"""`serve`: who is late is not tried again, alone or at all; who fails for another reason is."""
+"""`serve`: who is late or bad is not tried again; who fails for another reason is, alone."""
 
 import time
 from dataclasses import replace
 
 import pytest
 
-from embodied_kv.serving.batch import serve
+from embodied_kv.engine.prefill import BadObservation
+from embodied_kv.serving.batch import Late, serve
 
 
 @pytest.fixture
@@ -36,29 +37,59 @@ def late_from(engine, calls):
     engine.denoise = lambda *batch: denoise(*batch) if next(left, False) else []
 
 
-def broken(frame):
+def bad(frame):
     return replace(frame, state=frame.state[:2])
 
 
-def test_a_late_batch_is_prefilled_once(engine, observe):
+def breaks_of(engine, robot):
+    """A batch with this robot fails, and nobody knows why."""
+    prefill = engine.prefill
+
+    def broken(observations):
+        handles = prefill(observations)
+        if robot in [observation.robot for observation in observations]:
+            raise RuntimeError('it broke')
+        return handles
+
+    engine.prefill = broken
+
+
+def test_a_late_batch_is_prefilled_once_and_each_hears_so(engine, observe):
     late_from(engine, 0)
-    with pytest.raises(TimeoutError, match='no time was left'):
-        serve(engine, frames(observe), later())
+    results = serve(engine, frames(observe), later())
     assert engine.frames == [4]
+    assert all(isinstance(result, Late) for result in results) and len(results) == 4
+    assert engine.kv.stats().leases == 0
     engine.kv.check_integrity()
 
 
-def test_one_broken_frame_costs_a_prefill_of_each(engine, observe):
+def test_a_bad_observation_costs_no_prefill_of_the_others_alone(engine, observe):
     first, second, *others = frames(observe)
-    results = serve(engine, [first, broken(second), *others], later())
+    results = serve(engine, [first, bad(second), *others], later())
+    assert engine.frames == [4, 3]
+    assert [isinstance(result, Exception) for result in results] == [False, True, False, False]
+
+
+def test_two_bad_observations_leave_a_batch_of_two(engine, observe):
+    first, second, third, last = frames(observe)
+    results = serve(engine, [bad(first), second, bad(third), last], later())
+    assert engine.frames == [4, 3, 2]
+    assert [isinstance(result, BadObservation) for result in results] == [True, False, True, False]
+    assert ['/r0' in str(results[0]), '/r2' in str(results[2])] == [True, True]
+    assert [results[1].sequence, results[3].sequence] == [1, 3]
+
+
+def test_an_unknown_fault_costs_a_prefill_of_each(engine, observe):
+    breaks_of(engine, '/r1')
+    results = serve(engine, frames(observe), later())
     assert engine.frames == [4, 1, 1, 1, 1]
     assert [isinstance(result, Exception) for result in results] == [False, True, False, False]
 
 
 def test_while_each_is_tried_alone_the_first_that_is_late_ends_it(engine, observe):
     late_from(engine, 1)
-    first, second, *others = frames(observe)
-    results = serve(engine, [first, broken(second), *others], later())
+    breaks_of(engine, '/r1')
+    results = serve(engine, frames(observe), later())
     assert engine.frames == [4, 1, 1, 1]  # the last one is late without a try
     assert len(results[0].values) and not isinstance(results[1], TimeoutError)
     assert all(isinstance(result, TimeoutError) for result in results[2:])

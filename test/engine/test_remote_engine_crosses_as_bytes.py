@@ -24,7 +24,7 @@ CONFIG = EngineConfig(
 
 
 def test_observations_cross_unchanged(observe):
-    frames = [observe(1), observe(2)]
+    frames = [observe(n, robot=f'/r{n}') for n in (1, 2)]
     found, seconds = remote.unpack_observations(remote.pack_observations(frames, 0.5))
     assert seconds == 0.5
     for frame, other in zip(frames, found, strict=True):
@@ -67,7 +67,7 @@ def test_without_ray_it_says_what_to_install(monkeypatch):
 
 def test_an_actor_serves_what_came_as_bytes(observe):
     actor = remote.EngineActor('tiny', 'random', asdict(CONFIG))
-    frames = [observe(1), observe(2)]
+    frames = [observe(n, robot=f'/r{n}') for n in (1, 2)]
     found = remote.unpack_results(actor.serve(remote.pack_observations(frames, 60.0)), 0.0)
     here = Engine(Policy.random(TINY, CONFIG.seed), CONFIG)
     for chunk, same in zip(found, serve(here, frames, time.monotonic() + 60.0), strict=True):

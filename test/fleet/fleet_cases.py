@@ -21,7 +21,7 @@ def waiting(robot='r', *, arrived=0.0, started=0.0, waited=0.0, generation=0.0, 
 
 
 def request(robot='r', round=0, *, task='t', stamp=0.0, execution=None, **other):
-    told = dict(horizon=Static(5), observation_bytes=1000) | other
+    told = dict(execution_horizon=Static(5), observation_bytes=1000) | other
     return Request(robot, task, round, stamp, execution=execution, **told)
 
 
@@ -29,8 +29,8 @@ def ran(round, start, end, remaining=0):
     return LastExecution(round, start, end, remaining)
 
 
-def desk(*engines, scheduler=None, robots=('r',)):
-    """A desk with registered robots; engines default to one that takes one request."""
+def dispatcher(*engines, scheduler=None, robots=('r',)):
+    """A dispatcher with registered robots; engines default to one that takes one request."""
     found = Dispatcher(scheduler or Fifo(), engines or [EngineState('one', ONE)])
     for robot in robots:
         found.register(robot, 0.0)

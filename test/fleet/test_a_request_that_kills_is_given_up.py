@@ -1,6 +1,6 @@
 """A request that batch after batch is lost with goes alone and is given up; others are served."""
 
-from fleet_cases import ONE, TWO, answers, desk, request
+from fleet_cases import ONE, TWO, answers, dispatcher, request
 
 from embodied_kv.fleet.dispatcher import TRIES
 from embodied_kv.fleet.engines import EngineState
@@ -27,7 +27,7 @@ def serve_but(server, poison, until=60.0):
 
 
 def test_it_goes_alone_and_the_others_are_answered():
-    server = desk(EngineState('two', TWO), robots=('a', 'b', 'p'))
+    server = dispatcher(EngineState('two', TWO), robots=('a', 'b', 'p'))
     for robot in ('a', 'p', 'b'):
         server.submit(request(robot), 0.0)
     batches = serve_but(server, 'p')
@@ -38,12 +38,15 @@ def test_it_goes_alone_and_the_others_are_answered():
 
 
 def test_it_is_named_once_with_what_happened_and_hears_it_again():
-    server = desk(EngineState('one', ONE), EngineState('two', TWO), robots=('p',))
+    server = dispatcher(EngineState('one', ONE), EngineState('two', TWO), robots=('p',))
     server.submit(request('p'), 0.0)
     serve_but(server, 'p')
     (hopeless,) = server.hopeless()
     assert server.hopeless() == []
-    assert len(hopeless.lost) == TRIES and set(hopeless.lost) <= {'one blew up', 'two blew up'}
+    assert len(hopeless.lost_batches) == TRIES and set(hopeless.lost_batches) <= {
+        'one blew up',
+        'two blew up',
+    }
     answer = Answer('p', hopeless.task, hopeless.round, 0, 'no')
     assert server.refuse(hopeless, answer, 9.0) and not server.refuse(hopeless, answer, 9.1)
     assert server.submit(request('p'), 10.0).answer is answer
@@ -51,17 +54,17 @@ def test_it_is_named_once_with_what_happened_and_hears_it_again():
 
 
 def test_the_next_round_starts_with_a_clean_sheet():
-    server = desk(EngineState('one', ONE), robots=('p',))
+    server = dispatcher(EngineState('one', ONE), robots=('p',))
     server.submit(request('p'), 0.0)
     serve_but(server, 'p')
     server.submit(request('p', round=1), 1.0)
     assert server.hopeless() == []  # nobody waits for the older round
     (dispatch,) = server.decide(1.0)
-    assert not dispatch.batch[0].lost
+    assert not dispatch.batch[0].lost_batches
 
 
 def test_one_that_stalls_every_engine_is_given_up_too():
-    server = desk(EngineState('one', ONE), robots=('p',))
+    server = dispatcher(EngineState('one', ONE), robots=('p',))
     server.submit(request('p'), 0.0)
     now = 0.0
     for _ in range(TRIES):
@@ -70,11 +73,11 @@ def test_one_that_stalls_every_engine_is_given_up_too():
         assert server.check(now) == ['one']
         server.restored('one')
     (hopeless,) = server.hopeless()
-    assert hopeless.lost == ('one did not answer in time',) * TRIES
+    assert hopeless.lost_batches == ('one did not answer in time',) * TRIES
 
 
 def test_engines_that_are_free_do_not_wait_for_the_one_that_tries():
-    server = desk(EngineState('one', ONE), EngineState('two', TWO), robots=('a', 'p'))
+    server = dispatcher(EngineState('one', ONE), EngineState('two', TWO), robots=('a', 'p'))
     server.submit(request('p'), 0.0)
     (dispatch,) = server.decide(0.0)
     server.lost(dispatch.engine)

@@ -1,7 +1,7 @@
 """An engine that died or stalls gets nothing; its work is done elsewhere; nothing counts twice."""
 
 import pytest
-from fleet_cases import ONE, TWO, answers, desk, job, request
+from fleet_cases import ONE, TWO, answers, dispatcher, job, request
 
 from embodied_kv.fleet.engines import EngineState, Link
 from embodied_kv.fleet.policies import Kairos
@@ -10,7 +10,7 @@ from embodied_kv.fleet.simulate import Simulation
 
 
 def pair():
-    return desk(EngineState('one', ONE), EngineState('two', TWO), robots=('a', 'b', 'c'))
+    return dispatcher(EngineState('one', ONE), EngineState('two', TWO), robots=('a', 'b', 'c'))
 
 
 def test_the_work_of_a_dead_engine_goes_to_another():
@@ -25,7 +25,7 @@ def test_the_work_of_a_dead_engine_goes_to_another():
 
 
 def test_the_dead_get_nothing_until_they_are_restored():
-    server = desk()
+    server = dispatcher()
     server.lost('one')
     server.submit(request(), 0.0)
     assert server.decide(0.0) == []
@@ -60,7 +60,7 @@ def test_a_late_answer_that_is_the_first_counts_and_the_second_does_not():
 
 
 def test_a_late_answer_spares_a_waiting_round_its_repetition():
-    server = desk()
+    server = dispatcher()
     server.submit(request(), 0.0)
     (dispatch,) = server.decide(0.0)
     server.lost('one')
@@ -79,7 +79,7 @@ def test_an_answer_under_anothers_number_is_none():
 
 
 def test_too_few_answers_are_refused_and_the_work_waits_again():
-    server = desk()
+    server = dispatcher()
     server.submit(request(), 0.0)
     (dispatch,) = server.decide(0.0)
     with pytest.raises(
@@ -91,7 +91,7 @@ def test_too_few_answers_are_refused_and_the_work_waits_again():
 
 def test_a_cloud_link_that_stalls_gives_its_work_to_the_edge():
     cloud = EngineState('cloud', ONE.faster(100, 'cloud'), Link(0.01, 1e9, 1e9))
-    server = desk(EngineState('one', ONE), cloud, robots=('a', 'b'))
+    server = dispatcher(EngineState('one', ONE), cloud, robots=('a', 'b'))
     for robot in 'ab':
         server.submit(request(robot), 0.0)
     edge, away = server.decide(0.0)

@@ -105,14 +105,14 @@ def test_a_parameter_names_a_policy():
 @pytest.mark.parametrize(
     ('text', 'message'),
     [
-        ('', 'write static:H, confidence:T:H_MIN'),
-        ('static', 'write static:H'),
-        ('os.system', 'write static:H'),
+        ('', 'write whole, static:H, confidence:T:H_MIN'),
+        ('static', 'write whole, static:H'),
+        ('os.system', 'write whole, static:H'),
         ('static:0', 'a static horizon of 0 actions'),
         ('static:2.5', "'static:2.5': invalid literal"),
         ('confidence:nan:3', 'threshold nan is not in'),
         ('confidence:0.2:0', 'the least horizon of 0 actions'),
-        ('confidence:0.2', 'write static:H'),
+        ('confidence:0.2', 'write whole, static:H'),
     ],
 )
 def test_a_text_that_names_none_is_refused(text, message):
@@ -122,5 +122,5 @@ def test_a_text_that_names_none_is_refused(text, message):
 
 @pytest.mark.parametrize('shape', [(4,), (0, 5), (4, 0), (2, 3, 4)])
 def test_updates_of_another_shape_are_refused(shape):
-    with pytest.raises(ValueError, match=r'they must be \[steps, horizon\]'):
+    with pytest.raises(ValueError, match=r'they must be \[steps, chunk\]'):
         Static(5)(np.zeros(shape))

@@ -64,8 +64,8 @@ def test_within_a_bucket_the_longest_execution_goes_first_and_ages():
 def test_other_orders_within_a_bucket():
     a = waiting('a', arrived=1.0, execution=2.0)
     b = waiting('b', arrived=2.0, execution=1.0)
-    assert names(Kairos(within='shortest').order([a, b], NOW)) == ['b', 'a']
-    assert names(Kairos(within='fifo').order([b, a], NOW)) == ['a', 'b']
+    assert names(Kairos(bucket_order='shortest').order([a, b], NOW)) == ['b', 'a']
+    assert names(Kairos(bucket_order='fifo').order([b, a], NOW)) == ['a', 'b']
 
 
 def test_a_pick_counts_for_those_it_left_out():
@@ -92,4 +92,4 @@ def test_unknown_names_and_settings_are_refused():
     with pytest.raises(ValueError, match='0 buckets, aging 50: both are at least 1'):
         Kairos(buckets=0)
     with pytest.raises(ValueError, match="order 'odd' within a bucket"):
-        Kairos(within='odd')
+        Kairos(bucket_order='odd')

@@ -22,7 +22,7 @@ from embodied_kv.fleet.protocol import LastExecution, ProtocolError
         ('stamp', '0', "stamp is '0'"),
         ('observation_bytes', 0, 'observation_bytes is 0'),
         ('observation_bytes', 1 << 40, 'observation_bytes is'),
-        ('horizon', 'static:5', "horizon is 'static:5': it must be a policy"),
+        ('execution_horizon', 'static:5', "execution_horizon is 'static:5': it must be a policy"),
         ('execution', ran(0, 0.0, 1.0), 'execution.round 0 is not before round 0'),
     ],
 )

@@ -2,7 +2,7 @@
 
 import time
 
-from fleet_cases import answers, desk, request
+from fleet_cases import answers, dispatcher, request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,12 +16,12 @@ WIDE = Profile('wide', (1, 16), (0.1, 0.2), 1400)
 
 
 def test_an_unknown_robot_is_refused():
-    receipt = desk().submit(request('ghost'), 0.0)
+    receipt = dispatcher().submit(request('ghost'), 0.0)
     assert receipt.verdict is Verdict.REFUSED and receipt.message == 'ghost is not registered'
 
 
 def test_a_robot_that_vanishes_in_the_middle_of_a_round():
-    server = desk(robots=('a', 'b'))
+    server = dispatcher(robots=('a', 'b'))
     for robot in 'ab':
         server.submit(request(robot), 0.0)
     (dispatch,) = server.decide(0.0)  # of a
@@ -33,7 +33,7 @@ def test_a_robot_that_vanishes_in_the_middle_of_a_round():
 
 
 def test_a_robot_that_vanishes_while_it_waits_is_not_served():
-    server = desk(robots=('a', 'b'))
+    server = dispatcher(robots=('a', 'b'))
     for robot in 'ab':
         server.submit(request(robot), 0.0)
     server.vanish('a')
@@ -41,15 +41,15 @@ def test_a_robot_that_vanishes_while_it_waits_is_not_served():
 
 
 def test_silence_is_vanishing():
-    server = desk(robots=('a', 'b'))
+    server = dispatcher(robots=('a', 'b'))
     server.submit(request('a'), 0.0)
     server.submit(request('b'), 8.0)
-    assert server.sweep(10.0, silence=5.0) == ['a']
+    assert server.sweep(10.0, timeout=5.0) == ['a']
     assert list(server.queue) == ['b'] and list(server.ledger.robots) == ['b']
 
 
 def test_equal_task_names_are_different_tasks():
-    server = desk(robots=('a', 'b'))
+    server = dispatcher(robots=('a', 'b'))
     for robot in 'ab':
         server.submit(request(robot, task='same'), 0.0)
     (dispatch,) = server.decide(0.0)
@@ -62,7 +62,7 @@ def test_equal_task_names_are_different_tasks():
 
 def test_a_thousand_robots_at_once():
     names = [f'r{i}' for i in range(1000)]
-    server = desk(EngineState('wide', WIDE), scheduler=Kairos(), robots=())
+    server = dispatcher(EngineState('wide', WIDE), scheduler=Kairos(), robots=())
     began = time.perf_counter()
     assert {server.register(name, 0.0).verdict for name in names} == {Verdict.QUEUED}
     for name in names:
@@ -76,7 +76,7 @@ def test_a_thousand_robots_at_once():
 
 
 def test_there_is_room_for_so_many_and_no_more():
-    server = desk(robots=())
+    server = dispatcher(robots=())
     for i in range(MOST_ROBOTS):
         server.register(str(i), 0.0)
     receipt = server.register('one more', 0.0)
@@ -94,7 +94,7 @@ ACTS = st.tuples(
 @given(st.lists(ACTS, max_size=40))
 def test_whatever_others_do_a_robot_gets_its_own_answer_once(acts):
     """`quiet` asks round after round; a and b do anything. Nobody hears of another's round."""
-    server = desk(EngineState('wide', WIDE), robots=('quiet', 'a', 'b'))
+    server = dispatcher(EngineState('wide', WIDE), robots=('quiet', 'a', 'b'))
     rounds, tasks, heard, now = dict(a=0, b=0), dict(a=0, b=0), [], 0.0
     server.submit(request('quiet', 0), now)
     for act, robot in acts:

@@ -1,7 +1,7 @@
 """Duplicate, late and superseded rounds: each is answered at most once, and harms nobody."""
 
 import pytest
-from fleet_cases import answers, desk, ran, request
+from fleet_cases import answers, dispatcher, ran, request
 
 from embodied_kv.fleet.ledger import Phase
 from embodied_kv.fleet.protocol import Answer, Verdict
@@ -18,7 +18,7 @@ def phase(server, robot='r'):
 
 
 def test_a_round_goes_through_its_phases():
-    server = desk()
+    server = dispatcher()
     assert server.submit(request(), 0.0).verdict is Verdict.QUEUED
     assert phase(server) is Phase.SUBMITTED
     (dispatch,) = server.decide(0.0)
@@ -32,7 +32,7 @@ def test_a_round_goes_through_its_phases():
 
 
 def test_an_execution_may_be_told_alone():
-    server = desk()
+    server = dispatcher()
     server.submit(request(), 0.0)
     serve(server, 0.0)
     server.executed('r', 'another', ran(0, 1.0, 9.0), 2.0)
@@ -40,11 +40,11 @@ def test_an_execution_may_be_told_alone():
     server.executed('r', 't', ran(0, 1.0, 3.0), 3.0)
     assert phase(server) is Phase.EXECUTED
     assert server.ledger.executions.median() == 2.0
-    assert server.sweep(7.0, silence=5.0) == []  # it was heard of at 3.0
+    assert server.sweep(7.0, timeout=5.0) == []  # it was heard of at 3.0
 
 
 def test_a_repetition_while_it_waits_or_is_served_changes_nothing():
-    server = desk()
+    server = dispatcher()
     server.submit(request(), 0.0)
     assert server.submit(request(), 0.1).verdict is Verdict.DUPLICATE
     (dispatch,) = server.decide(0.2)
@@ -56,7 +56,7 @@ def test_a_repetition_while_it_waits_or_is_served_changes_nothing():
 
 
 def test_a_repetition_after_the_answer_hears_the_same_answer():
-    server = desk()
+    server = dispatcher()
     server.submit(request(), 0.0)
     (answer,) = serve(server, 0.0)
     receipt = server.submit(request(), 2.0)
@@ -65,7 +65,7 @@ def test_a_repetition_after_the_answer_hears_the_same_answer():
 
 
 def test_an_older_round_is_late():
-    server = desk()
+    server = dispatcher()
     server.submit(request(round=1), 0.0)
     assert server.submit(request(round=0), 0.1).verdict is Verdict.LATE
     (dispatch,) = server.decide(0.2)
@@ -73,14 +73,14 @@ def test_an_older_round_is_late():
 
 
 def test_a_late_round_still_tells_what_was_executed():
-    server = desk()
+    server = dispatcher()
     server.submit(request(round=2), 0.0)
     server.submit(request(round=1, execution=ran(0, 0.0, 3.0)), 0.1)
     assert server.ledger.robots['r'].task.wait.execution == 3.0
 
 
 def test_a_newer_round_takes_the_place_of_a_waiting_one():
-    server = desk()
+    server = dispatcher()
     server.submit(request(round=0), 0.0)
     server.submit(request(round=1), 0.1)
     (dispatch,) = server.decide(0.2)
@@ -88,7 +88,7 @@ def test_a_newer_round_takes_the_place_of_a_waiting_one():
 
 
 def test_the_answer_to_a_round_that_was_given_up_is_dropped():
-    server = desk()
+    server = dispatcher()
     server.submit(request(round=0), 0.0)
     (dispatch,) = server.decide(0.0)
     server.submit(request(round=1), 0.5)
@@ -97,7 +97,7 @@ def test_the_answer_to_a_round_that_was_given_up_is_dropped():
 
 
 def test_a_restarted_robot_begins_a_task_of_its_own():
-    server = desk()
+    server = dispatcher()
     server.submit(request(round=5), 0.0)
     (dispatch,) = server.decide(0.0)
     server.register('r', 0.4)
@@ -109,7 +109,7 @@ def test_a_restarted_robot_begins_a_task_of_its_own():
 
 
 def test_a_finished_task_is_over():
-    server = desk()
+    server = dispatcher()
     server.submit(request(), 0.0)
     server.finish('r', 'another')
     assert server.queue
@@ -119,7 +119,7 @@ def test_a_finished_task_is_over():
 
 
 def test_an_answer_that_names_another_round_is_refused():
-    server = desk()
+    server = dispatcher()
     server.submit(request(), 0.0)
     (dispatch,) = server.decide(0.0)
     with pytest.raises(ValueError, match=r"one answered \[\('r', 't', 1\)\] to"):
@@ -128,7 +128,7 @@ def test_an_answer_that_names_another_round_is_refused():
 
 
 def test_a_stale_observation_is_to_be_fetched_anew():
-    server = desk(robots=('a', 'b'))
+    server = dispatcher(robots=('a', 'b'))
     server.submit(request('a'), 0.0)
     (first,) = server.decide(0.0)
     server.submit(request('b'), 0.5)

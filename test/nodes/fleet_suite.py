@@ -89,10 +89,10 @@ class Fleets:
         robot = Asker(self.robots(namespace), seed)
         robot.robot.executor.remove_node(robot.node)
         self.first.executor.add_node(robot.node)
-        self.lined(robot)
+        self.connected(robot)
         return robot
 
-    def lined(self, robot):
+    def connected(self, robot):
         """Wait until robot and server hear each other."""
         count = robot.requests.get_subscription_count
         self.until(lambda: count() and robot.node.count_publishers(ANSWER))

@@ -1,4 +1,4 @@
-"""A witness between the director and a live simulator: a new scene where one is asked for."""
+"""A monitor between the director and a live simulator: a new scene where one is asked for."""
 
 import subprocess
 import sys
@@ -27,32 +27,32 @@ def sim():
 
 
 @pytest.fixture
-def witness(ros):
+def monitor(ros):
     node = Monitor('test_scenes', task_scene('put'))
     yield node
     node.destroy_node()
 
 
-def test_a_task_is_told_in_the_next_scene_of_the_simulator(sim, witness):
+def test_a_task_is_told_in_the_next_scene_of_the_simulator(sim, monitor):
     director = Director(
         0,
-        tell=witness.tell,
-        ask=witness.ask,
-        reset=witness.reset,
+        tell=monitor.tell,
+        ask=monitor.ask,
+        reset=monitor.reset,
         hindrance=lambda task, moment: '',
         fresh=True,
     )
     executor = SingleThreadedExecutor()
-    executor.add_node(witness)
+    executor.add_node(monitor)
     end, moments = time.monotonic() + PATIENCE, []
     while not director.told:
         assert sim.poll() is None and time.monotonic() < end
         executor.spin_once(timeout_sec=0.1)
-        while witness.moments:
-            moments.append(witness.moments.popleft())
+        while monitor.moments:
+            moments.append(monitor.moments.popleft())
             director.see(moments[-1])
     executor.shutdown()
     assert [moments[0].scene, moments[-1].scene] == [SEED, SEED + 1]
     told = director.told[0]
-    assert told.scene == SEED + 1 and witness.instruction == told.instruction
+    assert told.scene == SEED + 1 and monitor.instruction == told.instruction
     assert told.task.target in {thing.name for thing in moments[-1].truth.things}

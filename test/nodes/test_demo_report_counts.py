@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from embodied_kv.nodes.demo.director import SceneQuestion, Told
-from embodied_kv.nodes.demo.monitor import Words
+from embodied_kv.nodes.demo.monitor import StreamText
 from embodied_kv.nodes.demo.report import report
 from embodied_kv.nodes.demo.score import Score
 from embodied_kv.sim.tasks import Task
@@ -30,15 +30,15 @@ def told():
         SceneQuestion(0, 'What is in the gripper?', 'nothing', stream=3),
         SceneQuestion(0, 'What is in the gripper?', 'nothing', refused='there is no frame'),
     ]
-    witness = SimpleNamespace(
+    monitor = SimpleNamespace(
         weights='random',
         seconds=20.0,
         since_began=lambda stamp: (stamp - 1_000_000_000) / 1e9,
         commands=[],
         streams={
-            1: Words(0, questions[0].text, ' cube', 2, 'eos'),
-            2: Words(0, questions[1].text, ' 3', 2, 'eos'),
-            3: Words(0, questions[2].text, ' not', 1, ''),
+            1: StreamText(0, questions[0].text, ' cube', 2, 'eos'),
+            2: StreamText(0, questions[1].text, ' 3', 2, 'eos'),
+            3: StreamText(0, questions[2].text, ' not', 1, ''),
         },
         frames=0,
         tokens=5,
@@ -47,7 +47,7 @@ def told():
         diagnostics={},
     )
     director = SimpleNamespace(told=tasks, judged=tasks[:3], questions=questions)
-    made = report(witness, director, Score(lambda moment: None))
+    made = report(monitor, director, Score(lambda moment: None))
     return json.loads(json.dumps(made))
 
 

@@ -80,9 +80,9 @@ def test_what_a_robot_kept_in_memory_and_its_row_go_with_it(fleet):
     assert node.host.engine.kv.stats().leases == 2
     a.suite.pop().end()
     fleet.acting.remove(a)
-    fleet.live(lambda: a.namespace not in node._lines.robots)
+    fleet.live(lambda: a.namespace not in node._connections.robots)
     fleet.live(lambda: node.host.engine.kv.stats().leases == 1)
-    fleet.live(lambda: a.namespace not in node._room._nodes)
+    fleet.live(lambda: a.namespace not in node._sessions._nodes)
     assert fleet.call(b, CapsuleSnapshot, 'capsule/snapshot', name='home').ok
 
 

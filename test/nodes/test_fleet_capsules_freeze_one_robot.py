@@ -43,9 +43,9 @@ def capsule(fleet, robot, name):
 
 def frozen_amid(fleet, robot, name):
     """A capsule of a robot amid a chunk."""
-    asking = robot.suite[0]._asking
+    timing = robot.suite[0]._timing
     count = sources(robot).count(FRESH)
-    fleet.live(lambda: sources(robot).count(FRESH) > count and not asking.waiting)
+    fleet.live(lambda: sources(robot).count(FRESH) > count and not timing.waiting)
     answer = fleet.call(robot, CapsuleSnapshot, 'capsule/snapshot', name=name)
     assert answer.ok, answer.message
     return capsule(fleet, robot, name)

@@ -50,18 +50,20 @@ def serving(monkeypatch):
     monkeypatch.setattr(fleet_server, 'RETRY', 0.05)
     monkeypatch.setattr('embodied_kv.fleet.engines.GRACE', 0.2)
     engines, heard = Engines(), []
-    desk = Dispatcher(Fifo(), [EngineState('here', PROFILE)])
-    server = FleetServer(desk, {'here': engines}, lambda *told: heard.append(told), silence=60.0)
+    dispatcher = Dispatcher(Fifo(), [EngineState('here', PROFILE)])
+    server = FleetServer(
+        dispatcher, {'here': engines}, lambda *told: heard.append(told), robot_timeout=60.0
+    )
     server.start()
 
     def ask(robot, round=0, horizon=THREE):
         seen = Observation((), np.zeros(7, np.float32), 'reach', 1, 0.0, round, robot)
-        server.hear(Request(robot, 't', round, 0.0, horizon, 10), seen)
+        server.submit(Request(robot, 't', round, 0.0, horizon, 10), seen)
 
     def answered():
         return [told for told in heard if told[3].verdict not in (Verdict.QUEUED,)]
 
-    yield engines, ask, answered, desk
+    yield engines, ask, answered, dispatcher
     server.stop()
 
 
@@ -73,7 +75,7 @@ def until(happened):
 
 
 def test_the_work_of_an_engine_that_fails_is_tried_again(serving):
-    engines, ask, answered, desk = serving
+    engines, ask, answered, dispatcher = serving
     ask('/r1')
     until(lambda: len(engines.batches) == 1)
     engines.batches[0][1].set_exception(RuntimeError('out of memory'))
@@ -82,14 +84,14 @@ def test_the_work_of_an_engine_that_fails_is_tried_again(serving):
     until(answered)
     ((robot, _, _, receipt),) = answered()
     assert robot == '/r1' and receipt.verdict is Verdict.ANSWERED
-    assert receipt.answer.horizon == 3 and desk.engines['here'].alive
+    assert receipt.answer.execution_horizon == 3 and dispatcher.engines['here'].alive
 
 
 def test_an_engine_that_stalls_may_still_answer(serving):
-    engines, ask, answered, desk = serving
+    engines, ask, answered, dispatcher = serving
     ask('/r1')
     until(lambda: len(engines.batches) == 1)
-    until(lambda: not desk.engines['here'].alive)  # overdue
+    until(lambda: not dispatcher.engines['here'].alive)  # overdue
     ask('/r2')
     engines.batches[0][1].set_result([chunk('/r1')])
     until(lambda: len(engines.batches) == 2)
@@ -126,7 +128,7 @@ def test_who_has_moved_on_hears_only_the_newer_round(serving):
 
 
 def test_a_request_that_kills_the_engine_is_refused_at_last_and_others_are_served(serving):
-    engines, ask, answered, desk = serving
+    engines, ask, answered, dispatcher = serving
     ask('/r1')
     until(lambda: len(engines.batches) == 1)
     for robot in ('/r2', '/r9'):
@@ -148,7 +150,7 @@ def test_a_request_that_kills_the_engine_is_refused_at_last_and_others_are_serve
     assert 'given up after 3 batches' in refused.message
     assert 'illegal instruction' in refused.message
     assert {told.verdict for told in by_robot.values()} == {Verdict.ANSWERED}
-    until(lambda: desk.engines['here'].alive)
+    until(lambda: dispatcher.engines['here'].alive)
     ask('/r9')  # again: the same answer, and no engine is asked
     until(lambda: len(answered()) == 4)
     assert answered()[-1][3].message == refused.message and len(engines.batches) == served

@@ -64,7 +64,8 @@ def test_every_executable_that_it_starts_exists():
     assert named == {'fleet', 'fleet_client', 'sim'}
     assert named <= set(executables)
     for name in named:
-        assert (ROOT / 'embodied_kv' / 'nodes' / f'{name}.py').exists()
+        module = Path(*executables[name].split('.'))
+        assert (ROOT / 'embodied_kv' / 'nodes' / module).with_suffix('.py').exists()
 
 
 @needs_launch

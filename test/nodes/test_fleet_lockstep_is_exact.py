@@ -67,7 +67,7 @@ def fleet(ros, tmp_path):
     EngineHost.close()
 
 
-def standalone(seconds, chunks):
+def alone(seconds, chunks):
     """Latency of a task of so many chunks by an idle engine: the first chunk, then cycles."""
     cycle = max((H - 1) * DT, (H - 2) * DT + seconds)  # asked DT before the H actions end
     ends = seconds + H * DT + (chunks - 1) * cycle
@@ -79,7 +79,7 @@ def standalone(seconds, chunks):
 def test_latency_alone_is_the_first_chunk_then_its_cycles(fleet, seconds, chunks):
     result, _ = fleet(seconds, [[chunks]])
     (task,) = result['tasks']
-    assert task['seconds'] == pytest.approx(standalone(seconds, chunks))
+    assert task['seconds'] == pytest.approx(alone(seconds, chunks))
     assert task['still'] == pytest.approx(seconds + (chunks - 1) * max(0.0, seconds - DT))
     assert task['success'] and task['horizons'][:chunks] == [H] * chunks
     assert result['charged'] == pytest.approx(seconds * result['batches'])
@@ -100,7 +100,7 @@ def test_two_runs_are_equal_to_the_digit_and_nobody_is_faster_than_alone(fleet):
                 assert result[key] == results[scheduler][key]
         results[scheduler] = result
     for result in results.values():
-        floors = [standalone(SLOW, task['task']) for task in result['tasks']]
+        floors = [alone(SLOW, task['task']) for task in result['tasks']]
         latencies = [task['seconds'] for task in result['tasks']]
         assert result['served'] > result['batches']
         assert all(own > floor - 1e-9 for own, floor in zip(latencies, floors, strict=True))

@@ -44,11 +44,11 @@ def test_it_acts_on_the_fleets_chunks_and_tells_what_it_executed(fleet, robots):
     assert robot.trajectories
     told = [m.execution[0] for m in asked if len(m.execution)]
     assert told and all(m.end >= m.start for m in told)
-    assert node._server.desk.ledger.robots[robot.namespace].task.wait.execution > 0
+    assert node._server.dispatcher.ledger.robots[robot.namespace].task.wait.execution > 0
 
 
 class Server:
-    """The fleet's end of one robot's line, played by the test."""
+    """The fleet's end of one robot's topics, played by the test."""
 
     def __init__(self, robot):
         self.asked = []

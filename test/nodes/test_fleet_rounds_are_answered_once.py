@@ -47,7 +47,7 @@ def test_a_late_round_is_late(fleet):
     'change, reason',
     [
         (dict(horizon='import:os'), "horizon policy 'import:os'"),
-        (dict(horizon='x' * 1000), 'horizon is'),
+        (dict(horizon='x' * 1000), 'execution_horizon is'),
         (dict(task=''), 'task is'),
         (dict(round=2**63), 'round is'),
         (dict(round=1, ran=[FleetExecution(round=1)]), 'execution.round 1 is not before'),
@@ -112,14 +112,14 @@ def test_of_a_robot_that_waits_the_newest_observation_is_served(fleet):
 
 def test_a_robot_that_leaves_or_falls_silent_frees_its_place(fleet):
     node = fleet.up(robot_timeout=1.0)
-    ledger = node._server.desk.ledger
+    ledger = node._server.dispatcher.ledger
     gone, silent = fleet.join(), fleet.join()
     for robot in (gone, silent):
         robot.ask()
     fleet.until(lambda: gone.got() and silent.got())
     name = gone.namespace
     gone.node.destroy_publisher(gone.requests)
-    fleet.until(lambda: name not in node._lines.robots and name not in ledger.robots)
+    fleet.until(lambda: name not in node._connections.robots and name not in ledger.robots)
     fleet.until(lambda: silent.namespace not in ledger.robots)
     silent.ask(1)  # heard of again, it is registered again
     fleet.until(lambda: 1 in silent.got())
@@ -131,7 +131,7 @@ def test_a_finished_task_is_over(fleet):
     robot.ask()
     fleet.until(lambda: robot.got())
     robot.finished.publish(String(data='a'))
-    fleet.until(lambda: fleet.node._server.desk.ledger.robots[robot.namespace].task is None)
+    fleet.until(lambda: fleet.node._server.dispatcher.ledger.robots[robot.namespace].task is None)
     robot.ask(1)
     fleet.until(lambda: robot.verdicts(FleetAnswer.LATE))
 
@@ -142,7 +142,7 @@ def test_robots_that_are_not_named_are_not_heard(fleet):
     Asker(fleet.robots())
     right.ask()
     fleet.until(lambda: right.got())
-    assert fleet.node._lines.robots == ['/right/arm']
+    assert fleet.node._connections.robots == ['/right/arm']
 
 
 def test_what_is_executed_goes_on_the_tape(fleet, tmp_path):

@@ -31,14 +31,14 @@ def test_a_batch_gives_each_robot_the_chunk_that_it_gets_alone(fleet):
     fleet.until(lambda: fleet.counts['batches'] == 3)
     for robot in (a, b):
         robot.ask(0, task='together')
-    fleet.until(lambda: len(node._server.desk.queue) == 2)
+    fleet.until(lambda: len(node._server.dispatcher.queue) == 2)
     gate.set()
     fleet.until(lambda: a.got('together') and b.got('together'))
 
     assert fleet.counts['batches'] == 4  # the two in one
     for robot in (a, b):
-        standalone, together = robot.got('alone')[0], robot.got('together')[0]
-        np.testing.assert_allclose(values(together), values(standalone), atol=1e-4)
+        alone, together = robot.got('alone')[0], robot.got('together')[0]
+        np.testing.assert_allclose(values(together), values(alone), atol=1e-4)
         assert together.execution_horizon == 3
         assert len(together.confidence) == len(values(together)) == 6
     assert np.abs(values(a.got('alone')[0]) - values(b.got('alone')[0])).max() > 1e-3
@@ -59,7 +59,7 @@ def test_a_robot_has_one_row_for_its_capsules_and_leaves_none_behind(fleet, caps
     assert kv.stats().leases == kept
     node.trigger_deactivate()
     assert kv.stats().leases == 0
-    kv.abandon(kv.reserve(node._server._look_at + 10.0))  # who reserves takes what expired
+    kv.abandon(kv.reserve(node._server._sweep_at + 10.0))  # who reserves takes what expired
     assert kv.stats().rows_free == kv.stats().rows
     assert all(kv.current(robot.namespace) is None for robot in robots)
 

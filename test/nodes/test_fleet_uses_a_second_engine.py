@@ -12,7 +12,7 @@ from embodied_kv.nodes.fleet.server_node import Fleet
 from embodied_kv.serving.remote import EngineActor, pack_observations, unpack_results
 
 
-class Elsewhere:
+class PlayedEngine:
     """A RemoteEngine without Ray: the actor on a thread of this process."""
 
     def __init__(self, address, model, checkpoint, config):
@@ -31,7 +31,7 @@ class Elsewhere:
 
 
 def test_who_would_wait_for_the_edge_goes_to_the_cloud(robots, tmp_path, monkeypatch):
-    monkeypatch.setattr(fleet_node, 'RemoteEngine', Elsewhere)
+    monkeypatch.setattr(fleet_node, 'RemoteEngine', PlayedEngine)
     fleet = Fleets(robots, tmp_path)
     node = fleet.up(cloud='local', cloud_device='cpu', cloud_latency=0.001)
     first, second = fleet.join(seed=1), fleet.join(seed=2)

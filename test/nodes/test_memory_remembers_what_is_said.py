@@ -4,7 +4,6 @@ from memory_suite import begin, done, segments, texts
 from rclpy.parameter import Parameter
 from std_msgs.msg import String
 
-from embodied_kv.memory.segment import Segment
 from embodied_kv.msg import MemorySegment, TextDelta
 from embodied_kv.sim.language import HELD, NARRATE, SUBTASK
 from embodied_kv.sim.notes import DONE, HEARD, NoteTaker
@@ -97,8 +96,8 @@ def test_what_the_robot_holds_is_told_when_it_changes():
 
 
 def test_records_take_the_place_of_the_oldest():
-    known = [Segment(f'task {n}', 'task', 'x', step=10 - n) for n in (1, 2, 3)]
-    memory = NoteTaker(HELD, 4, [*known, Segment('plan', 'task', 'x')])
+    known = [(f'task {n}', 10 - n) for n in (1, 2, 3)]
+    memory = NoteTaker(HELD, 4, [*known, ('plan', 0)])
     written = []
     for i in range(7):
         written += memory.tell(f'reach {i}', i)

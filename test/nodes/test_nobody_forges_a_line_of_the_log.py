@@ -97,9 +97,9 @@ def test_a_robot_of_a_fleet_shows_what_its_fleet_says(robots, tmp_path, capfd, h
     answers = fleets.first.node.create_publisher(
         FleetAnswer, f'{acting.namespace}/fleet/answer', 10
     )
-    fleets.live(lambda: node._asking.waiting and answers.get_subscription_count())
+    fleets.live(lambda: node._timing.waiting and answers.get_subscription_count())
     capfd.readouterr()
-    answer = FleetAnswer(task=node._asking.task, round=node._asking.round)
+    answer = FleetAnswer(task=node._timing.task, round=node._timing.round)
     answer.verdict, answer.message = FleetAnswer.REFUSED, hostile
     answers.publish(answer)
     fleets.live(lambda: node.warning_counts['refused'])

@@ -166,6 +166,24 @@ def test_a_trajectory_is_executed_by_joint_name_and_a_bad_one_is_not(start):
     assert outside.end(signal.SIGINT) == 0
 
 
+def test_a_refused_trajectory_is_one_short_line_of_the_log(start, capfd):
+    outside = start()
+    outside.until(lambda: outside.commands.get_subscription_count())
+    hostile = 'arm\n[INFO] [1.0] [sim]: forged\x1b[2K' * 1_000
+    outside.send([np.zeros(len(JOINTS))], [hostile] * len(JOINTS))
+    said = []
+
+    def refused():
+        said.append(capfd.readouterr().err)
+        return 'trajectory refused' in ''.join(said)
+
+    outside.until(refused)
+    lines = ''.join(said).splitlines()
+    assert all(line.isprintable() and len(line) < 600 for line in lines)
+    assert not any(line.startswith('[INFO] [1.0]') for line in lines)
+    assert outside.end(signal.SIGTERM) == 0
+
+
 def test_reset_draws_the_next_scene_and_forgets_the_trajectory(start):
     outside = start('-p', 'seed:=5')
     begin = outside.state()

@@ -71,7 +71,7 @@ def _places() -> list[tuple]:
 
 def _settings(settings: Sequence[dict], networks: Sequence[dict]) -> None:
     figure, axes = plt.subplots(1, 5, figsize=(20, 3.6), layout='constrained')
-    panels = [('buckets', settings), ('within', settings), ('aging', settings)]
+    panels = [('buckets', settings), ('bucket_order', settings), ('aging', settings)]
     panels += [('latency', networks), ('bandwidth', networks)]
     for axis, (setting, rows) in zip(axes, panels, strict=True):
         for workload in dict.fromkeys(row['workload'] for row in rows):

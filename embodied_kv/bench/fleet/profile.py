@@ -24,7 +24,7 @@ from embodied_kv.fleet import profile
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.model.dtype import served
 from embodied_kv.model.policy import Policy
-from embodied_kv.serving.batch import batch_seconds, chunk_bytes
+from embodied_kv.serving.batch import batch_seconds, profile_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,8 +52,7 @@ def measure(args: argparse.Namespace) -> Profile:
         device=args.device,
     )
     engine = Engine(Policy.random(model, device=args.device), config)
-    seconds = batch_seconds(engine, args.repeats)
-    return Profile(model.name, tuple(seconds), tuple(seconds.values()), chunk_bytes(model))
+    return profile_of(model, batch_seconds(engine, args.repeats))
 
 
 def rows(found: Profile) -> list[dict]:

@@ -16,7 +16,7 @@ import numpy as np
 from embodied_kv.bench.fleet.paper import SYSTEMS, TABLE
 from embodied_kv.fleet import trace
 from embodied_kv.fleet.engines import EngineState, Link
-from embodied_kv.fleet.policies import WITHIN, Fifo, Kairos, scheduler
+from embodied_kv.fleet.policies import BUCKET_ORDERS, Fifo, Kairos, scheduler
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.scheduler import Scheduler, Waiting
 from embodied_kv.fleet.simulate import Simulation
@@ -195,7 +195,7 @@ class Bench:
     def settings(self, subject: Subject, peak: float) -> list[dict]:
         """Buckets, order within one, aging: at the peak, static horizons."""
         variants = [('buckets', n) for n in self.plan.buckets]
-        variants += [('within', order) for order in WITHIN]
+        variants += [('bucket_order', order) for order in BUCKET_ORDERS]
         variants += [('aging', n) for n in self.plan.aging]
         return [
             dict(workload=subject.name, setting=field, value=value)

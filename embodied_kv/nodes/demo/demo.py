@@ -1,7 +1,7 @@
 """`make demo`: the suite and the simulated robot, given tasks and watched for a while.
 
 Knows processes and a clock. What it shows and reports, it learns from topics and services, as any
-other program could (`witness`); what it tells, a `director` decides. Writes report.json, and when
+other program could (`monitor`); what it tells, a `director` decides. Writes report.json, and when
 the suite has ended, frames.png and demo.mp4.
 """
 
@@ -57,22 +57,22 @@ class Demo:
         resources.callback(end, self.children)
         for name, module in (('robot', 'robot'), ('sim', 'sim.node')):
             self.children.append(Child(name, module, self.out / f'{name}.log', *common))
-        self.witness = Monitor(arguments.namespace, task_scene(FAMILY))
+        self.monitor = Monitor(arguments.namespace, task_scene(FAMILY))
         self.director = Director(
             arguments.seed,
-            tell=self.witness.tell,
-            ask=self.witness.ask,
-            reset=self.witness.reset,
+            tell=self.monitor.tell,
+            ask=self.monitor.ask,
+            reset=self.monitor.reset,
             hindrance=self._hindrance,
             fresh=arguments.episodes is not None,
         )
         self.score = Score(self.director.task_at)
-        self.recall = Recall(self.witness)
+        self.recall = Recall(self.monitor)
         self.recording = Recording(RECORDED)
         self._now: TrueMoment | None = None
         self._table = resources.enter_context(Tabletop(task_scene(FAMILY), arguments.seed))
         self._executor = SingleThreadedExecutor()
-        self._executor.add_node(self.witness)
+        self._executor.add_node(self.monitor)
         self._screen = resources.enter_context(Screen(not arguments.no_table))
 
     def _own_parameters(self) -> str:
@@ -102,24 +102,24 @@ class Demo:
         self._remember()
         return {
             'seconds from start to first command': round(first, 2),
-            **report(self.witness, self.director, self.score),
+            **report(self.monitor, self.director, self.score),
             'memory': self.recall.report(),
         }
 
     def _is_over(self) -> bool:
         if self.arguments.episodes is not None:
             return len(self.director.judged) >= self.arguments.episodes
-        return self.witness.seconds >= self.arguments.seconds
+        return self.monitor.seconds >= self.arguments.seconds
 
     def _await_first_command(self) -> None:
-        while self.witness.began is None:
+        while self.monitor.began is None:
             self._tick()
             waited = time.monotonic() - self.started
             if waited > self.arguments.timeout:
                 words = '\n'.join(child.last_words() for child in self.children)
                 raise DemoError(f'no action within {self.arguments.timeout:.0f} s\n{words}')
-        self.witness.moments.clear()
-        self.witness.decisions.clear()
+        self.monitor.moments.clear()
+        self.monitor.decisions.clear()
 
     def _tick(self) -> None:
         try:
@@ -131,21 +131,21 @@ class Demo:
         if self._screen.due():
             for child in self.children:
                 child.check()
-            self.witness.poll()
-            self._screen.show(self.witness, self.director, time.monotonic() - self.started)
+            self.monitor.poll()
+            self._screen.show(self.monitor, self.director, time.monotonic() - self.started)
 
     def _direct(self) -> None:
         """Hand on what is new."""
-        while self.witness.moments:
-            moment = self.witness.moments.popleft()
+        while self.monitor.moments:
+            moment = self.monitor.moments.popleft()
             self.director.see(moment)
             self.score.see(moment)
             self.recording.see(moment)
             self._now = moment
-        while self.witness.decisions:
-            self.recording.decide(self.witness.decisions.popleft())
-        while self.witness.ended:
-            words = self.witness.ended.popleft()
+        while self.monitor.decisions:
+            self.recording.decide(self.monitor.decisions.popleft())
+        while self.monitor.ended:
+            words = self.monitor.ended.popleft()
             self.score.hear(words.stamp, words.query, words.text)
             self.recording.hear(Sentence(words.heard, words.query, words.text))
 

@@ -33,7 +33,7 @@ WINDOW = 3.0  # s that the rates of this moment look back
 
 
 @dataclass
-class Words:
+class StreamText:
     """A stream, as its deltas told it. stamp: ns, of its frame. reason: '' while it lives.
 
     heard: ns, when its end was.
@@ -61,16 +61,16 @@ class Monitor(Node):
     """
 
     def __init__(self, namespace: str, ranges: SceneConfig) -> None:
-        super().__init__('witness', namespace=namespace)
+        super().__init__('monitor', namespace=namespace)
         self.began: float | None = None
         self.began_stamp = 0  # ns on the ROS clock
         self.moments: deque[TrueMoment] = deque()
         self.decisions: deque[Decision] = deque()
-        self.ended: deque[Words] = deque()
+        self.ended: deque[StreamText] = deque()
         self.commands: list[ActionChunk] = []
         self.frames = self.tokens = 0
-        self.streams: dict[int, Words] = {}
-        self.newest: dict[str, Words] = {}  # query -> what was said last, whole
+        self.streams: dict[int, StreamText] = {}
+        self.newest: dict[str, StreamText] = {}  # query -> what was said last, whole
         self.instruction = ''
         self.weights = 'unknown'
         self.stats = KvStats.Response()
@@ -185,7 +185,7 @@ class Monitor(Node):
                 self.decisions.append(decision)
 
     def _on_text(self, message: TextDelta) -> None:
-        new = Words(_nanoseconds(message), message.query)
+        new = StreamText(_nanoseconds(message), message.query)
         words = self.streams.setdefault(message.stream, new)
         if self.began is not None:
             self.tokens += message.tokens - words.tokens

@@ -1,6 +1,6 @@
 """What a run of the demo comes to, as report.json says it.
 
-Knows what a Witness counted, a Director judged and a Score compared. Does not know topics.
+Knows what a Monitor counted, a Director judged and a Score compared. Does not know topics.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from rclpy.utilities import get_rmw_implementation_identifier
 
 from embodied_kv.control.trajectory_executor import FRESH, SOURCES
 from embodied_kv.nodes.demo.director import Director, SceneQuestion, Told
-from embodied_kv.nodes.demo.monitor import Monitor, Words
+from embodied_kv.nodes.demo.monitor import Monitor, StreamText
 from embodied_kv.nodes.demo.score import Score
 
 LAST = 20  # streams that are shown
 
 
-def report(witness: Monitor, director: Director, score: Score) -> dict[str, object]:
+def report(monitor: Monitor, director: Director, score: Score) -> dict[str, object]:
     """Counts, rates per second, durations in ms, tasks, and what was said."""
-    seconds = max(witness.seconds, 1e-9)
-    fresh = [c for c in witness.commands if SOURCES[c.source] == FRESH]
-    streams = witness.streams.values()
+    seconds = max(monitor.seconds, 1e-9)
+    fresh = [c for c in monitor.commands if SOURCES[c.source] == FRESH]
+    streams = monitor.streams.values()
     judged = director.judged
     return {
-        'weights': witness.weights,
+        'weights': monitor.weights,
         'seconds': round(seconds, 2),
         'tasks done': {
             'done': sum(told.done for told in judged),
@@ -38,26 +38,26 @@ def report(witness: Monitor, director: Director, score: Score) -> dict[str, obje
             'replaced': sum(bool(told.replaced) for told in judged),
             'told': len(judged),
         },
-        'tasks': [_task(told, witness.since_began(told.stamp)) for told in director.told],
+        'tasks': [_task(told, monitor.since_began(told.stamp)) for told in director.told],
         'words right': {
             **score.report(),
             'questions': [
-                _question(q, witness.since_began(q.stamp), witness.streams.get(q.stream))
+                _question(q, monitor.since_began(q.stamp), monitor.streams.get(q.stream))
                 for q in director.questions
             ],
         },
         'counts': {
-            'frames': witness.frames,
-            'commands': len(witness.commands),
-            **Counter(SOURCES[c.source] for c in witness.commands),
-            'deadlines missed': witness.missed,
+            'frames': monitor.frames,
+            'commands': len(monitor.commands),
+            **Counter(SOURCES[c.source] for c in monitor.commands),
+            'deadlines missed': monitor.missed,
             'streams': len(streams),
-            'tokens': witness.tokens,
+            'tokens': monitor.tokens,
         },
         'per second': {
-            'frames': round(witness.frames / seconds, 2),
-            'commands': round(len(witness.commands) / seconds, 2),
-            'tokens': round(witness.tokens / seconds, 2),
+            'frames': round(monitor.frames / seconds, 2),
+            'commands': round(len(monitor.commands) / seconds, 2),
+            'tokens': round(monitor.tokens / seconds, 2),
         },
         'ms': {
             'prefill': percentiles(c.prefill_ms for c in fresh),
@@ -67,8 +67,8 @@ def report(witness: Monitor, director: Director, score: Score) -> dict[str, obje
         'euler steps': round(float(np.mean([c.steps for c in fresh] or [0])), 2),
         'streams ended': dict(Counter(words.reason or 'alive' for words in streams)),
         'words': [asdict(words) for words in list(streams)[-LAST:]],
-        'kv': _fields(witness.stats),
-        'diagnostics': witness.diagnostics,
+        'kv': _fields(monitor.stats),
+        'diagnostics': monitor.diagnostics,
         'machine': machine(),
     }
 
@@ -112,7 +112,7 @@ def _task(told: Told, at: float) -> dict[str, object]:
     }
 
 
-def _question(question: SceneQuestion, at: float, words: Words | None) -> dict[str, object]:
+def _question(question: SceneQuestion, at: float, words: StreamText | None) -> dict[str, object]:
     """right: None where there is no whole answer."""
     answer = words.text.strip() if words else ''
     whole = words is not None and words.is_whole

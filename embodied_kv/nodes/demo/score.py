@@ -77,6 +77,6 @@ def sentences(query: str, moments: list[TrueMoment], task: Task) -> list[str]:
     tables = Tables.of([moment.truth for moment in moments])
     names = [[thing.name for thing in moment.truth.things] for moment in moments]
     orders = Orders.of([task] * len(moments), names)
-    phases = plan([moment.joints for moment in moments], tables, orders, horizon=1)[1]
+    phases = plan([moment.joints for moment in moments], tables, orders, chunk_size=1)[1]
     say = SAY[query]
     return [say(phase, task, m.truth) for phase, m in zip(phases, moments, strict=True)]

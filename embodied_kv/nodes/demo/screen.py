@@ -1,6 +1,6 @@
 """What the demo shows while it runs: a live table, or a line a second where there is no terminal.
 
-Knows rich, what a Witness counted and what a Director told. Does not know topics or processes.
+Knows rich, what a Monitor counted and what a Director told. Does not know topics or processes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WORDS = 120  # characters of a sentence
 
 
 class Screen:
-    """Shows a Witness now and then. live: rather a table, if this is a terminal."""
+    """Shows a Monitor now and then. live: rather a table, if this is a terminal."""
 
     def __init__(self, live: bool) -> None:
         self._console = Console()
@@ -49,9 +49,9 @@ class Screen:
         self._next = now + self._period
         return True
 
-    def show(self, witness: Monitor, director: Director, elapsed: float) -> None:
+    def show(self, monitor: Monitor, director: Director, elapsed: float) -> None:
         """elapsed: s since the start of the demo."""
-        rows = _rows(witness, director, elapsed)
+        rows = _rows(monitor, director, elapsed)
         if self._live:
             table = Table(title='embodied_kv', min_width=60)
             table.add_column('what', style='bold')
@@ -64,32 +64,32 @@ class Screen:
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _rows(witness: Monitor, director: Director, elapsed: float) -> dict[str, str]:
-    if witness.began is None:
+def _rows(monitor: Monitor, director: Director, elapsed: float) -> dict[str, str]:
+    if monitor.began is None:
         return {'starting': f'{elapsed:.0f} s'}
-    commands = witness.commands[-LATELY:]
+    commands = monitor.commands[-LATELY:]
     prefill = np.median([command.prefill_ms for command in commands])
     denoise = np.median([command.denoise_ms for command in commands])
-    language = witness.diagnostics.get('language', {})
+    language = monitor.diagnostics.get('language', {})
     judged = director.judged
     return {
-        'weights': witness.weights,
-        'time': f'{witness.seconds:.1f} s',
-        'frames/s': f'{witness.rate("frames"):.1f}',
+        'weights': monitor.weights,
+        'time': f'{monitor.seconds:.1f} s',
+        'frames/s': f'{monitor.rate("frames"):.1f}',
         'prefill': f'{prefill:.1f} ms',
         'denoise': f'{denoise:.1f} ms',
         'decode': f'{language.get("decode (ms)", "-")} ms',
-        'deadlines missed': f'{witness.missed} of {len(witness.commands)}',
-        'live streams': str(witness.stats.streams),
-        'tokens/s': f'{witness.rate("tokens"):.0f}',
+        'deadlines missed': f'{monitor.missed} of {len(monitor.commands)}',
+        'live streams': str(monitor.stats.streams),
+        'tokens/s': f'{monitor.rate("tokens"):.0f}',
         'tasks done': f'{sum(told.done for told in judged)} of {len(judged)}',
         'replaced': str(sum(bool(told.replaced) for told in judged)),
-        'instruction': witness.instruction,
-        'subtask': _said(witness, SUBTASK),
-        'narration': _said(witness, NARRATE),
+        'instruction': monitor.instruction,
+        'subtask': _said(monitor, SUBTASK),
+        'narration': _said(monitor, NARRATE),
     }
 
 
-def _said(witness: Monitor, query: str) -> str:
-    words = witness.newest.get(query)
+def _said(monitor: Monitor, query: str) -> str:
+    words = monitor.newest.get(query)
     return printable(words.text.strip())[:WORDS] if words else '-'

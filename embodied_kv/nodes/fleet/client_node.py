@@ -34,7 +34,7 @@ from embodied_kv.nodes.observation.synchronizer import SyncedMoment
 from embodied_kv.srv import FleetFreeze, FleetResume
 from embodied_kv.text import shown
 
-LOOK = 0.02  # s between two looks whether a request is due
+CHECK_EVERY = 0.02  # s between two checks whether a request is due
 KEPT = 64  # observations that were sent and may still be answered
 
 
@@ -58,7 +58,7 @@ class FleetClientParams:
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class RemoteHost:
     """What a node knows of an engine that lives in another process: its dimensions."""
 
     model: ModelConfig
@@ -75,12 +75,12 @@ class FleetClient(Action):
     def __init__(self, **arguments: object) -> None:
         super().__init__(standalone=True, **arguments)
         self._ask_params = Parameters(self, [('', FleetClientParams)], lambda: self.configured)
-        self._boot, self._tasks = uuid.uuid4().hex[:12], 0
+        self._process_id, self._tasks = uuid.uuid4().hex[:12], 0
 
-    def find_host(self) -> Elsewhere:
+    def find_host(self) -> RemoteHost:
         if not self.suite.preset:
             raise ValueError('parameter preset: name the model of the fleet')
-        return Elsewhere(preset(self.suite.preset))
+        return RemoteHost(preset(self.suite.preset))
 
     def setup(self) -> None:
         model, period, p = self.host.model, self.suite.period, self.params.read(ActionParams)
@@ -94,7 +94,7 @@ class FleetClient(Action):
         self._params = replace(p, stop_after=p.stop_after + lasts)
         self._limits(self._params)
         ask = self._ask_params.read(FleetClientParams)
-        self._asking = RequestTiming(model.action_dt, ask.request_ahead, ask.retry_interval)
+        self._timing = RequestTiming(model.action_dt, ask.request_ahead, ask.retry_interval)
         self._instruction = ''  # of the present task
         commands = qos.action(period, model.chunk_size * model.action_dt)
         self._chunks = self.publisher(ActionChunkMsg, 'action_chunk', commands)
@@ -103,11 +103,11 @@ class FleetClient(Action):
             self._ticks = self.publisher(Float64MultiArray, 'commands', commands)
         self._requests = self.publisher(FleetRequest, REQUEST, REQUESTS)
         self._finished = self.publisher(String, FINISHED, REQUESTS)
-        self._eyes = ObservationBuffer(self)
+        self._observations = ObservationBuffer(self)
         self.subscribe(FleetAnswer, ANSWER, self._on_answer, ANSWERS)
         self.serve(FleetFreeze, FREEZE, self.while_active(self._freeze))
         self.serve(FleetResume, RESUME, self.while_active(self._resume))
-        self.every(LOOK, self._look)
+        self.every(CHECK_EVERY, self._ask_if_due)
 
     def start(self) -> None:
         self._period.restart()
@@ -115,44 +115,44 @@ class FleetClient(Action):
         self._sent: OrderedDict[int, float] = OrderedDict()  # stamp -> moment
         self._heard = time.monotonic()
         self._start_control()
-        self._eyes.restart()
+        self._observations.restart()
         self._begin()
 
     def stop(self) -> None:
         self._control.stop()
-        self._finished.publish(String(data=self._asking.task))
+        self._finished.publish(String(data=self._timing.task))
 
     def _begin(self, next: int = 0) -> None:
         """A new task, with a name that was never used. next: the number of its first round."""
         self._tasks += 1
-        self._asking.begin(f'{self._boot}-{self._tasks}', next)
-        self._instruction = self._eyes.instruction
+        self._timing.begin(f'{self._process_id}-{self._tasks}', next)
+        self._instruction = self._observations.instruction
 
     # ------------------------------------------------------------------ asking
 
     @property
     def _now(self) -> JointState | None:
-        return self._eyes.joints
+        return self._observations.joints
 
-    def _look(self) -> None:
+    def _ask_if_due(self) -> None:
         now = time.monotonic()
-        if not self._asking.due(now):
+        if not self._timing.due(now):
             return
-        moment = self._eyes.newest(now)
-        if moment is None or not self._eyes.instruction:
-            self.warn_throttled('no frame', f'nothing to ask with: {self._eyes.waits}')
+        moment = self._observations.newest(now)
+        if moment is None or not self._observations.instruction:
+            self.warn_throttled('no frame', f'nothing to ask with: {self._observations.waits}')
             return
-        if self._eyes.instruction != self._instruction:
+        if self._observations.instruction != self._instruction:
             self._begin()
         self._control.expect(now + self.suite.period)
-        asking, execution = self._asking, self._asking.execution(now)
-        self._sent[moment.stamp] = self._eyes.observed(moment)
+        timing, execution = self._timing, self._timing.execution(now)
+        self._sent[moment.stamp] = self._observations.observed(moment)
         while len(self._sent) > KEPT:
             self._sent.popitem(last=False)
         self._requests.publish(
             messages.request_message(
-                asking.task,
-                asking.ask(now),
+                timing.task,
+                timing.ask(now),
                 self._params.execution_horizon,
                 execution,
                 self._images(moment),
@@ -163,13 +163,13 @@ class FleetClient(Action):
         )
 
     def _images(self, moment: SyncedMoment) -> dict[str, Image]:
-        views = zip(self._eyes.views, moment.images, strict=True)
+        views = zip(self._observations.views, moment.images, strict=True)
         return {view: image for view, image in views if image is not None}
 
     def _on_answer(self, message: FleetAnswer) -> None:
-        asking, now = self._asking, time.monotonic()
+        timing, now = self._timing, time.monotonic()
         self._heard = now
-        if (message.task, message.round) != (asking.task, asking.round) or not asking.waiting:
+        if (message.task, message.round) != (timing.task, timing.round) or not timing.waiting:
             return  # of a round that is over
         if message.verdict in (FleetAnswer.QUEUED, FleetAnswer.DUPLICATE):
             return
@@ -178,28 +178,31 @@ class FleetClient(Action):
             return
         if message.verdict != FleetAnswer.ANSWERED:
             self.warn_throttled('refused', f'the fleet refuses: {shown(message.message, 300)}')
-            asking.refused(now)
+            timing.refused(now)
             return
         try:
             chunk = messages.chunk(message, self.suite.joint_names, 0.0)
             observed = self._sent[chunk.stamp]
         except (conversions.Refused, KeyError) as error:
             self.warn_throttled('answer', f'an answer cannot be used: {error}')
-            asking.refused(now)
+            timing.refused(now)
             return
-        began = asking.take(chunk.execution_horizon, observed, now)
+        began = timing.take(chunk.execution_horizon, observed, now)
         self._control.offer(replace(chunk, deadline=began + self.suite.period))
 
     # ------------------------------------------------------------------ capsules
 
     def _freeze(self, _: FleetFreeze.Request, response: FleetFreeze.Response) -> None:
         """What a capsule at the fleet is to hold of this robot."""
-        moment, left = self._eyes.newest(time.monotonic()), self._control.leftover()
-        response.task, response.next = self._asking.task, self._asking.next
-        response.seen.instruction = self._eyes.instruction
+        moment, left = self._observations.newest(time.monotonic()), self._control.leftover()
+        response.task, response.next = self._timing.task, self._timing.next
+        response.seen.instruction = self._observations.instruction
         if moment is not None:
             response.seen = messages.observation_message(
-                self._images(moment), moment.positions, self._eyes.instruction, moment.stamp
+                self._images(moment),
+                moment.positions,
+                self._observations.instruction,
+                moment.stamp,
             )
         if left is not None:
             dt, names = self.host.model.action_dt, self.suite.joint_names
@@ -209,25 +212,25 @@ class FleetClient(Action):
         """Goes on from such a capsule: what was left of its chunk, then a round of a new task."""
         stamp, now = self.get_clock().now().nanoseconds, time.monotonic()
         left = messages.left(request.left, self.host.model, self.suite.joint_names)
-        self._finished.publish(String(data=self._asking.task))
+        self._finished.publish(String(data=self._timing.task))
         if not request.hold:
-            self._eyes.tell(request.instruction or self._eyes.instruction)
+            self._observations.tell(request.instruction or self._observations.instruction)
         self._begin(0 if request.hold else request.next)
         if request.hold:
             self._control.hold()
-            self._asking.execute(0, now)
+            self._timing.execute(0, now)
         elif left is not None:
             age = max(0.0, (stamp - left.stamp) / 1e9)
             self._control.resume(replace(left, age=age), stamp)
-            self._asking.execute(len(left.values), now)
-        response.task = self._asking.task
+            self._timing.execute(len(left.values), now)
+        response.task = self._timing.task
 
     # ------------------------------------------------------------------ diagnostics
 
     def report(self) -> tuple[bytes, str, dict[str, object]]:
         level, message, values = super().report()
         del values['frames too late to denoise']
-        values['rounds'] = self._asking.round + 1
+        values['rounds'] = self._timing.round + 1
         values['seconds since the fleet was heard'] = f'{time.monotonic() - self._heard:.1f}'
         return level, message, values
 

@@ -1,4 +1,4 @@
-"""The lines between a fleet's server and its robots: topics that come and go with them.
+"""The connections between a fleet's server and its robots: topics that come and go with them.
 
 Knows the ROS graph. A robot is a namespace in which somebody publishes requests; who it is, the
 topic says, never the message. When the last publisher is gone, so is the robot.
@@ -21,35 +21,35 @@ REQUEST_TYPE = 'embodied_kv/msg/FleetRequest'
 
 
 class Connections:
-    """One line to every robot that is served.
+    """One connection to every robot that is served.
 
-    robots: their names; empty serves all that there are. asks, finishes: take a robot's messages,
-    comes, gone: its name; all on the executor's thread.
+    robots: their names; empty serves all that there are. on_request, on_finished: take its
+    messages; on_joined, on_left: its name; all on the executor's thread.
     """
 
     def __init__(
         self,
         node: Node,
         robots: Collection[str],
-        asks: Callable[[str, FleetRequest], None],
-        finishes: Callable[[str, str], None],
-        comes: Callable[[str], None],
-        gone: Callable[[str], None],
+        on_request: Callable[[str, FleetRequest], None],
+        on_finished: Callable[[str, str], None],
+        on_joined: Callable[[str], None],
+        on_left: Callable[[str], None],
     ) -> None:
         self._node, self._robots = node, frozenset(robots)
-        self._asks, self._finishes = asks, finishes
-        self._comes, self._gone = comes, gone
+        self._on_request, self._on_finished = on_request, on_finished
+        self._on_joined, self._on_left = on_joined, on_left
         self._lock = threading.Lock()  # over the publishers: answers leave from another thread
         self._answers: dict[str, Callable[[FleetAnswer], None]] = {}
         self._closing: dict[str, ExitStack] = {}
 
     @property
     def robots(self) -> list[str]:
-        """Who has a line."""
+        """Who is connected."""
         return sorted(self._closing)
 
-    def look(self) -> None:
-        """Open lines to robots that have come, close those of robots that have gone."""
+    def update(self) -> None:
+        """Connect robots that have come, disconnect those that have gone."""
         there = set()
         for topic, kinds in self._node.get_topic_names_and_types():
             if REQUEST_TYPE in kinds and topic.endswith(f'/{REQUEST}'):
@@ -58,10 +58,10 @@ class Connections:
                     there.add(robot)
         for robot in there - self._closing.keys():
             self._open(robot)
-            self._comes(robot)
+            self._on_joined(robot)
         for robot in self._closing.keys() - there:
             self._close(robot)
-            self._gone(robot)
+            self._on_left(robot)
 
     def send(self, robot: str, answer: FleetAnswer) -> None:
         """To this robot alone; to nobody if it has gone. From any thread."""
@@ -83,8 +83,8 @@ class Connections:
         answers = node.create_publisher(FleetAnswer, f'{prefix}/{ANSWER}', ANSWERS)
         closing.callback(node.destroy_publisher, answers)
         for kind, topic, heard in (
-            (FleetRequest, REQUEST, partial(self._asks, robot)),
-            (String, FINISHED, lambda message: self._finishes(robot, message.data)),
+            (FleetRequest, REQUEST, partial(self._on_request, robot)),
+            (String, FINISHED, lambda message: self._on_finished(robot, message.data)),
         ):
             subscription = node.create_subscription(kind, f'{prefix}/{topic}', heard, REQUESTS)
             closing.callback(node.destroy_subscription, subscription)

@@ -36,20 +36,20 @@ VERDICTS = {verdict: getattr(FleetAnswer, verdict.name) for verdict in Verdict}
 # ---------------------------------------------------------------------- requests
 
 
-def request(message: FleetRequest, robot: str, horizon: str) -> Request:
+def request(message: FleetRequest, robot: str, default_horizon: str) -> Request:
     """What a robot asks for. Raises ValueError.
 
-    robot: the namespace that the message came from. horizon: for a message that names none.
+    robot: the namespace that the message came from. default_horizon: where it names none.
     """
     seen = message.observation
-    text = message.execution_horizon or horizon
-    protocol.name('horizon', text)
+    text = message.execution_horizon or default_horizon
+    protocol.name('execution_horizon', text)
     return Request(
         robot=robot,
         task=message.task,
         round=message.round,
         stamp=conversions.nanoseconds(seen.header.stamp) / 1e9,
-        horizon=execution_horizon.parse(text),
+        execution_horizon=execution_horizon.parse(text),
         observation_bytes=observation_bytes(seen),
         execution=_execution(message.execution),
     )

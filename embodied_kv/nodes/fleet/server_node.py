@@ -7,12 +7,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from embodied_kv.config import ModelConfig
 from embodied_kv.control import execution_horizon
 from embodied_kv.fleet import profile
 from embodied_kv.fleet.dispatcher import Dispatcher
 from embodied_kv.fleet.engines import EngineState, Link
-from embodied_kv.fleet.policies import SCHEDULERS, WITHIN, Kairos, scheduler
+from embodied_kv.fleet.policies import BUCKET_ORDERS, SCHEDULERS, Kairos, scheduler
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.protocol import Receipt, Verdict
 from embodied_kv.fleet.scheduler import Scheduler
@@ -25,7 +24,7 @@ from embodied_kv.nodes.fleet import messages
 from embodied_kv.nodes.fleet.connections import Connections
 from embodied_kv.nodes.fleet.robot_proxy import RobotProxy
 from embodied_kv.nodes.fleet.session import FleetSession, SessionThread
-from embodied_kv.serving.batch import KeptRows, batch_seconds, chunk_bytes, serve
+from embodied_kv.serving.batch import KeptRows, batch_seconds, profile_of, serve
 from embodied_kv.serving.fleet_server import FleetServer, Result
 from embodied_kv.serving.remote import RemoteEngine
 from embodied_kv.types import Observation
@@ -58,7 +57,7 @@ class FleetParams:
     bucket_order: str = param(
         'longest',
         'Order within a bucket: longest, shortest or fifo',
-        check=_one_of(WITHIN),
+        check=_one_of(BUCKET_ORDERS),
         old='within',
     )
     execution_horizon: str = param(
@@ -144,7 +143,7 @@ class Fleet(SuiteNode):
         )
         self._cloud = self._remote() if self._params.cloud else None
         self._kept = KeptRows(self.host.engine) if self._params.capsules else None
-        self.every(0.2, self._look)
+        self.every(0.2, self._update_connections)
 
     def _measured(self) -> Profile:
         p, most = self._params, self.host.engine.config.robots
@@ -172,47 +171,47 @@ class Fleet(SuiteNode):
 
     def start(self) -> None:
         p, model = self._params, self.host.model
-        tape = TraceWriter(Path(p.trace).expanduser(), model.action_dt) if p.trace else None
+        trace = TraceWriter(Path(p.trace).expanduser(), model.action_dt) if p.trace else None
         engines, serve = [EngineState(HERE, self._profile)], {HERE: self._serve}
         if self._cloud is not None:
             found = profile_of(model, self._cloud.seconds)
             engines.append(EngineState(CLOUD, found, p.link))
             serve[CLOUD] = self._cloud
-        self._room = SessionThread(self, self._robot_capsules) if p.capsules else None
-        desk = Dispatcher(p.order, engines, p.stale_after)
-        self._server = self._new_server(desk, serve, self._deliver, p.robot_timeout, tape)
-        self._lines = Connections(
+        self._sessions = SessionThread(self, self._robot_capsules) if p.capsules else None
+        dispatcher = Dispatcher(p.order, engines, p.stale_after)
+        self._server = self._new_server(dispatcher, serve, self._deliver, p.robot_timeout, trace)
+        self._connections = Connections(
             self,
             p.names,
-            asks=self._guard(self._on_request),
-            finishes=self._guard(self._server.finish),
-            comes=self._comes,
-            gone=self._gone,
+            on_request=self._guard(self._on_request),
+            on_finished=self._guard(self._server.finish),
+            on_joined=self._joined,
+            on_left=self._left,
         )
         self._server.start()
-        if self._room:
-            self._room.start()
+        if self._sessions:
+            self._sessions.start()
 
     def stop(self) -> None:
         self._server.stop()
-        self._lines.close()
-        if self._room:
-            self._room.stop()
+        self._connections.close()
+        if self._sessions:
+            self._sessions.stop()
             self.host.device.call(self._kept.clear).result()
 
-    def _look(self) -> None:
-        self._lines.look()
+    def _update_connections(self) -> None:
+        self._connections.update()
 
     # ------------------------------------------------------------------ who is there
 
-    def _comes(self, robot: str) -> None:
-        if self._room:
-            self._room.open(RobotProxy(self, robot, self.host.model, self.suite.joint_names))
+    def _joined(self, robot: str) -> None:
+        if self._sessions:
+            self._sessions.open(RobotProxy(self, robot, self.host.model, self.suite.joint_names))
 
-    def _gone(self, robot: str) -> None:
+    def _left(self, robot: str) -> None:
         self._server.vanish(robot)
-        if self._room:
-            self._room.close(robot)
+        if self._sessions:
+            self._sessions.close(robot)
             self.host.device.call(lambda: self._kept.drop(robot))
 
     def _robot_capsules(self, actor: RobotProxy) -> FleetSession:
@@ -229,12 +228,12 @@ class Fleet(SuiteNode):
             self.warn_throttled('request', f'a request of {robot} is refused: {error}')
             self._deliver(robot, message.task, message.round, Receipt(Verdict.REFUSED, str(error)))
             return
-        self._server.hear(request, seen)
+        self._server.submit(request, seen)
 
     def _deliver(self, robot: str, task: str, round: int, receipt: Receipt) -> None:
         joints = self.suite.joint_names
         answer = messages.answer_message(task, round, receipt, joints)
-        self._lines.send(robot, answer)
+        self._connections.send(robot, answer)
 
     def _serve(self, frames: Sequence[Observation], deadline: float) -> Future[list[Result]]:
         engine, kept = self.host.engine, self._kept
@@ -243,17 +242,12 @@ class Fleet(SuiteNode):
     # ------------------------------------------------------------------ diagnostics
 
     def report(self) -> tuple[bytes, str, dict[str, object]]:
-        values = {'lines': len(self._lines.robots), **self._server.values()}
-        if not all(engine.alive for engine in self._server.desk.engines.values()):
+        values = {'connections': len(self._connections.robots), **self._server.values()}
+        if not all(engine.alive for engine in self._server.dispatcher.engines.values()):
             return ERROR, 'an engine owes an answer, or has failed', values
-        if not self._lines.robots:
+        if not self._connections.robots:
             return WARN, 'no robot asks', values
         return OK, 'serving', values
-
-
-def profile_of(model: ModelConfig, seconds: dict[int, float]) -> Profile:
-    """What was measured, as the desk places by it. seconds: by batch size."""
-    return Profile(model.name, tuple(seconds), tuple(seconds.values()), chunk_bytes(model))
 
 
 def main() -> None:

@@ -42,10 +42,10 @@ class FleetSession(Session):
         self, host: EngineHost, kept: KeptRows, actor: RobotProxy, **arguments: object
     ) -> None:
         super().__init__(namespace=actor.robot, **arguments)
-        self._fleets, self._kept, self._actor = host, kept, actor
+        self._fleet_host, self._kept, self._actor = host, kept, actor
 
     def find_host(self) -> EngineHost:
-        return self._fleets
+        return self._fleet_host
 
     def setup(self) -> None:
         super().setup()

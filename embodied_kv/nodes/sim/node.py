@@ -35,6 +35,7 @@ from embodied_kv.sim.rollout import SET_POINT
 from embodied_kv.sim.scene import CAMERAS
 from embodied_kv.sim.tabletop import JOINTS, Tabletop
 from embodied_kv.sim.tasks import FAMILIES, task_scene
+from embodied_kv.text import shown
 
 MOST = 0.25  # s simulated at once: when the process was away longer, the world has waited
 REST = 0.4  # s after a reset in which no trajectory is executed: they are of the last scene
@@ -148,7 +149,8 @@ class Sim(Node):
             points, times = _points(message)
             self._player.load(message.joint_names, points, start + times, present)
         except ValueError as error:
-            self.get_logger().warning(f'trajectory refused: {error}', throttle_duration_sec=5.0)
+            line = f'trajectory refused: {shown(error, 300)}'
+            self.get_logger().warning(line, throttle_duration_sec=5.0)
 
     def _on_reset(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         self.table.reset()

@@ -2,23 +2,24 @@
 
 The tabletop policy on a CPU serves closed fleets of 1 to 32 simulated robots, each of which does
 its tasks one after another. Requests with rendered images, and answers, cross ROS topics; the
-fleet node, its server, desk and engine are the real ones, and compute every chunk. Scenes, tasks
-and starts are the same for all schedulers. Latency of a task: from its first request to its
+fleet node, its server, dispatcher and engine are the real ones, and compute every chunk. Scenes,
+tasks and starts are the same for all schedulers. Latency of a task: from its first request to its
 success, or until its time is up. A robot that has done its tasks repeats them, uncounted, until
 all have: n robots are n to the end.
 
-Time is virtual (`lockstep`): a batch takes what the profile says that was measured
-when the run began, so all schedulers have the same engine, and neither MuJoCo nor a busy machine
-changes a result. With --profile two runs agree to the digit. The robots ask as `fleet_client` does,
-but it is not that node, which lives on the steady clock.
+Time is virtual (`lockstep`): a batch takes what the profile says that was measured when the run
+began, so all schedulers have the same engine, and neither MuJoCo nor a busy machine changes a
+result. With --profile two runs agree to the digit. The robots ask as `fleet_client` does, but are
+not that node, which lives on the steady clock.
 
-Physics: an engine makes at most saturation / seconds(saturation) chunks a second. A robot that
-never waits asks for one every (H - ahead) dt, so n robots ask for n / ((H - ahead) dt). From n =
-capacity (H - ahead) dt on the engine is saturated: robots wait until n / ((H - ahead) dt + wait)
-is the capacity, and an order can only choose who. While all that wait fit into one batch there is
-nothing to choose, and all orders are the same to the digit. The floor is the same task alone with
-an idle engine; even there a robot stands still for its first chunk, and whenever a chunk takes
-longer than ahead dt.
+Physics: an engine makes at most saturation / seconds(saturation) chunks a second. With an
+execution horizon of H actions, and requests sent A actions ahead of its end, a robot that never
+waits asks for a chunk every (H - A) dt, so n robots ask for n / ((H - A) dt). From n = capacity
+(H - A) dt on the engine is saturated: robots wait until n / ((H - A) dt + wait) is the capacity,
+and an order can only choose who. While all that wait fit into one batch there is nothing to
+choose, and all orders are the same to the digit. The floor is the same task alone with an idle
+engine; even there a robot stands still for its first chunk, and whenever a chunk takes longer than
+A dt.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def run(args: argparse.Namespace) -> dict:
         quick=args.quick,
         checkpoint=args.checkpoint or 'bundled',
         ways=measure.WAYS,
-        ahead=measure.AHEAD,
+        request_ahead=measure.REQUEST_AHEAD,
         engine=engine,
         rows=rows,
         pairs=pairs,

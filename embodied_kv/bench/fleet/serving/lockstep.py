@@ -3,8 +3,8 @@
 ROS is imported here and in `robot` alone, outside of `nodes`: what is measured are the real node
 and its messages, and nothing of this scaffolding is part of the product.
 
-All messages cross ROS, the node and its engine do what they always do; only the clock is an
-agenda. Nothing waits for time to pass: a message takes none, a batch takes the seconds that the
+All messages cross ROS, the node and its engine do what they always do; only the clock is a
+schedule. Nothing waits for time to pass: a message takes none, a batch takes the seconds that the
 engine's profile says, whatever it took in truth. So two runs agree, and neither the machine's
 other work nor the cost of the robots' world changes a result. Knows orders and results; what the
 robots live in, it is given.
@@ -31,7 +31,7 @@ import rclpy
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.parameter import Parameter
 
-from embodied_kv.bench.fleet.serving.robot import PATIENCE, Habits, Line, Player, World
+from embodied_kv.bench.fleet.serving.robot import PATIENCE, Habits, Player, RobotTopics, World
 from embodied_kv.bench.fleet.serving.schedule import Act, Schedule
 from embodied_kv.fleet.dispatcher import Dispatcher
 from embodied_kv.fleet.protocol import Receipt
@@ -78,9 +78,11 @@ class Timed(Scheduler):
 class Stepped(FleetServer):
     """A server without a thread: who has its clock steps it."""
 
-    def __init__(self, desk: Dispatcher, *arguments: object, clock: Callable[[], float]) -> None:
-        super().__init__(desk, *arguments, clock=clock)
-        self.scheduler = desk.scheduler = Timed(desk.scheduler)
+    def __init__(
+        self, dispatcher: Dispatcher, *arguments: object, clock: Callable[[], float]
+    ) -> None:
+        super().__init__(dispatcher, *arguments, clock=clock)
+        self.scheduler = dispatcher.scheduler = Timed(dispatcher.scheduler)
 
     def start(self) -> None:
         """There is no thread."""
@@ -95,14 +97,14 @@ class Stepped(FleetServer):
 
 
 class Lockstep(Fleet):
-    """The fleet node on an agenda's clock.
+    """The fleet node in the time of a schedule.
 
     receipts: sent to each robot. charged, computed: s of all batches, by the profile and in truth.
     """
 
-    def __init__(self, agenda: Schedule, **arguments: object) -> None:
-        super().__init__(partial(Stepped, clock=lambda: agenda.now), **arguments)
-        self._agenda, self._wakes = agenda, math.inf
+    def __init__(self, schedule: Schedule, **arguments: object) -> None:
+        super().__init__(partial(Stepped, clock=lambda: schedule.now), **arguments)
+        self._schedule, self._wakes = schedule, math.inf
         self.receipts: Counter[str] = Counter()
         self.charged = self.computed = 0.0
 
@@ -120,7 +122,7 @@ class Lockstep(Fleet):
             raise RuntimeError(f'the fleet counts {bad}: see the log')
         if (moment := self.server.wake()) < self._wakes:
             self._wakes = moment
-            self._agenda.at(moment, self._wake)
+            self._schedule.at(moment, self._wake)
 
     def _wake(self) -> None:
         self._wakes = math.inf
@@ -136,8 +138,8 @@ class Lockstep(Fleet):
         seconds = self._profile.latency(len(frames))
         self.charged += seconds
         promise: Future[list[Result]] = Future()
-        moment = self._agenda.now + seconds
-        self._agenda.at(moment, partial(promise.set_result, results))
+        moment = self._schedule.now + seconds
+        self._schedule.at(moment, partial(promise.set_result, results))
         return promise
 
 
@@ -148,7 +150,7 @@ class Run:
     """
 
     def __init__(self, order: Order, world: World) -> None:
-        self._agenda, self._closing = Schedule(), ExitStack()
+        self._schedule, self._closing = Schedule(), ExitStack()
         try:
             self._bring(order, world)
         except BaseException:
@@ -159,7 +161,7 @@ class Run:
         robots = [f'/serving{i}' for i in range(len(order.tasks))]
         values = dict(order.parameters) | {'robots': ','.join(robots)}
         overrides = [Parameter(name, value=value) for name, value in values.items()]
-        node = self._node = Lockstep(self._agenda, parameter_overrides=overrides)
+        node = self._node = Lockstep(self._schedule, parameter_overrides=overrides)
         self._closing.callback(node.end)
         self._executor = SingleThreadedExecutor()
         self._closing.callback(self._executor.shutdown)
@@ -168,17 +170,17 @@ class Run:
             raise RuntimeError('the fleet node cannot be brought up: see the log')
         self._players: dict[str, Player] = {}
         for number, robot in enumerate(robots):
-            line = Line(robot)
-            self._closing.callback(line.close)
+            topics = RobotTopics(robot)
+            self._closing.callback(topics.close)
             given = order.habits, order.tasks[number], order.starts[number]
-            player = Player(number, line, world, *given, self._agenda, self._tell)
+            player = Player(number, topics, world, *given, self._schedule, self._tell)
             self._players[robot] = player
 
     def run(self) -> dict[str, object]:
         """The tasks as they went, and what the fleet did meanwhile; plain values."""
         players = self._players.values()
-        self._until(lambda: all(player.line.is_open for player in players), 'they met')
-        self._agenda.run(lambda: not all(player.is_done for player in players), self._settle)
+        self._until(lambda: all(player.topics.is_open for player in players), 'they met')
+        self._schedule.run(lambda: not all(player.is_done for player in players), self._settle)
         node, counts = self._node, self._node.server.counts
         return dict(
             tasks=[task for player in players for task in player.finished],
@@ -186,7 +188,7 @@ class Run:
             served=counts['served'],
             charged=node.charged,
             computed=node.computed,
-            span=self._agenda.now,
+            span=self._schedule.now,
             decisions=node.server.scheduler.decisions,
         )
 
@@ -203,8 +205,8 @@ class Run:
         """What follows from what happened, until every robot has heard its answers."""
         self._node.work()
         for robot, player in self._players.items():
-            player.line.listen(self._node.receipts[robot])
-            if player.line.answers:
+            player.topics.listen(self._node.receipts[robot])
+            if player.topics.answers:
                 player.wake()
 
     def _until(self, happened: Callable[[], bool], what: str) -> None:
@@ -215,7 +217,7 @@ class Run:
             self._executor.spin_once(timeout_sec=0.1)
 
 
-class Elsewhere:
+class RemoteWorld:
     """The world at the other end of a connection: calls go there, and the answer comes back."""
 
     def __init__(self, connection: Connection) -> None:
@@ -244,7 +246,7 @@ def serve(connection: Connection) -> None:
     Meanwhile it calls the world, as (name, arguments), and hears its answer; ('result', ...) ends
     an order. Whoever is at the other end is trusted: pickles cross.
     """
-    world = Elsewhere(connection)
+    world = RemoteWorld(connection)
     while (fields := connection.recv()) is not None:
         run = Run(Order(**fields | dict(habits=Habits(**fields['habits']))), world)
         try:

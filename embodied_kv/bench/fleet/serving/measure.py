@@ -19,7 +19,7 @@ from embodied_kv.config import EngineConfig
 from embodied_kv.engine.engine import Engine
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.model.policy import Policy
-from embodied_kv.serving.batch import batch_seconds, chunk_bytes
+from embodied_kv.serving.batch import batch_seconds, profile_of
 from embodied_kv.sim.tabletop import JOINTS
 from embodied_kv.sim.tasks import FAMILIES
 from embodied_kv.train.evaluate.worlds import Case
@@ -32,7 +32,8 @@ STAGGER = 1.0  # s within which the robots begin
 # By the average H alone: this threshold gives 6.2 over 200 rounds of 32 episodes of seed 9 (38% of
 # them the least, 31% the whole chunk), so 6 is its equal. 0.03 gave 4.9, 0.06 gave 6.8.
 DYNAMIC, STATIC = 'confidence:0.05:3', 'static:6'
-AHEAD, REPEAT = 1, 0.1  # the robot's own defaults; AHEAD lies below the least horizon of 3
+# The robot's own defaults; REQUEST_AHEAD lies below the least execution horizon of 3.
+REQUEST_AHEAD, RETRY_INTERVAL = 1, 0.1
 BATCH = 16  # robots of the largest batch
 REPEATS = 15  # of each size, for the profile
 WAYS = {
@@ -81,8 +82,7 @@ def measured(policy: Policy) -> Profile:
     """What batches cost here and now, as the fleet node measures it."""
     model = policy.config
     engine = Engine(policy, EngineConfig(**_engine()), model.action_dt)
-    seconds = batch_seconds(engine, REPEATS)
-    return Profile(model.name, tuple(seconds), tuple(seconds.values()), chunk_bytes(model))
+    return profile_of(model, batch_seconds(engine, REPEATS))
 
 
 def order(
@@ -100,7 +100,13 @@ def order(
     named = dict(checkpoint=checkpoint, profile=str(profile), trace=trace, scheduler=scheduler)
     return dict(
         parameters=dict(preset='tabletop', autostart=False, capsules=False) | engine | named,
-        habits=dict(horizon=horizon, joints=JOINTS, dt=0.1, ahead=AHEAD, repeat=REPEAT),
+        habits=dict(
+            execution_horizon=horizon,
+            joints=JOINTS,
+            dt=0.1,
+            request_ahead=REQUEST_AHEAD,
+            retry_interval=RETRY_INTERVAL,
+        ),
         starts=np.round(starts, 3).tolist(),
         tasks=[list(range(robot, tasks, robots)) for robot in range(robots)],
     )
@@ -143,7 +149,7 @@ def measure(
 
 def physics(found: Profile, robots: Sequence[int], horizon: float, dt: float) -> dict:
     """What the engine can, and at how many robots that is too little."""
-    full, cycle = found.saturation, (horizon - AHEAD) * dt
+    full, cycle = found.saturation, (horizon - REQUEST_AHEAD) * dt
     capacity = full / found.latency(full)
     return dict(
         sizes=found.sizes,

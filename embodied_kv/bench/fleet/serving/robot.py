@@ -1,10 +1,10 @@
-"""A robot of a fleet in virtual time: its line to the fleet, and what it does with the answers.
+"""A robot of a fleet in virtual time: its topics, and what it does with the answers.
 
-It asks, repeats and counts actions as `fleet_client` does (`RequestTiming` decides), and executes them as
-the simulator does. That node itself runs on the steady clock, so it cannot be used here. What is
-different: the robot asks at the very moment at which it is due, with an image of that moment, and
-acts on an answer at its next set-point. Its own clock counts set-points from its start.
-ROS is imported for its topics (see `lockstep`).
+It asks, repeats and counts actions as `fleet_client` does (`RequestTiming` decides), and executes
+them as the simulator does. That node itself runs on the steady clock, so it cannot be used here.
+What is different: the robot asks at the very moment at which it is due, with an image of that
+moment, and acts on an answer at its next set-point. Its own clock counts set-points from its
+start. ROS is imported for its topics (see `lockstep`).
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ class World(Protocol):
 class Habits:
     """How all robots ask, as the parameters of `fleet_client`; and how often a task is judged.
 
-    horizon: the policy that they name. dt: s between two actions. judged: set-points between two
-    looks at whether the task is done.
+    execution_horizon: the policy that they name. dt: s between two actions. judged: set-points
+    between two checks whether the task is done.
     """
 
-    horizon: str
+    execution_horizon: str
     joints: tuple[str, ...]
     dt: float
-    ahead: int = 1
-    repeat: float = 0.1
+    request_ahead: int = 1
+    retry_interval: float = 0.1
     judged: int = 10
 
 
-class Line:
+class RobotTopics:
     """A robot's topics in its namespace.
 
     receipts: how many came. answers: those that say more than that it waits, unread.
@@ -127,20 +127,20 @@ class Player:
     def __init__(
         self,
         number: int,
-        line: Line,
+        topics: RobotTopics,
         world: World,
         habits: Habits,
         tasks: Sequence[int],
         start: float,
-        agenda: Schedule,
+        schedule: Schedule,
         tell: Callable[[Act], None],
     ) -> None:
-        self.line, self.finished = line, []
+        self.topics, self.finished = topics, []
         self._number, self._world, self._habits, self._tell = number, world, habits, tell
-        self._tasks, self._start, self._agenda = tasks, start, agenda
+        self._tasks, self._start, self._schedule = tasks, start, schedule
         self._begun = 0  # tasks
         self._planned: set[int] = set()  # set-points at which it looks what to do
-        agenda.at(start, lambda: self._begin(0))
+        schedule.at(start, lambda: self._begin(0))
 
     @property
     def is_done(self) -> bool:
@@ -149,21 +149,21 @@ class Player:
 
     def wake(self) -> None:
         """Something has come: act on it at the next set-point."""
-        elapsed = (self._agenda.now - self._start) * SET_POINTS
+        elapsed = (self._schedule.now - self._start) * SET_POINTS
         self._plan(math.ceil(elapsed - _ROUNDING))
 
     def _plan(self, moment: int) -> None:
         if moment not in self._planned:
             self._planned.add(moment)
-            self._agenda.at(self._start + moment / SET_POINTS, lambda: self._look(moment))
+            self._schedule.at(self._start + moment / SET_POINTS, lambda: self._look(moment))
 
     def _begin(self, moment: int) -> None:
         habits, self._task = self._habits, self._tasks[self._begun % len(self._tasks)]
         self._begun += 1
         self._first, self._still = moment, 0.0
         self._instruction = self._world.begin(self._number, self._task)
-        self._asking = RequestTiming(habits.dt, habits.ahead, habits.repeat)
-        self._asking.begin(f'{self._begun}')  # a name that was never used
+        self._timing = RequestTiming(habits.dt, habits.request_ahead, habits.retry_interval)
+        self._timing.begin(f'{self._begun}')  # a name that was never used
         self._observed: dict[int, float] = {}  # stamp -> moment, s
         self._horizons: list[int] = []
         self._plan(moment)
@@ -175,10 +175,10 @@ class Player:
             self._finish(moment, done)
             return
         now = moment / SET_POINTS
-        for answer in self.line.answers:
+        for answer in self.topics.answers:
             self._take(answer, now)
-        self.line.answers.clear()
-        if self._asking.due(now + _ROUNDING):
+        self.topics.answers.clear()
+        if self._timing.due(now + _ROUNDING):
             self._ask(moment)
         habits = self._habits
         judged = moment + habits.judged - (moment - self._first) % habits.judged
@@ -187,38 +187,38 @@ class Player:
     @property
     def _due(self) -> int:
         """The set-point at which it is to ask, if nothing comes before."""
-        habits, asking = self._habits, self._asking
-        if asking.waiting:
-            return self._asked + math.ceil(habits.repeat * SET_POINTS - _ROUNDING)
-        return math.ceil((asking.ends - habits.ahead * habits.dt) * SET_POINTS - _ROUNDING)
+        habits, timing = self._habits, self._timing
+        if timing.waiting:
+            return self._asked + math.ceil(habits.retry_interval * SET_POINTS - _ROUNDING)
+        return math.ceil((timing.ends - habits.request_ahead * habits.dt) * SET_POINTS - _ROUNDING)
 
     def _ask(self, moment: int) -> None:
         images, positions = self._world.look(self._number)
-        asking, now, stamp = self._asking, moment / SET_POINTS, moment * 10**9 // SET_POINTS
-        execution = asking.execution(now)
+        timing, now, stamp = self._timing, moment / SET_POINTS, moment * 10**9 // SET_POINTS
+        execution = timing.execution(now)
         self._asked, self._observed[stamp] = moment, now
         message = messages.request_message(
-            asking.task,
-            asking.ask(now),
-            self._habits.horizon,
+            timing.task,
+            timing.ask(now),
+            self._habits.execution_horizon,
             execution,
             {view: _image(pixels) for view, pixels in images.items()},
             JointState(name=self._habits.joints, position=positions.tolist()),
             self._instruction,
             stamp,
         )
-        self._tell(lambda: self.line.ask(message))
+        self._tell(lambda: self.topics.ask(message))
 
     def _take(self, answer: FleetAnswer, now: float) -> None:
-        asking = self._asking
-        if (answer.task, answer.round) != (asking.task, asking.round) or not asking.waiting:
+        timing = self._timing
+        if (answer.task, answer.round) != (timing.task, timing.round) or not timing.waiting:
             return  # of a task that is over
         if answer.verdict != FleetAnswer.ANSWERED:
             reason = answer.message or 'it is late'
-            raise RuntimeError(f'round {asking.round} of task {self._task}: {reason}')
+            raise RuntimeError(f'round {timing.round} of task {self._task}: {reason}')
         chunk = messages.chunk(answer, self._habits.joints, 0.0)
-        self._still += now - min(now, max(asking.ends, self._first / SET_POINTS))
-        began = asking.take(chunk.execution_horizon, self._observed[chunk.stamp], now)
+        self._still += now - min(now, max(timing.ends, self._first / SET_POINTS))
+        began = timing.take(chunk.execution_horizon, self._observed[chunk.stamp], now)
         self._horizons.append(chunk.execution_horizon)
         actions = chunk.values[: chunk.execution_horizon]
         self._world.follow(self._number, actions, round(began * SET_POINTS) - self._first)
@@ -235,8 +235,8 @@ class Player:
                     horizons=self._horizons,
                 )
             )
-        self.line.answers.clear()
-        self._tell(lambda: self.line.finish(self._asking.task))
+        self.topics.answers.clear()
+        self._tell(lambda: self.topics.finish(self._timing.task))
         self._begin(moment)
 
 

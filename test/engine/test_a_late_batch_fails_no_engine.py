@@ -1,0 +1,62 @@
+"""A late batch of a fleet: its robots are refused with the reason, and the engine serves on."""
+
+from concurrent.futures import Future
+
+import pytest
+
+from embodied_kv.control.execution_horizon import Static
+from embodied_kv.fleet.dispatcher import Dispatcher
+from embodied_kv.fleet.engines import EngineState
+from embodied_kv.fleet.policies import Fifo
+from embodied_kv.fleet.profile import Profile
+from embodied_kv.fleet.protocol import Request, Verdict
+from embodied_kv.serving.batch import serve
+from embodied_kv.serving.fleet_server import FleetServer
+
+
+def promise(work):
+    """What the work comes to, as the engine's thread promises it."""
+    promised = Future()
+    try:
+        promised.set_result(work())
+    except Exception as error:
+        promised.set_exception(error)
+    return promised
+
+
+@pytest.fixture
+def fleet(make_engine, observe):
+    """Asks for a robot, and what it hears at last; the batches are those of a real engine."""
+    engine, heard = make_engine(robots=2), []
+    profile = Profile('p', (1, 2), (0.01, 0.011), 100)
+    server = FleetServer(
+        Dispatcher(Fifo(), [EngineState('here', profile)]),
+        {'here': lambda frames, deadline: promise(lambda: serve(engine, frames, deadline))},
+        lambda *told: heard.append(told[3]),
+        60.0,
+    )
+
+    def ask(round):
+        server.submit(Request('/r', 't', round, 0.0, Static(3), 10), observe(round, robot='/r'))
+        server.step()  # queued, and sent
+        server.step()  # answered
+        return heard[-1]
+
+    return server, engine, ask
+
+
+def test_the_robot_hears_why_and_the_next_round_is_served(fleet, monkeypatch):
+    server, engine, ask = fleet
+    monkeypatch.setattr(engine, 'denoise', lambda *_: [])
+    late = ask(0)
+    assert late.verdict is Verdict.REFUSED and 'no time was left' in late.message
+    monkeypatch.undo()
+    assert ask(1).verdict is Verdict.ANSWERED
+    assert server.counts['engine errors'] == 0
+
+
+def test_an_engine_that_fails_is_not_asked_at_once(fleet, monkeypatch):
+    server, engine, ask = fleet
+    monkeypatch.setattr(engine, 'denoise', lambda *_: 1 / 0)
+    assert ask(0).verdict is Verdict.QUEUED
+    assert server.counts['engine errors'] == 1
