@@ -109,14 +109,16 @@ class Memory(SuiteNode):
         known = [(s.id, s.step) for s in self._planning.memory.store.list('task')]
         self._rememberer = NoteTaker(params.held_question, params.task_records, known)
         self._answers: dict[int, str] = {}  # of streams that speak
-        for kind, name, verb in (
-            (MemoryUpsert, 'upsert', self._upsert),
-            (MemoryRemove, 'remove', self._remove),
-            (MemoryQuery, 'query', self._query),
-            (MemoryPlan, 'plan', self._plan),
-            (MemoryStats, 'stats', self._stats),
-        ):
-            self.serve(kind, f'memory/{name}', self.while_active(verb))
+        self.serve_all(
+            'memory',
+            {
+                'upsert': (MemoryUpsert, self._upsert),
+                'remove': (MemoryRemove, self._remove),
+                'query': (MemoryQuery, self._query),
+                'plan': (MemoryPlan, self._plan),
+                'stats': (MemoryStats, self._stats),
+            },
+        )
         self.subscribe(MemorySegment, 'memory/observe', self._on_segment, qos.MEMORY)
         self.subscribe(TextDelta, 'text', self._on_text, qos.TEXT)
         self.subscribe(String, 'instruction', self._on_instruction, qos.INSTRUCTION)

@@ -134,17 +134,19 @@ class Session(SuiteNode):
         self._capsules.limits = params.limits
         self._capsules.keep_in(self._registry)
         self._release.callback(self._capsules.keep_in, None)
-        for kind, name, verb in (
-            (CapsuleSnapshot, 'snapshot', self._snapshot),
-            (CapsuleRestore, 'restore', self._restore),
-            (CapsuleRollback, 'rollback', self._rollback),
-            (CapsuleFork, 'fork', self._fork),
-            (CapsuleList, 'list', self._list),
-            (CapsulePin, 'pin', self._pin),
-            (CapsuleMove, 'move', self._move),
-            (CapsuleDrop, 'drop', self._drop),
-        ):
-            self.serve(kind, f'capsule/{name}', self.while_active(verb))
+        self.serve_all(
+            'capsule',
+            {
+                'snapshot': (CapsuleSnapshot, self._snapshot),
+                'restore': (CapsuleRestore, self._restore),
+                'rollback': (CapsuleRollback, self._rollback),
+                'fork': (CapsuleFork, self._fork),
+                'list': (CapsuleList, self._list),
+                'pin': (CapsulePin, self._pin),
+                'move': (CapsuleMove, self._move),
+                'drop': (CapsuleDrop, self._drop),
+            },
+        )
 
     # ------------------------------------------------------------------ the session
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
@@ -136,6 +136,14 @@ class SuiteNode(LifecycleNode):
 
         service = self.create_service(kind, name, served)
         self._release.callback(self.destroy_service, service)
+
+    def serve_all(self, prefix: str, verbs: Mapping[str, tuple[type, Callable]]) -> None:
+        """The services `prefix/verb`, each refused while the node is not active.
+
+        verbs: a service's type and its answer, as of `serve`.
+        """
+        for verb, (kind, answer) in verbs.items():
+            self.serve(kind, f'{prefix}/{verb}', self.while_active(answer))
 
     def while_active(self, answer: Callable) -> Callable:
         """An answer for `serve` that is refused while the node is not active."""
