@@ -35,7 +35,7 @@ class Perception(SuiteNode):
         self._part = InstructionPart(lambda: self._frames.instruction, self._frames.tell)
         capsules = self.host.capsules(self.robot)
         capsules.register(self._part)
-        capsules.witness = self._frames.witness
+        capsules.witness = self._frames.scene
 
     def stop(self) -> None:
         capsules = self.host.capsules(self.robot)
