@@ -71,14 +71,14 @@ class SessionParams:
         'The actor goes on if no joint has moved further, rad or m',
         'live',
         range=(0.0, 10.0),
-        old='max_joint_distance',
+        old='joint_distance',
     )
     max_image_change: float = param(
         Limits.max_image_change,
         'The actor goes on if no pixel of a thumbnail has changed more, 0 to 1',
         'live',
         range=(0.0, 1.0),
-        old='max_image_change',
+        old='image_change',
     )
     max_age: float = param(
         Limits.max_age,
@@ -92,7 +92,7 @@ class SessionParams:
         'The planner goes on with a capsule no older, s',
         'live',
         range=(0.0, 1e9),
-        old='max_planner_age',
+        old='planner_age',
     )
 
     def __post_init__(self) -> None:
