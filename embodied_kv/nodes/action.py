@@ -134,9 +134,9 @@ class Action(SuiteNode):
             self.host.model.action_dt,
             len(self.suite.joint_names),
         )
-        capsules = self.host.capsules(self.robot)
-        capsules.register(self._part)
-        capsules.on_hold = self._control.hold
+        session = self.host.session(self.robot)
+        session.register(self._part)
+        session.on_hold = self._control.hold
 
     def _start_control(self) -> None:
         self._control = ControlLoop(
@@ -151,9 +151,9 @@ class Action(SuiteNode):
         self._control.start()
 
     def stop(self) -> None:
-        capsules = self.host.capsules(self.robot)
-        capsules.unregister(self._part)
-        capsules.on_hold = lambda: None
+        session = self.host.session(self.robot)
+        session.unregister(self._part)
+        session.on_hold = lambda: None
         work, self._work = self._work, None
         if work is not None:
             work.cancel()
@@ -192,7 +192,7 @@ class Action(SuiteNode):
     def _on_joints(self, message: JointState) -> None:
         self._now = message
 
-    # ------------------------------------------------------------------ on the control loop's thread
+    # ------------------------------------------------------------------ on the loop's thread
 
     def _prepare(self) -> None:
         p = self._params

@@ -40,7 +40,7 @@ class LanguageParams:
 class Language(SuiteNode):
     """Opens streams on frames, publishes what they say on `text`, and answers `ask` and `cancel`.
 
-    alone: in a process without a perception node it prefills for itself.
+    standalone: in a process without a perception node it prefills for itself.
     """
 
     def __init__(self, standalone: bool = False, **arguments: object) -> None:
@@ -60,14 +60,14 @@ class Language(SuiteNode):
     def start(self) -> None:
         self._spoken.clear()
         self.host.listen(self._hear)
-        self.host.capsules(self.robot).session.on_resumed = self._own
+        self.host.session(self.robot).engine_part.on_resumed = self._own
         self._frames.restart()
 
     def stop(self) -> None:
-        self.host.capsules(self.robot).session.on_resumed = lambda streams: None
+        self.host.session(self.robot).engine_part.on_resumed = lambda streams: None
         for stream in list(self._streams.values()):
             self.host.engine.kv.release(stream, 'cancelled')
-        self.host.tell()
+        self.host.flush()
         self.host.unlisten(self._hear)
         self._publish()
 
