@@ -18,7 +18,7 @@ class Command:
     stamp: ns on the ROS clock of the observation, None where the command answers none.
     first: the first action whose moment has not passed, or the last one of those to execute.
     execution_horizon: H, the actions from the start on that may be executed; points ends with the
-    last. confidence: float32 [chunk size], or [0] where no denoising is known that made the values.
+    last. confidence: float32 [chunk size], or [0] where no denoising is known that made them.
     source: one of `trajectory_executor.SOURCES`.
     points, times: float64 [n, joints] and [n]: what is still to come, in seconds from now.
     """

@@ -1,9 +1,10 @@
 """The thread that keeps the control period: one command in each, on absolute deadlines.
 
 Knows the steady clock and the trajectory executor. Does not know messages, and never computes:
-chunks are handed to it finished. A fresh chunk goes out as soon as it is there; when the deadline passes
-without one, the fallback goes out: the rest of the previous chunk, up to its H, then hold, then
-stop. What was left of an earlier chunk may be resumed; it goes out as a previous one.
+chunks are handed to it finished. A fresh chunk goes out as soon as it is there; when the deadline
+passes without one, the fallback goes out: the rest of the previous chunk, up to its execution
+horizon, then hold, then stop. What was left of an earlier chunk may be resumed; it goes out as a
+previous one.
 """
 
 from __future__ import annotations
@@ -166,11 +167,9 @@ class ControlLoop(threading.Thread):
         taken = self.executor.take_over(chunk, began, now)
         if taken.values is None:  # all that may be executed of it is over: what runs goes on
             if taken.first < len(chunk.values):
-                self._failed(
-                    ValueError(
-                        f'all {chunk.execution_horizon} actions of its execution horizon have passed'
-                    )
-                )
+                horizon = chunk.execution_horizon
+                reason = f'all {horizon} actions of its execution horizon have passed'
+                self._failed(ValueError(reason))
             return
         points, times = self.executor.remaining(now)
         self._located = True

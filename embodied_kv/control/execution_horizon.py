@@ -2,9 +2,9 @@
 
 Knows the updates of denoising and nothing of the model that made them.
 
-U [steps, chunk size] is the L2 norm of each Euler step's update of each action, over the robot's own
-action dimensions, normalised. H counts from the chunk's start, is at least 1 and never above the chunk
-size. Source: Kairos, section 3.1.
+U [steps, chunk size] is the L2 norm of each Euler step's update of each action, over the robot's
+own action dimensions, normalised. H counts from the chunk's start, is at least 1 and never above
+the chunk size. Source: Kairos, section 3.1.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ class TakeOver:
     first: its first action whose moment has not passed; the chunk size where all have, or where it
     is older than the one that runs. values: float64 [chunk size, joints], the chunk as the robot
     could execute it; None where it was refused: for these two reasons, or as all that it allows
-    to execute has passed. blended: a step was shortened to max_joint_step. clamped: values that were
-    outside the limits; both of actions that are executed.
+    to execute has passed. blended: a step was shortened to max_joint_step. clamped: values that
+    were outside the limits; both of actions that are executed.
     """
 
     first: int

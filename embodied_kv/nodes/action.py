@@ -231,7 +231,7 @@ class Action(SuiteNode):
 
     def _publish_setpoint(self, values: np.ndarray) -> None:
         if self._params.publish_setpoints:
-            self._setpoints.publish(conversions.command_message(values))
+            self._setpoints.publish(conversions.setpoint_message(values))
 
     # ------------------------------------------------------------------ diagnostics
 

@@ -141,8 +141,8 @@ class RobotSession:
     ) -> tuple[list[list[DecodeStream]], float]:
         """The capsule's streams go on once for every branch, beside those that live.
 
-        The branches share the prefix rows; only decode KV is copied. Returns the streams by branch.
-        Raises CapsuleError, with nothing changed.
+        The branches share the prefix rows; decode KV alone is copied. Returns the streams by
+        branch. Raises CapsuleError, with nothing changed.
         """
         if not branches:
             raise CapsuleError('a fork needs at least one branch')

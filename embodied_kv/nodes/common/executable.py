@@ -1,4 +1,4 @@
-"""A process of the suite: its nodes, their executor, its beginning and its end.
+"""A process of the suite: its nodes, their executors, start and shutdown.
 
 Knows rclpy's contexts, executors and signals. Does not know what the nodes do.
 """
@@ -26,7 +26,7 @@ from embodied_kv.nodes.common.lifecycle_node import SUCCESS, SuiteNode
 
 DISCOVERY = 1.0  # s in which a suite on another machine is found, if there is one
 SWITCH = 0.0002  # s; Python's own 5 ms would let a thread that must be on time wait so long
-WAKE = 0.1  # s between two looks at the signals
+WAKE = 0.1  # s between two checks of the signals
 
 
 def run(*kinds: Callable[..., SuiteNode], **options: object) -> None:
@@ -58,9 +58,9 @@ def run(*kinds: Callable[..., SuiteNode], **options: object) -> None:
 
 
 def spin(nodes: Sequence[SuiteNode], stopping: list[int]) -> None:
-    """Bring up the nodes that want it, readers first; serve all until `stopping` has something.
+    """Configure and activate the nodes that want it, readers first; serve all until `stopping`.
 
-    Those that may wait have a thread each.
+    Nodes that may wait have a thread each.
     """
     starting = [node for node in reversed(nodes) if node.autostart]
     ready = [node for node in starting if node.trigger_configure() == SUCCESS]
@@ -107,7 +107,7 @@ def unique_in_namespace(names: Sequence[str]) -> Iterator[None]:
 
 
 def _refuse_second(names: Sequence[str], locks: ExitStack) -> None:
-    probe = Node(f'_{names[0]}_looks_around', start_parameter_services=False, enable_rosout=False)
+    probe = Node(f'_{names[0]}_probe', start_parameter_services=False, enable_rosout=False)
     try:
         here, domain = probe.get_namespace(), probe.context.get_domain_id()
         prefix = f'{domain}{here.replace("/", ".")}'

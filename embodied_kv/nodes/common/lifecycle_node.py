@@ -2,7 +2,7 @@
 
 Knows transitions, resources and diagnostics. configure allocates and loads and fails loudly;
 activate starts; deactivate stops, after which nothing is published; cleanup frees. rclpy swallows
-exceptions in transitions and dies of them in callbacks: both end here, in the log.
+exceptions in transitions and dies of them in callbacks: here both are logged.
 """
 
 from __future__ import annotations
@@ -104,12 +104,7 @@ class SuiteNode(LifecycleNode):
         return publisher
 
     def subscribe(
-        self,
-        kind: type,
-        topic: str,
-        callback: Callable,
-        profile: QoSProfile,
-        always: bool = False,
+        self, kind: type, topic: str, callback: Callable, profile: QoSProfile, always: bool = False
     ) -> None:
         """A subscription until cleanup; heard while active, or always."""
 
@@ -150,8 +145,7 @@ class SuiteNode(LifecycleNode):
 
         def answered(request: object, response: object) -> None:
             if not self.active:
-                name = self.get_name()
-                raise ValueError(f'{name} is not active: activate it first')
+                raise ValueError(f'{self.get_name()} is not active: activate it first')
             answer(request, response)
 
         return answered

@@ -97,9 +97,9 @@ class ObservationInputs:
         return self._sync.waits if self.instruction else 'no instruction yet'
 
     def observed(self, moment: SyncedMoment) -> float:
-        """When that was, s on the steady clock; its reception, under `use_sim_time`.
+        """When that was, s on the steady clock; under `use_sim_time`, when it was received.
 
-        A stamp from the future (clocks of two machines) is clamped to the reception.
+        Future stamps (the clocks of two machines differ) are clamped to reception time.
         """
         clock = self._node.get_clock()
         if clock.ros_time_is_active:
