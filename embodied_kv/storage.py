@@ -1,4 +1,4 @@
-"""Files that are whole or absent, locks, and what to do where the disk says no.
+"""Files that are whole or absent, locks, and what to do where the disk refuses.
 
 It knows files and folders. It does not know what they hold.
 

@@ -1,4 +1,4 @@
-"""What others sent, as words of a log line or of an answer.
+"""What others sent, as one line of a log or of an answer.
 
 Knows characters and exceptions. Does not know nodes, or who said what.
 """

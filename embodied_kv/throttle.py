@@ -1,4 +1,4 @@
-"""Lines of a kind at a bounded rate, however often there is something to say.
+"""Log lines of a kind at a bounded rate, however often there is something to say.
 
 Knows kinds, moments and counts. Does not know loggers, nor what a line is about.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
 
-PATIENCE = 5.0  # s between two lines of a kind
+WINDOW = 5.0  # s between two lines of a kind
 
 
 @dataclass
@@ -24,7 +24,7 @@ class _Window:
 
 
 class Throttled:
-    """Says the first lines of a kind at once, and counts those that come within `patience` s.
+    """Says the first lines of a kind at once, and counts those that come within `window` s.
 
     say: takes a line. kinds are few: each is remembered. clock: s, never falling. From any thread.
     """
@@ -32,18 +32,18 @@ class Throttled:
     def __init__(
         self,
         say: Callable[[str], object],
-        patience: float = PATIENCE,
+        window: float = WINDOW,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._say, self._patience, self._clock = say, patience, clock
+        self._say, self._seconds, self._clock = say, window, clock
         self._lock = Lock()
         self._windows: dict[str, _Window] = {}
 
     def __call__(self, kind: str, line: str, burst: int = 1) -> None:
-        """burst: lines of this kind that are said within `patience` s before others are held."""
+        """burst: lines of this kind that are said within `window` s before others are held."""
         with self._lock:
             now, window = self._clock(), self._windows.get(kind)
-            if window is None or now - window.began >= self._patience:
+            if window is None or now - window.began >= self._seconds:
                 self._windows[kind] = _Window(now)
                 more = window.held if window else 0
             elif window.lines < burst:
@@ -56,11 +56,11 @@ class Throttled:
         self._say(_counted(line, more))
 
     def flush(self) -> None:
-        """Says the newest of what was held for `patience` s; called from time to time."""
+        """Says the newest of what was held for `window` s; called from time to time."""
         with self._lock:
             now, due = self._clock(), []
             for kind, window in self._windows.items():
-                if window.held and now - window.began >= self._patience:
+                if window.held and now - window.began >= self._seconds:
                     due.append(_counted(window.newest, window.held - 1))
                     self._windows[kind] = _Window(now)
         for line in due:

@@ -30,7 +30,7 @@ from embodied_kv.sim.tasks import Judge, draw_task, task_scene
 from embodied_kv.types import ActionChunk, Observation
 
 SCENE = 2_000_000  # a seed
-EXECUTED = 5  # actions of each chunk, then the next one takes over
+EXECUTION_HORIZON = 5  # actions of each chunk, then the next one takes over
 
 
 def at_once(work) -> Future:
@@ -110,7 +110,7 @@ def main(argv: list[str] | None = None) -> None:
             judge, frames = Judge(task, table.truth()), 1
             while not (why := why_over(judge, rollout, args.seconds)):
                 rollout.follow(chunk.values, rollout.time, chunk.dt)
-                for _ in range(EXECUTED):
+                for _ in range(EXECUTION_HORIZON):
                     rollout.advance(chunk.dt)
                     judge.see(table.truth())
                 # Other numbers, other noise: from here on every rollout is one of its own.

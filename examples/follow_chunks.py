@@ -31,7 +31,7 @@ class FollowChunks(Node):
 
     def on_chunk(self, chunk: ActionChunk) -> None:
         actions = np.reshape(chunk.values, (chunk.chunk_size, len(chunk.joint_names)))
-        ahead = actions[chunk.first :]  # actions whose moment has passed are skipped
+        ahead = actions[chunk.first : chunk.execution_horizon]  # those to execute now
         if len(ahead) == 0:
             return
         now = ', '.join(

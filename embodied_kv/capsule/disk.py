@@ -65,7 +65,7 @@ class Disk:
                     self._remove_leftovers()
 
     def save(self, capsule: Capsule) -> int:
-        """Keeps it, in place of any older one of its name. Returns the bytes of the file.
+        """Keeps it, and replaces any older one of its name. Returns the bytes of the file.
 
         When it returns, the capsule is on the medium. When it raises, the older one still stands;
         but where only the last sync failed, the new one does, and a power cut may take it back.

@@ -55,7 +55,7 @@ class SceneSummary:
 
     @classmethod
     def of(cls, arrays: Mapping[str, np.ndarray], facts: Mapping[str, int | str]) -> SceneSummary:
-        """The witness that `arrays` and `facts` came from."""
+        """The summary that `arrays` and `facts` came from."""
         images = {n.removeprefix('image/'): a for n, a in arrays.items() if n != 'joints'}
         return cls(arrays['joints'], images, facts['stamp'], facts['robot'])
 
@@ -64,8 +64,9 @@ class SceneSummary:
 class Limits:
     """How much may differ. Raises ValueError for limits that mean nothing.
 
-    max_joint_distance: rad (m where a joint slides), of any joint. max_image_change: 0 to 1, of any pixel
-    of a thumbnail. max_age: s, for the actor's state. max_planner_age: s, for the planner's context.
+    max_joint_distance: rad (m where a joint slides), of any joint. max_image_change: 0 to 1, of
+    any pixel of a thumbnail. max_age: s, for the actor's state. max_planner_age: s, for the
+    planner's context.
 
     On the tabletop at 64 x 64 pixels, noise of 8 in 255 changes a thumbnail by 0.04 and a tenth
     more light by 0.09; a thing that moves 2 cm changes it by 0.12 to 0.54, the arm by about 0.15
@@ -86,8 +87,8 @@ class Limits:
             raise ValueError(f'max_image_change is {self.max_image_change}: it goes from 0 to 1')
         if self.max_age > self.max_planner_age:
             raise ValueError(
-                f'max_age is {self.max_age} s, above max_planner_age of {self.max_planner_age} s: the state of '
-                'the actor grows old before the context of the planner'
+                f'max_age is {self.max_age} s, above max_planner_age of {self.max_planner_age} s: '
+                'the state of the actor grows old before the context of the planner'
             )
 
 
@@ -118,7 +119,7 @@ def thumbnail(image: np.ndarray) -> np.ndarray:
 def choose_depth(then: SceneSummary | None, now: SceneSummary | None, limits: Limits) -> Decision:
     """How deep a capsule taken at `then` may be re-entered at `now`; never raises.
 
-    then: None where the capsule has no witness. now: None where there is no fresh observation.
+    then: None where the capsule has no scene. now: None where there is no fresh observation.
     The actor's state is resumed if joints, images and age are all within the limits; a larger
     distance never leads deeper.
     """
@@ -167,10 +168,10 @@ def _obstacles(then: SceneSummary | None, now: SceneSummary | None) -> Iterator[
         yield 'there is no fresh observation'
         return
     if then is None:
-        yield 'the capsule has no witness of its scene'
+        yield 'the capsule has no summary of its scene'
         return
-    for witness, whose in ((now, 'the observation'), (then, 'the capsule')):
-        yield from _defects(witness, whose)
+    for scene, whose in ((now, 'the observation'), (then, 'the capsule')):
+        yield from _defects(scene, whose)
     if then.robot != now.robot:
         yield f'the capsule is of the robot {then.robot!r}, this is {now.robot!r}'
     if then.joints.shape != now.joints.shape:
@@ -185,19 +186,19 @@ def _obstacles(then: SceneSummary | None, now: SceneSummary | None) -> Iterator[
         yield f'the observation is {ahead:.4g} s older than the capsule, by stamps'
 
 
-def _defects(witness: SceneSummary, whose: str) -> Iterator[str]:
-    joints = witness.joints
+def _defects(scene: SceneSummary, whose: str) -> Iterator[str]:
+    joints = scene.joints
     if joints.ndim != 1 or not joints.size or joints.dtype.kind != 'f':
         yield f'{whose} has joints of shape {joints.shape}, {joints.dtype}, not of [J], float64'
         return
     for joint in np.flatnonzero(~np.isfinite(joints)):
         yield f'{whose} says that joint {joint} is at {joints[joint]}'
-    if not witness.images:
+    if not scene.images:
         yield f'{whose} has no image'
-    for view, image in witness.images.items():
+    for view, image in scene.images.items():
         if image.dtype != np.uint8 or image.ndim not in (2, 3) or not image.size:
             yield f'{whose} has a {view} image of shape {image.shape}, {image.dtype}, not uint8'
 
 
-def _names(witness: SceneSummary) -> str:
-    return ', '.join(sorted(witness.images))
+def _names(scene: SceneSummary) -> str:
+    return ', '.join(sorted(scene.images))

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from embodied_kv.capsule.capsule import Boundary, Capsule, CapsuleError
+from embodied_kv.capsule.copies import CapsuleCopy, TierCopier, TierStore, copy_to
 from embodied_kv.capsule.disk import NAME
-from embodied_kv.capsule.places import CapsuleCopy, Places, TierStore, copy_to
 from embodied_kv.capsule.tiers import NoRoom, Tier, TierCapacities, make_room
 
 
@@ -61,18 +61,18 @@ class Registry:
     def __init__(
         self,
         fingerprint: str,
-        budgets: TierCapacities | None = None,
+        capacities: TierCapacities | None = None,
         disk: TierStore | None = None,
         *,
         device: torch.device | str = 'cpu',
         copy: Callable[[Tensor, torch.device], Tensor] = copy_to,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        budgets = budgets or TierCapacities()
+        capacities = capacities or TierCapacities()
         self.fingerprint = fingerprint
-        self.budgets = replace(budgets, disk=0) if disk is None else budgets
-        self._disk = disk if self.budgets.disk != 0 else None
-        self._places = Places(self._disk, device, copy)
+        self.capacities = replace(capacities, disk=0) if disk is None else capacities
+        self._disk = disk if self.capacities.disk != 0 else None
+        self._copier = TierCopier(self._disk, device, copy)
         self._clock = clock
         self._changing, self._lock = threading.Lock(), threading.Lock()
         found = self._disk.entries() if self._disk is not None else ()
@@ -92,7 +92,7 @@ class Registry:
             if capsule.name in self._items:
                 raise CapsuleError(f'there is a capsule {capsule.name} already: drop it first')
             self._keep(
-                self._with_copy(CapsuleCopy.of(capsule, set(), capsule), tier, self.budgets),
+                self._with_copy(CapsuleCopy.of(capsule, set(), capsule), tier, self.capacities),
                 {tier},
             )
 
@@ -112,12 +112,12 @@ class Registry:
             if item.capsule is not None:  # another thread was first
                 return item.capsule
             self._check_fits(item)
-            item = self._places.loaded(item)
+            item = self._copier.loaded(item)
             if item.pinned or promote is Tier.DISK:
                 return item.capsule
-            policy = 'refuse' if self.budgets.policy == 'refuse' else 'demote'
+            policy = 'refuse' if self.capacities.policy == 'refuse' else 'demote'
             try:
-                item = self._with_copy(item, promote, replace(self.budgets, policy=policy))
+                item = self._with_copy(item, promote, replace(self.capacities, policy=policy))
             except NoRoom:
                 return item.capsule
             self._put(item)
@@ -136,7 +136,7 @@ class Registry:
     def move(self, name: str, tier: Tier) -> None:
         """To that tier, even if it is pinned; a use. Its copy on the disk stays. Raises NoRoom."""
         with self._changing:
-            self._keep(self._with_copy(self._item(name), tier, self.budgets), {tier, Tier.DISK})
+            self._keep(self._with_copy(self._item(name), tier, self.capacities), {tier, Tier.DISK})
             self._touch(name)
 
     def drop(self, name: str) -> None:
@@ -180,7 +180,7 @@ class Registry:
         with self._changing:
             for tier in Tier:
                 used = self.used(tier)
-                assert used <= self.budgets.of(tier), f'{used} bytes in the {tier} tier'
+                assert used <= self.capacities.of(tier), f'{used} bytes in the {tier} tier'
             for name, item in self._items.items():
                 memory = item.tiers - {Tier.DISK}
                 assert item.tiers and name == item.name, f'{name} lies nowhere'
@@ -189,25 +189,25 @@ class Registry:
             found = set() if self._disk is None else {e.name for e in self._disk.entries()}
             assert listed == found, f'listed on the disk: {listed}, found: {found}'
 
-    def _with_copy(self, item: CapsuleCopy, tier: Tier, budgets: TierCapacities) -> CapsuleCopy:
+    def _with_copy(self, item: CapsuleCopy, tier: Tier, capacities: TierCapacities) -> CapsuleCopy:
         """The item with a copy in the tier, for which others have given way."""
         if tier in item.tiers:
             return item
         self._check_fits(item)
         with self._lock:
-            held = list(self._items.values())
-        moves = make_room(held, item.name, item.bytes, tier, budgets)
-        item = self._places.loaded(item)  # may fail: before anything gives way
+            items = list(self._items.values())
+        moves = make_room(items, item.name, item.bytes, tier, capacities)
+        item = self._copier.loaded(item)  # may fail: before anything gives way
         for move in moves:
             other = self._items[move.name]
             if move.target is not None:
-                other = self._places.copied(other, move.target)
+                other = self._copier.copied(other, move.target)
             self._keep(other, other.tiers - {move.source})
-        return self._places.copied(item, tier)
+        return self._copier.copied(item, tier)
 
     def _keep(self, item: CapsuleCopy, tiers: Set[Tier]) -> None:
         """Gives up the copies in other tiers; the table says so when it is done."""
-        item = self._places.only(item, tiers)
+        item = self._copier.only(item, tiers)
         if item.tiers:
             self._put(item)
         else:

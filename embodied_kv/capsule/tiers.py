@@ -1,4 +1,4 @@
-"""Where capsules may lie, how many bytes may lie there, and what gives way to a newcomer.
+"""The tiers that keep capsules, their capacities, and what gives way to a newcomer.
 
 It knows sizes, pins and the order of use. It does not know tensors or files and moves nothing:
 `make_room` says which moves to make, the registry makes them.
@@ -53,7 +53,7 @@ class TierCapacities:
     def __post_init__(self) -> None:
         for tier in Tier:
             if self.of(tier) < 0:
-                raise CapsuleError(f'a budget of {self.of(tier)} bytes for the {tier} tier')
+                raise CapsuleError(f'a capacity of {self.of(tier)} bytes for the {tier} tier')
         if self.policy not in get_args(Policy):
             raise CapsuleError(
                 f'no policy {self.policy!r}; there are: {", ".join(get_args(Policy))}'
@@ -61,8 +61,8 @@ class TierCapacities:
 
     def of(self, tier: Tier) -> float:
         """Bytes; infinite where there is no bound."""
-        budget = getattr(self, tier.value)
-        return math.inf if budget is None else budget
+        capacity = getattr(self, tier.value)
+        return math.inf if capacity is None else capacity
 
     def tiers_from(self, tier: Tier) -> list[Tier]:
         """That tier and all below, without those that hold nothing."""
@@ -72,7 +72,7 @@ class TierCapacities:
 
 @dataclass(frozen=True)
 class TierEntry:
-    """What is known of a capsule here. tiers: where copies of it lie."""
+    """A capsule as the tiers see it. tiers: those that have a copy of it."""
 
     name: str
     bytes: int
@@ -90,49 +90,50 @@ class Move:
 
 
 def make_room(
-    held: Sequence[TierEntry], name: str, size: int, tier: Tier, budgets: TierCapacities
+    entries: Sequence[TierEntry], name: str, size: int, tier: Tier, capacities: TierCapacities
 ) -> list[Move]:
     """The moves after which `size` bytes more, of the capsule `name`, fit into the tier.
 
-    held: least recently used first. Made in order, the moves keep every budget at every moment.
-    Each tier keeps what was used most recently, the rest goes on to the next one below. A pinned
-    capsule stays where it is, and so do other copies of `name`. Raises NoRoom.
+    entries: least recently used first. Made in order, the moves never exceed a capacity. Each tier
+    keeps what was used most recently, the rest goes on to the next one below. A pinned capsule
+    stays where it is, and so do other copies of `name`. Raises NoRoom.
     """
-    most = budgets.of(tier)
+    most = capacities.of(tier)
     if most == 0:
-        raise NoRoom(f'no {tier} tier for {name!r}: its budget is 0 bytes')
-    if size + sum(h.bytes for h in held if tier in h.tiers) <= most:
+        raise NoRoom(f'no {tier} tier for {name!r}: its capacity is 0 bytes')
+    if size + sum(e.bytes for e in entries if tier in e.tiers) <= most:
         return []
-    tiers = budgets.tiers_from(tier)
+    tiers = capacities.tiers_from(tier)
     moves: list[Move] = []
-    leaving: dict[str, Tier] = {}  # who needs a place in a lower tier, and where it lies now
+    leaving: dict[str, Tier] = {}  # who needs room in a lower tier, and where it lies now
     for here in tiers:
-        fixed = sum(h.bytes for h in held if here in h.tiers and (h.pinned or h.name == name))
-        room = budgets.of(here) - fixed - (size if here is tier else 0)
+        fixed = sum(e.bytes for e in entries if here in e.tiers and (e.pinned or e.name == name))
+        room = capacities.of(here) - fixed - (size if here is tier else 0)
         if room < 0 and here is tier:
-            why = 'it is larger than the tier' if size > budgets.of(tier) else 'unpin one of them'
-            raise _refusal(held, name, size, tier, budgets, f'{why}, or raise the budget')
+            larger = size > capacities.of(tier)
+            why = 'it is larger than the tier' if larger else 'unpin one of them'
+            raise _refusal(entries, name, size, tier, capacities, f'{why}, or raise the capacity')
         movable = [
-            h
-            for h in held
-            if (here in h.tiers or h.name in leaving) and not h.pinned and h.name != name
+            e
+            for e in entries
+            if (here in e.tiers or e.name in leaving) and not e.pinned and e.name != name
         ]
         kept = _most_recent(movable, room)
-        for h in movable:
-            if h.name in leaving and (h.name in kept or here in h.tiers):
-                target = here if h.name in kept else None  # None: this copy goes, as the one here
-                moves.append(Move(h.name, leaving.pop(h.name), target))
-            if h.name not in kept:
-                leaving.setdefault(h.name, here)
+        for e in movable:
+            if e.name in leaving and (e.name in kept or here in e.tiers):
+                target = here if e.name in kept else None  # None: this copy goes, as the one here
+                moves.append(Move(e.name, leaving.pop(e.name), target))
+            if e.name not in kept:
+                leaving.setdefault(e.name, here)
         if not leaving:
             return moves[::-1]  # the lowest tier first: room below, before anything comes down
-        if budgets.policy == 'refuse':
+        if capacities.policy == 'refuse':
             why = "the policy 'refuse' moves nothing for it: move or drop a capsule"
-            raise _refusal(held, name, size, tier, budgets, why)
-    if budgets.policy != 'drop':
+            raise _refusal(entries, name, size, tier, capacities, why)
+    if capacities.policy != 'drop':
         others = ', '.join(leaving)
         why = f'{others} would have to go, but no tier below has room: drop a capsule'
-        raise _refusal(held, name, size, tier, budgets, why)
+        raise _refusal(entries, name, size, tier, capacities, why)
     moves += [Move(other, source, None) for other, source in leaving.items()]
     return moves[::-1]
 
@@ -140,24 +141,29 @@ def make_room(
 def _most_recent(movable: Sequence[TierEntry], room: float) -> set[str]:
     """Who stays: from the most recent use back, until one does not fit any more.
 
-    One that could not fit alone takes nobody's place.
+    One that is larger than the room makes nobody give way.
     """
     kept: set[str] = set()
-    for h in reversed([h for h in movable if h.bytes <= room]):
-        room -= h.bytes
+    for e in reversed([e for e in movable if e.bytes <= room]):
+        room -= e.bytes
         if room < 0:
             break
-        kept.add(h.name)
+        kept.add(e.name)
     return kept
 
 
 def _refusal(
-    held: Sequence[TierEntry], name: str, size: int, tier: Tier, budgets: TierCapacities, why: str
+    entries: Sequence[TierEntry],
+    name: str,
+    size: int,
+    tier: Tier,
+    capacities: TierCapacities,
+    why: str,
 ) -> NoRoom:
-    here = [h for h in held if tier in h.tiers]
-    free = max(0, budgets.of(tier) - sum(h.bytes for h in here))
-    pinned = ', '.join(f'{h.name} with {h.bytes}' for h in here if h.pinned) or 'nothing'
+    here = [e for e in entries if tier in e.tiers]
+    free = max(0, capacities.of(tier) - sum(e.bytes for e in here))
+    pinned = ', '.join(f'{e.name} with {e.bytes}' for e in here if e.pinned) or 'nothing'
     return NoRoom(
-        f'{name!r} needs {size} bytes of the {tier} tier: {free} of {budgets.of(tier)} are free, '
-        f'pinned is {pinned}; {why}'
+        f'{name!r} needs {size} bytes of the {tier} tier: {free} of {capacities.of(tier)} are '
+        f'free, pinned is {pinned}; {why}'
     )

@@ -1,6 +1,6 @@
 """What the robot is told in one control period, and what of it is still to come.
 
-`clock` makes both; `convert` sends the one, a capsule keeps the other.
+`control_loop` makes both; `nodes.common.conversions` sends the one, a capsule keeps the other.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy as np
 class Command:
     """A chunk as it is executed, and where its execution stands.
 
-    values: float64 [chunk, joints]; [0, joints] while the robot's position is not known.
+    values: float64 [chunk size, joints]; [0, joints] while the robot's position is not known.
     stamp: ns on the ROS clock of the observation, None where the command answers none.
     first: the first action whose moment has not passed, or the last one of those to execute.
-    execution_horizon: H, the actions from the start on that may be executed; points ends with the last.
-    confidence: float32 [chunk], or [0] where no denoising is known that made the values.
-    source: of engine.timeline.
+    execution_horizon: H, the actions from the start on that may be executed; points ends with the
+    last. confidence: float32 [chunk size], or [0] where no denoising is known that made them.
+    source: one of `trajectory_executor.SOURCES`.
     points, times: float64 [n, joints] and [n]: what is still to come, in seconds from now.
     """
 

@@ -1,9 +1,10 @@
 """The thread that keeps the control period: one command in each, on absolute deadlines.
 
-Knows the steady clock and the timeline. Does not know messages, and never computes: chunks are
-handed to it finished. A fresh chunk goes out as soon as it is there; when the deadline passes
-without one, the fallback goes out: the rest of the previous chunk, up to its H, then hold, then
-stop. What was left of an earlier chunk may be resumed; it goes out as a previous one.
+Knows the steady clock and the trajectory executor. Does not know messages, and never computes:
+chunks are handed to it finished. A fresh chunk goes out as soon as it is there; when the deadline
+passes without one, the fallback goes out: the rest of the previous chunk, up to its execution
+horizon, then hold, then stop. What was left of an earlier chunk may be resumed; it goes out as a
+previous one.
 """
 
 from __future__ import annotations
@@ -26,32 +27,32 @@ UNKNOWN = np.empty(0, np.float32)  # the confidence in what nobody denoised, or 
 class ControlLoop(threading.Thread):
     """Gives out a Command per control period and a set-point float64 [joints] per action.
 
-    period: s. where: the robot's joints [joints] now, or None while nobody knows. publish, tick:
-    take the two, on this thread. failed: takes the reason for which a chunk could not be executed.
-    prepare: is called first.
+    period: s. position: the robot's joints [joints] now, or None while nobody knows. publish,
+    publish_setpoint: take the two, on this thread. failed: takes the reason for which a chunk
+    could not be executed. prepare: is called first.
     """
 
     def __init__(
         self,
-        timeline: TrajectoryExecutor,
+        executor: TrajectoryExecutor,
         period: float,
         *,
-        where: Callable[[], np.ndarray | None],
+        position: Callable[[], np.ndarray | None],
         publish: Callable[[Command], None],
-        tick: Callable[[np.ndarray], None],
+        publish_setpoint: Callable[[np.ndarray], None],
         failed: Callable[[Exception], None],
         prepare: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(name='control clock', daemon=True)
-        self.timeline, self._period = timeline, period
-        self._where, self._publish, self._tick = where, publish, tick
-        self._failed, self._prepare = failed, prepare
+        super().__init__(name='control loop', daemon=True)
+        self.executor, self._period = executor, period
+        self._position, self._prepare, self._failed = position, prepare, failed
+        self._publish, self._publish_setpoint = publish, publish_setpoint
         self._wake = threading.Condition()
         self._offered: ActionChunk | None = None
         self._asked: list[Callable[[], None]] = []  # to be done on this thread, before the offer
         self._expected = -math.inf  # deadline of the newest frame that is being worked on
         self._deadline = math.inf  # when the control period ends; not before the first frame
-        self._next_tick = math.inf
+        self._next_setpoint = math.inf
         self._command: Command | None = None  # the newest chunk, as it was published
         self._running: tuple[Leftover, float] | None = None  # what was to come, from when on
         self._located = False
@@ -88,7 +89,7 @@ class ControlLoop(threading.Thread):
         if running is None:
             return None
         (whole, began), now = running, time.monotonic()
-        passed = max(0, math.ceil((now - began) / self.timeline.dt))
+        passed = max(0, math.ceil((now - began) / self.executor.dt))
         values = whole.values[passed:]
         return replace(whole, values=values, age=whole.age + now - began) if len(values) else None
 
@@ -119,14 +120,14 @@ class ControlLoop(threading.Thread):
                     break
             try:
                 self._work(chunk, asked)
-            except Exception as error:  # the clock must not stop: the next period is another try
+            except Exception as error:  # the loop must not stop: the next period is another try
                 self._failed(error)
         if self._command is not None:
             self._publish(self._fallback(STOP, time.monotonic()))
 
     def _pause(self) -> float | None:
         """Seconds until something is due; None if nothing ever is."""
-        due = min(self._deadline_now(), self._next_tick)
+        due = min(self._deadline_now(), self._next_setpoint)
         return None if due == math.inf else max(0.0, due - time.monotonic())
 
     def _begin_period(self) -> None:
@@ -145,34 +146,32 @@ class ControlLoop(threading.Thread):
             self._take(chunk)
         now = time.monotonic()
         if now >= self._deadline_now():
-            source = self.timeline.missed(now)
+            source = self.executor.missed(now)
             self._deadline = max(self._deadline_now(), now - self._period) + self._period
             if source == STOP:
                 self._running = None
             self._publish(self._fallback(source, now))
-        if now >= self._next_tick:
-            self._next_tick = max(self._next_tick + self.timeline.dt, now)
-            self._tick(self.timeline.due(now).values)
+        if now >= self._next_setpoint:
+            self._next_setpoint = max(self._next_setpoint + self.executor.dt, now)
+            self._publish_setpoint(self.executor.due(now).values)
 
     def _locate(self) -> None:
         """The first command starts from where the robot is, if somebody knows."""
-        joints = None if self._located else self._where()
+        joints = None if self._located else self._position()
         if joints is not None:
-            self.timeline.hold_at(joints)
+            self.executor.hold_at(joints)
             self._located = True
 
     def _take(self, chunk: ActionChunk) -> None:
         began, now = chunk.deadline - self._period, time.monotonic()
-        taken = self.timeline.take_over(chunk, began, now)
+        taken = self.executor.take_over(chunk, began, now)
         if taken.values is None:  # all that may be executed of it is over: what runs goes on
             if taken.first < len(chunk.values):
-                self._failed(
-                    ValueError(
-                        f'all {chunk.execution_horizon} actions that its horizon allows have passed'
-                    )
-                )
+                horizon = chunk.execution_horizon
+                reason = f'all {horizon} actions of its execution horizon have passed'
+                self._failed(ValueError(reason))
             return
-        points, times = self.timeline.remaining(now)
+        points, times = self.executor.remaining(now)
         self._located = True
         self._command = Command(
             values=taken.values,
@@ -197,16 +196,16 @@ class ControlLoop(threading.Thread):
         whole = Leftover(points, chunk.stamp, due - began, chunk.sequence, chunk.steps)
         self._running = whole, due
         self._deadline = max(self._deadline, chunk.deadline + self._period)
-        self._next_tick = began + taken.first * chunk.dt
+        self._next_setpoint = began + taken.first * chunk.dt
         self._publish(self._command)
 
     def _resume(self, leftover: Leftover, stamp: int) -> None:
         now = time.monotonic()
-        self.timeline.resume(leftover.values, now - leftover.age, now)
-        points, times = self.timeline.remaining(now)
+        self.executor.resume(leftover.values, now - leftover.age, now)
+        points, times = self.executor.remaining(now)
         self._command = Command(
             values=points,
-            dt=self.timeline.dt,
+            dt=self.executor.dt,
             stamp=stamp,
             first=0,
             execution_horizon=len(points),
@@ -222,30 +221,30 @@ class ControlLoop(threading.Thread):
             times=times,
         )
         self._running = replace(leftover, values=points), now
-        self._next_tick = now
+        self._next_setpoint = now
         self._publish(self._command)
 
     def _hold(self) -> None:
         now = time.monotonic()
-        stays = self.timeline.due(now).values
+        stays = self.executor.due(now).values
         if stays is not None:
-            self.timeline.hold_at(stays)
+            self.executor.hold_at(stays)
         self._running = None
         self._publish(self._fallback(HOLD, now))
 
     def _fallback(self, source: str, now: float) -> Command:
         """What is said in a period without a fresh chunk."""
-        points, times = self.timeline.remaining(now)
-        due = self.timeline.due(now)
+        points, times = self.executor.remaining(now)
+        due = self.executor.due(now)
         last = self._command
         if not len(points) or source in (HOLD, STOP):
             held = [] if due.values is None else [due.values]
-            points = np.array(held, np.float64).reshape(-1, self.timeline.joints)
-            times = np.full(len(points), self.timeline.dt)
+            points = np.array(held, np.float64).reshape(-1, self.executor.joints)
+            times = np.full(len(points), self.executor.dt)
         chunk = last is not None and source == PREVIOUS
         return Command(
             values=last.values if chunk else points,
-            dt=self.timeline.dt,
+            dt=self.executor.dt,
             stamp=last.stamp if chunk else None,
             first=last.execution_horizon - len(points) if chunk else 0,
             execution_horizon=last.execution_horizon if chunk else len(points),

@@ -1,10 +1,10 @@
-"""How many actions of a chunk a robot executes before it asks again.
+"""The execution horizon H: how many actions of a chunk a robot executes before it asks again.
 
 Knows the updates of denoising and nothing of the model that made them.
 
-U [steps, chunk] is the L2 norm of each Euler step's update of each action, over the robot's own
-action dimensions, normalised. H counts from the chunk's start, is at least 1 and never above the
-chunk. Source: Kairos, section 3.1.
+U [steps, chunk size] is the L2 norm of each Euler step's update of each action, over the robot's
+own action dimensions, normalised. H counts from the chunk's start, is at least 1 and never above
+the chunk size. Source: Kairos, section 3.1.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Policy = Callable[[np.ndarray], int]
 
 @dataclass(frozen=True)
 class Static:
-    """The same H in every round; ignores U but for the chunk's length."""
+    """The same H in every round; ignores U but for the chunk size."""
 
     actions: int
 
@@ -96,7 +96,7 @@ class Custom:
 
 
 def confidence(updates: np.ndarray) -> np.ndarray:
-    """How sure denoising is of each action, float32 [chunk] in [0, 1].
+    """How sure denoising is of each action, float32 [chunk size] in [0, 1].
 
     m / (m + f), where f is the final update and m the mean of the earlier ones: 1 where the last
     step changed nothing, 0.5 where it changed as much as a mean step before it, 0 where it alone
@@ -143,14 +143,14 @@ def parse(text: str, known: Mapping[str, Policy] | None = None) -> Policy:
 
 
 def _revisions(updates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean of the earlier updates and the final one, float64 [chunk] each."""
+    """Mean of the earlier updates and the final one, float64 [chunk size] each."""
     updates = np.asarray(updates, np.float64)
     return updates[:-1].mean(0), updates[-1]
 
 
 def _checked(updates: np.ndarray) -> np.ndarray:
     if updates.ndim != 2 or not updates.size:
-        raise ValueError(f'updates are {list(updates.shape)}: they must be [steps, chunk]')
+        raise ValueError(f'updates are {list(updates.shape)}: they must be [steps, chunk size]')
     return updates
 
 

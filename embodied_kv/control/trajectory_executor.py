@@ -2,9 +2,9 @@
 
 Knows clocks (seconds, `time.monotonic`), actions and limits. Does not know models or messages.
 Action i of a chunk is due at began + i * dt and stands until the next one's moment. The laws:
-a moment that has passed is not executed, nor an action beyond the chunk's H; two commands in a row
-differ by no more than `max_joint_step`; every command is within the limits; who has nothing new holds
-the last command. Not thread-safe.
+a moment that has passed is not executed, nor an action beyond the chunk's execution horizon H; two
+commands in a row differ by no more than `max_joint_step`; every command is within the limits; who
+has nothing new holds the last command. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _TICK = 1e-9  # s; moments closer than this are the same
 class TakeOver:
     """How a chunk was received.
 
-    first: its first action whose moment has not passed; its horizon where all have, or where it is
-    older than the one that runs. values: float64 [chunk, joints], the chunk as the robot could
-    execute it; None where it was refused: for these two reasons, or as all that it allows to
-    execute has passed. blended: a step was shortened to max_joint_step. clamped: values that were
-    outside the limits; both of actions that are executed.
+    first: its first action whose moment has not passed; the chunk size where all have, or where it
+    is older than the one that runs. values: float64 [chunk size, joints], the chunk as the robot
+    could execute it; None where it was refused: for these two reasons, or as all that it allows
+    to execute has passed. blended: a step was shortened to max_joint_step. clamped: values that
+    were outside the limits; both of actions that are executed.
     """
 
     first: int
@@ -67,10 +67,10 @@ class Counters:
 class TrajectoryExecutor:
     """The commands of one robot over time.
 
-    dt: s between two actions. lower, upper: joint limits, or none. max_joint_step: the most that a joint
-    may change from one command to the next; each of the three is one number or [joints].
-    stop_after: missed periods in a row after which the robot is told to stop. Raises ValueError
-    for limits that contradict each other.
+    dt: s between two actions. lower, upper: joint limits, or none. max_joint_step: between two
+    commands, rad or m; each of the three is one number or [joints]. stop_after: missed periods in
+    a row after which the robot is told to stop. Raises ValueError for limits that contradict each
+    other.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class TrajectoryExecutor:
     def _actions(self, values: ArrayLike) -> np.ndarray:
         actions = np.asarray(values, np.float64)
         if actions.ndim != 2 or actions.shape[1] != self.joints:
-            raise ValueError(f'a chunk is [horizon, {self.joints}]: got {list(actions.shape)}')
+            raise ValueError(f'a chunk is [chunk size, {self.joints}]: got {list(actions.shape)}')
         return actions
 
     def _clear(

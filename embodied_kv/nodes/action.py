@@ -39,7 +39,7 @@ class ActionParams:
     )
     max_joint_step: tuple[float, ...] = param(
         (0.5,),
-        'A joint changes by no more from one action to the next, one or one per joint, rad or m',
+        'Maximum joint step from one action to the next, one or one per joint, rad or m',
         range=(1e-6, 1e6),
         old='max_jump',
     )
@@ -60,50 +60,50 @@ class ActionParams:
         old='tick_commands',
     )
     lock_memory: bool = param(False, 'Keep the process in RAM (mlockall)')
-    cpu_affinity: int = param(-1, 'Core of the control clock; -1 for any', range=(-1, 1023))
+    cpu_affinity: int = param(-1, 'Core of the control loop; -1 for any', range=(-1, 1023))
     thread_priority: int = param(
-        0, 'SCHED_FIFO priority of the control clock; 0 for usual scheduling', range=(0, 99)
+        0, 'SCHED_FIFO priority of the control loop; 0 for usual scheduling', range=(0, 99)
     )
 
 
 class Action(SuiteNode):
-    """Denoises from leased rows; its clock publishes `action_chunk` and `joint_trajectory`.
+    """Denoises from leased rows; its control loop publishes `action_chunk`, `joint_trajectory`.
 
-    alone: in a process without a perception node it prefills for itself.
+    standalone: in a process without a perception node it prefills for itself.
     """
 
     def __init__(self, standalone: bool = False, **arguments: object) -> None:
         super().__init__('action', ActionParams, *frame_params(standalone), **arguments)
         self._standalone = standalone
         self._period = PeriodMeter()
-        self._horizon, self._confidence = MeanMeter(), MeanMeter()
+        self._execution_horizon, self._confidence = MeanMeter(), MeanMeter()
         self._too_late = 0  # frames for which not even the fewest Euler steps fitted
 
     def setup(self) -> None:
-        params, model, joints = (
-            self.params.read(ActionParams),
-            self.host.model,
-            self.suite.joint_names,
-        )
+        self._now: JointState | None = None
+        self._work: Future | None = None
+        self._setup_commands(self.params.read(ActionParams))
+        self.subscribe(JointState, 'joint_states', self._on_joints, qos.SENSOR)
+        self._frames = HandleSource(self, self._standalone, self._on_handle)
+
+    def _setup_commands(self, params: ActionParams) -> None:
+        """What the control loop needs. Raises ValueError that names the parameter."""
+        model, joints = self.host.model, self.suite.joint_names
         if len(joints) != model.action_dim:
             raise ValueError(
                 f'parameter joint_names has {len(joints)} joints, '
                 f'{model.name} moves {model.action_dim}'
             )
-        self._limits(params)  # a limit that does not fit fails here
+        self._executor(params)  # a limit that does not fit fails here
         self._params = params
-        self._now: JointState | None = None
-        self._work: Future | None = None
         commands = qos.action(self.suite.period, model.chunk_size * model.action_dt)
         self._chunks = self.publisher(ActionChunkMsg, 'action_chunk', commands)
         self._trajectories = self.publisher(JointTrajectory, 'joint_trajectory', commands)
         if params.publish_setpoints:
-            self._ticks = self.publisher(Float64MultiArray, 'commands', commands)
-        self.subscribe(JointState, 'joint_states', self._on_joints, qos.SENSOR)
-        self._frames = HandleSource(self, self._standalone, self._on_handle)
+            self._setpoints = self.publisher(Float64MultiArray, 'commands', commands)
 
-    def _limits(self, params: ActionParams) -> TrajectoryExecutor:
-        """A timeline within the limits. Raises ValueError that names the parameter."""
+    def _executor(self, params: ActionParams) -> TrajectoryExecutor:
+        """Within the limits. Raises ValueError that names the parameter."""
 
         def each(name: str) -> np.ndarray | float:
             values = getattr(params, name)
@@ -134,27 +134,26 @@ class Action(SuiteNode):
             self.host.model.action_dt,
             len(self.suite.joint_names),
         )
-        capsules = self.host.capsules(self.robot)
-        capsules.register(self._part)
-        capsules.on_hold = self._control.hold
+        session = self.host.session(self.robot)
+        session.register(self._part)
+        session.on_hold = self._control.hold
 
     def _start_control(self) -> None:
-        """The clock by which chunks are executed."""
         self._control = ControlLoop(
-            self._limits(self._params),
+            self._executor(self._params),
             self.suite.period,
-            where=self._where,
+            position=self._position,
             publish=self._publish,
-            tick=self._tick,
+            publish_setpoint=self._publish_setpoint,
             failed=lambda error: self.warn_throttled('chunk', f'chunk refused: {error}'),
             prepare=self._prepare,
         )
         self._control.start()
 
     def stop(self) -> None:
-        capsules = self.host.capsules(self.robot)
-        capsules.unregister(self._part)
-        capsules.on_hold = lambda: None
+        session = self.host.session(self.robot)
+        session.unregister(self._part)
+        session.on_hold = lambda: None
         work, self._work = self._work, None
         if work is not None:
             work.cancel()
@@ -193,7 +192,7 @@ class Action(SuiteNode):
     def _on_joints(self, message: JointState) -> None:
         self._now = message
 
-    # ------------------------------------------------------------------ on the clock's thread
+    # ------------------------------------------------------------------ on the loop's thread
 
     def _prepare(self) -> None:
         p = self._params
@@ -203,9 +202,9 @@ class Action(SuiteNode):
             thread_priority=p.thread_priority,
         )
         if any(outcome.startswith('refused') for outcome in self._outcome.values()):
-            self.log_warning('control clock', f'control clock: {self._outcome}')
+            self.log_warning('control loop', f'control loop: {self._outcome}')
 
-    def _where(self) -> np.ndarray | None:
+    def _position(self) -> np.ndarray | None:
         if self._now is None:
             return None
         try:
@@ -226,18 +225,18 @@ class Action(SuiteNode):
         if command.source == FRESH:
             self._period.tick()
             self._steps = command.steps
-            self._horizon.add(command.execution_horizon)
+            self._execution_horizon.add(command.execution_horizon)
             self._confidence.add(float(command.confidence.mean()))
         self._source = command.source
 
-    def _tick(self, values: np.ndarray) -> None:
+    def _publish_setpoint(self, values: np.ndarray) -> None:
         if self._params.publish_setpoints:
-            self._ticks.publish(conversions.command_message(values))
+            self._setpoints.publish(conversions.setpoint_message(values))
 
     # ------------------------------------------------------------------ diagnostics
 
     def report(self) -> tuple[bytes, str, dict[str, object]]:
-        counters = self._control.timeline.counters
+        counters = self._control.executor.counters
         values = {
             **self._period.values(),
             'deadline misses': counters.missed,
@@ -249,7 +248,7 @@ class Action(SuiteNode):
             'periods held': counters.held,
             'periods stopped': counters.stopped,
             'Euler steps': self._steps,
-            'horizon mean (actions)': f'{self._horizon.mean():.1f}',
+            'execution horizon mean (actions)': f'{self._execution_horizon.mean():.1f}',
             'confidence mean': f'{self._confidence.mean():.2f}',
             **self._outcome,
         }

@@ -1,4 +1,4 @@
-"""The language node: what the robot says, and what it answers, in the time that actions leave."""
+"""The language node: what the robot says and answers, decoded in the time that actions leave."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ class LanguageParams:
         2, 'The n: 0 for only when asked', 'live', range=(0, 100_000), old='every'
     )
     max_tokens: int = param(32, 'Longest answer, tokens', 'live', range=(1, 4096))
-    temperature: float = param(
-        0.0, 'Of the prompts; 0 says the likeliest token', 'live', range=(0.0, 10.0)
-    )
+    temperature: float = param(0.0, 'Of the prompts; 0 is greedy', 'live', range=(0.0, 10.0))
     seed: int = param(0, 'Of the prompts; each frame adds one', 'live', range=(0, 2**62))
     publish_rate: float = param(10.0, 'Messages per second and stream', range=(0.1, 1000.0))
 
@@ -40,7 +38,7 @@ class LanguageParams:
 class Language(SuiteNode):
     """Opens streams on frames, publishes what they say on `text`, and answers `ask` and `cancel`.
 
-    alone: in a process without a perception node it prefills for itself.
+    standalone: in a process without a perception node it prefills for itself.
     """
 
     def __init__(self, standalone: bool = False, **arguments: object) -> None:
@@ -48,7 +46,7 @@ class Language(SuiteNode):
         self._standalone = standalone
         self._count = 0  # frames
         self._streams: dict[int, DecodeStream] = {}  # ours, until their end is published
-        self._spoken: deque[TextDelta] = deque()  # of any stream, from the device thread
+        self._heard: deque[TextDelta] = deque()  # of any stream, from the device thread
 
     def setup(self) -> None:
         self._texts = self.publisher(TextDeltaMsg, 'text', qos.TEXT)
@@ -58,16 +56,16 @@ class Language(SuiteNode):
         self.every(1.0 / self.params.read(LanguageParams).publish_rate, self._publish)
 
     def start(self) -> None:
-        self._spoken.clear()
+        self._heard.clear()
         self.host.listen(self._hear)
-        self.host.capsules(self.robot).session.on_resumed = self._own
+        self.host.session(self.robot).engine_part.on_resumed = self._own
         self._frames.restart()
 
     def stop(self) -> None:
-        self.host.capsules(self.robot).session.on_resumed = lambda streams: None
+        self.host.session(self.robot).engine_part.on_resumed = lambda streams: None
         for stream in list(self._streams.values()):
             self.host.engine.kv.release(stream, 'cancelled')
-        self.host.tell()
+        self.host.flush()
         self.host.unlisten(self._hear)
         self._publish()
 
@@ -90,7 +88,7 @@ class Language(SuiteNode):
         except Stale as error:
             self._frames.refuse(handle, error)
         except ValueError as error:
-            self.warn_throttled('prompt', f'a prompt is not said: {error}')
+            self.warn_throttled('prompt', f'a prompt is not continued: {error}')
 
     def _open(self, handle: KvHandle, text: str, **how: object) -> DecodeStream:
         stream = self.host.engine.open(handle, text, **how)
@@ -103,13 +101,13 @@ class Language(SuiteNode):
         self._streams.update({stream.id: stream for stream in streams})
 
     def _hear(self, deltas: Sequence[TextDelta]) -> None:
-        self._spoken.extend(deltas)
+        self._heard.extend(deltas)
 
     def _publish(self) -> None:
         """One message per stream with what it said since the last; its end comes exactly once."""
         news: dict[int, TextDelta] = {}
-        while self._spoken:
-            delta = self._spoken.popleft()
+        while self._heard:
+            delta = self._heard.popleft()
             if delta.stream in self._streams:
                 said = news[delta.stream].text if delta.stream in news else ''
                 news[delta.stream] = replace(delta, text=said + delta.text)

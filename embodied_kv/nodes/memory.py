@@ -4,9 +4,9 @@ Knows services, topics and parameters. Does not know how KV is kept or reused. I
 for files and for the engine's thread, so a thread of its own serves them.
 
 The planner computes on the engine's device thread, in short steps: some tokens of a layer, or one
-token of an answer. A step begins when no action and no prefill waits, and no action is on its way,
-so an action waits for one step at most. A torch thread of its own would not be simpler, and would
-fight with the actions for cores that both need.
+token of an answer. A step begins when no action and no prefill waits, and none is expected, so
+an action waits for one step at most. A torch thread of its own would not be simpler, and would
+compete with the actions for cores.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from embodied_kv.sim.notes import Draft, NoteTaker
 from embodied_kv.srv import MemoryPlan, MemoryQuery, MemoryRemove, MemoryStats, MemoryUpsert
 
 T = TypeVar('T')
-WARM = 4  # units that are computed ahead between two requests
-BREATH = 0.5  # s between two looks at what could be computed ahead
+PRECOMPUTED = 4  # units between two requests
+PRECOMPUTE_EVERY = 0.5  # s
 
 
 @dataclass(frozen=True)
 class MemoryParams:
-    """Where memory lies, who plans with it, and what is remembered unasked."""
+    """Where memory is kept, who plans with it, and what is remembered unasked."""
 
     folder: str = param(
         '~/.ros/embodied_kv/memory',
@@ -107,22 +107,24 @@ class Memory(SuiteNode):
         )
         self._release.callback(self._planning.close)
         known = [(s.id, s.step) for s in self._planning.memory.store.list('task')]
-        self._rememberer = NoteTaker(params.held_question, params.task_records, known)
+        self._notes = NoteTaker(params.held_question, params.task_records, known)
         self._answers: dict[int, str] = {}  # of streams that speak
-        for kind, name, verb in (
-            (MemoryUpsert, 'upsert', self._upsert),
-            (MemoryRemove, 'remove', self._remove),
-            (MemoryQuery, 'query', self._query),
-            (MemoryPlan, 'plan', self._plan),
-            (MemoryStats, 'stats', self._stats),
-        ):
-            self.serve(kind, f'memory/{name}', self.while_active(verb))
+        self.serve_all(
+            'memory',
+            {
+                'upsert': (MemoryUpsert, self._upsert),
+                'remove': (MemoryRemove, self._remove),
+                'query': (MemoryQuery, self._query),
+                'plan': (MemoryPlan, self._plan),
+                'stats': (MemoryStats, self._stats),
+            },
+        )
         self.subscribe(MemorySegment, 'memory/observe', self._on_segment, qos.MEMORY)
         self.subscribe(TextDelta, 'text', self._on_text, qos.TEXT)
         self.subscribe(String, 'instruction', self._on_instruction, qos.INSTRUCTION)
         if params.step_seconds:
             self.every(params.step_seconds, self._planning.advance)
-        self.every(BREATH, self._compute_ahead)
+        self.every(PRECOMPUTE_EVERY, self._precompute)
 
     def _folder(self, folder: str) -> Path:
         if folder:
@@ -146,10 +148,10 @@ class Memory(SuiteNode):
             self._answers[message.stream] = answer
         elif message.reason == 'eos':
             stamp = conversions.nanoseconds(message.header.stamp)
-            self._remember(self._rememberer.hear(message.query, answer, stamp))
+            self._remember(self._notes.hear(message.query, answer, stamp))
 
     def _on_instruction(self, message: String) -> None:
-        self._remember(self._rememberer.tell(message.data, self.get_clock().now().nanoseconds))
+        self._remember(self._notes.tell(message.data, self.get_clock().now().nanoseconds))
 
     def _remember(self, drafts: list[Draft]) -> None:
         try:
@@ -158,12 +160,12 @@ class Memory(SuiteNode):
         except MemoryFault as fault:
             self.warn_throttled('segment', f'not remembered: {fault}')
 
-    def _compute_ahead(self) -> None:
+    def _precompute(self) -> None:
         try:
             if self.params.read(MemoryParams).precompute:
-                self._planning.warm(WARM)
+                self._planning.warm(PRECOMPUTED)
         except MemoryFault as fault:
-            self.warn_throttled('ahead', f'not computed ahead: {fault}')
+            self.warn_throttled('precompute', f'not precomputed: {fault}')
 
     # ------------------------------------------------------------------ services
 
@@ -221,7 +223,7 @@ class Memory(SuiteNode):
             'cached (MiB)': f'{stats.cached_bytes / MIB:.1f}',
             'plans': stats.plans,
         }
-        if self.warning_counts['ahead'] or self.warning_counts['segment']:
+        if self.warning_counts['precompute'] or self.warning_counts['segment']:
             return WARN, 'not all is remembered', values
         return OK, f'memory: {stats.segments} segments', values
 

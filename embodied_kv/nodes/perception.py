@@ -26,21 +26,21 @@ class Perception(SuiteNode):
         self._handles = self.publisher(KvHandleMsg, 'kv_handle', qos.HANDLE)
         self._frames = ObservationPipeline(self, self._on_handle)
         self.serve(KvStats, 'kv/stats', self._stats)
-        self.serve(SetLimits, 'kv/set_limits', self._set_budget)
+        self.serve(SetLimits, 'kv/set_limits', self._set_limits)
         self.serve(Evict, 'kv/evict', self._evict)
 
     def start(self) -> None:
         self._period.restart()
         self._frames.restart()
         self._part = InstructionPart(lambda: self._frames.instruction, self._frames.tell)
-        capsules = self.host.capsules(self.robot)
-        capsules.register(self._part)
-        capsules.witness = self._frames.witness
+        session = self.host.session(self.robot)
+        session.register(self._part)
+        session.scene = self._frames.scene
 
     def stop(self) -> None:
-        capsules = self.host.capsules(self.robot)
-        capsules.unregister(self._part)
-        capsules.witness = lambda: None
+        session = self.host.session(self.robot)
+        session.unregister(self._part)
+        session.scene = lambda: None
 
     def _on_handle(self, handle: KvHandle) -> None:
         self._handles.publish(conversions.handle_message(handle))
@@ -69,27 +69,26 @@ class Perception(SuiteNode):
             f'{stats.streams} streams'
         )
 
-    def _set_budget(self, request: SetLimits.Request, response: SetLimits.Response) -> None:
+    def _set_limits(self, request: SetLimits.Request, response: SetLimits.Response) -> None:
         kv, compression = self.host.engine.kv, self.host.engine.compression
-        wished = {LANGUAGE: request.language_keep_ratio, ACTION: request.action_keep_ratio}
-        keep_ratios = {
-            consumer: keep_ratio for consumer, keep_ratio in wished.items() if keep_ratio != 0
-        }
-        for consumer, keep_ratio in keep_ratios.items():
-            compression.check(consumer, keep_ratio)
+        asked = {LANGUAGE: request.language_keep_ratio, ACTION: request.action_keep_ratio}
+        keep_ratios = {consumer: ratio for consumer, ratio in asked.items() if ratio != 0}
+        for consumer, ratio in keep_ratios.items():
+            compression.check(consumer, ratio)
         kv.set_limits(
             rows=None if request.rows == -1 else request.rows,
             streams=None if request.streams == -1 else request.streams,
         )
-        for consumer, keep_ratio in keep_ratios.items():
-            compression.set_keep_ratio(consumer, keep_ratio)
+        for consumer, ratio in keep_ratios.items():
+            compression.set_keep_ratio(consumer, ratio)
         self.host.device.wake()
         response.rows, response.streams = kv.language_rows_max, kv.streams_max
         response.language_keep_ratio = compression.keep_ratios[LANGUAGE]
         response.action_keep_ratio = compression.keep_ratios[ACTION]
         response.message = (
             f'language may hold {response.rows} rows, {response.streams} streams, and keeps '
-            f'{response.language_keep_ratio:.0%} of a prefix; actions keep {response.action_keep_ratio:.0%}'
+            f'{response.language_keep_ratio:.0%} of a prefix; actions keep '
+            f'{response.action_keep_ratio:.0%}'
         )
 
     def _evict(self, request: Evict.Request, response: Evict.Response) -> None:

@@ -1,4 +1,4 @@
-"""The robot: perception, action, language, capsules and memory in one process, on one engine."""
+"""The robot: perception, action, language, session and memory in one process, on one engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The capsules node: the robot's session is frozen, restored, forked and rolled back by hand.
+"""The session node: a robot's session is frozen, restored, forked and rolled back by service.
 
 Knows services and parameters. Does not know what a capsule holds. Its callbacks wait, for the
 engine's thread and for files, so a thread of its own serves them: nothing else of the process
@@ -32,12 +32,12 @@ from embodied_kv.srv import (
 )
 
 MIB = 2**20
-ROOM = (-1, 2**30)
+CAPACITY = (-1, 2**30)  # MiB
 
 
 @dataclass(frozen=True)
 class SessionParams:
-    """Where capsules lie, and how far the world may have gone on when one is restored."""
+    """Where capsules are kept, and how much may have changed when one is restored."""
 
     folder: str = param(
         '~/.ros/embodied_kv/capsules',
@@ -50,15 +50,15 @@ class SessionParams:
         old='tier',
     )
     device_mib: int = param(
-        256, 'Most that is kept on the device, MiB; 0: nothing, -1: no bound', range=ROOM
+        256, 'Most that is kept on the device, MiB; 0: nothing, -1: no bound', range=CAPACITY
     )
     host_mib: int = param(
         1024,
         'Most that is kept in the memory of the host, MiB; 0: nothing, -1: no bound',
-        range=ROOM,
+        range=CAPACITY,
     )
     disk_mib: int = param(
-        8192, 'Most that is kept on the disk, MiB; 0: nothing, -1: no bound', range=ROOM
+        8192, 'Most that is kept on the disk, MiB; 0: nothing, -1: no bound', range=CAPACITY
     )
     eviction_policy: str = param(
         'demote',
@@ -99,11 +99,11 @@ class SessionParams:
         Tier(self.default_tier)  # refuses what is none
 
     @property
-    def budgets(self) -> TierCapacities:
+    def capacities(self) -> TierCapacities:
         """Bytes of each tier."""
         mib = {'device': self.device_mib, 'host': self.host_mib, 'disk': self.disk_mib}
-        room = {tier: None if most < 0 else most * MIB for tier, most in mib.items()}
-        return TierCapacities(**room, policy=self.eviction_policy)
+        bounds = {tier: None if most < 0 else most * MIB for tier, most in mib.items()}
+        return TierCapacities(**bounds, policy=self.eviction_policy)
 
     @property
     def limits(self) -> Limits:
@@ -124,27 +124,29 @@ class Session(SuiteNode):
     def setup(self) -> None:
         params = self.params.read(SessionParams)
         folder = Path(params.folder).expanduser() / self.robot.strip('/')
-        self._capsules = self.host.capsules(self.robot)
+        self._session = self.host.session(self.robot)
         self._registry = Registry(
             self.host.fingerprint,
-            params.budgets,
+            params.capacities,
             Disk(folder) if params.folder else None,
             device=self.host.engine.policy.model.device,
         )
-        self._capsules.limits = params.limits
-        self._capsules.keep_in(self._registry)
-        self._release.callback(self._capsules.keep_in, None)
-        for kind, name, verb in (
-            (CapsuleSnapshot, 'snapshot', self._snapshot),
-            (CapsuleRestore, 'restore', self._restore),
-            (CapsuleRollback, 'rollback', self._rollback),
-            (CapsuleFork, 'fork', self._fork),
-            (CapsuleList, 'list', self._list),
-            (CapsulePin, 'pin', self._pin),
-            (CapsuleMove, 'move', self._move),
-            (CapsuleDrop, 'drop', self._drop),
-        ):
-            self.serve(kind, f'capsule/{name}', self.while_active(verb))
+        self._session.limits = params.limits
+        self._session.keep_in(self._registry)
+        self._release.callback(self._session.keep_in, None)
+        self.serve_all(
+            'capsule',
+            {
+                'snapshot': (CapsuleSnapshot, self._snapshot),
+                'restore': (CapsuleRestore, self._restore),
+                'rollback': (CapsuleRollback, self._rollback),
+                'fork': (CapsuleFork, self._fork),
+                'list': (CapsuleList, self._list),
+                'pin': (CapsulePin, self._pin),
+                'move': (CapsuleMove, self._move),
+                'drop': (CapsuleDrop, self._drop),
+            },
+        )
 
     # ------------------------------------------------------------------ the session
 
@@ -152,29 +154,29 @@ class Session(SuiteNode):
         self, request: CapsuleSnapshot.Request, response: CapsuleSnapshot.Response
     ) -> None:
         tier = Tier(request.tier or self.params.read(SessionParams).default_tier)
-        capsule, seconds = self._capsules.snapshot(request.name, self._capsules.witness(), tier)
-        entry = self._entry(capsule.name)
-        conversions.fill_capsule(response, entry, seconds)
+        capsule, seconds = self._session.snapshot(request.name, self._session.scene(), tier)
+        record = self._record(capsule.name)
+        conversions.fill_capsule(response, record, seconds)
         response.message = (
-            f'capsule {entry.name}: {entry.bytes / MIB:.2f} MiB at boundary '
-            f'{entry.boundary.number}, kept in the {entry.tier} tier'
+            f'capsule {record.name}: {record.bytes / MIB:.2f} MiB at boundary '
+            f'{record.boundary.number}, kept in the {record.tier} tier'
         )
 
     def _restore(self, request: CapsuleRestore.Request, response: CapsuleRestore.Response) -> None:
-        self._capsules.limits = self.params.read(SessionParams).limits
-        resumed = self._capsules.restore(request.name, self._capsules.witness())
+        self._session.limits = self.params.read(SessionParams).limits
+        resumed = self._session.restore(request.name, self._session.scene())
         self._fill_resumed(response, resumed)
 
     def _rollback(
         self, request: CapsuleRollback.Request, response: CapsuleRollback.Response
     ) -> None:
-        self._fill_resumed(response, self._capsules.rollback(request.name))
+        self._fill_resumed(response, self._session.rollback(request.name))
 
     def _fill_resumed(
         self, response: CapsuleRestore.Response | CapsuleRollback.Response, resumed: Resumed
     ) -> None:
-        entry = self._entry(resumed.capsule.name)
-        conversions.fill_capsule(response, entry, resumed.seconds, resumed.decision.depth)
+        record = self._record(resumed.capsule.name)
+        conversions.fill_capsule(response, record, resumed.seconds, resumed.decision.depth)
         response.streams = resumed.streams
         response.message = f'{resumed.decision.reason}; {_going_on(resumed.streams)}'
 
@@ -185,8 +187,8 @@ class Session(SuiteNode):
         seeds = list(request.seeds) or [None] * request.branches
         if request.branches not in (0, len(seeds)):
             raise ValueError(f'{len(seeds)} seeds for {request.branches} branches: give one each')
-        grown, seconds = self._capsules.fork(request.name, [Branch(seed) for seed in seeds])
-        conversions.fill_capsule(response, self._entry(request.name), seconds, Depth.PLANNER)
+        grown, seconds = self._session.fork(request.name, [Branch(seed) for seed in seeds])
+        conversions.fill_capsule(response, self._record(request.name), seconds, Depth.PLANNER)
         response.streams_each = len(grown[0])
         response.streams = [stream.id for streams in grown for stream in streams]
         response.message = f'{len(grown)} branches; {_going_on(response.streams)}'
@@ -194,45 +196,45 @@ class Session(SuiteNode):
     # ------------------------------------------------------------------ the registry
 
     def _list(self, _: CapsuleList.Request, response: CapsuleList.Response) -> None:
-        entries = self._registry.entries()
-        response.capsules = [conversions.capsule_message(entry) for entry in entries]
-        named = ', '.join(f'{entry.name} ({entry.tier})' for entry in entries) or 'no capsule'
-        response.message = f'{named}; {sum(e.bytes for e in entries) / MIB:.2f} MiB'
+        records = self._registry.entries()
+        response.capsules = [conversions.capsule_message(record) for record in records]
+        named = ', '.join(f'{record.name} ({record.tier})' for record in records) or 'no capsule'
+        response.message = f'{named}; {sum(r.bytes for r in records) / MIB:.2f} MiB'
 
     def _pin(self, request: CapsulePin.Request, response: CapsulePin.Response) -> None:
         (self._registry.pin if request.pinned else self._registry.unpin)(request.name)
-        conversions.fill_capsule(response, self._entry(request.name))
+        conversions.fill_capsule(response, self._record(request.name))
         becomes = 'stays where it is' if request.pinned else 'may give way to others'
         response.message = f'capsule {request.name} {becomes}'
 
     def _move(self, request: CapsuleMove.Request, response: CapsuleMove.Response) -> None:
         self._registry.move(request.name, Tier(request.tier))
-        conversions.fill_capsule(response, self._entry(request.name))
+        conversions.fill_capsule(response, self._record(request.name))
         response.message = f'capsule {request.name} is kept in the {request.tier} tier'
 
     def _drop(self, request: CapsuleDrop.Request, response: CapsuleDrop.Response) -> None:
-        entry = self._find(request.name)
+        record = self._find(request.name)
         self._registry.drop(request.name)
-        if entry is not None:  # else it was a damaged file
-            conversions.fill_capsule(response, entry)
+        if record is not None:  # else it was a damaged file
+            conversions.fill_capsule(response, record)
         response.name, response.message = request.name, f'capsule {request.name} is given up'
 
     def _find(self, name: str) -> CapsuleRecord | None:
-        return next((entry for entry in self._registry.entries() if entry.name == name), None)
+        return next((record for record in self._registry.entries() if record.name == name), None)
 
-    def _entry(self, name: str) -> CapsuleRecord:
+    def _record(self, name: str) -> CapsuleRecord:
         """As it is listed. Raises LookupError where it gave way to others in this moment."""
-        entry = self._find(name)
-        if entry is None:
+        record = self._find(name)
+        if record is None:
             raise LookupError(f'capsule {name} gave way to another one meanwhile')
-        return entry
+        return record
 
     # ------------------------------------------------------------------ diagnostics
 
     def report(self) -> tuple[bytes, str, dict[str, object]]:
-        used, budgets = self._registry.used, self._registry.budgets
+        used, capacities = self._registry.used, self._registry.capacities
         values = {
-            f'{tier} (MiB)': f'{used(tier) / MIB:.1f} of {budgets.of(tier) / MIB:g}'
+            f'{tier} (MiB)': f'{used(tier) / MIB:.1f} of {capacities.of(tier) / MIB:g}'
             for tier in Tier
         }
         return OK, f'capsules: {len(self._registry.entries())}', values

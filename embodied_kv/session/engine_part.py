@@ -1,4 +1,4 @@
-"""The rows and streams of one robot, frozen and resumed: the engine's part of a capsule.
+"""The rows and decode streams of one robot, frozen and resumed: the engine's part of a capsule.
 
 Knows rows, streams and the engine's bookkeeping of them. Does not know tiers, files or when a
 capsule is taken. The random state of a stream is its seed and its token count, and that of an
@@ -64,7 +64,7 @@ class EnginePart:
 
         tensors: 'row/I/k', 'row/I/v' [layers, kv_heads, length, head_dim], 'row/I/state' [state];
         of a compressed copy 'row/I/k', 'row/I/v' [kv_heads, tokens of all layers, head_dim];
-        'stream/I/k', 'stream/I/v', its tail.
+        'stream/I/k', 'stream/I/v', its decode KV.
         """
         streams = self.streams()
         if not streams:
@@ -78,12 +78,12 @@ class EnginePart:
     def _frozen(self, streams: Sequence[DecodeStream]) -> FrozenPart:
         current = self._kv.current(self.robot)
         action = None if current is None else self._kv.copy_of(current, ACTION)
-        read = {_place(stream.lease): stream.lease.handle for stream in streams}
+        read = {_read_by(stream.lease): stream.lease.handle for stream in streams}
         if current is not None:
             read[current.row, -1] = current
         if action is not None:
-            read[_place(action)] = action.handle
-        numbers = {place: i for i, place in enumerate(read)}
+            read[_read_by(action)] = action.handle
+        numbers = {rows: i for i, rows in enumerate(read)}
         tensors: dict[str, Tensor] = {}
         for (row, flat), i in numbers.items():
             if flat < 0:
@@ -96,10 +96,10 @@ class EnginePart:
         facts = {
             'rows': [self._row_facts(flat, handle) for (_, flat), handle in read.items()],
             'current': None if current is None else numbers[current.row, -1],
-            'action': None if action is None else numbers[_place(action)],
+            'action': None if action is None else numbers[_read_by(action)],
             'streams': [
                 {
-                    'row': numbers[_place(stream.lease)],
+                    'row': numbers[_read_by(stream.lease)],
                     'query': {**vars(stream.query), 'ids': list(stream.query.ids)},
                     'tokens': list(stream.tokens),
                     'said': self._engine.said(stream.id),
@@ -127,15 +127,14 @@ class EnginePart:
         if len(streams) * branches > self._kv.streams_max:
             raise CapsuleError(
                 f'{len(streams) * branches} streams are to go on, but there may be only '
-                f'{self._kv.streams_max}: raise engine.streams, or the budget with kv/set_limits'
+                f'{self._kv.streams_max}: raise engine.streams, or the limit with kv/set_limits'
             )
         read = {stream['row'] for stream in streams}
         needed = sum(rows[i]['budgets'] is None for i in read)
         if needed > self._kv.language_rows_max:
             raise CapsuleError(
                 f'the streams need {needed} prefix rows, language may hold '
-                f'{self._kv.language_rows_max}: raise engine.rows, or the budget with '
-                'kv/set_limits'
+                f'{self._kv.language_rows_max}: raise engine.rows, or the limit with kv/set_limits'
             )
         copies = [sum(rows[i]['budgets']) for i in read if rows[i]['budgets'] is not None]
         if not self._kv.compressed.has_room(copies):
@@ -180,7 +179,7 @@ class EnginePart:
         return grown
 
     def _grow(self, frozen: FrozenPart, i: int, row: Lease, branch: Branch) -> DecodeStream:
-        """Stream i of the capsule, on an adopted row and a tail of its own."""
+        """Stream i of the capsule, on an adopted row and with decode KV of its own."""
         facts = frozen.facts['streams'][i]
         query = dict(facts['query'])
         if branch.seed is not None:
@@ -196,7 +195,7 @@ class EnginePart:
         return stream
 
     def _adopt(self, frozen: FrozenPart, number: int) -> Lease:
-        """Row `number` of the capsule, in a row of this arena, or in a flat one."""
+        """Row `number` of the capsule, in a row of this arena, or in a compressed one."""
         facts = frozen.facts['rows'][number]
         if facts['budgets'] is not None:
             return self._adopt_copy(frozen, number, self._gone(facts))
@@ -215,7 +214,7 @@ class EnginePart:
         return row
 
     def _adopt_copy(self, frozen: FrozenPart, number: int, handle: KvHandle) -> Lease:
-        """Row `number` of the capsule, a compressed copy, in a flat row; handle: of its frame."""
+        """Row `number` of the capsule, in a compressed row; handle: of its frame."""
         facts = frozen.facts['rows'][number]
         copy = self._kv.adopt_compressed(facts['budgets'], facts['length'], handle)
         if copy is None:
@@ -228,16 +227,8 @@ class EnginePart:
         """Names a frame of which only a compressed copy is left: no row can be read by it."""
         frame = facts['sequence'], facts['length']
         layout = self._kv.prefixes.layout
-        return KvHandle(
-            self._kv.process_id,
-            -1,
-            -1,
-            *frame,
-            layout,
-            facts['stamp'],
-            -math.inf,
-            robot=self.robot,
-        )
+        ids = self._kv.process_id, -1, -1
+        return KvHandle(*ids, *frame, layout, facts['stamp'], -math.inf, robot=self.robot)
 
     # ------------------------------------------------------------------ replay
 
@@ -256,21 +247,21 @@ class EnginePart:
         return chunk
 
 
-def _place(lease: Lease) -> tuple[int, int]:
+def _read_by(lease: Lease) -> tuple[int, int]:
     """What it reads: a prefix row and -1, or -1 and a flat row."""
     return lease.row, lease.compressed_row
 
 
 def _extent(facts: Mapping) -> int:
-    """Tokens in the tail of a frozen stream."""
+    """Tokens in the decode KV of a frozen stream."""
     tokens = facts['tokens']
     return len(facts['query']['ids']) + len(tokens) - 1 if tokens else 0
 
 
 def _copies(name: str, k: Tensor, v: Tensor) -> dict[str, Tensor]:
     """Contiguous copies of valid K and V."""
-    kept = torch.contiguous_format
-    return {f'{name}/k': k.clone(memory_format=kept), f'{name}/v': v.clone(memory_format=kept)}
+    dense = torch.contiguous_format
+    return {f'{name}/k': k.clone(memory_format=dense), f'{name}/v': v.clone(memory_format=dense)}
 
 
 def _fill(frozen: FrozenPart, name: str, arena: Arena, row: int) -> None:
@@ -287,12 +278,12 @@ def _check_shape(frozen: FrozenPart, name: str, arena: Arena, length: int) -> No
 
 
 def _check_block(
-    frozen: FrozenPart, name: str, flats: CompressedArena, budgets: Sequence[int]
+    frozen: FrozenPart, name: str, arena: CompressedArena, budgets: Sequence[int]
 ) -> None:
-    _, heads, _, dim = flats.k.shape
-    if len(budgets) != len(flats.layers):
-        raise CapsuleError(f'{name} has {len(budgets)} layers, here are {len(flats.layers)}')
-    _check(frozen, name, (heads, sum(budgets), dim), flats.k.dtype)
+    _, heads, _, dim = arena.k.shape
+    if len(budgets) != len(arena.layers):
+        raise CapsuleError(f'{name} has {len(budgets)} layers, here are {len(arena.layers)}')
+    _check(frozen, name, (heads, sum(budgets), dim), arena.k.dtype)
 
 
 def _check(frozen: FrozenPart, name: str, wanted: tuple[int, ...], dtype: torch.dtype) -> None:

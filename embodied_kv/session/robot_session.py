@@ -1,4 +1,4 @@
-"""Snapshot, restore, fork and rollback of one robot's session, by name.
+"""One robot's session: snapshot, restore, fork and rollback, by the names of capsules.
 
 Knows parts, the registry and the thread of the engine. Does not know what a part freezes, nor who
 asks. State is copied on the engine's thread, between two steps; tiers and files are the matter of
@@ -28,7 +28,7 @@ from embodied_kv.session.engine_part import Branch, EnginePart
 from embodied_kv.types import ActionChunk
 
 T = TypeVar('T')
-WITNESS = 'witness'
+SCENE = 'scene'
 DEEP_ENOUGH = {  # what is resumed at each depth
     Depth.ACTOR: ('planner', 'actor'),
     Depth.PLANNER: ('planner',),
@@ -47,12 +47,12 @@ class Resumed:
 
 
 class RobotSession:
-    """The capsules of one session.
+    """The parts that make up a session, and the registry that keeps its capsules.
 
-    registry: None where there is no place for capsules yet, see `keep_in`. call: runs work on the
-    engine's thread, `DeviceThread.call`. limits: of re-entry. witness: what the robot sees and
-    feels now, None where it sees nothing; whoever knows puts it here. on_hold: called on the
-    engine's thread where a restore resumes nothing: the robot is to stay where it is.
+    registry: None where capsules are not kept yet, see `keep_in`. call: runs work on the engine's
+    thread, `DeviceThread.call`. limits: of re-entry. scene: what the robot sees and feels now,
+    None where it sees nothing; whoever knows puts it here. on_hold: called on the engine's thread
+    where a restore resumes nothing: the robot is to stay where it is.
     """
 
     def __init__(
@@ -65,19 +65,19 @@ class RobotSession:
         limits: Limits | None = None,
     ) -> None:
         self._engine, self._registry, self._call = engine, registry, call
-        self.session = EnginePart(engine, robot)
+        self.engine_part = EnginePart(engine, robot)
         self.name = f'{engine.kv.process_id[:8]}{robot}'
         self.limits = limits or Limits()
-        self.witness: Callable[[], SceneSummary | None] = lambda: None
+        self.scene: Callable[[], SceneSummary | None] = lambda: None
         self.on_hold: Callable[[], None] = lambda: None
         self._parts: dict[str, Part] = {}  # replaced, never changed: a snapshot may be reading it
-        self.register(self.session)
+        self.register(self.engine_part)
 
     @property
     def registry(self) -> Registry:
-        """Where they are kept. Raises CapsuleError where there is no such place."""
+        """Keeps its capsules. Raises CapsuleError where there is none."""
         if self._registry is None:
-            raise CapsuleError('there is no place for capsules: configure the node session')
+            raise CapsuleError('nothing keeps capsules: configure the node session')
         return self._registry
 
     def keep_in(self, registry: Registry | None) -> None:
@@ -101,13 +101,13 @@ class RobotSession:
     # ------------------------------------------------------------------ verbs
 
     def snapshot(
-        self, name: str, witness: SceneSummary | None = None, tier: Tier = Tier.DEVICE
+        self, name: str, scene: SceneSummary | None = None, tier: Tier = Tier.DEVICE
     ) -> tuple[Capsule, float]:
         """Freezes the session between two steps and keeps it; also s of the engine's thread.
 
         name: '' for one made of process and boundary. Raises CapsuleError, and NoRoom.
         """
-        capsule, seconds = self._on_engine(lambda: self._freeze(name, witness))
+        capsule, seconds = self._on_engine(lambda: self._freeze(name, scene))
         self.registry.add(capsule, tier)
         return capsule, seconds
 
@@ -118,7 +118,7 @@ class RobotSession:
         Raises CapsuleError, with nothing changed.
         """
         capsule = self.registry.get(name)
-        decision = choose_depth(_witness(capsule), now, self.limits)
+        decision = choose_depth(_scene(capsule), now, self.limits)
         return self._resume(capsule, decision)
 
     def rollback(self, name: str = '') -> Resumed:
@@ -141,23 +141,23 @@ class RobotSession:
     ) -> tuple[list[list[DecodeStream]], float]:
         """The capsule's streams go on once for every branch, beside those that live.
 
-        The branches share the prefix rows; only tails are copied. Returns the streams by branch.
-        Raises CapsuleError, with nothing changed.
+        The branches share the prefix rows; decode KV alone is copied. Returns the streams by
+        branch. Raises CapsuleError, with nothing changed.
         """
         if not branches:
             raise CapsuleError('a fork needs at least one branch')
-        frozen = self._frozen(self.registry.get(name))[self.session.name]
+        frozen = self._frozen(self.registry.get(name))[self.engine_part.name]
 
         def work() -> list[list[DecodeStream]]:
-            self.session.check(frozen, len(branches))
-            return self.session.branch(frozen, branches)
+            self.engine_part.check(frozen, len(branches))
+            return self.engine_part.branch(frozen, branches)
 
         return self._on_engine(work)
 
     def replay(self, name: str) -> ActionChunk:
         """The chunk of the capsule's newest frame, made again: to compare, never to execute."""
-        frozen = self._frozen(self.registry.get(name))[self.session.name]
-        return self._on_engine(lambda: self.session.replay(frozen))[0]
+        frozen = self._frozen(self.registry.get(name))[self.engine_part.name]
+        return self._on_engine(lambda: self.engine_part.replay(frozen))[0]
 
     # ------------------------------------------------------------------ on the engine's thread
 
@@ -172,15 +172,15 @@ class RobotSession:
 
         return self._call(timed).result()
 
-    def _freeze(self, name: str, witness: SceneSummary | None) -> Capsule:
+    def _freeze(self, name: str, scene: SceneSummary | None) -> Capsule:
         frozen = {part.name: part.freeze() for part in self._parts.values()}
-        if witness is not None:
-            arrays = {n: torch.from_numpy(a.copy()) for n, a in witness.arrays().items()}
-            frozen[WITNESS] = FrozenPart(arrays, witness.facts())
+        if scene is not None:
+            arrays = {n: torch.from_numpy(a.copy()) for n, a in scene.arrays().items()}
+            frozen[SCENE] = FrozenPart(arrays, scene.facts())
         number = self._engine.committed
         return Capsule(
             name or f'{self._engine.kv.process_id[:8]}-{number}',
-            Boundary(self.name, number, self.session.stamp),
+            Boundary(self.name, number, self.engine_part.stamp),
             self.registry.fingerprint,
             {f'{part}/{n}': t for part, f in frozen.items() for n, t in f.tensors.items()},
             {part: f.facts for part, f in frozen.items()},
@@ -198,7 +198,7 @@ class RobotSession:
                 part.resume(frozen[part.name])
             if decision.depth is Depth.HOLD:
                 self.on_hold()
-            return tuple(stream.id for stream in self.session.streams()) if parts else ()
+            return tuple(stream.id for stream in self.engine_part.streams()) if parts else ()
 
         streams, seconds = self._on_engine(work)
         return Resumed(capsule, decision, streams, seconds)
@@ -217,20 +217,20 @@ class RobotSession:
         return {part: FrozenPart(t, capsule.facts[part]) for part, t in parts.items()}
 
     def _newest(self) -> str:
-        own = [e for e in self.registry.entries() if e.boundary.session == self.name]
+        own = [r for r in self.registry.entries() if r.boundary.session == self.name]
         if not own:
             raise CapsuleError(f'session {self.name} has no capsule: take a snapshot first')
-        return max(own, key=lambda entry: entry.boundary.number).name
+        return max(own, key=lambda record: record.boundary.number).name
 
 
-def _witness(capsule: Capsule) -> SceneSummary | None:
+def _scene(capsule: Capsule) -> SceneSummary | None:
     """What the robot saw and felt at the boundary, if that is known."""
-    if WITNESS not in capsule.facts:
+    if SCENE not in capsule.facts:
         return None
-    start = f'{WITNESS}/'
+    start = f'{SCENE}/'
     arrays = {
         name.removeprefix(start): tensor.cpu().numpy()
         for name, tensor in capsule.tensors.items()
         if name.startswith(start)
     }
-    return SceneSummary.of(arrays, capsule.facts[WITNESS])
+    return SceneSummary.of(arrays, capsule.facts[SCENE])

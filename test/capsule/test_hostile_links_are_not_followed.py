@@ -26,7 +26,7 @@ def test_a_link_is_not_followed(folder, tmp_path_factory):
     folder.refuses(None, 'is a link, which is never followed: drop it')
     with pytest.raises(CapsuleError, match='is a link'):
         folder.disk.entry('a')
-    folder.disk.save(capsule())  # in place of the link, not through it
+    folder.disk.save(capsule())  # instead of the link, not through it
     assert not folder.path.is_symlink() and outside.read_bytes() == folder.good
     folder.path.unlink()
     folder.path.symlink_to(outside)
@@ -49,7 +49,7 @@ def test_a_pipe_is_refused_without_waiting(folder):
     folder.refuses(None, 'is no regular file: move it away')
 
 
-def test_a_folder_in_its_place_is_refused(folder):
+def test_a_folder_instead_of_it_is_refused(folder):
     folder.path.unlink()
     folder.path.mkdir()
     folder.refuses(None, 'is no regular file: move it away')

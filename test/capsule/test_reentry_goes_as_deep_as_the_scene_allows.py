@@ -11,7 +11,7 @@ LIMITS = Limits(max_joint_distance=0.05, max_image_change=0.1, max_age=2.0, max_
 SECOND = 10**9
 
 
-def witness(seconds=0.0, **changes):
+def summary(seconds=0.0, **changes):
     front = np.full((16, 16, 3), 100, np.uint8)
     images = {'front': front, 'wrist': np.zeros((16, 16), np.uint8)}
     return replace(SceneSummary(np.zeros(7), images, round(seconds * SECOND), 'arm'), **changes)
@@ -25,13 +25,13 @@ def turned(joint, angle):
 
 def seen(value):
     """A front image with one pixel of that value, all others 100."""
-    images = {view: image.copy() for view, image in witness().images.items()}
+    images = {view: image.copy() for view, image in summary().images.items()}
     images['front'][3, 4, 1] = value
     return images
 
 
 def decide(**changes):
-    return choose_depth(witness(), witness(**{'seconds': 1.0, **changes}), LIMITS)
+    return choose_depth(summary(), summary(**{'seconds': 1.0, **changes}), LIMITS)
 
 
 def test_an_unchanged_scene_resumes_the_actor():
@@ -40,7 +40,7 @@ def test_an_unchanged_scene_resumes_the_actor():
         'joint 3 has moved 0.04 rad of 0.05, the front image has changed 0.03922 of 0.1, '
         'the capsule is 1 s old of 2: the actor goes on',
     )
-    assert choose_depth(witness(), witness(), LIMITS).depth is Depth.ACTOR
+    assert choose_depth(summary(), summary(), LIMITS).depth is Depth.ACTOR
 
 
 @pytest.mark.parametrize(
@@ -63,20 +63,20 @@ def test_a_changed_scene_resumes_the_planner_and_says_what_changed(changes, reas
 
 
 def test_each_limit_itself_is_still_within():
-    now = witness(2.0, joints=turned(1, 0.5), images=seen(151))
+    now = summary(2.0, joints=turned(1, 0.5), images=seen(151))
     limits = Limits(
         max_joint_distance=0.5, max_image_change=51 / 255, max_age=2.0, max_planner_age=2.0
     )
-    assert choose_depth(witness(), now, limits).depth is Depth.ACTOR
-    assert choose_depth(witness(), now, replace(limits, max_image_change=50 / 255)).depth is (
+    assert choose_depth(summary(), now, limits).depth is Depth.ACTOR
+    assert choose_depth(summary(), now, replace(limits, max_image_change=50 / 255)).depth is (
         Depth.PLANNER
     )
 
 
 NAN = turned(2, np.nan)
-NO_FRONT = {'wrist': witness().images['wrist']}
-FLOATS = {view: image.astype(float) for view, image in witness().images.items()}
-SMALL = {view: image[:8] for view, image in witness().images.items()}
+NO_FRONT = {'wrist': summary().images['wrist']}
+FLOATS = {view: image.astype(float) for view, image in summary().images.items()}
+SMALL = {view: image[:8] for view, image in summary().images.items()}
 
 
 @pytest.mark.parametrize(
@@ -109,23 +109,26 @@ def test_what_cannot_be_compared_holds(changes, reason):
 
 
 def test_without_an_observation_or_a_witness_it_holds():
-    assert choose_depth(witness(), None, LIMITS) == Decision(
+    assert choose_depth(summary(), None, LIMITS) == Decision(
         Depth.HOLD, 'there is no fresh observation: the robot holds'
     )
-    assert choose_depth(None, witness(), LIMITS) == Decision(
-        Depth.HOLD, 'the capsule has no witness of its scene: the robot holds'
+    assert choose_depth(None, summary(), LIMITS) == Decision(
+        Depth.HOLD, 'the capsule has no summary of its scene: the robot holds'
     )
-    damaged = witness(joints=NAN)
-    assert 'the capsule says that joint 2' in choose_depth(damaged, witness(1), LIMITS).reason
+    damaged = summary(joints=NAN)
+    assert 'the capsule says that joint 2' in choose_depth(damaged, summary(1), LIMITS).reason
 
 
 @pytest.mark.parametrize(
     ('limits', 'message'),
     [
-        ({'age': -1.0}, 'age is -1.0: it must not be negative'),
+        ({'max_age': -1.0}, 'max_age is -1.0: it must not be negative'),
         ({'max_joint_distance': np.nan}, 'max_joint_distance is nan: it must not be negative'),
         ({'max_image_change': 1.5}, 'max_image_change is 1.5: it goes from 0 to 1'),
-        ({'age': 9.0, 'max_planner_age': 8.0}, 'age is 9.0 s, above max_planner_age of 8.0 s'),
+        (
+            {'max_age': 9.0, 'max_planner_age': 8.0},
+            'max_age is 9.0 s, above max_planner_age of 8.0 s',
+        ),
     ],
 )
 def test_limits_that_mean_nothing_are_refused(limits, message):

@@ -1,4 +1,4 @@
-"""After any operations: budgets hold, pins hold, nothing is lost but by drop, and LRU is LRU.
+"""After any operations: capacities hold, pins hold, nothing is lost but by drop, and LRU is LRU.
 
 A model of what must be there runs beside the registry: which capsules, in which order of use,
 which are pinned where, and which the disk has. The disk and the copies fail now and then.
@@ -23,14 +23,16 @@ BUDGET = st.sampled_from([None, 0, 4, 6, 9, 12])
 
 class Machine(RuleBasedStateMachine):
     @initialize(
-        budgets=st.builds(
+        capacities=st.builds(
             TierCapacities, BUDGET, BUDGET, BUDGET, st.sampled_from(get_args(Policy))
         ),
         foreign=st.booleans(),
     )
-    def start(self, budgets, foreign):
-        theirs = [capsule('theirs', 3, fingerprint=FOREIGN)] * (foreign and budgets.of(DISK) > 3)
-        self.budgets, self.disk = budgets, MemoryDisk(*theirs, budget=budgets.of(DISK))
+    def start(self, capacities, foreign):
+        theirs = [capsule('theirs', 3, fingerprint=FOREIGN)] * (
+            foreign and capacities.of(DISK) > 3
+        )
+        self.capacities, self.disk = capacities, MemoryDisk(*theirs, capacity=capacities.of(DISK))
         self.made = {c.name: c for c in theirs}  # what must be there, least recently used first
         self.saved = {*self.made}  # what the disk must have
         self.pinned = {}  # name: the tiers it must not leave
@@ -38,18 +40,18 @@ class Machine(RuleBasedStateMachine):
         self.begin()
 
     def begin(self):
-        self.registry = Registry(OURS, self.budgets, self.disk, copy=self.copy)
+        self.registry = Registry(OURS, self.capacities, self.disk, copy=self.copy)
 
     def copy(self, tensor, device):
-        """Takes up memory of its own; at this very moment, too, the budgets hold."""
-        self.check_budgets()
+        """Takes up memory of its own; at this very moment, too, the capacities hold."""
+        self.check_capacities()
         if self.copies_fail:
             self.copies_fail = False
             raise MemoryError
         return tensor.clone()
 
-    def check_budgets(self):
-        assert all(self.registry.used(tier) <= self.budgets.of(tier) for tier in Tier)
+    def check_capacities(self):
+        assert all(self.registry.used(tier) <= self.capacities.of(tier) for tier in Tier)
 
     def where(self):
         """The tiers of each capsule by name."""
@@ -58,7 +60,7 @@ class Machine(RuleBasedStateMachine):
     def use(self, name):
         self.made[name] = self.made.pop(name)
 
-    def placed(self, operation, name, size, tier):
+    def kept_in(self, operation, name, size, tier):
         """Whether it was done. Judges who gave way, and takes note of what the policy dropped."""
         before = self.where()
         lists = self.listed()
@@ -74,17 +76,17 @@ class Machine(RuleBasedStateMachine):
             done = True
         after = self.where()
         fixed = sum(self.made[n].bytes for n in pinned - {name} if tier in before[n])
-        room = self.budgets.of(tier) - fixed - size
+        room = self.capacities.of(tier) - fixed - size
         others = [n for n in before if tier in before[n] and n not in {name, *pinned}]
         left = [n for n in others if tier not in after.get(n, ()) and self.made[n].bytes <= room]
         stayed = [n for n in others if tier in after.get(n, ())]
         order = list(self.made)
         assert not done or all(order.index(old) < order.index(y) for old in left for y in stayed)
         for gone in set(self.made) - set(after) - {name}:
-            assert self.budgets.policy == 'drop' and gone not in pinned
+            assert self.capacities.policy == 'drop' and gone not in pinned
             del self.made[gone]
         lost = {n for n in self.saved if DISK not in after.get(n, ())}
-        assert not lost or self.budgets.policy == 'drop'
+        assert not lost or self.capacities.policy == 'drop'
         self.saved = {n for n in after if DISK in after[n]}
         return done
 
@@ -98,7 +100,7 @@ class Machine(RuleBasedStateMachine):
         if name in self.made:
             with pytest.raises(CapsuleError, match='already'):
                 self.registry.add(new, tier)
-        elif self.placed(lambda: self.registry.add(new, tier), name, size, tier):
+        elif self.kept_in(lambda: self.registry.add(new, tier), name, size, tier):
             self.made[name] = new
 
     @precondition(lambda self: self.made)
@@ -125,7 +127,7 @@ class Machine(RuleBasedStateMachine):
     def move(self, data, tier):
         name = data.draw(st.sampled_from(list(self.made)))
         there = self.where()[name]
-        done = self.placed(
+        done = self.kept_in(
             lambda: self.registry.move(name, tier), name, self.made[name].bytes, tier
         )
         assert name in self.made
@@ -180,7 +182,7 @@ class Machine(RuleBasedStateMachine):
         if not hasattr(self, 'registry'):
             return
         self.registry.check_integrity()
-        self.check_budgets()
+        self.check_capacities()
         assert [e.name for e in self.registry.entries()] == list(self.made)
         where = self.where()
         assert {name for name in where if DISK in where[name]} == self.saved == {*self.disk.files}

@@ -32,7 +32,7 @@ def test_full_memory_leaves_it_on_the_disk():
     assert same(registry.get('a', promote=DISK), capsule('a'))
 
 
-def test_one_that_cannot_give_way_keeps_its_place_and_the_newcomer_is_refused():
+def test_one_that_cannot_give_way_stays_and_the_newcomer_is_refused():
     disk = MemoryDisk()
     registry = Registry(OURS, TierCapacities(device=4, host=0), disk)
     registry.add(capsule('a'))

@@ -13,7 +13,7 @@ DEVICE, HOST, DISK = Tier
 
 @pytest.fixture
 def restarted(tmp_path):
-    return lambda **budgets: Registry(OURS, TierCapacities(**budgets), Disk(tmp_path))
+    return lambda **capacities: Registry(OURS, TierCapacities(**capacities), Disk(tmp_path))
 
 
 def test_saved_capsules_are_there_again_oldest_first(restarted):

@@ -42,10 +42,10 @@ def test_one_below_does_not_give_way_to_an_older_one_from_above():
     assert moves == [Move('d', DEVICE, DISK)]
 
 
-@pytest.mark.parametrize('budgets', [TierCapacities(4, host=0), TierCapacities(4, host=3)])
-def test_a_tier_that_cannot_hold_it_is_passed_by(budgets):
-    capsules = [held('h', 2, HOST)] * (budgets.host > 0) + [held('d', 4, DEVICE)]
-    assert make_room(capsules, 'new', 4, DEVICE, budgets) == [Move('d', DEVICE, DISK)]
+@pytest.mark.parametrize('capacities', [TierCapacities(4, host=0), TierCapacities(4, host=3)])
+def test_a_tier_that_cannot_hold_it_is_passed_by(capacities):
+    capsules = [held('h', 2, HOST)] * (capacities.host > 0) + [held('d', 4, DEVICE)]
+    assert make_room(capsules, 'new', 4, DEVICE, capacities) == [Move('d', DEVICE, DISK)]
 
 
 def test_a_pinned_capsule_stays():
@@ -55,7 +55,7 @@ def test_a_pinned_capsule_stays():
     ]
 
 
-def test_a_promoted_capsule_keeps_its_old_place_until_it_is_copied():
+def test_a_promoted_capsule_keeps_its_old_copy_until_it_is_copied():
     capsules = [held('x', 4, HOST), held('d', 4, DEVICE)]
     assert make_room(capsules, 'x', 4, DEVICE, TierCapacities(device=4, host=4)) == [
         Move('d', DEVICE, DISK)
@@ -66,8 +66,8 @@ def test_a_promoted_capsule_keeps_its_old_place_until_it_is_copied():
 
 def test_what_leaves_the_last_tier_is_dropped_if_the_policy_says_so():
     capsules = [held('a', 4, DISK), held('b', 4, DISK)]
-    budgets = TierCapacities(disk=8, policy='drop')
-    assert make_room(capsules, 'new', 4, DISK, budgets) == [Move('a', DISK, None)]
+    capacities = TierCapacities(disk=8, policy='drop')
+    assert make_room(capsules, 'new', 4, DISK, capacities) == [Move('a', DISK, None)]
     with pytest.raises(NoRoom, match='a would have to go, but no tier below has room: drop'):
         make_room(capsules, 'new', 4, DISK, TierCapacities(disk=8))
 
@@ -88,7 +88,7 @@ def test_one_that_the_disk_has_already_needs_no_room_there():
         assert moves == [Move('h', HOST, DISK)]
 
 
-def test_one_that_finds_no_place_is_dropped_with_its_copy_on_the_disk():
+def test_one_that_finds_no_room_is_dropped_with_its_copy_on_the_disk():
     capsules = [held('h', 4, HOST, DISK), held('i', 4, HOST), held('j', 4, HOST)]
     moves = make_room(capsules, 'new', 12, HOST, TierCapacities(host=12, disk=8, policy='drop'))
     assert moves == [
@@ -110,23 +110,23 @@ def test_a_refusal_says_what_is_needed_free_and_pinned():
         make_room(capsules, 'new', 50, HOST, TierCapacities(host=100))
     assert str(refusal.value) == (
         "'new' needs 50 bytes of the host tier: 20 of 100 are free, pinned is p with 60; "
-        'unpin one of them, or raise the budget'
+        'unpin one of them, or raise the capacity'
     )
     with pytest.raises(NoRoom, match='0 of 9 .* pinned is nothing; it is larger than the tier'):
         make_room([held('a', 9, HOST)], 'new', 10, HOST, TierCapacities(host=9))
-    with pytest.raises(NoRoom, match="no host tier for 'new': its budget is 0 bytes"):
+    with pytest.raises(NoRoom, match="no host tier for 'new': its capacity is 0 bytes"):
         make_room([], 'new', 1, HOST, TierCapacities(host=0))
 
 
-def test_a_tier_over_its_budget_from_the_start_takes_nothing_but_hinders_no_other():
+def test_a_tier_over_its_capacity_from_the_start_takes_nothing_but_hinders_no_other():
     capsules = [held('a', 9, DISK)]
     assert make_room(capsules, 'new', 4, HOST, TierCapacities(host=4, disk=5)) == []
     with pytest.raises(NoRoom, match='0 of 5 are free'):
         make_room(capsules, 'new', 4, DISK, TierCapacities(disk=5))
 
 
-def test_wrong_budgets_are_refused():
-    with pytest.raises(CapsuleError, match='a budget of -1 bytes for the host tier'):
+def test_wrong_capacities_are_refused():
+    with pytest.raises(CapsuleError, match='a capacity of -1 bytes for the host tier'):
         TierCapacities(host=-1)
     with pytest.raises(CapsuleError, match="no policy 'lru'; there are: refuse, demote, drop"):
         TierCapacities(policy='lru')
@@ -134,16 +134,16 @@ def test_wrong_budgets_are_refused():
         Tier('ram')
 
 
-def used(places, sizes):
+def used(tiers_of, sizes):
     total = Counter()
-    for name, tiers in places.items():
+    for name, tiers in tiers_of.items():
         for tier in tiers:
             total[tier] += sizes[name]
     return total
 
 
 memory = st.sampled_from([{DEVICE}, {HOST}, {DISK}, {DEVICE, DISK}, {HOST, DISK}])
-budget = st.none() | st.integers(0, 12)
+capacity = st.none() | st.integers(0, 12)
 
 
 @given(
@@ -151,39 +151,41 @@ budget = st.none() | st.integers(0, 12)
     st.sampled_from(Tier),
     st.integers(0, 8),
     st.builds(
-        TierCapacities, budget, budget, budget, st.sampled_from(['refuse', 'demote', 'drop'])
+        TierCapacities, capacity, capacity, capacity, st.sampled_from(['refuse', 'demote', 'drop'])
     ),
 )
-def test_law_every_move_keeps_every_budget_and_the_order_of_use(items, tier, size, budgets):
-    capsules, places, sizes = [], {}, {'new': size}
-    for i, (bytes_, tiers, pinned) in enumerate(items):  # as far as the budgets hold them
+def test_law_every_move_keeps_every_capacity_and_the_order_of_use(items, tier, size, capacities):
+    capsules, tiers_of, sizes = [], {}, {'new': size}
+    for i, (bytes_, tiers, pinned) in enumerate(items):  # as far as the capacities hold them
         name, sizes[str(i)] = str(i), bytes_
-        after = used({**places, name: tiers}, sizes)
-        if all(budgets.of(t) > 0 and after[t] <= budgets.of(t) for t in tiers):
-            places[name] = set(tiers)
+        after = used({**tiers_of, name: tiers}, sizes)
+        if all(capacities.of(t) > 0 and after[t] <= capacities.of(t) for t in tiers):
+            tiers_of[name] = set(tiers)
             capsules.append(held(name, bytes_, *tiers, pinned=pinned))
-    before = {name: set(tiers) for name, tiers in places.items()}
+    before = {name: set(tiers) for name, tiers in tiers_of.items()}
     try:
-        moves = make_room(capsules, 'new', size, tier, budgets)
+        moves = make_room(capsules, 'new', size, tier, capacities)
     except NoRoom:
         return
     for move in moves:
-        assert move.source in places[move.name]
+        assert move.source in tiers_of[move.name]
         if move.target is not None:
-            places[move.name].add(move.target)  # the copy comes first
-            assert used(places, sizes)[move.target] <= budgets.of(move.target)
-        places[move.name].remove(move.source)
-    assert used(places, sizes)[tier] + size <= budgets.of(tier)
+            tiers_of[move.name].add(move.target)  # the copy comes first
+            assert used(tiers_of, sizes)[move.target] <= capacities.of(move.target)
+        tiers_of[move.name].remove(move.source)
+    assert used(tiers_of, sizes)[tier] + size <= capacities.of(tier)
     for h in capsules:
         if h.pinned:
-            assert places[h.name] == before[h.name]
-        if budgets.policy != 'drop':
-            assert places[h.name] and before[h.name] & {DISK} <= places[h.name]
-    assert budgets.policy != 'refuse' or not moves
+            assert tiers_of[h.name] == before[h.name]
+        if capacities.policy != 'drop':
+            assert tiers_of[h.name] and before[h.name] & {DISK} <= tiers_of[h.name]
+    assert capacities.policy != 'refuse' or not moves
     fixed = size + sum(h.bytes for h in capsules if h.pinned and tier in h.tiers)
     movable = [h for h in capsules if tier in h.tiers and not h.pinned]
     left = [
-        h for h in movable if tier not in places[h.name] and h.bytes + fixed <= budgets.of(tier)
+        h
+        for h in movable
+        if tier not in tiers_of[h.name] and h.bytes + fixed <= capacities.of(tier)
     ]
-    stayed = [h for h in movable if tier in places[h.name]]
+    stayed = [h for h in movable if tier in tiers_of[h.name]]
     assert all(capsules.index(old) < capsules.index(young) for old in left for young in stayed)

@@ -27,7 +27,7 @@ def capsule(name: str, size: int = 4, created: float = 0.0, fingerprint: str = O
 
 
 def same(left: Capsule, right: Capsule) -> bool:
-    """Whether they are equal in all but the place of their tensors."""
+    """Whether they are equal in all but where their tensors lie."""
     names = left.tensors.keys() == right.tensors.keys()
     return (
         names
@@ -39,11 +39,11 @@ def same(left: Capsule, right: Capsule) -> bool:
 class MemoryDisk:
     """As `capsule.disk.Disk`, for as long as the test lasts. `fail` makes the next save raise.
 
-    budget: bytes that must not lie there at any moment.
+    capacity: bytes that must not lie there at any moment.
     """
 
-    def __init__(self, *capsules: Capsule, budget: float = math.inf) -> None:
-        self.files, self.budget = {c.name: c for c in capsules}, budget
+    def __init__(self, *capsules: Capsule, capacity: float = math.inf) -> None:
+        self.files, self.capacity = {c.name: c for c in capsules}, capacity
         self.saves, self.loads, self.fail = 0, 0, False
 
     def save(self, saved: Capsule) -> None:
@@ -54,7 +54,7 @@ class MemoryDisk:
         self.files[saved.name] = replace(
             saved, tensors={name: tensor.clone() for name, tensor in saved.tensors.items()}
         )
-        assert sum(c.bytes for c in self.files.values()) <= self.budget
+        assert sum(c.bytes for c in self.files.values()) <= self.capacity
 
     def load(self, name: str, fingerprint: str) -> Capsule:
         assert self.files[name].fingerprint == fingerprint

@@ -25,14 +25,14 @@ def served(make_engine, observe):
 
     def capsules(robot):
         made = capsules_of(engine, robot=robot)
-        made.session = ServedPart(engine, robot, kept)
-        made.register(made.session)
+        made.engine_part = ServedPart(engine, robot, kept)
+        made.register(made.engine_part)
         return made
 
     return engine, kept, rounds, capsules
 
 
-def witness(robot, stamp=1_000_000_000):
+def summary(robot, stamp=1_000_000_000):
     view = {'base': np.zeros((16, 16, 3), np.uint8)}
     return SceneSummary(np.zeros(7), view, stamp, robot)
 
@@ -64,11 +64,11 @@ def test_a_restored_row_equals_the_one_that_was_frozen(served):
     engine, _, rounds, capsules = served
     (chunk, _) = rounds(3, '/a', '/b')
     ours = capsules('/a')
-    ours.snapshot('three', witness('/a'))
+    ours.snapshot('three', summary('/a'))
     rounds(4, '/a', '/b')
-    ours.restore('three', witness('/a'))
+    ours.restore('three', summary('/a'))
     assert engine.kv.current('/a').sequence == 3 and engine.kv.current('/b').sequence == 4
-    ours.snapshot('again', witness('/a'))
+    ours.snapshot('again', summary('/a'))
     one, other = (ours.registry.get(name).tensors for name in ('three', 'again'))
     assert one.keys() == other.keys() and any(name.endswith('/k') for name in one)
     assert all(one[name].equal(other[name]) for name in one if name.startswith('session/'))
@@ -84,9 +84,9 @@ def test_a_row_that_gave_way_is_not_in_the_capsule_and_a_restore_leaves_what_the
     rounds(0, '/a')
     kept.drop('/a')
     engine.kv.abandon(engine.kv.reserve(time.monotonic()))
-    capsule, _ = ours.snapshot('empty', witness('/a'))
+    capsule, _ = ours.snapshot('empty', summary('/a'))
     assert not any(name.startswith('session/') for name in capsule.tensors)
     rounds(1, '/a')
-    ours.restore('empty', witness('/a'))
+    ours.restore('empty', summary('/a'))
     assert engine.kv.current('/a').sequence == 1
     engine.kv.check_integrity()

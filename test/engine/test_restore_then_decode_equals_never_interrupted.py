@@ -83,10 +83,10 @@ def test_present_streams_of_the_robot_end_and_those_of_others_live(make_engine, 
     capsules = capsules_of(engine)
     capsules.snapshot('here')
     (other,) = begin(engine, observe(2, robot='other'), questions=('Subtask:',))
-    old = {stream.id for stream in capsules.session.streams()}
+    old = {stream.id for stream in capsules.engine_part.streams()}
     capsules.rollback('here')
     assert engine.kv.get(other).reason == ''
-    assert not old & {stream.id for stream in capsules.session.streams()}
+    assert not old & {stream.id for stream in capsules.engine_part.streams()}
     ended = {delta.stream: delta.reason for delta in engine.deltas()}
     assert ended == dict.fromkeys(old, 'replaced')
 
@@ -98,7 +98,7 @@ def test_restored_rows_have_new_handles_old_stamps_and_no_deadline(make_engine, 
     capsules.snapshot('here')
     before = engine.kv.current('')
     capsules.rollback('here')
-    (handle,) = {stream.lease.handle for stream in capsules.session.streams()}
+    (handle,) = {stream.lease.handle for stream in capsules.engine_part.streams()}
     assert (handle.process_id, handle.stamp, handle.sequence) == (
         before.process_id,
         before.stamp,

@@ -29,7 +29,7 @@ def test_another_question_after_the_rollback_is_answered_as_if_it_were_the_first
     ask(engine, engine.kv.streams()[0], 'What colour is the cube?')
     begin(engine, observe(2))
     capsules.rollback('fork-in-the-road')
-    assert ask(engine, capsules.session.streams()[0], 'Is it done?') == expected
+    assert ask(engine, capsules.engine_part.streams()[0], 'Is it done?') == expected
 
 
 def test_without_a_name_it_is_the_newest_boundary(make_engine, observe):

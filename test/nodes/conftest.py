@@ -61,7 +61,7 @@ class Robot:
 
     def bring(self, kind, **options):
         """A node of the suite, not configured. options: of the node, or parameters of any name."""
-        standalone = {name: options.pop(name) for name in ('alone',) if name in options}
+        standalone = {name: options.pop(name) for name in ('standalone',) if name in options}
         values = OVERRIDES | {name.replace('__', '.'): v for name, v in options.items()}
         overrides = [Parameter(name, value=value) for name, value in values.items()]
         node = kind(namespace=self.namespace, parameter_overrides=overrides, **standalone)

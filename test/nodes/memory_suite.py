@@ -32,7 +32,7 @@ def parameters(folder, seed=3, **more):
     own = dict(
         folder=str(folder / 'memory'), planner=str(planner), precompute=False, step_seconds=0.0
     )
-    return {**own, **dict(tokens=400, answer_tokens=8, average=0.5), **more}
+    return {**own, **dict(tokens=400, answer_tokens=8, recompute_ratio=0.5), **more}
 
 
 def begin(robot, folder, *others, **more):

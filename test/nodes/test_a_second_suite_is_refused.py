@@ -12,36 +12,33 @@ def quick(monkeypatch, tmp_path):
     monkeypatch.setattr(executable.tempfile, 'gettempdir', lambda: str(tmp_path))
 
 
-def test_nobody_there_gives_a_lock_for_each_name(ros):
-    locks = executable.refuse_second(['perception', 'action'])
-    assert len(locks) == 2
-    for lock in locks:
-        lock.close()
+def test_nobody_there_gives_a_lock_for_each_name(ros, tmp_path):
+    with executable.unique_in_namespace(['perception', 'action']):
+        assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_node_of_that_name_in_the_namespace_is_refused(ros, capfd):
     other = rclpy.create_node('action')
-    with pytest.raises(SystemExit) as exit:
-        executable.refuse_second(['perception', 'action'])
-    assert exit.value.code == 1
-    assert 'namespace / has its action already' in capfd.readouterr().err
+    refused(['perception', 'action'], capfd)
     other.destroy_node()
 
 
 def test_a_node_of_that_name_in_another_namespace_is_not(ros):
     other = rclpy.create_node('action', namespace='/elsewhere')
-    for lock in executable.refuse_second(['perception', 'action']):
-        lock.close()
+    with executable.unique_in_namespace(['perception', 'action']):
+        pass
     other.destroy_node()
 
 
 def test_a_lock_is_refused_while_another_holds_it(ros, capfd):
-    mine = executable.refuse_second(['perception', 'action'])
-    with pytest.raises(SystemExit) as exit:
-        executable.refuse_second(['action'])
+    with executable.unique_in_namespace(['perception', 'action']):
+        refused(['action'], capfd)
+    with executable.unique_in_namespace(['action']):
+        pass
+
+
+def refused(names, capfd):
+    with pytest.raises(SystemExit) as exit, executable.unique_in_namespace(names):
+        pass
     assert exit.value.code == 1
     assert 'namespace / has its action already' in capfd.readouterr().err
-    for lock in mine:
-        lock.close()
-    (again,) = executable.refuse_second(['action'])
-    again.close()

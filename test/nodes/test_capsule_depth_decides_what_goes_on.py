@@ -45,7 +45,7 @@ def restore(robot):
 
 
 def registry(robot):
-    return EngineHost._shared.capsules(robot.namespace).registry
+    return EngineHost._shared.session(robot.namespace).registry
 
 
 def kept(robot):

@@ -18,7 +18,7 @@ PARAMETERS = {
     'rate': '5.0',
     'prompt_interval': '0',
     'engine.decode_tokens': '280',
-    'engine.time_budget': 'false',  # chunks come, however late, on a machine that is busy elsewhere
+    'engine.time_budget': 'false',  # chunks come, however late, on a busy machine
     'camera_timeout': '20.0',
     'publish_rate': '2.0',  # few messages, of which none is lost there
     'instruction': 'reach',

@@ -1,4 +1,4 @@
-"""The services of the capsules node, called by hand."""
+"""The services of the session node, called by hand."""
 
 import os
 from dataclasses import replace
@@ -184,7 +184,7 @@ def test_a_node_that_is_not_active_says_so(robot, tmp_path):
     for verb in SERVICES:
         response = call(robot, verb)
         assert not response.ok
-        assert response.message == 'capsules is not active: activate it first'
+        assert response.message == 'session is not active: activate it first'
 
 
 def test_without_a_folder_there_is_no_disk(robot):

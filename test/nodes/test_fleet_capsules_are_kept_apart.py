@@ -62,9 +62,9 @@ def test_what_a_capsule_holds_is_of_its_own_robot(fleet):
     fleet.live(lambda: a.chunks and b.chunks)
     for robot, word in ((a, 'reach a'), (b, 'reach b')):
         assert fleet.call(robot, CapsuleSnapshot, 'capsule/snapshot', name='home').ok
-        kept = fleet.node.host.capsules(robot.namespace).registry.get('home')
+        kept = fleet.node.host.session(robot.namespace).registry.get('home')
         assert kept.facts['perception']['instruction'] == word
-        assert kept.facts['witness']['robot'] == robot.namespace
+        assert kept.facts['scene']['robot'] == robot.namespace
         assert kept.boundary.session.endswith(robot.namespace)
     rows = {
         robot.namespace: fleet.node.host.engine.kv.current(robot.namespace).row for robot in (a, b)

@@ -38,7 +38,7 @@ def sources(robot):
 
 
 def capsule(fleet, robot, name):
-    return fleet.node.host.capsules(robot.namespace).registry.get(name)
+    return fleet.node.host.session(robot.namespace).registry.get(name)
 
 
 def frozen_amid(fleet, robot, name):
@@ -53,7 +53,7 @@ def frozen_amid(fleet, robot, name):
 
 def test_a_restore_goes_on_with_what_was_left_and_asks_anew(fleet, robot):
     saved = frozen_amid(fleet, robot, 'home')
-    assert {'session', 'perception', 'fleet', 'action', 'witness'} <= saved.facts.keys()
+    assert {'session', 'perception', 'fleet', 'action', 'scene'} <= saved.facts.keys()
     row = saved.facts['session']['rows'][0]
     assert saved.facts['perception']['instruction'] == 'reach'
     assert saved.facts['fleet']['task'] == robot.asked[-1].task
@@ -84,7 +84,7 @@ def test_a_restore_goes_on_with_what_was_left_and_asks_anew(fleet, robot):
 def test_the_row_of_the_capsule_is_the_one_that_its_round_was_made_from(fleet, robot):
     saved = frozen_amid(fleet, robot, 'home')
     row = saved.facts['session']['rows'][0]
-    again = fleet.node.host.capsules(robot.namespace).replay('home')
+    again = fleet.node.host.session(robot.namespace).replay('home')
     answer = next(
         m
         for m in robot.answers

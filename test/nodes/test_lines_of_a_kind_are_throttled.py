@@ -16,7 +16,7 @@ def log():
 
         def __init__(self):
             self.lines = []
-            self.say = Throttled(self.lines.append, patience=5.0, clock=lambda: self.now)
+            self.say = Throttled(self.lines.append, window=5.0, clock=lambda: self.now)
 
     return Log()
 

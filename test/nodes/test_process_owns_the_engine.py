@@ -88,7 +88,7 @@ def test_a_listener_that_fails_does_not_stop_the_engine(share, caplog):
     host.listen(fail)
     host.listen(heard.extend)
     host._on_deltas(['not a delta'][:0])
-    host.tell()
+    host.flush()
     assert 'a listener of language failed' in caplog.text
     assert host.device.is_alive()
 

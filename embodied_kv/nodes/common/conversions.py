@@ -20,10 +20,7 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 from embodied_kv.capsule.reentry import Depth
 from embodied_kv.capsule.registry import CapsuleRecord
 from embodied_kv.control.command import Command
-from embodied_kv.control.trajectory_executor import (  # by their numbers in ActionChunk.msg
-    PREVIOUS,
-    SOURCES,
-)
+from embodied_kv.control.trajectory_executor import PREVIOUS, SOURCES
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.kv.manager import KvStats
 from embodied_kv.memory.segment import Segment
@@ -43,14 +40,8 @@ else:
     BRIDGE = CvBridge()
 
 CHANNELS = {'rgb8': 3, 'bgr8': 3, 'mono8': 1, 'rgba8': 4, 'bgra8': 4}
-_OF_CHUNKS = (
-    'dt',
-    'execution_horizon',
-    'sequence',
-    'steps',
-    'prefill_ms',
-    'denoise_ms',
-)  # named alike
+# Fields that Command, ActionChunk and its message name alike.
+_OF_CHUNKS = ('dt', 'execution_horizon', 'sequence', 'steps', 'prefill_ms', 'denoise_ms')
 _TO_RGB = {
     'bgr8': cv2.COLOR_BGR2RGB,
     'mono8': cv2.COLOR_GRAY2RGB,
@@ -173,7 +164,7 @@ def chunk_message(command: Command, joint_names: Sequence[str], now: Time) -> Ac
         first=command.first,
         confidence=array('f', command.confidence.tobytes()),
         age=command.age,
-        source=SOURCES.index(command.source),
+        source=SOURCES.index(command.source),  # numbered as in ActionChunk.msg
         deadline_met=command.deadline_met,
         **{name: getattr(command, name) for name in _OF_CHUNKS},
     )
@@ -182,7 +173,7 @@ def chunk_message(command: Command, joint_names: Sequence[str], now: Time) -> Ac
 
 
 def action_chunk(message: ActionChunkMsg, deadline: float) -> ActionChunk:
-    """The chunk of a message, which a clock can execute. Raises Refused.
+    """The chunk of a message, which a control loop can execute. Raises Refused.
 
     deadline: on the steady clock of this process, of which no message tells.
     """
@@ -222,8 +213,8 @@ def trajectory_message(command: Command, joint_names: Sequence[str], now: Time) 
     return message
 
 
-def command_message(values: np.ndarray) -> Float64MultiArray:
-    """Set-points of this moment, float64 [joints], for forward controllers."""
+def setpoint_message(values: np.ndarray) -> Float64MultiArray:
+    """The set-point of this moment, float64 [joints], for forward controllers."""
     return Float64MultiArray(data=array('d', values.tobytes()))
 
 
@@ -254,28 +245,28 @@ def fill_stats(stats: KvStats, response: object) -> None:
 # ---------------------------------------------------------------------- capsules
 
 
-def capsule_message(entry: CapsuleRecord) -> CapsuleInfo:
+def capsule_message(record: CapsuleRecord) -> CapsuleInfo:
     """A capsule as it is listed."""
     return CapsuleInfo(
-        name=entry.name,
-        bytes=entry.bytes,
-        tier=str(entry.tier),
-        saved=entry.saved,
-        pinned=entry.pinned,
-        age=entry.age,
-        boundary=entry.boundary.number,
-        session=entry.boundary.session,
-        fingerprint=entry.fingerprint,
-        fits=entry.fits,
+        name=record.name,
+        bytes=record.bytes,
+        tier=str(record.tier),
+        saved=record.saved,
+        pinned=record.pinned,
+        age=record.age,
+        boundary=record.boundary.number,
+        session=record.boundary.session,
+        fingerprint=record.fingerprint,
+        fits=record.fits,
     )
 
 
 def fill_capsule(
-    response: object, entry: CapsuleRecord, seconds: float = 0.0, depth: Depth | None = None
+    response: object, record: CapsuleRecord, seconds: float = 0.0, depth: Depth | None = None
 ) -> None:
     """What the answers of all verbs say of a capsule. seconds: of the engine's thread."""
-    response.name, response.bytes, response.tier = entry.name, entry.bytes, str(entry.tier)
-    response.boundary, response.ms = entry.boundary.number, seconds * 1e3
+    response.name, response.bytes, response.tier = record.name, record.bytes, str(record.tier)
+    response.boundary, response.ms = record.boundary.number, seconds * 1e3
     response.depth = '' if depth is None else str(depth)
 
 
@@ -290,9 +281,9 @@ def segment_message(segment: Segment) -> MemorySegment:
 
 def fill_plan(plan: Plan, response: object) -> None:
     """What came of a plan, and what it took."""
-    for name in ('text', 'whole', 'method', 'segments', 'tokens', 'computed', 'loaded'):
+    same = 'text whole method segments tokens computed loaded fresh retries'
+    for name in same.split():
         setattr(response, name, getattr(plan, name))
-    response.fresh, response.retries = plan.fresh, plan.retries
     response.first_token_ms, response.ms = plan.seconds_first_token * 1e3, plan.seconds * 1e3
 
 

@@ -77,10 +77,10 @@ class EngineHost:
         self.identity = identity
         self.sequences = defaultdict(partial(itertools.count, 1))  # robot -> its frame numbers
         self.tokens = 0  # said by language since the start
-        self._told: dict[int, int] = {}  # live stream -> its tokens that are counted
+        self._counted: dict[int, int] = {}  # live stream -> its tokens in `tokens`
         self._listeners: tuple[Listener, ...] = ()
         self._faults = Throttled(logging.getLogger(__name__).error)
-        self._capsules: dict[str, RobotSession] = {}  # by robot
+        self._sessions: dict[str, RobotSession] = {}  # by robot
         self.engine = Engine(load_policy(suite, config, say, warn), config, suite.period)
         self.device = DeviceThread(self.engine, self._on_deltas)
         self.device.start()
@@ -110,13 +110,13 @@ class EngineHost:
         """Of the engine; reads every weight, once."""
         return fingerprint(self.engine)
 
-    def capsules(self, robot: str) -> RobotSession:
-        """Of a robot's session, one for all its nodes; `keep_in` gives them a place."""
+    def session(self, robot: str) -> RobotSession:
+        """A robot's, one for all its nodes; it has no registry before `keep_in`."""
         with self._lock:
-            if robot not in self._capsules:
+            if robot not in self._sessions:
                 new = RobotSession(self.engine, None, self.device.call, robot=robot)
-                self._capsules[robot] = new
-            return self._capsules[robot]
+                self._sessions[robot] = new
+            return self._sessions[robot]
 
     def listen(self, listener: Listener) -> None:
         """Call it with all deltas of all streams, on the device thread; it must be quick."""
@@ -127,15 +127,15 @@ class EngineHost:
         with self._lock:
             self._listeners = tuple(known for known in self._listeners if known != listener)
 
-    def tell(self) -> None:
-        """Hand out now what streams that ended still had to say. Not on the device thread."""
+    def flush(self) -> None:
+        """Hand out now the last deltas of streams that ended. Not on the device thread."""
         self.device.call(lambda: self._on_deltas(self.engine.deltas())).result()
 
     def _on_deltas(self, deltas: Sequence[TextDelta]) -> None:
         for delta in deltas:
-            self.tokens += delta.tokens - self._told.pop(delta.stream, 0)
+            self.tokens += delta.tokens - self._counted.pop(delta.stream, 0)
             if not delta.finished:
-                self._told[delta.stream] = delta.tokens
+                self._counted[delta.stream] = delta.tokens
         for listener in self._listeners:
             try:
                 listener(deltas)

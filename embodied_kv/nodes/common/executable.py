@@ -1,32 +1,32 @@
-"""A process of the suite: its nodes, their executor, its beginning and its end.
+"""A process of the suite: its nodes, their executors, start and shutdown.
 
 Knows rclpy's contexts, executors and signals. Does not know what the nodes do.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import IO
 
 import rclpy
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
+from embodied_kv import storage
 from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.common.lifecycle_node import SUCCESS, SuiteNode
 
 DISCOVERY = 1.0  # s in which a suite on another machine is found, if there is one
 SWITCH = 0.0002  # s; Python's own 5 ms would let a thread that must be on time wait so long
-WAKE = 0.1  # s between two looks at the signals
+WAKE = 0.1  # s between two checks of the signals
 
 
 def run(*kinds: Callable[..., SuiteNode], **options: object) -> None:
@@ -47,11 +47,9 @@ def run(*kinds: Callable[..., SuiteNode], **options: object) -> None:
     rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
     nodes: list[SuiteNode] = []
     try:
-        locks = refuse_second([kind.__name__.lower() for kind in kinds])
-        nodes += [kind(**options) for kind in kinds]
-        spin(nodes, stopping)
-        for lock in locks:
-            lock.close()
+        with unique_in_namespace([kind.__name__.lower() for kind in kinds]):
+            nodes += [kind(**options) for kind in kinds]
+            spin(nodes, stopping)
     finally:
         for node in nodes:
             node.end()
@@ -60,9 +58,9 @@ def run(*kinds: Callable[..., SuiteNode], **options: object) -> None:
 
 
 def spin(nodes: Sequence[SuiteNode], stopping: list[int]) -> None:
-    """Bring up the nodes that want it, readers first; serve all until `stopping` has something.
+    """Configure and activate the nodes that want it, readers first; serve all until `stopping`.
 
-    Those that may wait have a thread each.
+    Nodes that may wait have a thread each.
     """
     starting = [node for node in reversed(nodes) if node.autostart]
     ready = [node for node in starting if node.trigger_configure() == SUCCESS]
@@ -95,17 +93,25 @@ def serve(nodes: Sequence[SuiteNode], stopping: Sequence[int]) -> None:
     executor.shutdown()
 
 
-def refuse_second(names: Sequence[str]) -> list[IO]:
-    """Exit 1 with a message if nodes of these names live in the namespace of this process already.
+@contextmanager
+def unique_in_namespace(names: Sequence[str]) -> Iterator[None]:
+    """Nodes of these names live in the namespace of this process alone, until the end.
 
-    On this machine, locked files tell at once, even of one that starts at the same moment; the
-    returned ones are to be kept open. Of other machines ROS discovery tells, in a while.
+    Exits 1 with a message if one of them lives there already. On this machine, locked files tell
+    at once, even of one that starts at the same moment. Of other machines ROS discovery tells, in
+    a while.
     """
-    probe = Node(f'_{names[0]}_looks_around', start_parameter_services=False, enable_rosout=False)
+    with ExitStack() as locks:
+        _refuse_second(names, locks)
+        yield
+
+
+def _refuse_second(names: Sequence[str], locks: ExitStack) -> None:
+    probe = Node(f'_{names[0]}_probe', start_parameter_services=False, enable_rosout=False)
     try:
         here, domain = probe.get_namespace(), probe.context.get_domain_id()
-        locks = {name: _lock(f'{domain}{here.replace("/", ".")}.{name}') for name in names}
-        taken = [name for name, lock in locks.items() if lock is None]
+        prefix = f'{domain}{here.replace("/", ".")}'
+        taken = [name for name in names if not locks.enter_context(_locked(f'{prefix}.{name}'))]
         until = time.monotonic() + DISCOVERY
         while not taken and time.monotonic() < until:
             time.sleep(0.05)
@@ -117,18 +123,10 @@ def refuse_second(names: Sequence[str]) -> list[IO]:
                 'this one a namespace of its own (--ros-args -r __ns:=/other)'
             )
             sys.exit(1)
-        return [lock for lock in locks.values() if lock is not None]
     finally:
         probe.destroy_node()
 
 
-def _lock(name: str) -> IO | None:
-    """An open file that is locked until it is closed, or None if another process holds it."""
+def _locked(name: str) -> AbstractContextManager[bool]:
     path = Path(tempfile.gettempdir()) / f'embodied_kv.{os.getuid()}.{name}.lock'
-    file = path.open('a')
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        return None
-    return file
+    return storage.locked(path, wait=False, file=True)

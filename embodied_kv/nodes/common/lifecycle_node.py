@@ -2,14 +2,14 @@
 
 Knows transitions, resources and diagnostics. configure allocates and loads and fails loudly;
 activate starts; deactivate stops, after which nothing is published; cleanup frees. rclpy swallows
-exceptions in transitions and dies of them in callbacks: both end here, in the log.
+exceptions in transitions and dies of them in callbacks: here both are logged.
 """
 
 from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
@@ -104,12 +104,7 @@ class SuiteNode(LifecycleNode):
         return publisher
 
     def subscribe(
-        self,
-        kind: type,
-        topic: str,
-        callback: Callable,
-        profile: QoSProfile,
-        always: bool = False,
+        self, kind: type, topic: str, callback: Callable, profile: QoSProfile, always: bool = False
     ) -> None:
         """A subscription until cleanup; heard while active, or always."""
 
@@ -137,13 +132,20 @@ class SuiteNode(LifecycleNode):
         service = self.create_service(kind, name, served)
         self._release.callback(self.destroy_service, service)
 
+    def serve_all(self, prefix: str, verbs: Mapping[str, tuple[type, Callable]]) -> None:
+        """The services `prefix/verb`, each refused while the node is not active.
+
+        verbs: a service's type and its answer, as of `serve`.
+        """
+        for verb, (kind, answer) in verbs.items():
+            self.serve(kind, f'{prefix}/{verb}', self.while_active(answer))
+
     def while_active(self, answer: Callable) -> Callable:
         """An answer for `serve` that is refused while the node is not active."""
 
         def answered(request: object, response: object) -> None:
             if not self.active:
-                name = self.get_name()
-                raise ValueError(f'{name} is not active: activate it first')
+                raise ValueError(f'{self.get_name()} is not active: activate it first')
             answer(request, response)
 
         return answered

@@ -2,8 +2,8 @@
 
 Knows descriptors, ranges and when a value may change. What a value means, its dataclass knows.
 The metadata of a field: `help`; `range` (of each element, for arrays); `check`, which raises
-ValueError for a value that is none; `old`, a former name, which is refused; and `when`, the latest moment at which it may change: 'start'
-(the default: read-only), 'configure', or 'live'.
+ValueError for a value that is none; `old`, a former name, which is refused; and `when`, the latest
+moment at which it may change: 'start' (the default: read-only), 'configure', or 'live'.
 """
 
 from __future__ import annotations

@@ -20,11 +20,11 @@ STATUS = QoSProfile(
 )
 
 
-def action(period: float, horizon: float) -> QoSProfile:
-    """Of commands: one every other period at the latest; none outlives its horizon (s)."""
+def action(period: float, duration: float) -> QoSProfile:
+    """Of commands: one every other period at the latest; none outlives its chunk (s)."""
     return QoSProfile(
         depth=1,
         reliability=ReliabilityPolicy.RELIABLE,
         deadline=Duration(seconds=2 * period),
-        lifespan=Duration(seconds=horizon),
+        lifespan=Duration(seconds=duration),
     )

@@ -1,4 +1,7 @@
-"""Counts and times of the last moments, for diagnostics. Knows numbers only."""
+"""Rates and means of the latest events, for diagnostics.
+
+Knows numbers only; it stays in `nodes` because diagnostics alone use it.
+"""
 
 from __future__ import annotations
 

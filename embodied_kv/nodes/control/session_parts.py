@@ -1,7 +1,8 @@
 """What the nodes put into a capsule, beside the engine's rows and streams, and take out again.
 
 Knows the facts of a capsule and who answers for them. Does not know when a capsule is taken. All
-of it runs on the engine's thread, so what is to happen elsewhere is only handed over.
+of it runs on the engine's thread, so what is to happen elsewhere is only handed over. It stays in
+`nodes` because `session` may not import `control`.
 """
 
 from __future__ import annotations

@@ -9,15 +9,13 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 
 from sensor_msgs.msg import Image, JointState
-from std_msgs.msg import Float64MultiArray, String
-from trajectory_msgs.msg import JointTrajectory
+from std_msgs.msg import String
 
 from embodied_kv.config import ModelConfig, preset
 from embodied_kv.fleet.request_timing import RequestTiming
-from embodied_kv.msg import ActionChunk as ActionChunkMsg
 from embodied_kv.msg import FleetAnswer, FleetRequest
 from embodied_kv.nodes.action import Action, ActionParams
-from embodied_kv.nodes.common import conversions, executable, qos
+from embodied_kv.nodes.common import conversions, executable
 from embodied_kv.nodes.common.parameters import Parameters, param
 from embodied_kv.nodes.fleet import messages
 from embodied_kv.nodes.fleet.messages import (
@@ -84,23 +82,12 @@ class FleetClient(Action):
 
     def setup(self) -> None:
         model, period, p = self.host.model, self.suite.period, self.params.read(ActionParams)
-        if len(self.suite.joint_names) != model.action_dim:
-            raise ValueError(
-                f'parameter joint_names has {len(self.suite.joint_names)} joints, '
-                f'{model.name} moves {model.action_dim}'
-            )
         # Between two chunks lies an execution: only from its end on does the robot miss one.
         lasts = math.ceil(model.chunk_size * model.action_dt / period)
-        self._params = replace(p, stop_after=p.stop_after + lasts)
-        self._limits(self._params)
+        self._setup_commands(replace(p, stop_after=p.stop_after + lasts))
         ask = self._ask_params.read(FleetClientParams)
         self._timing = RequestTiming(model.action_dt, ask.request_ahead, ask.retry_interval)
         self._instruction = ''  # of the present task
-        commands = qos.action(period, model.chunk_size * model.action_dt)
-        self._chunks = self.publisher(ActionChunkMsg, 'action_chunk', commands)
-        self._trajectories = self.publisher(JointTrajectory, 'joint_trajectory', commands)
-        if p.publish_setpoints:
-            self._ticks = self.publisher(Float64MultiArray, 'commands', commands)
         self._requests = self.publisher(FleetRequest, REQUEST, REQUESTS)
         self._finished = self.publisher(String, FINISHED, REQUESTS)
         self._observations = ObservationBuffer(self)

@@ -49,10 +49,10 @@ class FleetSession(Session):
 
     def setup(self) -> None:
         super().setup()
-        capsules, actor, model = self._capsules, self._actor, self.host.model
-        capsules.session = ServedPart(self.host.engine, self.robot, self._kept)
+        session, actor, model = self._session, self._actor, self.host.model
+        session.engine_part = ServedPart(self.host.engine, self.robot, self._kept)
         for part in (
-            capsules.session,
+            session.engine_part,
             InstructionPart(lambda: actor.instruction, actor.tell),
             RoundPart(actor),
             ActionPart(
@@ -62,8 +62,8 @@ class FleetSession(Session):
                 model.action_dim,
             ),
         ):
-            capsules.register(part)
-        capsules.witness, capsules.on_hold = actor.look, actor.hold
+            session.register(part)
+        session.scene, session.on_hold = actor.look, actor.hold
 
     def _rollback(
         self, request: CapsuleRollback.Request, response: CapsuleRollback.Response

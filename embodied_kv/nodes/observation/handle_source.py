@@ -1,4 +1,7 @@
-"""Where readers have their frames from: perception's handles, and own images if alone."""
+"""Where readers get their frames: perception's handles, or their own images when standalone.
+
+Knows handles and whose they are. Does not know what is read from a row.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,16 @@ from embodied_kv.nodes.common import conversions, qos
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.nodes.observation.pipeline import ObservationParams, ObservationPipeline
 
-FOREIGN = 16  # boot ids of other processes that are remembered
+FOREIGN = 16  # ids of other processes that are remembered
 
 
 def frame_params(standalone: bool) -> tuple[type, ...]:
-    """Parameters that a FrameSource reads."""
+    """Parameters that a HandleSource reads."""
     return (ObservationParams,) if standalone else ()
 
 
 class HandleSource:
-    """Hands a node every handle that is published, and its own ones where it is alone.
+    """Hands a node every handle that is published, and its own ones where it is standalone.
 
     on_handle: called by the executor, or on the device thread.
     """
@@ -29,8 +32,8 @@ class HandleSource:
         self, node: SuiteNode, standalone: bool, on_handle: Callable[[KvHandle], None]
     ) -> None:
         self._node = node
-        self._foreign: deque[str] = deque(maxlen=FOREIGN)  # boot ids
-        self._prefiller = ObservationPipeline(node, on_handle) if standalone else None
+        self._foreign: deque[str] = deque(maxlen=FOREIGN)  # process ids
+        self._pipeline = ObservationPipeline(node, on_handle) if standalone else None
         node.subscribe(
             KvHandleMsg,
             'kv_handle',
@@ -40,8 +43,8 @@ class HandleSource:
 
     def restart(self) -> None:
         """Begin with what arrives from now on."""
-        if self._prefiller is not None:
-            self._prefiller.restart()
+        if self._pipeline is not None:
+            self._pipeline.restart()
 
     def refuse(self, handle: KvHandle, reason: Stale) -> None:
         """Count a handle that cannot be read; a foreign process is named once."""

@@ -1,7 +1,8 @@
 """Images and joint positions that belong to one moment.
 
-Knows stamps (ns, the world's clock) and moments of receipt (s, the steady clock): stamps say what
-belongs together, receipt says who is alive. Does not know messages: an image is what was put in.
+Knows stamps (ns, the world's clock) and moments of reception (s, the steady clock): stamps say
+what belongs together, reception says who is alive. Does not know messages, an image is what was
+put in; it stays in `nodes` because nothing else pairs topics.
 """
 
 from __future__ import annotations

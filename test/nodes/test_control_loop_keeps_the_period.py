@@ -11,31 +11,31 @@ from embodied_kv.control.trajectory_executor import FRESH, HOLD, PREVIOUS, STOP,
 from embodied_kv.types import ActionChunk
 
 PERIOD = DT = 0.2  # long enough for a machine that is busy elsewhere
-HORIZON, JOINTS = 4, 2
+CHUNK, JOINTS = 4, 2
 
 
 class Bench:
-    """A clock, and what it says."""
+    """A control loop, and what it says."""
 
-    def __init__(self, where=None, stop_after=6, **limits):
-        self.commands, self.ticks, self.failures = queue.Queue(), queue.Queue(), queue.Queue()
-        self.clock = ControlLoop(
+    def __init__(self, position=None, stop_after=6, **limits):
+        self.commands, self.setpoints, self.failures = queue.Queue(), queue.Queue(), queue.Queue()
+        self.loop = ControlLoop(
             TrajectoryExecutor(JOINTS, DT, stop_after=stop_after, **limits),
             PERIOD,
-            where=lambda: where,
+            position=lambda: position,
             publish=self.commands.put,
-            tick=self.ticks.put,
+            publish_setpoint=self.setpoints.put,
             failed=self.failures.put,
         )
-        self.clock.start()
+        self.loop.start()
 
     def frame(self, value=0.0, stamp=0, deadline=None):
         """Announce a frame of now, and offer its chunk: value + i in action i."""
         deadline = time.monotonic() + PERIOD if deadline is None else deadline
-        self.clock.expect(deadline)
-        values = np.tile(value + np.arange(HORIZON), (JOINTS, 1)).T.astype(np.float32)
+        self.loop.expect(deadline)
+        values = np.tile(value + np.arange(CHUNK), (JOINTS, 1)).T.astype(np.float32)
         chunk = ActionChunk(values, DT, stamp, deadline, 7, 10, 1.0, 2.0)
-        self.clock.offer(chunk)
+        self.loop.offer(chunk)
         return chunk
 
     def next(self):
@@ -52,14 +52,14 @@ def bench():
 
     yield make
     for b in benches:
-        if b.clock.is_alive():
-            b.clock.stop()
+        if b.loop.is_alive():
+            b.loop.stop()
 
 
 def test_before_the_first_frame_nothing_is_said(bench):
     b = bench()
     time.sleep(2 * PERIOD)
-    assert b.commands.empty() and b.ticks.empty()
+    assert b.commands.empty() and b.setpoints.empty()
 
 
 def test_a_fresh_chunk_goes_out_as_it_is_with_its_passed_actions_marked(bench):
@@ -109,14 +109,14 @@ def test_a_chunk_whose_actions_are_all_over_is_not_executed(bench):
     b = bench()
     b.frame(deadline=time.monotonic() - 10)
     commands = [b.next()]
-    while not b.clock.timeline.counters.refused:
+    while not b.loop.executor.counters.refused:
         commands.append(b.next())
         assert len(commands) < 5, 'nobody looked at it'
     assert all(command.source == HOLD for command in commands)
 
 
 @pytest.mark.parametrize('value', [np.nan, np.inf])
-def test_a_chunk_that_is_not_finite_is_refused_and_the_clock_goes_on(bench, value):
+def test_a_chunk_that_is_not_finite_is_refused_and_the_loop_goes_on(bench, value):
     b = bench()
     b.frame()
     assert b.next().source == FRESH
@@ -128,18 +128,18 @@ def test_a_chunk_that_is_not_finite_is_refused_and_the_clock_goes_on(bench, valu
 
 def test_while_nobody_knows_where_the_robot_is_no_position_is_said(bench):
     b = bench()
-    b.clock.expect(time.monotonic() + PERIOD)
+    b.loop.expect(time.monotonic() + PERIOD)
     command = b.next()
     assert (command.source, command.values.shape, len(command.points)) == (HOLD, (0, JOINTS), 0)
     assert command.age == np.inf
 
 
 def test_the_first_command_starts_from_where_the_robot_is(bench):
-    b = bench(where=np.array([3.0, -3.0]), max_joint_step=0.5)
+    b = bench(position=np.array([3.0, -3.0]), max_joint_step=0.5)
     b.frame()
     command = b.next()
     np.testing.assert_allclose(command.points[0], [2.5, -2.5])
-    assert b.clock.timeline.counters.blended == 1
+    assert b.loop.executor.counters.blended == 1
 
 
 def test_what_is_outside_the_limits_never_leaves(bench):
@@ -147,22 +147,22 @@ def test_what_is_outside_the_limits_never_leaves(bench):
     b.frame()
     command = b.next()
     assert command.values.min() == 0.5 and command.values.max() == 1.5
-    assert b.clock.timeline.counters.clamped == 2 * JOINTS  # in actions 2 and 3
+    assert b.loop.executor.counters.clamped == 2 * JOINTS  # in actions 2 and 3
 
 
 def test_every_action_has_its_set_point(bench):
     b = bench()
     b.frame()
     first = b.next().first
-    values = [b.ticks.get(timeout=10)[0] for _ in range(HORIZON - first)]
-    assert values == list(range(first, HORIZON))
+    values = [b.setpoints.get(timeout=10)[0] for _ in range(CHUNK - first)]
+    assert values == list(range(first, CHUNK))
 
 
 def test_the_last_word_is_stop_where_the_robot_is(bench):
-    b = bench(where=np.array([3.0, -3.0]))
+    b = bench(position=np.array([3.0, -3.0]))
     b.frame()
     assert b.next().source == FRESH
-    b.clock.stop()
+    b.loop.stop()
     command = b.next()
     assert command.source == STOP
     np.testing.assert_array_equal(command.points, [[3.0, -3.0]])
@@ -173,12 +173,12 @@ def test_where_that_is_not_known_the_last_word_is_stop_alone(bench):
     b = bench()
     b.frame()
     assert b.next().source == FRESH
-    b.clock.stop()
+    b.loop.stop()
     command = b.next()
     assert command.source == STOP and not len(command.points)
 
 
 def test_who_never_said_anything_need_not_stop(bench):
     b = bench()
-    b.clock.stop()
+    b.loop.stop()
     assert b.commands.empty()

@@ -1,4 +1,4 @@
-"""A witness goes into a capsule and comes out equal; its thumbnails are means of blocks."""
+"""A scene summary goes into a capsule and comes out equal; its thumbnails are means of blocks."""
 
 import numpy as np
 import pytest
@@ -32,19 +32,19 @@ def test_noise_leaves_a_scene_unchanged_and_a_thing_that_moved_does_not():
     scene[20:26, 20:26] = (200, 40, 40)
     moved = np.roll(scene, 6, axis=1)
 
-    def witness(scene):
+    def summary(scene):
         noisy = np.clip(scene + random.normal(0, 8, scene.shape), 0, 255).astype(np.uint8)
         return SceneSummary(np.zeros(7), {'front': thumbnail(noisy)}, 0)
 
-    assert choose_depth(witness(scene), witness(scene), Limits()).depth is Depth.ACTOR
-    assert choose_depth(witness(scene), witness(moved), Limits()).depth is Depth.PLANNER
+    assert choose_depth(summary(scene), summary(scene), Limits()).depth is Depth.ACTOR
+    assert choose_depth(summary(scene), summary(moved), Limits()).depth is Depth.PLANNER
 
 
 def test_a_witness_comes_out_of_its_arrays_and_facts_equal():
     images = {'front': np.arange(768, dtype=np.uint8).reshape(16, 16, 3), 'a/b': np.eye(2) > 0}
-    witness = SceneSummary(np.array([0.1, -2.0]), images, 1_700_000_000_123_456_789, 'arm')
-    again = SceneSummary.of(witness.arrays(), witness.facts())
-    assert (again.stamp, again.robot) == (witness.stamp, 'arm')
-    assert np.array_equal(again.joints, witness.joints)
+    summary = SceneSummary(np.array([0.1, -2.0]), images, 1_700_000_000_123_456_789, 'arm')
+    again = SceneSummary.of(summary.arrays(), summary.facts())
+    assert (again.stamp, again.robot) == (summary.stamp, 'arm')
+    assert np.array_equal(again.joints, summary.joints)
     assert again.images.keys() == images.keys()
     assert all(again.images[view] is images[view] for view in images)

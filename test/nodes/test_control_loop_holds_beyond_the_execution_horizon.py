@@ -1,4 +1,4 @@
-"""The control clock executes a chunk up to its H, says so, and a capsule keeps it so."""
+"""The control loop executes a chunk up to its execution horizon; a capsule keeps it so."""
 
 import queue
 import time
@@ -12,32 +12,34 @@ from embodied_kv.nodes.control.session_parts import ActionPart
 from embodied_kv.types import ActionChunk
 
 PERIOD = DT = 0.2  # long enough for a machine that is busy elsewhere
-JOINTS, HORIZON = 2, 8
+JOINTS, CHUNK = 2, 8
 
 
 class Bench:
-    """A clock, what it says, and why it refused."""
+    """A control loop, what it says, and why it refused."""
 
     def __init__(self):
         self.commands, self.failures = queue.Queue(), queue.Queue()
-        self.clock = ControlLoop(
+        self.loop = ControlLoop(
             TrajectoryExecutor(JOINTS, DT, stop_after=100),
             PERIOD,
-            where=lambda: np.zeros(JOINTS),
+            position=lambda: np.zeros(JOINTS),
             publish=self.commands.put,
-            tick=lambda values: None,
+            publish_setpoint=lambda values: None,
             failed=self.failures.put,
         )
-        self.clock.start()
+        self.loop.start()
 
-    def frame(self, execute, age=0.0):
+    def frame(self, horizon, age=0.0):
         """A frame of `age` s ago, and its chunk: i in action i, surer the earlier."""
         observed = time.monotonic() - age
-        self.clock.expect(observed + PERIOD)
-        values = np.tile(np.arange(HORIZON, dtype=np.float32), (JOINTS, 1)).T
-        sure = np.linspace(1, 0, HORIZON, dtype=np.float32)
+        self.loop.expect(observed + PERIOD)
+        values = np.tile(np.arange(CHUNK, dtype=np.float32), (JOINTS, 1)).T
+        sure = np.linspace(1, 0, CHUNK, dtype=np.float32)
         times = observed + PERIOD, 7, 10, 1.0, 2.0
-        self.clock.offer(ActionChunk(values, DT, 5, *times, execute=execute, confidence=sure))
+        self.loop.offer(
+            ActionChunk(values, DT, 5, *times, execution_horizon=horizon, confidence=sure)
+        )
         return values, sure
 
     def until(self, source):
@@ -52,44 +54,44 @@ class Bench:
 def bench():
     bench = Bench()
     yield bench
-    bench.clock.stop()
+    bench.loop.stop()
 
 
 def test_no_command_goes_beyond_it_and_each_says_what_it_can(bench):
-    values, sure = bench.frame(execute=4)
+    values, sure = bench.frame(horizon=4)
     *_, fresh = bench.until(FRESH)
     rest = bench.until(HOLD)
-    while bench.clock.timeline.due(time.monotonic()).values[0] < 3:
+    while bench.loop.executor.due(time.monotonic()).values[0] < 3:
         rest += bench.until(HOLD)
     for command in [fresh, *rest]:
         assert command.points.max() <= 3
     previous = [command for command in rest if command.source == PREVIOUS]
     for command in [fresh, *previous]:
-        assert (command.execute, len(command.values)) == (4, HORIZON)
+        assert (command.execution_horizon, len(command.values)) == (4, CHUNK)
         np.testing.assert_array_equal(command.confidence, sure)
         np.testing.assert_array_equal(command.values, values)
         assert command.first < 4
         np.testing.assert_array_equal(command.points, values[command.first : 4])
     held = rest[-1]
-    assert (held.execute, len(held.values), len(held.confidence)) == (1, 1, 0)
+    assert (held.execution_horizon, len(held.values), len(held.confidence)) == (1, 1, 0)
     np.testing.assert_array_equal(held.values, [[3, 3]])
 
 
 def test_a_chunk_without_one_is_executed_whole(bench):
-    bench.frame(execute=None)
+    bench.frame(horizon=None)
     *_, fresh = bench.until(FRESH)
-    assert fresh.execute == HORIZON and fresh.points[-1, 0] == HORIZON - 1
+    assert fresh.execution_horizon == CHUNK and fresh.points[-1, 0] == CHUNK - 1
 
 
 def test_when_all_that_it_allows_has_passed_the_reason_is_said(bench):
-    bench.frame(execute=1, age=DT * 1.5)
+    bench.frame(horizon=1, age=DT * 1.5)
     reason = str(bench.failures.get(timeout=10))
-    assert reason == 'all 1 actions that its horizon allows have passed'
+    assert reason == 'all 1 actions of its execution horizon have passed'
 
 
 def test_a_capsule_keeps_it_and_the_restored_robot_holds_beyond(bench):
-    part = ActionPart(bench.clock, lambda: 10**9, DT, JOINTS)
-    bench.frame(execute=4)
+    part = ActionPart(bench.loop, lambda: 10**9, DT, JOINTS)
+    bench.frame(horizon=4)
     bench.until(FRESH)
     frozen = part.freeze()
     assert frozen.tensors['values'].max() == 3
@@ -98,6 +100,10 @@ def test_a_capsule_keeps_it_and_the_restored_robot_holds_beyond(bench):
     part.resume(frozen)
     *_, resumed = bench.until(PREVIOUS)
     left = len(frozen.tensors['values'])
-    assert (resumed.execute, len(resumed.values), len(resumed.confidence)) == (left, left, 0)
+    assert (resumed.execution_horizon, len(resumed.values), len(resumed.confidence)) == (
+        left,
+        left,
+        0,
+    )
     *_, held = bench.until(HOLD)
     np.testing.assert_array_equal(held.points, [[3, 3]])

@@ -1,4 +1,4 @@
-"""The parameter `execution_horizon` of the action node: from chunk to chunk, and never an invalid one."""
+"""The parameter `execution_horizon` is live, and never an invalid one."""
 
 import numpy as np
 import pytest
@@ -54,9 +54,8 @@ def test_it_changes_while_the_robot_acts(robot):
     robot.more(robot.trajectories, 3)
     assert all(len(trajectory.points) <= 3 for trajectory in robot.trajectories)
     assert action.set_parameters(horizon('confidence:-1:2'))[0].successful
-    fresh(
-        robot, execution_horizon=2
-    )  # denoising that moves an action at all is not sure enough for -1
+    # Denoising that moves an action at all is not sure enough for -1.
+    fresh(robot, execution_horizon=2)
     name = f'{robot.namespace}/action'.lstrip('/')
 
     def said():
@@ -69,7 +68,7 @@ def test_it_changes_while_the_robot_acts(robot):
 
     heard.clear()
     robot.until(said)
-    assert 2 <= float(said()[-1]['horizon mean (actions)']) <= 3
+    assert 2 <= float(said()[-1]['execution horizon mean (actions)']) <= 3
     assert 0 <= float(said()[-1]['confidence mean']) <= 1
 
 

@@ -72,10 +72,10 @@ def _pins() -> bool:
     return torch.cuda.is_available()
 
 
-class Places:
+class TierCopier:
     """The memory of a device, that of the host, and a disk if there is one.
 
-    In memory a capsule has one copy at most; its copy on the disk is apart from that.
+    In memory a capsule has one copy at most, beside the one on the disk.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Places:
         return replace(item, capsule=self.disk.load(item.name, item.fingerprint))
 
     def copied(self, item: CapsuleCopy, tier: Tier) -> CapsuleCopy:
-        """A loaded item with a copy in the tier; in memory it takes the place of the other."""
+        """A loaded item with a copy in the tier; in memory it replaces the other."""
         if tier in item.tiers:
             return item
         if tier is Tier.DISK:
