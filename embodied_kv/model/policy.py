@@ -10,15 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import embodied_kv
 from embodied_kv.config import ModelConfig
-from embodied_kv.model.checkpoint import load_policy_parts
+from embodied_kv.model.checkpoint import ASSETS, load_policy_parts
 from embodied_kv.model.pi05 import Pi05
 from embodied_kv.model.preprocess import Normalizer, prompt_tokens, to_model_images
 from embodied_kv.model.random import init_random
 from embodied_kv.model.tokenizer import Tokenizer
 
-BUNDLED = Path(embodied_kv.__file__).parent / 'assets'
 TWITCH = 0.05  # rad or m; how far random weights move a joint
 
 
@@ -74,7 +72,7 @@ def empty_model(config: ModelConfig, device: str) -> Pi05:
 
 def bundled(preset: str) -> Path:
     """The checkpoint that comes with the package. Raises ValueError where there is none."""
-    path = BUNDLED / preset
+    path = ASSETS / preset
     if not path.exists():
         raise ValueError(
             f"preset '{preset}' has no checkpoint of its own: name one in `checkpoint`, or "

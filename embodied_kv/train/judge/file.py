@@ -12,9 +12,9 @@ from pathlib import Path
 
 from torch import Tensor
 
-import embodied_kv
 from embodied_kv import storage
 from embodied_kv.config import BackboneConfig
+from embodied_kv.model.checkpoint import ASSETS
 from embodied_kv.model.planner import Planner
 from embodied_kv.model.planner_checkpoint import empty_planner, parse_config
 from embodied_kv.model.planner_config import PlannerConfig
@@ -22,7 +22,7 @@ from embodied_kv.model.weights import CheckpointError, Weights, fill, write_weig
 from embodied_kv.train.judge.chains import SEGMENTS, VOCABULARY
 
 CONFIG = 'embodied_kv.judge'
-BUNDLED = Path(embodied_kv.__file__).parent / 'assets' / 'judge'
+BUNDLED = ASSETS / 'judge'
 SEEDS = (0, 1, 2)  # of the judges that come with the package
 
 # More than half of a head's angles turn by less than 1 rad over a prompt: names are found wherever
