@@ -15,7 +15,7 @@ def row(planning, plan):
 
 @pytest.mark.parametrize('method', ['keep', 'cacheblend', 'epic'])
 def test_all_recomputed_equals_full(tmp_path, method):
-    with filled(tmp_path, average=1.0, epic_tokens=999) as planning:
+    with filled(tmp_path, recompute_ratio=1.0, epic_tokens=999) as planning:
         full = planning.plan(QUESTION, method='full')
         wanted = row(planning, full)
         plan = planning.plan(QUESTION, method=method)
@@ -51,10 +51,10 @@ def test_keep_computes_the_scheduled_share(tmp_path):
 @pytest.mark.parametrize('policy', ['separate', 'next_layer', 'balanced'])
 @pytest.mark.parametrize('method', METHODS)
 def test_every_method_plans_the_same_under_every_policy(tmp_path, method, policy):
-    with filled(tmp_path / 'a', policy='separate') as planning:
+    with filled(tmp_path / 'a', load_policy='separate') as planning:
         wanted = planning.plan(QUESTION, method=method)
         rows = row(planning, wanted)
-    with filled(tmp_path / 'b', policy=policy) as planning:
+    with filled(tmp_path / 'b', load_policy=policy) as planning:
         plan = planning.plan(QUESTION, method=method)
         assert all(map(torch.equal, row(planning, plan), rows))
     assert (plan.text, plan.computed, plan.loaded) == (wanted.text, wanted.computed, wanted.loaded)
