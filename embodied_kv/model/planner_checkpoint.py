@@ -72,7 +72,7 @@ def load_planner(
         raise CheckpointError(
             f'{folder}: tokenizer.json is not the one that these weights were trained with'
         )
-    model = empty_planner(config, device)
+    model = Planner.empty(config, device)
     fill(model, weights, config)
     return _loaded(model, tokenizer)
 
@@ -93,7 +93,7 @@ def random_planner(
             f'the tokenizer has {tokenizer.vocab_size} tokens, the planner embeds '
             f'{config.backbone.vocab_size}'
         )
-    model = empty_planner(config, device)
+    model = Planner.empty(config, device)
     init_random(model, seed)
     return _loaded(model, tokenizer)
 
@@ -137,14 +137,6 @@ def planner_digest(config: PlannerConfig) -> str:
     """16 hex digits that change with any dimension; name and dtype are none."""
     dimensions = dict(_dimensions(config))
     return sha256(json.dumps(dimensions, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def empty_planner(config: PlannerConfig, device: str) -> Planner:
-    """Modules in their dtype, not initialised; no gradients."""
-    with torch.device('meta'):
-        model = Planner(config)
-    model = model.to(getattr(torch, config.dtype)).to_empty(device=device)
-    return model.requires_grad_(False).eval()
 
 
 def _loaded(model: Planner, tokenizer: Tokenizer) -> LoadedPlanner:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from embodied_kv.config import ModelConfig
@@ -32,7 +31,7 @@ class Policy:
     @classmethod
     def random(cls, config: ModelConfig, seed: int = 0, device: str = 'cpu') -> Policy:
         """Seeded random weights, for latency: the robot twitches around where it is."""
-        model = empty_model(config, device)
+        model = Pi05.empty(config, device)
         init_random(model, seed)
         twitch = replace(
             Normalizer.identity(config),
@@ -45,7 +44,7 @@ class Policy:
     @classmethod
     def load(cls, path: str, config: ModelConfig, device: str = 'cpu') -> Policy:
         """From a checkpoint file or folder of exactly these dimensions. Raises CheckpointError."""
-        model = empty_model(config, device)
+        model = Pi05.empty(config, device)
         tokenizer, normalizer = load_policy_parts(path, model, config)
         return cls(config, model, tokenizer, normalizer)
 
@@ -60,14 +59,6 @@ class Policy:
         """Present views as the tower takes them: [present, 3, size, size] in [-1, 1]."""
         pixels = to_model_images(images, self.config.vision.image_size)
         return pixels.to(self.model.device, self.model.dtype)
-
-
-def empty_model(config: ModelConfig, device: str) -> Pi05:
-    """A model's modules in its dtype, not initialised: a loader or `init_random` fills them."""
-    with torch.device('meta'):
-        model = Pi05(config)
-    model = model.to(getattr(torch, config.dtype)).to_empty(device=device)
-    return model.requires_grad_(False).eval()
 
 
 def bundled(preset: str) -> Path:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from embodied_kv.config import TINY
-from embodied_kv.model.policy import empty_model
+from embodied_kv.model.pi05 import Pi05
 from embodied_kv.model.random import init_random
 from embodied_kv.train.common.objective import Batch, Objective
 
@@ -18,7 +18,7 @@ COLOURS, SHAPES = 3, 2
 def objective():
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    model = empty_model(TINY, 'cpu')
+    model = Pi05.empty(TINY, 'cpu')
     init_random(model, seed=1)
     return Objective(model, COLOURS, SHAPES)
 

@@ -16,7 +16,7 @@ from embodied_kv import storage
 from embodied_kv.config import BackboneConfig
 from embodied_kv.model.checkpoint import ASSETS
 from embodied_kv.model.planner import Planner
-from embodied_kv.model.planner_checkpoint import empty_planner, parse_config
+from embodied_kv.model.planner_checkpoint import parse_config
 from embodied_kv.model.planner_config import PlannerConfig
 from embodied_kv.model.weights import CheckpointError, Weights, fill, write_weights
 from embodied_kv.train.judge.chains import SEGMENTS, VOCABULARY
@@ -59,7 +59,7 @@ def load_judge(path: Path) -> Planner:
         config = parse_config(weights.metadata[CONFIG])
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f'{path} does not say the dimensions of a judge') from error
-    model = empty_planner(config, 'cpu')
+    model = Planner.empty(config, 'cpu')
     fill(model, weights, config)
     return model
 

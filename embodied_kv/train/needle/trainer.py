@@ -21,7 +21,7 @@ from torch import Tensor
 
 from embodied_kv.config import NEEDLE, ModelConfig
 from embodied_kv.model.checkpoint import save
-from embodied_kv.model.policy import empty_model
+from embodied_kv.model.pi05 import Pi05
 from embodied_kv.model.preprocess import Normalizer
 from embodied_kv.train.common import loop
 from embodied_kv.train.common.initial import init_for_training
@@ -71,7 +71,7 @@ class NeedleTrainer(Learner):
     def __init__(self, config: ModelConfig, recipe: NeedleRecipe) -> None:
         self.config = config
         torch.manual_seed(recipe.seed)
-        model = empty_model(config, 'cpu')
+        model = Pi05.empty(config, 'cpu')
         init_for_training(model, recipe.seed)
         self.reader = Reader(model)
         super().__init__(self.reader, model, recipe)
