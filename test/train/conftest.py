@@ -25,7 +25,7 @@ def objective():
 
 @pytest.fixture
 def batch():
-    """Three samples of different prompts; two segments of 5 tokens, and 2 of padding, a tail."""
+    """Three samples of different prompts; two segments of 5 tokens, and 2 of padding, packed."""
     c, size, things, prompt = TINY, 3, 2, 7
     generator = torch.Generator().manual_seed(0)
 
@@ -47,7 +47,7 @@ def batch():
         prompt=integers(c.backbone.vocab_size, size, prompt),
         prompt_length=torch.tensor([4, 7, 5]),
         actions=normal(size, c.chunk_size, c.padded_action_dim),
-        tail=integers(c.backbone.vocab_size, size, 12),
+        packed=integers(c.backbone.vocab_size, size, 12),
         segment=segment,
         offset=offset,
         answer=answer.where((offset >= 2) & (segment >= 0), -100),

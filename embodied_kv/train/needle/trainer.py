@@ -33,7 +33,7 @@ from embodied_kv.train.needle.reading import PageBatch, Reader, batch_of, prompt
 
 UNSEEN = 1_000_003  # seed of pages that are not learnt from
 AHEAD = 3  # batches that are made while one is learnt from
-JUDGED = 4  # batches of unseen pages
+VALIDATED = 4  # batches of unseen pages
 
 
 @dataclass(frozen=True)
@@ -99,13 +99,13 @@ class NeedleTrainer(Learner):
         return {name: value.item() for name, value in values.items()}
 
     @torch.no_grad()
-    def judge(self) -> dict[str, float]:
+    def validate(self) -> dict[str, float]:
         """Means over unseen pages of the stage at hand, with the averaged weights."""
         with self.averaged():
-            unseen = (self.batch(self.step - 1, UNSEEN + i) for i in range(JUDGED))
+            unseen = (self.batch(self.step - 1, UNSEEN + i) for i in range(VALIDATED))
             found = [self._values(batch) for batch in unseen]
         return {
-            name: sum(values[name].item() for values in found) / JUDGED
+            name: sum(values[name].item() for values in found) / VALIDATED
             for name in ('text', 'text_exact')
         }
 

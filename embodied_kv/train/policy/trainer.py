@@ -113,7 +113,7 @@ class Trainer(Learner):
             return self.objective(Batch(**columns), weights, generator, self.recipe.draws)
 
     @torch.no_grad()
-    def judge(self, batches: Iterable[Batch]) -> dict[str, float]:
+    def validate(self, batches: Iterable[Batch]) -> dict[str, float]:
         """Means over batches that are not learnt from, with the averaged weights."""
         sums: dict[str, list[float]] = defaultdict(list)
         with self.averaged():

@@ -50,7 +50,7 @@ def model(
         expert=ExpertConfig(width=32, mlp=32),
         views=('view',),
         max_text=TEXT,
-        horizon=1,
+        chunk_size=1,
         state_dim=7,
         action_dim=7,
         dtype=dtype,
