@@ -75,7 +75,9 @@ def measure(
             text: run(
                 worlds,
                 cases,
-                Served(policy, 'silent', robots, 1, 1, horizon=execution_horizon.parse(text)),
+                Served(
+                    policy, 'silent', robots, 1, 1, horizon_policy=execution_horizon.parse(text)
+                ),
                 lambda outcome: on_end(),
             )
             for text in texts
@@ -84,15 +86,15 @@ def measure(
 
 def summary(text: str, outcomes: Sequence[Outcome]) -> dict:
     """A setting's figures. horizon: mean execution horizon; rounds: mean chunks of an episode."""
-    executes = [actions for outcome in outcomes for actions in outcome.executes]
+    horizons = [actions for outcome in outcomes for actions in outcome.execution_horizons]
     done = [outcome for outcome in outcomes if outcome.success]
     by_family = Counter(outcome.case.family for outcome in done)
     return dict(
         setting=text,
-        horizon=fmean(executes),
+        horizon=fmean(horizons),
         success=rate(len(done), len(outcomes)),
         by_family={family: by_family[family] for family in FAMILIES},
-        rounds=len(executes) / len(outcomes),
+        rounds=len(horizons) / len(outcomes),
         seconds=median(outcome.seconds for outcome in done) if done else None,
         outcomes=''.join('s' if o.success else 'w' if o.wrong else '.' for o in outcomes),
     )

@@ -1,6 +1,6 @@
 """Layers of KV in host memory, as many as fit.
 
-Knows keys, tensors and a bound in bytes. Does not know where a layer comes from.
+Knows keys, tensors and a capacity in bytes. Does not know where a layer comes from.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ Layer = tuple[Tensor, Tensor]
 class HostCache:
     """The k and v of (key, layer), each with memory of its own; least recently used ones go first.
 
-    bound: bytes, never exceeded; a layer that is larger alone is not kept. Any thread may use it.
-    hits, misses: of `get`, so far.
+    capacity: bytes, never exceeded; a layer that is larger by itself is not kept. Any thread may
+    use it. hits, misses: of `get`, so far.
     """
 
-    def __init__(self, bound: int) -> None:
-        if bound < 0:
-            raise ValueError(f'a cache of {bound} bytes cannot be: 0 keeps nothing')
-        self.bound, self.bytes, self.hits, self.misses = bound, 0, 0, 0
+    def __init__(self, capacity: int) -> None:
+        if capacity < 0:
+            raise ValueError(f'a cache of {capacity} bytes cannot be: 0 keeps nothing')
+        self.capacity, self.bytes, self.hits, self.misses = capacity, 0, 0, 0
         self._layers: OrderedDict[tuple[str, int], Layer] = OrderedDict()
         self._lock = Lock()
 
@@ -45,9 +45,9 @@ class HostCache:
         with self._lock:
             self._remove((key, layer))
             size = _bytes(kv)
-            if size > self.bound:
+            if size > self.capacity:
                 return
-            while self.bytes + size > self.bound:
+            while self.bytes + size > self.capacity:
                 self._remove(next(iter(self._layers)))
             self._layers[key, layer] = kv
             self.bytes += size
@@ -58,8 +58,8 @@ class HostCache:
             for layer in range(layers):
                 self._remove((key, layer))
 
-    def _remove(self, place: tuple[str, int]) -> None:
-        if (kv := self._layers.pop(place, None)) is not None:
+    def _remove(self, entry: tuple[str, int]) -> None:
+        if (kv := self._layers.pop(entry, None)) is not None:
             self.bytes -= _bytes(kv)
 
 

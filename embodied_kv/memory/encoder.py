@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 WIDTH = 384
 WORD = re.compile(r'\w+')
-EMPTY = frozenset(
+STOP_WORDS = frozenset(
     'a an and are at by for from in is it of on or that the this to was with'.split()
 )
 BUNDLED = 'minilm'
@@ -48,8 +48,8 @@ class Encoder(Protocol):
 class HashingEncoder:
     """Words, pairs of words and 3- to 5-grams of characters, in `width` signed buckets.
 
-    Words that name nothing (`EMPTY`) count only where there are no others. Else a rare word weighs
-    as much as a frequent one, and as much as all its n-grams together.
+    `STOP_WORDS` count only where there are no other words. A rare word weighs as much as a
+    frequent one, and as much as all its n-grams together.
     """
 
     def __init__(self, width: int = WIDTH) -> None:
@@ -59,14 +59,14 @@ class HashingEncoder:
         """As Encoder; the same on every machine, whatever else is in the batch."""
         vectors = np.zeros((len(texts), self.width), np.float32)
         for row, text in zip(vectors, texts, strict=True):
-            said = WORD.findall(text.lower())
-            words = [word for word in said if word not in EMPTY] or said
+            all_words = WORD.findall(text.lower())
+            words = [word for word in all_words if word not in STOP_WORDS] or all_words
             for word in words:
-                places, weights = _features(word, self.width)
-                np.add.at(row, places, weights)
+                buckets, weights = _features(word, self.width)
+                np.add.at(row, buckets, weights)
             for pair in zip(words, words[1:], strict=False):
-                place, sign = _bucket(' '.join(pair), self.width)
-                row[place] += sign
+                bucket, sign = _bucket(' '.join(pair), self.width)
+                row[bucket] += sign
             row /= np.linalg.norm(row) or 1.0
         return vectors
 
@@ -143,10 +143,10 @@ def _features(word: str, width: int) -> tuple[np.ndarray, np.ndarray]:
     """Buckets and weights of a word and of its n-grams."""
     framed = f'<{word}>'
     grams = [framed[i : i + n] for n in (3, 4, 5) for i in range(len(framed) - n + 1)]
-    found = [_bucket(f'word {word}', width), *(_bucket(f'gram {g}', width) for g in grams)]
-    weights = np.array([sign for _, sign in found], np.float32)
+    features = [_bucket(f'word {word}', width), *(_bucket(f'gram {g}', width) for g in grams)]
+    weights = np.array([sign for _, sign in features], np.float32)
     weights[1:] /= max(1, len(grams)) ** 0.5
-    return np.array([place for place, _ in found]), weights
+    return np.array([bucket for bucket, _ in features]), weights
 
 
 def _bucket(feature: str, width: int) -> tuple[int, float]:

@@ -4,7 +4,7 @@ Knows files and tensors. Does not know segments, nor which file is in use: that 
 
 A file holds one tensor `kv` [layers, 2, kv_heads, tokens, head_dim], so that k and v of a layer
 lie side by side and are one read. It is written under a temporary name, synced, then renamed.
-Whoever wrote it keeps an Entry apart from it, and a reader believes the Entry alone: size, header
+Whoever wrote it keeps a KvEntry apart from it, and a reader trusts the entry alone: size, header
 and each layer's bytes are compared before they are handed out. A layer is read, not mapped: that
 is the copy which a loading thread is there for, and a file cut short under a reader is an error
 and not a signal.

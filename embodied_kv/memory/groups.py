@@ -135,9 +135,9 @@ class Groups:
     ) -> None:
         """Puts a segment where it was before a restart; `settle` follows after the last one."""
         self.vectors[id] = embedding
-        place = self._groups.get(group) or self._start(changed, group)
-        self._join(place, id, tokens)
-        place.changed = max(place.changed, changed)
+        home = self._groups.get(group) or self._start(changed, group)
+        self._join(home, id, tokens)
+        home.changed = max(home.changed, changed)
         self.moved.pop(id, None)
 
     def settle(self, step: int, changed: Mapping[int, int] | None = None) -> None:
@@ -167,9 +167,9 @@ class Groups:
             assert group.members and group.tokens == sum(group.members.values())
             assert all(self._of[id] is group for id in group.members)
             assert group.static == (number not in self._dynamic)
-            alone = len(group.members) == 1
-            assert alone or len(group.members) <= self.grouping.max_members
-            assert alone or not group.static or group.tokens <= self.grouping.max_tokens
+            single = len(group.members) == 1
+            assert single or len(group.members) <= self.grouping.max_members
+            assert single or not group.static or group.tokens <= self.grouping.max_tokens
             assert (number in self._room[group.static]) == self._has_room(group)
             assert number not in self._room[not group.static]
 
@@ -219,9 +219,9 @@ class Groups:
         for id in reversed(self.ids(group)):
             strange = float(self.vectors[id] @ mean) < self.grouping.similarity
             if len(group.members) > 1 and (strange or self._too_large(group)):
-                alone = self._start(group.changed)
-                self._join(alone, id, self._leave(group, id))
-                new.append(alone)
+                single = self._start(group.changed)
+                self._join(single, id, self._leave(group, id))
+                new.append(single)
         self.counts['left'] += len(new)
         return new
 

@@ -22,12 +22,13 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Importance:
-    """kept: places of the relevant segments, ascending. scores: of all, they sum to 1 or are 0.
+    """relevant: indices of the relevant segments, ascending.
 
-    hops: how often they were propagated. stable: whether the last hop left the set as it was.
+    scores: of all segments; they sum to 1 or are 0. hops: how often they were propagated. stable:
+    whether the last hop left the set as it was.
     """
 
-    kept: tuple[int, ...]
+    relevant: tuple[int, ...]
     scores: tuple[float, ...]
     hops: int
     stable: bool
@@ -44,14 +45,14 @@ def importance(
     """The segments to compute in the next layer: `share` of s, or all candidates if fewer.
 
     query [s]: attention from the query to each segment. between [s, s]: from each segment (row) to
-    each; its diagonal plays no part. Both are means over heads and tokens. candidates: places of
-    the segments that this layer computed, None for all; the others are never kept and propagate
-    nothing. At each hop the scores become the mean of the relevant rows, normalised, until the
-    relevant set is the one before, at most `hops` times; 0 is importance to the query alone. Ties
-    go to the lower place.
+    each; its diagonal plays no part. Both are means over heads and tokens. candidates: indices of
+    the segments that this layer computed, None for all; the others are never relevant and
+    propagate nothing. At each hop the scores become the mean of the relevant rows, normalised,
+    until the relevant set is the one before, at most `hops` times; 0 is importance to the query
+    alone. Ties go to the lower index.
 
     Raises ValueError for shapes that do not fit, negative or undefined attention, a ratio or a
-    restart outside [0, 1] and places that are not there.
+    restart outside [0, 1] and indices that are not there.
     """
     s = len(query)
     if query.shape != (s,) or between.shape != (s, s):
@@ -60,7 +61,7 @@ def importance(
         raise ValueError(f'ratio {ratio} and restart {restart} are in [0, 1], hops {hops} from 0')
     alive = np.ones(s, bool)
     if candidates is not None:
-        if any(not 0 <= place < s for place in candidates):
+        if any(not 0 <= index < s for index in candidates):
             raise ValueError(f'candidates {tuple(candidates)} are not all among {s} segments')
         alive = np.zeros(s, bool)
         alive[list(candidates)] = True
@@ -73,15 +74,15 @@ def importance(
     np.fill_diagonal(rows, 0)
     scores = first = _normalised(np.where(alive, first, 0))
     count = min(share(ratio, s), int(alive.sum()))
-    kept, stable, hop = _top(scores, alive, count), False, 0
+    relevant, stable, hop = _top(scores, alive, count), False, 0
     while not stable and hop < hops:
-        spread = _normalised(np.where(alive, rows[kept].sum(0), 0))
-        if not spread.any():  # the relevant ones attend to nothing that could still be kept
+        spread = _normalised(np.where(alive, rows[relevant].sum(0), 0))
+        if not spread.any():  # the relevant ones attend to nothing that could still be relevant
             spread = first
         scores = _normalised((1 - restart) * spread + restart * first)
-        before, kept = kept, _top(scores, alive, count)
-        stable, hop = np.array_equal(before, kept), hop + 1
-    return Importance(tuple(kept.tolist()), tuple(scores.tolist()), hop, stable)
+        before, relevant = relevant, _top(scores, alive, count)
+        stable, hop = np.array_equal(before, relevant), hop + 1
+    return Importance(tuple(relevant.tolist()), tuple(scores.tolist()), hop, stable)
 
 
 def share(ratio: float, segments: int) -> int:
@@ -98,6 +99,6 @@ def _normalised(scores: np.ndarray) -> np.ndarray:
 
 
 def _top(scores: np.ndarray, alive: np.ndarray, count: int) -> np.ndarray:
-    """Places of the highest scores among the living, ascending; ties to the lower place."""
+    """Indices of the highest scores among the candidates, ascending; ties to the lower one."""
     order = np.argsort(np.where(alive, -scores, np.inf), kind='stable')
     return np.sort(order[:count])

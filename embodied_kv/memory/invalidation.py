@@ -1,4 +1,4 @@
-"""What changes of memory cost, in tokens of KV that they make useless, by way of construction.
+"""What changes of memory cost, in tokens of KV that they invalidate, by way of construction.
 
 Knows an order of segments, their tokens, and changes. Does not know KV: it counts what would be
 lost. What groups lose, `groups.Groups` counts by itself, from the same changes.
@@ -7,7 +7,7 @@ All ways are counted alike. In the steps of a trace: stored KV of a segment that
 lost; a new segment loses nothing by itself. And what lies behind, each token once in a step:
 - blocks of n segments (full reuse and KV recomputation store blocks of fixed size): in the same
   block, behind the first change in it, for KV there was computed in sight of what changed. Blocks
-  keep their segments: one that went leaves its place empty, which favours them.
+  keep their segments: one that went leaves its slot empty, which favours them.
 - a prefix cache: everything behind the first change.
 The order is that in which segments came; new ones go to the end, which favours both.
 
@@ -30,13 +30,13 @@ class Invalidation:
         self._sizes: dict[str, int | None] = {f'blocks of {n}': n for n in blocks}
         self._sizes[PREFIX] = None
         self.lost = dict.fromkeys(self._sizes, 0)
-        self._places: dict[str, int] = {}
-        self._tokens: list[int] = []  # by place, 0 where a segment went
+        self._positions: dict[str, int] = {}
+        self._tokens: list[int] = []  # by position, 0 where a segment went
         self._noted: dict[str, int | None] = {}
 
     def note(self, id: str, tokens: int | None) -> None:
         """One more change of the step that `end` ends; of the same segment the last one counts."""
-        if tokens is None and id not in self._places:
+        if tokens is None and id not in self._positions:
             self._noted.pop(id, None)  # it came and went within the step
         else:
             self._noted[id] = tokens
@@ -52,24 +52,24 @@ class Invalidation:
         Raises LookupError, before anything is counted, for one that went and was not there.
         """
         for id, tokens in changes.items():
-            if tokens is None and id not in self._places:
+            if tokens is None and id not in self._positions:
                 raise LookupError(f'no segment {id!r} to remove')
-        changed = sorted(self._places[id] for id in changes if id in self._places)
+        changed = sorted(self._positions[id] for id in changes if id in self._positions)
         lost = {way: self._behind(changed, size) for way, size in self._sizes.items()}
         for way, count in lost.items():
             self.lost[way] += count
         for id, tokens in changes.items():
             if tokens is None:
-                self._tokens[self._places.pop(id)] = 0
-            elif id in self._places:
-                self._tokens[self._places[id]] = tokens
+                self._tokens[self._positions.pop(id)] = 0
+            elif id in self._positions:
+                self._tokens[self._positions[id]] = tokens
             else:
-                self._places[id] = len(self._tokens)
+                self._positions[id] = len(self._tokens)
                 self._tokens.append(tokens)
         return lost
 
     def _behind(self, changed: list[int], size: int | None) -> int:
-        """Tokens from the first changed place of each block to its end; size None: one block."""
+        """Tokens from the first change in each block to its end; size None: one block."""
         size = max(1, len(self._tokens)) if size is None else size
-        firsts = {place // size: place for place in reversed(changed)}
+        firsts = {position // size: position for position in reversed(changed)}
         return sum(sum(self._tokens[at : (block + 1) * size]) for block, at in firsts.items())

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from embodied_kv.memory.importance import importance, share
 from embodied_kv.memory.prompt import Prompt
-from embodied_kv.memory.reuse import PlannerHidden, Reuse, always
+from embodied_kv.memory.reuse import LayerState, Reuse, always
 from embodied_kv.memory.schedule import Schedule
 
-BLOCK = 128  # queries that are looked at together
+BLOCK = 128  # queries whose attention is computed together
 
 
 @dataclass(frozen=True)
@@ -23,57 +23,57 @@ class Keep(Reuse):
     """All segments in the first layer, then the relevant ones by multi-hop importance.
 
     schedule: share of the segments per layer. hops: propagations at most; 0 asks the query alone.
-    restart: see `importance`. looked: see `segment_attention`.
+    restart: see `importance`. scoring_tokens: see `segment_attention`.
     """
 
     schedule: Schedule
     hops: int = 8
     restart: float = 0.0
-    looked: int = 16
+    scoring_tokens: int = 16
     name = 'keep'
 
     def first(self, prompt: Prompt) -> Tensor:
         return torch.ones(prompt.length, dtype=torch.bool)
 
-    def after(self, look: PlannerHidden, computed: Tensor) -> Tensor:
-        return self.importance_evaluation(look, computed)
+    def after(self, state: LayerState, computed: Tensor) -> Tensor:
+        return self.importance_evaluation(state, computed)
 
-    def importance_evaluation(self, look: PlannerHidden, computed: Tensor) -> Tensor:
+    def importance_evaluation(self, state: LayerState, computed: Tensor) -> Tensor:
         """The paper's third interface: tokens of the segments that the next layer computes."""
-        prompt = look.prompt
+        prompt = state.prompt
         mask = always(prompt)
         candidates = [
             i
             for i, (start, piece) in enumerate(zip(prompt.starts, prompt.pieces, strict=True))
             if piece.unit and computed[start : start + len(piece.ids)].all()
         ]
-        ratio = self.schedule.ratios[look.layer + 1]
+        ratio = self.schedule.ratios[state.layer + 1]
         if not candidates or not share(ratio, len(prompt.pieces)):
             return mask
-        attention = segment_attention(look, self.looked)
-        relevant = importance(*attention, ratio, candidates, self.hops, self.restart)
-        look.chose(relevant)
-        for i in relevant.kept:
+        attention = segment_attention(state, self.scoring_tokens)
+        choice = importance(*attention, ratio, candidates, self.hops, self.restart)
+        state.on_choice(choice)
+        for i in choice.relevant:
             start = prompt.starts[i]
             mask[start : start + len(prompt.pieces[i].ids)] = True
         return mask
 
 
-def segment_attention(look: PlannerHidden, looked: int = 0) -> tuple[Tensor, Tensor]:
+def segment_attention(state: LayerState, scoring_tokens: int = 0) -> tuple[Tensor, Tensor]:
     """Attention from the question to each of s segments, [s], and between segments, [s, s].
 
     Float32, means over heads, and over the tokens of both; of a segment that was not computed in
-    this layer the row is zero. looked: so many tokens of each segment, evenly spread, stand for
-    what it attends to; 0: all, as in the paper. What is attended to is never left out.
+    this layer the row is zero. scoring_tokens: so many tokens of each segment, evenly spread,
+    stand for what it attends to; 0: all, as in the paper. What is attended to is never left out.
     """
-    prompt = look.prompt
-    standing = _spread(prompt, looked)
+    prompt = state.prompt
+    standing = _spread(prompt, scoring_tokens)
     standing[prompt.question_at :] = True
-    asking = standing[look.places]
-    attention = _attention(look, asking, prompt.means.to(look.keys.device)).cpu()  # [T, s]
-    places = look.places[asking]
-    question = attention[places >= prompt.question_at].mean(0)
-    rows = prompt.means[places]  # [T, s]: whose token it is
+    asking = standing[state.positions]
+    attention = _attention(state, asking, prompt.means.to(state.keys.device)).cpu()  # [T, s]
+    positions = state.positions[asking]
+    question = attention[positions >= prompt.question_at].mean(0)
+    rows = prompt.means[positions]  # [T, s]: whose token it is
     between = (rows / rows.sum(0).clamp(min=1e-9)).T @ attention
     return question, between
 
@@ -88,24 +88,24 @@ def _spread(prompt: Prompt, most: int) -> Tensor:
     return mask
 
 
-def _attention(look: PlannerHidden, asking: Tensor, onto: Tensor) -> Tensor:
+def _attention(state: LayerState, asking: Tensor, onto: Tensor) -> Tensor:
     """Causal attention, mean over heads, times onto [length, s]: float32 [T, s].
 
-    Of those of the look's tokens that `asking`, bool, is true of.
+    Of those of the layer's tokens that `asking`, bool, is true of.
 
     The layer has made the sums of its softmax already, so each block of queries reads the keys
     before it and no others.
     """
-    device, kv_heads = look.keys.device, len(look.keys)
-    places, mine = look.places[asking].to(device), asking.to(device)
-    heads, dim = look.queries.shape[1:]
-    queries = (look.queries[mine].float() * dim**-0.5).unflatten(1, (kv_heads, -1))
-    sums = look.sums[mine].float().unflatten(1, (kv_heads, -1))[..., None]
-    keys = look.keys.float()
+    device, kv_heads = state.keys.device, len(state.keys)
+    positions, mine = state.positions[asking].to(device), asking.to(device)
+    heads, dim = state.queries.shape[1:]
+    queries = (state.queries[mine].float() * dim**-0.5).unflatten(1, (kv_heads, -1))
+    sums = state.sums[mine].float().unflatten(1, (kv_heads, -1))[..., None]
+    keys = state.keys.float()
     parts = []
-    for block in range(0, len(places), BLOCK):
+    for block in range(0, len(positions), BLOCK):
         q, lse = (part[block : block + BLOCK].permute(1, 2, 0, 3) for part in (queries, sums))
-        mine = places[block : block + BLOCK]
+        mine = positions[block : block + BLOCK]
         begin, end = int(mine[0]), int(mine[-1]) + 1
         q, lse = (part.reshape(kv_heads, -1, part.shape[-1]) for part in (q, lse))
         weights = torch.baddbmm(lse, q, keys[:, :end].transpose(1, 2), beta=-1).exp_()

@@ -1,10 +1,10 @@
 """Loads KV beside the computation that needs it later.
 
-Knows threads, streams and when a layer may start. What comes next, `pending` decides; how one load
-is done, the caller says.
+Knows threads, CUDA streams and when a layer may start. What comes next, `pending` decides; how one
+load is done, the caller says.
 
 One thread loads, one load after another, as the paper's loading engine. On a GPU it launches on a
-stream of its own, so copies from pinned memory run beside the computation: it stays at most
+CUDA stream of its own, so copies from pinned memory run beside the computation: it stays at most
 `in_flight` loads ahead, lest what a layer turns out to need waits behind preloads for later ones,
 and a layer's computation waits, on the device, for the event behind its last load.
 
@@ -119,28 +119,28 @@ class Loader:
 
     @torch.inference_mode()
     def _run(self) -> None:
-        flying: deque[tuple[int, str, float, Event]] = deque()
+        issued: deque[tuple[int, str, float, Event]] = deque()
         try:
             with self._stream.use():
-                while (item := self._next(flying)) is not None:
+                while (item := self._next(issued)) is not None:
                     layer, unit = item
                     start = self._clock()
                     self._load(unit, layer)
                     event = self._stream.record()
-                    flying.append((layer, unit, start, event))
+                    issued.append((layer, unit, start, event))
                     if event.done:  # on a CPU it always is: its time ends before its layer starts
-                        self._land(flying)
+                        self._complete(issued)
                     with self._changed:
                         self._issuing, self._events[layer] = None, event
                         self._changed.notify_all()
-                    if len(flying) >= self._in_flight:
-                        self._land(flying)
+                    if len(issued) >= self._in_flight:
+                        self._complete(issued)
         except BaseException as error:
             with self._changed:
                 self._error = error
                 self._changed.notify_all()
 
-    def _next(self, flying: deque) -> tuple[int, str] | None:
+    def _next(self, issued: deque) -> tuple[int, str] | None:
         """Waits for something that may be loaded; None at the end."""
         while True:
             with self._changed:
@@ -151,16 +151,16 @@ class Loader:
                     if item is not None:
                         self._issuing = item[0]
                         return item
-                    if flying:
+                    if issued:
                         break
                     self._changed.wait()
-            if not flying:
+            if not issued:
                 return None
-            self._land(flying)
+            self._complete(issued)
 
-    def _land(self, flying: deque) -> None:
+    def _complete(self, issued: deque) -> None:
         """Waits for the oldest load."""
-        layer, unit, start, event = flying.popleft()
+        layer, unit, start, event = issued.popleft()
         event.wait()
         with self._changed:
             self._spans.append(Span(LOAD, layer, start, self._clock(), unit))

@@ -15,7 +15,7 @@ from threading import RLock
 from embodied_kv.memory.encoder import Encoder
 from embodied_kv.memory.group import Group, Grouping, Transition
 from embodied_kv.memory.groups import Groups
-from embodied_kv.memory.records import Draft
+from embodied_kv.memory.records import SegmentDraft
 from embodied_kv.memory.retrieve import retrieve
 from embodied_kv.memory.segment import MemoryFault, Segment
 from embodied_kv.memory.store import Change, MemoryStore
@@ -62,7 +62,7 @@ class Memory:
             texts = [s.text for s, same in zip(new, known, strict=True) if not same]
             meanings = iter(self.encoder.encode(texts))
             drafts = [
-                Draft(s.id, s.kind, s.text, None if same else next(meanings))
+                SegmentDraft(s.id, s.kind, s.text, None if same else next(meanings))
                 for s, same in zip(new, known, strict=True)
             ]
             changes = self.store.upsert(*drafts)
@@ -137,7 +137,7 @@ class Memory:
     def _note(self) -> None:
         """Puts into the store which group each segment is in now."""
         if self.groups.moved:
-            self.store.place(self.groups.moved)
+            self.store.set_groups(self.groups.moved)
             self.groups.moved.clear()
 
     def _note_removal(self, group: Group) -> None:
@@ -148,15 +148,15 @@ class Memory:
         self.store.set_fact(REMOVALS, json.dumps(list(self._removals.items())))
 
     def _reopen(self) -> None:
-        filed = self.store.filed()
+        records = self.store.segment_records()
         fresh = self.store.fact('encoder') != self.encoder.name
-        bare = [f.segment for f in filed if fresh or f.embedding is None]
+        bare = [f.segment for f in records if fresh or f.embedding is None]
         vectors = self.encoder.encode([segment.text for segment in bare])
         meanings = dict(zip((segment.id for segment in bare), vectors, strict=True))
         if fresh or meanings:
             self.store.embed(self.encoder.name, meanings)
         unplaced = []
-        for f in filed:
+        for f in records:
             segment, id = f.segment, f.segment.id
             self._segments[id] = segment
             meaning = meanings.get(id, f.embedding)

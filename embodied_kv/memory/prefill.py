@@ -7,9 +7,9 @@ at a time.
 A layer is computed in blocks of tokens, each of which sees those before it. A block, and the
 choice after the last one, is a step of whoever owns the device (`step`), who gets it back after
 each. Loads run on the thread of a `Loader`: a piece that the next layer does not compute in full
-is dropped the moment that is known, and its KV of all later layers may come from then on, beside
-the steps that are left. The choice follows the whole layer, on the thread that computes; in the
-paper a third thread chooses beside the layer's MLP, which would have to share a core here.
+is dropped the moment that is known, and its KV of all later layers may be loaded from then on,
+beside the steps that are left. The choice follows the whole layer, on the thread that computes; in
+the paper a third thread chooses beside the layer's MLP, which would have to share a core here.
 `pipeline.simulate(decided=...)` says what that is worth.
 
 Source: KEEP, section 5: `load_memory`, `prefill_layer`, `importance_evaluation`.
@@ -31,7 +31,7 @@ from embodied_kv.memory.importance import Importance
 from embodied_kv.memory.loader import Loader
 from embodied_kv.memory.pending import Pending
 from embodied_kv.memory.prompt import Prompt
-from embodied_kv.memory.reuse import PlannerHidden, Reuse
+from embodied_kv.memory.reuse import LayerState, Reuse
 from embodied_kv.memory.segment import MemoryFault
 from embodied_kv.memory.timeline import Timeline
 
@@ -78,29 +78,31 @@ class Work:
 
 
 @dataclass(frozen=True, eq=False)
-class Tokens:
-    """What a layer computes. mask: bool [length]; places: int64 [T]; hidden: [1, T, width]."""
+class LayerTokens:
+    """What a layer computes. mask: bool [length]; positions: int64 [T]; hidden: [1, T, width]."""
 
     mask: Tensor
-    places: Tensor
+    positions: Tensor
     hidden: Tensor
 
-    def only(self, mask: Tensor) -> Tokens:
+    def only(self, mask: Tensor) -> LayerTokens:
         """Those of them that are in a mask, [length]."""
-        stays = mask[self.places]
-        return Tokens(mask, self.places[stays], self.hidden[:, stays.to(self.hidden.device)])
+        stays = mask[self.positions]
+        return LayerTokens(
+            mask, self.positions[stays], self.hidden[:, stays.to(self.hidden.device)]
+        )
 
     def blocks(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Places and hidden states of so many at a time."""
-        return zip(self.places.split(size), self.hidden.split(size, 1), strict=True)
+        """Positions and hidden states of so many at a time."""
+        return zip(self.positions.split(size), self.hidden.split(size, 1), strict=True)
 
 
 class Prefill:
     """Fills one row of an arena with prompts, one after another.
 
-    load: `Store.load_memory`; of two threads at once, where a method asks for deviations. step:
-    runs each piece of computation, and returns what it returns, when it is done. block: tokens of
-    a step.
+    load: `MemoryStore.load_memory`; of two threads at once, where a method asks for deviations.
+    step: runs each piece of computation, and returns what it returns, when it is done. block:
+    tokens of a step.
     """
 
     def __init__(
@@ -121,8 +123,8 @@ class Prefill:
     def run(self, prompt: Prompt, reuse: Reuse) -> tuple[Tensor, Work]:
         """Hidden state of the prompt's last token before the final norm, [1, 1, width].
 
-        Raises ValueError for a prompt that is longer than a row, Lost for a piece whose KV cannot
-        be loaded: the row is then only good to be filled again.
+        Raises ValueError for a prompt that is longer than a row, KvLost for a piece whose KV
+        cannot be loaded: the row is then only good to be filled again.
         """
         if prompt.length > self._arena.max_tokens:
             raise ValueError(
@@ -137,7 +139,7 @@ class Prefill:
             absent = _absent(prompt, tokens.mask, resident)
             loader.drop(absent, 0)
             for layer in range(self._layers):
-                work.computed.append(len(tokens.places))
+                work.computed.append(len(tokens.positions))
                 work.loaded.append(sum(absent.values()))
                 with loader.computing(layer):
                     blocks = self.prefill_layer(tokens, layer)
@@ -148,7 +150,7 @@ class Prefill:
         work.timeline = loader.timeline
         return tokens.hidden[:, -1:], work
 
-    def prefill_layer(self, tokens: Tokens, layer: int) -> list[Block]:
+    def prefill_layer(self, tokens: LayerTokens, layer: int) -> list[Block]:
         """The paper's second interface: a layer of these tokens; their KV is in the row then.
 
         Whatever else the layer needs lies there already.
@@ -156,9 +158,9 @@ class Prefill:
         blocks = tokens.blocks(self._block)
         return [self._run_step(partial(self._compute, layer, *block)) for block in blocks]
 
-    def _compute(self, layer: int, places: Tensor, hidden: Tensor) -> Block:
-        view = PlacedTokens(self._arena, self._row).bind(places)
-        rope = self._model.rope(places[None].to(self._arena.device))
+    def _compute(self, layer: int, positions: Tensor, hidden: Tensor) -> Block:
+        view = PlacedTokens(self._arena, self._row).bind(positions)
+        rope = self._model.rope(positions[None].to(self._arena.device))
         hidden = self._model.layer(layer, hidden, view, rope)
         return hidden, view.queries, view.sums
 
@@ -168,37 +170,37 @@ class Prefill:
         reuse: Reuse,
         work: Work,
         layer: int,
-        tokens: Tokens,
+        tokens: LayerTokens,
         blocks: list[Block],
-    ) -> Tokens:
+    ) -> LayerTokens:
         """What the next layer computes; after the last one the tokens stay."""
         hidden, queries, sums = zip(*blocks, strict=True)
-        tokens = Tokens(tokens.mask, tokens.places, torch.cat(hidden, 1))
+        tokens = LayerTokens(tokens.mask, tokens.positions, torch.cat(hidden, 1))
         if layer + 1 == self._layers:
             return tokens
-        look = PlannerHidden(
+        look = LayerState(
             prompt,
             layer,
             self._layers,
-            tokens.places,
+            tokens.positions,
             torch.cat(queries),
             torch.cat(sums),
             PlacedTokens(self._arena, self._row).keys(layer),
             deviation=partial(self._deviation, prompt, layer + 1, tokens),
-            chose=work.chosen.append,
+            on_choice=work.chosen.append,
         )
         return tokens.only(reuse.after(look, tokens.mask))
 
     def _run_step(self, work: Callable[[], T]) -> T:
         return self._step(torch.inference_mode()(work))
 
-    def _first(self, prompt: Prompt, reuse: Reuse, resident: int) -> Tokens:
+    def _first(self, prompt: Prompt, reuse: Reuse, resident: int) -> LayerTokens:
         self._arena.set_length(self._row, prompt.length)
         mask = reuse.first(prompt)
         mask[:resident] = False
-        places = mask.nonzero()[:, 0]
-        ids = prompt.ids[places].to(self._arena.device)
-        return Tokens(mask, places, self._model.embed(ids[None]))
+        positions = mask.nonzero()[:, 0]
+        ids = prompt.ids[positions].to(self._arena.device)
+        return LayerTokens(mask, positions, self._model.embed(ids[None]))
 
     def _put(self, prompt: Prompt, pieces: dict[str, int], segment: str, layer: int) -> None:
         """On the loading thread: the stored KV of a whole piece goes where it lies."""
@@ -217,18 +219,18 @@ class Prefill:
         k, v = (part.to(self._arena.device, non_blocking=True)[:, tokens] for part in stored)
         return self._move(k, prompt.starts[i] - piece.offset), v
 
-    def _deviation(self, prompt: Prompt, layer: int, tokens: Tokens) -> Tensor:
+    def _deviation(self, prompt: Prompt, layer: int, tokens: LayerTokens) -> Tensor:
         """How far the keys of each token in a layer are from the stored ones, float32 [T]."""
-        places = tokens.places
-        rope = self._model.rope(places[None].to(self._arena.device))
+        positions = tokens.positions
+        rope = self._model.rope(positions[None].to(self._arena.device))
         new = self._model.keys(layer, tokens.hidden, rope)[0]  # [T, kv_heads, head_dim]
-        found = torch.zeros(len(places), device=new.device)
+        found = torch.zeros(len(positions), device=new.device)
         for i, (piece, start) in enumerate(zip(prompt.pieces, prompt.starts, strict=True)):
-            at = (places >= start) & (places < start + len(piece.ids))
+            at = (positions >= start) & (positions < start + len(piece.ids))
             if piece.unit and at.any():
                 k, _ = self._stored(prompt, i, layer)
                 mine = at.to(new.device)
-                old = k[:, (places[at] - start).to(new.device)].transpose(0, 1)
+                old = k[:, (positions[at] - start).to(new.device)].transpose(0, 1)
                 found[mine] = (new[mine] - old).float().square().sum((1, 2))
         return found.cpu()
 

@@ -1,6 +1,6 @@
 """A prompt with memory in it: where each segment lies, and whose KV could stand for it.
 
-Knows tokens and places. Does not know how many of them a method computes again.
+Knows tokens and positions. Does not know how many of them a method computes again.
 """
 
 from __future__ import annotations

@@ -42,11 +42,11 @@ CREATE TABLE members (
 CREATE INDEX by_unit ON members (unit);
 """
 COLUMNS = 'id, kind, text, version, step'
-FILED = f'{COLUMNS}, cluster, embedding'
+RECORD_COLUMNS = f'{COLUMNS}, cluster, embedding'
 
 
 @dataclass(frozen=True, eq=False)
-class Draft:
+class SegmentDraft:
     """What is to be remembered. embedding: float32 [width], the meaning of the text."""
 
     id: str
@@ -56,8 +56,8 @@ class Draft:
 
 
 @dataclass(frozen=True, eq=False)
-class Filed:
-    """A segment and what is known of it. group: None before it was placed."""
+class SegmentRecord:
+    """A segment and what is known of it. group: None before it has one."""
 
     segment: Segment
     group: int | None
@@ -145,19 +145,19 @@ class Records:
         with self._explained():
             return tuple(Segment(*row) for row in self._db.execute(query, values))
 
-    def filed(self) -> Iterator[Filed]:
+    def segment_records(self) -> Iterator[SegmentRecord]:
         """All segments, in the order in which they came."""
         with self._explained():
-            for row in self._db.execute(f'SELECT {FILED} FROM segments ORDER BY place'):
+            for row in self._db.execute(f'SELECT {RECORD_COLUMNS} FROM segments ORDER BY place'):
                 *fields, group, blob = row
                 embedding = None if blob is None else np.frombuffer(blob, np.float32).copy()
-                yield Filed(Segment(*fields), group, embedding)
+                yield SegmentRecord(Segment(*fields), group, embedding)
 
     def count(self) -> int:
         return self._one('SELECT count(*) FROM segments')[0]
 
-    def write(self, segment: Segment, draft: Draft) -> None:
-        """Keeps place and group of one that is there."""
+    def write(self, segment: Segment, draft: SegmentDraft) -> None:
+        """Keeps order and group of one that is there."""
         blob = None
         if draft.embedding is not None:
             blob = np.ascontiguousarray(draft.embedding, np.float32).tobytes()
@@ -172,7 +172,7 @@ class Records:
     def delete(self, id: str) -> None:
         self._db.execute('DELETE FROM segments WHERE id = ?', (id,))
 
-    def place(self, groups: Mapping[str, int]) -> None:
+    def set_groups(self, groups: Mapping[str, int]) -> None:
         rows = [(group, id) for id, group in groups.items()]
         self._db.executemany('UPDATE segments SET cluster = ? WHERE id = ?', rows)
 

@@ -15,7 +15,7 @@ from embodied_kv.memory.groups import Groups
 
 
 @dataclass(frozen=True)
-class Found:
+class RetrievedUnit:
     """A unit in view. ids: its segments, in order. score: similarity of the best one."""
 
     ids: tuple[str, ...]
@@ -27,8 +27,8 @@ class Found:
 
 def retrieve(
     groups: Groups, query: np.ndarray, tokens: int, segments: int | None = None
-) -> tuple[Found, ...]:
-    """The units that are most similar to a query embedding, within a budget.
+) -> tuple[RetrievedUnit, ...]:
+    """The units that are most similar to a query embedding, within limits.
 
     tokens: all units together have no more. segments: no further unit is taken once so many
     segments are in view; a group that begins below comes whole. A static group is as similar as
@@ -39,7 +39,7 @@ def retrieve(
     prompt stays the same, from its start on, while the same memory is in view.
     """
     if tokens < 0 or segments is not None and segments < 0:
-        raise ValueError(f'a budget of {tokens} tokens and {segments} segments cannot be')
+        raise ValueError(f'limits of {tokens} tokens and {segments} segments cannot be')
     wanted = len(groups.vectors) if segments is None else segments
     found, seen, taken = [], set(), 0
     for id, score in groups.vectors.nearest(query):
@@ -52,7 +52,7 @@ def retrieve(
         ids = groups.ids(group) if group.static else (id,)
         size = group.tokens if group.static else group.members[id]
         if size <= tokens:
-            found.append(Found(ids, group.number, group.static, size, score))
+            found.append(RetrievedUnit(ids, group.number, group.static, size, score))
             tokens -= size
             taken += len(ids)
     static = sorted((f for f in found if f.static), key=lambda f: f.group)

@@ -19,25 +19,25 @@ from embodied_kv.memory.prompt import Prompt
 
 
 @dataclass(frozen=True, eq=False)
-class PlannerHidden:
-    """What there is to decide by, after layer `layer` of `layers` was computed.
+class LayerState:
+    """What there is to decide by after layer `layer` of `layers`.
 
-    places: int64 [T], the tokens that were; queries: theirs, [T, heads, head_dim]; sums: log-sum-
-    exp of their attention's scores, [T, heads]. keys: [kv_heads, length, head_dim], of the whole
-    prompt. deviation: float [T] when called, how far
-    each token's keys in the next layer are from the stored ones (0 where none are stored). chose:
-    takes a choice by importance, for who wants to know.
+    positions: int64 [T], of the tokens that it computed; queries: theirs, [T, heads, head_dim];
+    sums: log-sum-exp of their attention's scores, [T, heads]. keys: [kv_heads, length, head_dim],
+    of the whole prompt. deviation: float [T] when called, how far each token's keys in the next
+    layer are from the stored ones (0 where none are stored). on_choice: takes each choice by
+    importance, for whoever wants to know.
     """
 
     prompt: Prompt
     layer: int
     layers: int
-    places: Tensor
+    positions: Tensor
     queries: Tensor
     sums: Tensor
     keys: Tensor
     deviation: Callable[[], Tensor]
-    chose: Callable[[Importance], object] = lambda choice: None
+    on_choice: Callable[[Importance], object] = lambda choice: None
 
 
 class Reuse:
@@ -56,7 +56,7 @@ class Reuse:
         """Tokens of the first layer, bool [length]."""
         return always(prompt)
 
-    def after(self, look: PlannerHidden, computed: Tensor) -> Tensor:
+    def after(self, state: LayerState, computed: Tensor) -> Tensor:
         """Tokens of the next layer, bool [length], within `computed`, those of this one."""
         return computed
 
@@ -116,12 +116,12 @@ class CacheBlend(Reuse):
     def first(self, prompt: Prompt) -> Tensor:
         return torch.ones(prompt.length, dtype=torch.bool)
 
-    def after(self, look: PlannerHidden, computed: Tensor) -> Tensor:
-        if look.layer > 0:
+    def after(self, state: LayerState, computed: Tensor) -> Tensor:
+        if state.layer > 0:
             return computed
-        mask = always(look.prompt)
+        mask = always(state.prompt)
         memory = (~mask).nonzero()[:, 0]
-        deviation = look.deviation()[memory]
+        deviation = state.deviation()[memory]
         chosen = deviation.sort(descending=True, stable=True).indices
         mask[memory[chosen[: math.ceil(self.ratio * len(memory))]]] = True
         return mask

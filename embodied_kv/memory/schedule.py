@@ -49,7 +49,7 @@ class Schedule:
         """
         if not 1 / layers <= average <= 1:
             raise ValueError(
-                f'an average of {average}: {layers} layers reach [{1 / layers:.4g}, 1]'
+                f'a recompute ratio of {average}: {layers} layers reach [{1 / layers:.4g}, 1]'
             )
         low, high = 0.0, 1.0
         while (middle := (low + high) / 2) not in (low, high):

@@ -7,7 +7,7 @@ after the transaction that forgets it. So a crash anywhere leaves every committe
 file, and at worst files without a record, which are swept when the folder is opened. A folder is
 open in one process at a time, by a lock that ends with the process.
 
-Source: KEEP, section 5: `load_memory`, over a table of the places of each memory.
+Source: KEEP, section 5: `load_memory`, over a table of where each memory lies.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch import Tensor
 from embodied_kv import storage
 from embodied_kv.memory.cache import HostCache
 from embodied_kv.memory.files import KvFiles, explained
-from embodied_kv.memory.records import Draft, Filed, KeptUnit, Records
+from embodied_kv.memory.records import KeptUnit, Records, SegmentDraft, SegmentRecord
 from embodied_kv.memory.segment import KINDS, MemoryFault, Segment
 from embodied_kv.memory.unit import UnitKv
 
@@ -107,7 +107,7 @@ class MemoryStore:
         with self._lock, self._records.change():
             self._records.set_fact(name, value)
 
-    def upsert(self, *drafts: Draft) -> tuple[Change, ...]:
+    def upsert(self, *drafts: SegmentDraft) -> tuple[Change, ...]:
         """Adds or changes segments, all or none of them, at the present step.
 
         A draft with the kind and text of the segment that is there changes nothing. Raises
@@ -159,15 +159,15 @@ class MemoryStore:
         with self._lock:
             return self._records.count()
 
-    def filed(self) -> tuple[Filed, ...]:
+    def segment_records(self) -> tuple[SegmentRecord, ...]:
         """All segments with what is known of them, in the order in which they came."""
         with self._lock:
-            return tuple(self._records.filed())
+            return tuple(self._records.segment_records())
 
-    def place(self, groups: Mapping[str, int]) -> None:
+    def set_groups(self, groups: Mapping[str, int]) -> None:
         """Notes the group of each id."""
         with self._lock, self._records.change():
-            self._records.place(groups)
+            self._records.set_groups(groups)
 
     def embed(self, encoder: str, embeddings: Mapping[str, np.ndarray]) -> None:
         """Notes embeddings by id, and the name of the encoder that made all that there are."""
@@ -250,7 +250,7 @@ class MemoryStore:
             raise MemoryFault(f'no KV of unit {key!r}: compute it from its segments')
         return kept
 
-    def _write(self, draft: Draft, step: int) -> Change:
+    def _write(self, draft: SegmentDraft, step: int) -> Change:
         old = self._records.segment(draft.id)
         new = Segment(draft.id, draft.kind, draft.text, old.version + 1 if old else 1, step)
         if old and (old.kind, old.text) == (new.kind, new.text):

@@ -20,7 +20,7 @@ from embodied_kv.memory.segment import Segment
 class Unit:
     """Segments in the order in which their KV is computed, each seeing those before it.
 
-    A static group is a unit as a whole, a segment of a dynamic group is one alone. group: the
+    A static group is a unit as a whole, a segment of a dynamic group is one by itself. group: the
     group it comes from. score: of a retrieval. Raises ValueError for no segments.
     """
 

@@ -1,10 +1,12 @@
 """The language backbone: Gemma layers over a cache view, token table and head.
 
-It prefills prefixes and extends streams by the same `layer`; which of them it does is the cache's
-matter.
+It prefills prefixes and extends decode streams by the same `layer`; which of them it does is the
+cache's matter.
 """
 
 from __future__ import annotations
+
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +15,8 @@ from torch.nn import functional as F
 from embodied_kv.config import BackboneConfig
 from embodied_kv.kv.views import KvView
 from embodied_kv.model.layers import DecoderLayer, RmsNorm, Rope
+
+M = TypeVar('M', bound='BackboneModel')
 
 
 class BackboneLayer(DecoderLayer):
@@ -71,10 +75,18 @@ class Backbone(nn.Module):
         return F.linear(hidden, self.embed.weight).float()
 
 
-class OnBackbone(nn.Module):
+class BackboneModel(nn.Module):
     """A model around a backbone, on its device and in its dtype."""
 
     backbone: Backbone
+
+    @classmethod
+    def empty(cls: type[M], config: Any, device: str) -> M:
+        """Modules in the config's dtype, not initialised: a loader or `init_random` fills them."""
+        with torch.device('meta'):
+            model = cls(config)
+        model = model.to(getattr(torch, config.dtype)).to_empty(device=device)
+        return model.requires_grad_(False).eval()
 
     @property
     def device(self) -> torch.device:

@@ -9,17 +9,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
+import embodied_kv
 from embodied_kv import storage
 from embodied_kv.config import BackboneConfig, ExpertConfig, ModelConfig, VisionConfig
 from embodied_kv.model.preprocess import Normalizer
 from embodied_kv.model.tokenizer import Tokenizer
 from embodied_kv.model.weights import CheckpointError, Weights, fill, write_weights
 
+T = TypeVar('T')
+
+ASSETS = Path(embodied_kv.__file__).parent / 'assets'  # weights that come with the package
 CONFIG, WORDS = 'embodied_kv.config', 'embodied_kv.tokenizer'
 # Fields that may differ between a checkpoint and the model that it is loaded into.
 FREE = {'name', 'dtype'}
@@ -74,18 +80,24 @@ def save(
 def _parse_config(weights: Weights) -> ModelConfig:
     if CONFIG not in weights.metadata:
         raise CheckpointError(f'{weights.path} does not say its dimensions: name a preset for it')
+    parts = dict(vision=VisionConfig, backbone=BackboneConfig, expert=ExpertConfig)
     try:
-        fields = json.loads(weights.metadata[CONFIG])
-        for part, kind in (
-            ('vision', VisionConfig),
-            ('backbone', BackboneConfig),
-            ('expert', ExpertConfig),
-        ):
-            fields[part] = kind(**fields[part])
-        fields['views'] = tuple(fields['views'])
-        return ModelConfig(**fields)
+        values = json.loads(weights.metadata[CONFIG])
+        values |= {part: build_config(kind, values[part]) for part, kind in parts.items()}
+        return build_config(ModelConfig, values | dict(views=tuple(values['views'])))
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f'{weights.path}: its config is not one of ours: {error}') from error
+
+
+def build_config(kind: type[T], values: Mapping[str, Any]) -> T:
+    """A config from its fields. Raises ValueError that names those that lack or are unknown."""
+    names = {field.name for field in fields(kind)}
+    needed = {field.name for field in fields(kind) if field.default is MISSING}
+    odd = {'lacks': needed - {*values}, 'has unknown': {*values} - names}
+    if any(odd.values()):
+        said = (f'{what} {", ".join(sorted(some))}' for what, some in odd.items() if some)
+        raise ValueError(f'{kind.__name__} {", ".join(said)}')
+    return kind(**values)
 
 
 def _digest(path: Path) -> str:

@@ -30,7 +30,7 @@ class HybridState:
     int64 [1]; fold/recurrent float32 [linear layers, heads, key_dim, value_dim]; fold/conv [linear
     layers, channels, kernel - 1]; checkpoint/... as fold/...; head/logits float32 [vocab].
 
-    kept: by layer, its own part of what layers of its kind keep, `KV` or `FOLD`.
+    by_layer: of each, its own part of what layers of its kind keep, `KV` or `FOLD`.
     used: positions from here on are zero, as nothing was written there since they were cleared.
     """
 
@@ -56,10 +56,10 @@ class HybridState:
             name: torch.zeros(shape, dtype=dtype, device=device)
             for name, (shape, dtype) in kinds.items()
         }
-        self.kept: dict[int, dict[str, Tensor]] = {}
+        self.by_layer: dict[int, dict[str, Tensor]] = {}
         for layers, names in ((c.full_layers, KV), (c.linear_layers, FOLD)):
             for i, layer in enumerate(layers):
-                self.kept[layer] = {name: self.buffers[name][i] for name in names}
+                self.by_layer[layer] = {name: self.buffers[name][i] for name in names}
 
     def __getitem__(self, name: str) -> Tensor:
         return self.buffers[name]
@@ -120,24 +120,24 @@ class HybridView:
         """k, v [1, kv_heads, T, head_dim] into their slots -> all visible keys and values."""
         stored = []
         for name, new in zip(KV, (k, v), strict=True):
-            slots = self.state.kept[layer][name]
+            slots = self.state.by_layer[layer][name]
             slots.index_copy_(1, self.positions, new[0])
             stored.append(slots[None, :, : self.visible])
         return stored[0], stored[1]
 
     def get_conv_state(self, layer: int, state_idx: int = 0) -> Tensor:
         """The last inputs of the convolution, [1, channels, kernel - 1], shifted in place."""
-        return self.state.kept[layer]['fold/conv'][None]
+        return self.state.by_layer[layer]['fold/conv'][None]
 
     def get_recurrent_state(self, layer: int, state_idx: int = 0) -> Tensor:
         """The fold of all tokens so far, [1, heads, key_dim, value_dim]."""
-        return self.state.kept[layer]['fold/recurrent'][None]
+        return self.state.by_layer[layer]['fold/recurrent'][None]
 
     def update_conv_state(self, new: Tensor, layer: int, conv_kernel_size: int) -> Tensor:
-        """New inputs [1, channels, T] -> with the kept ones before them."""
-        kept = self.get_conv_state(layer)
-        inputs = torch.cat([kept, new], dim=-1)
-        kept.copy_(inputs[..., 1 - conv_kernel_size :])
+        """New inputs [1, channels, T] -> with the last ones before them."""
+        last = self.get_conv_state(layer)
+        inputs = torch.cat([last, new], dim=-1)
+        last.copy_(inputs[..., 1 - conv_kernel_size :])
         return inputs
 
     def update_recurrent_state(self, new: Tensor, layer: int) -> None:

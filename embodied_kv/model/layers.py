@@ -1,7 +1,7 @@
 """The transformer layer that the backbone and the action expert share, and rotary positions.
 
 Knows tensors. The cache comes as an argument (`kv.views`), so the layer knows neither rows nor
-streams.
+decode streams.
 """
 
 from __future__ import annotations

@@ -118,9 +118,9 @@ def suffix_quantities(golden: Golden, model: Pi05, prefix: Prefix) -> dict[str, 
     The recorded times are used, as random weights make a velocity sensitive to the last bit of t.
     """
     noise = golden.inputs['noise']
-    samples, horizon = noise.shape[:2]
+    samples, chunk = noise.shape[:2]
     times = golden.read('timesteps') if 'timesteps' in golden.expected else golden.times()
-    cache = SuffixRead(prefix.arena, samples, horizon).bind(range(samples))
+    cache = SuffixRead(prefix.arena, samples, chunk).bind(range(samples))
     rope = model.suffix_rope(cache.positions)
     tables = model.expert.modulation(times)
 
@@ -136,8 +136,8 @@ def suffix_quantities(golden: Golden, model: Pi05, prefix: Prefix) -> dict[str, 
     hidden = [model.expert(e, t, cache, rope) for e, t in zip(embedded, tables, strict=True)]
     velocity = [model.velocity(x, t, cache, rope) for x, t in zip(given[:-1], tables, strict=True)]
     condition = model.expert.conditioning(times)[:, None].expand(-1, samples, -1)
-    seen = prefix.valid[:, None].expand(-1, horizon, -1)
-    every = torch.ones(samples, horizon, horizon, dtype=torch.bool)
+    seen = prefix.valid[:, None].expand(-1, chunk, -1)
+    every = torch.ones(samples, chunk, chunk, dtype=torch.bool)
 
     found = {
         'suffix_position_ids': Quantity(cache.positions, EXACT),

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from embodied_kv.config import ModelConfig
 from embodied_kv.kv.views import KvView, TailAppend
-from embodied_kv.model.backbone import Backbone, OnBackbone, arange_positions
+from embodied_kv.model.backbone import Backbone, BackboneModel, arange_positions
 from embodied_kv.model.expert import Expert, Modulation
 from embodied_kv.model.vision import VisionTower
 
 
-class Pi05(OnBackbone):
+class Pi05(BackboneModel):
     """The whole model; all methods are meant for inference_mode but for training's own use."""
 
     def __init__(self, config: ModelConfig) -> None:
@@ -62,7 +62,7 @@ class Pi05(OnBackbone):
         return self.expert.action_out(self.expert(hidden, modulation, cache, rope)).float()
 
     def extend(self, ids: Tensor, cache: TailAppend) -> Tensor:
-        """Appends ids [B, T] to the streams of `cache` -> logits.
+        """Appends ids [B, T] to the decode streams of `cache` -> logits.
 
         The logits are float32 [B, vocab], after each slot's last own id.
         """

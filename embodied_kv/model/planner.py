@@ -1,8 +1,8 @@
 """The memory's planner: the backbone alone, causal, over text.
 
-Full attention in every layer, so that the keys of a piece of text can be moved to another place
-(`memory.rotate`). A recurrent planner folds all that came before into one state, which cannot be
-moved: `model.hybrid` serves capsules, not memory.
+Full attention in every layer, so that the keys of a piece of text can be moved to another
+position (`memory.rotate`). A recurrent planner folds all that came before into one state, which
+cannot be moved: `model.hybrid` serves capsules, not memory.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 from torch import Tensor
 
 from embodied_kv.kv.views import KvView
-from embodied_kv.model.backbone import Backbone, OnBackbone
+from embodied_kv.model.backbone import Backbone, BackboneModel
 from embodied_kv.model.planner_config import PlannerConfig
 
 
-class Planner(OnBackbone):
+class Planner(BackboneModel):
     """Token ids through a cache view to logits; whoever calls steps it layer by layer, or at once.
 
     Which keys a token sees is the view's matter.

@@ -16,10 +16,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-import embodied_kv
 from embodied_kv import storage
 from embodied_kv.config import BackboneConfig
-from embodied_kv.model.checkpoint import CONFIG, FREE, WORDS
+from embodied_kv.model.checkpoint import ASSETS, CONFIG, FREE, WORDS, build_config
 from embodied_kv.model.planner import Planner
 from embodied_kv.model.planner_config import PlannerConfig
 from embodied_kv.model.random import init_random
@@ -27,7 +26,6 @@ from embodied_kv.model.tokenizer import Tokenizer
 from embodied_kv.model.weights import CheckpointError, Weights, fill, write_weights
 
 DIGEST = 'embodied_kv.planner'
-BUNDLED = Path(embodied_kv.__file__).parent / 'assets'
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +72,7 @@ def load_planner(
         raise CheckpointError(
             f'{folder}: tokenizer.json is not the one that these weights were trained with'
         )
-    model = empty_planner(config, device)
+    model = Planner.empty(config, device)
     fill(model, weights, config)
     return _loaded(model, tokenizer)
 
@@ -95,7 +93,7 @@ def random_planner(
             f'the tokenizer has {tokenizer.vocab_size} tokens, the planner embeds '
             f'{config.backbone.vocab_size}'
         )
-    model = empty_planner(config, device)
+    model = Planner.empty(config, device)
     init_random(model, seed)
     return _loaded(model, tokenizer)
 
@@ -105,7 +103,7 @@ def bundled_planner(name: str) -> Path:
 
     Raises ValueError where there is none, with the command that trains it.
     """
-    path = BUNDLED / name
+    path = ASSETS / name
     if not (path / 'model.safetensors').is_file():
         raise ValueError(
             f"no planner '{name}' comes with this package: train one with "
@@ -141,14 +139,6 @@ def planner_digest(config: PlannerConfig) -> str:
     return sha256(json.dumps(dimensions, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def empty_planner(config: PlannerConfig, device: str) -> Planner:
-    """Modules in their dtype, not initialised; no gradients."""
-    with torch.device('meta'):
-        model = Planner(config)
-    model = model.to(getattr(torch, config.dtype)).to_empty(device=device)
-    return model.requires_grad_(False).eval()
-
-
 def _loaded(model: Planner, tokenizer: Tokenizer) -> LoadedPlanner:
     digest = sha256(f'{planner_digest(model.config)} {_words_digest(tokenizer)}'.encode())
     for name, tensor in model.state_dict().items():
@@ -159,8 +149,9 @@ def _loaded(model: Planner, tokenizer: Tokenizer) -> LoadedPlanner:
 
 def parse_config(text: str) -> PlannerConfig:
     """From the JSON of `asdict`. Raises ValueError, KeyError or TypeError for any other."""
-    fields = json.loads(text)
-    return PlannerConfig(**fields | {'backbone': BackboneConfig(**fields['backbone'])})
+    values = json.loads(text)
+    backbone = build_config(BackboneConfig, values['backbone'])
+    return build_config(PlannerConfig, values | dict(backbone=backbone))
 
 
 def _parse(weights: Weights) -> PlannerConfig:

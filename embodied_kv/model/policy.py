@@ -7,18 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import torch
 from torch import Tensor
 
-import embodied_kv
 from embodied_kv.config import ModelConfig
-from embodied_kv.model.checkpoint import load_policy_parts
+from embodied_kv.model.checkpoint import ASSETS, load_policy_parts
 from embodied_kv.model.pi05 import Pi05
 from embodied_kv.model.preprocess import Normalizer, prompt_tokens, to_model_images
 from embodied_kv.model.random import init_random
 from embodied_kv.model.tokenizer import Tokenizer
 
-BUNDLED = Path(embodied_kv.__file__).parent / 'assets'
 TWITCH = 0.05  # rad or m; how far random weights move a joint
 
 
@@ -34,7 +31,7 @@ class Policy:
     @classmethod
     def random(cls, config: ModelConfig, seed: int = 0, device: str = 'cpu') -> Policy:
         """Seeded random weights, for latency: the robot twitches around where it is."""
-        model = empty_model(config, device)
+        model = Pi05.empty(config, device)
         init_random(model, seed)
         twitch = replace(
             Normalizer.identity(config),
@@ -47,7 +44,7 @@ class Policy:
     @classmethod
     def load(cls, path: str, config: ModelConfig, device: str = 'cpu') -> Policy:
         """From a checkpoint file or folder of exactly these dimensions. Raises CheckpointError."""
-        model = empty_model(config, device)
+        model = Pi05.empty(config, device)
         tokenizer, normalizer = load_policy_parts(path, model, config)
         return cls(config, model, tokenizer, normalizer)
 
@@ -64,17 +61,9 @@ class Policy:
         return pixels.to(self.model.device, self.model.dtype)
 
 
-def empty_model(config: ModelConfig, device: str) -> Pi05:
-    """A model's modules in its dtype, not initialised: a loader or `init_random` fills them."""
-    with torch.device('meta'):
-        model = Pi05(config)
-    model = model.to(getattr(torch, config.dtype)).to_empty(device=device)
-    return model.requires_grad_(False).eval()
-
-
 def bundled(preset: str) -> Path:
     """The checkpoint that comes with the package. Raises ValueError where there is none."""
-    path = BUNDLED / preset
+    path = ASSETS / preset
     if not path.exists():
         raise ValueError(
             f"preset '{preset}' has no checkpoint of its own: name one in `checkpoint`, or "

@@ -19,9 +19,8 @@ BLOCK = 1_000_003
 def init_random(model: nn.Module, seed: int = 0) -> None:
     """Fill every parameter of a Pi05: a function of seed, names and shapes alone."""
     generator = torch.Generator().manual_seed(seed)
-    block = torch.randn(BLOCK, generator=generator).repeat(
-        2
-    )  # any offset has BLOCK values after it
+    # Twice, so that any offset has BLOCK values after it.
+    block = torch.randn(BLOCK, generator=generator).repeat(2)
     for name, parameter in model.state_dict().items():
         mean, deviation = _distribution(name, parameter)
         offset = zlib.crc32(name.encode()) % BLOCK
@@ -45,6 +44,6 @@ def _distribution(name: str, parameter: Tensor) -> tuple[float, float]:
     return 0.0, parameter[0].numel() ** -0.5  # [out, in...]: 1 / sqrt(fan in)
 
 
-def _tile(flat: Tensor, values: Tensor) -> None:
-    for piece in flat.split(len(values)):
+def _tile(parameter: Tensor, values: Tensor) -> None:
+    for piece in parameter.split(len(values)):
         piece.copy_(values[: len(piece)])

@@ -1,4 +1,4 @@
-"""The eye: a SigLIP tower, an optional patch merge, and the projector into the backbone's width.
+"""The vision tower: SigLIP, an optional patch merge, the projector into the backbone's width.
 
 Knows images as tensors in [-1, 1]. Does not know cameras, masks or the prefix: whoever calls
 leaves out the views that are missing. Image features are not scaled: in pi0.5 only tokens are.

@@ -44,7 +44,7 @@ class PlannerRow:
         self._prefill = Prefill(
             model, self.arena, 0, load, move, config.load_policy, step, config.step_tokens
         )
-        self._held = ''  # the method by which the row was filled; '' where that did not end well
+        self._filled_by = ''  # the method that filled the row; '' where that did not end well
         self._reuse = reuse_method(config.method, config, b.layers)
 
     def loads(self, method: str) -> bool:
@@ -53,16 +53,16 @@ class PlannerRow:
 
     def fill(self, prompt: Prompt, method: str) -> tuple[Tensor, Work]:
         """As `Prefill.run`. What the last prompt left in the row counts for its own method."""
-        if method != self._held:
+        if method != self._filled_by:
             self._reuse = self._new(method)
-        self._held = ''
+        self._filled_by = ''
         filled = self._prefill.run(prompt, self._reuse)
-        self._held = method
+        self._filled_by = method
         return filled
 
     def compute(self, unit: Unit, tokens: Sequence[Sequence[int]]) -> UnitKv:
         """The KV of a unit from its segments' tokens, computed together from position 0 on."""
-        self._held = ''
+        self._filled_by = ''
         everything = [token for segment in tokens for token in segment]
         self._prefill.run(Prompt((), (), everything), FullRecompute())
         k, v = self._step(self._copied)
@@ -74,12 +74,12 @@ class PlannerRow:
         hidden: [1, 1, width] of the last of `length` tokens, before the final norm.
         """
         work, token = partial(self._first, hidden), eos
-        for place in range(length, length + self._config.answer_tokens):
+        for position in range(length, length + self._config.answer_tokens):
             token = self._step(torch.inference_mode()(work))
             if token == eos:
                 return
             yield token
-            work = partial(self._next, token, place)
+            work = partial(self._next, token, position)
 
     def _new(self, method: str) -> Reuse:
         return reuse_method(method, self._config, len(self.arena.layers))
@@ -91,10 +91,10 @@ class PlannerRow:
     def _first(self, hidden: Tensor) -> int:
         return self._likeliest(self._model.backbone.norm(hidden))
 
-    def _next(self, token: int, place: int) -> int:
-        """The one after a token that goes to a place."""
-        self.arena.set_length(0, place + 1)
-        at = torch.tensor([place])
+    def _next(self, token: int, position: int) -> int:
+        """The one after a token at a position."""
+        self.arena.set_length(0, position + 1)
+        at = torch.tensor([position])
         view = PlacedTokens(self.arena, 0).bind(at)
         ids = torch.tensor([[token]], device=self.arena.device)
         return self._likeliest(self._model(ids, at[None].to(self.arena.device), view))

@@ -48,7 +48,7 @@ BATCH = 16  # units whose KV goes into one transaction
 
 
 @dataclass(frozen=True)
-class _Ask:
+class _PlanRequest:
     """A question, its tokens, and what may be in view of it. began: s, when it was asked."""
 
     began: float
@@ -145,8 +145,8 @@ class Planning:
             self._groups_lost = self.memory.groups.counts['invalidated']
             if transitions:
                 units = self.memory.units()
-                alone = (Unit((segment,)) for unit in units for segment in unit.segments)
-                used = {unit.key for unit in (*units, *alone)}
+                singles = (Unit((segment,)) for unit in units for segment in unit.segments)
+                used = {unit.key for unit in (*units, *singles)}
                 store = self.memory.store
                 store.forget(*(key for key in store.keys() if key not in used))
             return transitions
@@ -221,7 +221,7 @@ class Planning:
         asked = self._prompts.question(question)
         tokens = min(self.config.tokens if tokens is None else tokens, self._room(asked))
         segments = segments or self.config.segments or None
-        ask = _Ask(began, question, asked, tokens, segments, method)
+        ask = _PlanRequest(began, question, asked, tokens, segments, method)
         for retries in range(RETRIES):
             try:
                 return self._plan(ask, loads, retries)
@@ -233,10 +233,10 @@ class Planning:
                 break
         return self._plan(ask, False, RETRIES)
 
-    def _plan(self, ask: _Ask, loads: bool, retries: int) -> Plan:
+    def _plan(self, ask: _PlanRequest, loads: bool, retries: int) -> Plan:
         """loads: whether stored KV is read; else all is computed, whatever the method."""
         units = self.memory.retrieve(ask.question, ask.tokens, ask.segments)
-        units = self._at_hand(units) if loads else units
+        units = self._available(units) if loads else units
         start = time.perf_counter()
         fresh = self._compute(self.memory.missing(units)) if loads else 0
         computed = time.perf_counter()
@@ -265,13 +265,13 @@ class Planning:
             timeline=work.timeline,
         )
 
-    def _at_hand(self, units: Sequence[Unit]) -> tuple[Unit, ...]:
+    def _available(self, units: Sequence[Unit]) -> tuple[Unit, ...]:
         """Where joint KV is missing, the segments' own, if all have it: no plan waits for more."""
         found: list[Unit] = []
         for unit in units:
-            alone = [Unit((segment,), unit.group, unit.score) for segment in unit.segments]
-            jointly = not self.memory.missing([unit]) or self.memory.missing(alone)
-            found += [unit] if jointly else alone
+            singles = [Unit((segment,), unit.group, unit.score) for segment in unit.segments]
+            jointly = not self.memory.missing([unit]) or self.memory.missing(singles)
+            found += [unit] if jointly else singles
         return tuple(found)
 
     def _room(self, asked: Sequence[int]) -> int:

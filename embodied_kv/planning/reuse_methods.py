@@ -19,7 +19,7 @@ def _keep(config: PlanningConfig, layers: int) -> Reuse:
 
 
 def _cacheblend(config: PlanningConfig, layers: int) -> Reuse:
-    """The same average: all in the first layer, one share in the others."""
+    """The same recompute ratio: all in the first layer, one share in the others."""
     Schedule.of_average(layers, config.recompute_ratio)  # refuses one that cannot be
     return CacheBlend((layers * config.recompute_ratio - 1) / max(1, layers - 1))
 
@@ -37,7 +37,8 @@ METHODS: dict[str, Callable[[PlanningConfig, int], Reuse]] = {
 def reuse_method(name: str, config: PlanningConfig, layers: int) -> Reuse:
     """A new one, for a planner of so many layers.
 
-    Raises ValueError that lists the names, or for an average that so few layers do not reach.
+    Raises ValueError that lists the names, or for a recompute ratio that so few layers do not
+    reach.
     """
     if name not in METHODS:
         raise ValueError(f'no method {name!r}; there are: {", ".join(METHODS)}')

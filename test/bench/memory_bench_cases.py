@@ -16,7 +16,9 @@ SMALL = dict(
     accuracy=dict(households=1, questions=3, answer_tokens=2),
     speed=dict(questions=1, tokens=1600, segment_tokens=64),
     planner=dict(width=32, layers=4, heads=4, kv_heads=2, head_dim=8, mlp=48, max_tokens=1800),
-    ablations=dict(retrieved=6, blocks=[1, 5], averages=[0.5], households=1, questions=1, timed=1),
+    ablations=dict(
+        retrieved=6, blocks=[1, 5], recompute_ratios=[0.5], households=1, questions=1, timed=1
+    ),
     timeline=dict(retrieved=6, repeats=1),
 )
 

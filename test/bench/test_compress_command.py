@@ -59,7 +59,7 @@ def test_metrics_looks_at_layers(command):
 
 
 def test_a_preset_takes_the_weights_of_its_folder(command, monkeypatch, tmp_path):
-    monkeypatch.setattr(policies, 'BUNDLED', tmp_path)
+    monkeypatch.setattr(policies, 'ASSETS', tmp_path)
     with pytest.raises(ValueError, match="preset 'four' has no checkpoint of its own"):
         command('metrics', checkpoint='')
     made = policy()

@@ -69,10 +69,10 @@ def test_ways_compute_as_many_tokens(asking):
 
 def test_attention_is_looked_at_after_each_layer_that_is_chosen_by(asking):
     (one,), (none,) = some('backward', 3, count=1), some('forward', 0, count=1)
-    found = asking.looks(one)
+    found = asking.attention_hits(one)
     assert len(found) == JUDGE.backbone.layers - 1
     assert all(0 <= layer['link'] <= 1 for layer in found)
-    assert all(layer['link'] is None for layer in asking.looks(none))
+    assert all(layer['link'] is None for layer in asking.attention_hits(none))
 
 
 def test_the_command_returns_figures_and_prints_tables(capsys, monkeypatch, tmp_path):

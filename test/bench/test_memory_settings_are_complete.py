@@ -15,7 +15,7 @@ def test_the_file_that_ships_has_every_number():
 
 
 def test_keep_recomputes_cacheblends_share():
-    assert load_settings().reuse.average(8) == pytest.approx((1 + 7 * 0.16) / 8)
+    assert load_settings().reuse.recompute_ratio(8) == pytest.approx((1 + 7 * 0.16) / 8)
 
 
 @pytest.mark.parametrize(

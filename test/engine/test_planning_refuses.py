@@ -48,7 +48,7 @@ def test_what_is_not_there(tmp_path):
         (' \n', {}, 'there is no question'),
         ('a' * 600, {}, 'do not fit a row of 512: ask in fewer words'),
         (QUESTION, dict(method='magic'), "no method 'magic'; there are: keep, full, prefix"),
-        (QUESTION, dict(tokens=-1), 'a budget of -1 tokens'),
+        (QUESTION, dict(tokens=-1), 'limits of -1 tokens'),
         (QUESTION, dict(segments=-1), 'and -1 segments cannot be'),
     ],
 )
@@ -114,8 +114,8 @@ def test_a_recurrent_planner(tmp_path):
     [
         (dict(tokens=510), 'leave no room for a question in a row of 512'),
         (dict(method='magic'), "no method 'magic'"),
-        (dict(recompute_ratio=0.1), '0.1: 4 layers reach'),
-        (dict(load_policy='magic'), "policy 'magic'; there are: separate"),
+        (dict(recompute_ratio=0.1), 'a recompute ratio of 0.1: 4 layers reach'),
+        (dict(load_policy='magic'), "no policy 'magic'; there are: separate"),
         (dict(tokens=0), 'tokens start at 1'),
         (dict(similarity=2.0), 'similarity 2.0 is no cosine'),
     ],

@@ -2,14 +2,14 @@
 
 import torch
 
-from embodied_kv.memory.records import Draft
+from embodied_kv.memory.records import SegmentDraft
 from embodied_kv.memory.unit import Unit, UnitKv
 
 LAYERS, HEADS, DIM = 3, 2, 4
 
 
 def put(store, **texts):
-    return store.upsert(*(Draft(id, 'object', text) for id, text in texts.items()))
+    return store.upsert(*(SegmentDraft(id, 'object', text) for id, text in texts.items()))
 
 
 def unit(store, *ids):

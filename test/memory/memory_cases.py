@@ -60,11 +60,11 @@ class KvOfUnits:
         self.kv = {unit: self._compute(model, tokens) for unit, tokens in ids.items()}
 
     def _compute(self, model, tokens):
-        arena, places = make_arena(), torch.arange(len(tokens[: CONFIG.max_tokens]))
-        arena.set_length(0, len(places))
+        arena, positions = make_arena(), torch.arange(len(tokens[: CONFIG.max_tokens]))
+        arena.set_length(0, len(positions))
         tokens = torch.tensor(tokens[: CONFIG.max_tokens])
-        model(tokens[None], places[None], PlacedTokens(arena, 0).bind(places))
-        return [tuple(part[0, :, : len(places)] for part in layer) for layer in arena.layers]
+        model(tokens[None], positions[None], PlacedTokens(arena, 0).bind(positions))
+        return [tuple(part[0, :, : len(positions)] for part in layer) for layer in arena.layers]
 
     def __call__(self, unit, layer):
         return self.kv[unit][layer]

@@ -2,7 +2,7 @@
 
 import time
 
-from embodied_kv.memory.records import Draft
+from embodied_kv.memory.records import SegmentDraft
 from embodied_kv.memory.store import MemoryStore
 
 COUNT = 100_000
@@ -10,8 +10,8 @@ COUNT = 100_000
 
 def test_they_are_kept_and_one_is_found_at_once(tmp_path):
     with MemoryStore(tmp_path, 'model') as store:
-        made = (Draft(f'thing {i}', 'object', f'on shelf {i % 97}') for i in range(COUNT))
-        changes = store.upsert(*made, Draft('shelf', 'place', 'full'))
+        made = (SegmentDraft(f'thing {i}', 'object', f'on shelf {i % 97}') for i in range(COUNT))
+        changes = store.upsert(*made, SegmentDraft('shelf', 'place', 'full'))
         assert all(change.changed for change in changes)
     with MemoryStore(tmp_path, 'model') as store:
         assert len(store) == COUNT + 1
@@ -19,7 +19,7 @@ def test_they_are_kept_and_one_is_found_at_once(tmp_path):
         for i in range(0, COUNT, 1000):
             assert store.get(f'thing {i}').text == f'on shelf {i % 97}'
         assert [s.id for s in store.list('place')] == ['shelf']
-        store.upsert(Draft('thing 7', 'object', 'gone'))
+        store.upsert(SegmentDraft('thing 7', 'object', 'gone'))
         store.remove('thing 8')
         assert time.perf_counter() - start < 2, 'the records are searched one by one'
         assert len(store) == COUNT

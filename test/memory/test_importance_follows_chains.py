@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 from embodied_kv.memory.importance import importance, share
 
 
-def chain(*places, s=6, weak=0.01):
-    """Attention from each place to the next one, and a little from everywhere to everywhere."""
+def chain(*indices, s=6, weak=0.01):
+    """Attention from each segment to the next one, and a little from everywhere to everywhere."""
     between = torch.full((s, s), weak)
-    for here, there in zip(places, places[1:], strict=False):
+    for here, there in zip(indices, indices[1:], strict=False):
         between[here, there] = 1.0
     return between
 
 
-def asks(place, s=6, weak=0.01):
+def asks(index, s=6, weak=0.01):
     query = torch.full((s,), weak)
-    query[place] = 1.0
+    query[index] = 1.0
     return query
 
 
@@ -26,16 +26,16 @@ def test_door_key_table():
     """Figure 6: the query asks for the door, that for the key, and that for the table."""
     between = chain(5, 3, 1)
     found = importance(asks(5), between, 0.5, restart=0.2)
-    assert found.kept == (1, 3, 5) and found.stable and found.hops > 1
+    assert found.relevant == (1, 3, 5) and found.stable and found.hops > 1
     alone = importance(asks(5), between, 0.5, hops=0)
-    assert alone.kept == (0, 1, 5) and alone.hops == 0, 'by the query alone, ties to the first'
+    assert alone.relevant == (0, 1, 5) and alone.hops == 0, 'by the query alone, ties to the first'
 
 
 def test_a_hop_replaces_the_scores_by_the_mean_of_the_relevant_rows():
     between = torch.tensor([[9.0, 1, 3], [4, 9, 4], [2, 6, 9]])
     found = importance(torch.tensor([0.2, 0.5, 0.3]), between, 2 / 3, hops=1)
     wanted = torch.tensor([4.0 + 2, 6, 4]) / 16  # rows 1 and 2, without themselves
-    assert found.scores == pytest.approx(wanted.tolist()) and found.kept == (0, 1)
+    assert found.scores == pytest.approx(wanted.tolist()) and found.relevant == (0, 1)
     mixed = importance(torch.tensor([0.2, 0.5, 0.3]), between, 2 / 3, hops=1, restart=0.25)
     first = torch.tensor([0.2, 0.5, 0.3])
     assert mixed.scores == pytest.approx((0.75 * wanted + 0.25 * first).tolist())
@@ -49,14 +49,14 @@ def test_what_a_segment_pays_itself_plays_no_part():
 
 def test_ties_go_to_the_lower_place():
     flat = torch.ones(4, 4)
-    assert importance(torch.ones(4), flat, 0.5).kept == (0, 1)
-    assert importance(torch.ones(4), flat, 0.5, candidates=[3, 1, 2]).kept == (1, 2)
+    assert importance(torch.ones(4), flat, 0.5).relevant == (0, 1)
+    assert importance(torch.ones(4), flat, 0.5, candidates=[3, 1, 2]).relevant == (1, 2)
 
 
 def test_a_dropped_segment_is_never_kept_and_propagates_nothing():
     between = chain(5, 3, 1)
     found = importance(asks(5), between, 0.5, candidates=[0, 1, 4, 5])
-    assert 3 not in found.kept and found.scores[3] == 0
+    assert 3 not in found.relevant and found.scores[3] == 0
     between[3] = float('nan')  # nobody computed that row
     again = importance(asks(5), between, 0.5, candidates=[0, 1, 4, 5])
     assert again == found
@@ -65,15 +65,15 @@ def test_a_dropped_segment_is_never_kept_and_propagates_nothing():
 def test_two_that_alternate_end_after_so_many_hops():
     between = chain(0, 1, 0, s=2, weak=0.0)
     found = importance(torch.tensor([1.0, 0.0]), between, 0.5, hops=7)
-    assert not found.stable and found.hops == 7 and found.kept == (1,)
-    assert importance(torch.tensor([1.0, 0.0]), between, 0.5, hops=8).kept == (0,)
+    assert not found.stable and found.hops == 7 and found.relevant == (1,)
+    assert importance(torch.tensor([1.0, 0.0]), between, 0.5, hops=8).relevant == (0,)
 
 
 def test_where_nothing_is_attended_to_the_query_decides():
     found = importance(asks(2), torch.zeros(6, 6), 0.3)
-    assert found.kept[0] == 0 and 2 in found.kept and found.stable
-    assert importance(torch.zeros(3), torch.zeros(3, 3), 0.6).kept == (0, 1)
-    assert importance(torch.zeros(0), torch.zeros(0, 0), 0.5).kept == ()
+    assert found.relevant[0] == 0 and 2 in found.relevant and found.stable
+    assert importance(torch.zeros(3), torch.zeros(3, 3), 0.6).relevant == (0, 1)
+    assert importance(torch.zeros(0), torch.zeros(0, 0), 0.5).relevant == ()
 
 
 @pytest.mark.parametrize(
@@ -108,8 +108,8 @@ def test_any_attention(data):
     between, ratio = torch.tensor(cells).view(s, s), data.draw(st.floats(0, 1))
     candidates = data.draw(st.sets(st.integers(0, s - 1)))
     found = importance(query, between, ratio, candidates, restart=data.draw(st.floats(0, 1)))
-    assert set(found.kept) <= candidates and list(found.kept) == sorted(found.kept)
-    assert len(found.kept) == min(share(ratio, s), len(candidates))
+    assert set(found.relevant) <= candidates and list(found.relevant) == sorted(found.relevant)
+    assert len(found.relevant) == min(share(ratio, s), len(candidates))
     assert sum(found.scores) == pytest.approx(1) or sum(found.scores) == 0
     more = importance(query, between, 1.0, candidates)
-    assert set(more.kept) == candidates
+    assert set(more.relevant) == candidates

@@ -17,7 +17,7 @@ from embodied_kv.memory.reuse import (
     CacheBlend,
     Epic,
     FullRecompute,
-    PlannerHidden,
+    LayerState,
     PrefixCaching,
     Reuse,
 )
@@ -45,8 +45,8 @@ def one_by_one(model, arena, load, prompt, reuse):
     arena.set_length(0, length)
     mask = reuse.first(prompt)
     mask[:resident] = False
-    places = mask.nonzero()[:, 0]
-    hidden = model.embed(prompt.ids[places][None])
+    positions = mask.nonzero()[:, 0]
+    hidden = model.embed(prompt.ids[positions][None])
 
     def stored(i, layer):
         piece = prompt.pieces[i]
@@ -55,31 +55,31 @@ def one_by_one(model, arena, load, prompt, reuse):
         return MOVE(k, prompt.starts[i] - piece.offset), v
 
     for layer in range(LAYERS):
-        view = PlacedTokens(arena, 0).bind(places)
+        view = PlacedTokens(arena, 0).bind(positions)
         for i, start in enumerate(prompt.starts):
             absent = ~mask[start : start + len(prompt.pieces[i].ids)]
             if start >= resident and absent.any():
                 view.put(layer, start, *stored(i, layer))
-        rope = model.rope(places[None])
+        rope = model.rope(positions[None])
         hidden = model.layer(layer, hidden, view, rope)
 
-        def deviation(layer=layer, places=places, hidden=hidden, rope=rope):
-            new, found = model.keys(layer + 1, hidden, rope)[0], torch.zeros(len(places))
+        def deviation(layer=layer, positions=positions, hidden=hidden, rope=rope):
+            new, found = model.keys(layer + 1, hidden, rope)[0], torch.zeros(len(positions))
             for i, start in enumerate(prompt.starts):
-                at = (places >= start) & (places < start + len(prompt.pieces[i].ids))
+                at = (positions >= start) & (positions < start + len(prompt.pieces[i].ids))
                 if at.any():
-                    old = stored(i, layer + 1)[0][:, places[at] - start].transpose(0, 1)
+                    old = stored(i, layer + 1)[0][:, positions[at] - start].transpose(0, 1)
                     found[at] = (new[at] - old).square().sum((1, 2))
             return found
 
         if layer + 1 < LAYERS:
             keys = view.keys(layer)
-            look = PlannerHidden(
-                prompt, layer, LAYERS, places, view.queries, view.sums, keys, deviation
+            state = LayerState(
+                prompt, layer, LAYERS, positions, view.queries, view.sums, keys, deviation
             )
-            mask = reuse.after(look, mask)
-            stays = mask[places]
-            places, hidden = places[stays], hidden[:, stays]
+            mask = reuse.after(state, mask)
+            stays = mask[positions]
+            positions, hidden = positions[stays], hidden[:, stays]
     return hidden[:, -1:]
 
 

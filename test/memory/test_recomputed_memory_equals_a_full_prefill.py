@@ -93,8 +93,8 @@ def test_keep_computes_the_scheduled_share_and_nothing_twice(ratios, segments, h
     seen = []
 
     class Watched(Keep):
-        def after(self, look, computed):
-            mask = super().after(look, computed)
+        def after(self, state, computed):
+            mask = super().after(state, computed)
             seen.append((computed, mask))
             return mask
 
@@ -152,17 +152,17 @@ def test_a_prompt_longer_than_a_row_is_refused():
 
 def test_segment_attention_is_a_mean_over_heads_and_tokens():
     prompt = make_prompt(segments=3)
-    looks = []
+    states = []
 
     class Looking(FullRecompute):
-        def after(self, look, computed):
-            looks.append((segment_attention(look), look))
+        def after(self, state, computed):
+            states.append((segment_attention(state), state))
             return computed
 
     run(prompt, Looking())
-    (question, between), look = looks[0]
-    keys = look.keys.double().repeat_interleave(2, 0)  # [heads, length, dim]
-    scores = torch.einsum('thd,hsd->hts', look.queries.double(), keys) * keys.shape[-1] ** -0.5
+    (question, between), state = states[0]
+    keys = state.keys.double().repeat_interleave(2, 0)  # [heads, length, dim]
+    scores = torch.einsum('thd,hsd->hts', state.queries.double(), keys) * keys.shape[-1] ** -0.5
     n = prompt.length
     scores.masked_fill_(torch.ones(n, n).triu(1).bool(), float('-inf'))
     attention = scores.softmax(-1).mean(0)
@@ -173,36 +173,38 @@ def test_segment_attention_is_a_mean_over_heads_and_tokens():
     torch.testing.assert_close(question.double(), asked, atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize('looked', [1, 2, 3, 100])
-def test_some_tokens_stand_for_what_a_segment_attends_to(looked):
+@pytest.mark.parametrize('scoring_tokens', [1, 2, 3, 100])
+def test_some_tokens_stand_for_what_a_segment_attends_to(scoring_tokens):
     """Evenly spread, the last one with them; what is attended to is never left out."""
     prompt = make_prompt(segments=3)
-    looks = []
+    states = []
 
     class Looking(FullRecompute):
-        def after(self, look, computed):
-            looks.append((segment_attention(look, looked), segment_attention(look), look))
+        def after(self, state, computed):
+            states.append(
+                (segment_attention(state, scoring_tokens), segment_attention(state), state)
+            )
             return computed
 
     run(prompt, Looking())
-    (question, between), (wanted, all_between), look = looks[0]
+    (question, between), (wanted, all_between), state = states[0]
     assert question.equal(wanted)
     rows = []
     for start, piece in zip(prompt.starts, prompt.pieces, strict=True):
         size = len(piece.ids)
-        n = min(looked, size)
+        n = min(scoring_tokens, size)
         rows.append([start + i for i in range(size) if (i + 1) * n // size > i * n // size])
         assert len(rows[-1]) == n and rows[-1][-1] == start + size - 1
-    if looked == 100:
+    if scoring_tokens == 100:
         assert between.equal(all_between)
-    alone = [torch.stack([_row(look, prompt, at) for at in row]).mean(0) for row in rows]
-    torch.testing.assert_close(between, torch.stack(alone), atol=1e-6, rtol=0)
+    wanted_rows = [torch.stack([_row(state, prompt, at) for at in row]).mean(0) for row in rows]
+    torch.testing.assert_close(between, torch.stack(wanted_rows), atol=1e-6, rtol=0)
 
 
-def _row(look, prompt, at):
+def _row(state, prompt, at):
     """Attention of one token to each segment, [s]: mean over heads and the segment's tokens."""
-    keys = look.keys.repeat_interleave(2, 0)[:, : at + 1]
-    scores = torch.einsum('hd,hsd->hs', look.queries[at], keys) * keys.shape[-1] ** -0.5
+    keys = state.keys.repeat_interleave(2, 0)[:, : at + 1]
+    scores = torch.einsum('hd,hsd->hs', state.queries[at], keys) * keys.shape[-1] ** -0.5
     weights = torch.zeros(prompt.length)
     weights[: at + 1] = scores.softmax(-1).mean(0)
     ends = [s + len(p.ids) for s, p in zip(prompt.starts, prompt.pieces, strict=True)]

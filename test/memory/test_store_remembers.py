@@ -6,7 +6,7 @@ import pytest
 import torch
 from kept import is_whole, kv, put, unit
 
-from embodied_kv.memory.records import Draft
+from embodied_kv.memory.records import SegmentDraft
 from embodied_kv.memory.segment import MemoryFault
 from embodied_kv.memory.store import MemoryStore
 
@@ -45,7 +45,7 @@ def test_the_same_text_again_is_no_change(store):
 
 def test_another_kind_is_a_change(store):
     put(store, cup='on table')
-    (change,) = store.upsert(Draft('cup', 'note', 'on table'))
+    (change,) = store.upsert(SegmentDraft('cup', 'note', 'on table'))
     assert change.changed and change.segment.version == 2
     assert store.list('object') == () and store.list('note') == (change.segment,)
     with pytest.raises(MemoryFault, match="no kind 'thing'"):
@@ -54,13 +54,13 @@ def test_another_kind_is_a_change(store):
 
 def test_an_id_that_comes_twice_is_refused_and_nothing_is_written(store):
     with pytest.raises(MemoryFault, match="segment 'cup' comes twice in one change: which holds"):
-        store.upsert(Draft('cup', 'object', 'here'), Draft('cup', 'object', 'there'))
+        store.upsert(SegmentDraft('cup', 'object', 'here'), SegmentDraft('cup', 'object', 'there'))
     assert store.list() == ()
 
 
 def test_a_bad_segment_among_good_ones_writes_nothing(store):
     with pytest.raises(MemoryFault, match='no kind'):
-        store.upsert(Draft('cup', 'object', 'here'), Draft('bin', 'thing', 'there'))
+        store.upsert(SegmentDraft('cup', 'object', 'here'), SegmentDraft('bin', 'thing', 'there'))
     assert store.list() == ()
 
 

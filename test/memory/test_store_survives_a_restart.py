@@ -12,9 +12,9 @@ from embodied_kv.memory.store import MemoryStore
 WRITER = """
 import sys
 from kept import kv, put, unit
-from embodied_kv.memory.store import Store
+from embodied_kv.memory.store import MemoryStore
 
-store = Store(sys.argv[1], 'model')
+store = MemoryStore(sys.argv[1], 'model')
 put(store, cup='on table', bin='empty')
 store.advance(7)
 put(store, cup='in bin')

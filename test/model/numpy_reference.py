@@ -217,9 +217,9 @@ def run_sample(reference, inputs, sample):
     for i, (k, v) in enumerate(cache):
         out |= {f'prefix_k.{i}': k, f'prefix_v.{i}': v}
 
-    horizon, steps = d['horizon'], d['num_steps']
-    positions = valid.sum() + np.arange(horizon)
-    allowed = np.concatenate([valid, np.ones(horizon, bool)])[None].repeat(horizon, 0)
+    chunk, steps = d['horizon'], d['num_steps']
+    positions = valid.sum() + np.arange(chunk)
+    allowed = np.concatenate([valid, np.ones(chunk, bool)])[None].repeat(chunk, 0)
     out |= dict(suffix_position_ids=positions, suffix_attention_allowed=allowed)
     times = np.array([1.0 - step / steps for step in range(steps)], np.float32)
     x, trajectory, velocities = inputs['noise'][sample].astype(np.float64), [], []

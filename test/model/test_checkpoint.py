@@ -9,10 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from embodied_kv.config import TINY
+from embodied_kv.config import TINY, preset
 from embodied_kv.model.checkpoint import load_policy_parts, read_config, save
 from embodied_kv.model.golden import Golden
 from embodied_kv.model.pi05 import Pi05
+from embodied_kv.model.policy import bundled
 from embodied_kv.model.preprocess import Normalizer
 from embodied_kv.model.random import init_random
 from embodied_kv.model.tokenizer import Tokenizer
@@ -242,12 +243,18 @@ def test_a_config_is_not_guessed():
         read_config(GOLDEN)
 
 
-def test_a_config_with_unknown_fields_is_refused(tmp_path):
-    fields = {**asdict(TINY), 'colour': 'red'}
+def test_a_config_with_other_fields_is_refused_and_both_names_are_said(tmp_path):
+    fields = asdict(TINY)
+    fields['horizon'] = fields.pop('chunk_size')
     metadata = {'embodied_kv.config': json.dumps(fields)}
     save_file({'backbone.norm.weight': torch.ones(1)}, tmp_path / 'model.safetensors', metadata)
-    with pytest.raises(CheckpointError, match='colour'):
+    with pytest.raises(CheckpointError, match='lacks chunk_size, has unknown horizon'):
         read_config(tmp_path)
+
+
+@pytest.mark.parametrize('name', ['tabletop', 'tabletop_long', 'needle'])
+def test_a_bundled_config_is_that_of_its_preset(name):
+    assert replace(read_config(bundled(name)), dtype='float32') == preset(name)
 
 
 @pytest.mark.parametrize('name', ['tokenizer.json', 'norm_stats.json'])

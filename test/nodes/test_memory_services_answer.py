@@ -126,7 +126,7 @@ def test_a_node_that_is_not_active_says_so(robot, tmp_path):
         ('encoder', 'magic', "no encoder 'magic': there are minilm, hashing"),
         ('method', 'magic', "no method 'magic'"),
         ('load_policy', 'magic', "no policy 'magic'"),
-        ('recompute_ratio', 0.1, 'an average of 0.1: 4 layers reach'),
+        ('recompute_ratio', 0.1, 'a recompute ratio of 0.1: 4 layers reach'),
         ('tokens', 512, 'leave no room for a question in a row of 512'),
         ('step_seconds', -1.0, 'parameter step_seconds'),
     ],

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from embodied_kv.config import TINY
-from embodied_kv.model.policy import empty_model
+from embodied_kv.model.pi05 import Pi05
 from embodied_kv.model.random import init_random
 from embodied_kv.train.common.objective import Batch, Objective
 
@@ -18,14 +18,14 @@ COLOURS, SHAPES = 3, 2
 def objective():
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    model = empty_model(TINY, 'cpu')
+    model = Pi05.empty(TINY, 'cpu')
     init_random(model, seed=1)
     return Objective(model, COLOURS, SHAPES)
 
 
 @pytest.fixture
 def batch():
-    """Three samples of different prompts; two segments of 5 tokens, and 2 of padding, a tail."""
+    """Three samples of different prompts; two segments of 5 tokens, and 2 of padding, packed."""
     c, size, things, prompt = TINY, 3, 2, 7
     generator = torch.Generator().manual_seed(0)
 
@@ -47,7 +47,7 @@ def batch():
         prompt=integers(c.backbone.vocab_size, size, prompt),
         prompt_length=torch.tensor([4, 7, 5]),
         actions=normal(size, c.chunk_size, c.padded_action_dim),
-        tail=integers(c.backbone.vocab_size, size, 12),
+        packed=integers(c.backbone.vocab_size, size, 12),
         segment=segment,
         offset=offset,
         answer=answer.where((offset >= 2) & (segment >= 0), -100),

@@ -94,7 +94,7 @@ def test_judging_changes_nothing(batches):
     one = trainer()
     one.learn(batches[0])
     before = [p.detach().clone() for p in one.objective.parameters()]
-    values = one.judge(batches[:2])
+    values = one.validate(batches[:2])
     assert values['detect'] > 0
     assert all(torch.equal(a, b) for a, b in zip(before, one.objective.parameters(), strict=True))
 

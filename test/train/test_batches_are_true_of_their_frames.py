@@ -39,7 +39,7 @@ def segments(batch, tokenizer, sample):
     """(what is asked, what is to be said) of one sample."""
     for number in range(int(batch.segment[sample].max()) + 1):
         mine = batch.segment[sample] == number
-        ids, answers = batch.tail[sample][mine].tolist(), batch.answer[sample][mine].tolist()
+        ids, answers = batch.packed[sample][mine].tolist(), batch.answer[sample][mine].tolist()
         said = [token for token in answers if token >= 0]
         asked = len(ids) - max(0, len(said) - 1)
         yield tokenizer.decode(ids[:asked]), tokenizer.decode(said), said
@@ -47,7 +47,7 @@ def segments(batch, tokenizer, sample):
 
 def test_the_same_number_is_the_same_batch(sampler):
     a, b, other = sampler.batch(3, False), sampler.batch(3, False), sampler.batch(4, False)
-    assert torch.equal(a.images, b.images) and torch.equal(a.tail, b.tail)
+    assert torch.equal(a.images, b.images) and torch.equal(a.packed, b.packed)
     assert torch.equal(a.actions, b.actions)
     assert not torch.equal(a.images, other.images)
 
@@ -92,7 +92,7 @@ def test_grounding_asks_where_every_thing_is(sampler, tokenizer):
     assert torch.equal(batch.where_at >= 0, there)
     assert batch.where[there].isfinite().all(-1).float().mean() > 0.95
     slot = int(batch.where_at[0, 0])
-    assert tokenizer.decode(batch.tail[0][slot - 1 : slot + 1].tolist()).count(' ') == 2
+    assert tokenizer.decode(batch.packed[0][slot - 1 : slot + 1].tolist()).count(' ') == 2
 
 
 def test_a_thing_that_a_sentence_names_is_asked_for_where_it_is(sampler, tokenizer):
@@ -100,7 +100,7 @@ def test_a_thing_that_a_sentence_names_is_asked_for_where_it_is(sampler, tokeniz
     asked = 0
     for sample, thing in (batch.where_at >= 0).nonzero().tolist():
         slot = int(batch.where_at[sample, thing])
-        name = tokenizer.decode(batch.tail[sample][slot - 1 : slot + 1].tolist())
+        name = tokenizer.decode(batch.packed[sample][slot - 1 : slot + 1].tolist())
         colour, shape = int(batch.colour[sample, thing]), int(batch.shape[sample, thing])
         assert name == f' {COLOUR_NAMES[colour]} {SHAPE_NAMES[shape]}'
         asked += 1

@@ -9,7 +9,7 @@ from embodied_kv.train.evaluate.questions import (
     Answer,
     Question,
     expert_plan,
-    most_alive,
+    most_streams,
     questions,
     subtask_of,
 )
@@ -27,7 +27,7 @@ def episode():
         world.begin(CASE)
         while not world.is_over:
             frames.append(world.look())
-            chunks, phase = expert_plan(frames[-1:], horizon=10)
+            chunks, phase = expert_plan(frames[-1:], chunk_size=10)
             phases.append(phase[0])
             world.step(chunks[0])
     return frames, phases
@@ -49,7 +49,7 @@ def test_the_same_frame_is_asked_the_same(episode):
 def test_no_more_questions_are_alive_than_there_is_room_for(episode, life):
     counts = [len(questions(frame, phase)) for frame, phase in zip(*episode, strict=True)]
     windows = [sum(counts[i : i + life]) for i in range(len(counts))]
-    assert max(windows) <= most_alive(life)
+    assert max(windows) <= most_streams(life)
 
 
 def test_the_subtask_is_the_experts_phase(episode):

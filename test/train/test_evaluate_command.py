@@ -29,7 +29,7 @@ def test_a_checkpoint_that_is_not_there_is_named(capsys, tmp_path):
 
 
 def test_without_a_bundled_checkpoint_one_is_asked_for(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr('embodied_kv.model.policy.BUNDLED', tmp_path)
+    monkeypatch.setattr('embodied_kv.model.policy.ASSETS', tmp_path)
     code, line = refusal(capsys)
     assert code == 2 and "preset 'tabletop' has no checkpoint of its own" in line
 

@@ -28,13 +28,13 @@ def short(monkeypatch):
 class Told:
     """Stays where it is, for as many periods as it was told in turn."""
 
-    def __init__(self, *executes):
-        self._executes, self.frames = iter(executes), []
+    def __init__(self, *execution_horizons):
+        self._horizons, self.frames = iter(execution_horizons), []
 
     def act(self, frames):
         self.frames += frames
         return [
-            Choice(np.tile(frame.observation.state, (4, 1)), next(self._executes))
+            Choice(np.tile(frame.observation.state, (4, 1)), next(self._horizons))
             for frame in frames
         ]
 
@@ -48,12 +48,12 @@ def test_frames_are_due_when_the_horizon_is_over():
         (outcome,) = run([world], CASES[:1], actor)
     assert [frame.observation.sequence for frame in actor.frames] == [0, 1, 4, 5]
     assert [frame.number for frame in actor.frames] == [0, 1, 2, 3]
-    assert outcome.executes == (1, 3, 1, 9)
+    assert outcome.execution_horizons == (1, 3, 1, 9)
 
 
-def outcomes(every, horizon=None):
+def outcomes(every, policy=None):
     setting = Setting(dt=0.1, latency=0.04, every=every)
-    actor = Served(Policy.random(TINY, seed=1), 'silent', 1, 1, 1, horizon=horizon)
+    actor = Served(Policy.random(TINY, seed=1), 'silent', 1, 1, 1, horizon_policy=policy)
     with closing(World(SIZE, setting)) as world:
         return run([world], CASES, actor)
 
@@ -62,7 +62,7 @@ def outcomes(every, horizon=None):
 def test_a_static_horizon_equals_a_frame_every_so_many_periods(periods):
     for one, other in zip(outcomes(periods), outcomes(1, parse(f'static:{periods}')), strict=True):
         np.testing.assert_array_equal(one.first, other.first)
-        assert (one.path, one.executes) == (other.path, other.executes)
+        assert (one.path, one.execution_horizons) == (other.path, other.execution_horizons)
 
 
 def test_a_policy_sees_the_updates_of_each_chunk():
@@ -74,12 +74,13 @@ def test_a_policy_sees_the_updates_of_each_chunk():
 
     done = outcomes(1, rule)
     assert set(seen) == {(10, TINY.chunk_size)}
-    assert [n for outcome in done for n in outcome.executes] == list(range(1, len(seen) + 1))
+    horizons = [n for outcome in done for n in outcome.execution_horizons]
+    assert horizons == list(range(1, len(seen) + 1))
 
 
 def test_what_is_no_policy_is_refused_in_a_line(capsys, monkeypatch):
     monkeypatch.setattr(evaluation, 'load', lambda _: Policy.random(TINY))
     with pytest.raises(SystemExit):
-        main(['--horizon', 'static:0'])
+        main(['--execution-horizon', 'static:0'])
     said = capsys.readouterr().err
     assert said.startswith("evaluate: horizon policy 'static:0': a static horizon of 0 actions")

@@ -15,7 +15,7 @@ CASES = [Case(family, 0, episode) for family in FAMILIES for episode in range(3)
 
 def outcomes(control, cases=CASES):
     with closing(World(64, Setting(dt=0.1, latency=0.04, control=control))) as world:
-        return run([world], cases, Expert(horizon=10))
+        return run([world], cases, Expert(chunk_size=10))
 
 
 def test_the_expert_does_what_it_is_told():

@@ -1,4 +1,4 @@
-"""Evaluation with smaller caches: keep_ratios reach the engine, and nonsense is refused in a line."""
+"""Evaluation with smaller caches: keep ratios reach the engine; nonsense is refused in a line."""
 
 from contextlib import closing
 
@@ -71,7 +71,8 @@ def test_nonsense_is_refused(capsys, monkeypatch, arguments, message):
 
 
 def test_the_command_line_says_what_is_compressed():
-    words = '--action-keep-ratio 0.1 --language-keep-ratio 0.2 --compress h2o --compress-by row'.split()
+    ratios = '--action-keep-ratio 0.1 --language-keep-ratio 0.2'
+    words = f'{ratios} --compress h2o --compress-by row'.split()
     args = evaluation.parser().parse_args(words)
     assert evaluation.compressed(args) == Compressed(0.1, 0.2, 'h2o', 'row')
     assert evaluation.compressed(evaluation.parser().parse_args([])) == Compressed()

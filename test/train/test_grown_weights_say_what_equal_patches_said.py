@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from embodied_kv.config import TINY, preset
-from embodied_kv.model.policy import bundled, empty_model
+from embodied_kv.model.pi05 import Pi05
+from embodied_kv.model.policy import bundled
 from embodied_kv.model.random import init_random
 from embodied_kv.train.common.initial import grow
 from embodied_kv.train.policy.recipe import PolicyRecipe
@@ -22,7 +23,7 @@ def config(side, merge, **changes):
 
 
 def made(config, seed):
-    model = empty_model(config, 'cpu')
+    model = Pi05.empty(config, 'cpu')
     init_random(model, seed)
     return model
 
@@ -107,7 +108,7 @@ def test_the_position_table_is_interpolated_bilinearly():
 )
 def test_another_difference_is_refused_by_name(models, other, message):
     with pytest.raises(ValueError, match=message):
-        grow(models[0], empty_model(other, 'cpu'))
+        grow(models[0], Pi05.empty(other, 'cpu'))
 
 
 def test_the_shipped_policy_grows_into_tabletop_long():

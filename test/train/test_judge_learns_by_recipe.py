@@ -9,7 +9,7 @@ from embodied_kv.model.weights import CheckpointError, Weights
 from embodied_kv.train.judge.chains import MAX_HOPS, SEGMENTS
 from embodied_kv.train.judge.exam import cells, exam
 from embodied_kv.train.judge.file import JUDGE, bundled_judge, load_judge
-from embodied_kv.train.judge.lessons import NOTHING, draw_sheet
+from embodied_kv.train.judge.lessons import NOTHING, draw_chain_batch
 from embodied_kv.train.judge.trainer import JudgeRecipe, JudgeTrainer, train
 
 SHORT = JudgeRecipe(steps=6, segments=96, questions=4, ask=0.5)
@@ -35,19 +35,19 @@ def test_prompts_grow_and_answers_come_later():
     assert longest == sorted(longest)
     assert (longest[0], longest[-1]) == (recipe.short, SEGMENTS[1])
     assert not recipe.asks(0) and recipe.asks(99)
-    sheet = recipe.sheet(99)
-    assert sheet.key.numel() <= recipe.segments
+    batch = recipe.batch(99)
+    assert batch.key.numel() <= recipe.segments
 
 
 def test_a_sheet_teaches_what_stands_earlier():
-    sheet = draw_sheet(np.random.default_rng(0), 4, 32, 8)
-    assert sheet.behind.shape == (4, MAX_HOPS, 32)
-    for keys, behind in zip(sheet.key.tolist(), sheet.behind.tolist(), strict=True):
+    batch = draw_chain_batch(np.random.default_rng(0), 4, 32, 8)
+    assert batch.behind.shape == (4, MAX_HOPS, 32)
+    for keys, behind in zip(batch.key.tolist(), batch.behind.tolist(), strict=True):
         for hop in behind:
             assert all(k == NOTHING or keys.index(k) < i for i, k in enumerate(hop))
-    memory = sheet.ids[:, 2:-9:2]  # values
-    assert torch.equal(memory[:, 0], sheet.ahead[:, 0]), 'the first has nothing before it'
-    assert not torch.equal(memory, sheet.ahead) and not torch.equal(sheet.ahead, sheet.end)
+    memory = batch.ids[:, 2:-9:2]  # values
+    assert torch.equal(memory[:, 0], batch.ahead[:, 0]), 'the first has nothing before it'
+    assert not torch.equal(memory, batch.ahead) and not torch.equal(batch.ahead, batch.end)
 
 
 def test_what_is_saved_is_what_is_loaded(tmp_path, capsys):

@@ -12,7 +12,7 @@ from embodied_kv.model.planner import Planner
 from embodied_kv.train.judge.chains import ASK, BOS, draw_chains
 from embodied_kv.train.judge.exam import problems_of
 from embodied_kv.train.judge.file import JUDGE
-from embodied_kv.train.judge.lessons import answers, draw_sheet, read
+from embodied_kv.train.judge.lessons import answers, draw_chain_batch, read
 from embodied_kv.train.judge.start import init_judge
 from embodied_kv.train.judge.view import JudgeView
 
@@ -37,11 +37,11 @@ def arena(tokens):
 
 
 def test_questions_of_one_pass_do_not_see_each_other():
-    model, sheet = make_judge(), draw_sheet(np.random.default_rng(0), 2, 8, 5)
-    packed = answers(model, read(model, sheet.ids, sheet.view), sheet.view)
+    model, batch = make_judge(), draw_chain_batch(np.random.default_rng(0), 2, 8, 5)
+    packed = answers(model, read(model, batch.ids, batch.view), batch.view)
     view, memory = JudgeView(8, 1), 1 + 2 * 8 + 1
     for i in range(5):
-        ids = torch.cat([sheet.ids[:, :memory], sheet.ids[:, memory + i, None]], dim=1)
+        ids = torch.cat([batch.ids[:, :memory], batch.ids[:, memory + i, None]], dim=1)
         one = answers(model, read(model, ids, view), view)[:, 0]
         torch.testing.assert_close(packed[:, i], one, atol=1e-5, rtol=0)
 

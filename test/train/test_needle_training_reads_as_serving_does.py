@@ -35,7 +35,7 @@ def trainer():
 def test_a_page_shown_whole_is_the_prefix_that_policies_are_trained_on(trainer):
     batch = trainer.batch(RECIPE.total)
     assert batch.shown.shape == (3, PATCHES)
-    shared = {name: getattr(batch, name) for name in ('tail', 'segment', 'offset', 'answer')}
+    shared = {name: getattr(batch, name) for name in ('packed', 'segment', 'offset', 'answer')}
     lengths = torch.full((3,), batch.prompt.shape[1])
     rng = np.random.default_rng((RECIPE.seed, RECIPE.total))
     pages = draw_pages(rng, 3, 6, PATCHES)
@@ -68,7 +68,7 @@ def test_each_code_is_asked_and_answered_by_its_digits(trainer):
     batch, words = trainer.batch(RECIPE.total), trainer.tokenizer
     for segment in range(len(COLOURS)):
         own = batch.segment[0] == segment
-        said = words.decode(batch.tail[0, own].tolist())
+        said = words.decode(batch.packed[0, own].tolist())
         targets = batch.answer[0, own]
         wanted = targets[targets >= 0].tolist()
         assert wanted[-1] == words.eos

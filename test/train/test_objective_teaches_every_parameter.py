@@ -74,7 +74,7 @@ def test_the_first_of_two_things_on_a_patch_is_its_target(batch):
 @torch.no_grad()
 def test_right_answers_count_as_exact(objective, batch):
     _, prefix, _ = objective.fill(batch)
-    said = objective.model.backbone.logits(objective.tail(batch, prefix)[1]).argmax(-1)
+    said = objective.model.backbone.logits(objective.packed(batch, prefix)[1]).argmax(-1)
     right = replace(batch, answer=said.where(batch.answer >= 0, -100))
     assert losses(objective, right, 'text')['text_exact'] == 1
     right.answer[0, 4] = (right.answer[0, 4] + 1) % 320

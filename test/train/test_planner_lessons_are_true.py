@@ -13,7 +13,7 @@ from embodied_kv.train.planner.lessons import (
     ENDS,
     LIDS,
     PLACES,
-    Teacher,
+    LessonSampler,
     in_some_order,
     tokens_of,
 )
@@ -23,7 +23,7 @@ TOKENIZER = planner_tokenizer(512)
 
 @pytest.fixture(scope='module', params=[8, 30, 80])
 def lesson(request):
-    return Teacher(TOKENIZER).lesson(np.random.default_rng(request.param), 6, request.param)
+    return LessonSampler(TOKENIZER).lesson(np.random.default_rng(request.param), 6, request.param)
 
 
 def pages(lesson):
@@ -31,10 +31,10 @@ def pages(lesson):
     for b, length in enumerate(lesson.lengths):
         head, *facts = TOKENIZER.decode(lesson.memory[b, :length].tolist()).split('\n')
         assert head == 'Memory:'
-        lines = zip(lesson.tail[b], lesson.segment[b], strict=True)
+        lines = zip(lesson.packed[b], lesson.segment[b], strict=True)
         texts = [
-            TOKENIZER.decode(tail[segment == s].tolist())
-            for tail, segment in lines
+            TOKENIZER.decode(packed[segment == s].tolist())
+            for packed, segment in lines
             for s in range(int(segment.max()) + 1)
         ]
         asked = [text for text in texts if text.startswith('\nQ')]
@@ -93,7 +93,7 @@ def test_what_is_learnt_is_the_answer_and_its_end_one_token_ahead(lesson):
     for b, n, t in said:
         wanted = int(lesson.answer[b, n, t])
         if wanted != TOKENIZER.eos:
-            assert lesson.tail[b, n, t + 1] == wanted
+            assert lesson.packed[b, n, t + 1] == wanted
             assert lesson.segment[b, n, t + 1] == lesson.segment[b, n, t]
             following += 1
     assert len(said) - following == len(lesson.truths)
@@ -153,11 +153,11 @@ def test_threads_of_a_question_are_those_of_its_names(lesson):
     width = lesson.memory.shape[1]
     for b, (facts, _) in enumerate(pages(lesson)):
         states = dict(fact.split(': ') for fact in facts)
-        tails, threads = lesson.tail[b].flatten().tolist(), lesson.threads[b, width:].tolist()
+        packed, threads = lesson.packed[b].flatten().tolist(), lesson.threads[b, width:].tolist()
         for at, thread in enumerate(threads):
             if thread == [EMPTY] * 4:
                 continue
-            said, name = TOKENIZER.decode(tails[: at + 1]), TOKENIZER.decode([tails[at]]).strip()
+            said, name = TOKENIZER.decode(packed[: at + 1]), TOKENIZER.decode([packed[at]]).strip()
             if found := re.search(r'last put ((?:in|on)to the \w+ \w+)(\?\nA:)?$', said):
                 name = f'last {found[1]}'
             elif name == ':':  # a question without a name
@@ -168,8 +168,10 @@ def test_threads_of_a_question_are_those_of_its_names(lesson):
 
 
 def test_a_seed_gives_one_lesson():
-    first, again = (Teacher(TOKENIZER).lesson(np.random.default_rng(3), 2, 20) for _ in range(2))
-    assert first.memory.equal(again.memory) and first.tail.equal(again.tail)
+    first, again = (
+        LessonSampler(TOKENIZER).lesson(np.random.default_rng(3), 2, 20) for _ in range(2)
+    )
+    assert first.memory.equal(again.memory) and first.packed.equal(again.packed)
 
 
 def test_orders_hold_every_fact():
@@ -181,6 +183,6 @@ def test_orders_hold_every_fact():
 
 def test_a_lesson_is_about_as_long_as_it_is_said_to_be():
     for segments in (10, 40, 80):
-        lesson = Teacher(TOKENIZER).lesson(np.random.default_rng(0), 4, segments)
-        length = lesson.memory.shape[1] + lesson.tail[0].numel()
+        lesson = LessonSampler(TOKENIZER).lesson(np.random.default_rng(0), 4, segments)
+        length = lesson.memory.shape[1] + lesson.packed[0].numel()
         assert 0.8 < length / tokens_of(segments) < 1.25

@@ -50,10 +50,10 @@ def test_the_state_of_another_seed_is_refused(whole, tmp_path):
 
 def test_every_parameter_learns():
     trainer = PlannerTrainer(CONFIG, RECIPE)
-    before = {name: p.detach().clone() for name, p in trainer.pupil.named_parameters()}
+    before = {name: p.detach().clone() for name, p in trainer.objective.named_parameters()}
     for _ in range(2):
         trainer.learn(trainer.lesson(trainer.step))
-    same = [n for n, p in trainer.pupil.named_parameters() if torch.equal(p, before[n])]
+    same = [n for n, p in trainer.objective.named_parameters() if torch.equal(p, before[n])]
     assert not same
 
 

@@ -11,15 +11,15 @@ from embodied_kv.model.planner_config import PlannerConfig
 from embodied_kv.train.common.objective import EMPTY
 from embodied_kv.train.planner.corpus import planner_tokenizer
 from embodied_kv.train.planner.exam import GrowingCache
-from embodied_kv.train.planner.lessons import Teacher
-from embodied_kv.train.planner.reading import Pupil
+from embodied_kv.train.planner.lessons import LessonSampler
+from embodied_kv.train.planner.reading import PlannerObjective
 
 CONFIG = PlannerConfig('test', BackboneConfig(32, 3, 4, 2, 8, 48, 512), max_tokens=1280)
 
 
-def plain(planner, memory, tail, answers):
+def plain(planner, memory, packed, answers):
     """Cross-entropy of each token of one answer, behind a causal prefill of all before it."""
-    ids = torch.cat([memory, tail])[None]
+    ids = torch.cat([memory, packed])[None]
     places = torch.arange(ids.shape[1])[None]
     hidden = planner.model(ids, places, GrowingCache())[0, len(memory) :]
     logits = planner.model.logits(hidden)
@@ -32,9 +32,9 @@ def plain(planner, memory, tail, answers):
 def test_losses_of_a_lesson_equal_those_behind_plain_prefills(segments):
     torch.manual_seed(0)
     planner = random_planner(CONFIG, planner_tokenizer(512), seed=1)
-    lesson = Teacher(planner.tokenizer).lesson(np.random.default_rng(0), 2, segments)
+    lesson = LessonSampler(planner.tokenizer).lesson(np.random.default_rng(0), 2, segments)
     with torch.no_grad():
-        values = Pupil(planner.model, middle=2)(lesson)
+        values = PlannerObjective(planner.model, middle=2)(lesson)
         losses, exacts = [], []
         for b, length in enumerate(lesson.lengths):
             for n, segment in enumerate(lesson.segment[b]):
@@ -45,7 +45,7 @@ def test_losses_of_a_lesson_equal_those_behind_plain_prefills(segments):
                     loss, exact = plain(
                         planner,
                         lesson.memory[b, :length],
-                        lesson.tail[b, n, own],
+                        lesson.packed[b, n, own],
                         lesson.answer[b, n, own],
                     )
                     losses.append(loss)
@@ -56,15 +56,15 @@ def test_losses_of_a_lesson_equal_those_behind_plain_prefills(segments):
 
 def test_an_answer_is_exact_where_no_token_of_it_is_wrong():
     planner = random_planner(CONFIG, planner_tokenizer(512), seed=1)
-    lesson = Teacher(planner.tokenizer).lesson(np.random.default_rng(0), 2, 10)
-    pupil = Pupil(planner.model, middle=2)
+    lesson = LessonSampler(planner.tokenizer).lesson(np.random.default_rng(0), 2, 10)
+    objective = PlannerObjective(planner.model, middle=2)
     with torch.no_grad():
-        assert not pupil(lesson)['exact'].any()
+        assert not objective(lesson)['exact'].any()
         # Weights of zero say token 0 always: right where every label is 0.
         for p in planner.model.parameters():
             p.zero_()
         lesson.answer[(lesson.answer != EMPTY) & (lesson.segment == 0)] = 0
-        exact = pupil(lesson)['exact'].tolist()
+        exact = objective(lesson)['exact'].tolist()
     assert sum(exact) == lesson.segment[:, :, 0].numel()
 
 

@@ -1,4 +1,4 @@
-"""What is trained is what is served: the same velocities and logits, through tape and arena."""
+"""What is trained is what is served: equal velocities and logits, with gradients or an arena."""
 
 import pytest
 import torch
@@ -83,11 +83,11 @@ def test_euler_steps_on_the_tape_equal_the_denoiser(objective, batch):
 @pytest.mark.parametrize('tokens', [1, 3, 5])
 def test_trained_logits_equal_extended_streams(objective, batch, tokens):
     model = objective.model
-    prefixes, tails = served_prefix(model, batch), arena(16)
+    prefixes, packed = served_prefix(model, batch), arena(16)
     _, prefix, _ = objective.fill(batch)
-    logits = model.backbone.logits(objective.tail(batch, prefix)[1])
+    logits = model.backbone.logits(objective.packed(batch, prefix)[1])
     for first in (0, 5):  # where the packed segments begin
-        tails.set_length(ROWS, tokens)
-        cache = TailAppend(prefixes, tails, len(ROWS), tokens).bind(ROWS, ROWS, tokens)
-        served = model.extend(batch.tail[:, first : first + tokens], cache)
+        packed.set_length(ROWS, tokens)
+        cache = TailAppend(prefixes, packed, len(ROWS), tokens).bind(ROWS, ROWS, tokens)
+        served = model.extend(batch.packed[:, first : first + tokens], cache)
         torch.testing.assert_close(logits[:, first + tokens - 1], served, **TOLERANCE)

@@ -25,10 +25,10 @@ def test_a_draw_does_not_see_another_draw(objective, batch):
 @torch.no_grad()
 def test_a_segment_sees_neither_another_segment_nor_what_follows(objective, batch):
     _, prefix, _ = objective.fill(batch)
-    before = objective.tail(batch, prefix)[1]
-    tail = batch.tail.clone()
-    tail[:, 3] = (tail[:, 3] + 1) % TINY.backbone.vocab_size
-    changed = (objective.tail(replace(batch, tail=tail), prefix)[1] != before).any(-1).any(0)
+    before = objective.packed(batch, prefix)[1]
+    packed = batch.packed.clone()
+    packed[:, 3] = (packed[:, 3] + 1) % TINY.backbone.vocab_size
+    changed = (objective.packed(replace(batch, packed=packed), prefix)[1] != before).any(-1).any(0)
     assert changed[:10].tolist() == [False] * 3 + [True] * 2 + [False] * 5
 
 
@@ -39,12 +39,12 @@ def test_padding_changes_no_loss(objective, batch):
     wider = replace(
         batch,
         prompt=torch.cat([batch.prompt, torch.full((3, 4), 9)], 1),
-        tail=torch.cat([batch.tail, torch.full((3, 2), 7)], 1),
+        packed=torch.cat([batch.packed, torch.full((3, 2), 7)], 1),
         segment=torch.cat([batch.segment, torch.full((3, 2), -1)], 1),
         offset=torch.cat([batch.offset, torch.zeros(3, 2, dtype=torch.int64)], 1),
         answer=torch.cat([batch.answer, torch.full((3, 2), -100)], 1),
     )
-    wider.tail[:, 10:] = 5
+    wider.packed[:, 10:] = 5
     after = objective(wider, weights, torch.Generator().manual_seed(0))
     for name, value in before.items():
         torch.testing.assert_close(after[name], value, rtol=1e-5, atol=1e-6, msg=name)

@@ -37,7 +37,7 @@ def moments(config: ModelConfig, count: int) -> Iterator[tuple[Frame, list[Quest
         for number in range(count):
             case = Case(FAMILIES[number % len(FAMILIES)], SCENES, number)
             frame = _moment(world, case)
-            _, phase = expert_plan([frame], horizon=1)
+            _, phase = expert_plan([frame], chunk_size=1)
             yield frame, every_question(frame, phase[0])
 
 
@@ -46,7 +46,7 @@ def _moment(world: World, case: Case) -> Frame:
     frames = []
     while not world.is_over:
         frames.append(world.look())
-        chunks, _ = expert_plan(frames[-1:], horizon=2)
+        chunks, _ = expert_plan(frames[-1:], chunk_size=2)
         world.step(chunks[0])
     rng = np.random.default_rng((case.scene_seed, MOMENT_RNG))
     return frames[rng.integers(len(frames))]

@@ -63,7 +63,7 @@ def variants(settings: Settings, layers: int) -> Iterator[Way]:
     for size in sorted({*varied.blocks, block}):
         yield Way(f'cacheblend, blocks of {size}', BLEND, size)
     for name, blocks in ((KEEP, 0), (BLEND, block)):
-        for r in ('least', *varied.averages):
+        for r in ('least', *varied.recompute_ratios):
             average = 1 / layers if r == 'least' else r
             yield Way(f'{name}, r {r}', name, blocks, dict(recompute_ratio=average))
 

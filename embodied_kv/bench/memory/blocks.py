@@ -109,7 +109,7 @@ class WatchedRow(PlannerRow):
         if not front:
             made = super().compute(unit, tokens)
         else:
-            self._held = ''
+            self._filled_by = ''
             self._prefill.run(Prompt((), (), [*chain(*tokens)]), Behind(front))
             made = UnitKv(unit, *(part.cpu().clone() for part in self.arena.row(0)), lengths)
         if self._fronts:

@@ -19,12 +19,12 @@ later ones, and the first choice is made after the first layer, on what attentio
 third of all segments point to an earlier one, and meeting it changes one token of their two: 0.16
 of the tokens is as many as that, so CacheBlend has room for all of them, asked or not.
 
-What attention says (table `looks`): after each of the first two layers the question mostly attends
-to the asked segment more than to any other, and so does a segment to the one that its pointer
-names, where that stands earlier. So a hop of importance finds the next segment of a chain laid out
-backward. It also forgets: no other segment of the chain attends to the asked one, which the
-question reads at the end; with `restart` 0 its score is gone after the first hop. Forward there is
-no link to go along: a segment sees none that stand later.
+What attention says (table `attention_hits`): after each of the first two layers the question
+mostly attends to the asked segment more than to any other, and so does a segment to the one that
+its pointer names, where that stands earlier. So a hop of importance finds the next segment of a
+chain laid out backward. It also forgets: no other segment of the chain attends to the asked one,
+which the question reads at the end; with `restart` 0 its score is gone after the first hop.
+Forward there is no link to go along: a segment sees none that stand later.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ TITLES = dict(
     differences='paired differences, points, with a hop or more',
     order="the paper's order, with a hop or more",
     kept="the chain's tokens that a layer computes, %, with a hop or more",
-    looks='attention goes most where the chain goes, % of problems with a hop or more',
+    attention_hits='attention goes most where the chain goes, % of problems with a hop or more',
 )
 PAIRS = (('keep', 'cacheblend'), ('keep even', 'cacheblend'), ('keep', 'keep no hops'))
 
@@ -90,7 +90,7 @@ class Asked:
 
     seeds: list[int] = field(default_factory=list)
     cells: list[tuple[int, str, int]] = field(default_factory=list)
-    looks: list[list[dict]] = field(default_factory=list)
+    attention_hits: list[list[dict]] = field(default_factory=list)
     right: dict[str, list[bool]] = field(default_factory=lambda: defaultdict(list))
     kept: dict[str, list[Sequence[float]]] = field(default_factory=lambda: defaultdict(list))
     computed: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -145,7 +145,7 @@ def tables(asked: Asked, seeds: Sequence[int], sizes: Sequence[int]) -> dict[str
         differences=differences(asked, seeds),
         order=order(asked),
         kept=kept(asked),
-        looks=looks(asked),
+        attention_hits=attention_hits(asked),
     )
 
 
@@ -160,7 +160,7 @@ def collect(seeds: Sequence[int], sizes: Sequence[int], count: int) -> Asked:
                 for problem in problems(draw_cell(count, SEED + seed, size, layout, hops)):
                     asked.seeds.append(seed)
                     asked.cells.append((size, layout, hops))
-                    asked.looks.append(asking.looks(problem))
+                    asked.attention_hits.append(asking.attention_hits(problem))
                     for name, reuse in METHODS.items():
                         reply = asking.ask(problem, reuse)
                         asked.right[name].append(reply.right)
@@ -250,13 +250,13 @@ def kept(asked: Asked) -> list[dict]:
     return rows
 
 
-def looks(asked: Asked) -> list[dict]:
+def attention_hits(asked: Asked) -> list[dict]:
     """A row per layer that a choice follows: what KEEP's importance has to go by."""
     hopping = _hopping(asked)
     return [
         dict(after_layer=layer + 1)
         | {
-            f'{name}, {layout}': 100 * float(np.mean(list(_seen(asked, hopping, layer, name, at))))
+            f'{name}, {layout}': 100 * float(np.mean(list(_hits(asked, hopping, layer, name, at))))
             for name in ('question', 'link')
             for at, layout in enumerate(LAYOUTS)
         }
@@ -264,10 +264,10 @@ def looks(asked: Asked) -> list[dict]:
     ]
 
 
-def _seen(asked: Asked, some: Sequence[int], layer: int, name: str, at: int) -> Iterator[float]:
+def _hits(asked: Asked, some: Sequence[int], layer: int, name: str, at: int) -> Iterator[float]:
     for i in some:
         if asked.cells[i][1] == LAYOUTS[at]:
-            yield float(asked.looks[i][layer][name])
+            yield float(asked.attention_hits[i][layer][name])
 
 
 def order(asked: Asked) -> list[dict]:

@@ -18,7 +18,7 @@ from embodied_kv.kv.placed import PlacedTokens
 from embodied_kv.memory.keep import segment_attention
 from embodied_kv.memory.prefill import Prefill, Work
 from embodied_kv.memory.prompt import Piece, Prompt
-from embodied_kv.memory.reuse import FullRecompute, PlannerHidden, Reuse
+from embodied_kv.memory.reuse import FullRecompute, LayerState, Reuse
 from embodied_kv.memory.rotate import Rotation
 from embodied_kv.model.planner import Planner
 from embodied_kv.train.judge.chains import ASK, BOS, MAX_HOPS, Chains, walk
@@ -44,7 +44,7 @@ def problems(chains: Chains) -> Iterator[Problem]:
         yield Problem(prompt, int(chains.answers[row, start]), chain)
 
 
-class Alone:
+class IsolatedKv:
     """`load_memory`: the KV of a two-token segment, computed alone, from position 0 on."""
 
     def __init__(self, model: Planner) -> None:
@@ -57,10 +57,10 @@ class Alone:
 
     @torch.inference_mode()
     def _compute(self, ids: list[int]) -> list[tuple[Tensor, Tensor]]:
-        arena, places = arena_of(self._model, len(ids)), torch.arange(len(ids))
+        arena, positions = arena_of(self._model, len(ids)), torch.arange(len(ids))
         arena.set_length(0, len(ids))
-        view = PlacedTokens(arena, 0).bind(places)
-        self._model(torch.tensor([ids]), places[None], view)
+        view = PlacedTokens(arena, 0).bind(positions)
+        self._model(torch.tensor([ids]), positions[None], view)
         return [(k[0], v[0]) for k, v in arena.layers]
 
 
@@ -90,8 +90,8 @@ class Watched(Reuse):
         self.masks = [self._reuse.first(prompt)]
         return self.masks[0].clone()
 
-    def after(self, look: PlannerHidden, computed: Tensor) -> Tensor:
-        self.masks.append(self._reuse.after(look, computed))
+    def after(self, state: LayerState, computed: Tensor) -> Tensor:
+        self.masks.append(self._reuse.after(state, computed))
         return self.masks[-1]
 
 
@@ -112,7 +112,7 @@ class Asking:
         self._model = model
         arena = arena_of(model, model.config.max_tokens)
         move = Rotation.of(b.head_dim, b.rope_theta)
-        self._prefill = Prefill(model, arena, 0, Alone(model), move)
+        self._prefill = Prefill(model, arena, 0, IsolatedKv(model), move)
 
     def ask(self, problem: Problem, reuse: Reuse) -> Reply:
         """The answer, read greedily off the prompt's last token."""
@@ -123,7 +123,7 @@ class Asking:
         kept = tuple(float(mask[of_chain].float().mean()) for mask in watched.masks)
         return Reply(said == problem.answer, kept, work)
 
-    def looks(self, problem: Problem) -> list[dict[str, bool | None]]:
+    def attention_hits(self, problem: Problem) -> list[dict[str, bool | None]]:
         """Where attention goes under full prefill, a dict per layer that a choice follows.
 
         question: whether of all segments the asked one gets most. link: whether each later segment
@@ -131,9 +131,9 @@ class Asking:
         """
         found, chain = [], problem.chain
 
-        class Looking(FullRecompute):
-            def after(self, look: PlannerHidden, computed: Tensor) -> Tensor:
-                question, between = segment_attention(look)
+        class Recording(FullRecompute):
+            def after(self, state: LayerState, computed: Tensor) -> Tensor:
+                question, between = segment_attention(state)
                 others = between.clone().fill_diagonal_(-1).argmax(1)
                 links = [sorted(link) for link in zip(chain, chain[1:], strict=False)]
                 hits = [int(others[later]) == first for first, later in links]
@@ -145,5 +145,5 @@ class Asking:
                 )
                 return computed
 
-        self._prefill.run(problem.prompt, Looking())
+        self._prefill.run(problem.prompt, Recording())
         return found

@@ -47,7 +47,7 @@ class ReuseNumbers:
     hops: int
     restart: float
 
-    def average(self, layers: int) -> float:
+    def recompute_ratio(self, layers: int) -> float:
         """Mean over the layers of CacheBlend's share: all in the first, `share` in the others."""
         return (1 + self.share * (layers - 1)) / layers
 
@@ -86,7 +86,7 @@ class Ablations:
     retrieved: int
     blocks: tuple[int, ...]
     restart: float
-    averages: tuple[float, ...]
+    recompute_ratios: tuple[float, ...]
     households: int
     questions: int
     timed: int

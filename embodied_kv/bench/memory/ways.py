@@ -117,7 +117,7 @@ def open_way(
         tokens=side.tokens,
         answer_tokens=side.answer_tokens,
         epic_tokens=side.epic_tokens,
-        recompute_ratio=reuse.average(planner.config.backbone.layers),
+        recompute_ratio=reuse.recompute_ratio(planner.config.backbone.layers),
         hops=reuse.hops,
         restart=reuse.restart,
         stable_steps=made.stable_steps,

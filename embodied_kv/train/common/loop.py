@@ -1,4 +1,4 @@
-"""A run of lessons: learnt, judged and kept as it goes, until they are over or time is."""
+"""A run of lessons: learnt, validated and kept as it goes, until they are over or time is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 
 from embodied_kv.train.common.journal import Journal
 
-WRITTEN, KEPT = 20, 100  # steps between two lines of the log, and between two judgements
+LOG_EVERY, KEEP_EVERY = 20, 100  # steps between two rows of the log, and between two validations
 
 Lesson = TypeVar('Lesson')
 
@@ -22,7 +22,7 @@ class Trainer(Protocol, Generic[Lesson]):
     def learn(self, lesson: Lesson) -> dict[str, float]:
         """One step -> losses."""
 
-    def judge(self) -> dict[str, float]:
+    def validate(self) -> dict[str, float]:
         """What has been learnt, on what is not learnt from."""
 
     def keep(self, out: Path) -> None:
@@ -40,13 +40,13 @@ def run(
     journal = Journal(out / 'log.csv', trainer.step)
     for lesson in lessons:
         values = trainer.learn(lesson)
-        if trainer.step % WRITTEN == 0:
+        if trainer.step % LOG_EVERY == 0:
             journal.write(trainer.step, 'seen', values)
         over = time.monotonic() - began > 60 * minutes
-        if trainer.step % KEPT == 0 or trainer.step == last or over:
+        if trainer.step % KEEP_EVERY == 0 or trainer.step == last or over:
             spent = dict(wall=time.monotonic() - began, processor=time.process_time())
             figures = {f'{name}_min': seconds / 60 for name, seconds in spent.items()}
-            journal.write(trainer.step, 'unseen', trainer.judge() | figures)
+            journal.write(trainer.step, 'unseen', trainer.validate() | figures)
             print(journal.last(), flush=True)
             trainer.keep(out)
         if over:

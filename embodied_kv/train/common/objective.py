@@ -17,7 +17,7 @@ from embodied_kv.model.backbone import arange_positions
 from embodied_kv.model.expert import Expert, Modulation
 from embodied_kv.model.layers import rms
 from embodied_kv.model.pi05 import Pi05
-from embodied_kv.train.common.views import PrefixTape, SuffixTape, TailTape
+from embodied_kv.train.common.views import PrefixCache, SegmentCache, SuffixCache
 
 LOSSES = ('flow', 'text', 'goal', 'where', 'detect')
 CENTRE, SCALE = (0.40, 0.0, 0.05), (0.15, 0.25, 0.10)  # m; regressed is (xyz - centre) / scale
@@ -29,26 +29,23 @@ EMPTY = -100  # no target
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """B samples of V views of S x S pixels, N things and P prompt tokens at most, T tail tokens.
+    """B samples of V views of S x S pixels, N things and P prompt tokens at most, T packed tokens.
 
-    images: uint8 [B, V, S, S, 3].
-    prompt, prompt_length: long [B, P], right-padded, and [B].
-    actions: float32 [B, chunk, padded_action_dim], normalised.
-    tail: long [B, T], packed segments of question and answer; segment: which one a token belongs
-    to, -1 is padding; offset: its position in the segment; answer: the next token where it is to
-    be predicted, else -100.
-    pixels: float32 [B, N, V, 2], (column, row) of each thing's centre, NaN where not in view;
-    colour, shape: long [B, N], -1 where there is no thing.
-    goal: float32 [B, 3], m, what the instruction is about, or NaN.
-    where_at: long [B, N], tail slot that the position of a thing is read from, or -1; where:
-    float32 [B, N, 3], m.
+    images: uint8 [B, V, S, S, 3]. prompt, prompt_length: long [B, P], right-padded, and [B].
+    actions: float32 [B, chunk, padded_action_dim], normalised. packed: long [B, T], segments of
+    question and answer one after another; segment: which one a token belongs to, -1 is padding;
+    offset: its position in the segment; answer: the next token where it is to be predicted, else
+    -100. pixels: float32 [B, N, V, 2], (column, row) of each thing's centre, NaN where not in
+    view; colour, shape: long [B, N], -1 where there is no thing. goal: float32 [B, 3], m, what the
+    instruction is about, or NaN. where_at: long [B, N], packed slot that the position of a thing
+    is read from, or -1; where: float32 [B, N, 3], m.
     """
 
     images: Tensor
     prompt: Tensor
     prompt_length: Tensor
     actions: Tensor
-    tail: Tensor
+    packed: Tensor
     segment: Tensor
     offset: Tensor
     answer: Tensor
@@ -115,9 +112,9 @@ class Objective(nn.Module):
         if 'flow' in asked:
             found['flow'] = self._flow(batch.actions, prefix, times, noise)
         if 'text' in asked or 'where' in asked:
-            middle, tail = self.tail(batch, prefix)
+            middle, packed = self.packed(batch, prefix)
         if 'text' in asked:
-            found |= text_losses(self.model.backbone.logits(tail), batch.answer, batch.segment)
+            found |= text_losses(self.model.backbone.logits(packed), batch.answer, batch.segment)
         if 'where' in asked:
             slots = batch.where_at.clamp(min=0)[:, :, None].expand(-1, -1, middle.shape[-1])
             guess = self.where(self._normed(middle.gather(1, slots))).float()
@@ -133,11 +130,11 @@ class Objective(nn.Module):
             found |= detect_losses(outputs, batch, self.model.config.vision.patch_size)
         return found
 
-    def fill(self, batch: Batch) -> tuple[Tensor, PrefixTape, Tensor]:
+    def fill(self, batch: Batch) -> tuple[Tensor, PrefixCache, Tensor]:
         """The prefix as the engine packs it: views in order, then the prompt.
 
-        Returns patch features [B, V, patches, vision width], the filled tape, and the hidden state
-        [B, N, width] that enters the last layer.
+        Returns patch features [B, V, patches, vision width], the filled cache, and the hidden
+        state [B, N, width] that enters the last layer.
         """
         vision = self.model.vision
         images = batch.images.flatten(0, 1).permute(0, 3, 1, 2).float().div(127.5).sub(1)
@@ -145,25 +142,25 @@ class Objective(nn.Module):
         views = vision.project(patches).unflatten(0, batch.images.shape[:2]).flatten(1, 2)
         embeddings = torch.cat([views, self.model.embed_tokens(batch.prompt)], dim=1)
         size, width = embeddings.shape[:2]
-        prefix = PrefixTape(views.shape[1] + batch.prompt_length, width)
+        prefix = PrefixCache(views.shape[1] + batch.prompt_length, width)
         positions = arange_positions(size, width, embeddings.device)
         hidden = self.model.backbone.fill(embeddings, positions, prefix)
         return patches.unflatten(0, batch.images.shape[:2]), prefix, hidden
 
-    def velocity(self, x: Tensor, times: Tensor, prefix: PrefixTape) -> Tensor:
+    def velocity(self, x: Tensor, times: Tensor, prefix: PrefixCache) -> Tensor:
         """v(x_t, t), both float32 [B * draws, chunk, padded_action_dim]; times [B * draws]."""
-        cache = SuffixTape(prefix, len(x) // len(prefix.lengths), x.shape[1])
+        cache = SuffixCache(prefix, len(x) // len(prefix.lengths), x.shape[1])
         rope = self.model.suffix_rope(cache.positions)
         return self.model.velocity(x, slot_modulation(self.model.expert, times), cache, rope)
 
-    def tail(self, batch: Batch, prefix: PrefixTape) -> tuple[Tensor, Tensor]:
-        """Hidden states of the tail, each [B, T, width]: in the middle, and after the final norm.
+    def packed(self, batch: Batch, prefix: PrefixCache) -> tuple[Tensor, Tensor]:
+        """Hidden states of the packed tokens, [B, T, width]: in the middle, after the final norm.
 
         The middle is after two thirds of the layers. Where a named thing is must be known
         there, so that the last layers can compare things.
         """
-        backbone, cache = self.model.backbone, TailTape(prefix, batch.segment)
-        hidden = middle = self.model.embed_tokens(batch.tail)
+        backbone, cache = self.model.backbone, SegmentCache(prefix, batch.segment)
+        hidden = middle = self.model.embed_tokens(batch.packed)
         rope = backbone.rope(prefix.lengths[:, None] + batch.offset, hidden.dtype)
         layers = backbone.config.layers
         for i in range(layers):
@@ -172,7 +169,7 @@ class Objective(nn.Module):
                 middle = hidden
         return middle, backbone.norm(hidden)
 
-    def _flow(self, actions: Tensor, prefix: PrefixTape, times: Tensor, noise: Tensor) -> Tensor:
+    def _flow(self, actions: Tensor, prefix: PrefixCache, times: Tensor, noise: Tensor) -> Tensor:
         actions = actions.repeat_interleave(len(times) // len(actions), 0)
         x = actions + times[:, None, None] * (noise - actions)
         return F.mse_loss(self.velocity(x, times, prefix), noise - actions)

@@ -1,6 +1,6 @@
-"""Packs questions and answers into the tail of each sample: segments that do not see one another.
+"""Packs questions and answers behind each prefix: segments that do not see one another.
 
-Knows token ids. A segment is a question, then its answer, as a language stream extends a prefix.
+Knows token ids. A segment is a question, then its answer, as a decode stream extends a prefix.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from embodied_kv.train.common.objective import EMPTY
 
 
 class Segments:
-    """The tails of `size` samples, of at most `length` tokens; things: that may be asked about."""
+    """Those of `size` samples, of at most `length` tokens; things: that may be asked about."""
 
     def __init__(self, tokenizer: Tokenizer, size: int, length: int, things: int) -> None:
         self._encode = lru_cache(None)(tokenizer.encode)
@@ -65,9 +65,9 @@ class Segments:
         return at
 
     def tensors(self) -> dict[str, Tensor]:
-        """tail, segment, offset, answer: long [size, length]; where_at: long [size, things]."""
+        """packed, segment, offset, answer: long [size, length]; where_at: long [size, things]."""
         arrays = {
-            'tail': self._ids,
+            'packed': self._ids,
             'segment': self._segment,
             'offset': self._offset,
             'answer': self._answer,

@@ -1,4 +1,4 @@
-"""What a layer sees of the cache while it is trained: the same `attend` and `store`, on a tape.
+"""What a layer sees of the cache while it is trained: the same `attend` and `store`.
 
 The serving views (`kv.views`) write rows of an arena in place, which gradients cannot follow.
 These keep K and V as autograd made them, for a right-padded batch, and see exactly what the
@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-UNSEEN = -1e30  # finite: a line that sees nothing becomes uniform, and never NaN
+UNSEEN = -1e30  # finite: a row that sees nothing becomes uniform, and never NaN
 
 
 def seen(mask: Tensor) -> Tensor:
@@ -40,7 +40,7 @@ def dense_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     return out.view(batch, kv_heads, tokens, group, dim).transpose(1, 2).flatten(2, 3)
 
 
-class PrefixTape:
+class PrefixCache:
     """Keeps K and V of every layer; each token sees the valid tokens of its sample.
 
     lengths: long [B], valid tokens. width: tokens of the padded batch.
@@ -67,7 +67,7 @@ class _Read:
     batch entries that share one prefix.
     """
 
-    def __init__(self, prefix: PrefixTape, own: Tensor, draws: int = 1) -> None:
+    def __init__(self, prefix: PrefixCache, own: Tensor, draws: int = 1) -> None:
         self._prefix, self._draws = prefix, draws
         visible = prefix.visible.repeat_interleave(draws, 0)[:, None].expand(-1, own.shape[1], -1)
         self._mask = torch.cat([visible, seen(own)], dim=-1)
@@ -84,13 +84,13 @@ class _Read:
         return dense_attention(q, keys, values, self._mask)
 
 
-class SuffixTape(_Read):
+class SuffixCache(_Read):
     """Blocks of action slots [B * draws, block]: each sees its sample's prefix and itself, whole.
 
     The draws of a sample are entries of the batch, so that no draw can see another.
     """
 
-    def __init__(self, prefix: PrefixTape, draws: int, block: int) -> None:
+    def __init__(self, prefix: PrefixCache, draws: int, block: int) -> None:
         slots = len(prefix.lengths) * draws
         own = torch.ones(slots, 1, block, dtype=torch.bool, device=prefix.lengths.device)
         super().__init__(prefix, own, draws)
@@ -98,12 +98,12 @@ class SuffixTape(_Read):
         self.positions = start[:, None] + torch.arange(block, device=start.device)  # logical
 
 
-class TailTape(_Read):
-    """Several tails packed in one line: each sees the prefix and, causally, its own segment.
+class SegmentCache(_Read):
+    """Packed segments: each token sees the prefix and, causally, its own segment.
 
-    segment: long [B, T], which tail a token belongs to; -1 is padding.
+    segment: long [B, T], which one a token belongs to; -1 is padding.
     """
 
-    def __init__(self, prefix: PrefixTape, segment: Tensor) -> None:
+    def __init__(self, prefix: PrefixCache, segment: Tensor) -> None:
         same = segment[:, :, None] == segment[:, None, :]
         super().__init__(prefix, same.tril() & (segment >= 0)[:, None, :])

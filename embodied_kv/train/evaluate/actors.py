@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from embodied_kv.config import EngineConfig
-from embodied_kv.control.execution_horizon import Policy as Horizon
+from embodied_kv.control.execution_horizon import Policy as HorizonPolicy
 from embodied_kv.engine.engine import Engine
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.model.policy import Policy
@@ -21,7 +21,7 @@ from embodied_kv.train.evaluate.questions import (
     Answer,
     Question,
     expert_plan,
-    most_alive,
+    most_streams,
     questions,
     subtask_of,
 )
@@ -34,13 +34,13 @@ EULER_STEPS = 10
 
 
 class Expert:
-    """The scripted expert, which sees the truth: an upper bound. horizon: actions of a chunk."""
+    """The scripted expert, which sees the truth: a bound. chunk_size: actions of a chunk."""
 
-    def __init__(self, horizon: int) -> None:
-        self._horizon = horizon
+    def __init__(self, chunk_size: int) -> None:
+        self._chunk_size = chunk_size
 
     def act(self, frames: Sequence[Frame]) -> list[Choice]:
-        return [Choice(chunk) for chunk in expert_plan(frames, self._horizon)[0]]
+        return [Choice(chunk) for chunk in expert_plan(frames, self._chunk_size)[0]]
 
     def finish(self) -> None:
         """Has nothing to end."""
@@ -67,9 +67,10 @@ class Served:
 
     mode: `isolated` prefills a second time for words, `shared` reads the action's row, both speak
     to the end before the next frame; `batched` reads the action's row and takes `steps` decode
-    steps of all live streams per frame; `silent` says nothing. horizon: how far each chunk is
-    executed before the next frame; None: as the worlds are set. answers: what was said. subtasks:
-    by case, the right one of every frame. Raises ValueError for what the engine cannot compress.
+    steps of all live streams per frame; `silent` says nothing. horizon_policy: how far each chunk
+    is executed before the next frame; None: as the worlds are set. answers: what was said.
+    subtasks: by case, the right one of every frame. Raises ValueError for what the engine cannot
+    compress.
     """
 
     def __init__(
@@ -80,13 +81,13 @@ class Served:
         steps: int,
         max_tokens: int,
         compressed: Compressed = Compressed(),
-        horizon: Horizon | None = None,
+        horizon_policy: HorizonPolicy | None = None,
     ) -> None:
-        self._horizon = horizon
+        self._horizon_policy = horizon_policy
         self._mode, self._steps, self._max_tokens = mode, steps, max_tokens
-        # Frames that a stream lives, at most.
+        # Frames that a decode stream lives, at most.
         life = 1 + math.ceil(max_tokens / steps) if mode == 'batched' else 1
-        rows, streams = robots * (life + 2) + 2, robots * most_alive(life)
+        rows, streams = robots * (life + 2) + 2, robots * most_streams(life)
         config = EngineConfig(
             robots=robots,
             rows=rows,
@@ -108,15 +109,15 @@ class Served:
         handles, chunks = self._prefill_and_denoise(frames)
         if self._mode != 'silent':
             self._talk(frames, handles)
-        return [Choice(chunk.values, self._execute(chunk)) for chunk in chunks]
+        return [Choice(chunk.values, self._execution_horizon(chunk)) for chunk in chunks]
 
-    def _execute(self, chunk: ActionChunk) -> int | None:
-        return None if self._horizon is None else self._horizon(chunk.updates)
+    def _execution_horizon(self, chunk: ActionChunk) -> int | None:
+        return None if self._horizon_policy is None else self._horizon_policy(chunk.updates)
 
     def _talk(self, frames: Sequence[Frame], handles: Sequence[KvHandle]) -> None:
         if self._mode == 'isolated':
             handles = self.engine.prefill([frame.observation for frame in frames])
-        _, phases = expert_plan(frames, horizon=1)
+        _, phases = expert_plan(frames, chunk_size=1)
         for frame, handle, phase in zip(frames, handles, phases, strict=True):
             self.subtasks[frame.case].append(subtask_of(frame, phase))
             for question in questions(frame, phase):

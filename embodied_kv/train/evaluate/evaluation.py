@@ -54,7 +54,7 @@ def parser(text: str = '') -> argparse.ArgumentParser:
     made.add_argument('--robots', type=int, default=20, help='worlds of one engine, in lockstep')
     made.add_argument('--every', type=int, default=1, help='control periods between two chunks')
     made.add_argument(
-        '--horizon', help='instead: static:H, or confidence:T:H_MIN, of the policy; then the next'
+        '--execution-horizon', help='instead: static:H, or confidence:T:H_MIN; then the next'
     )
     made.add_argument('--latency-ms', type=float, help='instead of the measured one')
     made.add_argument(
@@ -103,8 +103,8 @@ def check(args: argparse.Namespace, dt: float) -> None:
     for keep_ratio in (args.action_keep_ratio, args.language_keep_ratio):
         check_keep_ratio(keep_ratio)
     method(args.compress)
-    if args.horizon is not None:
-        execution_horizon.parse(args.horizon)
+    if args.execution_horizon is not None:
+        execution_horizon.parse(args.execution_horizon)
 
 
 def compressed(args: argparse.Namespace) -> Compressed:
@@ -189,5 +189,6 @@ class Evaluation:
     def _served(self, mode: str, robots: int) -> Served:
         args = self.args
         how = args.steps_per_frame, args.max_tokens, compressed(args)
-        execute = None if args.horizon is None else execution_horizon.parse(args.horizon)
-        return Served(self.policy, mode, robots, *how, execute)
+        text = args.execution_horizon
+        horizon_policy = None if text is None else execution_horizon.parse(text)
+        return Served(self.policy, mode, robots, *how, horizon_policy)

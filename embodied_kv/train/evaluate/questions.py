@@ -51,17 +51,17 @@ class Answer:
         return self.said.strip() == self.question.truth
 
 
-def most_alive(frames: int) -> int:
+def most_streams(frames: int) -> int:
     """Questions that a robot is asked in so many frames in a row, at most."""
     return sum(ceil(frames / every) for every, _ in SCHEDULE.values())
 
 
-def expert_plan(frames: Sequence[Frame], horizon: int) -> tuple[np.ndarray, np.ndarray]:
+def expert_plan(frames: Sequence[Frame], chunk_size: int) -> tuple[np.ndarray, np.ndarray]:
     """What the expert would do: chunks [frames, chunk, 7] and the phase now, int [frames]."""
     names = [[thing.name for thing in frame.truth.things] for frame in frames]
     orders = Orders.of([frame.told for frame in frames], names)
     states = np.stack([frame.observation.state for frame in frames])
-    return plan(states, Tables.of([frame.truth for frame in frames]), orders, horizon)
+    return plan(states, Tables.of([frame.truth for frame in frames]), orders, chunk_size)
 
 
 def subtask_of(frame: Frame, phase: int) -> str:

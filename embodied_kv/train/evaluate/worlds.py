@@ -90,7 +90,7 @@ class Outcome:
     """How an episode ended.
 
     success, wrong: as the Judge says. seconds: it lasted. path: m that the gripper point went.
-    first: the first chunk, float [chunk, 7]. executes: of every chunk, for how many periods.
+    first: the first chunk, float [chunk, 7]. execution_horizons: of every chunk, in periods.
     """
 
     case: Case
@@ -99,18 +99,18 @@ class Outcome:
     seconds: float
     path: float
     first: np.ndarray
-    executes: tuple[int, ...]
+    execution_horizons: tuple[int, ...]
 
 
 class Choice(NamedTuple):
     """What an actor wants done.
 
     chunk: float [chunk, 7], absolute joint targets, rad and m, dt apart; None: the last one goes
-    on. execute: H, control periods until the next frame; None: as the setting says.
+    on. execution_horizon: H, control periods until the next frame; None: as the setting says.
     """
 
     chunk: np.ndarray | None = None
-    execute: int | None = None
+    execution_horizon: int | None = None
 
 
 class Actor(Protocol):
@@ -185,13 +185,13 @@ class World:
         number = len(self._executes) - (not self.is_due)
         return Frame(self.case, number, self._scene, observation, self._truth, self._told)
 
-    def step(self, chunk: np.ndarray | None, execute: int | None = None) -> None:
+    def step(self, chunk: np.ndarray | None, execution_horizon: int | None = None) -> None:
         """One control period; `chunk`, of its first moment, takes over when the latency is over.
 
-        Without one the last chunk goes on. execute: as in Choice.
+        Without one the last chunk goes on. execution_horizon: as in Choice.
         """
         if self.is_due:
-            self._executes.append(execute or self.setting.every)
+            self._executes.append(execution_horizon or self.setting.every)
             self._due = self.period + self._executes[-1]
         start, before = self._rollout.time, self._truth.grip
         if chunk is None:
@@ -213,9 +213,9 @@ class World:
         if self._result is not None:
             return self._result
         judge, seconds = self._judge, self.period * self.setting.dt
-        executes = tuple(self._executes)
+        execution_horizons = tuple(self._executes)
         how = judge.done, judge.wrong, seconds, self._path, self._first
-        return Outcome(self.case, *how, executes)
+        return Outcome(self.case, *how, execution_horizons)
 
     def close(self) -> None:
         """Frees the table."""

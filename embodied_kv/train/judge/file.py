@@ -12,17 +12,17 @@ from pathlib import Path
 
 from torch import Tensor
 
-import embodied_kv
 from embodied_kv import storage
 from embodied_kv.config import BackboneConfig
+from embodied_kv.model.checkpoint import ASSETS
 from embodied_kv.model.planner import Planner
-from embodied_kv.model.planner_checkpoint import empty_planner, parse_config
+from embodied_kv.model.planner_checkpoint import parse_config
 from embodied_kv.model.planner_config import PlannerConfig
 from embodied_kv.model.weights import CheckpointError, Weights, fill, write_weights
 from embodied_kv.train.judge.chains import SEGMENTS, VOCABULARY
 
 CONFIG = 'embodied_kv.judge'
-BUNDLED = Path(embodied_kv.__file__).parent / 'assets' / 'judge'
+BUNDLED = ASSETS / 'judge'
 SEEDS = (0, 1, 2)  # of the judges that come with the package
 
 # More than half of a head's angles turn by less than 1 rad over a prompt: names are found wherever
@@ -59,7 +59,7 @@ def load_judge(path: Path) -> Planner:
         config = parse_config(weights.metadata[CONFIG])
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f'{path} does not say the dimensions of a judge') from error
-    model = empty_planner(config, 'cpu')
+    model = Planner.empty(config, 'cpu')
     fill(model, weights, config)
     return model
 

@@ -20,14 +20,12 @@ from embodied_kv.train.judge.chains import ASK, MAX_HOPS, at, draw_chains, earli
 from embodied_kv.train.judge.view import JudgeView
 
 NOTHING = -100  # no target
-KEY, NEIGHBOUR = (
-    1,
-    2,
-)  # layers after which a lesson is known; all others but one layer from the end
+# Layers after which a lesson is known; all others but one layer from the end.
+KEY, NEIGHBOUR = 1, 2
 
 
 @dataclass(frozen=True, eq=False)
-class Sheet:
+class ChainBatch:
     """Prompts with several questions each, and what is to be known of them; long tensors.
 
     ids: [B, 2 + 2 S + Q]. answer: [B, Q]. key: [B, S]. ahead: the value one link further, if that
@@ -47,7 +45,9 @@ class Sheet:
         return JudgeView(self.key.shape[1], self.answer.shape[1])
 
 
-def draw_sheet(rng: np.random.Generator, prompts: int, segments: int, questions: int) -> Sheet:
+def draw_chain_batch(
+    rng: np.random.Generator, prompts: int, segments: int, questions: int
+) -> ChainBatch:
     """Chains of any length and layout; questions start anywhere in them, no two at one place."""
     chains = draw_chains(rng, prompts, segments)
     start = rng.permuted(np.tile(np.arange(segments), (prompts, 1)), axis=1)[:, :questions]
@@ -61,7 +61,7 @@ def draw_sheet(rng: np.random.Generator, prompts: int, segments: int, questions:
         end=at(chains.values, furthest(ahead, MAX_HOPS)),
         behind=at(chains.keys, back.reshape(prompts, -1), NOTHING).reshape(back.shape),
     )
-    return Sheet(**{name: torch.from_numpy(column) for name, column in columns.items()})
+    return ChainBatch(**{name: torch.from_numpy(column) for name, column in columns.items()})
 
 
 def read(model: Planner, ids: Tensor, view: JudgeView) -> list[Tensor]:
@@ -78,7 +78,7 @@ def answers(model: Planner, layers: list[Tensor], view: JudgeView) -> Tensor:
     return model.logits(model.backbone.norm(layers[-1][:, view.asked]))
 
 
-class Lessons(nn.Module):
+class AuxiliaryHeads(nn.Module):
     """Linear maps from hidden states to what is known; only training needs them."""
 
     def __init__(self, width: int) -> None:
@@ -86,17 +86,19 @@ class Lessons(nn.Module):
         names = ('key', 'ahead', 'end', *(f'behind{i + 1}' for i in range(MAX_HOPS)))
         self.maps = nn.ModuleDict({name: nn.Linear(width, width, bias=False) for name in names})
 
-    def forward(self, model: Planner, layers: list[Tensor], sheet: Sheet) -> dict[str, Tensor]:
+    def forward(
+        self, model: Planner, layers: list[Tensor], batch: ChainBatch
+    ) -> dict[str, Tensor]:
         """Losses by name."""
         last = len(layers) - 1
         lessons = {
-            'key': (KEY, sheet.key),
-            'ahead': (NEIGHBOUR, sheet.ahead),
-            'end': (last, sheet.end),
-            'behind1': (NEIGHBOUR, sheet.behind[:, 0]),
-            **{f'behind{i + 1}': (last, sheet.behind[:, i]) for i in range(1, MAX_HOPS)},
+            'key': (KEY, batch.key),
+            'ahead': (NEIGHBOUR, batch.ahead),
+            'end': (last, batch.end),
+            'behind1': (NEIGHBOUR, batch.behind[:, 0]),
+            **{f'behind{i + 1}': (last, batch.behind[:, i]) for i in range(1, MAX_HOPS)},
         }
-        values = sheet.view.values
+        values = batch.view.values
         return {
             name: self._say(model, name, layers[layer - 1][:, values], target)
             for name, (layer, target) in lessons.items()

@@ -25,7 +25,13 @@ from embodied_kv.train.common.recipe import Recipe, cooling, option
 from embodied_kv.train.judge.chains import SEGMENTS
 from embodied_kv.train.judge.exam import exam, show, total
 from embodied_kv.train.judge.file import JUDGE, save_judge
-from embodied_kv.train.judge.lessons import Lessons, Sheet, answers, draw_sheet, read
+from embodied_kv.train.judge.lessons import (
+    AuxiliaryHeads,
+    ChainBatch,
+    answers,
+    draw_chain_batch,
+    read,
+)
 from embodied_kv.train.judge.start import init_judge
 
 EXAM = 1_000_003  # seed of problems that are not learnt from
@@ -57,11 +63,11 @@ class JudgeRecipe(Recipe):
         """Whether answers are learnt at this step."""
         return step >= self.ask * self.steps
 
-    def sheet(self, step: int) -> Sheet:
+    def batch(self, step: int) -> ChainBatch:
         """The prompts of a step."""
         rng = np.random.default_rng((self.seed, step))
         segments = int(rng.integers(SEGMENTS[0], self.longest(step) + 1))
-        return draw_sheet(rng, max(1, self.segments // segments), segments, self.questions)
+        return draw_chain_batch(rng, max(1, self.segments // segments), segments, self.questions)
 
 
 class JudgeTrainer(Learner):
@@ -69,22 +75,22 @@ class JudgeTrainer(Learner):
 
     def __init__(self, config: PlannerConfig, recipe: JudgeRecipe) -> None:
         torch.manual_seed(recipe.seed)
-        self.model, self._lessons = Planner(config), Lessons(config.backbone.width)
+        self.model, self._heads = Planner(config), AuxiliaryHeads(config.backbone.width)
         init_judge(self.model, recipe.seed)
-        super().__init__(nn.ModuleList([self.model, self._lessons]), self.model, recipe)
+        super().__init__(nn.ModuleList([self.model, self._heads]), self.model, recipe)
 
-    def losses(self, sheet: Sheet) -> dict[str, Tensor]:
+    def losses(self, batch: ChainBatch) -> dict[str, Tensor]:
         """By name: of the answers, and of each lesson."""
-        view = sheet.view
-        layers = read(self.model, sheet.ids, view)
+        view = batch.view
+        layers = read(self.model, batch.ids, view)
         logits = answers(self.model, layers, view)
-        answer = F.cross_entropy(logits.flatten(0, 1), sheet.answer.flatten())
-        return {'answer': answer, **self._lessons(self.model, layers, sheet)}
+        answer = F.cross_entropy(logits.flatten(0, 1), batch.answer.flatten())
+        return {'answer': answer, **self._heads(self.model, layers, batch)}
 
     def learn(self) -> dict[str, float]:
         """One step of the recipe -> losses. Raises ValueError if it went astray."""
         recipe = self.recipe
-        values = self.losses(recipe.sheet(self.step))
+        values = self.losses(recipe.batch(self.step))
         learnt = [v for name, v in values.items() if name != 'answer' or recipe.asks(self.step)]
         self.descend(sum(learnt))
         return {name: value.item() for name, value in values.items()}

@@ -19,7 +19,7 @@ from embodied_kv.model.tokenizer import Tokenizer
 from embodied_kv.sim.scene import COLOURS
 from embodied_kv.train.common.objective import Objective, text_losses
 from embodied_kv.train.common.segments import Segments
-from embodied_kv.train.common.views import PrefixTape
+from embodied_kv.train.common.views import PrefixCache
 from embodied_kv.train.needle.pages import DIGITS, DOTS, GLYPHS, INKS, Pages
 
 INSTRUCTION = 'read'  # the same for every page: the prompt does not know what will be asked
@@ -27,7 +27,7 @@ KINDS = tuple(map(len, (GLYPHS, DOTS, INKS)))
 
 
 def question(colour: str) -> str:
-    """What a stream is asked."""
+    """What a decode stream is asked."""
     return f'What is {colour}?'
 
 
@@ -44,9 +44,9 @@ def prompt_ids(tokenizer: Tokenizer, normalizer: Normalizer, config: ModelConfig
 
 @dataclass(frozen=True, eq=False)
 class PageBatch:
-    """Pages, their prompts, and every code's question in the tail.
+    """Pages, their prompts, and every code's question, packed.
 
-    cells, shown, kinds: of `Pages`. prompt: long [B, P]. tail, segment, offset, answer: as in
+    cells, shown, kinds: of `Pages`. prompt: long [B, P]. packed, segment, offset, answer: as in
     `objective.Batch`; offsets count the patches that are not shown.
     """
 
@@ -54,7 +54,7 @@ class PageBatch:
     shown: Tensor
     kinds: Tensor
     prompt: Tensor
-    tail: Tensor
+    packed: Tensor
     segment: Tensor
     offset: Tensor
     answer: Tensor
@@ -76,7 +76,7 @@ def batch_of(
         shown=torch.from_numpy(pages.shown),
         kinds=torch.from_numpy(pages.kinds),
         prompt=torch.tensor(prompt).repeat(size, 1),
-        tail=tensors['tail'],
+        packed=tensors['packed'],
         segment=tensors['segment'],
         offset=tensors['offset'] + config.vision.patches - shown,
         answer=tensors['answer'],
@@ -98,14 +98,14 @@ class Reader(nn.Module):
     def forward(self, batch: PageBatch) -> dict[str, Tensor]:
         """Losses 'text' and 'kinds', and 'text_exact', the share of codes with no digit wrong."""
         patches, prefix = self.fill(batch)
-        _, hidden = self.objective.tail(batch, prefix)
+        _, hidden = self.objective.packed(batch, prefix)
         logits = self.model.backbone.logits(hidden)
         guesses = self.kinds(patches).float().flatten(0, 1).split(KINDS, -1)
         kinds = batch.kinds.flatten(0, 1).unbind(-1)
         found = [F.cross_entropy(*pair) for pair in zip(guesses, kinds, strict=True)]
         return text_losses(logits, batch.answer, batch.segment) | {'kinds': sum(found)}
 
-    def fill(self, batch: PageBatch) -> tuple[Tensor, PrefixTape]:
+    def fill(self, batch: PageBatch) -> tuple[Tensor, PrefixCache]:
         """Features of the patches [B, k, vision width], and the prefix as the engine packs it.
 
         Of what is shown alone, each patch at the position that it has on the page.
@@ -120,6 +120,6 @@ class Reader(nn.Module):
         size, width = embeddings.shape[:2]
         text = self.model.config.vision.patches + torch.arange(words.shape[1])
         positions = torch.cat([batch.shown, text.expand(size, -1)], dim=1)
-        prefix = PrefixTape(torch.full((size,), width), width)
+        prefix = PrefixCache(torch.full((size,), width), width)
         self.model.backbone.fill(embeddings, positions, prefix)
         return patches, prefix

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from embodied_kv.config import NEEDLE, ModelConfig
 from embodied_kv.model.checkpoint import save
-from embodied_kv.model.policy import empty_model
+from embodied_kv.model.pi05 import Pi05
 from embodied_kv.model.preprocess import Normalizer
 from embodied_kv.train.common import loop
 from embodied_kv.train.common.initial import init_for_training
@@ -33,7 +33,7 @@ from embodied_kv.train.needle.reading import PageBatch, Reader, batch_of, prompt
 
 UNSEEN = 1_000_003  # seed of pages that are not learnt from
 AHEAD = 3  # batches that are made while one is learnt from
-JUDGED = 4  # batches of unseen pages
+VALIDATED = 4  # batches of unseen pages
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class NeedleTrainer(Learner):
     def __init__(self, config: ModelConfig, recipe: NeedleRecipe) -> None:
         self.config = config
         torch.manual_seed(recipe.seed)
-        model = empty_model(config, 'cpu')
+        model = Pi05.empty(config, 'cpu')
         init_for_training(model, recipe.seed)
         self.reader = Reader(model)
         super().__init__(self.reader, model, recipe)
@@ -99,13 +99,13 @@ class NeedleTrainer(Learner):
         return {name: value.item() for name, value in values.items()}
 
     @torch.no_grad()
-    def judge(self) -> dict[str, float]:
+    def validate(self) -> dict[str, float]:
         """Means over unseen pages of the stage at hand, with the averaged weights."""
         with self.averaged():
-            unseen = (self.batch(self.step - 1, UNSEEN + i) for i in range(JUDGED))
+            unseen = (self.batch(self.step - 1, UNSEEN + i) for i in range(VALIDATED))
             found = [self._values(batch) for batch in unseen]
         return {
-            name: sum(values[name].item() for values in found) / JUDGED
+            name: sum(values[name].item() for values in found) / VALIDATED
             for name in ('text', 'text_exact')
         }
 

@@ -44,7 +44,7 @@ THREADS = (len(PLACES), len(ENDS), len(LIDS), TASKS)
 class Lesson:
     """Prompts, right-padded, and behind each some lines of questions with their answers.
 
-    memory: long [B, M]. lengths: long [B]. tail, segment, offset, answer: long [B, N, L], as in
+    memory: long [B, M]. lengths: long [B]. packed, segment, offset, answer: long [B, N, L], as in
     `objective.Batch`; a line has questions; what facts are about, alone and as questions name it,
     fills what room is left.
 
@@ -60,7 +60,7 @@ class Lesson:
 
     memory: Tensor
     lengths: Tensor
-    tail: Tensor
+    packed: Tensor
     segment: Tensor
     offset: Tensor
     answer: Tensor
@@ -78,7 +78,7 @@ def tokens_of(segments: int) -> int:
     return 8 * segments + LINE * lines_of(segments)
 
 
-class Teacher:
+class LessonSampler:
     """Draws lessons; each is a function of the generator it is given."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -99,7 +99,7 @@ class Teacher:
         shape = (prompts, lines, LINE)
         memory = np.full((prompts, length), self._tokenizer.pad)
         threads = np.full((prompts, length + lines * LINE, len(THREADS)), EMPTY)
-        tail, segment = np.full(shape, self._tokenizer.pad), np.full(shape, -1)
+        packed, segment = np.full(shape, self._tokenizer.pad), np.full(shape, -1)
         offset, said = np.zeros(shape, int), np.full(shape, EMPTY)
         for b, page in enumerate(pages):
             memory[b, : len(page.memory)] = page.memory
@@ -109,7 +109,7 @@ class Teacher:
                 begin = 0
                 for s, asked in enumerate(line):
                     end = begin + len(asked.ids)
-                    tail[b, n, begin:end], segment[b, n, begin:end] = asked.ids, s
+                    packed[b, n, begin:end], segment[b, n, begin:end] = asked.ids, s
                     offset[b, n, begin:end] = asked.begin + np.arange(len(asked.ids))
                     said[b, n, end - len(asked.answer) : end] = asked.answer
                     for at, thread in asked.threads.items():
@@ -118,7 +118,7 @@ class Teacher:
         return Lesson(
             memory=torch.from_numpy(memory),
             lengths=torch.tensor([len(page.memory) for page in pages]),
-            tail=torch.from_numpy(tail),
+            packed=torch.from_numpy(packed),
             segment=torch.from_numpy(segment),
             offset=torch.from_numpy(offset),
             answer=torch.from_numpy(said),

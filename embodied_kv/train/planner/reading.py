@@ -23,8 +23,8 @@ def products() -> torch.dtype:
     return torch.get_autocast_dtype('cpu') if torch.is_autocast_enabled('cpu') else torch.float32
 
 
-class LessonTape:
-    """K and V of prompts and of the lines behind them, on autograd's tape; stores nothing else.
+class LessonCache:
+    """K and V of prompts and of the lines behind them, with gradients; stores nothing else.
 
     A prompt is causal. A line's token sees its prompt and, causally, its own segment. Attention
     is a batched product over blocks, so that little is computed of what is not seen, and what is
@@ -55,7 +55,7 @@ class LessonTape:
         for end in self._ends:
             parts.append(self._prompt(q[:, :, begin:end], k[:, :end], v[:, :end], begin))
             begin = end
-        parts.append(self._tails(q[:, :, m:], k, v, batch))
+        parts.append(self._packed(q[:, :, m:], k, v, batch))
         out = torch.cat(parts, dim=2).unflatten(0, (batch, kv_heads))
         return out.permute(0, 3, 1, 2, 4).flatten(2, 3)
 
@@ -65,7 +65,7 @@ class LessonTape:
         scores = torch.baddbmm(mask, q.flatten(1, 2), k.mT)
         return torch.bmm(scores.softmax(-1), v).view_as(q)
 
-    def _tails(self, q: Tensor, k: Tensor, v: Tensor, batch: int) -> Tensor:
+    def _packed(self, q: Tensor, k: Tensor, v: Tensor, batch: int) -> Tensor:
         """Rows of the lines: q [B * kv, group, N * L, D] -> the same."""
         m, n, length = self._memory, self._lines, self._length
         group, dim = q.shape[1], q.shape[3]
@@ -85,7 +85,7 @@ class LessonTape:
         return out.transpose(1, 2).flatten(2, 3)
 
 
-class Pupil(nn.Module):
+class PlannerObjective(nn.Module):
     """A planner, and a head that only training has: where threads lead.
 
     middle: layers after which it is read.
@@ -104,14 +104,14 @@ class Pupil(nn.Module):
         """
         backbone = self.planner.backbone
         batch, m = lesson.memory.shape
-        ids = torch.cat([lesson.memory, lesson.tail.flatten(1)], dim=1)
+        ids = torch.cat([lesson.memory, lesson.packed.flatten(1)], dim=1)
         behind = lesson.lengths[:, None, None] + lesson.offset
         positions = torch.cat([torch.arange(m).expand(batch, -1), behind.flatten(1)], dim=1)
-        tape = LessonTape(lesson)
+        cache = LessonCache(lesson)
         hidden = self.planner.embed(ids)
         rope = backbone.rope(positions, products())
         for i in range(backbone.config.layers):
-            hidden = self.planner.layer(i, hidden, tape, rope)
+            hidden = self.planner.layer(i, hidden, cache, rope)
             if i + 1 == self.middle:
                 threads, followed = self._follow(hidden, lesson.threads)
         said = lesson.answer

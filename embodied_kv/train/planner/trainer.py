@@ -25,12 +25,12 @@ from embodied_kv.train.common import loop
 from embodied_kv.train.common.learner import Learner
 from embodied_kv.train.common.recipe import Recipe, option, stage_of
 from embodied_kv.train.planner.corpus import planner_tokenizer
-from embodied_kv.train.planner.lessons import Lesson, Teacher, tokens_of
-from embodied_kv.train.planner.reading import Pupil
+from embodied_kv.train.planner.lessons import Lesson, LessonSampler, tokens_of
+from embodied_kv.train.planner.reading import PlannerObjective
 
 STATE = 'state.safetensors'  # of a run, in its folder
 UNSEEN = 1_000_003  # seed of households that are not learnt from
-JUDGED = 6  # lessons of them, of sizes from the fewest segments of a stage to the most
+VALIDATED = 6  # lessons of them, of sizes from the fewest segments of a stage to the most
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,10 @@ class PlannerTrainer(Learner):
         torch.manual_seed(recipe.seed)
         planner = Planner(config)
         _init(planner)
-        self.pupil = Pupil(planner, recipe.middle)
+        self.objective = PlannerObjective(planner, recipe.middle)
         self.tokenizer = planner_tokenizer(config.backbone.vocab_size)
-        self._teacher = Teacher(self.tokenizer)
-        super().__init__(self.pupil, planner, recipe)
+        self._sampler = LessonSampler(self.tokenizer)
+        super().__init__(self.objective, planner, recipe)
 
     def lesson(self, step: int) -> Lesson:
         """Of a step: prompts of one size, as many as its tokens allow."""
@@ -82,7 +82,7 @@ class PlannerTrainer(Learner):
         fewest, most = self.recipe.segments(step)
         segments = int(rng.integers(fewest, most, endpoint=True))
         prompts = max(2, self.recipe.tokens // tokens_of(segments))
-        return self._teacher.lesson(rng, prompts, segments)
+        return self._sampler.lesson(rng, prompts, segments)
 
     def learn(self, lesson: Lesson) -> dict[str, float]:
         """One step of the recipe. Raises ValueError if it went astray."""
@@ -91,7 +91,7 @@ class PlannerTrainer(Learner):
         return {name: value.float().mean().item() for name, value in values.items()}
 
     @torch.no_grad()
-    def judge(self) -> dict[str, float]:
+    def validate(self) -> dict[str, float]:
         """Shares of exact answers on unseen households of the stage at hand, by kind and hops.
 
         With the averaged weights.
@@ -99,8 +99,8 @@ class PlannerTrainer(Learner):
         fewest, most = self.recipe.segments(self.step - 1)
         found = defaultdict(list)
         with self.averaged():
-            for i, segments in enumerate(np.linspace(fewest, most, JUDGED).astype(int).tolist()):
-                lesson = self._teacher.lesson(np.random.default_rng((UNSEEN, i)), 6, segments)
+            for i, segments in enumerate(np.linspace(fewest, most, VALIDATED, dtype=int).tolist()):
+                lesson = self._sampler.lesson(np.random.default_rng((UNSEEN, i)), 6, segments)
                 right = self._values(lesson)['exact'].tolist()
                 for (kind, hops), exact in zip(lesson.truths, right, strict=True):
                     found[f'{kind}_{hops}'].append(exact)
@@ -109,7 +109,7 @@ class PlannerTrainer(Learner):
 
     def _values(self, lesson: Lesson) -> dict[str, Tensor]:
         with torch.autocast('cpu', torch.bfloat16):
-            return self.pupil(lesson)
+            return self.objective(lesson)
 
     def save(self, path: Path) -> None:
         """The averaged weights, as a planner."""

@@ -90,7 +90,7 @@ def train(arguments: argparse.Namespace, recipe: PolicyRecipe) -> None:
     def keep() -> None:
         ground = recipe.grounds(trainer.step - 1)
         batches = (unseen_sampler.batch(i, ground) for i in range(VALIDATION))
-        journal.write(trainer.step, 'unseen', trainer.judge(batches))
+        journal.write(trainer.step, 'unseen', trainer.validate(batches))
         trainer.store(checkpoint)
         journal.plot(arguments.out / 'curves.png')
         console.print(f'{(time.monotonic() - began) / 60:.1f} min', journal.last())

@@ -131,7 +131,7 @@ def _thing(colour: int, shape: int, pose: np.ndarray) -> ObjectTruth:
 class Sampler:
     """Batch number i of a dataset: the same for the same seed.
 
-    prompt, tail: tokens that a sample may have; what is longer is cut (prompt) or not said.
+    prompt, packed: tokens that a sample may have; what is longer is cut (prompt) or not said.
     Raises ValueError for images that are not the model's.
     """
 
@@ -145,7 +145,7 @@ class Sampler:
         batch: int,
         seed: int,
         prompt: int = 32,
-        tail: int = 32,
+        packed: int = 32,
     ) -> None:
         size = config.vision.image_size
         if frames.size != size:
@@ -155,7 +155,7 @@ class Sampler:
             )
         self._frames, self._config, self._seed = frames, config, seed
         self._tokenizer, self._normalizer = tokenizer, normalizer
-        self._batch, self._prompt, self._tail = batch, prompt, tail
+        self._batch, self._prompt, self._packed = batch, prompt, packed
 
     def batch(self, number: int, ground: bool) -> Batch:
         """ground: ask where things are, rather than what the robot does and is doing."""
@@ -171,7 +171,7 @@ class Sampler:
 
         prompts = np.full((size, self._prompt), self._tokenizer.pad)
         lengths = np.empty(size, int)
-        segments = Segments(self._tokenizer, size, self._tail, frames.colours.shape[1])
+        segments = Segments(self._tokenizer, size, self._packed, frames.colours.shape[1])
         for b, (task, truth, phase) in enumerate(zip(tasks, truths, phases, strict=True)):
             words = task.phrase(int(rng.integers(16))) if task else gibberish(rng)
             ids = self._prompt_ids(words, state[b])

@@ -68,7 +68,7 @@ class Disturbance:
         )
 
 
-class Hand:
+class Disturber:
     """Turns clean plans into what the arm really follows."""
 
     def __init__(self, disturbance: Disturbance, rng: np.random.Generator) -> None:
@@ -105,7 +105,7 @@ def record(table: Tabletop, seed: int, length: int) -> Episode:
     table.reset(seed)
     rng = np.random.default_rng((seed, 1))
     rollout, disturbance = Rollout(table), Disturbance.draw(rng)
-    hand = Hand(disturbance, rng)
+    disturber = Disturber(disturbance, rng)
     names = [thing.name for thing in table.objects()]
     frames: dict[str, list] = {name: [] for name in FEATURES}
     tasks: list[Task] = []
@@ -126,7 +126,7 @@ def record(table: Tabletop, seed: int, length: int) -> Episode:
         if t % disturbance.stride == 0:
             now = rollout.time
             rollout.advance(disturbance.latency)
-            rollout.follow(hand.disturb(actions[0]), now, DT)
+            rollout.follow(disturber.disturb(actions[0]), now, DT)
             rollout.advance(DT - disturbance.latency)
         else:
             rollout.advance(DT)

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from embodied_kv.config import ModelConfig
 from embodied_kv.model.checkpoint import CONFIG, load_policy_parts, read_config
-from embodied_kv.model.policy import Policy, empty_model
+from embodied_kv.model.pi05 import Pi05
+from embodied_kv.model.policy import Policy
 from embodied_kv.model.preprocess import Normalizer
 from embodied_kv.model.tokenizer import Tokenizer
 from embodied_kv.model.weights import Weights
@@ -48,7 +49,7 @@ class Trainer(Learner):
         self._pool, self._shards = ThreadPoolExecutor(shards), shards
         self._device = device
         torch.manual_seed(recipe.seed)
-        model = empty_model(config, device)
+        model = Pi05.empty(config, device)
         init_for_training(model, recipe.seed)
         self.objective = Objective(model, colours, shapes).to(device)
         super().__init__(self.objective, model, recipe)
@@ -112,7 +113,7 @@ class Trainer(Learner):
             return self.objective(Batch(**columns), weights, generator, self.recipe.draws)
 
     @torch.no_grad()
-    def judge(self, batches: Iterable[Batch]) -> dict[str, float]:
+    def validate(self, batches: Iterable[Batch]) -> dict[str, float]:
         """Means over batches that are not learnt from, with the averaged weights."""
         sums: dict[str, list[float]] = defaultdict(list)
         with self.averaged():

@@ -1,4 +1,4 @@
-"""The cache in host memory never holds more than its bound, and what was used last stays."""
+"""The cache in host memory never holds more than its capacity, and what was used last stays."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ def test_the_least_recently_used_goes_first():
     assert (cache.hits, cache.misses) == (4, 1)
 
 
-def test_a_layer_larger_than_the_bound_is_not_kept():
+def test_a_layer_larger_than_the_capacity_is_not_kept():
     cache = HostCache(60)
     cache.put('a', 0, layer(10))
     cache.put('b', 0, layer(31))
@@ -38,7 +38,7 @@ def test_a_dropped_key_takes_all_its_layers():
     assert cache.bytes == 10 and len(cache) == 1
 
 
-def test_a_negative_bound_is_refused():
+def test_a_negative_capacity_is_refused():
     with pytest.raises(ValueError, match='a cache of -1 bytes cannot be'):
         HostCache(-1)
 
@@ -47,8 +47,8 @@ def test_a_negative_bound_is_refused():
     st.integers(0, 100),
     st.lists(st.tuples(st.sampled_from('pgd'), st.integers(0, 5), st.integers(0, 30))),
 )
-def test_after_any_operations_the_bytes_are_those_of_what_is_there(bound, operations):
-    cache, there = HostCache(bound), {}
+def test_after_any_operations_the_bytes_are_those_of_what_is_there(capacity, operations):
+    cache, there = HostCache(capacity), {}
     for what, name, size in operations:
         if what == 'p':
             cache.put(str(name), 0, layer(size))
@@ -57,5 +57,5 @@ def test_after_any_operations_the_bytes_are_those_of_what_is_there(bound, operat
             cache.get(str(name), 0)
         else:
             cache.drop(str(name), 1)
-        held = {name: size for name, size in there.items() if (str(name), 0) in cache._layers}
-        assert cache.bytes == sum(held.values()) <= bound
+        kept = {name: size for name, size in there.items() if (str(name), 0) in cache._layers}
+        assert cache.bytes == sum(kept.values()) <= capacity

@@ -1,4 +1,4 @@
-"""What is nearest to a question comes into view: groups whole, within the budget, in one order."""
+"""What is nearest to a question comes into view: groups whole, within the limits, in one order."""
 
 import numpy as np
 import pytest
@@ -70,7 +70,7 @@ def test_bad_input_is_refused():
     groups = filled('a1')
     with pytest.raises(ValueError, match='a query has 8 numbers here'):
         retrieve(groups, towards('a')[:3], 10)
-    with pytest.raises(ValueError, match='a budget of -1 tokens and None segments cannot be'):
+    with pytest.raises(ValueError, match='limits of -1 tokens and None segments cannot be'):
         retrieve(groups, towards('a'), -1)
     assert retrieve(filled(), towards('a'), 10) == ()
 
