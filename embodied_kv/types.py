@@ -34,10 +34,10 @@ class ActionChunk:
 
     values: float32 [chunk, action_dim], absolute, SI units; action i is due at stamp + i * dt.
     steps: Euler steps that made it. updates: float32 [steps, chunk], how far each step moved
-    each action, in normalised units; None where nobody looked. execution_horizon: H, the actions from the
-    first on that may be executed; None: all. confidence: float32 [chunk], 0 to 1, how sure
-    denoising is of each action; None where nobody asked. Both are judged from the updates, by
-    fleet.horizon.
+    each action, in normalised units; None where nobody looked. execution_horizon: H, the actions
+    from the first on that may be executed; None: all. confidence: float32 [chunk], 0 to 1, how
+    sure denoising is of each action; None where nobody asked. Both are judged from the updates, by
+    control.execution_horizon.
     """
 
     values: np.ndarray

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum
@@ -23,6 +23,9 @@ class Queue(Enum):
     DENOISE = 'denoise'
     PREFILL = 'prefill'
     BACKGROUND = 'background'
+
+
+URGENT = Queue.DENOISE, Queue.PREFILL
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,11 +78,10 @@ class Jobs:
         with self._wake:
             self._wake.notify()
 
-    def wait(self, seconds: float) -> None:
-        """Returns when an action or a frame waits, when somebody notifies, or after so long."""
+    def wait(self, seconds: float, queues: Collection[Queue] = tuple(Queue)) -> None:
+        """Returns when a job of these queues is there, when somebody notifies, or after so long."""
         with self._wake:
-            urgent = self._queues[Queue.DENOISE] or self._queues[Queue.PREFILL]
-            if not (urgent or self.closed):
+            if not (self.closed or any(self._queues[queue] for queue in queues)):
                 self._wake.wait(seconds)
 
     def close(self, fault: BaseException | None = None) -> None:

@@ -18,8 +18,10 @@ from typing import TypeVar
 import torch
 
 from embodied_kv.engine.engine import Engine
-from embodied_kv.engine.jobs import Jobs, Queue
+from embodied_kv.engine.jobs import URGENT, Jobs, Queue
 from embodied_kv.kv.handle import KvHandle, Lease
+from embodied_kv.text import trace
+from embodied_kv.throttle import Throttled
 from embodied_kv.types import ActionChunk, Observation, TextDelta
 
 T = TypeVar('T')
@@ -41,6 +43,7 @@ class DeviceThread(threading.Thread):
         self._newest: dict[str, Future] = {}  # robot -> its prefill that was submitted last
         self._awaited_until = 0.0  # until then an action is on its way
         self._acts = False  # does anybody denoise what is prefilled?
+        self._faults = Throttled(logging.getLogger(__name__).error)
 
     # ------------------------------------------------------------------ the loop
 
@@ -63,7 +66,7 @@ class DeviceThread(threading.Thread):
         elif prefill := self._jobs.take(Queue.PREFILL):
             prefill.run()  # a frame becomes a row, whose handle its node publishes at once
         elif (on_its_way := self._awaited_until - time.monotonic()) > 0:
-            self._jobs.wait(on_its_way)  # the action of that frame
+            self._jobs.wait(on_its_way, URGENT)  # the action of that frame
         elif step := self._jobs.take(Queue.BACKGROUND):
             step.run()  # of a plan, say
         elif self.engine.decode_fits(time.monotonic()):
@@ -86,14 +89,14 @@ class DeviceThread(threading.Thread):
         """Language has no deadline: whatever fails in it, the robot goes on acting."""
         try:
             deltas = work()
-        except Exception:  # streams that it ended say so with the next deltas
-            logging.getLogger(__name__).exception('language work failed')
+        except Exception as error:  # streams that it ended say so with the next deltas
+            self._faults('work', f'language work failed\n{trace(error)}')
             return
         try:
             if deltas:
                 self._on_deltas(deltas)
-        except Exception:
-            logging.getLogger(__name__).exception('on_deltas failed')
+        except Exception as error:
+            self._faults('on_deltas', f'on_deltas failed\n{trace(error)}')
 
     # ------------------------------------------------------------------ from any thread
 

@@ -3,6 +3,8 @@
 import json
 from dataclasses import replace
 
+import pytest
+
 from embodied_kv.bench.common import clock, report
 from embodied_kv.bench.compress.speed import __main__ as speed
 from embodied_kv.bench.compress.speed import models, scene
@@ -11,6 +13,21 @@ from embodied_kv.bench.compress.speed.plan import Steps
 from embodied_kv.config import TINY
 
 
+def test_the_last_line_has_the_rows_of_all_models(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(report, 'OUT', tmp_path)
+    monkeypatch.setattr(clock, 'ceilings', lambda device: clock.Ceilings(90.0, 10.0))
+    monkeypatch.setattr(
+        speed, 'measure', lambda model, *_: ((name, [dict(of=model)]) for name in speed.TABLES)
+    )
+    speed.main(['--quick', '--device', 'cpu', '--json'])
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert json.loads((tmp_path / 'compress_speed.json').read_text()) == found
+    models_in_turn = [dict(of=model) for model in speed.QUICK.steps]
+    assert all(found[name] == models_in_turn for name in speed.TABLES)
+    assert found['settings']['keep_ratio'] == 0.1 and found['ceilings']['gbytes'] == 10
+
+
+@pytest.mark.slow
 def test_a_quick_run_fills_every_table(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(report, 'OUT', tmp_path)
     monkeypatch.setattr(models, 'BACKBONES', dict.fromkeys(models.BACKBONES, TINY.backbone))

@@ -31,6 +31,26 @@ def small(monkeypatch, tmp_path):
     (tmp_path / 'profile.yaml').write_text(PROFILE)
 
 
+def given_run(robots, way):
+    tasks = [dict(task=i, success=True, seconds=1.0, still=0.5, horizons=[3, 5]) for i in (0, 1)]
+    sums = dict(batches=2, served=4, charged=1.0, computed=2.0, span=10.0)
+    return dict(robots=robots, way=way, decisions=[(1, 1e-6)], tasks=tasks) | sums
+
+
+def test_the_last_line_is_every_figure_of_given_runs(small, monkeypatch, capsys):
+    def measured(plan, *_):
+        return [given_run(robots, way) for robots, _, way in measure.settings(plan)]
+
+    monkeypatch.setattr(measure, 'measure', measured)
+    serving.main('--quick --robots 2 --checkpoint random --profile profile.yaml --json'.split())
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    sizes = [(row['robots'], row['tasks']) for row in found['rows']]
+    assert sizes == [(1, 2), (1, 2), (2, 2), (2, 2)]
+    assert found['engine']['computed_over_charged'] == 2
+    assert {pair['robots'] for pair in found['pairs']} == {1, 2}
+
+
+@pytest.mark.slow
 def test_the_last_line_is_every_figure(small, capsys):
     serving.main(
         '--quick --robots 2 --checkpoint random --profile profile.yaml --trace trace.jsonl '

@@ -3,11 +3,12 @@
 import json
 
 import pytest
-from memory_bench_cases import small_file
+from memory_bench_cases import small, small_file
 
 from embodied_kv.bench.common import report
 from embodied_kv.bench.common.clock import Ceilings
 from embodied_kv.bench.memory import ablations, floor, timeline, trace
+from embodied_kv.bench.memory.ways import Way
 from embodied_kv.model import planner_checkpoint
 
 PARTS = dict(trace=trace, ablations=ablations, timeline=timeline)
@@ -32,6 +33,20 @@ def command(monkeypatch, tmp_path, capsys):
     return run
 
 
+def test_trace_of_three_ways_fills_every_table(command, monkeypatch):
+    ways = [Way('full', 'full', 1), Way('cacheblend', 'cacheblend', 3), Way('keep', 'keep')]
+    monkeypatch.setattr(trace, 'trace_ways', lambda block: ways)
+    monkeypatch.setattr(trace, 'full_view', lambda blocks: 'full')
+    found, out, folder = command('trace', '--planner', 'random')
+    names = [way.name for way in ways]
+    assert [row['way'] for row in found['accuracy']] == [*names, *names]
+    assert all(row['n'] == 3 and row['outdated'] == 0 for row in found['accuracy'])
+    assert [row['way'] for row in found['seconds']] == [*names, *names]
+    assert [row['retrieved'] for row in found['target']] == [4, 9]
+    assert 'KEEP beside CacheBlend' in out and (folder / 'memory_trace.png').exists()
+
+
+@pytest.mark.slow
 def test_trace_asks_all_and_times_all(command):
     found, out, folder = command('trace', '--planner', 'random')
     told = [(row['way'], row['retrieved']) for row in found['accuracy']]
@@ -47,6 +62,30 @@ def test_trace_asks_all_and_times_all(command):
     assert 'KEEP beside CacheBlend' in out and (folder / 'memory_trace.png').exists()
 
 
+def test_ablations_of_two_ways_fill_every_table(command, monkeypatch):
+    ways = [Way('keep', 'keep'), Way('full', 'full', 1)]
+    monkeypatch.setattr(ablations, 'variants', lambda settings, layers: ways)
+    found, out, folder = command('ablations', '--planner', 'random')
+    for table in ('answers', 'seconds'):
+        assert [row['way'] for row in found[table]] == ['keep', 'full']
+    assert found['answers'][0]['difference'] == 0 and found['seconds'][0]['keep_takes_x'] == 1
+    assert 'right answers' in out and (folder / 'memory_ablations.png').exists()
+
+
+def test_variants_differ_from_keep_in_one_thing_each(tmp_path):
+    found = list(ablations.variants(small(tmp_path), 4))
+    assert found[0] == Way('keep', 'keep') and len({way.name for way in found}) == len(found)
+    for way in found[1:]:
+        changed = [way.method != 'keep', way.blocks != 0, way.numbers != {}, not way.rotate]
+        assert sum(changed) == 1 or way.method in ('full', 'cacheblend'), way.name
+    assert {way.name for way in found if not way.answered} == {
+        'keep, separate',
+        'keep, next_layer',
+    }
+    assert {way.name for way in found if not way.timed} == {'keep, keys not turned'}
+
+
+@pytest.mark.slow
 def test_ablations_vary_one_thing_each(command):
     found, out, folder = command('ablations', '--planner', 'random')
     said = [row['way'] for row in found['answers']]

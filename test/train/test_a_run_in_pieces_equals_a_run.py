@@ -15,6 +15,7 @@ from embodied_kv.engine.engine import Engine
 from embodied_kv.model.policy import Policy
 from embodied_kv.model.weights import Weights
 from embodied_kv.train.common.words import train_tokenizer
+from embodied_kv.train.policy import __main__ as command
 from embodied_kv.train.policy.dataset import Frames, Sampler, measure
 from embodied_kv.train.policy.episodes import find_episodes
 from embodied_kv.train.policy.generate import make_episode
@@ -90,7 +91,7 @@ def test_a_truncated_state_is_refused(batches, tmp_path):
         trainer().restore(tmp_path / 'state')
 
 
-def test_judging_changes_nothing(batches):
+def test_validation_changes_nothing(batches):
     one = trainer()
     one.learn(batches[0])
     before = [p.detach().clone() for p in one.objective.parameters()]
@@ -107,23 +108,50 @@ def test_the_rate_warms_up_and_ends_low():
     assert 'flow' not in recipe.weights(299) and recipe.weights(300)['flow'] == 1
 
 
+def acted(policy):
+    """A chunk of the engine with this policy."""
+    engine = Engine(policy, EngineConfig(time_budget=False))
+    image = np.zeros((64, 64, 3), np.uint8)
+    seen = Observation(
+        (image, image), np.zeros(7, np.float32), 'reach the red cube', 0, time.monotonic() + 9, 0
+    )
+    with engine.kv.leases(engine.prefill([seen])) as leases:
+        (chunk,) = engine.denoise(leases, [seen.deadline])
+    return chunk.values
+
+
+def test_the_command_leaves_a_policy_that_acts(data, tmp_path, monkeypatch, capsys):
+    words = '--threads 1 --device cpu --batch 2 --draws 1 --ground-steps 1 --joint-steps 1'
+    out = ['--data', str(data), '--out', str(tmp_path)]
+    monkeypatch.setattr(sys, 'argv', ['train.policy', *words.split(), *out])
+    monkeypatch.setattr(command, 'preset', lambda name: SMALL)
+    monkeypatch.setattr(command, 'VALIDATION', 1)
+    command.main()
+    assert 'policy of step 2' in capsys.readouterr().err
+    assert (tmp_path / 'curves.png').stat().st_size > 1000
+    assert (tmp_path / 'log.csv').read_text().startswith('step,of,name,value')
+    chunk = acted(Policy.load(tmp_path / 'policy', SMALL))
+    assert chunk.shape == (10, 7) and np.isfinite(chunk).all()
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_train_save_load_act(data, tmp_path):
     """The smoke test: the command, twice, then the engine with what it wrote."""
-    command = [
+    words = [
         *(sys.executable, '-m', 'embodied_kv.train.policy', '--data', str(data)),
         *('--out', str(tmp_path), '--threads', '1', '--device', 'cpu', '--batch', '4'),
         *('--ground-steps', '2', '--joint-steps', '2'),
     ]
     for minutes in ('0', '5'):
-        run = subprocess.run([*command, '--minutes', minutes], capture_output=True, text=True)
+        run = subprocess.run([*words, '--minutes', minutes], capture_output=True, text=True)
         assert run.returncode == 0, run.stderr
     assert 'from step 1 of 4' in run.stderr and 'policy of step 4' in run.stderr
     assert (tmp_path / 'curves.png').stat().st_size > 1000
     assert (tmp_path / 'log.csv').read_text().startswith('step,of,name,value')
 
     # a second run may start from the first one's policy: no step, the same weights
-    more = [*command, '--init', str(tmp_path / 'policy'), '--out', str(tmp_path / 'more')]
+    more = [*words, '--init', str(tmp_path / 'policy'), '--out', str(tmp_path / 'more')]
     run = subprocess.run([*more, '--minutes', '0', '--rate', '0'], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
 
@@ -134,13 +162,7 @@ def test_train_save_load_act(data, tmp_path):
     card = Weights(tmp_path / 'more' / 'policy').metadata['embodied_kv.trained']
     assert card == '4 steps of 4 samples, EMA weights, then 1 steps of 4 samples, EMA weights'
     assert (tmp_path / 'policy' / 'model.safetensors').stat().st_size < 20e6
-    engine = Engine(policy, EngineConfig(time_budget=False))
-    image = np.zeros((64, 64, 3), np.uint8)
-    seen = Observation(
-        (image, image), np.zeros(7, np.float32), 'reach the red cube', 0, time.monotonic() + 9, 0
-    )
-    with engine.kv.leases(engine.prefill([seen])) as leases:
-        (chunk,) = engine.denoise(leases, [seen.deadline])
-    assert chunk.values.shape == (10, 7) and np.isfinite(chunk.values).all()
+    chunk = acted(policy)
+    assert chunk.shape == (10, 7) and np.isfinite(chunk).all()
     stats = json.loads((tmp_path / 'policy' / 'norm_stats.json').read_text())
     assert stats['delta'] == [True] * 6 + [False]

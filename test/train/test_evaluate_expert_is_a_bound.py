@@ -18,6 +18,13 @@ def outcomes(control, cases=CASES):
         return run([world], cases, Expert(chunk_size=10))
 
 
+def test_a_task_is_done_and_another_colour_gets_the_wrong_object():
+    (done,) = outcomes('none', CASES[:1])
+    (other,) = outcomes('wrong_colour', CASES[:1])
+    assert (done.success, done.wrong, other.success, other.wrong) == (True, False, False, True)
+
+
+@pytest.mark.slow
 def test_the_expert_does_what_it_is_told():
     rows = action_rows(outcomes('none'))
     assert [row['family'] for row in rows] == [*FAMILIES, 'all']
@@ -26,6 +33,7 @@ def test_the_expert_does_what_it_is_told():
     assert rows[-1]['wrong']['k'] == 0
 
 
+@pytest.mark.slow
 def test_a_wrong_colour_gets_the_wrong_object():
     reach_and_pick = [case for case in CASES if case.family in ('reach', 'pick')]
     (*_, every) = action_rows(outcomes('wrong_colour', reach_and_pick))

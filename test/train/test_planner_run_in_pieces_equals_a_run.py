@@ -21,6 +21,20 @@ def whole(tmp_path_factory):
     return out
 
 
+def test_a_restored_trainer_goes_on_as_if_it_had_not_stopped(tmp_path):
+    one, first, second = (PlannerTrainer(CONFIG, RECIPE) for _ in range(3))
+    for trainer in (one, first):
+        trainer.learn(trainer.lesson(trainer.step))
+    first.store(tmp_path / 'state.safetensors')
+    second.restore(tmp_path / 'state.safetensors')
+    for trainer in (one, second):
+        trainer.learn(trainer.lesson(trainer.step))
+    assert one.step == second.step == 2
+    for name, value in one.average.items():
+        assert torch.equal(value, second.average[name]), name
+
+
+@pytest.mark.slow
 def test_a_run_in_pieces_equals_a_run(whole, tmp_path):
     for _ in range(RECIPE.total):
         train(tmp_path, RECIPE, minutes=0, config=CONFIG)  # one step each
