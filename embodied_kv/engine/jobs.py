@@ -79,7 +79,7 @@ class Jobs:
             self._wake.notify()
 
     def wait(self, seconds: float, queues: Collection[Queue] = tuple(Queue)) -> None:
-        """Returns when a job of these queues is there, when somebody notifies, or after so long."""
+        """Until a job of these queues is there, somebody notifies, or so many seconds are over."""
         with self._wake:
             if not (self.closed or any(self._queues[queue] for queue in queues)):
                 self._wake.wait(seconds)
