@@ -173,7 +173,7 @@ def test_a_foreign_handle_is_refused_with_the_reason_once(robot, capfd):
                 lambda n=node, c=count: n.warning_counts['foreign handle'] == c, show=False
             )
     said = capfd.readouterr().err
-    assert said.count('lies in another process') == 2  # one of each node
+    assert said.count('lies in another process (boot 00010203') == 2  # one of each node
     assert lives(robot)
 
 

@@ -102,7 +102,7 @@ def test_nodes_in_processes_of_their_own_refuse_each_others_handles(processes, s
     apart = stand_ins['/apart']
     acts(apart)
     apart.until(lambda: apart.texts and apart.handles, timeout=60)
-    reason = r'handle refused: frame \d+ lies in another process'
+    reason = r'handle refused: frame \d+ lies in another process \(boot \w{8}, here \w{8}\)'
     for name in ('action', 'language'):
         apart.until(lambda n=name: re.search(reason, processes['/apart', n].said), timeout=30)
 
