@@ -53,9 +53,9 @@ class Registry:
     """Capsules by unique names, in tiers of bounded size; at the start, those on the disk.
 
     fingerprint: of this engine. disk: None for no disk tier. device: the fastest tier's. copy: as
-    `copy_to`; one may use a stream of its own, but returns when the copy is done. clock: s since
-    the epoch. What cannot be done raises CapsuleError; whatever is raised, no capsule is lost but
-    by the policy.
+    `copy_to`; one may use a CUDA stream of its own, but returns when the copy is done. clock: s
+    since the epoch. What cannot be done raises CapsuleError; whatever is raised, no capsule is
+    lost but by the policy.
     """
 
     def __init__(

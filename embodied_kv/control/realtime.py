@@ -1,6 +1,6 @@
 """What an operating system can do for a thread that must be on time, where it lets us.
 
-Knows Linux. Nothing here is needed for the suite to work; each wish reports what became of it.
+Knows Linux. Nothing here is needed for the suite to work; each request reports its outcome.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ MCL_CURRENT, MCL_FUTURE = 1, 2
 
 
 def apply(*, lock_memory: bool, cpu_affinity: int, thread_priority: int) -> dict[str, str]:
-    """Apply the wishes to the calling thread (memory: to the process) -> outcome by name.
+    """Apply the requests to the calling thread (memory: to the process) -> outcome by name.
 
     cpu_affinity: a core, -1 for any. thread_priority: of SCHED_FIFO, 0 for the usual scheduling.
     """
@@ -39,9 +39,9 @@ def _lock_memory() -> str:
     return f'refused: {os.strerror(ctypes.get_errno())}'
 
 
-def _try(done: str, wish: Callable[[], None]) -> str:
+def _try(done: str, request: Callable[[], None]) -> str:
     try:
-        wish()
+        request()
         return done
     except OSError as error:
         return f'refused: {error.strerror}'

@@ -1,4 +1,4 @@
-"""Executables as processes: side by side, alone, refused, killed, and ended by signals."""
+"""Executables as processes: side by side, standalone, refused, killed, and ended by signals."""
 
 import os
 import re
@@ -14,7 +14,7 @@ PARAMETERS = (
     'preset:=tiny',
     'checkpoint:=random',
     'rate:=5.0',
-    'every:=1',
+    'prompt_interval:=1',
     'max_tokens:=8',
     'instruction:=reach',
     "folder:=''",
@@ -92,7 +92,7 @@ def test_a_second_robot_on_a_namespace_is_refused(processes, stand_ins, tmp_path
     acts(stand_ins['/left'])
     second = processes['/left', 'second'] = Process('robot', '/left', tmp_path)
     assert second.handle.wait(60) == 1
-    names = 'action, capsules, language, memory, perception'
+    names = 'action, language, memory, perception, session'
     assert f'namespace /left has its {names} already' in second.said
     assert 'Traceback' not in second.said
     acts(stand_ins['/left'])

@@ -1,4 +1,4 @@
-"""Wishes to the operating system: each says what became of it, and none is needed."""
+"""Requests to the operating system: each says its outcome, and none is needed."""
 
 import os
 import threading
@@ -22,7 +22,7 @@ def in_thread():
     return run
 
 
-def test_without_wishes_nothing_is_changed(in_thread):
+def test_without_requests_nothing_is_changed(in_thread):
     def work():
         before = os.sched_getaffinity(0), os.sched_getscheduler(0)
         outcome = realtime.apply(lock_memory=False, cpu_affinity=-1, thread_priority=0)
