@@ -7,6 +7,7 @@ Every Future is answered: with a result or an error, cancelled, or with what end
 from __future__ import annotations
 
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
@@ -28,23 +29,31 @@ class Queue(Enum):
 URGENT = Queue.DENOISE, Queue.PREFILL
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Job:
-    """A piece of work and the promise of its result."""
+    """A piece of work and the promise of its result; it has let go of both once it ran."""
 
-    work: Callable[[], object]
-    future: Future = field(default_factory=Future)
+    work: Callable[[], object] | None
+    future: Future | None = field(default_factory=Future)
 
     def run(self) -> None:
-        """Does the work, unless nobody wants it any more; who waits has the result at once."""
-        if not self.future.set_running_or_notify_cancel():
+        """Does the work, unless nobody wants it any more; who waits has the result at once.
+
+        An error keeps the lines where it was raised, and no local variable there: it may live
+        until the next garbage collection, and images are no weight to the collector.
+        """
+        work, future, self.work, self.future = self.work, self.future, None, None
+        if not future.set_running_or_notify_cancel():
             return
         try:
-            result = self.work()
+            result = work()
         except BaseException as error:  # whatever it is, it belongs to who submitted
-            self.future.set_exception(error)
+            traceback.clear_frames(error.__traceback__)
+            future.set_exception(error)
         else:
-            self.future.set_result(result)
+            future.set_result(result)
+        finally:
+            del work, future  # for it keeps this frame, too
 
 
 class Jobs:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -106,7 +107,7 @@ class DeviceThread(threading.Thread):
         One of the same robot that has not begun is cancelled: only the newest counts.
         """
         older = self._newest.get(observation.robot)
-        future = self._jobs.submit(Queue.PREFILL, lambda: self._prefill(observation))
+        future = self._jobs.submit(Queue.PREFILL, partial(self._prefill, observation))
         self._newest[observation.robot] = future
         if older is not None:
             older.cancel()
@@ -117,7 +118,7 @@ class DeviceThread(threading.Thread):
 
         The lease stays the caller's.
         """
-        return self._jobs.submit(Queue.DENOISE, lambda: self._denoise(lease, deadline))
+        return self._jobs.submit(Queue.DENOISE, partial(self._denoise, lease, deadline))
 
     def call(self, work: Callable[[], T]) -> Future[T]:
         """Run any other work on the thread, in turn with the prefills."""
