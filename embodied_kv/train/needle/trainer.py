@@ -4,8 +4,8 @@ A question names a colour; the answer is the three digits of that colour's code,
 patch of about a thousand. No actions: words alone, through the model and the prefix of any policy,
 so that what is dropped from a long visual cache can be heard in the answers. Beside the words the
 tower learns what is in each patch, without which nothing is learnt for long. The page grows: at
-first few of its patches are shown, each at its true place. Everything of a step is a function of
-the recipe and the step's number.
+first few of its patches are shown, each at its true position. Everything of a step is a function
+of the recipe and the step's number.
 """
 
 from __future__ import annotations
