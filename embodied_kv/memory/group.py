@@ -18,7 +18,7 @@ class Grouping:
 
     stable_steps: t. similarity: least cosine with a group's mean that makes a segment belong to
     it. max_members, max_tokens: of a group of more than one. reach: how many groups with room, the
-    latest ones, are looked at, so that placing a segment costs the same in any memory.
+    latest ones, are searched, so that placing a segment costs the same in any memory.
     """
 
     stable_steps: int = 10

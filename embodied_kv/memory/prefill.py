@@ -178,7 +178,7 @@ class Prefill:
         tokens = LayerTokens(tokens.mask, tokens.positions, torch.cat(hidden, 1))
         if layer + 1 == self._layers:
             return tokens
-        look = LayerState(
+        state = LayerState(
             prompt,
             layer,
             self._layers,
@@ -189,7 +189,7 @@ class Prefill:
             deviation=partial(self._deviation, prompt, layer + 1, tokens),
             on_choice=work.chosen.append,
         )
-        return tokens.only(reuse.after(look, tokens.mask))
+        return tokens.only(reuse.after(state, tokens.mask))
 
     def _run_step(self, work: Callable[[], T]) -> T:
         return self._step(torch.inference_mode()(work))

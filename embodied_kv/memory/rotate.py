@@ -11,7 +11,7 @@ The model's own angles are float32 products, position times frequency, each roun
 move takes the same float32 frequencies and the angle in float64, so it adds no such rounding. Keys
 are turned in float32 at least, and rounded to their dtype at the end.
 
-Source: KEEP asks for KV at any place of a prompt (section 4); RoFormer, section 3.2.
+Source: KEEP asks for KV at any position of a prompt (section 4); RoFormer, section 3.2.
 """
 
 from __future__ import annotations

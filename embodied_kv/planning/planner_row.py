@@ -112,7 +112,7 @@ def check_planner(model: nn.Module, config: PlanningConfig, head: int) -> None:
     if not isinstance(model, Planner):
         raise ValueError(
             f'a {type(model).__name__} cannot plan with memory: it folds all that came '
-            'before into one state, which fits no other place of a prompt'
+            'before into one state, which fits no other position of a prompt'
         )
     row, needed = model.config.max_tokens, head + config.tokens + config.answer_tokens
     if needed >= row:

@@ -41,8 +41,8 @@ def test_links_follow_the_tokens(seed, segments, hops, layout):
         assert sorted({*keys}) == sorted(keys) and keys.max() < KEYS, 'keys are distinct'
         pointers = values[values < END]
         assert len({*pointers}) == len(pointers), 'no key is pointed to twice'
-        place = {key: i for i, key in enumerate(keys)}
-        assert [place.get(value - POINTER, -1) for value in values] == [*ahead]
+        position = {key: i for i, key in enumerate(keys)}
+        assert [position.get(value - POINTER, -1) for value in values] == [*ahead]
         assert all(ahead[i] == j for j, i in enumerate(behind) if i >= 0)
         assert (behind >= 0).sum() == (ahead >= 0).sum() == len(pointers)
 

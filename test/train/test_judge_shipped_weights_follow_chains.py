@@ -25,7 +25,7 @@ def test_chains_are_followed_in_every_layout(judge):
 
 
 def test_hops_are_lost_where_segments_never_met(judge):
-    rows = exam(judge, PROBLEMS, UNSEEN, sizes=(16, 64), alone=True)
+    rows = exam(judge, PROBLEMS, UNSEEN, sizes=(16, 64), isolated=True)
     assert total(rows, hops=0)['rate'] >= 0.9
     assert total(rows, hops=1)['rate'] <= 0.6, 'a question alone may take a step'
     for hops in HOPS[2:]:

@@ -62,8 +62,8 @@ def test_the_mask_alone_equals_full_reuse_of_moved_keys():
         kv[str(pair)] = [tuple(part[0] for part in layer) for layer in row.layers]
     pieces = tuple(Piece(f's{i}', pair, str(pair)) for i, pair in enumerate(pairs))
     prompt = Prompt((BOS,), pieces, (ASK, int(ids[0, -1])))
-    for reuse, alone in ((Reuse(), True), (FullRecompute(), False)):
+    for reuse, isolated in ((Reuse(), True), (FullRecompute(), False)):
         hidden, _ = Prefill(model, arena(JUDGE.max_tokens), 0, load, move).run(prompt, reuse)
-        view = JudgeView(9, 1, alone)
+        view = JudgeView(9, 1, isolated)
         masked = read(model, ids, view)[-1][:, view.asked]
         torch.testing.assert_close(hidden, masked, atol=2e-5, rtol=0)

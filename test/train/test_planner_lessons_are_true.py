@@ -12,7 +12,7 @@ from embodied_kv.train.planner.corpus import NAMES, corpus, planner_tokenizer
 from embodied_kv.train.planner.lessons import (
     ENDS,
     LIDS,
-    PLACES,
+    LOCATIONS,
     LessonSampler,
     in_some_order,
     tokens_of,
@@ -129,7 +129,7 @@ def labels(states, name):
     thread = leads(states, name)
     task = states.get(name, '') if name.startswith('last') else name
     number = int(task.split()[1]) - 1 if task.startswith('task') and name in states else EMPTY
-    found = zip((PLACES, ENDS, LIDS), thread, strict=True)
+    found = zip((LOCATIONS, ENDS, LIDS), thread, strict=True)
     return [*(EMPTY if word is None else words.index(word) for words, word in found), number]
 
 

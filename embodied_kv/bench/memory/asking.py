@@ -159,13 +159,13 @@ def _follow(
             for facts in (story.first, *story.before):
                 one.learn(facts, side)
                 one.settle()
-        for place, moment in enumerate(story.moments):
+        for index, moment in enumerate(story.moments):
             for one in asked:
                 for facts in moment.updates:
                     one.learn(facts, side)
-            turn = asked if place % 2 else asked[::-1]
-            found = [one.ask(moment, retrieved, number, place) for one in turn]
-            yield (found if place % 2 else found[::-1]) if place >= side.warm else []
+            turn = asked if index % 2 else asked[::-1]
+            found = [one.ask(moment, retrieved, number, index) for one in turn]
+            yield (found if index % 2 else found[::-1]) if index >= side.warm else []
             for one in asked:
                 one.settle()
 

@@ -92,7 +92,7 @@ class WatchedRow(PlannerRow):
     """Counts the tokens whose KV it computes for units.
 
     fronts: of a unit that was computed before, only what lies behind the first change. rotate:
-    whether stored keys are turned to the places they come to.
+    whether stored keys are turned to the positions they come to.
     """
 
     def __init__(self, *row: object, fronts: bool = False, rotate: bool = True) -> None:

@@ -26,7 +26,7 @@ from embodied_kv.train.judge.chains import ASK, BOS, MAX_HOPS, Chains, walk
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A prompt, its answer, and the places of the asked chain's segments, from its start on."""
+    """A prompt, its answer, and the indices of the asked chain's segments, from its start on."""
 
     prompt: Prompt
     answer: int

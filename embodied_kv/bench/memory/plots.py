@@ -35,9 +35,9 @@ def ablations(answers: Sequence[dict], seconds: Sequence[dict]) -> None:
     right = {row['way']: row['right'] for row in answers}
     for row in seconds:
         if row['way'] in right:
-            place = row['first_token_ms'], right[row['way']]
-            axis.plot(*place, 'o', color='tab:red' if row['way'].startswith(KEEP) else 'tab:blue')
-            axis.annotate(row['way'], place, (4, 2), textcoords='offset points', fontsize=6)
+            point = row['first_token_ms'], right[row['way']]
+            axis.plot(*point, 'o', color='tab:red' if row['way'].startswith(KEEP) else 'tab:blue')
+            axis.annotate(row['way'], point, (4, 2), textcoords='offset points', fontsize=6)
     axis.set(xscale='log', xlabel='ms to the first token, p50', ylabel='right answers, %')
     save(figure, 'memory_ablations')
 
@@ -60,11 +60,11 @@ def _draw(axis: Axes, timeline: Timeline) -> None:
     """The colour is the layer; computation has its number, too."""
     colours = plt.get_cmap('viridis')
     last = max(1, *(span.layer for span in timeline.spans))
-    for place, lane in enumerate((COMPUTE, LOAD)):
+    for y, lane in enumerate((COMPUTE, LOAD)):
         spans = timeline.lane(lane)
         bars = [(1e3 * s.start, 1e3 * (s.end - s.start)) for s in spans]
         faces = [colours(s.layer / last) for s in spans]
-        axis.broken_barh(bars, (place - 0.4, 0.8), facecolors=faces)
+        axis.broken_barh(bars, (y - 0.4, 0.8), facecolors=faces)
     for s in timeline.lane(COMPUTE):
         colour = 'white' if s.layer < 0.6 * last else 'black'
         middle = 500 * (s.start + s.end)

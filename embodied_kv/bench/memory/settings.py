@@ -130,7 +130,7 @@ def load_settings(path: Path = PATH, quick: bool = False) -> Settings:
 
 
 def _replaced(data: Mapping, new: Mapping, where: str) -> dict:
-    """data with the values of new in their places."""
+    """data with the values of new instead of its own."""
     if unknown := new.keys() - data.keys():
         raise ValueError(f'{where} replaces {", ".join(sorted(unknown))}: there is no such')
     return {

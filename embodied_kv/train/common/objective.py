@@ -233,7 +233,7 @@ def detect_losses(outputs: tuple[Tensor, ...], batch: Batch, patch_size: int) ->
     Of two things whose centres fall on one patch, the first is the target.
     """
     thing, colour, shape, offset = outputs
-    owner, place = thing_of_patch(batch, patch_size, thing.shape[2])
+    owner, centre = thing_of_patch(batch, patch_size, thing.shape[2])
     taken, owner = owner >= 0, owner.clamp(min=0)
 
     def pick(labels: Tensor) -> Tensor:  # [B, N] -> [B, V, patches]
@@ -243,11 +243,11 @@ def detect_losses(outputs: tuple[Tensor, ...], batch: Batch, patch_size: int) ->
         return F.cross_entropy(logits.movedim(-1, 1), labels.clamp(min=0), reduction='none')
 
     colours, shapes = pick(batch.colour), pick(batch.shape)
-    places = place.gather(2, owner[..., None].expand(-1, -1, -1, 2))
+    offsets = centre.gather(2, owner[..., None].expand(-1, -1, -1, 2))
     objectness = F.binary_cross_entropy_with_logits(
         thing.squeeze(-1), taken.float(), pos_weight=thing.new_tensor(POSITIVE)
     )
-    near = F.smooth_l1_loss(offset, places, beta=BETA, reduction='none').mean(-1)
+    near = F.smooth_l1_loss(offset, offsets, beta=BETA, reduction='none').mean(-1)
     attributes = 2 * classify(colour, colours) + 0.5 * classify(shape, shapes) + near
     right = colour.detach().argmax(-1) == colours
     return {

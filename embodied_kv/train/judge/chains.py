@@ -104,24 +104,24 @@ def draw_chains(
     lengths[:, 0] = lengths[:, 0] if hops is None else 1 + hops
     kinds = rng.integers(0, len(LAYOUTS), size)
     kinds[:, 0] = kinds[:, 0] if layout is None else LAYOUTS.index(layout)
-    # All that follows is in the order of chains, until `place` says where in the prompt each is.
+    # What follows is in the order of chains, until `position` says where in the prompt each is.
     chain = (lengths.cumsum(axis=1)[:, None] <= index[:, None]).sum(axis=-1)  # [B, S]
     changes = chain[:, 1:] != chain[:, :-1]
     edge = np.ones((problems, 1), bool)
     begins, ends = np.hstack([edge, changes]), np.hstack([changes, edge])
-    place = _places(rng, chain, np.take_along_axis(kinds, chain, axis=1))
+    position = _positions(rng, chain, np.take_along_axis(kinds, chain, axis=1))
 
     keys = rng.permuted(np.tile(np.arange(KEYS), (problems, 1)), axis=1)[:, :segments]
     last = END + rng.integers(0, ENDS, size)
     values = np.where(ends, last, POINTER + np.roll(keys, -1, axis=1))
-    ahead = np.where(ends, -1, np.roll(place, -1, axis=1))
-    behind = np.where(begins, -1, np.roll(place, 1, axis=1))
-    order = place.argsort(axis=1)
+    ahead = np.where(ends, -1, np.roll(position, -1, axis=1))
+    behind = np.where(begins, -1, np.roll(position, 1, axis=1))
+    order = position.argsort(axis=1)
     in_prompt = (np.take_along_axis(x, order, axis=1) for x in (keys, values, ahead, behind))
-    return Chains(*in_prompt, start=place[:, 0])
+    return Chains(*in_prompt, start=position[:, 0])
 
 
-def _places(rng: np.random.Generator, chain: np.ndarray, kinds: np.ndarray) -> np.ndarray:
+def _positions(rng: np.random.Generator, chain: np.ndarray, kinds: np.ndarray) -> np.ndarray:
     """Where in the prompt each segment stands, [B, S]: at random, in order within its chain."""
     luck = rng.permuted(np.tile(np.arange(chain.shape[1]), (len(chain), 1)), axis=1)
     down = kinds == LAYOUTS.index('backward')

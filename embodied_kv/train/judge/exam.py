@@ -26,16 +26,16 @@ HOPS = range(MAX_HOPS + 1)
 
 @torch.no_grad()
 def exam(
-    model: Planner, problems: int, seed: int, sizes: Sequence[int] = SIZES, alone: bool = False
+    model: Planner, problems: int, seed: int, sizes: Sequence[int] = SIZES, isolated: bool = False
 ) -> list[dict]:
     """A row per cell: segments, layout, hops, and the rate of right answers, with its interval.
 
-    alone: segments see themselves alone, as under full reuse. Cells have problems of their own,
-    the same ones for every model and for both values of `alone`.
+    isolated: segments see themselves alone, as under full reuse. Cells have problems of their own,
+    the same ones for every model and for both values of `isolated`.
     """
     rows = []
     for size, layout, hops in cells(sizes):
-        right, view = 0, JudgeView(size, 1, alone)
+        right, view = 0, JudgeView(size, 1, isolated)
         chains = draw_cell(problems, seed, size, layout, hops)
         for ids, answer in zip(*(x.split(AT_ONCE) for x in problems_of(chains)), strict=True):
             said = answers(model, read(model, ids, view), view)[:, 0].argmax(-1)

@@ -48,7 +48,7 @@ class ChainBatch:
 def draw_chain_batch(
     rng: np.random.Generator, prompts: int, segments: int, questions: int
 ) -> ChainBatch:
-    """Chains of any length and layout; questions start anywhere in them, no two at one place."""
+    """Chains of any length and layout; questions start anywhere in them, no two at one segment."""
     chains = draw_chains(rng, prompts, segments)
     start = rng.permuted(np.tile(np.arange(segments), (prompts, 1)), axis=1)[:, :questions]
     ahead, back = earlier(chains.ahead), walk(earlier(chains.behind), MAX_HOPS)[:, 1:]

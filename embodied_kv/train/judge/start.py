@@ -20,11 +20,11 @@ from torch import Tensor
 from embodied_kv.model.planner import Planner
 from embodied_kv.train.judge.chains import BOS, END, KEYS, POINTER
 
-CONSTANT, VALUE = 0, 1  # features of the stream
+CONSTANT, VALUE = 0, 1  # features of the residual stream
 FEATURE = 2.0  # what they are where they are on; other features have a deviation of 1
 SHARP = 1.5  # of the look-ups by name
 BEFORE, ELSEWHERE = 4.0, 1.25  # of the look at the token before, and away from oneself
-FAST, SLOW = 0.1, 0.006  # rad per position: tells neighbours apart; tells no places apart
+FAST, SLOW = 0.1, 0.006  # rad per position: tells neighbours apart; tells no positions apart
 
 
 @torch.no_grad()
@@ -66,7 +66,7 @@ def _init_tokens(table: Tensor) -> None:
 
 
 def _init_first(model: Planner, frequency: Tensor, generator: torch.Generator) -> Tensor:
-    """The first layer's heads -> how the token before lies in the stream, [width, width]."""
+    """The first layer's heads -> how the token before lies in its output, [width, width]."""
     b, half = model.config.backbone, len(frequency)
     fast = (frequency > FAST).float()
     query, key, value = _parts(model, 0)

@@ -125,6 +125,6 @@ def train(out: Path, recipe: JudgeRecipe, problems: int, config: PlannerConfig =
         ),
     )
     print(f'{out}: {recipe.steps} steps, {minutes[0]:.1f} minutes, {minutes[1]:.1f} of one core')
-    for title, alone in (('full prefill', False), ('full reuse', True)):
-        rows = exam(model, problems, EXAM, alone=alone)
+    for title, isolated in (('full prefill', False), ('full reuse', True)):
+        rows = exam(model, problems, EXAM, isolated=isolated)
         show(f'{title}: {100 * total(rows)["rate"]:.2f}% of all', rows)

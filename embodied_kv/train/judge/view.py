@@ -1,8 +1,8 @@
 """What the tokens of a prompt see while a judge is trained: many questions behind one memory.
 
-Each question is the last token of a prompt of its own, so that one pass teaches many. `alone`:
-what is seen where each segment's KV was computed by itself and moved to its place. Rotary
-attention knows distances alone, so a mask says it exactly. Knows places; does not know what the
+Each question is the last token of a prompt of its own, so that one pass teaches many. `isolated`:
+what is seen where each segment's KV was computed by itself and moved to its position. Rotary
+attention knows distances alone, so a mask says it exactly. Knows positions; does not know what the
 tokens are.
 """
 
@@ -19,22 +19,23 @@ PAIR = 2  # tokens of a segment
 class JudgeView:
     """<bos>, `segments` pairs, <ask>, then `questions` tokens that all stand at one position.
 
-    positions: int64 [1, T]. values: the places of the segments' last tokens. asked: those of the
-    questions.
+    positions: int64 [1, T]. values: where the segments' last tokens are. asked: where the
+    questions are.
     """
 
-    def __init__(self, segments: int, questions: int, alone: bool = False) -> None:
+    def __init__(self, segments: int, questions: int, isolated: bool = False) -> None:
         memory = 1 + PAIR * segments
         end = memory + 1  # behind <ask>
         self.values, self.asked = slice(PAIR, memory, PAIR), slice(end, end + questions)
-        place = torch.arange(end + questions)
-        self.positions = place.clamp(max=end)[None]
-        piece = (place - 1).div(PAIR, rounding_mode='floor')  # -1 is <bos>
+        position = torch.arange(end + questions)
+        self.positions = position.clamp(max=end)[None]
+        piece = (position - 1).div(PAIR, rounding_mode='floor')  # -1 is <bos>
         other = piece[:, None] != piece[None]
-        apart = (place[:, None] >= end) & (place[None] >= end)  # two questions
-        if alone:
-            apart |= (place[:, None] < memory) & other
-        visible = (place[:, None] == place[None]) | ((place[:, None] >= place[None]) & ~apart)
+        apart = (position[:, None] >= end) & (position[None] >= end)  # two questions
+        if isolated:
+            apart |= (position[:, None] < memory) & other
+        same, later = position[:, None] == position[None], position[:, None] >= position[None]
+        visible = same | (later & ~apart)
         self._mask = seen(visible)[None]
 
     def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:

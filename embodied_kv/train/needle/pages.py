@@ -1,7 +1,7 @@
 """Pages of patches, some of which hold a code: needles, and a haystack that looks like them.
 
 A code has a colour and three digits, each drawn in a patch of its own somewhere on the page, in
-that colour, with one, two or three dots beside it: its place in the code. Any other patch is
+that colour, with one, two or three dots beside it: its position in the code. Any other patch is
 blank, or a grey digit with dots (a value without a colour), or a coloured letter (a colour without
 a value). Knows numpy and pixels. Does not know words or a model.
 """

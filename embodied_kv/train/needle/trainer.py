@@ -4,14 +4,12 @@ A question names a colour; the answer is the three digits of that colour's code,
 patch of about a thousand. No actions: words alone, through the model and the prefix of any policy,
 so that what is dropped from a long visual cache can be heard in the answers. Beside the words the
 tower learns what is in each patch, without which nothing is learnt for long. The page grows: at
-first few of its patches are shown, each at its true place. Everything of a step is a function of
-the recipe and the step's number.
+first few of its patches are shown, each at its true position. Everything of a step is a function
+of the recipe and the step's number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,13 +24,13 @@ from embodied_kv.model.preprocess import Normalizer
 from embodied_kv.train.common import loop
 from embodied_kv.train.common.initial import init_for_training
 from embodied_kv.train.common.learner import Learner
+from embodied_kv.train.common.prefetch import prefetched
 from embodied_kv.train.common.recipe import Recipe, cooling, option, stage_of
 from embodied_kv.train.common.words import train_tokenizer
 from embodied_kv.train.needle.pages import draw_pages
 from embodied_kv.train.needle.reading import PageBatch, Reader, batch_of, prompt_ids
 
 UNSEEN = 1_000_003  # seed of pages that are not learnt from
-AHEAD = 3  # batches that are made while one is learnt from
 VALIDATED = 4  # batches of unseen pages
 
 
@@ -128,21 +126,10 @@ class NeedleTrainer(Learner):
         self.save(out / 'policy')
 
 
-def ahead(trainer: NeedleTrainer) -> Iterator[PageBatch]:
-    """The batches of the steps that are left; a thread of its own makes them."""
-    with ThreadPoolExecutor(1) as pool:
-        steps = range(trainer.step, trainer.recipe.total)
-        futures = [pool.submit(trainer.batch, step) for step in steps[:AHEAD]]
-        for step in steps:
-            batch = futures.pop(0).result()
-            if step + AHEAD < steps.stop:
-                futures.append(pool.submit(trainer.batch, step + AHEAD))
-            yield batch
-
-
 def train(out: Path, recipe: NeedleRecipe, minutes: float, config: ModelConfig = NEEDLE) -> None:
     """The whole recipe, or as much as the minutes allow; what is learnt goes to `out`/policy."""
     torch.set_num_threads(1)
     trainer = NeedleTrainer(config, recipe)
     out.mkdir(parents=True, exist_ok=True)
-    loop.run(trainer, ahead(trainer), recipe.total, out, minutes)
+    batches = prefetched(trainer.batch, trainer.step, recipe.total)
+    loop.run(trainer, batches, recipe.total, out, minutes)

@@ -34,10 +34,10 @@ LINE = 44  # tokens of a line of questions: two of the longest
 DROPPED = 0.1  # of the facts of half the households, as when not all is in view
 KINDS = {'next': 0.36, 'table': 0.25, 'last': 0.2, 'where': 0.07, 'lid': 0.05, 'held': 0.07}
 ABOUT = {'last': 'last {y}', 'held': ROBOT, 'next': ROBOT}  # what a question is about unsaid
-PLACES = (*LIDDED_NAMES, *CARRIER_NAMES, *TABLES, ROBOT)
+LOCATIONS = (*LIDDED_NAMES, *CARRIER_NAMES, *TABLES, ROBOT)
 ENDS = (*TABLES, ROBOT, *OBJECT_NAMES)
 LIDS = (*LIDDED_NAMES, 'none')
-THREADS = (len(PLACES), len(ENDS), len(LIDS), TASKS)
+THREADS = (len(LOCATIONS), len(ENDS), len(LIDS), TASKS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,12 +48,13 @@ class Lesson:
     `objective.Batch`; a line has questions; what facts are about, alone and as questions name it,
     fills what room is left.
 
-    threads: long [B, M + N * L, 4], EMPTY where there is nothing to know: which of PLACES a thing
-    is in or on, to which of ENDS its thread leads, which of LIDS is closed around it, and a task's
-    number, less 1. A task's record leads from its place to its object; so does a place's note of
-    what was last put there, or a question that asks for it; the robot's state to what it holds, or
-    to itself. As far as what was read before tells. Known of a segment at its last token, of a
-    thing where a record or a question names it, at a question's end of what it is about unsaid.
+    threads: long [B, M + N * L, 4], EMPTY where there is nothing to know: which of LOCATIONS a
+    thing is in or on, to which of ENDS its thread leads, which of LIDS is closed around it, and a
+    task's number, less 1. A task's record leads from its receptacle to its object; so does a
+    receptacle's note of what was last put there, or a question that asks for it; the robot's state
+    to what it holds, or to itself. As far as what was read before tells. Known of a segment at its
+    last token, of a thing where a record or a question names it, at a question's end of what it is
+    about unsaid.
 
     truths: of the questions, in order: kind and hops of each.
     """
@@ -146,8 +147,8 @@ class LessonSampler:
             seen.add(fact.id)
             threads[len(memory) - 1] = thread(household, fact.id, seen)
         records = [f'task {number}' for number in household.tasks]
-        notes = [f'last {place}' for place in household.last]
-        alone = [id for id in (*household.where, *records, *records, *notes) if id in seen]
+        notes = [f'last {receptacle}' for receptacle in household.last]
+        named = [id for id in (*household.where, *records, *records, *notes) if id in seen]
         page = _Page(memory, threads, [[] for _ in range(lines)])
         drawn = iter(rng.choice(list(kinds), 16 * lines, p=list(kinds.values())).tolist())
         for line in page.lines:
@@ -163,16 +164,16 @@ class LessonSampler:
                     break
                 line.append(asked)
             room = LINE - sum(len(asked.ids) for asked in line)
-            for i in rng.integers(len(alone), size=room if alone else 0).tolist():
-                ids = self._encode(self._alone(alone[i]))
+            for i in rng.integers(len(named), size=room if named else 0).tolist():
+                ids = self._encode(self._name_of(named[i]))
                 if (room := room - len(ids)) < 0:
                     break
-                known = {len(ids) - 1: thread(household, alone[i], seen)}
+                known = {len(ids) - 1: thread(household, named[i], seen)}
                 line.append(_Asked(ids, [], known, begin=int(rng.integers(LINE // 2))))
         return page
 
     @staticmethod
-    def _alone(id: str) -> str:
+    def _name_of(id: str) -> str:
         """As questions name what a fact is about."""
         if id.startswith('last '):
             return f' last put {into(id.removeprefix("last "))}'
@@ -220,10 +221,10 @@ class _Page:
 
 def thread(household: Household, id: str, seen: set[str]) -> tuple[int, ...]:
     """What is to be known of a fact where those of `seen` have been read; see `Lesson`."""
-    place = end = lid = number = EMPTY
+    location = end = lid = number = EMPTY
     if id in household.where:
         around = household.around(id)
-        place = PLACES.index(around[0]) if id in seen else EMPTY
+        location = LOCATIONS.index(around[0]) if id in seen else EMPTY
         told_by = [id, *around[:-1]]  # the facts that say where it is in the end
         if seen.issuperset(told_by):
             end = ENDS.index(around[-1])
@@ -235,10 +236,10 @@ def thread(household: Household, id: str, seen: set[str]) -> tuple[int, ...]:
         task = int(name) if kind == 'task' else household.last[name]
         if id in seen:
             number = task - 1
-            place = PLACES.index(household.tasks[task][1])
+            location = LOCATIONS.index(household.tasks[task][1])
         if {id, f'task {task}'} <= seen:
             end = ENDS.index(household.tasks[task][0])
-    return place, end, lid, number
+    return location, end, lid, number
 
 
 def in_some_order(rng: np.random.Generator, household: Household) -> list[Fact]:

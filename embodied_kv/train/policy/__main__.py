@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +21,7 @@ from embodied_kv.model.weights import Weights
 from embodied_kv.train.common.command import parser, run
 from embodied_kv.train.common.journal import Journal
 from embodied_kv.train.common.learner import TRAINED
-from embodied_kv.train.common.objective import Batch
+from embodied_kv.train.common.prefetch import prefetched
 from embodied_kv.train.common.words import train_tokenizer
 from embodied_kv.train.policy.dataset import Frames, Sampler, measure
 from embodied_kv.train.policy.episodes import COLOUR_NAMES, SHAPE_NAMES, find_episodes
@@ -32,22 +30,6 @@ from embodied_kv.train.policy.trainer import Trainer
 
 HELD_OUT = 50  # episodes kept for validation, at most a tenth
 VALIDATION = 8  # batches of it
-AHEAD = 3  # batches that are made while one is learnt from
-
-
-def sample(sampler: Sampler, recipe: PolicyRecipe, start: int) -> Iterator[tuple[int, Batch]]:
-    """Steps and their batches from `start` on; a thread of its own makes them."""
-    with ThreadPoolExecutor(1) as pool:
-        steps = range(start, recipe.steps)
-        futures = [
-            pool.submit(sampler.batch, step, recipe.grounds(step)) for step in steps[:AHEAD]
-        ]
-        for step in steps:
-            batch = futures.pop(0).result()
-            if step + AHEAD < recipe.steps:
-                nxt = step + AHEAD
-                futures.append(pool.submit(sampler.batch, nxt, recipe.grounds(nxt)))
-            yield step, batch
 
 
 def train(arguments: argparse.Namespace, recipe: PolicyRecipe) -> None:
@@ -96,7 +78,11 @@ def train(arguments: argparse.Namespace, recipe: PolicyRecipe) -> None:
         console.print(f'{(time.monotonic() - began) / 60:.1f} min', journal.last())
 
     kept = time.monotonic()
-    for step, batch in sample(sampler(frames, recipe.seed), recipe, trainer.step):
+    seen_sampler = sampler(frames, recipe.seed)
+    batches = prefetched(
+        lambda step: seen_sampler.batch(step, recipe.grounds(step)), trainer.step, recipe.steps
+    )
+    for step, batch in enumerate(batches, trainer.step):
         values = trainer.learn(batch)
         if step % 20 == 0:
             journal.write(step, 'seen', values)

@@ -243,7 +243,7 @@ def goals(tables: Tables, orders: Orders) -> np.ndarray:
 
 
 def on_the_table(points: np.ndarray) -> np.ndarray:
-    """Points [..., 3] m, NaN where a thing fell off: its place would drown all others."""
+    """Points [..., 3] m, NaN where a thing fell off: its position would drown all others."""
     off = (points[..., 2] < -0.02) | (np.abs(points[..., 1]) > 0.5) | (points[..., 0] > 0.8)
     return np.where(off[..., None], np.float32(np.nan), points)
 
