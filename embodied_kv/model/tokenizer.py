@@ -35,6 +35,7 @@ class Tokenizer:
     def __init__(self, backend: Backend, name: str, limit: int | None = None) -> None:
         """Raises ValueError that names the missing special token or the unknown decoder."""
         self.backend = backend
+        _keep_nothing(backend)
         words = backend.get_vocab_size(with_added_tokens=False)
         if limit is not None and words > limit:
             raise ValueError(f'{name} has {words} tokens, the model embeds {limit}')
@@ -113,6 +114,16 @@ class Tokenizer:
         if fallback := BYTE_FALLBACK.fullmatch(symbol):
             return bytes.fromhex(fallback[1])
         return symbol.replace('\u2581', ' ').encode()  # SentencePiece writes a space as U+2581
+
+
+def _keep_nothing(backend: Backend) -> None:
+    """Turns off the cache of words, which otherwise keeps the first ten thousand there are.
+
+    Where nothing splits a prompt, as in Gemma, it is one word with its state in it: none comes
+    twice, and each takes some thousand bytes.
+    """
+    if resize := getattr(backend.model, '_resize_cache', None):  # not every kind has a cache
+        resize(0)
 
 
 class StreamDecoder:

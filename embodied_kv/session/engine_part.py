@@ -171,15 +171,15 @@ class EnginePart:
                 if number not in rows:
                     rows[number] = leases.enter_context(self._adopt(frozen, number))
                 for j, branch in enumerate(branches):
-                    stream = self._grow(frozen, i, rows[number], branch)
-                    undo.callback(self._kv.release, stream, 'error')
-                    grown[j].append(stream)
+                    grown[j].append(self._grow(frozen, i, rows[number], branch, undo))
             undo.pop_all()
         self.on_resumed([stream for streams in grown for stream in streams])
         return grown
 
-    def _grow(self, frozen: FrozenPart, i: int, row: Lease, branch: Branch) -> DecodeStream:
-        """Stream i of the capsule, on an adopted row and with decode KV of its own."""
+    def _grow(
+        self, frozen: FrozenPart, i: int, row: Lease, branch: Branch, undo: ExitStack
+    ) -> DecodeStream:
+        """Stream i of the capsule, on an adopted row, with decode KV of its own; undo: ends it."""
         facts = frozen.facts['streams'][i]
         query = dict(facts['query'])
         if branch.seed is not None:
@@ -190,6 +190,7 @@ class EnginePart:
         except ValueError as error:
             lease.release()
             raise CapsuleError(str(error)) from error
+        undo.callback(self._kv.release, stream, 'error')
         _fill(frozen, f'stream/{i}', self._kv.decode_kv, stream.decode_row)
         self._engine.resume_text(stream, facts['said'])
         return stream
@@ -207,10 +208,10 @@ class EnginePart:
         row = self._kv.reserve(time.monotonic())
         try:
             _fill(frozen, f'row/{number}', self._kv.prefixes, row)
+            self._engine.states[row] = frozen.tensors[f'row/{number}/state'].cpu().numpy()
         except BaseException:
             self._kv.abandon(row)
             raise
-        self._engine.states[row] = frozen.tensors[f'row/{number}/state'].cpu().numpy()
         return row
 
     def _adopt_copy(self, frozen: FrozenPart, number: int, handle: KvHandle) -> Lease:
@@ -219,8 +220,12 @@ class EnginePart:
         copy = self._kv.adopt_compressed(facts['budgets'], facts['length'], handle)
         if copy is None:
             raise CapsuleError('no room for a compressed prefix: raise engine.compressed_rows')
-        for kind, target in zip('kv', self._kv.compressed.block(copy.compressed_row), strict=True):
-            target.copy_(frozen.tensors[f'row/{number}/{kind}'])
+        with ExitStack() as undo:
+            undo.enter_context(copy)
+            block = self._kv.compressed.block(copy.compressed_row)
+            for kind, target in zip('kv', block, strict=True):
+                target.copy_(frozen.tensors[f'row/{number}/{kind}'])
+            undo.pop_all()
         return copy
 
     def _gone(self, facts: Mapping) -> KvHandle:
