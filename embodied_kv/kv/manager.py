@@ -12,7 +12,6 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from itertools import chain, count
 
 import numpy as np
@@ -24,27 +23,9 @@ from embodied_kv.kv.compressed_rows import CompressedRows
 from embodied_kv.kv.decode_stream import DecodeStream, Query
 from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.kv.rows import RowPool
+from embodied_kv.kv.stats import KvStats
 
 LANGUAGE = 'language'  # the consumer that decode streams are
-
-
-@dataclass(frozen=True)
-class KvStats:
-    """What the cache holds now, and what was done since the start."""
-
-    rows: int
-    rows_free: int
-    rows_reserved: int
-    leases: int
-    streams: int
-    streams_max: int
-    language_rows_max: int
-    bytes: int
-    bytes_used: int
-    compressed: int
-    bytes_saved: int
-    prefills: int
-    evictions: int
 
 
 class KvManager(CompressedRows):

@@ -1,8 +1,7 @@
 """The rows and decode streams of one robot, frozen and resumed: the engine's part of a capsule.
 
-Knows rows, streams and the engine's bookkeeping of them. Does not know tiers, files or when a
-capsule is taken. The random state of a stream is its seed and its token count, and that of an
-action its seed and frame, so both travel as plain facts.
+Does not know tiers, files or when a capsule is taken. The random state of a stream is its seed and
+token count, that of an action its seed and frame: both travel as plain facts.
 """
 
 from __future__ import annotations
@@ -62,9 +61,8 @@ class EnginePart:
     def freeze(self) -> FrozenPart:
         """The newest frame's row and the live streams with theirs; valid bytes only.
 
-        tensors: 'row/I/k', 'row/I/v' [layers, kv_heads, length, head_dim], 'row/I/state' [state];
-        of a compressed copy 'row/I/k', 'row/I/v' [kv_heads, tokens of all layers, head_dim];
-        'stream/I/k', 'stream/I/v', its decode KV.
+        tensors: 'row/I/k', 'row/I/v' [layers, kv_heads, length, head_dim], or of a compressed copy
+        [kv_heads, tokens of all layers, head_dim]; 'row/I/state' [state]; 'stream/I/k', '.../v'.
         """
         streams = self.streams()
         if not streams:
@@ -85,16 +83,16 @@ class EnginePart:
             read[_read_by(action)] = action.handle
         numbers = {rows: i for i, rows in enumerate(read)}
         tensors: dict[str, Tensor] = {}
-        for (row, flat), i in numbers.items():
-            if flat < 0:
+        for (row, copy), i in numbers.items():
+            if copy < 0:
                 tensors |= _copies(f'row/{i}', *self._kv.prefixes.row(row))
                 tensors[f'row/{i}/state'] = torch.from_numpy(self._engine.states[row].copy())
             else:
-                tensors |= _copies(f'row/{i}', *self._kv.compressed.block(flat))
+                tensors |= _copies(f'row/{i}', *self._kv.compressed.block(copy))
         for i, stream in enumerate(streams):
             tensors |= _copies(f'stream/{i}', *self._kv.decode_kv.row(stream.decode_row))
         facts = {
-            'rows': [self._row_facts(flat, handle) for (_, flat), handle in read.items()],
+            'rows': [self._row_facts(copy, handle) for (_, copy), handle in read.items()],
             'current': None if current is None else numbers[current.row, -1],
             'action': None if action is None else numbers[_read_by(action)],
             'streams': [
@@ -109,9 +107,9 @@ class EnginePart:
         }
         return FrozenPart(tensors, facts)
 
-    def _row_facts(self, flat: int, handle: KvHandle) -> dict[str, Fact]:
+    def _row_facts(self, copy: int, handle: KvHandle) -> dict[str, Fact]:
         """budgets: tokens of each layer of a compressed copy; None: the row is whole."""
-        budgets = None if flat < 0 else self._kv.compressed.lengths[:, flat].tolist()
+        budgets = None if copy < 0 else self._kv.compressed.lengths[:, copy].tolist()
         frame = {'sequence': handle.sequence, 'stamp': handle.stamp, 'length': handle.length}
         return {**frame, 'budgets': budgets}
 
@@ -253,7 +251,7 @@ class EnginePart:
 
 
 def _read_by(lease: Lease) -> tuple[int, int]:
-    """What it reads: a prefix row and -1, or -1 and a flat row."""
+    """What it reads: a prefix row and -1, or -1 and a compressed row."""
     return lease.row, lease.compressed_row
 
 
