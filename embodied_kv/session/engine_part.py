@@ -179,12 +179,10 @@ class EnginePart:
     ) -> DecodeStream:
         """Stream i of the capsule, on an adopted row, with decode KV of its own; undo: ends it."""
         facts = frozen.facts['streams'][i]
-        query = dict(facts['query'])
-        if branch.seed is not None:
-            query['seed'] = branch.seed
+        seed = {} if branch.seed is None else {'seed': branch.seed}
         lease = self._kv.share(row)
         try:
-            stream = self._kv.resume(lease, Query(**query), facts['tokens'])
+            stream = self._kv.resume(lease, Query(**facts['query'] | seed), facts['tokens'])
         except ValueError as error:
             lease.release()
             raise CapsuleError(str(error)) from error
