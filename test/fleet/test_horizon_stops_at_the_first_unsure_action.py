@@ -122,5 +122,5 @@ def test_a_text_that_names_none_is_refused(text, message):
 
 @pytest.mark.parametrize('shape', [(4,), (0, 5), (4, 0), (2, 3, 4)])
 def test_updates_of_another_shape_are_refused(shape):
-    with pytest.raises(ValueError, match=r'they must be \[steps, chunk\]'):
+    with pytest.raises(ValueError, match=r'they must be \[steps, chunk size\]'):
         Static(5)(np.zeros(shape))

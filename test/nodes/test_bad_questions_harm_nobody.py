@@ -38,8 +38,11 @@ def said(robot, stream):
         ({'temperature': math.nan}, 'temperature is nan'),
         ({'temperature': math.inf}, 'temperature is inf'),
         ({'temperature': -0.5}, 'temperature is -0.5'),
-        ({'max_tokens': 2**32 - 1}, 'an answer of 4294967295 do not fit a tail of 48 tokens'),
-        ({'max_tokens': 48}, 'an answer of 48 do not fit a tail of 48 tokens'),
+        (
+            {'max_tokens': 2**32 - 1},
+            'an answer of 4294967295 do not fit the 48 tokens of decode KV',
+        ),
+        ({'max_tokens': 48}, 'an answer of 48 do not fit the 48 tokens of decode KV'),
         ({'question': WORDS}, 'shorten it'),
         ({'question': '\n\t'}, 'the question is empty'),
         ({'question': ''}, 'the question is empty'),

@@ -113,6 +113,7 @@ def whole(robot, streams):
     }
 
 
+@pytest.mark.slow
 def test_snapshots_cost_no_deadline(robot, suite):
     move(robot, lambda: acts(robot))
 

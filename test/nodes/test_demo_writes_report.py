@@ -141,6 +141,7 @@ def test_the_robot_does_a_task_and_speaks_of_it(report):
     assert subtask['exact'] > 0.5 * subtask['of']
 
 
+@pytest.mark.slow
 def test_random_weights_are_called_so(tmp_path):
     share = Path(get_package_share_directory('embodied_kv'))
     params = yaml.safe_load((share / 'config' / 'robot.yaml').read_text())

@@ -47,6 +47,7 @@ def start(robot, tmp_path):
         process.wait()
 
 
+@pytest.mark.slow
 def test_killed_and_started_again_it_plans_the_same(robot, start):
     process = start()
     done(robot, 'upsert', segments=segments(*TABLE))

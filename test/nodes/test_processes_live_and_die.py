@@ -77,7 +77,7 @@ def stand_ins(robots_of_module):
 def acts(robot):
     """A fresh chunk is published that answers a frame of now."""
     robot.chunks.clear()
-    robot.until(lambda: any(c.source == ActionChunk.FRESH for c in robot.chunks), timeout=60)
+    robot.until(lambda: any(c.source == ActionChunk.FRESH for c in robot.chunks), timeout=120)
 
 
 def test_two_suites_run_side_by_side(processes, stand_ins):

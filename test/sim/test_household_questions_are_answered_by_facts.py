@@ -104,7 +104,7 @@ def test_hops_count_the_links_that_are_followed():
     assert hops == {0, 1, 2}
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 1_000), st.integers(8, 40))
 def test_what_was_is_the_answer_before_the_update_that_changed_it(seed, segments):
     history = states(seed, segments, 20)

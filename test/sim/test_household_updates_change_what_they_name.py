@@ -123,7 +123,7 @@ def test_memory_kept_by_upserts_is_the_memory_of_the_state(seed, segments):
         assert memory == {fact.id: fact for fact in update.household.facts()}
 
 
-@settings(max_examples=10)
+@settings(max_examples=10, deadline=None)
 @given(st.integers(0, 10_000))
 def test_records_that_are_somebodys_last_are_kept(seed):
     rng = np.random.default_rng(seed)
