@@ -40,7 +40,7 @@ def said(robot, stream):
         ({'temperature': -0.5}, 'temperature is -0.5'),
         (
             {'max_tokens': 2**32 - 1},
-            'an answer of 4294967295 do not fit the 48 tokens of decode KV',
+            '4294967295 do not fit the 48 tokens of decode KV',
         ),
         ({'max_tokens': 48}, 'an answer of 48 do not fit the 48 tokens of decode KV'),
         ({'question': WORDS}, 'shorten it'),
