@@ -247,8 +247,9 @@ class Engine:
     def deltas(self, moved: Sequence[DecodeStream] = ()) -> list[TextDelta]:
         """What the moved streams said, and the end of those that ended since the last call."""
         ended = self.kv.take_ended()
-        living = [stream for stream in moved if not stream.reason]
-        return [self._delta(stream) for stream in (*living, *ended)]
+        # One that another thread ends from now on says so with the next deltas, and not twice.
+        said = [self._delta(stream, '') for stream in moved if not stream.reason]
+        return said + [self._delta(stream, stream.reason) for stream in ended]
 
     def said(self, stream: int) -> int:
         """Tokens of a stream whose text was handed out."""
@@ -260,13 +261,13 @@ class Engine:
         decoder.feed(stream.tokens[:said])
         self._texts[stream.id] = decoder, said
 
-    def _delta(self, stream: DecodeStream) -> TextDelta:
+    def _delta(self, stream: DecodeStream, reason: str) -> TextDelta:
         decoder, said = self._texts.pop(stream.id, None) or (
             StreamDecoder(self.policy.tokenizer),
             0,
         )
         text = decoder.feed(stream.tokens[said:])
-        if stream.reason:
+        if reason:
             text += decoder.finish()
         else:
             self._texts[stream.id] = decoder, len(stream.tokens)
@@ -278,7 +279,7 @@ class Engine:
             stream.query.text,
             text,
             len(stream.tokens),
-            stream.reason,
+            reason,
         )
 
     # ------------------------------------------------------------------ the device

@@ -45,3 +45,25 @@ def test_a_step_that_fails_frees_its_streams(make_engine, observe, monkeypatch):
     assert [delta.reason for delta in engine.deltas()] == ['error']
     engine.kv.check_integrity()
     assert engine.kv.stats().leases == 0
+
+
+def test_a_cancel_while_deltas_are_made_is_said_once(make_engine, observe, monkeypatch):
+    engine = make_engine()
+    (handle,) = engine.prefill([observe(1)])
+    first, second = (engine.open(handle, 'what?', max_tokens=20) for _ in range(2))
+    deltas = [delta for _ in range(4) for delta in engine.decode()]
+    spell = engine.policy.tokenizer.token_bytes
+
+    def spell_and_cancel(token):
+        engine.kv.release(second, 'cancelled')
+        return spell(token)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(engine.policy.tokenizer, 'token_bytes', spell_and_cancel)
+        deltas += engine.decode()
+    deltas += engine.deltas()
+    said = [delta for delta in deltas if delta.stream == second.id]
+    assert [delta.reason for delta in said if delta.finished] == ['cancelled']
+    text = ''.join(delta.text for delta in said)
+    assert text == engine.policy.tokenizer.decode(second.tokens)
+    assert first.reason == ''
