@@ -230,6 +230,6 @@ class Memory(SuiteNode):
 
 def _about(plan: Plan) -> str:
     return (
-        f'{len(plan.segments)} segments in view, {plan.computed_share:.0%} of {plan.tokens} '
+        f'{len(plan.segments)} in view, {plan.computed_share:.0%} of {plan.tokens} '
         f'tokens computed, the first after {plan.seconds_first_token * 1e3:.0f} ms'
     )

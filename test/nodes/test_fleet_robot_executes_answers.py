@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from fleet_suite import Fleets
+from rclpy.parameter import Parameter
 from std_msgs.msg import String
 
 from embodied_kv.control.trajectory_executor import FRESH, HOLD, PREVIOUS, SOURCES, STOP
@@ -45,6 +46,17 @@ def test_it_acts_on_the_fleets_chunks_and_tells_what_it_executed(fleet, robots):
     told = [m.execution[0] for m in asked if len(m.execution)]
     assert told and all(m.end >= m.start for m in told)
     assert node._server.dispatcher.ledger.robots[robot.namespace].task.wait.execution > 0
+
+
+def test_an_execution_horizon_that_is_set_goes_into_the_next_request(robots):
+    robot = robots()
+    server = Server(robot)
+    client = robot.up(FleetClient, execution_horizon='static:4', retry_interval=0.05)
+    robot.until(lambda: server.asked)
+    assert server.asked[-1].execution_horizon == 'static:4'
+    answer = client.set_parameters([Parameter('execution_horizon', value='static:2')])[0]
+    assert answer.successful
+    robot.until(lambda: server.asked[-1].execution_horizon == 'static:2')
 
 
 class Server:

@@ -41,7 +41,7 @@ def test_a_plan_says_what_it_took(robot, tmp_path):
     assert second.method == 'keep' and len(second.computed) == len(second.loaded) == 4
     assert second.computed[0] == second.tokens and second.loaded[3] > 0
     assert 0 < second.first_token_ms <= second.ms and second.retries == 0
-    assert '3 segments in view, ' in second.message
+    assert '3 in view, ' in second.message
     full = done(robot, 'plan', question=QUESTION, method='full', segments=1)
     assert len(full.segments) == 1 and set(full.computed) == {full.tokens}
     stats = done(robot, 'stats')

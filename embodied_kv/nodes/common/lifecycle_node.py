@@ -214,6 +214,7 @@ class SuiteNode(LifecycleNode):
         return FAILURE
 
     def _configure(self) -> None:
+        self.params.check()
         self.suite = self.params.read(SuiteParams)
         self.host = self.find_host()
         self.setup()

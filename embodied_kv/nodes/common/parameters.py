@@ -81,6 +81,11 @@ class Parameters:
         self._refuse_old_names()
         node.add_on_set_parameters_callback(self._on_set)
 
+    def check(self) -> None:
+        """Raises ValueError with every problem there is, so that all can be mended at once."""
+        if self.problems:
+            raise ValueError('; '.join(self.problems.values()))
+
     def read(self, part: type[T]) -> T:
         """The values of one part. Raises ValueError that names the parameter."""
         prefix = next(prefix for prefix, known in self._parts if known is part)

@@ -140,7 +140,7 @@ class FleetClient(Action):
             messages.request_message(
                 timing.task,
                 timing.ask(now),
-                self._params.execution_horizon,
+                self.params.read(ActionParams).execution_horizon,
                 execution,
                 self._images(moment),
                 moment.positions,
