@@ -102,7 +102,8 @@ class TimeBudget:
         left = deadline - self.margin - now
         fewest = self.min_euler_steps
         steps = fewest if step == 0 else int(min(self.euler_steps, max(0.0, left / step)))
-        if fewest * step > self.period - self.margin:
+        prefill = self.costs.estimate('prefill', batch)
+        if fewest * step > self.period - self.margin - prefill:
             self.costs.forget_oldest('denoise_step', batch)
         return steps if left > 0 and steps >= fewest else 0
 
@@ -114,11 +115,17 @@ class TimeBudget:
     def admits(self, now: float, kind: str, size: int = 1) -> bool:
         """Whether work of this kind and batch size fits the slack.
 
-        An estimate that fits no period gives up its oldest measurement once a frame, as in
-        `euler_plan`.
+        An estimate above what frames leave gives up its oldest measurement once a frame, as in
+        `euler_plan`; not where frames leave nothing.
         """
         cost = self.costs.estimate(kind, size)
-        if cost > self.period - self.margin and self._gave_up != self._last_frame:
+        is_hopeless = cost > self._left_by_frames() > 0 or cost > self.period - self.margin
+        if is_hopeless and self._gave_up != self._last_frame:
             self._gave_up = self._last_frame
             self.costs.forget_oldest(kind, size)
         return not self.enabled or cost <= self.slack(now)
+
+    def _left_by_frames(self) -> float:
+        """Seconds of a period that a prefill and all Euler steps usually leave."""
+        action = self.euler_steps * self.costs.estimate('denoise_step')
+        return self.period - self.margin - self.costs.estimate('prefill') - action
