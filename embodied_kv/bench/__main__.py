@@ -17,6 +17,7 @@ DEFAULT = (
     ('fleet', '--quick'),
     ('fleet.profile',),
     ('fleet.serving', '--quick'),
+    ('soak', '--quick'),
 )
 FULL = (
     ('parts',),
@@ -35,6 +36,7 @@ FULL = (
     ('horizon',),
     ('fleet.profile',),
     ('fleet.serving',),
+    ('soak',),
 )
 
 
