@@ -28,7 +28,7 @@ def soaked(monkeypatch):
         few = [operation for operation in run.OTHERS if operation.name in others]
         monkeypatch.setattr(run, 'OTHERS', few or run.OTHERS)
         monkeypatch.setattr(world, 'PATIENCE', 0.2)
-        return run.soak(frames, seed=0, often=0.0).ledger.broken
+        return run.soak(frames, seed=0, failures=0.0).ledger.broken
 
     return soak
 

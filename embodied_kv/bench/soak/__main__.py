@@ -34,33 +34,43 @@ from embodied_kv.bench.soak.ledger import DONE, INJECTED, REFUSED
 from embodied_kv.bench.soak.resident import MIB
 from embodied_kv.bench.soak.run import Soak, soak
 
-QUICK, QUICK_OFTEN = 300, 5.0  # frames, and how often calls fail in them
+QUICK, QUICK_FAILURES = 300, 5.0
 FEW = 5  # operations, of which a median says nothing
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Of this benchmark."""
     parser.add_argument('--frames', type=int, default=100_000)
-    parser.add_argument('--quick', action='store_true', help=f'{QUICK} frames')
+    parser.add_argument(
+        '--quick',
+        action='store_true',
+        help=f'{QUICK} frames, calls fail {QUICK_FAILURES:g}x as often',
+    )
     parser.add_argument('--seed', type=int, default=0, help='of what happens, and what fails')
     parser.add_argument(
-        '--often', type=float, default=1.0, help='how often calls fail, times the usual'
+        '--failures', type=float, default=1.0, help='how often calls fail, times the usual'
     )
 
 
 def run(args: argparse.Namespace) -> dict:
     """Soaks, prints the tables, and returns all figures."""
-    frames = QUICK if args.quick else args.frames
+    if args.quick:
+        args.frames, args.failures = QUICK, QUICK_FAILURES
     columns = MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=Console(stderr=True), disable=args.json) as bar:
-        task = bar.add_task('frames', total=frames)
-        often = max(args.often, QUICK_OFTEN) if args.quick else args.often
-        found = soak(frames, args.seed, often, lambda done: bar.update(task, completed=done))
+        task = bar.add_task('frames', total=args.frames)
+        found = soak(
+            args.frames,
+            args.seed,
+            args.failures,
+            lambda done: bar.update(task, completed=done),
+        )
     operations, parts = _operations(found), _parts(found)
     seconds = sum(point.seconds for point in found.points)
     whole = dict(
         frames=found.points[-1].frames,
         seed=args.seed,
+        failures=args.failures,
         seconds=seconds,
         resident_growth=found.growth,
         resident_bytes_a_frame=found.slope,
@@ -106,12 +116,12 @@ def _parts(found: Soak) -> list[dict]:
 def _show(whole: dict, operations: list[dict], parts: list[dict]) -> None:
     rows = [{k: '' if v is None else v for k, v in row.items()} for row in operations]
     report.show('soak, operations', rows, 'ms: medians in the first and the last tenth')
-    note = (
+    report.show('soak, resident memory', parts)
+    print(
         f'growth after the first tenth {whole["resident_growth"]:+.2%}, '
         f'{whole["resident_bytes_a_frame"]:+.1f} bytes a frame; '
         f'{whole["resident_trimmed_mib"]:.1f} MiB once all that is free was given back'
     )
-    report.show('resident memory', parts, note)
     struck = ', '.join(f'{name} {count}' for name, count in whole['injected'].items())
     print(f'failures on purpose: {struck}')
 

@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 from embodied_kv import storage
-from embodied_kv.bench.soak.faults import Faults, full, unreadable
+from embodied_kv.bench.soak.faults import Faults, Injected, full, unreadable
 from embodied_kv.bench.soak.world import World
+from embodied_kv.memory.segment import MemoryFault
 from embodied_kv.runtime.graph import Graph
 from embodied_kv.session.engine_part import EnginePart
 
@@ -26,13 +27,16 @@ RATES = {  # share of calls that fail
 }
 
 
+class FullDatabase(Injected, MemoryFault):
+    """As a full disk refuses a transaction."""
+
+
 def inject(faults: Faults, world: World) -> None:
     """From now on, until the faults end; capsule copies, steps and listeners the world wraps."""
     _computation(faults, world)
     _disk(faults)
-    # Each change of memory's database is one transaction, which a full disk refuses.
-    records = world.planning.memory.store._records
-    _wrap(faults, records, 'change', 'database', full)
+    records = world.planning.memory.store._records  # of which each change is one transaction
+    _wrap(faults, records, 'change', 'database', FullDatabase)
 
 
 def _computation(faults: Faults, world: World) -> None:

@@ -21,15 +21,15 @@ EVIDENCE = 20  # broken laws that are reported
 class Ledger:
     """outcomes: counts of DONE, REFUSED, INJECTED by operation. broken: law -> first evidence.
 
-    costs: s of operations that were done, by (period, operation); period: what is on, None to
-    measure nothing.
+    costs: s of operations that were done, by (part, operation); part: of the run, which whoever
+    runs sets, None to measure nothing.
     """
 
     def __init__(self) -> None:
         self.outcomes: dict[str, Counter[str]] = defaultdict(Counter)
         self.broken: dict[str, str] = {}
         self.costs: dict[tuple[str, str], array] = defaultdict(lambda: array('d'))
-        self.period: str | None = None
+        self.part: str | None = None
         self._changed = Condition()
         self._promises: set[Future] = set()
         self._open: set[int] = set()  # streams since `settle`
@@ -42,8 +42,8 @@ class Ledger:
     def outcome(self, operation: str, outcome: str, seconds: float) -> None:
         with self._changed:
             self.outcomes[operation][outcome] += 1
-            if outcome == DONE and self.period is not None:
-                self.costs[self.period, operation].append(seconds)
+            if outcome == DONE and self.part is not None:
+                self.costs[self.part, operation].append(seconds)
 
     def breaks(self, law: str, evidence: object) -> None:
         """A law is broken; the first evidence stays."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from random import Random
 
@@ -42,7 +41,7 @@ class Operation:
         try:
             self.run(world, random)
             outcome = DONE
-        except (Exception, CancelledError) as error:
+        except Exception as error:
             outcome = _judged(error)
             if outcome is None:
                 law = f'{self.name}: done, or refused with a reason'
@@ -51,12 +50,11 @@ class Operation:
         world.ledger.outcome(self.name, outcome, time.perf_counter() - began)
 
 
-def _judged(error: BaseException) -> str | None:
+def _judged(error: Exception) -> str | None:
     """None for what no operation may raise."""
     if was_injected(error):
         return INJECTED
-    # A racing frame of the same robot takes the place of one that is waited for.
-    return REFUSED if isinstance(error, (*REFUSALS, CancelledError)) else None
+    return REFUSED if isinstance(error, REFUSALS) else None
 
 
 FRAMES = (

@@ -64,15 +64,15 @@ class Soak:
 def soak(
     frames: int,
     seed: int,
-    often: float = 1.0,
+    failures: float = 1.0,
     progress: Callable[[int], object] = lambda done: None,
 ) -> Soak:
     """A run of so many frames, at least one a part; it ends early where a law is broken.
 
-    often: how often calls fail, times the usual.
+    failures: how often calls fail, times the usual.
     """
     ledger = Ledger()
-    with _silent(), TemporaryDirectory() as folder, Faults(seed, often) as faults:
+    with _silent(), TemporaryDirectory() as folder, Faults(seed, failures) as faults:
         with World(Path(folder), faults, ledger) as world:
             inject(faults, world)
             points = list(_parts(world, Random(seed), max(frames, PARTS), progress))
@@ -92,7 +92,7 @@ def _parts(
     present = threading.active_count(), checks.open_files()
     ends = [frames * (part + 1) // PARTS for part in range(PARTS)]
     for part, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
-        world.ledger.period = {0: 'first', PARTS - 1: 'last'}.get(part)
+        world.ledger.part = {0: 'first', PARTS - 1: 'last'}.get(part)
         began = time.perf_counter()
         for frame in range(begin, end):
             _period(world, random)

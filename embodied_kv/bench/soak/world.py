@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, TimeoutError
+from concurrent.futures import wait as wait_for
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from random import Random
@@ -151,7 +152,7 @@ class World:
         future = self._workers[worker].submit(work)
         self._backlog.append(self.ledger.promise(future))
         while len(self._backlog) > BACKLOG:
-            self._backlog.popleft().result(PATIENCE)
+            wait_for([self._backlog.popleft()], PATIENCE)
 
     def _call(self, work: Callable[[], object]) -> Future:
         return self.ledger.promise(self.device.call(work))
