@@ -9,7 +9,7 @@ from embodied_kv.control.trajectory_executor import TrajectoryExecutor
 from embodied_kv.types import ActionChunk
 
 DT, CHUNK, JOINTS = 0.1, 6, 2
-LOWER, UPPER, MAX_JUMP = np.array([-1.0, -2.0]), np.array([1.0, 0.5]), np.array([0.25, 0.5])
+LOWER, UPPER, MAX_STEP = np.array([-1.0, -2.0]), np.array([1.0, 0.5]), np.array([0.25, 0.5])
 
 
 def chunk(values, dt=DT, sequence=0):
@@ -73,7 +73,7 @@ commands = st.lists(
 @given(commands, st.booleans())
 def test_no_step_back_no_jump_and_limits_whatever_happens(events, held):
     executor = TrajectoryExecutor(
-        JOINTS, DT, lower=LOWER, upper=UPPER, max_joint_step=MAX_JUMP, stop_after=3
+        JOINTS, DT, lower=LOWER, upper=UPPER, max_joint_step=MAX_STEP, stop_after=3
     )
     if held:
         executor.hold_at([5.0, -0.3])
@@ -95,12 +95,12 @@ def test_no_step_back_no_jump_and_limits_whatever_happens(events, held):
             assert np.isfinite(due.values).all()
             assert (due.values >= LOWER).all() and (due.values <= UPPER).all()
             if last is not None:
-                assert (np.abs(due.values - last) <= MAX_JUMP + 1e-9).all()
+                assert (np.abs(due.values - last) <= MAX_STEP + 1e-9).all()
             last = due.values
         assert due.age == now - newest
         values, times = executor.remaining(now)
         assert (times >= 0).all() and (np.diff(times) > 0).all()
-        assert (np.abs(np.diff(values, axis=0)) <= MAX_JUMP + 1e-9).all()
+        assert (np.abs(np.diff(values, axis=0)) <= MAX_STEP + 1e-9).all()
 
 
 @given(st.integers(0, 2**16))
