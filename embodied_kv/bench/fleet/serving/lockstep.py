@@ -259,15 +259,15 @@ def serve(connection: Connection) -> None:
 def main() -> None:
     """Serve the connection whose file descriptor is the argument."""
     rclpy.init(args=['--ros-args', '--log-level', 'warn', '--disable-rosout-logs'])
-    locks = executable.refuse_second(['fleet'])
     try:
-        with Connection(int(sys.argv[1])) as connection:
+        with (
+            executable.unique_in_namespace(['fleet']),
+            Connection(int(sys.argv[1])) as connection,
+        ):
             serve(connection)
     finally:
         EngineHost.close()
         rclpy.try_shutdown()
-        for lock in locks:
-            lock.close()
 
 
 if __name__ == '__main__':
