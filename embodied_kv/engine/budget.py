@@ -115,17 +115,11 @@ class TimeBudget:
     def admits(self, now: float, kind: str, size: int = 1) -> bool:
         """Whether work of this kind and batch size fits the slack.
 
-        An estimate above what frames leave gives up its oldest measurement once a frame, as in
-        `euler_plan`; not where frames leave nothing.
+        An estimate that fits no period gives up its oldest measurement once a frame, as in
+        `euler_plan`.
         """
         cost = self.costs.estimate(kind, size)
-        is_hopeless = cost > self._left_by_frames() > 0 or cost > self.period - self.margin
-        if is_hopeless and self._gave_up != self._last_frame:
+        if cost > self.period - self.margin and self._gave_up != self._last_frame:
             self._gave_up = self._last_frame
             self.costs.forget_oldest(kind, size)
         return not self.enabled or cost <= self.slack(now)
-
-    def _left_by_frames(self) -> float:
-        """Seconds of a period that a prefill and all Euler steps usually leave."""
-        action = self.euler_steps * self.costs.estimate('denoise_step')
-        return self.period - self.margin - self.costs.estimate('prefill') - action

@@ -96,24 +96,6 @@ def test_language_that_fits_no_period_is_tried_again_once_frames_have_gone_by():
     assert admitted == [[False] * 5, [False] * 5, [False] + [True] * 4]
 
 
-def test_language_that_fits_a_period_but_not_what_frames_leave_is_tried_again():
-    budget = make(step=0.004)
-    budget.costs.observe('prefill', 0.02)
-    budget.costs.observe('decode', 0.05)
-    budget.frame_began(0.0)
-    assert [budget.admits(0.06, 'decode') for _ in range(2)] == [False, True]
-
-
-def test_where_frames_leave_nothing_language_is_not_tried():
-    budget = make(step=0.009)
-    budget.costs.observe('prefill', 0.02)
-    budget.costs.observe('decode', 0.05)
-    for frame in range(3):
-        budget.frame_began(frame / 10)
-        assert not budget.admits(frame / 10 + 0.09, 'decode')
-    assert budget.costs.estimate('decode') == 0.05
-
-
 def test_without_a_budget_everything_is_allowed():
     budget = make(enabled=False)
     budget.frame_began(0.0)
