@@ -1,6 +1,7 @@
 # make demo, make test: two commands. ROS_DISTRO=kilted chooses another ROS 2.
 .PHONY: help setup demo test test-all bench lint format lock clean distclean
 env = ISOLATED=1 tools/env
+parallel = --numprocesses 2 --dist loadgroup
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -11,11 +12,11 @@ setup:  ## environment and package, whatever of them is missing
 demo: setup  ## the simulated robot for 20 s, with a report in out/demo
 	@$(env) python -m embodied_kv.nodes.demo.demo --seconds 20 --out out/demo
 
-test: setup  ## all tests but the slow ones
-	@$(env) python -m pytest -m 'not slow'
+test: setup  ## all tests but the slow ones, on two cores
+	@$(env) python -m pytest $(parallel) -m 'not slow'
 
-test-all: setup  ## all tests
-	@$(env) python -m pytest
+test-all: setup  ## all tests, on two cores
+	@$(env) python -m pytest $(parallel)
 
 bench: setup  ## all benchmarks, with results in out/bench
 	@$(env) python -m embodied_kv.bench

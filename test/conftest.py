@@ -1,0 +1,15 @@
+"""How tests share two cores: those that keep a robot's time in one process, others beside it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault('OMP_NUM_THREADS', '1')  # a core each, in what tests start as well
+IN_TIME = Path(__file__).parent / 'nodes'
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path.is_relative_to(IN_TIME):
+            item.add_marker(pytest.mark.xdist_group('nodes'))
