@@ -20,7 +20,7 @@ KV = {*MECHANISM, 'kv'}
 SIBLINGS = {'model', 'compress', 'memory', 'capsule'}
 ENGINE = {*KV, *SIBLINGS, 'engine'}
 COMPOSED = {'session', 'planning', 'serving'}
-ROOMS = {*ENGINE, *COMPOSED, 'control', 'fleet', 'sim'}
+ROOMS = {*ENGINE, *COMPOSED, 'robots', 'control', 'fleet', 'sim'}
 
 # room: the other rooms that it may import
 MAY_IMPORT = {
@@ -30,14 +30,16 @@ MAY_IMPORT = {
     'storage': set(),
     'text': set(),
     'throttle': set(),
+    'robots': BASE,
     'runtime': BASE,
     'kernels': BASE,
     'kv': MECHANISM,
     **dict.fromkeys(SIBLINGS, KV),
+    'model': KV | {'robots'},
     'engine': KV | SIBLINGS,
     'session': ENGINE,
     'planning': ENGINE,
-    'control': BASE,
+    'control': BASE | {'robots'},
     'fleet': BASE | {'control'},
     'serving': ENGINE | {'session', 'control', 'fleet'},
     'sim': BASE,
@@ -45,7 +47,7 @@ MAY_IMPORT = {
     'train': ROOMS,
     'bench': ROOMS | {'train'},  # a quality is measured in the worlds of evaluation
 }
-NUMPY_ONLY = {'control', 'fleet'}
+NUMPY_ONLY = {'robots', 'control', 'fleet'}
 # The fleet's real node in virtual time, and its robots: measured, so they are no part of `nodes`.
 LOCKSTEP = {f'embodied_kv.bench.fleet.serving.{name}' for name in ('lockstep', 'robot')}
 

@@ -22,6 +22,7 @@ OUTSIDE = {
     'mujoco': ('python3-mujoco-pip', 'mujoco'),
     'numpy': ('python3-numpy', 'numpy'),
     'packaging': ('python3-packaging', 'packaging'),
+    'pydantic': ('python3-pydantic', 'pydantic'),
     'pytest': ('python3-pytest', 'pytest'),
     'rich': ('python3-rich', 'rich'),
     'safetensors': (None, 'safetensors'),

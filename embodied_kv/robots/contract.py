@@ -1,0 +1,237 @@
+"""The contract of a robot: one YAML that says what a policy's numbers mean on it.
+
+Knows names, topics, units and limits. Does not know ROS, the model, or what a checkpoint's files
+say: `model.checkpoints` holds both against each other. The sections follow rosetta's contract
+(channel, select); what an arm needs beside that is added: units, limits, groups of outputs.
+
+Everything is checked when it is read. What is missing, unknown or contradicts something else is
+told with file, field and what to write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Annotated, Literal
+
+from pydantic import Discriminator, Field, Strict, Tag, field_validator, model_validator
+
+from embodied_kv.robots.channels import JOINT_STATE
+from embodied_kv.robots.sources import (
+    ActionSource,
+    Pair,
+    Part,
+    Positive,
+    Source,
+    StateSource,
+    Text,
+    View,
+    limited,
+    placed,
+)
+
+STATE, ACTION = 'observation.state', 'action'
+
+Observed = Annotated[
+    Annotated[View, Tag('view')] | Annotated[tuple[StateSource, ...], Tag('sources')],
+    Discriminator(lambda entry: 'sources' if isinstance(entry, list | tuple) else 'view'),
+]
+
+
+class JointLimits(Part):
+    """Of a joint (rad or m), or of an axis of a twist. What is absent, robot_description says."""
+
+    position: Pair | None = Field(None, description='[lower, upper] in rad or m')
+    velocity: Positive | None = Field(None, description='rad/s or m/s')
+    acceleration: Positive = Field(description='rad/s² or m/s²: robot_description has none')
+
+    @field_validator('position')
+    @classmethod
+    def _is_range(cls, position: Pair | None) -> Pair | None:
+        if position is not None and position[0] >= position[1]:
+            raise ValueError(f'{list(position)}: write [lower, upper], with lower below upper')
+        return position
+
+
+class Workspace(Part):
+    """A box that a frame of the robot may not leave, in its root frame, by robot_description."""
+
+    frame: Text = Field(description='the link that is watched, such as tool0')
+    x: Pair = Field(description='[lower, upper] in m')
+    y: Pair = Field(description='[lower, upper] in m')
+    z: Pair = Field(description='[lower, upper] in m')
+
+
+class Language(Part):
+    """What the checkpoint was trained to say. Without this section the robot is silent."""
+
+    prompts: tuple[Text, ...] = Field((), description='asked again and again, while it acts')
+    questions: bool = Field(False, description='whether it answers questions: true or false')
+    success: str = Field('', description='a question that it answers with yes once a task is done')
+    planner: str = Field('', description="the planner that memory asks; '' for none")
+
+
+class CheckpointFacts(Part):
+    """What a checkpoint's files may leave open. What they say, they must say alike."""
+
+    state_in_prompt: bool | None = Field(None, description="openpi's discrete_state_input")
+    normalization: Mapping[Literal['state', 'action'], Literal['quantiles', 'mean_std']] | None = (
+        Field(None, description='{state: quantiles, action: quantiles}, or mean_std')
+    )
+    resize: Literal['bilinear', 'pillow'] | None = Field(
+        None, description="bilinear (LeRobot's) or pillow (openpi's)"
+    )
+    conversion: Literal['none', 'aloha'] | None = Field(
+        None, description="aloha (openpi's adapt_to_pi) or none"
+    )
+    lerobot_before_0_5: bool | None = Field(
+        None, description='whether LeRobot before 0.5.0 trained it: it padded the state first'
+    )
+
+
+class Contract(Part):
+    """A robot. `views`, `state` and `actions` give its observations and actions in order."""
+
+    robot_type: Text = Field(description='the name of the robot')
+    fps: Positive = Field(description='actions per second')
+    chunk_size: Annotated[int, Strict(), Field(ge=1)] | None = Field(
+        None, description="actions of a chunk; absent: the checkpoint's"
+    )
+    execution_horizon: Annotated[int, Strict(), Field(ge=1)] | None = Field(
+        None, description='actions of a chunk that are executed; absent: all'
+    )
+    observations: dict[str, Observed] = Field(
+        description=f'cameras by name, and {STATE}: a list of sources'
+    )
+    actions: dict[Literal['action'], tuple[ActionSource, ...]] = Field(
+        description='action: a list of sources'
+    )
+    feedback: tuple[Text, ...] = Field(
+        (), description='topics of joint states, beside those of the state'
+    )
+    limits: dict[str, JointLimits] = Field(
+        description='JOINT: {position: [lower, upper], velocity: …, acceleration: …}'
+    )
+    workspace: Workspace | None = None
+    language: Language = Language()
+    checkpoint: CheckpointFacts = CheckpointFacts()
+
+    @property
+    def dt(self) -> float:
+        """s between two actions."""
+        return 1 / self.fps
+
+    @cached_property
+    def views(self) -> dict[str, View]:
+        """The cameras by the checkpoint's names, in order."""
+        return {name: v for name, v in self.observations.items() if isinstance(v, View)}
+
+    @property
+    def state(self) -> tuple[StateSource, ...]:
+        """The sources of the state."""
+        return self.observations[STATE]
+
+    @property
+    def action(self) -> tuple[ActionSource, ...]:
+        """The sources of an action, or rather where it goes."""
+        return self.actions[ACTION]
+
+    @property
+    def joint_topics(self) -> tuple[str, ...]:
+        """Topics that tell where the joints are."""
+        found = [s.channel.topic for s in self.state if s.channel.type == JOINT_STATE]
+        return tuple(dict.fromkeys([*found, *self.feedback]))
+
+    @model_validator(mode='after')
+    def _agrees(self) -> Contract:
+        for problem in self._contradictions():
+            raise ValueError(problem)
+        return self
+
+    def _contradictions(self) -> Iterator[str]:
+        if not isinstance(self.observations.get(STATE), tuple) or not self.state:
+            yield f'observations.{STATE} is missing: write a list of sources'
+        if not self.views:
+            yield 'observations has no camera: a policy needs at least one'
+        if odd := [n for n, v in self.observations.items() if n != STATE and isinstance(v, tuple)]:
+            yield f'observations.{odd[0]} is a list of sources: only {STATE} is one'
+        if ACTION not in self.actions or not self.action:
+            yield f'actions.{ACTION} is missing: write a list of sources'
+        yield from _misplaced(f'observations.{STATE}', self.state)
+        yield from _misplaced(f'actions.{ACTION}', self.action)
+        yield from self._unlimited()
+        yield from self._mixed()
+        yield from self._unmeasured()
+        yield from self._unanchored()
+        size, horizon = self.chunk_size, self.execution_horizon
+        if size and horizon and size < horizon:
+            yield f'execution_horizon {horizon} exceeds chunk_size {size}'
+
+    def _unlimited(self) -> Iterator[str]:
+        moved = [name for source in self.action for name in source.select]
+        if twice := sorted({name for name in moved if moved.count(name) > 1}):
+            yield f'actions.{ACTION} commands {", ".join(twice)} twice'
+        axes = [limited(name) for name in moved]
+        if missing := [axis for axis in axes if axis not in self.limits]:
+            yield f'limits of {", ".join(missing)} are missing: an arm has limits'
+        if unknown := [axis for axis in self.limits if axis not in axes]:
+            yield f'limits names {", ".join(unknown)}, which no action moves'
+
+    def _mixed(self) -> Iterator[str]:
+        kinds: dict[str, tuple] = {}
+        for source in self.action:
+            field = source.select[0].partition('.')[0]
+            kind = source.channel.type, field, source.frame
+            if kinds.setdefault(source.channel.topic, kind) != kind:
+                yield (
+                    f'{source.channel.topic} is given two message types, frames or kinds of '
+                    'numbers: a topic is one message'
+                )
+
+    def _unmeasured(self) -> Iterator[str]:
+        moved = [name for s in self.action for name in s.select if not name.startswith('twist.')]
+        if moved and not self.joint_topics:
+            yield f'feedback is missing: no topic tells where {limited(moved[0])} is'
+
+    def _unanchored(self) -> Iterator[str]:
+        """A relative number is added to a state of its own place, name and unit."""
+        state = dict(placed(self.state))
+        for place, (source, i) in placed(self.action):
+            if not source.each('relative')[i]:
+                continue
+            name = source.names[i] if source.names else source.select[i]
+            if place not in state:
+                yield f'actions.{ACTION}: {name} is relative, but no state is at index {place}'
+                continue
+            other, j = state[place]
+            theirs = other.names[j] if other.names else other.select[j]
+            if (name, source.unit) != (theirs, other.unit):
+                yield (
+                    f'actions.{ACTION}: {name} ({source.unit}) at index {place} is relative to '
+                    f'{theirs} ({other.unit}): both must be the same'
+                )
+
+
+def _misplaced(where: str, sources: tuple[Source, ...]) -> Iterator[str]:
+    """Whether the sources fill a vector, each place once."""
+    given = [source.index is not None for source in sources]
+    if any(given) and not all(given):
+        yield f'{where}: index is given for some sources, but not for all'
+    elif all(given):
+        places = [place for source in sources for place in source.index]
+        if twice := sorted({place for place in places if places.count(place) > 1}):
+            both = [
+                name
+                for source in sources
+                for name, place in zip(source.select, source.index, strict=True)
+                if place == twice[0]
+            ]
+            yield f'{where}: {" and ".join(both)} are both at index {twice[0]}'
+        elif gaps := sorted(set(range(max(places))) - set(places)):
+            yield f'{where}: nothing is at index {gaps[0]}'
+    named = [source.names is not None for source in sources]
+    if any(named) and not all(named):
+        yield f'{where}: names are given for some sources, but not for all'
+    names = [name for source in sources for name in source.names or ()]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        yield f'{where}: names has {twice[0]} twice'

@@ -1,0 +1,134 @@
+"""Between a robot's SI units and its policy's numbers, by the contract.
+
+numpy only. `StateMap` makes the policy's state of what the joints say; `ActionMap` makes of the
+policy's chunk what the outputs are told, in SI, in the order of the action's own numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_kv.robots.channels import selects_velocity
+from embodied_kv.robots.contract import Contract
+from embodied_kv.robots.sources import Source, in_order, limited
+from embodied_kv.robots.units import per_si
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One number of a state or an action.
+
+    name: the checkpoint's, or what is selected. topic, type: of its channel. policy = scale * SI +
+    offset; `unit` is the policy's.
+    """
+
+    name: str
+    topic: str
+    type: str
+    select: str
+    unit: str
+    scale: float
+    offset: float
+
+    @property
+    def axis(self) -> str:
+        """The joint, or the axis of a twist."""
+        return limited(self.select)
+
+    @property
+    def is_velocity(self) -> bool:
+        """Whether it is told how fast, not where."""
+        return selects_velocity(self.select)
+
+
+@dataclass(frozen=True)
+class ActionDimension(Dimension):
+    """One number of an action. clamp: in the policy's unit."""
+
+    relative: bool
+    clamp: tuple[float, float] | None
+    binary: bool
+    frame: str
+
+
+def state_dimensions(contract: Contract) -> tuple[Dimension, ...]:
+    """The numbers of the state, in the policy's order."""
+    return tuple(
+        Dimension(**_parts(contract, source, i)) for source, i in in_order(contract.state)
+    )
+
+
+def action_dimensions(contract: Contract) -> tuple[ActionDimension, ...]:
+    """The numbers of an action, in the policy's order."""
+    return tuple(
+        ActionDimension(
+            **_parts(contract, source, i),
+            relative=source.each('relative')[i],
+            clamp=None if source.clamp is None else source.clamp[i],
+            binary=source.each('binary')[i],
+            frame=source.frame,
+        )
+        for source, i in in_order(contract.action)
+    )
+
+
+def _parts(contract: Contract, source: Source, i: int) -> dict[str, object]:
+    """The fields of a Dimension, of a source's number i."""
+    return {
+        'name': source.names[i] if source.names else source.select[i],
+        'topic': source.channel.topic,
+        'type': source.channel.type,
+        'select': source.select[i],
+        'unit': source.unit,
+        'scale': source.each('scale')[i] * per_si(source.unit, contract.dt),
+        'offset': source.each('offset')[i],
+    }
+
+
+class StateMap:
+    """dimensions: of the state, in order."""
+
+    def __init__(self, contract: Contract) -> None:
+        self.dimensions = state_dimensions(contract)
+        self._scale = np.array([d.scale for d in self.dimensions])
+        self._offset = np.array([d.offset for d in self.dimensions])
+
+    def keys(self) -> tuple[tuple[str, str], ...]:
+        """(topic, selection) of each number."""
+        return tuple((d.topic, d.select) for d in self.dimensions)
+
+    def policy(self, si: Mapping[tuple[str, str], float]) -> NDArray[np.float64]:
+        """SI by (topic, selection) -> the policy's state [D]. Raises KeyError for one missing."""
+        return np.array([si[key] for key in self.keys()]) * self._scale + self._offset
+
+
+class ActionMap:
+    """dimensions: of an action, in order. axes: what each moves, as `limits` names it."""
+
+    def __init__(self, contract: Contract) -> None:
+        self.dimensions = action_dimensions(contract)
+        self.axes = tuple(d.axis for d in self.dimensions)
+        self._scale = np.array([d.scale for d in self.dimensions])
+        self._offset = np.array([d.offset for d in self.dimensions])
+        bounds = [d.clamp or (-np.inf, np.inf) for d in self.dimensions]
+        self._lower, self._upper = np.array(bounds, np.float64).T
+        self._binary = np.array([d.binary for d in self.dimensions])
+
+    def si(self, actions: NDArray[np.floating]) -> NDArray[np.float64]:
+        """The policy's absolute actions [..., A] -> SI, float64 [..., A], within their clamps.
+
+        SI of a velocity is per second, whatever the policy counts in.
+        """
+        x = np.clip(np.asarray(actions, np.float64), self._lower, self._upper)
+        with np.errstate(invalid='ignore'):
+            nearer = np.where(2 * x > self._lower + self._upper, self._upper, self._lower)
+        x = np.where(self._binary, nearer, x)
+        return (x - self._offset) / self._scale
+
+    def policy(self, si: NDArray[np.floating]) -> NDArray[np.float64]:
+        """The inverse of `si`, of what no clamp has changed."""
+        return np.asarray(si, np.float64) * self._scale + self._offset

@@ -1,0 +1,177 @@
+"""A contract that cannot be used is refused with file, field and what to write."""
+
+import copy
+
+import pytest
+import yaml
+
+from embodied_kv.robots.reading import SHIPPED, ContractError, load, parse
+
+SO101 = yaml.safe_load((SHIPPED / 'so101.yaml').read_text())
+ARM, GRIPPER = 0, 1
+
+
+def changed(change):
+    values = copy.deepcopy(SO101)
+    change(values)
+    return values
+
+
+def state(values):
+    return values['observations']['observation.state']
+
+
+def actions(values):
+    return values['actions']['action']
+
+
+def front(values):
+    return values['observations']['observation.images.front']
+
+
+CASES = {
+    'unknown key': (
+        lambda v: v.update(fsp=30),
+        ['so101.yaml: fsp is unknown: did you mean fps?'],
+    ),
+    'unknown key of a camera': (
+        lambda v: front(v).update(rotation=90),
+        ['observations.observation.images.front.rotation is unknown', 'rotate'],
+    ),
+    'unknown key of a source': (
+        lambda v: actions(v)[ARM].update(offest=1.0),
+        ['actions.action[0].offest is unknown: did you mean offset?'],
+    ),
+    'missing unit': (
+        lambda v: state(v)[ARM].pop('unit'),
+        ['observations.observation.state[0].unit is missing: write', 'rad, deg'],
+    ),
+    'unit that is none': (
+        lambda v: state(v)[ARM].update(unit='degrees'),
+        ["observations.observation.state[0].unit is 'degrees'", 'rad'],
+    ),
+    'missing fps': (lambda v: v.pop('fps'), ['fps is missing: write actions per second']),
+    'fps that is text': (lambda v: v.update(fps='30'), ["fps is '30'", 'number']),
+    'fps of no time': (lambda v: v.update(fps=0), ['fps is 0', 'greater than 0']),
+    'missing relative': (
+        lambda v: actions(v)[ARM].pop('relative'),
+        ['actions.action[0].relative is missing: write true, false'],
+    ),
+    'two joints on one index': (
+        lambda v: (
+            state(v)[ARM].update(index=[0, 1, 2, 3, 4]),
+            state(v)[GRIPPER].update(index=[4]),
+        ),
+        ['position.wrist_roll and position.gripper are both at index 4'],
+    ),
+    'a gap': (
+        lambda v: (
+            state(v)[ARM].update(index=[0, 1, 2, 3, 4]),
+            state(v)[GRIPPER].update(index=[6]),
+        ),
+        ['observations.observation.state: nothing is at index 5'],
+    ),
+    'limits of an unmoved joint': (
+        lambda v: v['limits'].update(elbow={'acceleration': 1.0}),
+        ['limits names elbow, which no action moves'],
+    ),
+    'a joint without limits': (
+        lambda v: v['limits'].pop('gripper'),
+        ['limits of gripper are missing'],
+    ),
+    'limits the wrong way round': (
+        lambda v: v['limits']['gripper'].update(position=[1.0, -1.0]),
+        ['limits.gripper.position: [1.0, -1.0]: write [lower, upper]'],
+    ),
+    'limits without acceleration': (
+        lambda v: v['limits']['gripper'].pop('acceleration'),
+        ['limits.gripper.acceleration is missing: write rad/s²'],
+    ),
+    'NaN in limits': (
+        lambda v: v['limits']['gripper'].update(velocity=float('nan')),
+        ['limits.gripper.velocity', 'finite'],
+    ),
+    'no camera': (
+        lambda v: [v['observations'].pop(f'observation.images.{n}') for n in ('front', 'wrist')],
+        ['observations has no camera'],
+    ),
+    'a camera of joint states': (
+        lambda v: front(v)['channel'].update(type='sensor_msgs/msg/JointState'),
+        ['observation.images.front.channel', 'sensor_msgs/msg/Image'],
+    ),
+    'nothing to select': (
+        lambda v: state(v)[ARM].update(select=list('abcde')),
+        ['select a: of sensor_msgs/msg/JointState there is position.JOINT'],
+    ),
+    'a velocity in degrees': (
+        lambda v: state(v)[GRIPPER].update(select=['velocity.gripper']),
+        ['unit 1: velocity.gripper is a velocity'],
+    ),
+    'a share without a scale': (
+        lambda v: state(v)[GRIPPER].pop('scale'),
+        ['observations.observation.state[1]: scale is missing'],
+    ),
+    'scale of nothing': (
+        lambda v: state(v)[GRIPPER].update(scale=0.0),
+        ['scale is 0'],
+    ),
+    'too few names': (
+        lambda v: state(v)[ARM].update(names=['a']),
+        ['names has 1 entries for the 5 of select'],
+    ),
+    'relative to another unit': (
+        lambda v: (state(v)[ARM].update(unit='rad'), actions(v)[ARM].update(relative=True)),
+        ['shoulder_pan.pos (deg) at index 0 is relative to shoulder_pan.pos (rad)'],
+    ),
+    'a binary without bounds': (
+        lambda v: (actions(v)[GRIPPER].pop('clamp'), actions(v)[GRIPPER].update(binary=True)),
+        ['actions.action[1]: binary needs clamp'],
+    ),
+    'more executed than made': (
+        lambda v: v.update(chunk_size=10),
+        ['execution_horizon 25 exceeds chunk_size 10'],
+    ),
+    'a topic of two messages': (
+        lambda v: actions(v)[GRIPPER]['channel'].update(
+            topic='arm_controller/joint_trajectory', type='std_msgs/msg/Float64MultiArray'
+        ),
+        ['arm_controller/joint_trajectory is given two message types'],
+    ),
+}
+
+
+@pytest.mark.parametrize('case', CASES)
+def test_it_is_refused_with(case):
+    change, said = CASES[case]
+    with pytest.raises(ContractError) as refusal:
+        parse(changed(change), 'so101.yaml')
+    message = str(refusal.value)
+    assert message.startswith('so101.yaml: ')
+    for part in said:
+        assert part in message
+
+
+def test_several_problems_are_told_at_once():
+    values = changed(lambda v: (v.pop('fps'), v.update(foo=1)))
+    with pytest.raises(ContractError) as refusal:
+        parse(values, 'x')
+    assert 'fps is missing' in str(refusal.value) and 'foo is unknown' in str(refusal.value)
+
+
+def test_an_unknown_name_lists_the_known(tmp_path):
+    with pytest.raises(ContractError, match='none of aloha, franka'):
+        load('so100')
+
+
+@pytest.mark.parametrize('text', ['a: [', '- 1', '', '\x00'])
+def test_what_is_no_yaml_of_a_contract_is_refused(tmp_path, text):
+    file = tmp_path / 'robot.yaml'
+    file.write_text(text)
+    with pytest.raises(ContractError, match='robot.yaml'):
+        load(file)
+
+
+def test_keys_of_others_are_left_to_them(tmp_path):
+    file = tmp_path / 'robot.yaml'
+    file.write_text(yaml.safe_dump(SO101 | {'x-qos': {'depth': 1}}))
+    assert load(file).robot_type == 'so101'

@@ -1,0 +1,72 @@
+"""policy = scale * SI + offset, there and back, in the policy's order."""
+
+import copy
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from embodied_kv.robots.mapping import ActionMap, StateMap
+from embodied_kv.robots.outputs import outputs
+from embodied_kv.robots.reading import SHIPPED, load, parse, shipped
+
+SO101 = yaml.safe_load((SHIPPED / 'so101.yaml').read_text())
+
+
+@given(st.sampled_from(shipped()), st.integers(0, 2**32 - 1))
+def test_actions_come_back_within_their_clamps(name, seed):
+    maps = ActionMap(load(name))
+    rng = np.random.default_rng(seed)
+    bounds = np.array([d.clamp or (-3.0, 3.0) for d in maps.dimensions]).T
+    actions = rng.uniform(*bounds, (5, len(maps.dimensions)))
+    ends = np.where(2 * actions > bounds.sum(0), bounds[1], bounds[0])
+    wanted = np.where([d.binary for d in maps.dimensions], ends, actions)
+    np.testing.assert_allclose(maps.policy(maps.si(actions)), wanted, atol=1e-9)
+
+
+def test_degrees_become_radians_and_a_share_a_stroke():
+    si = ActionMap(load('so101')).si(np.array([90.0, -90.0, 0.0, 45.0, 180.0, 50.0]))
+    stroke = (-0.174533 + 1.74533) / 2
+    np.testing.assert_allclose(si, [np.pi / 2, -np.pi / 2, 0, np.pi / 4, np.pi, stroke], atol=1e-4)
+
+
+def test_a_step_becomes_a_velocity():
+    libero, franka = ActionMap(load('libero')), ActionMap(load('franka'))
+    hand = libero.si(np.array([1.0, -1.0, 0.0, 1.0, 0.0, 0.0, -1.0]))
+    np.testing.assert_allclose(hand, [1.0, -1.0, 0.0, 10.0, 0.0, 0.0, 0.04])
+    arm = franka.si(np.array([1.0, 0.5, 0, 0, 0, 0, -1.0, 0.7]))
+    np.testing.assert_allclose(arm, [3.0, 1.5, 0, 0, 0, 0, -3.0, 0.8])
+
+
+def test_what_lies_beyond_a_clamp_is_clamped():
+    si = ActionMap(load('franka')).si(np.array([2.0, -5.0, 0, 0, 0, 0, 0, 0.2]))
+    np.testing.assert_allclose(si, [3.0, -3.0, 0, 0, 0, 0, 0, 0.0])
+
+
+def test_the_state_is_in_the_policys_order():
+    values = copy.deepcopy(SO101)
+    arm, gripper = values['observations']['observation.state']
+    arm['index'], gripper['index'] = [5, 4, 3, 2, 1], [0]
+    maps = StateMap(parse(values, 'x'))
+    joints = ['shoulder_pan', 'shoulder_lift', 'elbow_flex', 'wrist_flex', 'wrist_roll']
+    si = {('joint_states', f'position.{joint}'): i / 10 for i, joint in enumerate(joints)}
+    state = maps.policy(si | {('joint_states', 'position.gripper'): -0.174533})
+    wanted = [0.0, *np.rad2deg([0.4, 0.3, 0.2, 0.1, 0.0])]
+    np.testing.assert_allclose(state, wanted, atol=1e-3)
+
+
+def test_a_number_that_is_missing_is_named():
+    with pytest.raises(KeyError, match=r'position\.gripper'):
+        arm = load('so101').state[0].select
+        StateMap(load('so101')).policy({('joint_states', name): 0.0 for name in arm})
+
+
+def test_a_topic_is_one_output_in_the_contracts_order():
+    values = copy.deepcopy(SO101)
+    arm, gripper = values['actions']['action']
+    arm['index'], gripper['index'] = [5, 4, 3, 2, 1], [0]
+    first, second = outputs(parse(values, 'x'))
+    assert first.axes[0] == 'shoulder_pan' and first.index == (5, 4, 3, 2, 1)
+    assert second.axes == ('gripper',) and second.index == (0,)
