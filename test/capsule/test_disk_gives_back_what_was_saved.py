@@ -170,7 +170,7 @@ def test_what_was_dropped_is_gone(tmp_path):
         {1: 'a'},
         b'bytes',
         torch.zeros(1),
-        [object()],
+        pytest.param([object()], id='object'),
         {'deep': [(0,)]},
     ],
     ids=repr,
