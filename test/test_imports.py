@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / 'embodied_kv'
 ROS = re.compile(
     r'(rclpy|cv_bridge|launch|launch_ros|\w+_(msgs|interfaces)|std_srvs)(\.|$)'
-    r'|embodied_kv\.(msg|srv)(\.|$)'
+    r'|embodied_kv\.(msg|srv|action)(\.|$)'
 )
 
 BASE = {'types', 'config', 'storage', 'text', 'throttle'}

@@ -106,9 +106,9 @@ def test_versions_are_equal():
 def test_every_interface_is_importable():
     """Where the package is built: `make test` builds it, a bare pytest in a checkout does not."""
     pytest.importorskip('rclpy', reason='no ROS 2 is sourced: run through tools/env')
-    from embodied_kv import msg, srv
+    from embodied_kv import action, msg, srv
 
-    for module in (msg, srv):
+    for module in (msg, srv, action):
         folder = module.__name__.rpartition('.')[2]
         for file in (ROOT / folder).iterdir():
             assert hasattr(module, file.stem), f'{file.name} is not built: make setup'

@@ -1,4 +1,4 @@
-"""Build msg/ and srv/ from setup.py, so that one ament_python package holds Python and interfaces.
+"""Build msg/, srv/ and action/ from setup.py, so that one ament_python package holds Python and interfaces.
 
 Knows setuptools' install and develop commands and CMake. Does not know what the interfaces say.
 The CMake project is written into the build folder and installed into the same prefix as the Python
@@ -21,18 +21,19 @@ cmake_minimum_required(VERSION 3.16)
 project({name})
 find_package(ament_cmake REQUIRED)
 find_package(rosidl_default_generators REQUIRED)
+find_package(action_msgs REQUIRED)
 find_package(std_msgs REQUIRED)
 find_package(sensor_msgs REQUIRED)
 rosidl_generate_interfaces({name}
   {interfaces}
-  DEPENDENCIES std_msgs sensor_msgs)
+  DEPENDENCIES action_msgs std_msgs sensor_msgs)
 ament_export_dependencies(rosidl_default_runtime)
 ament_package()
 """
 
 
 def build_interfaces(name: str, prefix: Path, build: Path) -> None:
-    """Generate and compile every file of msg/ and srv/ in `build`, install them into `prefix`.
+    """Generate and compile every file of msg/, srv/ and action/ in `build`, install them into `prefix`.
 
     Raises SystemExit where no ROS 2 is sourced, CalledProcessError where CMake fails.
     """
@@ -42,8 +43,8 @@ def build_interfaces(name: str, prefix: Path, build: Path) -> None:
     source = build / 'source'
     source.mkdir(parents=True, exist_ok=True)
     (build / 'CMakeCache.txt').unlink(missing_ok=True)  # may name the ROS 2 of another build
-    paths = sorted([*ROOT.glob('msg/*.msg'), *ROOT.glob('srv/*.srv')])
-    interfaces = '\n  '.join(f'"{ROOT}:{path.relative_to(ROOT)}"' for path in paths)
+    paths = [path for kind in ('msg', 'srv', 'action') for path in ROOT.glob(f'{kind}/*.{kind}')]
+    interfaces = '\n  '.join(f'"{ROOT}:{path.relative_to(ROOT)}"' for path in sorted(paths))
     (source / 'CMakeLists.txt').write_text(CMAKE.format(name=name, interfaces=interfaces))
     shutil.copy(ROOT / 'package.xml', source)
     environment = dict(os.environ, PYTHONPATH=_without_colcon(os.environ.get('PYTHONPATH', '')))
@@ -75,7 +76,9 @@ class InstallWithInterfaces(install):
     def run(self) -> None:
         """Interfaces first: the package's own files then replace the generated ones."""
         build = Path(self.get_finalized_command('build').build_base, 'interfaces').resolve()
-        build_interfaces(self.distribution.get_name(), Path(self.install_base), build)
+        base = Path(self.install_base)
+        prefix = Path(self.root, base.relative_to(base.anchor)) if self.root else base
+        build_interfaces(self.distribution.get_name(), prefix, build)
         super().run()
 
 
