@@ -49,9 +49,9 @@ class Language(SuiteNode):
         self._heard: deque[TextDelta] = deque()  # of any stream, from the device thread
 
     def setup(self) -> None:
-        self._texts = self.publisher(TextDeltaMsg, 'text', qos.TEXT)
-        self.serve(Ask, 'ask', self._ask)
-        self.serve(Cancel, 'cancel', self._cancel)
+        self._texts = self.publisher(TextDeltaMsg, 'language/text', qos.TEXT)
+        self.serve(Ask, 'language/ask', self._ask)
+        self.serve(Cancel, 'language/cancel', self._cancel)
         self._frames = HandleSource(self, self._standalone, self._on_handle)
         self.every(1.0 / self.params.read(LanguageParams).publish_rate, self._publish)
 

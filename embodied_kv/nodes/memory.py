@@ -120,7 +120,7 @@ class Memory(SuiteNode):
             },
         )
         self.subscribe(MemorySegment, 'memory/observe', self._on_segment, qos.MEMORY)
-        self.subscribe(TextDelta, 'text', self._on_text, qos.TEXT)
+        self.subscribe(TextDelta, 'language/text', self._on_text, qos.TEXT)
         self.subscribe(String, 'instruction', self._on_instruction, qos.INSTRUCTION)
         if params.step_seconds:
             self.every(params.step_seconds, self._planning.advance)

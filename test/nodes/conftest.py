@@ -55,7 +55,7 @@ class Robot:
             (KvHandle, 'kv_handle', self.handles),
             (ActionChunk, 'action_chunk', self.chunks),
             (JointTrajectory, 'joint_trajectory', self.trajectories),
-            (TextDelta, 'text', self.texts),
+            (TextDelta, 'language/text', self.texts),
         ):
             self.node.create_subscription(kind, topic, heard.append, 100)
 

@@ -23,7 +23,7 @@ def suite(robot):
 
 
 def ask(robot, question='what is red?', **fields):
-    return robot.call(Ask, 'ask', question=question, **fields)
+    return robot.call(Ask, 'language/ask', question=question, **fields)
 
 
 def said(robot, stream):

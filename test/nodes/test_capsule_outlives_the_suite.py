@@ -141,7 +141,7 @@ def test_after_kill_and_restart_the_streams_say_the_same_words(robot, suite):
         call(
             robot,
             Ask,
-            'ask',
+            'language/ask',
             question=f'what is {seed}?',
             seed=seed,
             temperature=1.0,

@@ -25,7 +25,7 @@ def test_what_is_observed_is_remembered_and_nonsense_is_counted(robot, tmp_path)
 
 def test_language_and_instructions_write_memory(robot, tmp_path):
     begin(robot, tmp_path)
-    speak = robot.node.create_publisher(TextDelta, 'text', 10)
+    speak = robot.node.create_publisher(TextDelta, 'language/text', 10)
     robot.until(lambda: speak.get_subscription_count() > 1, show=False)
 
     def say(query, text, reason='eos', stream=1):

@@ -88,7 +88,7 @@ def test_a_service_that_fails_makes_few_lines(robot, capfd):
     EngineHost._shared.engine.open = broken
     capfd.readouterr()
     for _ in range(30):
-        response = robot.call(Ask, 'ask', question='why?')
+        response = robot.call(Ask, 'language/ask', question='why?')
         assert (response.ok, response.message) == (False, 'failed: see the log of the node')
     log = lines(capfd)
     assert len([line for line in log if 'ask failed' in line]) == 1

@@ -128,7 +128,7 @@ def test_services_log_nothing_of_what_they_are_asked(robot, capfd, hostile):
     robot.up(Perception, Action, Language, Session, prompt_interval=0, folder='')
     robot.until(lambda: robot.handles)
     capfd.readouterr()
-    robot.call(Ask, 'ask', question=hostile, max_tokens=4)
+    robot.call(Ask, 'language/ask', question=hostile, max_tokens=4)
     for kind, verb in ((CapsuleSnapshot, 'snapshot'), (CapsuleRestore, 'restore')):
         response = robot.call(kind, f'capsule/{verb}', name=hostile)
         assert not response.ok and response.message.isprintable()

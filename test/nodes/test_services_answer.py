@@ -10,7 +10,7 @@ SUITE = (Perception, Action, Language)
 
 
 def ask(robot, question='what is red?', **fields):
-    return robot.call(Ask, 'ask', question=question, **fields)
+    return robot.call(Ask, 'language/ask', question=question, **fields)
 
 
 def said(robot, stream):
@@ -85,11 +85,11 @@ def test_cancel_ends_a_stream_once(robot):
     begin(robot)
     never_ends(robot)
     stream = ask(robot).stream
-    assert robot.call(Cancel, 'cancel', stream=stream).ok
+    assert robot.call(Cancel, 'language/cancel', stream=stream).ok
     robot.until(lambda: ended(robot, stream) == 'cancelled', show=False)
-    again = robot.call(Cancel, 'cancel', stream=stream)
+    again = robot.call(Cancel, 'language/cancel', stream=stream)
     assert not again.ok and again.message == f'no live stream {stream}'
-    assert not robot.call(Cancel, 'cancel', stream=10_000).ok
+    assert not robot.call(Cancel, 'language/cancel', stream=10_000).ok
 
 
 def test_stats_say_what_the_manager_says(robot):

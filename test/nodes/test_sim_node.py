@@ -190,7 +190,7 @@ def test_reset_draws_the_next_scene_and_forgets_the_trajectory(start):
     outside.until(lambda: outside.commands.get_subscription_count())
     outside.send([begin + [1, 0, 0, 0, 0, 0, 0]])
     outside.until(lambda: np.abs(outside.state() - begin).max() > 0.5)
-    client = outside.node.create_client(Trigger, 'reset')
+    client = outside.node.create_client(Trigger, 'sim/reset')
     outside.until(client.service_is_ready)
     answer = client.call_async(Trigger.Request())
     outside.until(answer.done)

@@ -96,7 +96,7 @@ class Sim(Node):
             self.create_publisher(Clock, '/clock', 1) if params.publish_clock else None
         )
         self.create_subscription(JointTrajectory, 'joint_trajectory', self._on_trajectory, 1)
-        self.create_service(Trigger, 'reset', self._on_reset)
+        self.create_service(Trigger, 'sim/reset', self._on_reset)
         self.get_logger().info(f'scene {params.seed}: {self._things()}')
 
     def spin(self) -> None:
