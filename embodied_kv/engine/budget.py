@@ -102,8 +102,8 @@ class TimeBudget:
         left = deadline - self.margin - now
         fewest = self.min_euler_steps
         steps = fewest if step == 0 else int(min(self.euler_steps, max(0.0, left / step)))
-        prefill = self.costs.estimate('prefill', batch)
-        if fewest * step > self.period - self.margin - prefill:
+        at_best = self.period - self.margin - self.costs.estimate('prefill', batch)
+        if 0 < at_best < fewest * step:
             self.costs.forget_oldest('denoise_step', batch)
         return steps if left > 0 and steps >= fewest else 0
 

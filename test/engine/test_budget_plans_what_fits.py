@@ -52,6 +52,15 @@ def test_an_estimate_that_lets_no_frame_be_in_time_is_tried_again(measured):
     assert budget.euler_plan(now=9.0, deadline=9.1) == 10
 
 
+def test_a_prefill_longer_than_a_period_leaves_the_plan_to_the_deadline():
+    budget = TimeBudget(Costs(), period=0.1, margin=0.0, euler_steps=10, min_euler_steps=4)
+    budget.costs.observe('prefill', 0.2)
+    assert budget.euler_plan(now=0.0, deadline=0.1) == 4
+    budget.costs.observe('denoise_step', 0.01)
+    assert budget.euler_plan(now=0.0, deadline=0.1) == 10
+    assert budget.costs.estimate('denoise_step') == 0.01  # it is not what makes frames late
+
+
 def test_a_frame_that_comes_late_costs_no_measurement():
     budget = make(step=0.01)
     assert [budget.euler_plan(now=0.09, deadline=0.1) for _ in range(5)] == [0] * 5
