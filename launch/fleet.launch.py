@@ -1,4 +1,4 @@
-"""A fleet, `ros2 launch embodied_kv fleet.launch.py`: one engine and, by default, its robots."""
+"""A fleet, `ros2 launch embodied_kv fleet.launch.py`: one engine for many robots."""
 
 from pathlib import Path
 
@@ -16,11 +16,14 @@ ARGUMENTS = {
         'true',
         'Start the node that asks for each robot; false where robots bring theirs',
     ),
-    'sim': ('true', 'Start a simulated robot in each namespace'),
+    'sim': ('false', 'Start a simulated robot in each namespace: true or false'),
     'params_file': (str(CONFIG), 'Parameters of the nodes'),
     'preset': ('', 'Model dimensions; empty: as in params_file'),
     'checkpoint': ('', 'Weights, or random; empty: as in params_file'),
-    'autostart': ('true', 'Configure and activate the nodes at the start'),
+    'autostart': (
+        '',
+        'Configure and activate the nodes at the start: true or false; empty: as in params_file',
+    ),
     'log_level': ('info', 'debug, info, warn, error or fatal'),
 }
 
@@ -40,7 +43,8 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         for name in ('preset', 'checkpoint')
         if given[name]
     }
-    chosen['autostart'] = given['autostart'].lower() == 'true'
+    if given['autostart']:
+        chosen['autostart'] = given['autostart'].lower() == 'true'
     common = {
         'package': 'embodied_kv',
         'arguments': ['--ros-args', '--log-level', given['log_level']],

@@ -1,4 +1,4 @@
-"""One suite, `ros2 launch embodied_kv robot.launch.py`: the nodes and, by default, a robot."""
+"""One suite, `ros2 launch embodied_kv robot.launch.py`; with sim:=true a simulated robot too."""
 
 from pathlib import Path
 
@@ -13,11 +13,14 @@ CONFIG = Path(get_package_share_directory('embodied_kv')) / 'config' / 'robot.ya
 ARGUMENTS = {
     'namespace': ('', 'Of all nodes and topics; two suites need two'),
     'params_file': (str(CONFIG), 'Parameters of the nodes'),
-    'sim': ('true', 'Start the simulated robot too'),
+    'sim': ('false', 'Start the simulated robot too: true or false'),
     'preset': ('', 'Model dimensions; empty: as in params_file'),
     'checkpoint': ('', 'Weights, or random; empty: as in params_file'),
-    'use_sim_time': ('false', 'Take the time from /clock'),
-    'autostart': ('true', 'Configure and activate the nodes at the start'),
+    'use_sim_time': ('', 'Take the time from /clock: true or false; empty: as in params_file'),
+    'autostart': (
+        '',
+        'Configure and activate the nodes at the start: true or false; empty: as in params_file',
+    ),
     'log_level': ('info', 'debug, info, warn, error or fatal'),
 }
 
@@ -25,7 +28,11 @@ ARGUMENTS = {
 def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     """The executables with the arguments of this launch."""
     given = context.launch_configurations
-    flags = {name: given[name].lower() == 'true' for name in ('use_sim_time', 'autostart')}
+    flags = {
+        name: given[name].lower() == 'true'
+        for name in ('use_sim_time', 'autostart')
+        if given[name]
+    }
     chosen = {
         name: ParameterValue(given[name], value_type=str)
         for name in ('preset', 'checkpoint')
@@ -42,7 +49,7 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     )
     if given['sim'].lower() != 'true':
         return [robot]
-    clock = {'publish_clock': flags['use_sim_time']}
+    clock = {'publish_clock': flags.get('use_sim_time', False)}
     return [
         robot,
         Node(executable='sim', parameters=[given['params_file'], clock], **common),

@@ -32,7 +32,8 @@ WAKE = 0.1  # s between two checks of the signals
 def run(*kinds: Callable[..., SuiteNode], **options: object) -> None:
     """Build the nodes with these options, spin them until SIGINT or SIGTERM, and leave.
 
-    Exits 1 if one of them is running in this namespace already.
+    Exits 1 if one of them is running in this namespace already, or if none that is to start by
+    itself can be configured.
     """
     sys.setswitchinterval(SWITCH)
     stopping: list[int] = []
@@ -49,7 +50,8 @@ def run(*kinds: Callable[..., SuiteNode], **options: object) -> None:
     try:
         with unique_in_namespace([kind.__name__.lower() for kind in kinds]):
             nodes += [kind(**options) for kind in kinds]
-            spin(nodes, stopping)
+            if not spin(nodes, stopping):
+                sys.exit(1)
     finally:
         for node in nodes:
             node.end()
@@ -57,13 +59,15 @@ def run(*kinds: Callable[..., SuiteNode], **options: object) -> None:
         rclpy.try_shutdown()
 
 
-def spin(nodes: Sequence[SuiteNode], stopping: list[int]) -> None:
+def spin(nodes: Sequence[SuiteNode], stopping: list[int]) -> bool:
     """Configure and activate the nodes that want it, readers first; serve all until `stopping`.
 
-    Nodes that may wait have a thread each.
+    Nodes that may wait have a thread each. False, at once, where every configure failed.
     """
     starting = [node for node in reversed(nodes) if node.autostart]
     ready = [node for node in starting if node.trigger_configure() == SUCCESS]
+    if starting and not ready:
+        return False
     for node in ready:
         node.trigger_activate()
     threads = [
@@ -79,6 +83,7 @@ def spin(nodes: Sequence[SuiteNode], stopping: list[int]) -> None:
         stopping.append(0)  # also where this thread failed
         for thread in threads:
             thread.join()
+    return True
 
 
 def serve(nodes: Sequence[SuiteNode], stopping: Sequence[int]) -> None:
