@@ -26,6 +26,7 @@ from embodied_kv.robots.sources import (
     StateSource,
     Text,
     View,
+    is_joint,
     limited,
     placed,
 )
@@ -106,8 +107,8 @@ class Contract(Part):
     actions: dict[Literal['action'], tuple[ActionSource, ...]] = Field(
         description='action: a list of sources'
     )
-    feedback: tuple[Text, ...] = Field(
-        (), description='topics of joint states, beside those of the state'
+    feedback: dict[str, tuple[Text, ...]] = Field(
+        {}, description='TOPIC: [JOINT, …], of joints that are moved and no part of the state'
     )
     limits: dict[str, JointLimits] = Field(
         description='JOINT: {position: [lower, upper], velocity: …, acceleration: …}'
@@ -137,10 +138,17 @@ class Contract(Part):
         return self.actions[ACTION]
 
     @property
-    def joint_topics(self) -> tuple[str, ...]:
-        """Topics that tell where the joints are."""
-        found = [s.channel.topic for s in self.state if s.channel.type == JOINT_STATE]
-        return tuple(dict.fromkeys([*found, *self.feedback]))
+    def measured(self) -> dict[str, str]:
+        """Of each joint, the topic of joint states that tells where it is."""
+        of_state = {
+            limited(select): source.channel.topic
+            for source in self.state
+            for select in source.select
+            if source.channel.type == JOINT_STATE and select.startswith('position.')
+        }
+        return of_state | {
+            joint: topic for topic, joints in self.feedback.items() for joint in joints
+        }
 
     @model_validator(mode='after')
     def _agrees(self) -> Contract:
@@ -189,9 +197,20 @@ class Contract(Part):
                 )
 
     def _unmeasured(self) -> Iterator[str]:
-        moved = [name for s in self.action for name in s.select if not name.startswith('twist.')]
-        if moved and not self.joint_topics:
-            yield f'feedback is missing: no topic tells where {limited(moved[0])} is'
+        topics: dict[str, str] = {}
+        for source in self.state:
+            for select in source.select:
+                if topics.setdefault(select, source.channel.topic) != source.channel.topic:
+                    yield (
+                        f'{select} comes on {topics[select]} and on {source.channel.topic}: '
+                        'joints of one robot need names of their own'
+                    )
+        for joint in (limited(s) for a in self.action for s in a.select if is_joint(s)):
+            if joint not in self.measured:
+                yield (
+                    f'feedback of {joint} is missing: write the topic of joint states that tells '
+                    f'where it is, feedback: {{TOPIC: [{joint}]}}'
+                )
 
     def _unanchored(self) -> Iterator[str]:
         """A relative number is added to a state of its own place, name and unit."""

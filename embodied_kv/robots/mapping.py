@@ -97,13 +97,9 @@ class StateMap:
         self._scale = np.array([d.scale for d in self.dimensions])
         self._offset = np.array([d.offset for d in self.dimensions])
 
-    def keys(self) -> tuple[tuple[str, str], ...]:
-        """(topic, selection) of each number."""
-        return tuple((d.topic, d.select) for d in self.dimensions)
-
-    def policy(self, si: Mapping[tuple[str, str], float]) -> NDArray[np.float64]:
-        """SI by (topic, selection) -> the policy's state [D]. Raises KeyError for one missing."""
-        return np.array([si[key] for key in self.keys()]) * self._scale + self._offset
+    def policy(self, si: Mapping[str, float]) -> NDArray[np.float64]:
+        """SI by selection -> the policy's state [D]. Raises KeyError for one that is missing."""
+        return np.array([si[d.select] for d in self.dimensions]) * self._scale + self._offset
 
 
 class ActionMap:

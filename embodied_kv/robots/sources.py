@@ -57,7 +57,7 @@ class View(Part):
         True, description='whether the robot must not act without it: true or false'
     )
     crop: tuple[int, int, int, int] | None = Field(
-        None, description='[top, left, height, width] in pixels'
+        None, description='[left, top, width, height] in pixels'
     )
     rotate: Literal[0, 90, 180, 270] = Field(0, description='degrees, clockwise')
 
@@ -72,7 +72,7 @@ class View(Part):
     @classmethod
     def _is_inside(cls, crop: tuple[int, ...] | None) -> tuple[int, ...] | None:
         if crop is not None and (min(crop[:2]) < 0 or min(crop[2:]) < 1):
-            raise ValueError(f'{list(crop)}: write [top, left, height, width], in pixels')
+            raise ValueError(f'{list(crop)}: write [left, top, width, height], in pixels')
         return crop
 
 
@@ -170,3 +170,8 @@ def limited(selection: str) -> str:
     """The joint, or the axis of a twist, that a selection moves: as `limits` names it."""
     field, _, rest = selection.partition('.')
     return selection if field == 'twist' else rest
+
+
+def is_joint(selection: str) -> bool:
+    """Whether it is of a joint, and not of a hand's twist."""
+    return not selection.startswith('twist.')

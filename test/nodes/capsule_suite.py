@@ -31,7 +31,9 @@ def engine():
 
 
 def ask(robot, seed=0, question='what is red?', **fields):
-    response = robot.call(Ask, 'language/ask', question=question, temperature=1.0, seed=seed, **fields)
+    response = robot.call(
+        Ask, 'language/ask', question=question, temperature=1.0, seed=seed, **fields
+    )
     assert response.ok, response.message
     return response.stream
 

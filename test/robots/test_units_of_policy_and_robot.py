@@ -51,8 +51,8 @@ def test_the_state_is_in_the_policys_order():
     arm['index'], gripper['index'] = [5, 4, 3, 2, 1], [0]
     maps = StateMap(parse(values, 'x'))
     joints = ['shoulder_pan', 'shoulder_lift', 'elbow_flex', 'wrist_flex', 'wrist_roll']
-    si = {('joint_states', f'position.{joint}'): i / 10 for i, joint in enumerate(joints)}
-    state = maps.policy(si | {('joint_states', 'position.gripper'): -0.174533})
+    si = {f'position.{joint}': i / 10 for i, joint in enumerate(joints)}
+    state = maps.policy(si | {'position.gripper': -0.174533})
     wanted = [0.0, *np.rad2deg([0.4, 0.3, 0.2, 0.1, 0.0])]
     np.testing.assert_allclose(state, wanted, atol=1e-3)
 
@@ -60,7 +60,7 @@ def test_the_state_is_in_the_policys_order():
 def test_a_number_that_is_missing_is_named():
     with pytest.raises(KeyError, match=r'position\.gripper'):
         arm = load('so101').state[0].select
-        StateMap(load('so101')).policy({('joint_states', name): 0.0 for name in arm})
+        StateMap(load('so101')).policy(dict.fromkeys(arm, 0.0))
 
 
 def test_a_topic_is_one_output_in_the_contracts_order():
