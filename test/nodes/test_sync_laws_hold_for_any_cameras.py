@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from embodied_kv.nodes.observation.description import JointInput, ViewInput
 from embodied_kv.nodes.observation.joint_merger import JointMerger
+from embodied_kv.nodes.observation.pace import Pace
 from embodied_kv.nodes.observation.synchronizer import QUEUE, Stamped, Synchronizer
 
 TOLERANCE, TIMEOUT, MAX_AGE = 0.04, 0.5, 0.3  # s
@@ -99,16 +100,14 @@ def test_the_laws_hold(described, seed):
                 given_images[i] = stamp
 
 
-def at_rate(described, period, **options):
+def at_rate(described, period, seconds=5.0):
     """Moments a second, of somebody who asks every `period` ms, as the pipeline does."""
-    due, given_at = [0.0], []
-    for now, moment, _ in play(
-        described, 5000.0, asks=lambda now: now >= due[0] - period / 4, **options
-    ):
+    pace, count = Pace(period), 0
+    for now, moment, _ in play(described, seconds * 1e3, asks=pace.is_due):
         if moment is not None:
-            given_at.append(now)
-            due[0] = max(due[0], now - period / 4) + period
-    return len(given_at) / 5.0
+            pace.gave(now)
+            count += 1
+    return count / seconds
 
 
 RIG = {
