@@ -10,7 +10,8 @@ from embodied_kv.nodes.common import conversions, executable, qos
 from embodied_kv.nodes.common.lifecycle_node import OK, WARN, SuiteNode
 from embodied_kv.nodes.common.statistics import PeriodMeter
 from embodied_kv.nodes.control.session_parts import InstructionPart
-from embodied_kv.nodes.observation.pipeline import ObservationParams, ObservationPipeline
+from embodied_kv.nodes.observation.params import ObservationParams
+from embodied_kv.nodes.observation.pipeline import ObservationPipeline
 from embodied_kv.srv import Evict, KvStats, SetLimits
 from embodied_kv.text import shown
 

@@ -10,7 +10,7 @@ from sensor_msgs.msg import Image
 
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.msg import TextDelta as TextDeltaMsg
-from embodied_kv.nodes.common import conversions
+from embodied_kv.nodes.common import conversions, images
 from embodied_kv.types import TextDelta
 
 HAS_BRIDGE = importlib.util.find_spec('cv_bridge') is not None
@@ -39,7 +39,7 @@ def picture(encoding, padding=0):
 @pytest.mark.parametrize('encoding', LETTERS)
 def test_the_adapter_gives_the_pixels_as_rgb(encoding, padding):
     message, rgb = picture(encoding, padding)
-    got = conversions._to_rgb(message)
+    got = images._to_rgb(message)
     assert got.dtype == np.uint8 and got.flags.c_contiguous
     np.testing.assert_array_equal(got, rgb)
 
@@ -49,11 +49,11 @@ def test_the_adapter_gives_the_pixels_as_rgb(encoding, padding):
 @pytest.mark.parametrize('encoding', LETTERS)
 def test_cv_bridge_gives_what_the_adapter_gives(encoding, padding):
     message, _ = picture(encoding, padding)
-    np.testing.assert_array_equal(conversions.rgb(message), conversions._to_rgb(message))
+    np.testing.assert_array_equal(images.rgb(message), images._to_rgb(message))
 
 
 def test_every_encoding_that_is_named_is_tested():
-    assert conversions.CHANNELS == {name: len(letters) for name, letters in LETTERS.items()}
+    assert images.CHANNELS == {name: len(letters) for name, letters in LETTERS.items()}
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_an_image_that_cannot_be_read_says_why(fields, reason):
     for name, value in fields.items():
         setattr(message, name, value)
     with pytest.raises(conversions.Refused, match='.') as refused:
-        conversions.rgb(message)
+        images.rgb(message)
     assert reason in str(refused.value)
 
 

@@ -1,6 +1,6 @@
-"""Messages to values and back; nowhere else.
+"""Messages to values and back; nowhere else, but pixels: see `images`.
 
-Knows message fields, encodings and byte order. Refuses, with a reason for the user, what the
+Knows message fields and byte order. Refuses, with a reason for the user, what the
 values could not hold.
 """
 
@@ -10,10 +10,9 @@ import math
 from array import array
 from collections.abc import Sequence
 
-import cv2
 import numpy as np
 from builtin_interfaces.msg import Duration, Time
-from sensor_msgs.msg import Image, JointState
+from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
@@ -29,25 +28,11 @@ from embodied_kv.msg import CapsuleInfo, MemorySegment
 from embodied_kv.msg import KvHandle as KvHandleMsg
 from embodied_kv.msg import TextDelta as TextDeltaMsg
 from embodied_kv.planning.plan import MemoryStats, Plan
-from embodied_kv.text import listed, shown
+from embodied_kv.text import listed
 from embodied_kv.types import ActionChunk, TextDelta
 
-try:
-    from cv_bridge import CvBridge
-except ImportError:  # only a full ROS has it; `_to_rgb` gives the same arrays
-    BRIDGE = None
-else:
-    BRIDGE = CvBridge()
-
-CHANNELS = {'rgb8': 3, 'bgr8': 3, 'mono8': 1, 'rgba8': 4, 'bgra8': 4}
 # Fields that Command, ActionChunk and its message name alike.
 _OF_CHUNKS = ('dt', 'execution_horizon', 'sequence', 'steps', 'prefill_ms', 'denoise_ms')
-_TO_RGB = {
-    'bgr8': cv2.COLOR_BGR2RGB,
-    'mono8': cv2.COLOR_GRAY2RGB,
-    'rgba8': cv2.COLOR_RGBA2RGB,
-    'bgra8': cv2.COLOR_BGRA2RGB,
-}
 
 
 class Refused(ValueError):
@@ -68,43 +53,6 @@ def stamp(nanoseconds: int) -> Time:
 # ---------------------------------------------------------------------- observations
 
 
-def check_image(message: Image) -> None:
-    """Can its pixels be read? Looks at sizes only. Raises Refused."""
-    if message.encoding not in CHANNELS:
-        raise Refused(
-            f"encoding '{shown(message.encoding)}' is not a colour image: publish one of "
-            f'{", ".join(CHANNELS)}'
-        )
-    height, width, step = message.height, message.width, message.step
-    if not height or not width:
-        raise Refused(f'an image of {width} x {height} pixels is empty')
-    if step < width * CHANNELS[message.encoding]:
-        raise Refused(
-            f'step {step} is too short for {width} pixels of {message.encoding}: '
-            f'{width * CHANNELS[message.encoding]} bytes'
-        )
-    if len(message.data) != step * height:
-        raise Refused(f'{len(message.data)} bytes of data are not {height} rows of {step} bytes')
-
-
-def rgb(message: Image) -> np.ndarray:
-    """uint8 [height, width, 3]. Raises Refused."""
-    check_image(message)
-    if BRIDGE is not None:
-        return BRIDGE.imgmsg_to_cv2(message, 'rgb8')
-    return _to_rgb(message)
-
-
-def _to_rgb(message: Image) -> np.ndarray:
-    """What cv_bridge does for these encodings. Rows may be padded; bytes have no order."""
-    channels = CHANNELS[message.encoding]
-    rows = np.frombuffer(message.data, np.uint8).reshape(message.height, message.step)
-    shape = (message.height, message.width, channels)
-    pixels = np.ascontiguousarray(rows[:, : message.width * channels].reshape(shape))
-    code = _TO_RGB.get(message.encoding)
-    return pixels if code is None else cv2.cvtColor(pixels, code)
-
-
 def positions(message: JointState, names: Sequence[str]) -> np.ndarray:
     """float32 [joints], by name; other joints of the message do not matter. Raises Refused."""
     if len(message.position) < len(message.name):
@@ -115,6 +63,19 @@ def positions(message: JointState, names: Sequence[str]) -> np.ndarray:
     if wrong := [name for name in names if not math.isfinite(by_name[name])]:
         raise Refused(f'joint {wrong[0]} is {by_name[wrong[0]]}')
     return np.array([by_name[name] for name in names], np.float32)
+
+
+def joint_state(
+    names: Sequence[str], positions: np.ndarray, velocities: np.ndarray, at: int
+) -> JointState:
+    """A message of float64 [joints] each. at: its stamp, ns."""
+    message = JointState(
+        name=names,
+        position=array('d', positions.tobytes()),
+        velocity=array('d', velocities.tobytes()),
+    )
+    message.header.stamp = stamp(at)
+    return message
 
 
 # ---------------------------------------------------------------------- handles

@@ -13,17 +13,19 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from rclpy.callback_groups import CallbackGroup
 from rclpy.clock import Clock, ClockType
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.publisher import Publisher
 from rclpy.qos import QoSProfile
+from rclpy.subscription import Subscription
 
 from embodied_kv.config import EngineConfig
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.common.parameters import Parameters, SuiteParams
-from embodied_kv.nodes.common.statistics import RateMeter, resident_bytes
+from embodied_kv.nodes.common.statistics import RateMeter, engine_values, resident_bytes
 from embodied_kv.text import LINE, reason, shown, trace
 from embodied_kv.throttle import Throttled
 
@@ -59,9 +61,8 @@ class SuiteNode(LifecycleNode):
         self._steady = Clock(clock_type=ClockType.STEADY_TIME)
         self._tokens = RateMeter()
         self._service_change_state.callback = self._answering(self._service_change_state.callback)
-        parts = [('', SuiteParams), *(('', part) for part in own)]
-        if self.on_engine:
-            parts.append(('engine.', EngineConfig))
+        engine = [('engine.', EngineConfig)] if self.on_engine else []
+        parts = [('', SuiteParams), *(('', part) for part in own), *engine]
         self.params = Parameters(self, parts, lambda: self.configured)
 
     @property
@@ -104,16 +105,25 @@ class SuiteNode(LifecycleNode):
         return publisher
 
     def subscribe(
-        self, kind: type, topic: str, callback: Callable, profile: QoSProfile, always: bool = False
-    ) -> None:
-        """A subscription until cleanup; heard while active, or always."""
+        self,
+        kind: type,
+        topic: str,
+        callback: Callable,
+        profile: QoSProfile,
+        always: bool = False,
+        group: CallbackGroup | None = None,
+    ) -> Subscription:
+        """A subscription until cleanup; heard while active, or always. group: None for any."""
 
         def heard(message: object) -> None:
             if always or self.active:
                 callback(message)
 
-        subscription = self.create_subscription(kind, topic, self._guard(heard), profile)
+        subscription = self.create_subscription(
+            kind, topic, self._guard(heard), profile, callback_group=group
+        )
         self._release.callback(self.destroy_subscription, subscription)
+        return subscription
 
     def serve(self, kind: type, name: str, answer: Callable) -> None:
         """A service until cleanup. answer: fills the response, or raises what its message says."""
@@ -273,7 +283,7 @@ class SuiteNode(LifecycleNode):
         values = {
             **values,
             **{f'refused, {kind}': count for kind, count in self.warning_counts.items()},
-            **(self._engine_values() if self.on_engine else {}),
+            **self._engine_values(),
             'memory (MiB)': f'{resident_bytes() / 2**20:.0f}',
         }
         status = DiagnosticStatus(
@@ -288,12 +298,7 @@ class SuiteNode(LifecycleNode):
         self._diagnostics.publish(array)
 
     def _engine_values(self) -> dict[str, object]:
-        kv = self.host.engine.kv.stats()
-        return {
-            'rows used': f'{kv.rows - kv.rows_free} of {kv.rows}',
-            'leases': kv.leases,
-            'streams': f'{kv.streams} of {kv.streams_max}',
-            'tokens per second': f'{self._tokens.rate(self.host.tokens):.1f}',
-            'compressed prefixes': f'{kv.compressed}, {kv.bytes_saved / 2**20:+.1f} MiB saved',
-            'cache used (MiB)': f'{kv.bytes_used / 2**20:.1f} of {kv.bytes / 2**20:.1f}',
-        }
+        if not self.on_engine:
+            return {}
+        rate = self._tokens.rate(self.host.tokens)
+        return engine_values(self.host.engine.kv.stats(), rate)

@@ -75,6 +75,7 @@ class Parameters:
         self._node, self._parts, self._locked = node, parts, locked
         self._fields = {prefix + f.name: f for prefix, part in parts for f in fields(part)}
         self._live: dict[str, Value] = {}
+        self._watchers: dict[str, Callable[[Value], None]] = {}
         self.problems: dict[str, str] = {}
         for name, f in self._fields.items():
             self._declare(name, f)
@@ -97,6 +98,10 @@ class Parameters:
             if problem := _problem(name, value, self._fields[name]):
                 raise ValueError(problem)
         return part(**{name.removeprefix(prefix): value for name, value in values.items()})
+
+    def watch(self, name: str, changed: Callable[[Value], None]) -> None:
+        """Tell this one of each new value of a parameter, while the node is configured."""
+        self._watchers[name] = changed
 
     def _value(self, name: str) -> Value:
         value = self._live.get(name, self._node.get_parameter(name).value)
@@ -132,6 +137,8 @@ class Parameters:
             self.problems.pop(p.name, None)
             if _when(self._fields[p.name]) == 'live':
                 self._live[p.name] = p.value
+            if p.name in self._watchers and self._locked():
+                self._watchers[p.name](p.value)
         return SetParametersResult(successful=True)
 
 

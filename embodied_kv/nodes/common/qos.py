@@ -8,6 +8,8 @@ from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 # Of cameras and joints only the newest counts; a lost one is not worth waiting for.
 SENSOR = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
 JOINTS = QoSProfile(depth=32, reliability=ReliabilityPolicy.BEST_EFFORT)
+# They wait until somebody asks: a fifth of a second at 1000 a second.
+JOINT_STATES = QoSProfile(depth=256, reliability=ReliabilityPolicy.BEST_EFFORT)
 HANDLE = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
 INSTRUCTION = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
 MEMORY = QoSProfile(depth=256, reliability=ReliabilityPolicy.RELIABLE)

@@ -11,6 +11,8 @@ import statistics
 import time
 from collections import deque
 
+from embodied_kv.kv.stats import KvStats
+
 
 class PeriodMeter:
     """How regularly something happens: mean and deviation of the latest intervals, s."""
@@ -67,6 +69,18 @@ class RateMeter:
         rate = (count - self._count) / max(now - self._at, 1e-3)
         self._count, self._at = count, now
         return rate
+
+
+def engine_values(kv: KvStats, tokens_per_second: float) -> dict[str, object]:
+    """What every node on an engine reports of it."""
+    return {
+        'rows used': f'{kv.rows - kv.rows_free} of {kv.rows}',
+        'leases': kv.leases,
+        'streams': f'{kv.streams} of {kv.streams_max}',
+        'tokens per second': f'{tokens_per_second:.1f}',
+        'compressed prefixes': f'{kv.compressed}, {kv.bytes_saved / 2**20:+.1f} MiB saved',
+        'cache used (MiB)': f'{kv.bytes_used / 2**20:.1f} of {kv.bytes / 2**20:.1f}',
+    }
 
 
 def resident_bytes() -> int:

@@ -8,7 +8,7 @@ import uuid
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 
-from sensor_msgs.msg import Image, JointState
+import numpy as np
 from std_msgs.msg import String
 
 from embodied_kv.config import ModelConfig, preset
@@ -28,7 +28,7 @@ from embodied_kv.nodes.fleet.messages import (
     RESUME,
 )
 from embodied_kv.nodes.fleet.observation_buffer import ObservationBuffer
-from embodied_kv.nodes.observation.synchronizer import SyncedMoment
+from embodied_kv.nodes.observation.joint_merger import StateUnknown
 from embodied_kv.srv import FleetFreeze, FleetResume
 from embodied_kv.text import shown
 
@@ -117,23 +117,26 @@ class FleetClient(Action):
 
     # ------------------------------------------------------------------ asking
 
-    @property
-    def _now(self) -> JointState | None:
-        return self._observations.joints
+    def _position(self) -> np.ndarray | None:
+        try:
+            return self._observations.joints.at(self._observations.clock.stamp).positions
+        except StateUnknown:
+            return None
 
     def _ask_if_due(self) -> None:
         now = time.monotonic()
-        if not self._timing.due(now):
+        if not self._timing.due(now) or not self._observations.instruction:
             return
-        moment = self._observations.newest(now)
-        if moment is None or not self._observations.instruction:
+        moment = self._observations.newest()
+        images = moment and self._observations.images(moment)
+        if images is None:
             self.warn_throttled('no frame', f'nothing to ask with: {self._observations.waits}')
             return
         if self._observations.instruction != self._instruction:
             self._begin()
         self._control.expect(now + self.suite.period)
         timing, execution = self._timing, self._timing.execution(now)
-        self._sent[moment.stamp] = self._observations.observed(moment)
+        self._sent[moment.stamp] = self._observations.clock.steady(moment.taken)
         while len(self._sent) > KEPT:
             self._sent.popitem(last=False)
         self._requests.publish(
@@ -142,16 +145,12 @@ class FleetClient(Action):
                 timing.ask(now),
                 self.params.read(ActionParams).execution_horizon,
                 execution,
-                self._images(moment),
-                moment.positions,
+                images,
+                self._observations.joint_state(moment),
                 self._instruction,
                 moment.stamp,
             )
         )
-
-    def _images(self, moment: SyncedMoment) -> dict[str, Image]:
-        views = zip(self._observations.views, moment.images, strict=True)
-        return {view: image for view, image in views if image is not None}
 
     def _on_answer(self, message: FleetAnswer) -> None:
         timing, now = self._timing, time.monotonic()
@@ -181,13 +180,14 @@ class FleetClient(Action):
 
     def _freeze(self, _: FleetFreeze.Request, response: FleetFreeze.Response) -> None:
         """What a capsule at the fleet is to hold of this robot."""
-        moment, left = self._observations.newest(time.monotonic()), self._control.leftover()
+        moment, left = self._observations.newest(), self._control.leftover()
+        images = moment and self._observations.images(moment)
         response.task, response.next = self._timing.task, self._timing.next
         response.seen.instruction = self._observations.instruction
-        if moment is not None:
+        if images is not None:
             response.seen = messages.observation_message(
-                self._images(moment),
-                moment.positions,
+                images,
+                self._observations.joint_state(moment),
                 self._observations.instruction,
                 moment.stamp,
             )

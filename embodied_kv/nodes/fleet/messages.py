@@ -22,6 +22,7 @@ from embodied_kv.msg import ActionChunk as ActionChunkMsg
 from embodied_kv.msg import FleetAnswer, FleetExecution, FleetObservation, FleetRequest
 from embodied_kv.nodes.common import conversions, qos
 from embodied_kv.nodes.common.conversions import Refused
+from embodied_kv.nodes.common.images import rgb
 from embodied_kv.serving.fleet_server import ServedChunk
 from embodied_kv.text import listed
 from embodied_kv.types import ActionChunk, Observation
@@ -99,9 +100,7 @@ def images(message: FleetObservation, model: ModelConfig) -> dict[str, np.ndarra
         raise Refused(f'no view {unknown[0][:40]!r}: the model has {", ".join(model.views)}')
     if len(set(views)) < len(views):
         raise Refused(f'a view comes twice: {", ".join(views)}')
-    return {
-        view: conversions.rgb(image) for view, image in zip(views, message.images, strict=True)
-    }
+    return {view: rgb(image) for view, image in zip(views, message.images, strict=True)}
 
 
 def observation_message(

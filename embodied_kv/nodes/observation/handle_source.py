@@ -12,7 +12,8 @@ from embodied_kv.kv.handle import KvHandle, Stale
 from embodied_kv.msg import KvHandle as KvHandleMsg
 from embodied_kv.nodes.common import conversions, qos
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
-from embodied_kv.nodes.observation.pipeline import ObservationParams, ObservationPipeline
+from embodied_kv.nodes.observation.params import ObservationParams
+from embodied_kv.nodes.observation.pipeline import ObservationPipeline
 
 FOREIGN = 16  # ids of other processes that are remembered
 

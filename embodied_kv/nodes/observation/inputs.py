@@ -1,165 +1,162 @@
 """A robot's cameras, joints and instruction, as they arrive at a node.
 
-Knows topics, stamps and clocks. Messages are checked on arrival and stored as they are; what
-belongs together, `synchronizer` decides; what becomes of it, the subclass.
+Knows topics and messages. Messages are checked on arrival and stored as they are; what belongs
+together, `synchronizer` decides; what becomes of it, the subclass. Moments are s on the world's
+clock, see `clock`.
 """
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 
-from sensor_msgs.msg import Image, JointState
+import numpy as np
+from numpy.typing import NDArray
+from sensor_msgs.msg import CompressedImage, Image, JointState
 from std_msgs.msg import String
 
-from embodied_kv.nodes.common import conversions, qos
+from embodied_kv.nodes.common import conversions, images, qos
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
-from embodied_kv.nodes.common.parameters import param
-from embodied_kv.nodes.observation.synchronizer import SyncedMoment, Synchronizer
+from embodied_kv.nodes.observation.clock import WorldClock
+from embodied_kv.nodes.observation.description import InputDescription, ViewInput
+from embodied_kv.nodes.observation.joint_states import JointStates
+from embodied_kv.nodes.observation.params import ObservationParams
+from embodied_kv.nodes.observation.synchronizer import Stamped, SyncedMoment, Synchronizer
+from embodied_kv.nodes.observation.unheard import Unheard
 from embodied_kv.text import shown
 
-STALE = 1.0  # s; no camera is so slow, and no pause between frames so long
-
-
-@dataclass(frozen=True)
-class ObservationParams:
-    """Where observations come from."""
-
-    views: tuple[str, ...] = param(
-        ('front', 'wrist'), "Views of the model that have a camera; the model's others stay empty"
-    )
-    image_topics: tuple[str, ...] = param(
-        ('camera/front/image', 'camera/wrist/image'), 'sensor_msgs/Image of each of the views'
-    )
-    instruction: str = param(
-        'pick up the red cube',
-        "What to do until an `instruction` arrives; '' waits for one",
-        'live',
-    )
-    sync_tolerance: float = param(
-        0.03,
-        'Stamps of one observation lie at most so far apart, s',
-        range=(0.0, 10.0),
-        old='tolerance',
-    )
-    camera_timeout: float = param(
-        0.5, 'Without an image for so long, a view counts as missing, s', range=(0.01, 60.0)
-    )
-
-    def __post_init__(self) -> None:
-        if len(self.views) != len(self.image_topics):
-            raise ValueError(
-                f'parameter image_topics names {len(self.image_topics)} topics for '
-                f'{len(self.views)} views'
-            )
-        if not self.views:
-            raise ValueError('parameter views names none: a frame needs at least one camera')
-        if len(set(self.views)) < len(self.views):
-            raise ValueError(f'parameter views names a view twice: {", ".join(self.views)}')
+AnyImage = Image | CompressedImage
 
 
 class ObservationInputs:
     """Subscribes for a node and keeps what belongs together; subclasses fill in what follows.
 
-    views: those that have a camera. joints: the newest message of them, None before the first.
+    inputs: what is observed. on_instruction: takes each new instruction, '' where there is nothing
+    to do any more. instruction: what the robot is to do now; '' for nothing.
     """
 
-    def __init__(self, node: SuiteNode) -> None:
+    def __init__(
+        self,
+        node: SuiteNode,
+        inputs: InputDescription,
+        on_instruction: Callable[[str], None] = lambda instruction: None,
+    ) -> None:
         params = node.params.read(ObservationParams)
-        self.views, self.timeout = params.views, params.camera_timeout
-        self.joints: JointState | None = None
-        self._node = node
-        self._sync = Synchronizer(params.views, params.sync_tolerance, params.camera_timeout)
-        self._told = ''  # the instruction that was sent, '' before the first
-        for view, topic in zip(params.views, params.image_topics, strict=True):
-            node.subscribe(Image, topic, partial(self._on_image, view), qos.SENSOR)
-        node.subscribe(JointState, 'joint_states', self._on_joints, qos.JOINTS)
+        self.inputs, self.timeout = inputs, params.camera_timeout
+        self.clock = WorldClock(node.get_clock())
+        self.instruction = params.instruction.strip()
+        self._node, self._on_told = node, on_instruction
+        self._max_age, self._latest = params.max_image_age, 0.0
+        self._unheard = Unheard(node, self._kinds())
+        self.joints = JointStates(
+            node,
+            inputs.joints,
+            params.max_state_age,
+            self._unheard.heard,
+            lambda: self.on_image(),
+        )
+        self._sync = Synchronizer(
+            inputs.views,
+            self.joints,
+            params.sync_tolerance,
+            params.camera_timeout,
+            params.max_image_age,
+        )
+        for view in inputs.views:
+            kind = CompressedImage if view.compressed else Image
+            node.subscribe(kind, view.topic, partial(self._on_image, view), qos.SENSOR)
         node.subscribe(String, 'instruction', self._on_instruction, qos.INSTRUCTION, always=True)
+        node.params.watch('instruction', self.tell)
+        node.every(1.0, self._look)
 
     def restart(self) -> None:
         """Begin with what arrives from now on."""
-        self._sync.restart(time.monotonic())
-
-    @property
-    def instruction(self) -> str:
-        """What the robot is to do now; '' if nobody has said."""
-        return self._told or self._node.params.read(ObservationParams).instruction.strip()
+        self._latest = self.clock.now()
+        self._unheard.restart()
+        self.joints.restart()
+        self._sync.restart(self._latest)
 
     def tell(self, instruction: str) -> None:
-        """From now on the robot is to do this; '' for what the parameter says."""
-        self._told = instruction
-        self._node.log_info('instruction', f"instruction: '{shown(self.instruction)}'")
+        """From now on the robot is to do this; nothing, where it is blank."""
+        self.instruction = instruction if instruction.strip() else ''
+        said = f"'{shown(self.instruction)}'" if self.instruction else 'none: nothing to do'
+        self._node.log_info('instruction', f'instruction: {said}')
+        self._on_told(self.instruction)
 
     @property
     def waits(self) -> str:
         """Why there was no new observation, '' if there was."""
-        return self._sync.waits if self.instruction else 'no instruction yet'
+        return self._sync.waits if self.instruction else 'no instruction'
 
-    def observed(self, moment: SyncedMoment) -> float:
-        """When that was, s on the steady clock; under `use_sim_time`, when it was received.
+    def now(self) -> float:
+        """s on the world's clock. If that was set back, or begins, everything starts anew."""
+        now = self.clock.now()
+        if now < self._latest or not self._latest:
+            self.restart()
+        self._latest = now
+        return now
 
-        Future stamps (the clocks of two machines differ) are clamped to reception time.
+    def pixels(self, moment: SyncedMoment) -> dict[str, NDArray[np.uint8]] | None:
+        """By view, those that there are: [height, width, 3] RGB, cropped and upright.
+
+        None where one of them cannot be read, which is warned of.
         """
-        clock = self._node.get_clock()
-        if clock.ros_time_is_active:
-            return moment.received
-        age = (clock.now().nanoseconds - moment.stamp) / 1e9
-        if age > STALE:
-            self._node.warn_throttled(
-                'old stamps',
-                f'images are {age:.1f} s old: no action on them can be in time. Check the clocks '
-                'of the cameras; set use_sim_time for a recording',
-            )
-        return min(time.monotonic() - age, moment.received)
+        seen: dict[str, NDArray[np.uint8]] = {}
+        for view, message in self.messages(moment):
+            try:
+                seen[view.name] = view.framed(images.rgb(message))
+            except ValueError as error:
+                self._refuse(view, error)
+                return None
+        return seen
+
+    def messages(self, moment: SyncedMoment) -> list[tuple[ViewInput, AnyImage]]:
+        """The views that there are, and what their cameras sent."""
+        pairs = zip(self.inputs.views, moment.images, strict=True)
+        return [(view, message) for view, message in pairs if message is not None]
 
     # ------------------------------------------------------------------ what subclasses fill in
 
     def on_image(self) -> None:
-        """An image has been stored."""
-
-    def on_joints(self) -> None:
-        """Joint positions have been stored."""
+        """An image has been stored, or the joints that the newest one has waited for."""
 
     # ------------------------------------------------------------------ what arrives
 
-    def _on_image(self, view: str, message: Image) -> None:
+    def _kinds(self) -> dict[str, type]:
+        cameras = {v.topic: CompressedImage if v.compressed else Image for v in self.inputs.views}
+        return cameras | {joint.topic: JointState for joint in self.inputs.joints}
+
+    def _look(self) -> None:
+        self.joints.collect()
+        self._unheard.look()
+
+    def _on_image(self, view: ViewInput, message: AnyImage) -> None:
+        self._unheard.heard(view.topic)
         try:
-            conversions.check_image(message)
+            images.check(message)
         except conversions.Refused as error:
-            self._node.warn_throttled(f'image of {view}', f'image of view {view} refused: {error}')
+            self._refuse(view, error)
             return
-        stamp = self._stamp(message)
-        if not self._sync.image(view, stamp, time.monotonic(), message):
+        received = self.now()
+        stamp = conversions.nanoseconds(message.header.stamp) or self.clock.stamp
+        taken = self.clock.moment(stamp)
+        if not self._sync.image(view.name, Stamped(stamp, taken, received, message)):
             self._node.warn_throttled(
                 'stamps set back',
-                f'stamps of view {view} jumped back to {stamp / 1e9:.3f} s: starting anew',
+                f'stamps of view {view.name} jumped back to {stamp / 1e9:.3f} s: starting anew',
+            )
+        if received - taken > self._max_age:
+            self._node.warn_throttled(
+                'old stamps',
+                f'images of view {view.name} are {received - taken:.1f} s old and not used: check '
+                'the clock of the camera; set use_sim_time for a recording',
             )
         self.on_image()
 
-    def _on_joints(self, message: JointState) -> None:
-        self.joints = message
-        try:
-            conversions.positions(message, self._node.suite.joint_names)
-        except conversions.Refused as error:
-            self._node.warn_throttled('joint state', f'joint state refused: {error}')
-            return
-        self._sync.joints(self._stamp(message), time.monotonic(), message)
-        self.on_joints()
-
     def _on_instruction(self, message: String) -> None:
-        if message.data.strip():
-            self.tell(message.data)
-            return
-        self._node.warn_throttled(
-            'empty instruction',
-            f"an empty instruction is none: '{shown(self.instruction)}' stays in force; to stop "
-            'the robot, deactivate its action node',
-        )
+        self.tell(message.data)
 
-    def _stamp(self, message: Image | JointState) -> int:
-        """ns on the ROS clock; of reception, where a driver leaves its stamp empty."""
-        return (
-            conversions.nanoseconds(message.header.stamp)
-            or self._node.get_clock().now().nanoseconds
+    def _refuse(self, view: ViewInput, error: ValueError) -> None:
+        self._node.warn_throttled(
+            f'image of {view.name}', f'image of view {view.name} refused: {error}'
         )

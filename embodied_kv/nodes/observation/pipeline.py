@@ -1,7 +1,7 @@
 """From cameras, joints and an instruction to prefilled frames.
 
-Knows the control period and the engine's device thread. Pixels are converted only for frames that
-are prefilled.
+Knows the control period, on the world's clock, and the engine's device thread, which races on the
+steady clock. Pixels are converted only for frames that are prefilled.
 """
 
 from __future__ import annotations
@@ -15,46 +15,54 @@ import numpy as np
 from embodied_kv.capsule.reentry import SceneSummary, thumbnail
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.model.preprocess import prompt_tokens
-from embodied_kv.nodes.common import conversions
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
-from embodied_kv.nodes.observation.inputs import STALE, ObservationInputs, ObservationParams
+from embodied_kv.nodes.observation.inputs import ObservationInputs
+from embodied_kv.nodes.observation.pace import Pace
+from embodied_kv.nodes.observation.params import ObservationParams, described
 from embodied_kv.nodes.observation.synchronizer import SyncedMoment
 from embodied_kv.types import Observation
 
-EARLY = 0.25  # of a period that a frame may come before its time, so that cameras may jitter
+PAUSE = 1.0  # s without a frame, after which the reason is said; three periods if those are longer
 
 
 class ObservationPipeline(ObservationInputs):
     """Prefills a node's newest observation, `rate` times a second.
 
-    on_handle: takes each frame's handle, on the device thread. missing: views without a living
-    camera.
+    on_handle: takes each frame's handle, on the device thread. on_instruction: takes each new
+    instruction; after '' no frame is given until there is another one. missing: views without a
+    living camera.
     """
 
-    def __init__(self, node: SuiteNode, on_handle: Callable[[KvHandle], None]) -> None:
-        model, views = node.host.model, node.params.read(ObservationParams).views
+    def __init__(
+        self,
+        node: SuiteNode,
+        on_handle: Callable[[KvHandle], None],
+        on_instruction: Callable[[str], None] = lambda instruction: None,
+    ) -> None:
+        model = node.host.model
+        inputs = described(node.params.read(ObservationParams), node.suite.joint_names)
+        views = [view.name for view in inputs.views]
         if unknown := [view for view in views if view not in model.views]:
             raise ValueError(
                 f'parameter views: {model.name} has no view {", ".join(unknown)}; it has: '
                 f'{", ".join(model.views)}'
             )
-        if len(node.suite.joint_names) != model.state_dim:
+        if len(inputs.joint_names) != model.state_dim:
             raise ValueError(
-                f'parameter joint_names has {len(node.suite.joint_names)} joints, '
+                f'parameter joint_names has {len(inputs.joint_names)} joints, '
                 f'{model.name} has {model.state_dim}'
             )
-        super().__init__(node)
+        super().__init__(node, inputs, on_instruction)
         self._host, self._on_handle, self._period = node.host, on_handle, node.suite.period
-        self._slots = [views.index(v) if v in views else None for v in model.views]
-        self._due = self._given = 0.0  # s: when the next frame is, when the last one was
-        self._incomplete = False  # a frame was due, but something of it had not arrived
+        self._pace, self._given = Pace(self._period), 0.0  # given: when the last frame was
         self.missing: tuple[str, ...] = ()
         self._newest: Observation | None = None
         node.every(self._period, self._check_cameras)
 
     def restart(self) -> None:
         super().restart()
-        self._given = time.monotonic()
+        self._given = self.clock.now()
+        self._pace.restart(self._given)
         self.missing = ()
         self._newest = None
         self._warn_if_cut()
@@ -74,31 +82,28 @@ class ObservationPipeline(ObservationInputs):
 
     def on_image(self) -> None:
         """Prefill the newest moment if one is due; an image has just come, so it is young."""
-        now = time.monotonic()
-        if now < self._due - EARLY * self._period or not self.instruction:
+        now = self.now()
+        if not self.instruction or not self._pace.is_due(now):
             return
         moment = self._sync.newest(now)
-        self._incomplete = moment is None
-        if moment is None:
+        observation = moment and self._observation(moment)
+        if observation is None:
             return
         self._given = now
-        self._due = max(self._due, now - EARLY * self._period) + self._period
-        self._newest = self._observation(moment)
-        self._host.device.prefill(self._newest).add_done_callback(self._on_prefilled)
+        self._pace.gave(now)
+        self._newest = observation
+        self._host.device.prefill(observation).add_done_callback(self._on_prefilled)
 
-    def on_joints(self) -> None:
-        """They may be what the frame that is due has waited for."""
-        if self._incomplete:
-            self.on_image()
-
-    def _observation(self, moment: SyncedMoment) -> Observation:
-        images = [None if image is None else conversions.rgb(image) for image in moment.images]
+    def _observation(self, moment: SyncedMoment) -> Observation | None:
+        images = self.pixels(moment)
+        if images is None:
+            return None
         return Observation(
-            images=tuple(None if slot is None else images[slot] for slot in self._slots),
-            state=conversions.positions(moment.positions, self._node.suite.joint_names),
+            images=tuple(images.get(view) for view in self._host.model.views),
+            state=moment.state.positions.astype(np.float32),
             instruction=self.instruction,
             stamp=moment.stamp,
-            deadline=self.observed(moment) + self._period,
+            deadline=self.clock.steady(moment.taken + self._period),
             sequence=next(self._host.sequences[self._node.robot]),
             robot=self._node.robot,
         )
@@ -116,7 +121,7 @@ class ObservationPipeline(ObservationInputs):
 
     def _check_cameras(self) -> None:
         """Say which cameras fell silent, and which came back."""
-        now = time.monotonic()
+        now = self.now()
         before, self.missing = self.missing, self._sync.look(now)
         for view in self.missing:
             if view not in before:
@@ -127,8 +132,10 @@ class ObservationPipeline(ObservationInputs):
         for view in before:
             if view not in self.missing:
                 self._node.log_info(f'return of {view}', f'camera of view {view} is back')
-        if now - self._given > max(STALE, 3 * self._period):
-            self._node.warn_throttled('no frame', f'no frame: {self.waits}')
+        if self.instruction and now - self._given > max(PAUSE, 3 * self._period):
+            self._node.warn_throttled(
+                'no frame', f'no frame: {self.waits or "stamps stand still"}'
+            )
 
     def _on_prefilled(self, future: Future[KvHandle]) -> None:
         try:
@@ -138,5 +145,5 @@ class ObservationPipeline(ObservationInputs):
         except Exception as error:  # of the engine, whatever it is: the next frame is another try
             self._node.warn_throttled('prefill', f'prefill failed: {error!r}')
             return
-        if self._node.active:
+        if self._node.active and self.instruction:
             self._on_handle(handle)
