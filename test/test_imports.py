@@ -20,7 +20,7 @@ KV = {*MECHANISM, 'kv'}
 SIBLINGS = {'model', 'compress', 'memory', 'capsule'}
 ENGINE = {*KV, *SIBLINGS, 'engine'}
 COMPOSED = {'session', 'planning', 'serving'}
-ROOMS = {*ENGINE, *COMPOSED, 'control', 'fleet', 'sim'}
+ROOMS = {*ENGINE, *COMPOSED, 'robots', 'control', 'fleet', 'sim'}
 
 # room: the other rooms that it may import
 MAY_IMPORT = {
@@ -33,11 +33,13 @@ MAY_IMPORT = {
     'runtime': BASE,
     'kernels': BASE,
     'kv': MECHANISM,
+    'robots': BASE,
     **dict.fromkeys(SIBLINGS, KV),
+    'model': KV | {'robots'},
     'engine': KV | SIBLINGS,
     'session': ENGINE,
     'planning': ENGINE,
-    'control': BASE,
+    'control': BASE | {'robots'},
     'fleet': BASE | {'control'},
     'serving': ENGINE | {'session', 'control', 'fleet'},
     'sim': BASE,
@@ -45,7 +47,7 @@ MAY_IMPORT = {
     'train': ROOMS,
     'bench': ROOMS | {'train'},  # a quality is measured in the worlds of evaluation
 }
-NUMPY_ONLY = {'control', 'fleet'}
+NUMPY_ONLY = {'robots', 'control', 'fleet'}
 # The fleet's real node in virtual time, and its robots: measured, so they are no part of `nodes`.
 LOCKSTEP = {f'embodied_kv.bench.fleet.serving.{name}' for name in ('lockstep', 'robot')}
 
@@ -111,7 +113,7 @@ def test_ros_is_imported_in_nodes_alone(module):
 
 
 @pytest.mark.parametrize('module', [name for name in MODULES if room(name) in NUMPY_ONLY])
-def test_control_and_fleet_compute_without_torch(module):
+def test_robots_control_and_fleet_compute_without_torch(module):
     assert 'torch' not in {name.split('.')[0] for name in imports(module)}
 
 
