@@ -104,17 +104,24 @@ class Replay:
         yield 'v_t_first', Quantity(first, VELOCITY)
         yield 'chunk_padded', Quantity(chunk, CHUNK)
         yield 'chunk', Quantity(chunk[..., : c.action_dim], CHUNK)
-        scale, y = p.normalizer.action_scale, chunk[0].numpy()
-        close = CHUNK * torch.from_numpy(scale.unit)  # then what float32 loses of the origin
-        close = close + ROUNDING * (1 + torch.from_numpy(scale.origin).abs())
-        wide = torch.cat([close, close.new_zeros(c.padded_action_dim - c.action_dim)])
-        decoded = p.conversion.state(self._state)
-        yield 'chunk_unnormalised', _leading(p.normalizer.offsets(y), len(wide), wide)
-        yield 'chunk_absolute', _leading(p.normalizer.actions(y, decoded), len(wide), wide)
-        actions = torch.from_numpy(p.actions(y, self._state))
+        y, decoded = chunk[0].numpy(), p.conversion.state(self._state)
+        offsets, absolute = p.normalizer.offsets(y), p.normalizer.actions(y, decoded)
+        yield 'chunk_unnormalised', _leading(offsets, c.padded_action_dim, self._close(offsets))
+        yield 'chunk_absolute', _leading(absolute, c.padded_action_dim, self._close(absolute))
+        actions = p.actions(y, self._state)
         batched = actions[None] if case.checkpoint.kind == 'lerobot' else actions
-        yield 'actions', Quantity(batched, close)
-        yield 'executed', Quantity(actions[: case.checkpoint.n_action_steps], close)
+        yield 'actions', Quantity(torch.from_numpy(batched), self._close(actions))
+        if 'executed' in case.expected(self._record):  # one by one, as they were asked for
+            shape = case.read(self._record, 'executed').shape
+            some = torch.from_numpy(actions[: case.checkpoint.n_action_steps])
+            if some.numel() == shape.numel():
+                some = some.reshape(shape)
+            yield 'executed', Quantity(some, self._close(actions))
+
+    def _close(self, actions: np.ndarray) -> Tensor:
+        """Tolerances [action_dim]: the chunk's in units, and float32's of large values."""
+        unit = self._policy.processing.normalizer.action_scale.unit
+        return torch.from_numpy(CHUNK * unit + ROUNDING * (1 + np.abs(actions).max(0)))
 
 
 def _exact(value: ArrayLike) -> Quantity:
@@ -129,6 +136,8 @@ def _leading(value: np.ndarray, size: int, tolerance: float | Tensor) -> Quantit
     """Of a recorded vector of all padded dims, those of the robot: the network has no others."""
     dims = value.shape[-1]
     padded = np.pad(value, [(0, 0)] * (value.ndim - 1) + [(0, size - dims)])
+    if isinstance(tolerance, Tensor):
+        tolerance = torch.cat([tolerance, tolerance.new_zeros(size - dims)])
     where = torch.zeros(padded.shape, dtype=torch.bool)
     where[..., :dims] = True
     return Quantity(torch.from_numpy(padded), tolerance, where)
