@@ -21,7 +21,9 @@ from embodied_kv.capsule.registry import Registry
 from embodied_kv.config import TABLETOP, EngineConfig
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.fingerprint import fingerprint
-from embodied_kv.model.policy import Policy, bundled
+from embodied_kv.model.checkpoints.open import open_checkpoint
+from embodied_kv.model.checkpoints.own import bundled
+from embodied_kv.model.policy import Policy
 from embodied_kv.session.robot_session import RobotSession
 from embodied_kv.sim.rollout import Rollout
 from embodied_kv.sim.scene import CAMERAS
@@ -83,7 +85,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument('--seconds', type=float, default=8.0, help='simulated, of a rollout')
     args = parser.parse_args(argv)
     random = args.weights == 'random'
-    policy = Policy.random(TABLETOP) if random else Policy.load(bundled('tabletop'), TABLETOP)
+    policy = Policy.random(TABLETOP) if random else open_checkpoint(bundled('tabletop')).load()
     engine = Engine(policy, EngineConfig(time_budget=False))
     capsules = RobotSession(engine, Registry(fingerprint(engine)), at_once)
 

@@ -34,6 +34,7 @@ MAY_IMPORT = {
     'runtime': BASE,
     'kernels': BASE,
     'kv': MECHANISM,
+    'robots': BASE,
     **dict.fromkeys(SIBLINGS, KV),
     'model': KV | {'robots'},
     'engine': KV | SIBLINGS,
@@ -113,7 +114,7 @@ def test_ros_is_imported_in_nodes_alone(module):
 
 
 @pytest.mark.parametrize('module', [name for name in MODULES if room(name) in NUMPY_ONLY])
-def test_control_and_fleet_compute_without_torch(module):
+def test_robots_control_and_fleet_compute_without_torch(module):
     assert 'torch' not in {name.split('.')[0] for name in imports(module)}
 
 

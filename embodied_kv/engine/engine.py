@@ -161,7 +161,7 @@ class Engine:
             raise FloatingPointError('the policy returned actions that are not finite')
         return [
             ActionChunk(
-                values=self.policy.normalizer.actions(values, self.states[lease.row]),
+                values=self.policy.actions(values, self.states[lease.row]),
                 dt=c.action_dt,
                 stamp=lease.handle.stamp,
                 deadline=deadline,

@@ -46,10 +46,9 @@ def _rehearse(engine: Engine) -> None:
 def blank(engine: Engine) -> Observation:
     """A black frame with the longest prompt, expired as soon as it is written."""
     policy, size = engine.policy, engine.policy.config.vision.image_size
-    normalizer = policy.normalizer
     return Observation(
         images=(np.zeros((size, size, 3), np.uint8),) * len(policy.config.views),
-        state=(normalizer.state_q01 + normalizer.state_q99) / 2,
+        state=policy.rest(),
         instruction='x ' * policy.config.max_text,
         stamp=0,
         deadline=-math.inf,

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from embodied_kv.config import BackboneConfig, ExpertConfig, ModelConfig, VisionConfig
 from embodied_kv.model.pi05 import Pi05
+from embodied_kv.model.recorded import grid
 from embodied_kv.model.weights import CheckpointError, Weights, fill
 
 INPUTS = ('images', 'image_masks', 'tokens', 'token_mask', 'noise')
@@ -67,9 +67,8 @@ class Golden:
         return model
 
     def times(self) -> Tensor:
-        """Our own grid, float32 [steps]: each time is made in double and rounded once."""
-        steps = number(self._tensors.metadata, 'num_steps')
-        return torch.tensor([1.0 + step * (-1.0 / steps) for step in range(steps)])
+        """Our own, float32 [steps]."""
+        return grid(number(self._tensors.metadata, 'num_steps'))
 
     def _input(self, name: str) -> Tensor:
         if f'input.{name}' not in self._tensors.names:

@@ -5,6 +5,9 @@ a row of the arena), scatters the result back to the slots that the reference pa
 largest absolute error of every recorded quantity, then a verdict. Exit status: 0 all within
 tolerance, 1 one is not, 2 a file cannot be read or rebuilt.
 
+Takes folders too, of a checkpoint with case.json beside it: raw observations go through the loader
+and the policy that nodes use, and the actions that come out are compared in the robot's units.
+
 Tolerances are those of a float32 implementation: looser, and a wrong epsilon would pass.
 """
 
@@ -14,7 +17,6 @@ import argparse
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -24,18 +26,12 @@ from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.views import PrefixWrite, SuffixRead
 from embodied_kv.model.golden import Golden
 from embodied_kv.model.pi05 import Pi05
+from embodied_kv.model.quantity import Quantity, report
+from embodied_kv.model.recorded import Case, is_case
+from embodied_kv.model.replay import Replay
 from embodied_kv.model.weights import CheckpointError
 
 EMBEDDINGS, PREFIX, SUFFIX, RESULT, EXACT = 3e-5, 5e-5, 1.5e-4, 1e-4, 0.0
-
-
-@dataclass(frozen=True, eq=False)
-class Quantity:
-    """Our value of what a file may record. where: the entries that mean something, all if None."""
-
-    value: Tensor
-    tolerance: float
-    where: Tensor | None = None
 
 
 class Prefix:
@@ -164,47 +160,28 @@ def suffix_quantities(golden: Golden, model: Pi05, prefix: Prefix) -> dict[str, 
     return found | by_step
 
 
-def error_of(ours: Quantity, theirs: Tensor) -> float:
-    """Largest absolute difference where it counts; inf where the shapes differ or one is NaN."""
-    if ours.value.shape != theirs.shape:
-        return float('inf')
-    difference = (ours.value.double() - theirs.double()).abs().nan_to_num(float('inf'))
-    if ours.where is not None:
-        difference = difference[ours.where]
-    return float(difference.max()) if difference.numel() else 0.0
-
-
 @torch.inference_mode()
 def compare(path: str) -> bool:
     """Print a line for every recorded quantity, then the verdict; true if all are ok."""
+    if is_case(path):
+        return compare_case(path)
     golden = Golden(path)
     model = golden.model()
     prefix = Prefix(golden, model)
     known = prefix.quantities(model) | suffix_quantities(golden, model, prefix)
-    failed = []
-    for name in golden.expected:
-        label = f'expected.{name}'
-        if name not in known:
-            failed.append(label)
-            print(f'{label:<44} FAIL  unknown quantity')
-            continue
-        ours, theirs = known[name], golden.read(name)
-        error = error_of(ours, theirs)
-        ok = error <= ours.tolerance
-        failed += [] if ok else [label]
-        shapes = ''
-        if ours.value.shape != theirs.shape:
-            shapes = f'  shape {list(ours.value.shape)}, recorded {list(theirs.shape)}'
-        print(
-            f'{label:<44} max abs error {error:.2e}  tolerance {ours.tolerance:.1e}  '
-            f'{"ok" if ok else "FAIL"}{shapes}'
-        )
-    count = len(golden.expected)
-    if failed or not count:
-        print(f'{path}: FAIL, {len(failed)} of {count} quantities: {", ".join(failed)}')
-    else:
-        print(f'{path}: ok, all {count} quantities within tolerance')
-    return bool(count) and not failed
+    return report(path, golden.expected, golden.read, known)
+
+
+def compare_case(path: str) -> bool:
+    """As `compare`: every record of a case, from raw pictures to robot actions."""
+    case = Case(path)
+    policy = case.checkpoint.load(dtype='float32')
+    known, names = {}, []
+    for record in case.records:
+        found = Replay(case, policy, record).quantities()
+        known |= {f'{record}.{name}': quantity for name, quantity in found.items()}
+        names += [f'{record}.{name}' for name in case.expected(record)]
+    return report(path, names, lambda name: case.read(*name.split('.', 1)), known)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -212,7 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog='python -m embodied_kv.model.parity',
         description='Compare the model with recorded numbers of a public reference.',
     )
-    parser.add_argument('files', nargs='+', metavar='FILE', help='golden file (.safetensors)')
+    parser.add_argument('files', nargs='+', metavar='FILE', help='golden file, or a folder')
     status = 0
     for path in parser.parse_args(arguments).files:
         try:

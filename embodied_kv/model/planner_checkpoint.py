@@ -18,7 +18,7 @@ from torch import Tensor
 
 from embodied_kv import storage
 from embodied_kv.config import BackboneConfig
-from embodied_kv.model.checkpoint import ASSETS, CONFIG, FREE, WORDS, build_config
+from embodied_kv.model.checkpoints.own import ASSETS, CONFIG, FREE, WORDS, build_config
 from embodied_kv.model.planner import Planner
 from embodied_kv.model.planner_config import PlannerConfig
 from embodied_kv.model.random import init_random

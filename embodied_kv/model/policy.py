@@ -1,18 +1,20 @@
-"""A model with what belongs to it: tokenizer and normalisation statistics, from one checkpoint."""
+"""A model with what belongs to it: its tokenizer, and what stands between units and the network.
+
+Knows the way from an Observation to the network and back. Does not know files.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
 
 from embodied_kv.config import ModelConfig
-from embodied_kv.model.checkpoint import ASSETS, load_policy_parts
 from embodied_kv.model.pi05 import Pi05
-from embodied_kv.model.preprocess import Normalizer, prompt_tokens, to_model_images
+from embodied_kv.model.processing import own
+from embodied_kv.model.processing.processing import Processing
 from embodied_kv.model.random import init_random
 from embodied_kv.model.tokenizer import Tokenizer
 
@@ -21,52 +23,51 @@ TWITCH = 0.05  # rad or m; how far random weights move a joint
 
 @dataclass(frozen=True, eq=False)
 class Policy:
-    """Everything between an Observation and the network, and back."""
+    """Everything between an Observation and the network, and back.
+
+    All states and actions are in policy units, those of the checkpoint's statistics.
+    """
 
     config: ModelConfig
     model: Pi05
     tokenizer: Tokenizer
-    normalizer: Normalizer
+    processing: Processing
 
     @classmethod
     def random(cls, config: ModelConfig, seed: int = 0, device: str = 'cpu') -> Policy:
         """Seeded random weights, for latency: the robot twitches around where it is."""
         model = Pi05.empty(config, device)
         init_random(model, seed)
-        twitch = replace(
-            Normalizer.identity(config),
-            action_q01=np.full(config.action_dim, -TWITCH, np.float32),
-            action_q99=np.full(config.action_dim, TWITCH, np.float32),
-            delta=np.arange(config.action_dim) < config.state_dim,
-        )
-        return cls(config, model, Tokenizer.bytes(), twitch)
-
-    @classmethod
-    def load(cls, path: str, config: ModelConfig, device: str = 'cpu') -> Policy:
-        """From a checkpoint file or folder of exactly these dimensions. Raises CheckpointError."""
-        model = Pi05.empty(config, device)
-        tokenizer, normalizer = load_policy_parts(path, model, config)
-        return cls(config, model, tokenizer, normalizer)
+        joints = np.ones(config.state_dim), np.full(config.action_dim, TWITCH)
+        state, action = ((-ends, ends) for ends in joints)
+        twitch = own.quantiles(state, action, np.arange(config.action_dim) < config.state_dim)
+        return cls(config, model, Tokenizer.bytes(), own.processing(twitch))
 
     def prompt_ids(self, instruction: str, state: np.ndarray) -> list[int]:
-        """Token ids of the prompt for a state in SI units; a long instruction is cut to fit."""
-        ids, _ = prompt_tokens(
-            self.tokenizer, instruction, self.normalizer.state(state), self.config.max_text
-        )
-        return ids
+        """Token ids of the prompt for a state [state_dim]; a long instruction is cut to fit."""
+        return self._prompt(instruction, self.processing.state(state))[0]
+
+    def cuts(self, instruction: str) -> bool:
+        """Whether some prompt, that with the widest state, has to cut the instruction."""
+        return self._prompt(instruction, np.ones(self.config.state_dim, np.float32))[1]
 
     def images(self, images: Sequence[np.ndarray | None]) -> Tensor:
         """Present views as the tower takes them: [present, 3, size, size] in [-1, 1]."""
-        pixels = to_model_images(images, self.config.vision.image_size)
+        pixels = self.processing.resize.to_model(images, self.config.vision.image_size)
         return pixels.to(self.model.device, self.model.dtype)
 
+    def actions(self, normalised: np.ndarray, state: np.ndarray) -> np.ndarray:
+        """The network's [chunk, padded] -> absolute actions, float32 [chunk, action_dim].
 
-def bundled(preset: str) -> Path:
-    """The checkpoint that comes with the package. Raises ValueError where there is none."""
-    path = ASSETS / preset
-    if not path.exists():
-        raise ValueError(
-            f"preset '{preset}' has no checkpoint of its own: name one in `checkpoint`, or "
-            "'random'"
-        )
-    return path
+        state: [state_dim], as observed with the images that the chunk answers.
+        """
+        return self.processing.actions(normalised, state).astype(np.float32)
+
+    def rest(self) -> np.ndarray:
+        """A state in the middle of the data, float32 [state_dim]: for warming up."""
+        scale = self.processing.normalizer.state_scale
+        return scale.unnormalise(np.zeros(self.config.state_dim)).astype(np.float32)
+
+    def _prompt(self, instruction: str, normalised: np.ndarray) -> tuple[list[int], bool]:
+        style = self.processing.prompt
+        return style.tokens(self.tokenizer, instruction, normalised, self.config.max_text)

@@ -1,7 +1,7 @@
 """Text to ids and back. Knows that a token is a string of bytes, and which three ids are special.
 
-Does not know prompts or the model. Reads a `tokenizer.json`; carries a byte-level tokenizer for
-weights that come without one.
+Does not know prompts or the model. Reads a `tokenizer.json` or SentencePiece's `.model`; carries a
+byte-level tokenizer for weights that come without one.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
+
+from embodied_kv.model.sentencepiece import SPACE, read_backend
 
 SPECIALS = {'pad': ('<pad>',), 'eos': ('<eos>', '</s>'), 'bos': ('<bos>', '<s>')}
 KNOWN_DECODERS = {'ByteLevel', 'ByteFallback', 'Metaspace'}
@@ -68,7 +70,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path, limit: int | None = None) -> Tokenizer:
-        """From a tokenizer.json, or a folder that has one.
+        """From a tokenizer.json, or a folder that has one, or SentencePiece's `.model`.
 
         limit: ids that the model embeds; an added token beyond it (PaliGemma's `<image>`) is never
         encoded. Raises ValueError that says what is wrong.
@@ -76,12 +78,19 @@ class Tokenizer:
         path = Path(path)
         path = path / 'tokenizer.json' if path.is_dir() else path
         if not path.is_file():
-            raise ValueError(f'{path} does not exist; a tokenizer.json is expected there')
+            raise ValueError(f'{path} does not exist; a {path.name} is expected there')
+        if path.suffix == '.model':
+            return cls(read_backend(path), str(path), limit)
         try:
             backend = Backend.from_str(path.read_text(encoding='utf-8'))
         except Exception as error:  # the Rust parser raises nothing more specific
             raise ValueError(f'{path} is not a tokenizer.json: {error}') from error
         return cls(backend, str(path), limit)
+
+    @property
+    def frame(self) -> list[int]:
+        """The ids that the file itself puts around every text, such as a BOS before it."""
+        return self.backend.encode('', add_special_tokens=True).ids
 
     def save(self, path: str | Path) -> None:
         """Write the tokenizer.json."""
@@ -105,7 +114,7 @@ class Tokenizer:
             return b''
         if token in self._added:
             added = self._added[token]
-            return b'' if added.special else added.content.encode()
+            return b'' if added.special else added.content.replace(SPACE, ' ').encode()
         symbol = self.backend.id_to_token(token)
         if symbol is None:
             return b''
@@ -113,7 +122,7 @@ class Tokenizer:
             return bytes(self._byte_of[character] for character in symbol)
         if fallback := BYTE_FALLBACK.fullmatch(symbol):
             return bytes.fromhex(fallback[1])
-        return symbol.replace('\u2581', ' ').encode()  # SentencePiece writes a space as U+2581
+        return symbol.replace(SPACE, ' ').encode()
 
 
 def _keep_nothing(backend: Backend) -> None:

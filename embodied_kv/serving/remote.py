@@ -23,8 +23,10 @@ import numpy as np
 from embodied_kv.config import EngineConfig, preset
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.warmup import warm_up
+from embodied_kv.model.checkpoints.open import open_checkpoint
+from embodied_kv.model.checkpoints.own import bundled
 from embodied_kv.model.dtype import served
-from embodied_kv.model.policy import Policy, bundled
+from embodied_kv.model.policy import Policy
 from embodied_kv.serving.batch import batch_seconds, serve
 from embodied_kv.types import ActionChunk, Observation
 
@@ -53,7 +55,8 @@ class EngineActor:
             policy = Policy.random(dimensions, config.seed, config.device)
         else:
             path = checkpoint or str(bundled(model))
-            policy = Policy.load(path, dimensions, config.device)
+            checkpoint = open_checkpoint(path, config=preset(model))
+            policy = checkpoint.load(config.device, dimensions.dtype)
         self._engine = Engine(policy, config)
         warm_up(self._engine)
 

@@ -9,8 +9,7 @@ from embodied_kv import config
 from embodied_kv.bench.common import report
 from embodied_kv.bench.compress import loop, metrics, quality
 from embodied_kv.bench.compress.ways import MODES, OURS, WIDE
-from embodied_kv.model import checkpoint
-from embodied_kv.model import policy as policies
+from embodied_kv.model.checkpoints import own
 from embodied_kv.sim.tasks import FAMILIES
 from embodied_kv.train.evaluate import worlds
 
@@ -59,18 +58,18 @@ def test_metrics_looks_at_layers(command):
 
 
 def test_a_preset_takes_the_weights_of_its_folder(command, monkeypatch, tmp_path):
-    monkeypatch.setattr(policies, 'ASSETS', tmp_path)
+    monkeypatch.setattr(own, 'ASSETS', tmp_path)
     with pytest.raises(ValueError, match="preset 'four' has no checkpoint of its own"):
         command('metrics', checkpoint='')
     made = policy()
     half = {name: weight.bfloat16() for name, weight in made.model.state_dict().items()}
-    checkpoint.save(tmp_path / 'four', half, FOUR, made.normalizer, made.tokenizer)
+    own.save(tmp_path / 'four', half, FOUR, made.processing.normalizer, made.tokenizer)
     found, _, _ = command('metrics', checkpoint='')
     assert found['settings']['checkpoint'] is None and found['questions'] > 0
 
 
 def test_nonsense_is_refused(command):
     with pytest.raises(ValueError, match='vision.image_size is 64, the model has 28'):
-        command('metrics', checkpoint=str(policies.bundled('tabletop')))
+        command('metrics', checkpoint=str(own.bundled('tabletop')))
     with pytest.raises(ValueError, match='--frames is at least 1'):
         command('metrics', '--frames', '0')

@@ -10,11 +10,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from embodied_kv.config import TINY, preset
-from embodied_kv.model.checkpoint import load_policy_parts, read_config, save
+from embodied_kv.model.checkpoints.open import open_checkpoint
+from embodied_kv.model.checkpoints.own import bundled, save
 from embodied_kv.model.golden import Golden
 from embodied_kv.model.pi05 import Pi05
-from embodied_kv.model.policy import bundled
-from embodied_kv.model.preprocess import Normalizer
+from embodied_kv.model.processing.own import identity
 from embodied_kv.model.random import init_random
 from embodied_kv.model.tokenizer import Tokenizer
 from embodied_kv.model.weights import CheckpointError, Weights, fill
@@ -50,7 +50,7 @@ def folder(tmp_path):
     """Our own checkpoint of TINY, and the model in it."""
     model = Pi05(TINY)
     init_random(model, seed=2)
-    normalizer = Normalizer.identity(TINY, lower=-2.0, upper=3.0)
+    normalizer = identity(TINY, lower=-2.0, upper=3.0)
     save(tmp_path / 'policy', model.state_dict(), TINY, normalizer, Tokenizer.bytes())
     return tmp_path / 'policy', model
 
@@ -197,21 +197,20 @@ def test_an_index_that_is_none_is_refused(tmp_path):
 
 def test_loaded_equals_saved(folder):
     path, model = folder
-    loaded = Pi05(TINY)
-    tokenizer, normalizer = load_policy_parts(path, loaded, TINY)
-    assert equal(loaded, model)
-    assert read_config(path) == TINY
-    assert tokenizer.encode('cube', bos=True) == Tokenizer.bytes().encode('cube', bos=True)
-    np.testing.assert_array_equal(normalizer.state_q99, np.full(7, 3, np.float32))
+    checkpoint = open_checkpoint(path)
+    policy = checkpoint.load()
+    assert equal(policy.model, model)
+    assert checkpoint.config == policy.config == TINY
+    assert policy.tokenizer.encode('cube', bos=True) == Tokenizer.bytes().encode('cube', bos=True)
+    statistics = policy.processing.normalizer.state_scale.statistics
+    np.testing.assert_array_equal(statistics['q99'], np.full(7, 3, np.float32))
 
 
 def test_saving_again_replaces_the_whole_and_leaves_nothing_behind(folder):
     path, model = folder
     init_random(model, seed=9)
-    save(path, model.state_dict(), TINY, Normalizer.identity(TINY), Tokenizer.bytes())
-    loaded = Pi05(TINY)
-    load_policy_parts(path, loaded, TINY)
-    assert equal(loaded, model)
+    save(path, model.state_dict(), TINY, identity(TINY), Tokenizer.bytes())
+    assert equal(open_checkpoint(path).load().model, model)
     assert [entry.name for entry in path.parent.iterdir()] == ['policy']
 
 
@@ -219,9 +218,7 @@ def test_a_save_that_fails_leaves_the_old_checkpoint(folder):
     path, model = folder
     with pytest.raises(AttributeError):
         save(path, model.state_dict(), TINY, None, Tokenizer.bytes())
-    loaded = Pi05(TINY)
-    load_policy_parts(path, loaded, TINY)
-    assert equal(loaded, model)
+    assert equal(open_checkpoint(path).load().model, model)
     assert [entry.name for entry in path.parent.iterdir()] == ['policy']
 
 
@@ -235,12 +232,12 @@ def test_a_save_that_fails_leaves_the_old_checkpoint(folder):
 )
 def test_other_dimensions_are_refused_by_name(folder, other, complaint):
     with pytest.raises(CheckpointError, match=complaint):
-        load_policy_parts(folder[0], Pi05(other), other)
+        open_checkpoint(folder[0], config=other)
 
 
 def test_a_config_is_not_guessed():
-    with pytest.raises(CheckpointError, match='name a preset'):
-        read_config(GOLDEN)
+    with pytest.raises(CheckpointError, match='no checkpoint that can be recognised'):
+        open_checkpoint(GOLDEN)
 
 
 def test_a_config_with_other_fields_is_refused_and_both_names_are_said(tmp_path):
@@ -249,12 +246,12 @@ def test_a_config_with_other_fields_is_refused_and_both_names_are_said(tmp_path)
     metadata = {'embodied_kv.config': json.dumps(fields)}
     save_file({'backbone.norm.weight': torch.ones(1)}, tmp_path / 'model.safetensors', metadata)
     with pytest.raises(CheckpointError, match='lacks chunk_size, has unknown horizon'):
-        read_config(tmp_path)
+        open_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize('name', ['tabletop', 'tabletop_long', 'needle'])
 def test_a_bundled_config_is_that_of_its_preset(name):
-    assert replace(read_config(bundled(name)), dtype='float32') == preset(name)
+    assert replace(open_checkpoint(bundled(name)).config, dtype='float32') == preset(name)
 
 
 @pytest.mark.parametrize('name', ['tokenizer.json', 'norm_stats.json'])
@@ -262,7 +259,7 @@ def test_a_part_that_is_missing_is_named(folder, name):
     path, _ = folder
     (path / name).unlink()
     with pytest.raises(CheckpointError, match=name):
-        load_policy_parts(path, Pi05(TINY), TINY)
+        open_checkpoint(path).load()
 
 
 def test_another_tokenizer_than_that_of_the_weights_is_refused(folder):
@@ -272,23 +269,4 @@ def test_another_tokenizer_than_that_of_the_weights_is_refused(folder):
     vocabulary['a'], vocabulary['b'] = vocabulary['b'], vocabulary['a']
     (path / 'tokenizer.json').write_text(json.dumps(words))
     with pytest.raises(CheckpointError, match='not the one that these weights were trained with'):
-        load_policy_parts(path, Pi05(TINY), TINY)
-
-
-@pytest.mark.parametrize('place', ['norm_stats.json', 'assets/robot/norm_stats.json', 'lerobot'])
-def test_statistics_are_found_where_each_project_keeps_them(folder, place):
-    path, _ = folder
-    stats = json.loads((path / 'norm_stats.json').read_text())['norm_stats']
-    (path / 'norm_stats.json').unlink()
-    if place == 'lerobot':
-        tensors = {
-            f'{theirs}.{q}': torch.tensor(stats[ours][q])
-            for ours, theirs in (('state', 'observation.state'), ('actions', 'action'))
-            for q in ('q01', 'q99')
-        }
-        save_file(tensors, path / 'policy_preprocessor_step_2_normalizer_processor.safetensors')
-    else:
-        (path / place).parent.mkdir(parents=True, exist_ok=True)
-        (path / place).write_text(json.dumps({'norm_stats': stats}))
-    _, normalizer = load_policy_parts(path, Pi05(TINY), TINY)
-    np.testing.assert_array_equal(normalizer.action_q01, np.full(7, -2, np.float32))
+        open_checkpoint(path).load()

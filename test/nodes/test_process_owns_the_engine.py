@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from embodied_kv.config import TABLETOP, EngineConfig
-from embodied_kv.model import checkpoint
+from embodied_kv.model.checkpoints import own
 from embodied_kv.model.policy import Policy
 from embodied_kv.msg import ActionChunk
 from embodied_kv.nodes.action import Action
@@ -122,8 +122,8 @@ def test_a_checkpoint_of_other_dimensions_fails_configure_and_the_node_lives(
     robot, tmp_path, capfd
 ):
     policy = Policy.random(TABLETOP)
-    parts = policy.model.state_dict(), TABLETOP, policy.normalizer, policy.tokenizer
-    checkpoint.save(tmp_path / 'weights', *parts)
+    parts = policy.model.state_dict(), TABLETOP, policy.processing.normalizer, policy.tokenizer
+    own.save(tmp_path / 'weights', *parts)
     node = robot.bring(Perception, checkpoint=str(tmp_path / 'weights'))
     assert node.trigger_configure().name == 'FAILURE'
     said = capfd.readouterr().err

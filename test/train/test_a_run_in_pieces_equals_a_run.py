@@ -12,7 +12,7 @@ import torch
 
 from embodied_kv.config import TABLETOP, EngineConfig
 from embodied_kv.engine.engine import Engine
-from embodied_kv.model.policy import Policy
+from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.weights import Weights
 from embodied_kv.train.common.words import train_tokenizer
 from embodied_kv.train.policy import __main__ as command
@@ -130,7 +130,7 @@ def test_the_command_leaves_a_policy_that_acts(data, tmp_path, monkeypatch, caps
     assert 'policy of step 2' in capsys.readouterr().err
     assert (tmp_path / 'curves.png').stat().st_size > 1000
     assert (tmp_path / 'log.csv').read_text().startswith('step,of,name,value')
-    chunk = acted(Policy.load(tmp_path / 'policy', SMALL))
+    chunk = acted(open_checkpoint(tmp_path / 'policy', config=SMALL).load())
     assert chunk.shape == (10, 7) and np.isfinite(chunk).all()
 
 
@@ -155,8 +155,8 @@ def test_train_save_load_act(data, tmp_path):
     run = subprocess.run([*more, '--minutes', '0', '--rate', '0'], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
 
-    policy = Policy.load(tmp_path / 'policy', TABLETOP)
-    again = Policy.load(tmp_path / 'more' / 'policy', TABLETOP)
+    policy = open_checkpoint(tmp_path / 'policy', config=TABLETOP).load()
+    again = open_checkpoint(tmp_path / 'more' / 'policy', config=TABLETOP).load()
     for name, value in policy.model.state_dict().items():
         assert torch.equal(value, again.model.state_dict()[name]), name
     card = Weights(tmp_path / 'more' / 'policy').metadata['embodied_kv.trained']

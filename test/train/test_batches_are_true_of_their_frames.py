@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from embodied_kv.config import TABLETOP
-from embodied_kv.model.preprocess import Normalizer
 from embodied_kv.train.common.words import train_tokenizer
 from embodied_kv.train.policy.dataset import Frames, Sampler, gibberish, measure, on_the_table
 from embodied_kv.train.policy.episodes import COLOUR_NAMES, SHAPE_NAMES, find_episodes
@@ -71,7 +70,9 @@ def test_words_of_no_meaning_are_answered_by_holding_still(sampler, tokenizer, n
                 found += 1
                 assert batch.goal[sample].isnan().all()
                 steps = batch.actions[sample].diff(dim=0).abs()
-                span = torch.from_numpy(normalizer.action_q99 - normalizer.action_q01)
+                span = torch.from_numpy(
+                    np.subtract(*(normalizer.action_scale.statistics[q] for q in ('q99', 'q01')))
+                )
                 moved = normalizer.actions(batch.actions[sample].numpy(), np.zeros(7, np.float32))
                 assert np.abs(moved[:, :6]).max() < 1e-4, (steps, span)
     assert found > 0
@@ -82,8 +83,7 @@ def test_actions_are_normalised_deltas_and_an_absolute_gripper(sampler, normaliz
     assert actions.shape == (48, TABLETOP.chunk_size, 7)
     assert actions.abs().median() < 1 < actions.abs().max() < 8
     assert actions[..., 6].abs().max() <= 1 + 1e-3
-    assert normalizer.delta.tolist() == [True] * 6 + [False]
-    assert isinstance(Normalizer.from_dict(normalizer.to_dict(), TABLETOP), Normalizer)
+    assert normalizer.relative.tolist() == [True] * 6 + [False]
 
 
 def test_grounding_asks_where_every_thing_is(sampler, tokenizer):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from embodied_kv.config import TABLETOP, TINY
-from embodied_kv.model.checkpoint import save
+from embodied_kv.model.checkpoints.own import save
 from embodied_kv.model.policy import Policy
 from embodied_kv.sim.tasks import FAMILIES
 from embodied_kv.train.evaluate import evaluation, worlds
@@ -29,7 +29,7 @@ def test_a_checkpoint_that_is_not_there_is_named(capsys, tmp_path):
 
 
 def test_without_a_bundled_checkpoint_one_is_asked_for(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr('embodied_kv.model.policy.ASSETS', tmp_path)
+    monkeypatch.setattr('embodied_kv.model.checkpoints.own.ASSETS', tmp_path)
     code, line = refusal(capsys)
     assert code == 2 and "preset 'tabletop' has no checkpoint of its own" in line
 
@@ -37,7 +37,13 @@ def test_without_a_bundled_checkpoint_one_is_asked_for(capsys, monkeypatch, tmp_
 def test_another_robots_policy_is_refused(tmp_path):
     config = replace(TINY, action_dim=6, state_dim=6)
     policy = Policy.random(config)
-    save(tmp_path / 'p', policy.model.state_dict(), config, policy.normalizer, policy.tokenizer)
+    save(
+        tmp_path / 'p',
+        policy.model.state_dict(),
+        config,
+        policy.processing.normalizer,
+        policy.tokenizer,
+    )
     with pytest.raises(ValueError, match='moves 6 joints, here are front, wrist and 7'):
         evaluation.load(str(tmp_path / 'p'))
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from embodied_kv.config import TINY, preset
+from embodied_kv.model.checkpoints.own import bundled
 from embodied_kv.model.pi05 import Pi05
-from embodied_kv.model.policy import bundled
 from embodied_kv.model.random import init_random
 from embodied_kv.train.common.initial import grow
 from embodied_kv.train.policy.recipe import PolicyRecipe
@@ -118,7 +118,7 @@ def test_the_shipped_policy_grows_into_tabletop_long():
     trainer = Trainer(long, PolicyRecipe(batch=1), 7, 5)
     tokenizer, normalizer = trainer.adopt(bundled('tabletop'))
     assert len(tokenizer.encode(' cube')) == 1
-    assert normalizer.action_q01.shape == (long.chunk_size, long.action_dim)
+    assert normalizer.action_scale.origin.shape == (long.chunk_size, long.action_dim)
     for name, p in trainer.objective.model.named_parameters():
         assert torch.equal(trainer.average[name], p), name
     assert trainer.average[TABLE].shape == (256, 128)

@@ -6,7 +6,8 @@ import torch
 from embodied_kv.bench.compress.needle import collect
 from embodied_kv.bench.compress.ways import STRICT, Way
 from embodied_kv.config import NEEDLE
-from embodied_kv.model.policy import Policy, bundled
+from embodied_kv.model.checkpoints.open import open_checkpoint
+from embodied_kv.model.checkpoints.own import bundled
 from embodied_kv.model.weights import Weights
 
 PAGES = 3  # of 7 questions each
@@ -16,7 +17,7 @@ LOST = Way('streaming_llm', 0.01, STRICT)
 @pytest.fixture(scope='module')
 def found():
     torch.set_num_threads(1)
-    return collect(Policy.load(bundled('needle'), NEEDLE), [LOST], PAGES)
+    return collect(open_checkpoint(bundled('needle'), config=NEEDLE).load(), [LOST], PAGES)
 
 
 def test_codes_are_read_from_the_whole_cache(found):

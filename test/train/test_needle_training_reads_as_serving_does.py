@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from embodied_kv.config import NEEDLE
-from embodied_kv.model.policy import Policy
+from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.weights import Weights
 from embodied_kv.sim.scene import COLOURS
 from embodied_kv.train.common.objective import Batch
@@ -85,7 +85,7 @@ def test_a_run_learns_and_leaves_a_policy(tmp_path, capsys):
     rows = [line.split(',') for line in (tmp_path / 'log.csv').read_text().splitlines()[1:]]
     losses = [float(value) for _, of, name, value in rows if (of, name) == ('unseen', 'text')]
     assert 0 < losses[-1] < 6.3  # chance over the vocabulary is 6.64
-    policy = Policy.load(tmp_path / 'policy', SMALL)
+    policy = open_checkpoint(tmp_path / 'policy', config=SMALL).load()
     again = NeedleTrainer(SMALL, RECIPE)
     for step in range(RECIPE.total):
         again.learn(again.batch(step))

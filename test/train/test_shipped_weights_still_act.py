@@ -8,7 +8,8 @@ import torch
 
 from embodied_kv.config import TABLETOP, EngineConfig
 from embodied_kv.engine.engine import Engine
-from embodied_kv.model.policy import Policy, bundled
+from embodied_kv.model.checkpoints.open import open_checkpoint
+from embodied_kv.model.checkpoints.own import bundled
 from embodied_kv.sim.tabletop import Tabletop
 from embodied_kv.sim.tasks import FAMILIES, task_scene
 from embodied_kv.train.evaluate.evaluation import Evaluation, parser
@@ -22,7 +23,7 @@ SCENES = 5  # of each family
 @pytest.fixture(scope='module')
 def policy():
     torch.set_num_threads(1)
-    return Policy.load(bundled(TABLETOP.name), TABLETOP)
+    return open_checkpoint(bundled(TABLETOP.name), config=TABLETOP).load()
 
 
 def evaluated(policy, *words):

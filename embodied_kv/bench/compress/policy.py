@@ -9,8 +9,10 @@ import torch
 
 from embodied_kv.bench.common import report
 from embodied_kv.config import preset
+from embodied_kv.model.checkpoints.open import open_checkpoint
+from embodied_kv.model.checkpoints.own import bundled
 from embodied_kv.model.dtype import served
-from embodied_kv.model.policy import Policy, bundled
+from embodied_kv.model.policy import Policy
 
 
 def add_policy(parser: argparse.ArgumentParser, frames: int) -> None:
@@ -31,7 +33,8 @@ def load(args: argparse.Namespace) -> Policy:
     config = served(preset(args.preset), 'cpu')
     if args.checkpoint == 'random':
         return Policy.random(config)
-    return Policy.load(args.checkpoint or bundled(args.preset), config)
+    checkpoint = open_checkpoint(args.checkpoint or bundled(args.preset), config=config)
+    return checkpoint.load(dtype=config.dtype)
 
 
 def settings(args: argparse.Namespace) -> dict:

@@ -23,9 +23,10 @@ from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.engine.loop import DeviceThread
 from embodied_kv.engine.warmup import warm_up
-from embodied_kv.model.checkpoint import read_config
+from embodied_kv.model.checkpoints.open import open_checkpoint
+from embodied_kv.model.checkpoints.own import bundled
 from embodied_kv.model.dtype import served
-from embodied_kv.model.policy import Policy, bundled
+from embodied_kv.model.policy import Policy
 from embodied_kv.nodes.common.parameters import SuiteParams
 from embodied_kv.session.robot_session import RobotSession
 from embodied_kv.text import trace
@@ -155,8 +156,9 @@ def load_policy(suite: SuiteParams, config: EngineConfig, say: Say, warn: Say) -
         model = served(preset(suite.preset), config.device, config.dtype, say)
         return Policy.random(model, config.seed, config.device)
     path = suite.checkpoint or str(bundled(suite.preset))
-    model = preset(suite.preset) if suite.preset else read_config(path)
-    return Policy.load(path, served(model, config.device, config.dtype, say), config.device)
+    checkpoint = open_checkpoint(path, config=preset(suite.preset) if suite.preset else None)
+    model = served(checkpoint.config, config.device, config.dtype, say)
+    return checkpoint.load(config.device, model.dtype)
 
 
 def _identity(suite: SuiteParams, config: EngineConfig) -> dict[str, object]:

@@ -14,7 +14,6 @@ import numpy as np
 
 from embodied_kv.capsule.reentry import SceneSummary, thumbnail
 from embodied_kv.kv.handle import KvHandle
-from embodied_kv.model.preprocess import prompt_tokens
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.nodes.observation.inputs import ObservationInputs
 from embodied_kv.nodes.observation.pace import Pace
@@ -111,8 +110,7 @@ class ObservationPipeline(ObservationInputs):
     def _warn_if_cut(self) -> None:
         """Say so if the policy sees less than the whole instruction, in its widest prompt."""
         model, policy, text = self._host.model, self._host.engine.policy, self.instruction
-        widest = np.ones(model.state_dim, np.float32)  # bins of three digits
-        if prompt_tokens(policy.tokenizer, text, widest, model.max_text)[1]:
+        if policy.cuts(text):
             self._node.warn_throttled(
                 'long instruction',
                 f'the instruction of {len(text)} characters is cut to fit the {model.max_text} '

@@ -12,7 +12,7 @@ from itertools import product
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from embodied_kv.model.preprocess import STATE_BINS
+from embodied_kv.model.processing.prompt import STATE_BINS
 from embodied_kv.model.tokenizer import Tokenizer, byte_symbols
 from embodied_kv.sim import language
 from embodied_kv.sim.scene import COLOURS, MOVABLE, RECEPTACLES

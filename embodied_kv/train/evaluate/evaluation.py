@@ -17,8 +17,9 @@ from embodied_kv.compress.limits import check_keep_ratio
 from embodied_kv.compress.registry import method
 from embodied_kv.config import TABLETOP, EngineConfig
 from embodied_kv.control import execution_horizon
-from embodied_kv.model.checkpoint import read_config
-from embodied_kv.model.policy import Policy, bundled
+from embodied_kv.model.checkpoints.open import open_checkpoint
+from embodied_kv.model.checkpoints.own import bundled
+from embodied_kv.model.policy import Policy
 from embodied_kv.sim.rollout import SET_POINT
 from embodied_kv.sim.scene import CAMERAS
 from embodied_kv.sim.tabletop import JOINTS
@@ -81,13 +82,14 @@ def load(checkpoint: str | None) -> Policy:
     if checkpoint == 'random':
         return Policy.random(TABLETOP)
     path = checkpoint or bundled(TABLETOP.name)
-    config = read_config(path)
+    found = open_checkpoint(path)
+    config = found.config
     if (config.views, config.action_dim) != (CAMERAS, len(JOINTS)):
         raise ValueError(
             f'{path} is no policy of the tabletop: it sees {", ".join(config.views)} and moves '
             f'{config.action_dim} joints, here are {", ".join(CAMERAS)} and {len(JOINTS)}'
         )
-    return Policy.load(path, config)
+    return found.load()
 
 
 def check(args: argparse.Namespace, dt: float) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from embodied_kv import storage
 from embodied_kv.config import BackboneConfig
-from embodied_kv.model.checkpoint import ASSETS
+from embodied_kv.model.checkpoints.own import ASSETS
 from embodied_kv.model.planner import Planner
 from embodied_kv.model.planner_checkpoint import parse_config
 from embodied_kv.model.planner_config import PlannerConfig

@@ -14,7 +14,8 @@ from torch.nn import functional as F
 
 from embodied_kv.config import ModelConfig
 from embodied_kv.model.pi05 import Pi05
-from embodied_kv.model.preprocess import Normalizer, prompt_tokens
+from embodied_kv.model.processing.normalizer import Normalizer
+from embodied_kv.model.processing.prompt import OWN_PROMPT
 from embodied_kv.model.tokenizer import Tokenizer
 from embodied_kv.sim.scene import COLOURS
 from embodied_kv.train.common.objective import Objective, text_losses
@@ -39,7 +40,7 @@ def answer(code: np.ndarray) -> str:
 def prompt_ids(tokenizer: Tokenizer, normalizer: Normalizer, config: ModelConfig) -> list[int]:
     """As a policy makes them, of the instruction and a state of zeros."""
     state = normalizer.state(np.zeros(config.state_dim, np.float32))
-    return prompt_tokens(tokenizer, INSTRUCTION, state, config.max_text)[0]
+    return OWN_PROMPT.tokens(tokenizer, INSTRUCTION, state, config.max_text)[0]
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from embodied_kv.config import NEEDLE, ModelConfig
-from embodied_kv.model.checkpoint import save
+from embodied_kv.model.checkpoints.own import save
 from embodied_kv.model.pi05 import Pi05
-from embodied_kv.model.preprocess import Normalizer
+from embodied_kv.model.processing.own import identity
 from embodied_kv.train.common import loop
 from embodied_kv.train.common.initial import init_for_training
 from embodied_kv.train.common.learner import Learner
@@ -74,7 +74,7 @@ class NeedleTrainer(Learner):
         self.reader = Reader(model)
         super().__init__(self.reader, model, recipe)
         self.tokenizer = train_tokenizer(config.backbone.vocab_size)
-        self.normalizer = Normalizer.identity(config)
+        self.normalizer = identity(config)
         self._prompt = prompt_ids(self.tokenizer, self.normalizer, config)
 
     def batch(self, step: int, seed: int | None = None) -> PageBatch:

@@ -16,7 +16,7 @@ import torch
 from rich.console import Console
 
 from embodied_kv.config import preset
-from embodied_kv.model.checkpoint import save
+from embodied_kv.model.checkpoints.own import save
 from embodied_kv.model.weights import Weights
 from embodied_kv.train.common.command import parser, run
 from embodied_kv.train.common.journal import Journal

@@ -16,7 +16,9 @@ import numpy as np
 import torch
 
 from embodied_kv.config import ModelConfig
-from embodied_kv.model.preprocess import Normalizer, prompt_tokens
+from embodied_kv.model.processing import own
+from embodied_kv.model.processing.normalizer import Normalizer
+from embodied_kv.model.processing.prompt import OWN_PROMPT
 from embodied_kv.model.tokenizer import Tokenizer
 from embodied_kv.sim import language
 from embodied_kv.sim.expert import plan
@@ -206,7 +208,7 @@ class Sampler:
 
     def _prompt_ids(self, words: str, state: np.ndarray) -> list[int]:
         normalised = self._normalizer.state(state)
-        return prompt_tokens(self._tokenizer, words, normalised, self._prompt)[0]
+        return OWN_PROMPT.tokens(self._tokenizer, words, normalised, self._prompt)[0]
 
 
 def sentences(
@@ -261,10 +263,5 @@ def measure(frames: Frames, config: ModelConfig, seed: int, samples: int = 16384
     low, high = np.percentile(frames.state, STATE_SPAN, axis=0)
     first, last = np.percentile(actions, ACTION_SPAN, axis=0)
     first[:, -1], last[:, -1] = 0.0, 0.04  # the gripper opens and closes
-    return Normalizer(
-        state_q01=low.astype(np.float32),
-        state_q99=high.astype(np.float32),
-        action_q01=first.astype(np.float32),
-        action_q99=last.astype(np.float32),
-        delta=np.arange(config.action_dim) < config.action_dim - 1,
-    )
+    relative = np.arange(config.action_dim) < config.action_dim - 1
+    return own.quantiles((low, high), (first, last), relative)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +16,10 @@ import torch
 from torch import Tensor
 
 from embodied_kv.config import ModelConfig
-from embodied_kv.model.checkpoint import CONFIG, load_policy_parts, read_config
+from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.pi05 import Pi05
-from embodied_kv.model.policy import Policy
-from embodied_kv.model.preprocess import Normalizer
+from embodied_kv.model.processing.normalizer import Normalizer
 from embodied_kv.model.tokenizer import Tokenizer
-from embodied_kv.model.weights import Weights
 from embodied_kv.train.common.initial import grow, init_for_training
 from embodied_kv.train.common.learner import Learner
 from embodied_kv.train.common.objective import Batch, Objective
@@ -61,18 +59,15 @@ class Trainer(Learner):
         A policy that sees smaller images, or merges more patches, grows (`initial.grow`).
         """
         model = self.objective.model
-        config = there = model.config
-        if CONFIG in Weights(path).metadata:
-            there = replace(read_config(path), dtype=config.dtype)
-        if there.vision == config.vision:
-            parts = load_policy_parts(path, model, config)
+        config, found = model.config, open_checkpoint(path)
+        if found.config.vision == config.vision:
+            found = open_checkpoint(path, config=config)
+            found.fill(model)
         else:
-            small = Policy.load(path, there, self._device)
-            grow(small.model, model)
-            parts = small.tokenizer, small.normalizer
+            grow(found.load(self._device, config.dtype).model, model)
         for name, p in model.named_parameters():
             self.average[name].copy_(p.detach())
-        return parts
+        return found.tokenizer(), found.processing.normalizer
 
     def compile(self) -> None:
         """Compile the objective. Raises ValueError with several shards: it is not thread-safe."""

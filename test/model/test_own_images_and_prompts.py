@@ -1,21 +1,25 @@
-"""Images and prompts as openpi makes them."""
+"""Images and prompts as our own policies were trained with."""
 
 import numpy as np
 import pytest
 import torch
 from torch.nn.functional import interpolate
 
-from embodied_kv.model.preprocess import (
-    prompt,
-    prompt_tokens,
-    resize_with_pad,
-    state_bins,
-    to_model_images,
-)
+from embodied_kv.model.processing.images import OWN_RESIZE
+from embodied_kv.model.processing.prompt import OWN_PROMPT
 from embodied_kv.model.tokenizer import Tokenizer
 
 BYTES = Tokenizer.bytes()
 STATE = np.linspace(-1, 1, 7, dtype=np.float32)
+
+
+def prompt(instruction, state):
+    ids, _ = OWN_PROMPT.tokens(BYTES, instruction, state, max_text=999)
+    return BYTES.decode(ids)
+
+
+def prompt_tokens(tokenizer, instruction, state, max_text):
+    return OWN_PROMPT.tokens(tokenizer, instruction, state, max_text)
 
 
 def picture(height, width):
@@ -27,7 +31,7 @@ def picture(height, width):
 )
 def test_resize_keeps_the_aspect_and_pads_the_centre_with_black(height, width):
     image, size = picture(height, width), 64
-    resized = resize_with_pad(image, size)
+    resized = OWN_RESIZE.pad(image, size)
     ratio = max(height, width) / size
     inner = max(1, int(height / ratio)), max(1, int(width / ratio))
     top, left = (size - inner[0]) // 2, (size - inner[1]) // 2
@@ -43,7 +47,7 @@ def test_resize_keeps_the_aspect_and_pads_the_centre_with_black(height, width):
 
 def test_an_image_of_the_right_size_is_returned_as_it_is():
     image = picture(64, 64)
-    assert resize_with_pad(image, 64) is image
+    np.testing.assert_array_equal(OWN_RESIZE.pad(image, 64), image)
 
 
 @pytest.mark.parametrize(
@@ -52,13 +56,13 @@ def test_an_image_of_the_right_size_is_returned_as_it_is():
 )
 def test_what_is_no_image_is_refused(image):
     with pytest.raises(ValueError, match=r'expected uint8 \[H, W, 3\]'):
-        resize_with_pad(image, 8)
+        OWN_RESIZE.pad(image, 8)
 
 
 def test_present_views_become_pixels_in_minus_one_to_one():
     black, white = np.zeros((8, 8, 3), np.uint8), np.full((8, 8, 3), 255, np.uint8)
     white[2, 5] = 51, 102, 204
-    pixels = to_model_images([black, None, white], 8)
+    pixels = OWN_RESIZE.to_model([black, None, white], 8)
     assert pixels.shape == (2, 3, 8, 8)
     assert pixels.dtype == torch.float32
     assert pixels[0].eq(-1).all()
@@ -67,19 +71,19 @@ def test_present_views_become_pixels_in_minus_one_to_one():
 
 
 def test_no_view_is_an_empty_batch():
-    assert to_model_images([None, None], 8).shape == (0, 3, 8, 8)
+    assert OWN_RESIZE.to_model([None, None], 8).shape == (0, 3, 8, 8)
 
 
 def test_bins_equal_openpi_inside_and_end_at_0_and_255():
     state = np.array([-1, -0.999, 0, 0.5, 0.9999, 1, 3, -3, np.inf, -np.inf])
     inside = np.digitize(state[:6], np.linspace(-1, 1, 257)[:-1]) - 1
-    assert state_bins(state).tolist() == [*inside, 255, 0, 255, 0]
+    assert OWN_PROMPT.bins(state).tolist() == [*inside, 255, 0, 255, 0]
     assert inside.tolist() == [0, 0, 128, 192, 255, 255]
 
 
 def test_a_state_that_is_not_a_number_is_refused():
     with pytest.raises(ValueError, match='state 1 is NaN'):
-        state_bins(np.array([0, np.nan]))
+        OWN_PROMPT.bins(np.array([0, np.nan]))
 
 
 def test_the_prompt_is_spelt_as_openpi_spells_it():

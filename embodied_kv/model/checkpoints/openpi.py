@@ -1,0 +1,176 @@
+"""openpi's folder, as its converter to PyTorch writes it and `assets/` beside it.
+
+Knows config.json, norm_stats.json and what openpi does to every pi0.5. A robot's conventions
+(masks, joint conversion, prompt, dims behind padded statistics) stand in its code alone: the
+contract has to say them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from embodied_kv.config import PI05, ModelConfig
+from embodied_kv.model.checkpoints import lora, statistics
+from embodied_kv.model.checkpoints.checkpoint import Checkpoint
+from embodied_kv.model.checkpoints.facts import Facts, read_json, refuse_unknown
+from embodied_kv.model.processing import images, scaling
+from embodied_kv.model.processing.aloha import DIMS as ALOHA_DIMS
+from embodied_kv.model.processing.normalizer import Normalizer
+from embodied_kv.model.processing.processing import CONVERSIONS, Processing
+from embodied_kv.model.processing.prompt import PromptStyle
+from embodied_kv.model.weights import CheckpointError, Weights
+from embodied_kv.robots.declared import Declared
+
+SLOTS = ('base_0_rgb', 'left_wrist_0_rgb', 'right_wrist_0_rgb')
+VARIANTS = {
+    'paligemma_variant': ('gemma_2b', 'gemma_2b_lora'),
+    'action_expert_variant': ('gemma_300m', 'gemma_300m_lora'),
+}
+ENTRIES = {'state': 'state', 'action': 'actions'}  # of norm_stats.json
+KNOWN = {'action_dim', 'action_horizon', 'precision', *VARIANTS}
+TOKENIZERS = ('paligemma_tokenizer.model', 'tokenizer.model', 'tokenizer.json')
+ADVICE = (
+    'copy paligemma_tokenizer.model there, from $OPENPI_DATA_HOME/big_vision (by default '
+    '~/.cache/openpi/big_vision) where openpi has run, or from '
+    'gs://big_vision/paligemma_tokenizer.model'
+)
+
+
+def is_openpi(folder: Path) -> bool:
+    """Whether the folder looks like one: a config of the converter, or statistics in assets."""
+    config = folder / 'config.json'
+    return (config.is_file() and 'action_horizon' in read_json(config)) or bool(_stats(folder))
+
+
+def describe(
+    folder: Path, declared: Declared | None, config: ModelConfig | None = None
+) -> Checkpoint:
+    """Of a folder. config: widths other than PI05's. Raises CheckpointError."""
+    settings = read_json(folder / 'config.json')
+    refuse_unknown(folder / 'config.json', settings, KNOWN)
+    base, facts = config or PI05, Facts(folder, declared)
+    padded = settings.get('action_dim', base.padded_action_dim)
+    path = _statistics_path(folder)
+    stats = statistics.read_openpi(path)
+    names, dims = {}, {}
+    for part, entry in ENTRIES.items():
+        count = _count(stats[entry])
+        # Statistics of all padded dims do not say how many of them the robot has.
+        names[part] = facts.settle(f'{part}_names', needed=count == padded)
+        dims[part] = facts.dims(part, names[part], None if count == padded else count)
+    modes = facts.modes({}, usual='quantiles')
+    relative, in_prompt, conversion, fps = map(
+        facts.settle, ('relative', 'state_in_prompt', 'conversion', 'fps')
+    )
+    facts.settle('resize', images.PILLOW.name)
+    facts.settle('lerobot_before_0_5', False)
+    chunk_size = facts.settle('chunk_size', settings.get('action_horizon'))
+    views = facts.views(SLOTS)
+    facts.check()
+    _check_robot(folder, dims, relative, conversion)
+
+    scales = []
+    for part, entry in ENTRIES.items():
+        where, shapes = f'{path}: {entry}', ((dims[part],), (padded,))
+        found = statistics.pick(where, stats[entry], modes[part], *shapes)
+        cut = {name: values[: dims[part]] for name, values in found.items()}
+        scales.append(scaling.openpi(modes[part], cut))
+    return Checkpoint(
+        kind='openpi',
+        path=folder,
+        config=replace(
+            base,
+            views=views,
+            chunk_size=chunk_size,
+            state_dim=dims['state'],
+            action_dim=dims['action'],
+            padded_action_dim=padded,
+            action_dt=1 / fps,
+            dtype='bfloat16',  # which openpi serves, whatever was saved
+        ),
+        processing=Processing(
+            Normalizer(*scales, np.array(relative, bool)),
+            PromptStyle(in_prompt),
+            images.PILLOW,
+            CONVERSIONS[conversion],
+        ),
+        weights=_weights(folder, settings),
+        tokenizer_path=find_tokenizer(folder, TOKENIZERS, ADVICE),
+        slots=SLOTS,
+        n_action_steps=chunk_size,
+        fps=fps,
+        state_names=names['state'],
+        action_names=names['action'],
+    )
+
+
+def find_tokenizer(folder: Path, names: Sequence[str], advice: str) -> Path:
+    """The first of these files that lies in the folder. Raises CheckpointError with the advice."""
+    for name in names:
+        if (folder / name).is_file():
+            return folder / name
+    raise CheckpointError(f'{folder} has no tokenizer: {advice}')
+
+
+def _check_robot(
+    folder: Path, dims: Mapping[str, int], relative: Sequence[bool], conversion: str
+) -> None:
+    """Raises CheckpointError where what the contract says does not fit the dims."""
+    if len(relative) != dims['action']:
+        raise CheckpointError(
+            f'{folder}: checkpoint.relative has {len(relative)} entries, '
+            f'the action has {dims["action"]} dims'
+        )
+    if any(relative[dims['state'] :]):
+        raise CheckpointError(
+            f'{folder}: checkpoint.relative goes beyond the {dims["state"]} dims of the state'
+        )
+    if conversion == 'aloha' and {*dims.values()} != {ALOHA_DIMS}:
+        raise CheckpointError(
+            f'{folder}: checkpoint.conversion aloha is for {ALOHA_DIMS} dims, here are '
+            f'{dims["state"]} of the state and {dims["action"]} of the action'
+        )
+
+
+def _count(entries: statistics.Entries) -> int:
+    return max((len(values) for values in entries.values() if isinstance(values, list)), default=0)
+
+
+def _stats(folder: Path) -> list[Path]:
+    return sorted(folder.glob('assets/**/norm_stats.json'))
+
+
+def _statistics_path(folder: Path) -> Path:
+    found = _stats(folder)
+    if not found:
+        raise CheckpointError(
+            f'{folder} has no assets/<asset_id>/norm_stats.json: the converter looks for assets '
+            'beside the checkpoint of JAX and leaves them out where they are elsewhere; copy them'
+        )
+    if len(found) > 1:
+        names = ', '.join(str(path.relative_to(folder)) for path in found)
+        raise CheckpointError(f'{folder} has the statistics of several robots: {names}; leave one')
+    return found[0]
+
+
+def _weights(folder: Path, settings: Mapping[str, str]) -> Weights | lora.FoldedWeights:
+    """With adapters folded in. Raises CheckpointError where a LoRA variant has none."""
+    weights, variants = Weights(folder), []
+    for name, known in VARIANTS.items():
+        variants.append(settings.get(name, known[0]))
+        if variants[-1] not in known:
+            raise CheckpointError(
+                f'{folder}: {name} is {variants[-1]}, pi0.5 has {" or ".join(known)}'
+            )
+    if lora.has_adapters(weights):
+        return lora.fold_inside(weights, lora.openpi_scalings(*variants))
+    if adapted := [variant for variant in variants if variant.endswith('_lora')]:
+        raise CheckpointError(
+            f'{folder}: config.json says {adapted[0]}, but no tensor is of an adapter: '
+            "openpi's converter drops them; fold them into the weights before converting"
+        )
+    return weights

@@ -1,0 +1,70 @@
+"""Statistics of normalisation, as openpi and LeRobot write them, checked before anything is made.
+
+Knows files and shapes; what is computed from them is `processing.scaling`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from embodied_kv.model.checkpoints.facts import read_json
+from embodied_kv.model.processing.scaling import READS
+from embodied_kv.model.weights import CheckpointError, Weights
+
+Entries = Mapping[str, ArrayLike]
+
+
+def read_openpi(path: Path) -> dict[str, Entries]:
+    """{'state': …, 'actions': …} of a norm_stats.json. Raises CheckpointError."""
+    stats = read_json(path)
+    stats = stats.get('norm_stats', stats)
+    for part in ('state', 'actions'):
+        if not isinstance(stats.get(part), dict):
+            raise CheckpointError(f'{path}: {part} is missing')
+    return stats
+
+
+def read_lerobot(path: Path, feature: str) -> Entries:
+    """All statistics of one feature in a processor's state file. Raises CheckpointError."""
+    tensors, head = Weights(path), f'{feature}.'
+    names = [name for name in tensors.names if name.startswith(head)]
+    return {name.removeprefix(head): tensors.read(name).numpy() for name in names}
+
+
+def pick(
+    where: str, entries: Entries, mode: str, *shapes: tuple[int, ...]
+) -> dict[str, NDArray[np.float64]]:
+    """What a mode reads of `entries`. where: file and part, for errors.
+
+    shapes: which ones it may have. Raises CheckpointError that names the entry that is missing,
+    of another shape, not finite, or impossible.
+    """
+    first, second = names = READS[mode]
+    found = {}
+    for name in names:
+        if name not in entries:
+            there = ', '.join(entries) or 'nothing'
+            raise CheckpointError(
+                f'{where}.{name} is missing: {mode} needs {first} and {second}, there is {there}'
+            )
+        try:
+            values = np.array(entries[name], np.float64)
+        except (ValueError, TypeError) as error:
+            raise CheckpointError(f'{where}.{name} is no list of numbers: {error}') from error
+        if values.shape not in shapes:
+            wanted = ' or '.join(str(list(shape)) for shape in shapes)
+            raise CheckpointError(f'{where}.{name} is {list(values.shape)}, expected {wanted}')
+        if not np.isfinite(values).all():
+            raise CheckpointError(f'{where}.{name} is not finite')
+        found[name] = values
+    if found[first].shape != found[second].shape:
+        raise CheckpointError(f'{where}.{first} and {where}.{second} differ in shape')
+    if mode == 'quantiles' and (found[second] < found[first]).any():
+        raise CheckpointError(f'{where}.{second} lies below {where}.{first}')
+    if mode == 'mean_std' and (found[second] < 0).any():
+        raise CheckpointError(f'{where}.{second} is negative')
+    return found

@@ -1,0 +1,41 @@
+"""openpi's `adapt_to_pi`: between ALOHA's joints and those that the base model was trained with.
+
+policies/aloha_policy.py. Fourteen dims: six joints and a gripper, left arm, then right. On the
+way in a gripper's opening becomes the angle of its motor; on the way out angles stay angles, of
+another range: the two are not inverse to each other.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+DIMS = 14
+SIGNS = np.array([1, -1, -1, 1, 1, 1, 1] * 2, np.float64)
+GRIPPERS = [6, 13]
+OPENING = 0.01844, 0.05800  # m: of the fingers, closed and open
+ARM, HORN = 0.036, 0.022  # m: lengths in the gripper's linkage
+ANGLE = 0.5476, 1.6296  # rad: of the motor, what the base model calls 0 and 1
+COMMAND = -0.6213, 1.4910  # rad: of the motor, what ALOHA calls 0 and 1
+
+
+def decode_state(state: ArrayLike) -> NDArray[np.float64]:
+    """ALOHA's [..., 14] -> pi's. A gripper beyond what its linkage can reach is clipped."""
+    joints = SIGNS * np.asarray(state, np.float64)
+    low, high = OPENING
+    opening = joints[..., GRIPPERS] * (high - low) + low
+    sine = (HORN**2 + opening**2 - ARM**2) / (2 * HORN * opening)
+    joints[..., GRIPPERS] = _share(np.arcsin(np.clip(sine, -1.0, 1.0)), ANGLE)
+    return joints
+
+
+def encode_actions(actions: ArrayLike) -> NDArray[np.float64]:
+    """Pi's [..., 14] -> ALOHA's."""
+    joints = SIGNS * np.asarray(actions, np.float64)
+    joints[..., GRIPPERS] = _share(joints[..., GRIPPERS] + ANGLE[0], COMMAND)
+    return joints
+
+
+def _share(x: NDArray, ends: tuple[float, float]) -> NDArray:
+    """Where x lies between two ends: 0 at the first, 1 at the second."""
+    return (x - ends[0]) / (ends[1] - ends[0])

@@ -1,0 +1,95 @@
+"""Camera pictures to the network's: three ways to resize, each with its own way to [-1, 1].
+
+All keep the aspect, centre the picture on black and lean right and down where a pixel is odd. They
+differ in rounding and in antialiasing, which moves actions by as much as a tenth of their range.
+Does not know cameras: a contract crops and rotates before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+Fit = Callable[[NDArray[np.uint8], int, int], NDArray]
+
+
+@dataclass(frozen=True)
+class Resize:
+    """One way from a camera's picture to the network's.
+
+    fit: uint8 [H, W, 3], height, width -> [height, width, 3] of `dtype`, as the project resizes.
+    spread: float32 pixels of that range to [-1, 1], in place. black: what pads, before `spread`.
+    """
+
+    name: str
+    fit: Fit
+    dtype: type
+    spread: Callable[[Tensor], Tensor]
+    black: float = 0
+
+    def pad(self, image: NDArray[np.uint8], size: int) -> NDArray:
+        """uint8 [H, W, 3] -> [size, size, 3] of `dtype`. Raises ValueError for anything else."""
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
+            raise ValueError(
+                f'image is {image.dtype} {list(image.shape)}, expected uint8 [H, W, 3]'
+            )
+        ratio = max(image.shape[:2]) / size
+        height, width = (max(1, int(side / ratio)) for side in image.shape[:2])
+        canvas = np.full((size, size, 3), self.black, self.dtype)
+        top, left = (size - height) // 2, (size - width) // 2
+        canvas[top : top + height, left : left + width] = self.fit(image, height, width)
+        return canvas
+
+    def to_model(self, images: Sequence[NDArray[np.uint8] | None], size: int) -> Tensor:
+        """The views that are present, in order: float32 [present, 3, size, size] in [-1, 1]."""
+        present = [self.pad(image, size) for image in images if image is not None]
+        if not present:
+            return torch.empty(0, 3, size, size)
+        pixels = torch.from_numpy(np.stack(present)).permute(0, 3, 1, 2)
+        return self.spread(
+            pixels.to(torch.float32, memory_format=torch.contiguous_format, copy=True)
+        )
+
+
+def _interpolated(image: NDArray, height: int, width: int) -> NDArray:
+    """Bilinear, without antialias, in the dtype of the image."""
+    if image.shape[:2] == (height, width):
+        return image
+    pixels = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)[None]
+    resized = interpolate(pixels, size=(height, width), mode='bilinear', align_corners=False)[0]
+    return resized.permute(1, 2, 0).numpy()
+
+
+def _in_floats(image: NDArray[np.uint8], height: int, width: int) -> NDArray[np.float32]:
+    """LeRobot divides by 255 before it resizes: policies/common/vla_utils.py."""
+    return _interpolated(image.astype(np.float32) / np.float32(255), height, width).clip(0, 1)
+
+
+def _by_pillow(image: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
+    """openpi leaves it to Pillow, which antialiases: openpi_client/image_tools.py."""
+    if image.shape[:2] == (height, width):
+        return image
+    return np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BILINEAR))
+
+
+def _from(white: float, pixels: Tensor) -> Tensor:
+    return pixels.div_(white).mul_(2.0).sub_(1.0)
+
+
+def _from_half(pixels: Tensor) -> Tensor:
+    return pixels.div_(127.5).sub_(1.0)
+
+
+BILINEAR = Resize('bilinear', _in_floats, np.float32, partial(_from, 1.0))
+# LeRobot before 0.5.0: black was -1 among pixels of 0 to 1, and came out as -3.
+BILINEAR_BEFORE_0_5 = Resize('bilinear', _in_floats, np.float32, partial(_from, 1.0), black=-1)
+PILLOW = Resize('pillow', _by_pillow, np.uint8, partial(_from, 255.0))
+OWN_RESIZE = Resize('uint8', _interpolated, np.uint8, _from_half)

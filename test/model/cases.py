@@ -1,0 +1,60 @@
+"""Folders of recorded cases, and copies of them with something changed."""
+
+import json
+import shutil
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+
+from embodied_kv.model.checkpoints.facts import read_json
+from embodied_kv.model.checkpoints.open import open_checkpoint
+from embodied_kv.model.recorded import openpi_facts, widths
+from embodied_kv.robots.declared import Declared
+
+DATA = Path(__file__).parents[1] / 'data'
+LEROBOT = DATA / 'e2e_lerobot_quantiles'
+LIBERO = DATA / 'e2e_openpi_libero'
+ALOHA = DATA / 'e2e_openpi_aloha'
+CASES = LEROBOT, LIBERO, ALOHA
+PRE, POST = 'policy_preprocessor.json', 'policy_postprocessor.json'
+STATE_FILES = {
+    PRE: 'policy_preprocessor_step_3_normalizer_processor.safetensors',
+    POST: 'policy_postprocessor_step_0_unnormalizer_processor.safetensors',
+}
+WIDTHS = widths(read_json(LEROBOT / 'case.json')['dims'])  # of all three
+
+
+def declared(folder):
+    """What a contract would say of a recorded case."""
+    facts = folder / 'facts.json'
+    return openpi_facts(read_json(facts))[1] if facts.is_file() else Declared(fps=30.0)
+
+
+def opened(folder, contract=None):
+    """One of the three, or a copy."""
+    return open_checkpoint(folder, contract or declared(folder), WIDTHS)
+
+
+def copied(folder, to):
+    """A copy that may be changed, without the recorded tensors."""
+    shutil.copytree(folder, to, ignore=shutil.ignore_patterns('case.safetensors'))
+    return to
+
+
+def rewrite(path, change):
+    """`change(value)` in a JSON file, in place."""
+    value = json.loads(path.read_text())
+    change(value)
+    path.write_text(json.dumps(value))
+
+
+def retensor(path, change):
+    """`change(tensors)` in a safetensors file, in place."""
+    tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}
+    change(tensors)
+    save_file(tensors, path)
+
+
+def step(value, name):
+    """The settings of a step of a processor file."""
+    return next(s for s in value['steps'] if s['registry_name'] == name)['config']

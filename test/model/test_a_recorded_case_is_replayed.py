@@ -1,0 +1,85 @@
+"""From raw pictures to robot actions, every recorded number of LeRobot and openpi is ours too."""
+
+import shutil
+
+import pytest
+from cases import ALOHA, CASES, LEROBOT, LIBERO, retensor, rewrite
+
+from embodied_kv.model.parity import main
+
+COUNTS = {LEROBOT: 23, LIBERO: 42, ALOHA: 32}
+
+
+@pytest.mark.parametrize('folder', CASES, ids=lambda folder: folder.name)
+def test_every_quantity_is_within_tolerance(folder, capsys):
+    assert main([str(folder)]) == 0
+    *lines, verdict = capsys.readouterr().out.splitlines()
+    assert all(line.endswith('ok') for line in lines)
+    assert verdict.endswith(f'ok, all {COUNTS[folder]} quantities within tolerance')
+
+
+def eps(value):
+    for step in value['steps']:
+        if 'normalizer' in step['registry_name']:
+            step['config']['eps'] = 1e-6
+
+
+@pytest.mark.parametrize(
+    ('folder', 'file', 'change', 'named'),
+    [
+        (LEROBOT, 'policy_*processor.json', eps, 'edge.state_normalised'),
+        (
+            LEROBOT,
+            'case.json',
+            lambda value: value['records']['edge'].update(task='open the middle drawer'),
+            'edge.tokens',
+        ),
+        (
+            LIBERO,
+            'facts.json',
+            lambda value: value['input_transforms'][5]['TokenizePrompt'].update(
+                discrete_state_input=True
+            ),
+            'plain.tokens',
+        ),
+        (
+            ALOHA,
+            'facts.json',
+            lambda value: value['input_transforms'][2]['DeltaActions'].update(mask=[False] * 14),
+            'plain.chunk_absolute',
+        ),
+        (
+            ALOHA,
+            'facts.json',
+            lambda value: value['input_transforms'][1]['AlohaInputs'].update(adapt_to_pi=False),
+            'plain.state_decoded',
+        ),
+    ],
+)
+def test_a_wrong_convention_fails(tmp_path, capsys, folder, file, change, named):
+    copy = tmp_path / 'case'
+    shutil.copytree(folder, copy)
+    for path in copy.glob(file):
+        rewrite(path, change)
+    assert main([str(copy)]) == 1
+    assert named in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_swapped_pictures_fail(tmp_path, capsys):
+    copy = tmp_path / 'case'
+    shutil.copytree(LIBERO, copy)
+
+    def flip(tensors):
+        name = 'raw.observation/image'
+        tensors[name] = tensors[name].flip(2).contiguous()  # RGB is read as BGR
+
+    retensor(copy / 'case.safetensors', flip)
+    assert main([str(copy)]) == 1
+    assert 'plain.image_resized.base_0_rgb' in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_a_folder_without_its_tensors_is_refused(tmp_path, capsys):
+    copy = tmp_path / 'case'
+    shutil.copytree(LIBERO, copy, ignore=shutil.ignore_patterns('case.safetensors'))
+    assert main([str(copy)]) == 2
+    assert 'case.safetensors does not exist' in capsys.readouterr().err
