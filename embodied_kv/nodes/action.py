@@ -88,7 +88,7 @@ class Action(SuiteNode):
 
     def _setup_commands(self, params: ActionParams) -> None:
         """What the control loop needs. Raises ValueError that names the parameter."""
-        model, joints = self.host.model, self.suite.joint_names
+        model, joints = self.host.model, self.embodiment.axes
         if len(joints) != model.action_dim:
             raise ValueError(
                 f'parameter joint_names has {len(joints)} joints, '
@@ -107,15 +107,15 @@ class Action(SuiteNode):
 
         def each(name: str) -> np.ndarray | float:
             values = getattr(params, name)
-            if len(values) not in (1, len(self.suite.joint_names)):
+            if len(values) not in (1, len(self.embodiment.axes)):
                 raise ValueError(
                     f'parameter {name} has {len(values)} values: give one, or one for each of the '
-                    f'{len(self.suite.joint_names)} joints'
+                    f'{len(self.embodiment.axes)} joints'
                 )
             return np.array(values) if len(values) > 1 else values[0]
 
         return TrajectoryExecutor(
-            len(self.suite.joint_names),
+            len(self.embodiment.axes),
             self.host.model.action_dt,
             lower=each('lower_limits'),
             upper=each('upper_limits'),
@@ -132,7 +132,7 @@ class Action(SuiteNode):
             self._control,
             lambda: self.get_clock().now().nanoseconds,
             self.host.model.action_dt,
-            len(self.suite.joint_names),
+            len(self.embodiment.axes),
         )
         session = self.host.session(self.robot)
         session.register(self._part)
@@ -208,7 +208,7 @@ class Action(SuiteNode):
         if self._now is None:
             return None
         try:
-            return conversions.positions(self._now, self.suite.joint_names)
+            return conversions.positions(self._now, self.embodiment.axes)
         except conversions.Refused as error:
             self.warn_throttled('joint state', f'joint state refused: {error}')
             return None
@@ -218,7 +218,7 @@ class Action(SuiteNode):
             self.log_error(
                 'stop', f'no fresh chunk for {self._params.stop_after} control periods: stop'
             )
-        now, names = self.get_clock().now().to_msg(), self.suite.joint_names
+        now, names = self.get_clock().now().to_msg(), self.embodiment.axes
         if len(command.points) or command.source == STOP:  # without points: stay where you are
             self._trajectories.publish(conversions.trajectory_message(command, names, now))
         self._chunks.publish(conversions.chunk_message(command, names, now))

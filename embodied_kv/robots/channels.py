@@ -29,7 +29,7 @@ SELECTABLE = {
     TRAJECTORY: (r'position\.\S+', 'position.JOINT'),
     TWIST: (r'twist\.(linear|angular)\.[xyz]', 'twist.linear.x … twist.angular.z'),
 }
-OBSERVED = (JOINT_STATE, POSE, MULTI_ARRAY)
+OBSERVED = (JOINT_STATE, POSE)
 
 
 def check_selection(

@@ -6,6 +6,8 @@ policy's chunk what the outputs are told, in SI, in the order of the action's ow
 
 from __future__ import annotations
 
+import math
+import types
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -97,9 +99,22 @@ class StateMap:
         self._scale = np.array([d.scale for d in self.dimensions])
         self._offset = np.array([d.offset for d in self.dimensions])
 
-    def policy(self, si: Mapping[str, float]) -> NDArray[np.float64]:
-        """SI by selection -> the policy's state [D]. Raises KeyError for one that is missing."""
-        return np.array([si[d.select] for d in self.dimensions]) * self._scale + self._offset
+    def policy(
+        self,
+        positions: Mapping[str, float],
+        velocities: Mapping[str, float] = types.MappingProxyType({}),
+    ) -> NDArray[np.float64]:
+        """SI by joint, or by what is selected of other messages -> the policy's state [D].
+
+        Raises ValueError that names what is missing or not finite.
+        """
+        si = [
+            (velocities if d.is_velocity else positions).get(d.axis, math.nan)
+            for d in self.dimensions
+        ]
+        if unknown := [d.select for d, x in zip(self.dimensions, si, strict=True) if x - x != 0]:
+            raise ValueError(f'{unknown[0]} is not told: the state needs it')
+        return np.array(si) * self._scale + self._offset
 
 
 class ActionMap:

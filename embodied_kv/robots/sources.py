@@ -167,9 +167,9 @@ def in_order(sources: tuple[Source, ...]) -> list[tuple[Source, int]]:
 
 
 def limited(selection: str) -> str:
-    """The joint, or the axis of a twist, that a selection moves: as `limits` names it."""
+    """The joint of a selection, or all of it where it is of no joint: as `limits` names it."""
     field, _, rest = selection.partition('.')
-    return selection if field == 'twist' else rest
+    return rest if field in ('position', 'velocity') else selection
 
 
 def is_joint(selection: str) -> bool:

@@ -17,14 +17,15 @@ from embodied_kv.config import TINY
 from embodied_kv.msg import ActionChunk, KvHandle, TextDelta
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.engine_host import EngineHost
-from embodied_kv.nodes.common.parameters import SuiteParams
+from embodied_kv.robots.embodiment import Embodiment
 
 os.environ['ROS_DOMAIN_ID'] = str(1 + os.getpid() % 100)
 os.environ.setdefault('ROS_AUTOMATIC_DISCOVERY_RANGE', 'LOCALHOST')
 
-JOINTS = list(SuiteParams().joint_names)
+JOINTS = list(Embodiment.load('tabletop').axes)
 PERIOD = 0.2  # s
 OVERRIDES = {
+    'contract': 'tabletop',
     'preset': 'tiny',
     'checkpoint': 'random',
     'rate': 1 / PERIOD,

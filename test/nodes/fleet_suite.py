@@ -9,13 +9,13 @@ from std_msgs.msg import String
 from embodied_kv.config import TINY
 from embodied_kv.fleet.protocol import LastExecution
 from embodied_kv.msg import FleetAnswer, FleetRequest
-from embodied_kv.nodes.common.parameters import SuiteParams
 from embodied_kv.nodes.fleet import messages
 from embodied_kv.nodes.fleet.client_node import FleetClient
 from embodied_kv.nodes.fleet.messages import ANSWER, ANSWERS, FINISHED, REQUEST, REQUESTS
 from embodied_kv.nodes.fleet.server_node import Fleet
+from embodied_kv.robots.embodiment import Embodiment
 
-JOINTS = list(SuiteParams().joint_names)
+JOINTS = list(Embodiment.load('tabletop').axes)
 PROFILE = """engine: test
 sizes: [1, 2, 4]
 seconds: [0.1, 0.11, 0.12]

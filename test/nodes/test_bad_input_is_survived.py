@@ -68,7 +68,7 @@ def test_a_joint_that_is_not_a_number_is_refused(robot, perception, capfd):
 
 def test_a_joint_that_nobody_names_is_said_by_name(robot, capfd):
     perception = robot.up(Perception)
-    names = list(perception.suite.joint_names)
+    names = list(perception.embodiment.axes)
     names[2] = 'knee'
     robot.until(lambda: perception.warning_counts['no frame'], names=names)
     said = capfd.readouterr().err
@@ -78,7 +78,7 @@ def test_a_joint_that_nobody_names_is_said_by_name(robot, capfd):
 
 
 def test_joints_of_several_messages_are_one_state(robot, perception):
-    arm, hand = perception.suite.joint_names[:-1], perception.suite.joint_names[-1:]
+    arm, hand = perception.embodiment.axes[:-1], perception.embodiment.axes[-1:]
 
     def heard():
         stamp = robot.now()
@@ -91,7 +91,7 @@ def test_joints_of_several_messages_are_one_state(robot, perception):
 
 
 def test_joints_are_found_by_name_and_others_ignored(robot, perception):
-    names = ['wheel', *reversed(perception.suite.joint_names)]
+    names = ['wheel', *reversed(perception.embodiment.axes)]
     robot.more(robot.handles, names=names)
     assert not perception.warning_counts
 

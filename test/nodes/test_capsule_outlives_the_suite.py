@@ -13,6 +13,7 @@ from embodied_kv.msg import ActionChunk
 from embodied_kv.srv import Ask, CapsuleList, CapsuleRestore, CapsuleSnapshot
 
 PARAMETERS = {
+    'contract': 'tabletop',
     'preset': 'tiny',
     'checkpoint': 'random',
     'rate': '5.0',

@@ -10,10 +10,10 @@ from embodied_kv.bench.fleet.serving.robot import SET_POINTS, Habits
 from embodied_kv.config import TINY
 from embodied_kv.fleet import trace
 from embodied_kv.nodes.common.engine_host import EngineHost
-from embodied_kv.nodes.common.parameters import SuiteParams
+from embodied_kv.robots.embodiment import Embodiment
 
 H, DT, JUDGED = 4, 0.1, 10
-HABITS = Habits(f'static:{H}', tuple(SuiteParams().joint_names), DT)
+HABITS = Habits(f'static:{H}', Embodiment.load('tabletop').axes, DT)
 QUICK, SLOW = 0.05, 0.2  # s of a chunk: sooner, and later, than the H actions are over
 
 
@@ -53,7 +53,12 @@ def fleet(ros, tmp_path):
         path.write_text(
             f'engine: e\nsizes: [1, 2]\nseconds: [{seconds}, {1.2 * seconds}]\nchunk_bytes: 9\n'
         )
-        values = {'preset': 'tiny', 'checkpoint': 'random', 'profile': str(path)}
+        values = {
+            'contract': 'tabletop',
+            'preset': 'tiny',
+            'checkpoint': 'random',
+            'profile': str(path),
+        }
         values |= {'engine.robots': 2, 'engine.time_budget': False, 'capsules': False}
         starts = [0.013 * robot for robot in range(len(tasks))]
         world = Played()

@@ -90,7 +90,7 @@ def test_late_answers_make_it_hold_and_then_stop_and_it_comes_back(robot):
     server = Server(robot)
     node = robot.up(FleetClient, stop_after=1, request_ahead=0)
     robot.until(lambda: server.asked)
-    names = list(node.suite.joint_names)
+    names = list(node.embodiment.axes)
     server.answer(server.asked[-1], names)
     robot.until(lambda: FRESH in sources(robot.chunks))
     robot.until(lambda: STOP in sources(robot.chunks))
@@ -118,7 +118,7 @@ def test_an_answer_that_cannot_be_used_is_counted_and_the_next_round_comes(robot
     server = Server(robot)
     node = robot.up(FleetClient)
     robot.until(lambda: server.asked)
-    names = list(node.suite.joint_names)
+    names = list(node.embodiment.axes)
     server.answer(server.asked[-1], names, **wrong)
     robot.until(lambda: server.asked[-1].round == 1)
     assert sum(node.warning_counts[kind] for kind in ('answer', 'refused')) == 1
@@ -130,7 +130,7 @@ def test_another_instruction_is_another_task(robot):
     node = robot.up(FleetClient)
     robot.until(lambda: server.asked)
     first = server.asked[-1].task
-    server.answer(server.asked[-1], list(node.suite.joint_names))
+    server.answer(server.asked[-1], list(node.embodiment.axes))
     robot.instruction.publish(String(data='pick up the cup'))
     robot.until(lambda: server.asked[-1].task != first)
     assert server.asked[-1].observation.instruction == 'pick up the cup'

@@ -60,7 +60,7 @@ def by_file(name, value, folder):
 def test_configure_fails_with_the_present_name(ros, capfd, tmp_path, given, kind, prefix, f):
     old, new = prefix + f.metadata['old'], prefix + f.name
     default = list(f.default) if isinstance(f.default, tuple) else f.default
-    suite = ['-p', 'preset:=tiny', '-p', 'checkpoint:=random']
+    suite = ['-p', 'contract:=tabletop', '-p', 'preset:=tiny', '-p', 'checkpoint:=random']
     node = kind(cli_args=['--ros-args', *suite, *given(old, default, tmp_path)])
     assert node.trigger_configure().name == 'FAILURE'
     assert f'configure failed: parameter {old} is called {new} now' in capfd.readouterr().err

@@ -11,7 +11,13 @@ from memory_suite import QUESTION, TABLE, done, parameters, segments, texts
 
 from embodied_kv.srv import MemoryStats
 
-GIVEN = {'preset': 'tiny', 'checkpoint': 'random', 'rate': 5.0, 'instruction': 'reach'}
+GIVEN = {
+    'contract': 'tabletop',
+    'preset': 'tiny',
+    'checkpoint': 'random',
+    'rate': 5.0,
+    'instruction': 'reach',
+}
 
 
 def active(robot):

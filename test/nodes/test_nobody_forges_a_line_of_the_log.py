@@ -57,7 +57,7 @@ def test_names_of_joints_and_of_an_encoding_are_shown(robot, capfd, hostile):
     perception = robot.up(Perception)
     capfd.readouterr()
     robot.until(lambda: perception.warning_counts['no frame'], names=[hostile] * 99)
-    names = [hostile, *perception.suite.joint_names]
+    names = [hostile, *perception.embodiment.axes]
     robot.until(lambda: perception.warning_counts['joint state'], names=names, positions=np.nan)
     image = robot.picture()
     image.encoding = image.header.frame_id = hostile

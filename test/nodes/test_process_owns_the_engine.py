@@ -15,7 +15,7 @@ from embodied_kv.nodes.common.parameters import SuiteParams
 from embodied_kv.nodes.language import Language
 from embodied_kv.nodes.perception import Perception
 
-TINY = SuiteParams(preset='tiny', checkpoint='random')
+TINY = SuiteParams(contract='tabletop', preset='tiny', checkpoint='random')
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_the_same_parameters_share_one_engine(share):
     'other, name',
     [
         (
-            dict(suite=SuiteParams(preset='tabletop', checkpoint='random')),
+            dict(suite=SuiteParams(contract='tabletop', preset='tabletop', checkpoint='random')),
             "preset is 'tabletop', but the engine of this ",
         ),
         (dict(suite=replace(TINY, rate=5.0)), 'rate is 5.0, but'),
@@ -74,7 +74,7 @@ def test_no_dtype_is_refused_with_the_parameter(share):
 
 def test_an_engine_that_cannot_be_built_leaves_none(share):
     with pytest.raises(ValueError, match='no checkpoint of its own'):
-        share(SuiteParams(preset='tiny', checkpoint=''))
+        share(SuiteParams(contract='tabletop', preset='tiny', checkpoint=''))
     assert share().model.name == 'tiny'
 
 

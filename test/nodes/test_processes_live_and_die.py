@@ -11,6 +11,7 @@ import pytest
 from embodied_kv.msg import ActionChunk
 
 PARAMETERS = (
+    'contract:=tabletop',
     'preset:=tiny',
     'checkpoint:=random',
     'rate:=5.0',

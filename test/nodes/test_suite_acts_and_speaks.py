@@ -36,7 +36,7 @@ def test_a_chunk_is_whole_finite_named_and_within_limits(robot):
     robot.up(*SUITE)
     robot.until(lambda: fresh(robot.chunks))
     chunk, limits = fresh(robot.chunks)[0], ActionParams()
-    assert list(chunk.joint_names) == list(robot.suite[0].suite.joint_names)
+    assert list(chunk.joint_names) == list(robot.suite[0].embodiment.axes)
     assert (chunk.chunk_size, chunk.dt) == (TINY.chunk_size, TINY.action_dt)
     assert 4 <= chunk.steps <= 10 and chunk.prefill_ms > 0 and chunk.denoise_ms > 0
     assert chunk.deadline_met == (chunk.age <= robot.suite[0].suite.period)

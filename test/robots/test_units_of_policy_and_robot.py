@@ -1,6 +1,7 @@
 """policy = scale * SI + offset, there and back, in the policy's order."""
 
 import copy
+import math
 
 import numpy as np
 import pytest
@@ -51,16 +52,17 @@ def test_the_state_is_in_the_policys_order():
     arm['index'], gripper['index'] = [5, 4, 3, 2, 1], [0]
     maps = StateMap(parse(values, 'x'))
     joints = ['shoulder_pan', 'shoulder_lift', 'elbow_flex', 'wrist_flex', 'wrist_roll']
-    si = {f'position.{joint}': i / 10 for i, joint in enumerate(joints)}
-    state = maps.policy(si | {'position.gripper': -0.174533})
+    si = {joint: i / 10 for i, joint in enumerate(joints)}
+    state = maps.policy(si | {'gripper': -0.174533})
     wanted = [0.0, *np.rad2deg([0.4, 0.3, 0.2, 0.1, 0.0])]
     np.testing.assert_allclose(state, wanted, atol=1e-3)
 
 
 def test_a_number_that_is_missing_is_named():
-    with pytest.raises(KeyError, match=r'position\.gripper'):
-        arm = load('so101').state[0].select
-        StateMap(load('so101')).policy(dict.fromkeys(arm, 0.0))
+    arm = dict.fromkeys((s.removeprefix('position.') for s in load('so101').state[0].select), 0.0)
+    for gripper in ({}, {'gripper': math.nan}, {'gripper': math.inf}):
+        with pytest.raises(ValueError, match=r'^position\.gripper is not told'):
+            StateMap(load('so101')).policy(arm | gripper)
 
 
 def test_a_topic_is_one_output_in_the_contracts_order():

@@ -53,7 +53,8 @@ class EngineHost:
         with cls._lock:
             wish = _identity(suite, config)
             if cls._shared is None:
-                cls._shared = cls(suite, config, wish, say, warn)
+                policy = load_policy(suite, config, say, warn)
+                cls._shared = cls(policy, config, suite.period, wish, say)
             for name, value in wish.items():
                 if (there := cls._shared.identity[name]) != value:
                     raise ValueError(
@@ -72,7 +73,7 @@ class EngineHost:
             gc.unfreeze()
 
     def __init__(
-        self, suite: SuiteParams, config: EngineConfig, identity: dict, say: Say, warn: Say
+        self, policy: Policy, config: EngineConfig, period: float, identity: dict, say: Say
     ) -> None:
         began = time.monotonic()
         self.identity = identity
@@ -82,7 +83,7 @@ class EngineHost:
         self._listeners: tuple[Listener, ...] = ()
         self._faults = Throttled(logging.getLogger(__name__).error)
         self._sessions: dict[str, RobotSession] = {}  # by robot
-        self.engine = Engine(load_policy(suite, config, say, warn), config, suite.period)
+        self.engine = Engine(policy, config, period)
         self.device = DeviceThread(self.engine, self._on_deltas)
         self.device.start()
         try:
@@ -147,16 +148,24 @@ class EngineHost:
 
 def load_policy(suite: SuiteParams, config: EngineConfig, say: Say, warn: Say) -> Policy:
     """The policy that the parameters name. Raises ValueError, CheckpointError, OSError."""
+    embodiment = suite.embodiment()
     try:
         torch.empty(0, device=config.device)
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"engine.device '{config.device}' cannot be used: {error}") from error
     if suite.checkpoint == 'random':
         warn(f'weights of {suite.preset} are random: the robot moves, but to no purpose')
-        model = served(preset(suite.preset), config.device, config.dtype, say)
+        adapted = embodiment.adapted(preset(suite.preset))
+        model = served(adapted, config.device, config.dtype, say)
         return Policy.random(model, config.seed, config.device)
+    if not suite.checkpoint and not suite.preset:
+        raise ValueError(
+            'parameters checkpoint and preset are empty: name a folder of weights, or the preset '
+            'whose own come with the package'
+        )
     path = suite.checkpoint or str(bundled(suite.preset))
-    checkpoint = open_checkpoint(path, config=preset(suite.preset) if suite.preset else None)
+    dimensions = preset(suite.preset) if suite.preset else None
+    checkpoint = open_checkpoint(path, embodiment.declared, dimensions)
     model = served(checkpoint.config, config.device, config.dtype, say)
     return checkpoint.load(config.device, model.dtype)
 
@@ -164,4 +173,5 @@ def load_policy(suite: SuiteParams, config: EngineConfig, say: Say, warn: Say) -
 def _identity(suite: SuiteParams, config: EngineConfig) -> dict[str, object]:
     """By parameter name, what an engine is built from."""
     engine = {f'engine.{name}': value for name, value in asdict(config).items()}
-    return {name: getattr(suite, name) for name in ('preset', 'checkpoint', 'rate')} | engine
+    shared = ('contract', 'preset', 'checkpoint', 'rate')
+    return {name: getattr(suite, name) for name in shared} | engine

@@ -40,10 +40,10 @@ ATTEMPTS = 4  # failed transitions that are told at once
 class SuiteNode(LifecycleNode):
     """A node on the process's engine.
 
-    own: the dataclasses of its own parameters. From configure on: `suite`, `host`. may_wait: its
-    callbacks may wait, so the process serves them by a thread of their own. on_engine: the engine
-    is this process's, and the node declares the parameters of it; else `find_host` says what is
-    known instead.
+    own: the dataclasses of its own parameters. From configure on: `suite`, `embodiment`, `host`.
+    may_wait: its callbacks may wait, so the process serves them by a thread of their own.
+    on_engine: the engine is this process's, and the node declares the parameters of it; else
+    `find_host` says what is known instead.
     """
 
     may_wait, on_engine = False, True
@@ -226,7 +226,9 @@ class SuiteNode(LifecycleNode):
     def _configure(self) -> None:
         self.params.check()
         self.suite = self.params.read(SuiteParams)
+        self.embodiment = self.suite.embodiment()
         self.host = self.find_host()
+        self.embodiment.check(self.host.model)
         self.setup()
         self._diagnostics = self.publisher(DiagnosticArray, '/diagnostics', qos.STATUS)
         self.every(1.0, self._diagnose)

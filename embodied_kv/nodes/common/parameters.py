@@ -2,7 +2,8 @@
 
 Knows descriptors, ranges and when a value may change. What a value means, its dataclass knows.
 The metadata of a field: `help`; `range` (of each element, for arrays); `check`, which raises
-ValueError for a value that is none; `old`, a former name, which is refused; and `when`, the latest
+ValueError for a value that is none; `old`, a former name, and `replaces`, names of parameters that
+are no more, which are refused; and `when`, the latest
 moment at which it may change: 'start' (the default: read-only), 'configure', or 'live'.
 """
 
@@ -22,7 +23,8 @@ from rclpy.exceptions import ParameterException
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
-from embodied_kv.sim.kinematics import JOINTS
+from embodied_kv.robots.embodiment import Embodiment
+from embodied_kv.robots.reading import shipped
 
 T = TypeVar('T')
 Value = bool | int | float | str | Sequence[float] | Sequence[str]
@@ -37,8 +39,14 @@ def param(default: Value, help: str, when: str = 'configure', **more: object) ->
 class SuiteParams:
     """What the nodes of a suite agree on."""
 
+    contract: str = param(
+        '',
+        'What the policy means on this robot: the name of a shipped contract, or a YAML file',
+        'start',
+        replaces=('joint_names', 'views', 'image_topics', 'lower_limits', 'upper_limits'),
+    )
     preset: str = param(
-        'tabletop', "Model dimensions by name; '' takes those that the checkpoint carries", 'start'
+        '', "Model dimensions by name; '' takes those that the checkpoint says", 'start'
     )
     checkpoint: str = param(
         '',
@@ -48,12 +56,16 @@ class SuiteParams:
     rate: float = param(
         10.0, 'Frames, and control periods, per second', 'start', range=(0.1, 200.0)
     )
-    joint_names: tuple[str, ...] = param(
-        JOINTS,
-        'Joints of the policy, in its order',
-        'start',
-    )
     autostart: bool = param(True, 'Configure and activate at the start', 'start')
+
+    def embodiment(self) -> Embodiment:
+        """The robot, by its contract. Raises ValueError, ContractError."""
+        if not self.contract:
+            raise ValueError(
+                'parameter contract is empty: name the contract of the robot, one of '
+                f'{", ".join(shipped())}, or a YAML file'
+            )
+        return Embodiment.load(self.contract)
 
     @property
     def period(self) -> float:
@@ -123,6 +135,9 @@ class Parameters:
                 old, new = prefix + f.metadata.get('old', ''), prefix + f.name
                 if old in given and old not in self._fields:
                     self.problems[new] = f'parameter {old} is called {new} now: rename it'
+                for gone in f.metadata.get('replaces', ()):
+                    if gone in given and gone not in self._fields:
+                        self.problems[new] = f'parameter {gone} is no more: {new} says it'
 
     def _on_set(self, parameters: Sequence[Parameter]) -> SetParametersResult:
         ours = [p for p in parameters if p.name in self._fields]

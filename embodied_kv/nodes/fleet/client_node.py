@@ -78,7 +78,7 @@ class FleetClient(Action):
     def find_host(self) -> RemoteHost:
         if not self.suite.preset:
             raise ValueError('parameter preset: name the model of the fleet')
-        return RemoteHost(preset(self.suite.preset))
+        return RemoteHost(self.embodiment.adapted(preset(self.suite.preset)))
 
     def setup(self) -> None:
         model, period, p = self.host.model, self.suite.period, self.params.read(ActionParams)
@@ -167,7 +167,7 @@ class FleetClient(Action):
             timing.refused(now)
             return
         try:
-            chunk = messages.chunk(message, self.suite.joint_names, 0.0)
+            chunk = messages.chunk(message, self.embodiment.axes, 0.0)
             observed = self._sent[chunk.stamp]
         except (conversions.Refused, KeyError) as error:
             self.warn_throttled('answer', f'an answer cannot be used: {error}')
@@ -192,13 +192,13 @@ class FleetClient(Action):
                 moment.stamp,
             )
         if left is not None:
-            dt, names = self.host.model.action_dt, self.suite.joint_names
+            dt, names = self.host.model.action_dt, self.embodiment.axes
             response.left = [messages.left_message(left, dt, names)]
 
     def _resume(self, request: FleetResume.Request, response: FleetResume.Response) -> None:
         """Goes on from such a capsule: what was left of its chunk, then a round of a new task."""
         stamp, now = self.get_clock().now().nanoseconds, time.monotonic()
-        left = messages.left(request.left, self.host.model, self.suite.joint_names)
+        left = messages.left(request.left, self.host.model, self.embodiment.axes)
         self._finished.publish(String(data=self._timing.task))
         if not request.hold:
             self._observations.tell(request.instruction or self._observations.instruction)

@@ -23,6 +23,7 @@ from embodied_kv.msg import FleetAnswer, FleetExecution, FleetObservation, Fleet
 from embodied_kv.nodes.common import conversions, qos
 from embodied_kv.nodes.common.conversions import Refused
 from embodied_kv.nodes.common.images import rgb
+from embodied_kv.robots.mapping import ActionMap, StateMap
 from embodied_kv.serving.fleet_server import ServedChunk
 from embodied_kv.text import listed
 from embodied_kv.types import ActionChunk, Observation
@@ -70,7 +71,7 @@ def observation_bytes(message: FleetObservation) -> int:
 
 
 def observation(
-    message: FleetRequest, robot: str, model: ModelConfig, joint_names: Sequence[str]
+    message: FleetRequest, robot: str, model: ModelConfig, states: StateMap
 ) -> Observation:
     """What the robot sees, as the model takes it. Raises Refused.
 
@@ -82,13 +83,30 @@ def observation(
         raise Refused('the instruction is empty: say what to do')
     return Observation(
         images=tuple(shown.get(view) for view in model.views),
-        state=conversions.positions(seen.joints, joint_names),
+        state=state(seen.joints, states),
         instruction=seen.instruction,
         stamp=conversions.nanoseconds(seen.header.stamp),
         deadline=-math.inf,
         sequence=message.round,
         robot=robot,
     )
+
+
+def state(message: JointState, states: StateMap) -> np.ndarray:
+    """The policy's, float32 [D]. Raises Refused."""
+    names = message.name
+    if len(message.position) < len(names) or len(message.velocity) not in (0, len(names)):
+        raise Refused(
+            f'{len(names)} joints have {len(message.position)} positions and '
+            f'{len(message.velocity)} velocities'
+        )
+    told = (
+        dict(zip(names, values, strict=False)) for values in (message.position, message.velocity)
+    )
+    try:
+        return states.policy(*told).astype(np.float32)
+    except ValueError as error:
+        raise Refused(f'{error}; there are: {listed(names)}') from error
 
 
 def images(message: FleetObservation, model: ModelConfig) -> dict[str, np.ndarray]:
@@ -142,10 +160,8 @@ def request_message(
 # ---------------------------------------------------------------------- answers
 
 
-def answer_message(
-    task: str, round: int, receipt: Receipt, joint_names: Sequence[str]
-) -> FleetAnswer:
-    """A receipt as it travels, with the chunk if there is one."""
+def answer_message(task: str, round: int, receipt: Receipt, actions: ActionMap) -> FleetAnswer:
+    """A receipt as it travels, with the chunk if there is one, in SI."""
     message = FleetAnswer(
         task=task, round=round, verdict=VERDICTS[receipt.verdict], message=receipt.message
     )
@@ -156,9 +172,9 @@ def answer_message(
         message.execution_horizon, message.dt, message.joint_names = (
             chunk.execution_horizon,
             chunk.dt,
-            joint_names,
+            actions.axes,
         )
-        message.values = array('f', chunk.values.astype(np.float32).tobytes())
+        message.values = array('f', actions.si(chunk.values).astype(np.float32).tobytes())
         message.confidence = array('f', chunk.confidence.astype(np.float32).tobytes())
         message.steps, message.queued_ms = chunk.steps, served.queued * 1e3
         message.prefill_ms, message.denoise_ms = chunk.prefill_ms, chunk.denoise_ms

@@ -11,7 +11,7 @@ from sensor_msgs.msg import Image, JointState
 from embodied_kv.nodes.common import conversions, images
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.nodes.observation.inputs import ObservationInputs
-from embodied_kv.nodes.observation.params import ObservationParams, described
+from embodied_kv.nodes.observation.params import described
 from embodied_kv.nodes.observation.synchronizer import SyncedMoment
 
 
@@ -19,8 +19,7 @@ class ObservationBuffer(ObservationInputs):
     """Keeps a node's newest moment."""
 
     def __init__(self, node: SuiteNode) -> None:
-        params = node.params.read(ObservationParams)
-        super().__init__(node, described(params, node.suite.joint_names))
+        super().__init__(node, described(node.embodiment.contract))
         self._newest: SyncedMoment | None = None
 
     def restart(self) -> None:

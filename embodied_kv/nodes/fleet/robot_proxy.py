@@ -66,7 +66,7 @@ class RobotProxy:
             return None
         images = messages.images(told.seen, self._model)
         return SceneSummary(
-            conversions.positions(told.seen.joints, self._joints).astype(np.float64),
+            conversions.positions(told.seen.joints, told.seen.joints.name).astype(np.float64),
             {view: thumbnail(image) for view, image in images.items()},
             conversions.nanoseconds(told.seen.header.stamp),
             self.robot,

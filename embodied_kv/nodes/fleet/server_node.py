@@ -127,12 +127,6 @@ class Fleet(SuiteNode):
         self._options = {name: arguments[name] for name in arguments.keys() - {'namespace'}}
 
     def setup(self) -> None:
-        model, joints = self.host.model, self.suite.joint_names
-        if len(joints) != model.action_dim:
-            raise ValueError(
-                f'parameter joint_names has {len(joints)} joints, {model.name} moves '
-                f'{model.action_dim}'
-            )
         self._params = self.params.read(FleetParams)
         self._profile = self._measured()
         seconds = self._profile.latency(self._profile.saturation)
@@ -206,7 +200,7 @@ class Fleet(SuiteNode):
 
     def _joined(self, robot: str) -> None:
         if self._sessions:
-            self._sessions.open(RobotProxy(self, robot, self.host.model, self.suite.joint_names))
+            self._sessions.open(RobotProxy(self, robot, self.host.model, self.embodiment.axes))
 
     def _left(self, robot: str) -> None:
         self._server.vanish(robot)
@@ -220,10 +214,9 @@ class Fleet(SuiteNode):
     # ------------------------------------------------------------------ what robots say
 
     def _on_request(self, robot: str, message: FleetRequest) -> None:
-        joints = self.suite.joint_names
         try:
             request = messages.request(message, robot, self._params.execution_horizon)
-            seen = messages.observation(message, robot, self.host.model, joints)
+            seen = messages.observation(message, robot, self.host.model, self.embodiment.state)
         except ValueError as error:
             self.warn_throttled('request', f'a request of {robot} is refused: {error}')
             self._deliver(robot, message.task, message.round, Receipt(Verdict.REFUSED, str(error)))
@@ -231,8 +224,7 @@ class Fleet(SuiteNode):
         self._server.submit(request, seen)
 
     def _deliver(self, robot: str, task: str, round: int, receipt: Receipt) -> None:
-        joints = self.suite.joint_names
-        answer = messages.answer_message(task, round, receipt, joints)
+        answer = messages.answer_message(task, round, receipt, self.embodiment.actions)
         self._connections.send(robot, answer)
 
     def _serve(self, frames: Sequence[Observation], deadline: float) -> Future[list[Result]]:

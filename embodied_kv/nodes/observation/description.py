@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_kv.robots.channels import JOINT_STATE
+
 ROTATIONS = (0, 90, 180, 270)
 
 
@@ -67,10 +69,14 @@ class ViewInput:
 
 @dataclass(frozen=True)
 class JointInput:
-    """A topic of sensor_msgs/JointState, and the joints that are taken from it."""
+    """A topic, and what is taken from it.
+
+    joints: names of a JointState; of another type what `joint_states.READERS` calls its numbers.
+    """
 
     topic: str
     joints: tuple[str, ...]
+    type: str = JOINT_STATE
 
 
 @dataclass(frozen=True)

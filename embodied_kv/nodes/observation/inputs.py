@@ -12,14 +12,14 @@ from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
-from sensor_msgs.msg import CompressedImage, Image, JointState
+from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import String
 
 from embodied_kv.nodes.common import conversions, images, qos
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.nodes.observation.clock import WorldClock
 from embodied_kv.nodes.observation.description import InputDescription, ViewInput
-from embodied_kv.nodes.observation.joint_states import JointStates
+from embodied_kv.nodes.observation.joint_states import READERS, JointStates
 from embodied_kv.nodes.observation.params import ObservationParams
 from embodied_kv.nodes.observation.synchronizer import Stamped, SyncedMoment, Synchronizer
 from embodied_kv.nodes.observation.unheard import Unheard
@@ -110,6 +110,19 @@ class ObservationInputs:
                 return None
         return seen
 
+    def state(self, moment: SyncedMoment) -> NDArray[np.float32] | None:
+        """The policy's, float32 [D]; None where a number of it is not told, which is warned of."""
+        told = moment.state
+        try:
+            state = self._node.embodiment.state.policy(
+                dict(zip(self.joints.names, told.positions, strict=True)),
+                dict(zip(self.joints.names, told.velocities, strict=True)),
+            )
+        except ValueError as error:
+            self._node.warn_throttled('state', f'no state: {error}')
+            return None
+        return state.astype(np.float32)
+
     def messages(self, moment: SyncedMoment) -> list[tuple[ViewInput, AnyImage]]:
         """The views that there are, and what their cameras sent."""
         pairs = zip(self.inputs.views, moment.images, strict=True)
@@ -124,7 +137,7 @@ class ObservationInputs:
 
     def _kinds(self) -> dict[str, type]:
         cameras = {v.topic: CompressedImage if v.compressed else Image for v in self.inputs.views}
-        return cameras | {joint.topic: JointState for joint in self.inputs.joints}
+        return cameras | {joint.topic: READERS[joint.type].kind for joint in self.inputs.joints}
 
     def _look(self) -> None:
         self.joints.collect()

@@ -7,10 +7,13 @@ middleware until somebody asks for a state, and it wakes up for those alone that
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 
+from geometry_msgs.msg import PoseStamped
 from rclpy.callback_groups import CallbackGroup
 from sensor_msgs.msg import JointState
 
@@ -19,6 +22,33 @@ from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.nodes.observation.clock import WorldClock
 from embodied_kv.nodes.observation.description import JointInput
 from embodied_kv.nodes.observation.joint_merger import JointMerger, JointSample
+from embodied_kv.robots.channels import JOINT_STATE, POSE
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How a message tells numbers. read: names, positions and velocities of a message."""
+
+    kind: type
+    read: Callable[[object], tuple[Sequence[str], Sequence[float], Sequence[float]]]
+
+
+def _of_pose(message: PoseStamped) -> tuple[Sequence[str], Sequence[float], Sequence[float]]:
+    """Position, orientation, and the turn as a vector, its length the angle in rad."""
+    p, q = message.pose.position, message.pose.orientation
+    told = {f'pose.position.{axis}': getattr(p, axis) for axis in 'xyz'}
+    told |= {f'pose.orientation.{axis}': getattr(q, axis) for axis in 'xyzw'}
+    sine = math.hypot(q.x, q.y, q.z)
+    angle = 2 * math.atan2(sine, q.w)
+    times = angle / sine if sine > 0 else 2.0
+    told |= {f'axis_angle.{axis}': getattr(q, axis) * times for axis in 'xyz'}
+    return tuple(told), tuple(told.values()), ()
+
+
+READERS = {
+    JOINT_STATE: Reader(JointState, lambda m: (m.name, m.position, m.velocity)),
+    POSE: Reader(PoseStamped, _of_pose),
+}
 
 
 class _Drowsy(CallbackGroup):
@@ -60,15 +90,16 @@ class JointStates:
         self._lock = Lock()  # messages stay in order
         self._group = _Drowsy()
         self._subscriptions = {
-            topic: node.subscribe(
-                JointState,
-                topic,
-                partial(self._on_awaited, topic),
+            joint.topic: node.subscribe(
+                READERS[joint.type].kind,
+                joint.topic,
+                partial(self._on_awaited, joint.topic),
                 qos.JOINT_STATES,
                 group=self._group,
             )
-            for topic in dict.fromkeys(joint.topic for joint in inputs)
+            for joint in inputs
         }
+        self._readers = {joint.topic: READERS[joint.type] for joint in inputs}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -103,28 +134,28 @@ class JointStates:
         """Time was set back."""
         self._merger.drop_after(stamp)
 
-    def _on_awaited(self, topic: str, message: JointState) -> None:
+    def _on_awaited(self, topic: str, message: object) -> None:
         with self._lock:
             self._add(topic, message, self._clock.stamp)
         self._arrived()
 
-    def _take(self, topic: str, use: Callable[[str, JointState, int], None]) -> None:
+    def _take(self, topic: str, use: Callable[[str, object, int], None]) -> None:
         """As an executor would, but all that has arrived."""
         handle = self._subscriptions[topic].handle
         with handle:
             for _ in range(qos.JOINT_STATES.depth):
-                taken = handle.take_message(JointState, False)
+                taken = handle.take_message(self._readers[topic].kind, False)
                 if taken is None:
                     return
                 message, info = taken
                 use(topic, message, info['received_timestamp'])
 
-    def _add(self, topic: str, message: JointState, received: int) -> None:
+    def _add(self, topic: str, message: object, received: int) -> None:
         self._heard(topic)
         stamp = conversions.nanoseconds(message.header.stamp)
         if not stamp:  # a driver leaves it empty
             stamp = self._clock.stamp if self._clock.is_simulated else received
         try:
-            self._merger.add(topic, stamp, message.name, message.position, message.velocity)
+            self._merger.add(topic, stamp, *self._readers[topic].read(message))
         except ValueError as error:
             self._node.warn_throttled('joint state', f'joint state refused: {error}')

@@ -1,28 +1,20 @@
-"""Parameters of a node that observes, and the description of its inputs that they make."""
+"""How a node observes, and what: its parameters, and the inputs of its robot's contract."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from embodied_kv.nodes.common.parameters import param
 from embodied_kv.nodes.observation.description import InputDescription, JointInput, ViewInput
-
-COMPRESSED = '/compressed'  # image_transport's name for them
+from embodied_kv.robots.channels import COMPRESSED, JOINT_STATE
+from embodied_kv.robots.contract import Contract
+from embodied_kv.robots.sources import limited
 
 
 @dataclass(frozen=True)
 class ObservationParams:
-    """Where observations come from."""
+    """How observations are put together."""
 
-    views: tuple[str, ...] = param(
-        ('front', 'wrist'), "Views of the model that have a camera; the model's others stay empty"
-    )
-    image_topics: tuple[str, ...] = param(
-        ('camera/front/image', 'camera/wrist/image'),
-        'sensor_msgs/Image of each of the views; sensor_msgs/CompressedImage where the name ends '
-        'in /compressed',
-    )
     instruction: str = param(
         '',
         "What to do from the start on; '' for nothing. Of a message on `instruction` and a value "
@@ -54,22 +46,26 @@ class ObservationParams:
         range=(0.001, 60.0),
     )
 
-    def __post_init__(self) -> None:
-        if len(self.views) != len(self.image_topics):
-            raise ValueError(
-                f'parameter image_topics names {len(self.image_topics)} topics for '
-                f'{len(self.views)} views'
-            )
-        if not self.views:
-            raise ValueError('parameter views names none: a frame needs at least one camera')
-        if len(set(self.views)) < len(self.views):
-            raise ValueError(f'parameter views names a view twice: {", ".join(self.views)}')
 
-
-def described(params: ObservationParams, joint_names: Sequence[str]) -> InputDescription:
-    """What the parameters describe: no view is required, all joints come on `joint_states`."""
+def described(contract: Contract) -> InputDescription:
+    """What a robot's contract says that is observed, and where its joints are told."""
     views = [
-        ViewInput(view, topic, compressed=topic.endswith(COMPRESSED), required=False)
-        for view, topic in zip(params.views, params.image_topics, strict=True)
+        ViewInput(
+            name,
+            view.channel.topic,
+            compressed=view.channel.type == COMPRESSED,
+            required=view.required,
+            crop=view.crop,
+            rotate=view.rotate,
+        )
+        for name, view in contract.views.items()
     ]
-    return InputDescription(tuple(views), (JointInput('joint_states', tuple(joint_names)),))
+    wanted: dict[tuple[str, str], dict[str, None]] = {}  # topic and type -> names
+    for source in contract.state:
+        channel = source.channel
+        names = wanted.setdefault((channel.topic, channel.type), {})
+        names |= dict.fromkeys(limited(selection) for selection in source.select)
+    for joint, topic in contract.measured.items():
+        wanted.setdefault((topic, JOINT_STATE), {})[joint] = None
+    joints = [JointInput(topic, tuple(names), type) for (topic, type), names in wanted.items()]
+    return InputDescription(tuple(views), tuple(joints))

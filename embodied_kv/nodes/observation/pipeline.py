@@ -10,14 +10,12 @@ import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 
-import numpy as np
-
 from embodied_kv.capsule.reentry import SceneSummary, thumbnail
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.nodes.observation.inputs import ObservationInputs
 from embodied_kv.nodes.observation.pace import Pace
-from embodied_kv.nodes.observation.params import ObservationParams, described
+from embodied_kv.nodes.observation.params import described
 from embodied_kv.nodes.observation.synchronizer import SyncedMoment
 from embodied_kv.types import Observation
 
@@ -38,24 +36,11 @@ class ObservationPipeline(ObservationInputs):
         on_handle: Callable[[KvHandle], None],
         on_instruction: Callable[[str], None] = lambda instruction: None,
     ) -> None:
-        model = node.host.model
-        inputs = described(node.params.read(ObservationParams), node.suite.joint_names)
-        views = [view.name for view in inputs.views]
-        if unknown := [view for view in views if view not in model.views]:
-            raise ValueError(
-                f'parameter views: {model.name} has no view {", ".join(unknown)}; it has: '
-                f'{", ".join(model.views)}'
-            )
-        if len(inputs.joint_names) != model.state_dim:
-            raise ValueError(
-                f'parameter joint_names has {len(inputs.joint_names)} joints, '
-                f'{model.name} has {model.state_dim}'
-            )
-        super().__init__(node, inputs, on_instruction)
+        super().__init__(node, described(node.embodiment.contract), on_instruction)
         self._host, self._on_handle, self._period = node.host, on_handle, node.suite.period
         self._pace, self._given = Pace(self._period), 0.0  # given: when the last frame was
         self.missing: tuple[str, ...] = ()
-        self._newest: Observation | None = None
+        self._newest: tuple[Observation, SyncedMoment] | None = None
         node.every(self._period, self._check_cameras)
 
     def restart(self) -> None:
@@ -72,12 +57,15 @@ class ObservationPipeline(ObservationInputs):
 
     def scene(self) -> SceneSummary | None:
         """What the robot saw and felt just now; None without a frame of the last second or so."""
-        newest, host = self._newest, self._host
-        if newest is None or newest.deadline + host.engine.kv.grace < time.monotonic():
+        host = self._host
+        if self._newest is None:
+            return None
+        newest, moment = self._newest
+        if newest.deadline + host.engine.kv.grace < time.monotonic():
             return None
         views = zip(host.model.views, newest.images, strict=True)
         images = {view: thumbnail(image) for view, image in views if image is not None}
-        return SceneSummary(newest.state.astype(np.float64), images, newest.stamp, newest.robot)
+        return SceneSummary(moment.state.positions, images, newest.stamp, newest.robot)
 
     def on_image(self) -> None:
         """Prefill the newest moment if one is due; an image has just come, so it is young."""
@@ -90,16 +78,17 @@ class ObservationPipeline(ObservationInputs):
             return
         self._given = now
         self._pace.gave(now)
-        self._newest = observation
+        self._newest = observation, moment
         self._host.device.prefill(observation).add_done_callback(self._on_prefilled)
 
     def _observation(self, moment: SyncedMoment) -> Observation | None:
         images = self.pixels(moment)
-        if images is None:
+        state = self.state(moment)
+        if images is None or state is None:
             return None
         return Observation(
             images=tuple(images.get(view) for view in self._host.model.views),
-            state=moment.state.positions.astype(np.float32),
+            state=state,
             instruction=self.instruction,
             stamp=moment.stamp,
             deadline=self.clock.steady(moment.taken + self._period),

@@ -99,7 +99,9 @@ def order(
     engine = {f'engine.{name}': value for name, value in _engine().items()}
     named = dict(checkpoint=checkpoint, profile=str(profile), trace=trace, scheduler=scheduler)
     return dict(
-        parameters=dict(preset='tabletop', autostart=False, capsules=False) | engine | named,
+        parameters=dict(contract='tabletop', preset='tabletop', autostart=False, capsules=False)
+        | engine
+        | named,
         habits=dict(
             execution_horizon=horizon,
             joints=JOINTS,
