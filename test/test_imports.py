@@ -30,7 +30,6 @@ MAY_IMPORT = {
     'storage': set(),
     'text': set(),
     'throttle': set(),
-    'robots': BASE,
     'runtime': BASE,
     'kernels': BASE,
     'kv': MECHANISM,

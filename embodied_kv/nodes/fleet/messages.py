@@ -100,11 +100,10 @@ def state(message: JointState, states: StateMap) -> np.ndarray:
             f'{len(names)} joints have {len(message.position)} positions and '
             f'{len(message.velocity)} velocities'
         )
-    told = (
-        dict(zip(names, values, strict=False)) for values in (message.position, message.velocity)
-    )
+    positions = dict(zip(names, message.position, strict=False))
+    velocities = dict(zip(names, message.velocity, strict=False))
     try:
-        return states.policy(*told).astype(np.float32)
+        return states.policy(positions, velocities).astype(np.float32)
     except ValueError as error:
         raise Refused(f'{error}; there are: {listed(names)}') from error
 
