@@ -11,7 +11,7 @@ from embodied_kv.nodes.fleet.client_node import FleetClientParams
 from embodied_kv.nodes.fleet.server_node import FleetParams
 from embodied_kv.nodes.language import LanguageParams
 from embodied_kv.nodes.memory import MemoryParams
-from embodied_kv.nodes.observation.pipeline import ObservationParams
+from embodied_kv.nodes.observation.params import ObservationParams
 from embodied_kv.nodes.session import SessionParams
 from embodied_kv.planning.config import PlanningConfig
 

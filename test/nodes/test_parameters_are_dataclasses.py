@@ -12,7 +12,7 @@ from embodied_kv.nodes.action import Action, ActionParams
 from embodied_kv.nodes.common.parameters import SuiteParams
 from embodied_kv.nodes.language import Language, LanguageParams
 from embodied_kv.nodes.memory import MemoryParams
-from embodied_kv.nodes.observation.pipeline import ObservationParams
+from embodied_kv.nodes.observation.params import ObservationParams
 from embodied_kv.nodes.perception import Perception
 from embodied_kv.nodes.session import SessionParams
 from embodied_kv.nodes.sim.node import SimParams
@@ -94,9 +94,13 @@ def test_every_parameter_is_described_with_its_range(ros, kind):
         (Perception, 'rate', 10, 'parameter rate'),
         (Perception, 'engine.reserved_rows', 16, 'engine.reserved_rows is 16 of 16 rows'),
         (Perception, 'preset', 'huge', "no preset 'huge'; there are: pi05"),
-        (Perception, 'views', ['front', 'rear'], 'parameter views: tiny has no view rear'),
-        (Perception, 'views', ['front'], 'parameter image_topics names 2 topics for 1 views'),
-        (Perception, 'joint_names', ['a', 'b'], 'parameter joint_names has 2 joints, tiny has 7'),
+        (
+            Perception,
+            'contract',
+            '',
+            'parameter contract is empty: name the contract of the robot',
+        ),
+        (Perception, 'contract', 'so100', "contract 'so100': no such file, and none of aloha"),
         (Perception, 'checkpoint', '', "preset 'tiny' has no checkpoint of its own"),
         (Perception, 'checkpoint', '/nowhere', '/nowhere'),
         (
@@ -149,8 +153,3 @@ def test_the_descriptor_of_an_array_says_the_range_of_its_elements(ros):
     said = action.describe_parameter('max_joint_step').additional_constraints
     assert said == 'each from 1e-06 to 1000000.0'
     action.destroy_node()
-
-
-def test_a_frame_needs_a_camera():
-    with pytest.raises(ValueError, match='names none: a frame needs at least one camera'):
-        ObservationParams(views=(), image_topics=())

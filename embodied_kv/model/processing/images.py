@@ -63,7 +63,7 @@ def _interpolated(image: NDArray, height: int, width: int) -> NDArray:
     """Bilinear, without antialias, in the dtype of the image."""
     if image.shape[:2] == (height, width):
         return image
-    pixels = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)[None]
+    pixels = torch.from_numpy(np.require(image, requirements=('C', 'W'))).permute(2, 0, 1)[None]
     resized = interpolate(pixels, size=(height, width), mode='bilinear', align_corners=False)[0]
     return resized.permute(1, 2, 0).numpy()
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_kv.robots.channels import JOINT_STATE
+from embodied_kv.robots.framing import framed
 
 ROTATIONS = (0, 90, 180, 270)
 
@@ -56,15 +57,10 @@ class ViewInput:
 
         Raises ValueError where the crop does not lie in the picture.
         """
-        if self.crop is not None:
-            left, top, width, height = self.crop
-            if top + height > pixels.shape[0] or left + width > pixels.shape[1]:
-                raise ValueError(
-                    f'crop {self.crop} of view {self.name} does not lie in an image of '
-                    f'{pixels.shape[1]} x {pixels.shape[0]} pixels'
-                )
-            pixels = pixels[top : top + height, left : left + width]
-        return np.rot90(pixels, -self.rotate // 90)
+        try:
+            return framed(pixels, self.crop, self.rotate)
+        except ValueError as error:
+            raise ValueError(f'view {self.name}: {error}') from error
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,205 @@
+"""What a robot's contract and a checkpoint mean together, before any arm moves.
+
+`python -m embodied_kv.model.check CONTRACT [CHECKPOINT]` prints every number of state and action
+with its source, its unit, its normalisation and where it goes, the prompt as it is said, the
+memory that it takes, and writes the pictures as they are cut. Exit status: 0 it can run, 1 it
+cannot, and says why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
+from rich.console import Console
+from rich.table import Table
+
+from embodied_kv.config import DTYPES, EngineConfig, ModelConfig, preset
+from embodied_kv.model.checkpoints.checkpoint import Checkpoint
+from embodied_kv.model.checkpoints.open import open_checkpoint
+from embodied_kv.model.pi05 import Pi05
+from embodied_kv.model.processing.scaling import Scaling
+from embodied_kv.robots.embodiment import Embodiment
+from embodied_kv.robots.framing import framed
+from embodied_kv.robots.mapping import ActionDimension, Dimension
+from embodied_kv.robots.reading import shipped
+
+CAMERA = 480, 640  # of the card that stands for a camera's picture
+INSTRUCTION = 'pick up the red block and place it on the plate'
+
+
+def state_table(robot: Embodiment, checkpoint: Checkpoint | None) -> Table:
+    """A row for each number of the state."""
+    table = Table('', 'state', 'from', 'unit', 'policy =', 'normalised -1 … 1', title='State')
+    scale = checkpoint and checkpoint.processing.normalizer.state_scale
+    for i, d in enumerate(robot.state.dimensions):
+        table.add_row(
+            str(i), d.name, f'{d.topic}: {d.select}', d.unit, affine(d), ends(scale, i, d)
+        )
+    return table
+
+
+def action_table(robot: Embodiment, checkpoint: Checkpoint | None) -> Table:
+    """A row for each number of an action."""
+    columns = ('', 'action', 'to', 'unit', 'policy =', 'means', 'normalised -1 … 1', 'limits (SI)')
+    table = Table(*columns, title='Action')
+    scale = checkpoint and checkpoint.processing.normalizer.action_scale
+    for i, d in enumerate(robot.actions.dimensions):
+        table.add_row(
+            *(str(i), d.name, f'{d.topic}: {d.select}', d.unit, affine(d), meaning(d)),
+            ends(scale, i, d),
+            limits(robot, d),
+        )
+    return table
+
+
+def affine(d: Dimension) -> str:
+    """policy = scale * SI + offset, for people."""
+    said = '' if d.scale == 1 else f'{d.scale:.6g} · '
+    return f'{said}SI' + (f' {d.offset:+.6g}' if d.offset else '')
+
+
+def meaning(d: ActionDimension) -> str:
+    """What an action's number asks for."""
+    kind = 'velocity' if d.is_velocity else 'offset from the state' if d.relative else 'position'
+    clamp = f', within {d.clamp[0]:g} … {d.clamp[1]:g}' if d.clamp else ''
+    return kind + clamp + (', one of both' if d.binary else '')
+
+
+def ends(scale: Scaling | None, i: int, d: Dimension) -> str:
+    """What -1 and 1 of the network are, in the policy's numbers; of the chunk's last action."""
+    if scale is None:
+        return 'the checkpoint says'
+    dims = scale.origin.shape[-1]
+    low, high = (scale.unnormalise(np.full(dims, end)).reshape(-1, dims) for end in (-1.0, 1.0))
+    return f'{low[-1, i]:.4g} … {high[-1, i]:.4g} ({scale.mode})'
+
+
+def limits(robot: Embodiment, d: ActionDimension) -> str:
+    """As the contract has them."""
+    of = robot.contract.limits[d.axis]
+    position = f'{of.position[0]:g} … {of.position[1]:g}, ' if of.position else ''
+    velocity = f'{of.velocity:g}' if of.velocity else 'robot_description'
+    return f'{position}velocity {velocity}, acceleration {of.acceleration:g}'
+
+
+def card(name: str) -> NDArray[np.uint8]:
+    """A camera's picture that shows where its corners go: uint8 [480, 640, 3]."""
+    height, width = CAMERA
+    image = Image.new('RGB', (width, height), (40, 44, 52))
+    draw = ImageDraw.Draw(image)
+    for x in range(0, width, 80):
+        draw.line([(x, 0), (x, height)], (90, 96, 110))
+    for y in range(0, height, 80):
+        draw.line([(0, y), (width, y)], (90, 96, 110))
+    draw.ellipse([width / 2 - 150, height / 2 - 150, width / 2 + 150, height / 2 + 150], width=4)
+    corners = {(12, 8): 'top left', (width - 150, 8): 'top right'}
+    corners |= {(12, height - 40): 'bottom left', (width - 190, height - 40): 'bottom right'}
+    for place, said in corners.items():
+        draw.text(place, said, (255, 210, 90), font_size=26)
+    draw.text((width / 2 - 120, height / 2 - 16), name[-22:], (255, 255, 255), font_size=24)
+    return np.asarray(image)
+
+
+def pictures(robot: Embodiment, checkpoint: Checkpoint, given: dict[str, Path]) -> Image.Image:
+    """The views side by side, as the network gets them.
+
+    given: a file for a view, else a card. Raises ValueError, OSError.
+    """
+    size, resize = checkpoint.config.vision.image_size, checkpoint.processing.resize
+    seen = []
+    for name in checkpoint.config.views:
+        view = robot.contract.views[name]
+        pixels = (
+            np.asarray(Image.open(given[name]).convert('RGB')) if name in given else card(name)
+        )
+        seen.append(framed(pixels, view.crop, view.rotate))
+    tensors = resize.to_model(seen, size)
+    shown = ((tensors.permute(0, 2, 3, 1).numpy() + 1) * 127.5).round().clip(0, 255)
+    return Image.fromarray(np.concatenate(list(shown.astype(np.uint8)), axis=1))
+
+
+def memory(config: ModelConfig, engine: EngineConfig) -> str:
+    """What weights and cache take, of the dtype that the checkpoint is served in."""
+    weights = (
+        sum(p.numel() for p in Pi05.empty(config, 'meta').parameters()) * DTYPES[config.dtype]
+    )
+    cache = engine.rows * config.prefix_tokens * config.kv_bytes_per_token
+    return (
+        f'{weights / 2**20:,.0f} MiB of weights in {config.dtype}, {cache / 2**20:,.0f} MiB of '
+        f'cache for {engine.rows} rows of {config.prefix_tokens} tokens'
+    )
+
+
+def prompt(checkpoint: Checkpoint) -> tuple[str, int]:
+    """The prompt of a state in the middle of the data, as it is said, and its tokens."""
+    tokenizer, p, config = checkpoint.tokenizer(), checkpoint.processing, checkpoint.config
+    middle = np.zeros(config.state_dim)
+    ids, _ = p.prompt.tokens(tokenizer, INSTRUCTION, middle, config.max_text)
+    return tokenizer.decode(ids), len(ids)
+
+
+def check(arguments: argparse.Namespace, console: Console) -> None:
+    """Print all that is known. Raises ValueError, which says what is not."""
+    robot = Embodiment.load(arguments.contract)
+    contract = robot.contract
+    console.print(
+        f'[bold]{contract.robot_type}[/]: {contract.fps:g} actions a second, '
+        f'{contract.execution_horizon or "all"} of a chunk are executed'
+    )
+    checkpoint = None
+    if arguments.checkpoint:
+        dimensions = preset(arguments.preset) if arguments.preset else None
+        checkpoint = open_checkpoint(arguments.checkpoint, robot.declared, dimensions)
+        robot.check(checkpoint.config)
+        for line in checkpoint.lines():
+            console.print(line, markup=False, highlight=False)
+    console.print(state_table(robot, checkpoint))
+    console.print(action_table(robot, checkpoint))
+    for output in robot.outputs:
+        console.print(f'{output.topic} [{output.type}]: {", ".join(output.axes)}', markup=False)
+    if checkpoint is None:
+        return
+    said, tokens = prompt(checkpoint)
+    console.print(f'prompt ({tokens} tokens): {said!r}', markup=False)
+    console.print(memory(checkpoint.config, EngineConfig()), markup=False)
+    pictures(robot, checkpoint, arguments.image).save(arguments.png)
+    console.print(f'pictures as the network gets them: {arguments.png}', markup=False)
+
+
+def _image(text: str) -> tuple[str, Path]:
+    name, equals, path = text.partition('=')
+    if not equals:
+        raise argparse.ArgumentTypeError(f'{text!r}: write VIEW=FILE')
+    return name, Path(path)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog='python -m embodied_kv.model.check',
+        description='What a contract and a checkpoint mean together, or why they do not fit.',
+    )
+    parser.add_argument('contract', help=f'{", ".join(shipped())}, or a YAML file')
+    parser.add_argument('checkpoint', nargs='?', help='folder of openpi, LeRobot, or our own')
+    parser.add_argument('--preset', default='', help='widths that the checkpoint does not say')
+    parser.add_argument(
+        '--image', type=_image, action='append', default=[], metavar='VIEW=FILE', help='a picture'
+    )
+    parser.add_argument('--png', default='check.png', help='where the pictures are written')
+    given = parser.parse_args(arguments)
+    given.image = dict(given.image)
+    try:
+        check(given, Console(width=None if sys.stdout.isatty() else 200))
+    except (ValueError, OSError) as error:
+        print(f'it cannot run: {error}', file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
