@@ -1,0 +1,78 @@
+"""Ours beside theirs on the same observations: where they part is said, or what is missing."""
+
+import sys
+
+import numpy as np
+import pytest
+from cases import ALOHA, LEROBOT, LIBERO, declared, opened
+
+from embodied_kv.model import verify
+from embodied_kv.model.recorded import grid
+from embodied_kv.model.theirs import Theirs
+
+
+@pytest.fixture(scope='module')
+def policy():
+    return opened(LIBERO).load(dtype='float32')
+
+
+def other(policy, change):
+    """Another installation that answers as ours does, but for `change(answer)`."""
+
+    def answer(asked):
+        found = dict(verify.ours(policy, asked, grid(10)))
+        change(found)
+        return found
+
+    return Theirs('other 1.0', declared(LIBERO), grid(10), answer)
+
+
+def test_two_that_agree_are_ok(policy, capsys):
+    assert verify.compare(policy, other(policy, lambda answer: None), 2)
+    assert 'other 1.0: ok, 2 observations' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ('quantity', 'stage'),
+    [
+        ('image.left_wrist_0_rgb', 'image.left_wrist_0_rgb'),
+        ('state', 'state'),
+        ('chunk', 'chunk'),
+        ('actions', 'actions'),
+    ],
+)
+def test_the_first_quantity_that_differs_is_named(policy, capsys, quantity, stage):
+    def change(answer):
+        answer[quantity] = answer[quantity] + np.float32(0.01)
+        answer['actions'] = answer['actions'] + 1  # what comes after may differ too
+
+    assert not verify.compare(policy, other(policy, change), 1)
+    assert f'they part at {stage}: ' in capsys.readouterr().out
+
+
+def test_other_tokens_part_at_the_tokens(policy, capsys):
+    assert not verify.compare(policy, other(policy, lambda a: a.update(tokens=a['tokens'][1:])), 1)
+    assert 'they part at tokens: inf' in capsys.readouterr().out
+
+
+def test_observations_differ_and_come_again(policy):
+    first, again, second = (verify.draw(policy, seed) for seed in (0, 0, 1))
+    assert np.array_equal(first.state, again.state) and not np.array_equal(
+        first.state, second.state
+    )
+    assert first.images.keys() == {'base_0_rgb', 'left_wrist_0_rgb'}
+
+
+@pytest.mark.parametrize(
+    ('folder', 'arguments', 'complaint'),
+    [
+        (LEROBOT, ['--against', 'lerobot'], 'lerobot cannot be imported'),
+        (ALOHA, ['--against', 'openpi', '--config', 'pi05_aloha'], 'openpi cannot be imported'),
+        (ALOHA, ['--against', 'openpi'], 'name its train config'),
+    ],
+)
+def test_what_is_not_there_is_said(monkeypatch, capsys, folder, arguments, complaint):
+    for name in ('lerobot', 'lerobot.policies.factory', 'openpi', 'openpi.training.config'):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert verify.main([str(folder), *arguments]) == 2
+    assert complaint in capsys.readouterr().err
