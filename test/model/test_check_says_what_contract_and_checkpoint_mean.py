@@ -1,4 +1,4 @@
-"""`python -m embodied_kv.model.check` prints every number before an arm moves, or why it cannot."""
+"""`python -m embodied_kv.model.check` tells every number before an arm moves, or why it cannot."""
 
 import pytest
 from PIL import Image
