@@ -99,6 +99,11 @@ def acceleration(limits: Limits) -> np.ndarray:
     return np.minimum(limits.acceleration, limits.velocity / (1.5 * STEP))
 
 
+def stay(position: np.ndarray) -> Motion:
+    """Standing there."""
+    return Motion(np.zeros(1), position[None], np.zeros((1, len(position))))
+
+
 def brake(position: np.ndarray, velocity: np.ndarray, limits: Limits) -> Motion:
     """Each joint on along its way, as hard as it may decelerate, until all stand."""
     position, velocity = np.asarray(position, np.float64), np.asarray(velocity, np.float64)

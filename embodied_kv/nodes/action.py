@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import CancelledError, Future, wait
 from dataclasses import dataclass
 
@@ -11,8 +12,10 @@ from std_msgs.msg import Float64MultiArray
 from trajectory_msgs.msg import JointTrajectory
 
 from embodied_kv.control import execution_horizon, realtime
-from embodied_kv.control.command import Command
+from embodied_kv.control.command import Command, Measured, Setpoint
 from embodied_kv.control.control_loop import ControlLoop
+from embodied_kv.control.guard import STOPPED, Guard
+from embodied_kv.control.limits import POSITION, Limits
 from embodied_kv.control.trajectory_executor import FRESH, STOP, TrajectoryExecutor
 from embodied_kv.kv.handle import KvHandle, Lease, Stale
 from embodied_kv.msg import ActionChunk as ActionChunkMsg
@@ -37,11 +40,26 @@ class ActionParams:
     upper_limits: tuple[float, ...] = param(
         (2.6, 1.5, 1.7, 3.1, 1.9, 3.2, 0.04), 'Joint limits, one or one per joint, rad or m'
     )
-    max_joint_step: tuple[float, ...] = param(
-        (0.5,),
-        'Maximum joint step from one action to the next, one or one per joint, rad or m',
+    velocity_limits: tuple[float, ...] = param(
+        (6.0, 6.0, 6.0, 6.0, 6.0, 6.0, 0.5),
+        'Fastest velocity, one or one per joint, rad/s or m/s',
         range=(1e-6, 1e6),
-        old='max_jump',
+    )
+    acceleration_limits: tuple[float, ...] = param(
+        (60.0, 60.0, 60.0, 60.0, 60.0, 60.0, 20.0),
+        'Highest acceleration, one or one per joint, rad/s^2 or m/s^2',
+        range=(1e-6, 1e6),
+    )
+    max_tracking_error: tuple[float, ...] = param(
+        (1000.0,),
+        'Further from where it was sent a moving arm stops, one or one per joint, rad or m',
+        range=(1e-6, 1e6),
+    )
+    max_state_age: float = param(
+        0.5, 'Seconds without a joint state after which nothing moves', range=(1e-3, 60.0)
+    )
+    max_chunk_age: float = param(
+        1.0, 'Seconds from an observation, at most, until its chunk takes over', range=(1e-3, 60.0)
     )
     stop_after: int = param(
         5, 'Control periods without a fresh chunk after which to stop', range=(1, 1000)
@@ -56,9 +74,10 @@ class ActionParams:
     )
     publish_setpoints: bool = param(
         False,
-        'Publish the set-point of each action on `commands`, for forward controllers',
+        'Publish set-points on `commands` while the arm moves, for forward controllers',
         old='tick_commands',
     )
+    setpoint_rate: float = param(100.0, 'Set-points per second', range=(1.0, 2000.0))
     lock_memory: bool = param(False, 'Keep the process in RAM (mlockall)')
     cpu_affinity: int = param(-1, 'Core of the control loop; -1 for any', range=(-1, 1023))
     thread_priority: int = param(
@@ -80,7 +99,7 @@ class Action(SuiteNode):
         self._too_late = 0  # frames for which not even the fewest Euler steps fitted
 
     def setup(self) -> None:
-        self._now: JointState | None = None
+        self._now: tuple[JointState, float] | None = None  # and when it was received
         self._work: Future | None = None
         self._setup_commands(self.params.read(ActionParams))
         self.subscribe(JointState, 'joint_states', self._on_joints, qos.SENSOR)
@@ -104,22 +123,29 @@ class Action(SuiteNode):
 
     def _executor(self, params: ActionParams) -> TrajectoryExecutor:
         """Within the limits. Raises ValueError that names the parameter."""
+        joints = self.suite.joint_names
 
-        def each(name: str) -> np.ndarray | float:
+        def each(name: str) -> np.ndarray:
             values = getattr(params, name)
-            if len(values) not in (1, len(self.suite.joint_names)):
+            if len(values) not in (1, len(joints)):
                 raise ValueError(
                     f'parameter {name} has {len(values)} values: give one, or one for each of the '
-                    f'{len(self.suite.joint_names)} joints'
+                    f'{len(joints)} joints'
                 )
-            return np.array(values) if len(values) > 1 else values[0]
+            return np.broadcast_to(np.array(values), len(joints))
 
         return TrajectoryExecutor(
-            len(self.suite.joint_names),
+            Limits(
+                joints,
+                each('lower_limits'),
+                each('upper_limits'),
+                each('velocity_limits'),
+                each('acceleration_limits'),
+                [POSITION] * len(joints),
+            ),
             self.host.model.action_dt,
-            lower=each('lower_limits'),
-            upper=each('upper_limits'),
-            max_joint_step=each('max_joint_step'),
+            max_tracking_error=each('max_tracking_error'),
+            max_state_age=params.max_state_age,
             stop_after=params.stop_after,
         )
 
@@ -139,18 +165,23 @@ class Action(SuiteNode):
         session.on_hold = self._control.hold
 
     def _start_control(self) -> None:
+        p = self._params
         self._control = ControlLoop(
-            self._executor(self._params),
+            self._executor(p),
+            Guard(armed=True),
             self.suite.period,
-            position=self._position,
+            measured=self._measured,
             publish=self._publish,
-            publish_setpoint=self._publish_setpoint,
+            publish_setpoint=self._publish_setpoint if p.publish_setpoints else None,
+            setpoint_rate=p.setpoint_rate,
+            max_chunk_age=p.max_chunk_age,
             failed=lambda error: self.warn_throttled('chunk', f'chunk refused: {error}'),
             prepare=self._prepare,
         )
         self._control.start()
 
     def stop(self) -> None:
+        self._control.stop()  # the motion ends first, whoever still computes
         session = self.host.session(self.robot)
         session.unregister(self._part)
         session.on_hold = lambda: None
@@ -158,7 +189,6 @@ class Action(SuiteNode):
         if work is not None:
             work.cancel()
             wait([work], DRAIN)
-        self._control.stop()
 
     # ------------------------------------------------------------------ handles
 
@@ -190,7 +220,7 @@ class Action(SuiteNode):
             self._control.offer(execution_horizon.judged(chunk, policy))
 
     def _on_joints(self, message: JointState) -> None:
-        self._now = message
+        self._now = message, time.monotonic()
 
     # ------------------------------------------------------------------ on the loop's thread
 
@@ -204,23 +234,24 @@ class Action(SuiteNode):
         if any(outcome.startswith('refused') for outcome in self._outcome.values()):
             self.log_warning('control loop', f'control loop: {self._outcome}')
 
-    def _position(self) -> np.ndarray | None:
+    def _measured(self) -> Measured | None:
         if self._now is None:
             return None
+        message, received = self._now
         try:
-            return conversions.positions(self._now, self.suite.joint_names)
+            return Measured(conversions.positions(message, self.suite.joint_names), received)
         except conversions.Refused as error:
             self.warn_throttled('joint state', f'joint state refused: {error}')
             return None
 
     def _publish(self, command: Command) -> None:
         if command.source == STOP != self._source and self.active:
-            self.log_error(
-                'stop', f'no fresh chunk for {self._params.stop_after} control periods: stop'
-            )
+            reason = self._control.guard.reason
+            starved = f'no fresh chunk for {self._params.stop_after} control periods'
+            self.log_error('stop', f'{reason or starved}: stop')
         now, names = self.get_clock().now().to_msg(), self.suite.joint_names
-        if len(command.points) or command.source == STOP:  # without points: stay where you are
-            self._trajectories.publish(conversions.trajectory_message(command, names, now))
+        if len(command.points):
+            self._trajectories.publish(conversions.trajectory_message(command, names))
         self._chunks.publish(conversions.chunk_message(command, names, now))
         if command.source == FRESH:
             self._period.tick()
@@ -229,9 +260,8 @@ class Action(SuiteNode):
             self._confidence.add(float(command.confidence.mean()))
         self._source = command.source
 
-    def _publish_setpoint(self, values: np.ndarray) -> None:
-        if self._params.publish_setpoints:
-            self._setpoints.publish(conversions.setpoint_message(values))
+    def _publish_setpoint(self, setpoint: Setpoint) -> None:
+        self._setpoints.publish(conversions.setpoint_message(setpoint.values))
 
     # ------------------------------------------------------------------ diagnostics
 
@@ -252,6 +282,8 @@ class Action(SuiteNode):
             'confidence mean': f'{self._confidence.mean():.2f}',
             **self._outcome,
         }
+        if self._control.guard.state == STOPPED:
+            return ERROR, f'stopped: {self._control.guard.reason}', values
         if self._source == FRESH:
             return OK, 'acting', values
         level = ERROR if self._source == STOP else WARN

@@ -3,7 +3,9 @@
 import numpy as np
 from hypothesis import strategies as st
 
+from embodied_kv.control.command import Measured
 from embodied_kv.control.limits import Limits
+from embodied_kv.control.trajectory_executor import TrajectoryExecutor
 from embodied_kv.types import ActionChunk
 
 NEAR = 1e-5  # what a number may be beyond a limit: nodes lie at whole microseconds
@@ -65,3 +67,17 @@ def assert_feasible(motion, limits, outside=False):
     # The law between nodes, which makes a cubic spline of them the same motion.
     ways = (motion.velocities[1:] + motion.velocities[:-1]) / 2 * steps[:, None]
     np.testing.assert_allclose(np.diff(motion.positions, axis=0), ways, atol=1e-12)
+
+
+def seen(moment, *position):
+    """A measurement; of two joints at 0 where nothing is said."""
+    return Measured(np.array(position or (0.0, 0.0)), moment)
+
+
+def make_executor(limits=None, **options):
+    """Of two joints that hardly have limits and may be anywhere."""
+    options = dict(dt=0.1, max_tracking_error=np.inf, max_state_age=0.5) | options
+    return TrajectoryExecutor(make_limits() if limits is None else limits, **options)
+
+
+make_limits = limits

@@ -6,7 +6,7 @@ from control_cases import any_limits, assert_feasible, inside, limits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_kv.control.motion import brake, follow
+from embodied_kv.control.motion import acceleration, brake, follow
 
 SHARES = st.lists(st.floats(0, 1), min_size=2, max_size=2)
 DTS = st.sampled_from([0.1, 0.05, 1 / 15, 1 / 30, 0.02])
@@ -134,3 +134,21 @@ def test_what_goes_to_a_controller_leaves_it_time_to_join_and_ends_at_rest():
     assert velocities[-1] == 0
     late = motion.after(motion.duration + 5, 0.04)
     assert late[0].tolist() == [0.04] and late[1][0] == motion.positions[-1]
+
+
+def test_a_slow_joint_that_brakes_hard_turns_within_its_velocity():
+    lim = limits(1, -1, 1, velocity=0.2, acceleration=60.0)
+    speed = np.array([0.2])
+    start = lim.upper - speed**2 / (2 * acceleration(lim))
+    motion = follow(start, speed, np.full((3, 1), 1.0), 0.0, 0.1, lim)
+    assert_feasible(motion, lim)
+
+
+def test_an_error_is_braked_on_with_what_the_reference_leaves():
+    lim = limits(1, -50, 50, velocity=20, acceleration=10.0)
+    moments = np.arange(20) * 0.1
+    place = 5.0 * moments - 3.5 * moments**2  # takes 7 of the 10
+    motion = follow(np.array([-0.6]), np.array([5.0]), place[:, None], 0.0, 0.1, lim)
+    ahead = motion.sample(moments)[0][:, 0] - place
+    assert ahead[0] == pytest.approx(-0.6) and abs(ahead[-1]) < 1e-3
+    assert ahead.max() < 1e-3  # it does not shoot past what brakes

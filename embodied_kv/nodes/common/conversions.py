@@ -198,15 +198,16 @@ def action_chunk(message: ActionChunkMsg, deadline: float) -> ActionChunk:
     )
 
 
-def trajectory_message(command: Command, joint_names: Sequence[str], now: Time) -> JointTrajectory:
-    """What is left of a command, positions only, counted from now."""
+def trajectory_message(command: Command, joint_names: Sequence[str]) -> JointTrajectory:
+    """The motion of a command, positions and velocities. Stamp 0: from when it is received on."""
     message = JointTrajectory(joint_names=joint_names)
-    message.header.stamp = now
-    for point, after in zip(command.points, command.times, strict=True):
+    nodes = zip(command.times, command.points, command.velocities, strict=True)
+    for after, point, velocity in nodes:
         sec, nanosec = divmod(round(after * 1e9), 1_000_000_000)
         message.points.append(
             JointTrajectoryPoint(
                 positions=array('d', point.tobytes()),
+                velocities=array('d', velocity.tobytes()),
                 time_from_start=Duration(sec=sec, nanosec=nanosec),
             )
         )

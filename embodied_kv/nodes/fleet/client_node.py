@@ -118,8 +118,9 @@ class FleetClient(Action):
     # ------------------------------------------------------------------ asking
 
     @property
-    def _now(self) -> JointState | None:
-        return self._observations.joints
+    def _now(self) -> tuple[JointState, float] | None:
+        seen = self._observations
+        return None if seen.joints is None else (seen.joints, seen.joints_received)
 
     def _ask_if_due(self) -> None:
         now = time.monotonic()
@@ -175,7 +176,7 @@ class FleetClient(Action):
             timing.refused(now)
             return
         began = timing.take(chunk.execution_horizon, observed, now)
-        self._control.offer(replace(chunk, deadline=began + self.suite.period))
+        self._control.offer(replace(chunk, deadline=began + self.suite.period), observed)
 
     # ------------------------------------------------------------------ capsules
 

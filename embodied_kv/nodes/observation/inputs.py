@@ -138,7 +138,7 @@ class ObservationInputs:
         self.on_image()
 
     def _on_joints(self, message: JointState) -> None:
-        self.joints = message
+        self.joints, self.joints_received = message, time.monotonic()
         try:
             conversions.positions(message, self._node.suite.joint_names)
         except conversions.Refused as error:
