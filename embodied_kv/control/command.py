@@ -1,6 +1,7 @@
-"""What the robot is told in one control period, and what of it is still to come.
+"""What the robot is told, what it is known to do, and what of a chunk is still to come.
 
-`control_loop` makes both; `nodes.common.conversions` sends the one, a capsule keeps the other.
+Knows shapes. `control_loop` makes commands; `nodes.common.conversions` sends them, a capsule keeps
+what is left over.
 """
 
 from __future__ import annotations
@@ -9,18 +10,33 @@ from dataclasses import dataclass
 
 import numpy as np
 
+FRESH, PREVIOUS, HOLD, STOP = SOURCES = ('fresh', 'previous', 'hold', 'stop')
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Where the arm was seen: position [joints] at a moment of the steady clock, s.
+
+    NaN for an output that nobody measures, as an axis of a Cartesian controller.
+    """
+
+    position: np.ndarray
+    moment: float
+
 
 @dataclass(frozen=True, eq=False)
 class Command:
     """A chunk as it is executed, and where its execution stands.
 
-    values: float64 [chunk size, joints]; [0, joints] while the robot's position is not known.
-    stamp: ns on the ROS clock of the observation, None where the command answers none.
-    first: the first action whose moment has not passed, or the last one of those to execute.
-    execution_horizon: H, the actions from the start on that may be executed; points ends with the
-    last. confidence: float32 [chunk size], or [0] where no denoising is known that made them.
-    source: one of `trajectory_executor.SOURCES`.
-    points, times: float64 [n, joints] and [n]: what is still to come, in seconds from now.
+    values: float64 [chunk size, joints]; of a hold or a stop where the arm comes to rest, [1,
+    joints]; [0, joints] while that is not known. stamp: ns on the ROS clock of the observation,
+    None where the command answers none. first: the first action whose moment has not passed, or
+    the last one of those to execute. execution_horizon: H, the actions from the start on that may
+    be executed. confidence: float32 [chunk size], or [0] where no denoising is known that made
+    them. source: one of SOURCES.
+    points, velocities, times: float64 [n, joints] twice and [n]: what a trajectory controller is
+    to do instead of what it does, in seconds from when it receives them; the last velocity is
+    zero. Empty where nothing changes: what it was sent goes on, or the arm stands.
     """
 
     values: np.ndarray
@@ -37,7 +53,24 @@ class Command:
     prefill_ms: float
     denoise_ms: float
     points: np.ndarray
+    velocities: np.ndarray
     times: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Setpoint:
+    """The command of this moment, for a controller without trajectories.
+
+    values: float64 [joints], of each output its kind: a position or a velocity. positions,
+    velocities: both of all; None before anything was commanded. age: s since the observation that
+    it answers; inf where there was none.
+    """
+
+    values: np.ndarray | None
+    positions: np.ndarray | None
+    velocities: np.ndarray | None
+    source: str
+    age: float
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,10 +1,10 @@
-"""The thread that keeps the control period: one command in each, on absolute deadlines.
+"""The thread that moves the arm: chunks take over as they come, and no motion outlives its reason.
 
-Knows the steady clock and the trajectory executor. Does not know messages, and never computes:
-chunks are handed to it finished. A fresh chunk goes out as soon as it is there; when the deadline
-passes without one, the fallback goes out: the rest of the previous chunk, up to its execution
-horizon, then hold, then stop. What was left of an earlier chunk may be resumed; it goes out as a
-previous one.
+Knows the steady clock, the trajectory executor and the guard. Does not know messages, and never
+computes: chunks are handed to it finished. While the arm moves there is one command per control
+period: a fresh chunk as soon as it is there, else word that the previous one goes on, up to its
+execution horizon. Every motion ends at rest by itself. So who has nothing to say is silent, and
+others may command the same controllers. A stop is sent a few times, until it is surely there.
 """
 
 from __future__ import annotations
@@ -12,250 +12,263 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
-import numpy as np
-
-from embodied_kv.control.command import Command, Leftover
-from embodied_kv.control.trajectory_executor import FRESH, HOLD, PREVIOUS, STOP, TrajectoryExecutor
+from embodied_kv.control.command import HOLD, STOP, Command, Leftover, Measured, Setpoint
+from embodied_kv.control.guard import ARMED, TAKEN_OVER, Guard, NotNow
+from embodied_kv.control.outgoing import Outgoing
+from embodied_kv.control.trajectory_executor import TrajectoryExecutor
 from embodied_kv.types import ActionChunk
 
-UNKNOWN = np.empty(0, np.float32)  # the confidence in what nobody denoised, or nobody remembers
+WATCH = 0.02  # s between two looks at a moving arm, at most
+
+Work = Callable[[float], None]
 
 
 class ControlLoop(threading.Thread):
-    """Gives out a Command per control period and a set-point float64 [joints] per action.
+    """Moves the arm as far as the guard lets it.
 
-    period: s. position: the robot's joints [joints] now, or None while nobody knows. publish,
-    publish_setpoint: take the two, on this thread. failed: takes the reason for which a chunk
-    could not be executed. prepare: is called first.
+    period: s. measured: where the arm is, or None while nobody knows. publish: takes each Command,
+    on this thread. publish_setpoint: takes set-points, setpoint_rate per second and only while the
+    arm moves; None for a robot without such controllers. failed: takes the reason for which a
+    chunk is not executed, or a motion ended early. prepare: is called first. max_chunk_age: s from
+    an observation, at most, until its chunk takes over.
     """
 
     def __init__(
         self,
         executor: TrajectoryExecutor,
+        guard: Guard,
         period: float,
         *,
-        position: Callable[[], np.ndarray | None],
+        measured: Callable[[], Measured | None],
         publish: Callable[[Command], None],
-        publish_setpoint: Callable[[np.ndarray], None],
         failed: Callable[[Exception], None],
+        publish_setpoint: Callable[[Setpoint], None] | None = None,
+        setpoint_rate: float = 100.0,
         prepare: Callable[[], None] = lambda: None,
+        max_chunk_age: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(name='control loop', daemon=True)
-        self.executor, self._period = executor, period
-        self._position, self._prepare, self._failed = position, prepare, failed
-        self._publish, self._publish_setpoint = publish, publish_setpoint
+        self.executor, self.guard, self._period = executor, guard, period
+        self._measured, self._prepare, self._failed = measured, prepare, failed
+        self._outgoing = Outgoing(executor, guard, publish, publish_setpoint, setpoint_rate)
+        self._max_chunk_age, self._clock = max_chunk_age, clock
         self._wake = threading.Condition()
-        self._offered: ActionChunk | None = None
-        self._asked: list[Callable[[], None]] = []  # to be done on this thread, before the offer
+        self._offered: tuple[ActionChunk, float] | None = None  # and the moment it was observed
+        self._asked: list[Work] = []  # to be done on this thread, before the offer
         self._expected = -math.inf  # deadline of the newest frame that is being worked on
         self._deadline = math.inf  # when the control period ends; not before the first frame
-        self._next_setpoint = math.inf
-        self._command: Command | None = None  # the newest chunk, as it was published
         self._running: tuple[Leftover, float] | None = None  # what was to come, from when on
-        self._located = False
-        self._stopping = False
+        self._stirred = self._stopping = False  # whether somebody wants something; the last thing
+        guard.require(lambda now: executor.lost(now, measured()))
+        guard.changed = self._look
 
     # ------------------------------------------------------------------ from any thread
 
     def expect(self, deadline: float) -> None:
         """A chunk is being made for this deadline."""
-        with self._wake:
+        with self._stirring():
             self._expected = deadline
-            self._wake.notify()
 
-    def offer(self, chunk: ActionChunk) -> None:
-        """A chunk is finished."""
-        with self._wake:
-            self._offered = chunk
-            self._wake.notify()
+    def offer(self, chunk: ActionChunk, observed: float | None = None) -> None:
+        """A chunk is finished. observed: the moment of its observation, else deadline - period."""
+        began = chunk.deadline - self._period
+        with self._stirring():
+            self._offered = chunk, began if observed is None else observed
 
     def resume(self, leftover: Leftover, stamp: int) -> None:
         """What was left of an earlier chunk begins now, until a fresh one takes over.
 
         stamp: ns on the ROS clock, of now.
         """
-        self._ask(lambda: self._resume(leftover, stamp))
+        self._ask(lambda now: self._resume(leftover, stamp, now))
 
     def hold(self) -> None:
-        """Stay where the robot was sent last, until a fresh chunk takes over."""
-        self._ask(self._hold)
+        """Come to rest, until a fresh chunk takes over."""
+        self._ask(lambda now: self._brake(HOLD, now))
 
     def leftover(self) -> Leftover | None:
         """What is still to come of the chunk that runs; None if nothing is."""
         running = self._running
         if running is None:
             return None
-        (whole, began), now = running, time.monotonic()
+        (whole, began), now = running, self._clock()
         passed = max(0, math.ceil((now - began) / self.executor.dt))
         values = whole.values[passed:]
         return replace(whole, values=values, age=whole.age + now - began) if len(values) else None
 
-    def _ask(self, work: Callable[[], None]) -> None:
-        with self._wake:
+    def _ask(self, work: Work) -> None:
+        with self._stirring():
             self._asked.append(work)
+
+    def _look(self) -> None:
+        with self._stirring():
+            pass
+
+    @contextmanager
+    def _stirring(self) -> Iterator[None]:
+        """A change that the thread is to see at once."""
+        with self._wake:
+            yield
+            self._stirred = True
             self._wake.notify()
 
     def stop(self) -> None:
-        """End the thread; the robot is told to stop where it is, if it ever was told anything."""
-        with self._wake:
+        """Brake at once, and end the thread when the arm stands."""
+        with self._stirring():
             self._stopping = True
-            self._wake.notify()
-        self.join()
+        if self.is_alive():
+            self.join()
 
     # ------------------------------------------------------------------ the thread
 
     def run(self) -> None:
         self._prepare()
+        pause: float | None = None
         while True:
             with self._wake:
-                if self._offered is None and not self._asked and not self._stopping:
-                    self._wake.wait(self._pause())
-                chunk, self._offered = self._offered, None
-                asked, self._asked = self._asked, []
-                self._begin_period()
-                if self._stopping:
-                    break
-            try:
-                self._work(chunk, asked)
-            except Exception as error:  # the loop must not stop: the next period is another try
-                self._failed(error)
-        if self._command is not None:
-            self._publish(self._fallback(STOP, time.monotonic()))
+                if not self._stirred:
+                    self._wake.wait(pause)
+                stopping = self._stopping
+            pause = self.turn()
+            at_rest = not self.executor.is_moving(self._clock())
+            if stopping and at_rest and self._outgoing.due == math.inf:
+                return
 
-    def _pause(self) -> float | None:
-        """Seconds until something is due; None if nothing ever is."""
-        due = min(self._deadline_now(), self._next_setpoint)
-        return None if due == math.inf else max(0.0, due - time.monotonic())
+    def turn(self) -> float | None:
+        """Does what is due now; returns s until something is due again, None if nothing is."""
+        with self._wake:
+            self._stirred = False
+            offered, self._offered = self._offered, None
+            asked, self._asked = self._asked, []
+            self._begin_period()
+        for work in (
+            self._catch_up,
+            self._obey,
+            self._watch,
+            *asked,
+            lambda now: self._take(offered, now),
+        ):
+            self._try(work)
+        for work in (self._end_period, self._outgoing.send):
+            self._try(work)
+        now = self._clock()
+        due = min(self._deadline_now(), self._outgoing.due)
+        if self.executor.is_moving(now):
+            due = min(due, now + WATCH)
+        return None if due == math.inf else max(0.0, due - now)
+
+    def _try(self, work: Work) -> None:
+        try:
+            work(self._clock())
+        except Exception as error:  # the loop must not stop: the next turn is another try
+            self._failed(error)
 
     def _begin_period(self) -> None:
         if self._deadline == math.inf and self._expected > -math.inf:
-            self._deadline = max(self._expected, time.monotonic())
+            self._deadline = max(self._expected, self._clock())
 
     def _deadline_now(self) -> float:
         """End of this period: the frame's that is worked on, if that is a little later."""
         return max(self._deadline, min(self._expected, self._deadline + self._period))
 
-    def _work(self, chunk: ActionChunk | None, asked: Sequence[Callable[[], None]]) -> None:
-        self._locate()
-        for work in asked:
-            work()
-        if chunk is not None:
-            self._take(chunk)
-        now = time.monotonic()
-        if now >= self._deadline_now():
-            source = self.executor.missed(now)
-            self._deadline = max(self._deadline_now(), now - self._period) + self._period
-            if source == STOP:
-                self._running = None
-            self._publish(self._fallback(source, now))
-        if now >= self._next_setpoint:
-            self._next_setpoint = max(self._next_setpoint + self.executor.dt, now)
-            self._publish_setpoint(self.executor.due(now).values)
+    def _catch_up(self, now: float) -> None:
+        """A loop that was kept from its work does not make the arm jump."""
+        late = self._outgoing.catch_up(now)
+        if late and self._running is not None:
+            left, began = self._running
+            self._running = left, began + late
 
-    def _locate(self) -> None:
-        """The first command starts from where the robot is, if somebody knows."""
-        joints = None if self._located else self._position()
-        if joints is not None:
-            self.executor.hold_at(joints)
-            self._located = True
+    def _obey(self, now: float) -> None:
+        """The guard first: who may not move ceases, or brakes."""
+        state = self.guard.state
+        if state == TAKEN_OVER:
+            self.executor.drop()
+            self._running = None
+            self._outgoing.cease()
+        elif (state != ARMED or self._stopping) and self._outgoing.said not in ('', STOP):
+            self._brake(STOP, now)
 
-    def _take(self, chunk: ActionChunk) -> None:
-        began, now = chunk.deadline - self._period, time.monotonic()
-        taken = self.executor.take_over(chunk, began, now)
-        if taken.values is None:  # all that may be executed of it is over: what runs goes on
-            if taken.first < len(chunk.values):
-                horizon = chunk.execution_horizon
-                reason = f'all {horizon} actions of its execution horizon have passed'
-                self._failed(ValueError(reason))
+    def _watch(self, now: float) -> None:
+        """The arm is where it was sent, and nothing is missing; or the motion ends."""
+        if not self.executor.is_moving(now) or self.guard.state != ARMED:
             return
-        points, times = self.executor.remaining(now)
-        self._located = True
-        self._command = Command(
-            values=taken.values,
-            dt=chunk.dt,
-            stamp=chunk.stamp,
-            first=taken.first,
-            execution_horizon=len(chunk.values)
-            if chunk.execution_horizon is None
-            else chunk.execution_horizon,
-            confidence=UNKNOWN if chunk.confidence is None else chunk.confidence,
-            sequence=chunk.sequence,
-            age=now - began,
-            steps=chunk.steps,
-            source=FRESH,
-            deadline_met=now <= chunk.deadline,
-            prefill_ms=chunk.prefill_ms,
-            denoise_ms=chunk.denoise_ms,
-            points=points,
-            times=times,
-        )
-        due = now + times[0]
-        whole = Leftover(points, chunk.stamp, due - began, chunk.sequence, chunk.steps)
-        self._running = whole, due
+        reason = self.executor.strayed(now, self._measured())
+        if reason:
+            self.guard.stop(reason)
+            self._failed(NotNow(f'stopped: {reason}'))
+            self._brake(STOP, now)
+        elif self._running is not None and (missing := self.guard.check(now)):
+            self._failed(NotNow(f'the arm stands: {missing}'))
+            self._brake(HOLD, now)
+
+    def _take(self, offered: tuple[ActionChunk, float] | None, now: float) -> None:
+        if offered is None:
+            return
+        chunk, observed = offered
+        if reason := self._refusal(observed, now):
+            self.executor.counters.refused += 1
+            raise NotNow(reason)
+        began = chunk.deadline - self._period
+        taken = self.executor.take_over(chunk, began, now, self._measured())
+        if taken.values is None:  # what runs goes on
+            raise NotNow(taken.reason)
+        actions, after = self.executor.remaining(now)
+        due = now + after[0]
+        left = Leftover(actions, chunk.stamp, due - began, chunk.sequence, chunk.steps)
+        self._running = left, due
         self._deadline = max(self._deadline, chunk.deadline + self._period)
-        self._next_setpoint = began + taken.first * chunk.dt
-        self._publish(self._command)
+        self._outgoing.fresh(chunk, taken, now)
 
-    def _resume(self, leftover: Leftover, stamp: int) -> None:
-        now = time.monotonic()
-        self.executor.resume(leftover.values, now - leftover.age, now)
-        points, times = self.executor.remaining(now)
-        self._command = Command(
-            values=points,
-            dt=self.executor.dt,
-            stamp=stamp,
-            first=0,
-            execution_horizon=len(points),
-            confidence=UNKNOWN,
-            sequence=leftover.sequence,
-            age=leftover.age,
-            steps=leftover.steps,
-            source=PREVIOUS,
-            deadline_met=False,
-            prefill_ms=0.0,
-            denoise_ms=0.0,
-            points=points,
-            times=times,
-        )
-        self._running = replace(leftover, values=points), now
-        self._next_setpoint = now
-        self._publish(self._command)
+    def _refusal(self, observed: float, now: float) -> str:
+        """Why no chunk of such an observation is executed; '' if one is."""
+        if self._stopping or self.guard.state != ARMED:
+            return f'the arm is {self.guard.state}'
+        if missing := self.guard.check(now):
+            return missing
+        if observed < self.guard.since:
+            return 'it answers an observation from before the arm was armed or given back'
+        if now - observed > self._max_chunk_age:
+            return (
+                f'it answers an observation {now - observed:.2f} s old; max_chunk_age is '
+                f'{self._max_chunk_age:g} s'
+            )
+        return ''
 
-    def _hold(self) -> None:
-        now = time.monotonic()
-        stays = self.executor.due(now).values
-        if stays is not None:
-            self.executor.hold_at(stays)
+    def _resume(self, leftover: Leftover, stamp: int, now: float) -> None:
+        reason, observed = self._refusal(now, now), now - leftover.age
+        if not reason:
+            reason = self.executor.resume(leftover.values, observed, now, self._measured())
+        if reason:
+            raise NotNow(f'what was left of a chunk is not resumed: {reason}')
+        actions, after = self.executor.remaining(now)
+        due = now + after[0]
+        self._running = replace(leftover, values=actions, age=due - observed), due
+        self._outgoing.resumed(leftover, actions, stamp, now)
+
+    def _brake(self, source: str, now: float) -> None:
+        """The arm comes to rest along its way, if it does not stand."""
         self._running = None
-        self._publish(self._fallback(HOLD, now))
+        moves = self.executor.is_moving(now)
+        self.executor.brake(now, source)
+        if moves:
+            self._outgoing.brakes(now)
+        else:
+            self._outgoing.goes_on(source, now)
 
-    def _fallback(self, source: str, now: float) -> Command:
-        """What is said in a period without a fresh chunk."""
-        points, times = self.executor.remaining(now)
-        due = self.executor.due(now)
-        last = self._command
-        if not len(points) or source in (HOLD, STOP):
-            held = [] if due.values is None else [due.values]
-            points = np.array(held, np.float64).reshape(-1, self.executor.joints)
-            times = np.full(len(points), self.executor.dt)
-        chunk = last is not None and source == PREVIOUS
-        return Command(
-            values=last.values if chunk else points,
-            dt=self.executor.dt,
-            stamp=last.stamp if chunk else None,
-            first=last.execution_horizon - len(points) if chunk else 0,
-            execution_horizon=last.execution_horizon if chunk else len(points),
-            confidence=last.confidence if chunk else UNKNOWN,
-            sequence=last.sequence if last else 0,
-            age=due.age,
-            steps=last.steps if last else 0,
-            source=source,
-            deadline_met=False,
-            prefill_ms=last.prefill_ms if last else 0.0,
-            denoise_ms=last.denoise_ms if last else 0.0,
-            points=points,
-            times=times,
-        )
+    def _end_period(self, now: float) -> None:
+        """Word of what goes on without a fresh chunk; none where the arm stands as before."""
+        if now < self._deadline_now():
+            return
+        self._deadline = max(self._deadline_now(), now - self._period) + self._period
+        if self.guard.state != ARMED or self._stopping:
+            return
+        moved, source = self.executor.is_moving(now), self.executor.missed(now)
+        if source == STOP != self._outgoing.said and moved:
+            self._brake(STOP, now)
+        elif moved or source != self._outgoing.said:
+            self._outgoing.goes_on(source, now)

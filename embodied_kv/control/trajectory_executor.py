@@ -1,24 +1,35 @@
 """What the robot executes, moment by moment: chunks that take over from one another by time.
 
-Knows clocks (seconds, `time.monotonic`), actions and limits. Does not know models or messages.
-Action i of a chunk is due at began + i * dt and stands until the next one's moment. The laws:
-a moment that has passed is not executed, nor an action beyond the chunk's execution horizon H; two
-commands in a row differ by no more than `max_joint_step`; every command is within the limits; who
-has nothing new holds the last command. Not thread-safe.
+Knows clocks (seconds, `time.monotonic`), actions, limits and where the arm was measured. Does not
+know models, messages or who may move the arm. Action i of a chunk is due at began + i * dt. The
+laws: the measured position is where the robot is, and without one nothing moves; a moment that has
+passed is not executed, nor an action beyond the chunk's execution horizon H; every motion keeps
+the limits and ends at rest; who has nothing new stands. Not thread-safe.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from embodied_kv.control.command import FRESH, HOLD, PREVIOUS, SOURCES, STOP, Measured, Setpoint
+from embodied_kv.control.limits import Limits
+from embodied_kv.control.motion import Motion, brake, follow
+from embodied_kv.control.tracking import Course
 from embodied_kv.types import ActionChunk
 
-FRESH, PREVIOUS, HOLD, STOP = SOURCES = ('fresh', 'previous', 'hold', 'stop')
+__all__ = ['FRESH', 'HOLD', 'PREVIOUS', 'SOURCES', 'STOP', 'TrajectoryExecutor']
+
+LEAD = 0.04  # s that a trajectory controller has to join in a motion which it is sent
+PAUSE = 0.1  # s without a set-point after which an arm that follows them stands
+FOLLOWED = 1e-3  # rad, m, or either per s: an action is followed that is met so closely
 _TICK = 1e-9  # s; moments closer than this are the same
+
+Confine = Callable[[Motion], 'Motion | None']
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,29 +37,16 @@ class TakeOver:
     """How a chunk was received.
 
     first: its first action whose moment has not passed; the chunk size where all have, or where it
-    is older than the one that runs. values: float64 [chunk size, joints], the chunk as the robot
-    could execute it; None where it was refused: for these two reasons, or as all that it allows
-    to execute has passed. blended: a step was shortened to max_joint_step. clamped: values that
-    were outside the limits; both of actions that are executed.
+    is older than the one that runs. values: float64 [chunk size, joints], its actions within the
+    limits; None where it was refused, and then `reason` says why. blended: the limits kept the
+    arm from meeting some action that is executed. clamped: values of those that were outside.
     """
 
     first: int
     values: np.ndarray | None = None
     blended: bool = False
     clamped: int = 0
-
-
-@dataclass(frozen=True, eq=False)
-class Setpoint:
-    """The command of this moment.
-
-    values: float64 [joints], or None before the first moment of the first chunk. age: s since the
-    observation that it answers; inf where there was none.
-    """
-
-    values: np.ndarray | None
-    source: str
-    age: float
+    reason: str = ''
 
 
 @dataclass
@@ -65,53 +63,47 @@ class Counters:
 
 
 class TrajectoryExecutor:
-    """The commands of one robot over time.
+    """The motion of one robot over time.
 
-    dt: s between two actions. lower, upper: joint limits, or none. max_joint_step: between two
-    commands, rad or m; each of the three is one number or [joints]. stop_after: missed periods in
-    a row after which the robot is told to stop. Raises ValueError for limits that contradict each
-    other.
+    dt: s between two actions. max_tracking_error: how far the arm may be from where it was sent,
+    rad or m, one number or [joints]; it counts where actions are positions. max_state_age: s that
+    a measured position is worth. stop_after: missed periods in a row after which the rest of the
+    chunk is dropped. confine: makes a motion end before it leaves a workspace, or finds that it
+    cannot: None. Raises ValueError for numbers that cannot be.
     """
 
     def __init__(
         self,
-        joints: int,
+        limits: Limits,
         dt: float,
         *,
-        lower: ArrayLike | None = None,
-        upper: ArrayLike | None = None,
-        max_joint_step: ArrayLike = math.inf,
+        max_tracking_error: ArrayLike,
+        max_state_age: float = 0.5,
         stop_after: int = 5,
+        confine: Confine = lambda motion: motion,
     ) -> None:
-        self.joints, self.dt, self.stop_after = joints, dt, stop_after
-        self.lower = self._per_joint('lower', -math.inf if lower is None else lower)
-        self.upper = self._per_joint('upper', math.inf if upper is None else upper)
-        self.max_joint_step = self._per_joint('max_joint_step', max_joint_step)
-        if not (self.lower <= self.upper).all():
-            raise ValueError(f'joint limits: lower {self.lower} is above upper {self.upper}')
-        if not (self.max_joint_step > 0).all():
-            raise ValueError(f'max_joint_step {self.max_joint_step} must be above 0')
+        self.limits, self.dt, self.stop_after = limits, dt, stop_after
+        self._confine = confine
         self.counters = Counters()
-        self._handed: np.ndarray | None = None  # what `due` gave last
+        self._course = Course(limits, max_tracking_error, max_state_age)
         self._now = -math.inf
-        self._clear(None)
+        self._began, self._source, self._misses = -math.inf, HOLD, 0
+        self._forget()
 
-    def hold_at(self, state: ArrayLike) -> None:
-        """Forget every chunk and command this position [joints], clamped to the limits.
+    @property
+    def joints(self) -> int:
+        return len(self.limits)
 
-        Raises ValueError for another shape or a value that is not finite.
-        """
-        state = np.asarray(state, np.float64)
-        if state.shape != (self.joints,) or not np.isfinite(state).all():
-            raise ValueError(f'a position to hold is {self.joints} finite numbers: got {state}')
-        self._handed = None
-        self._clear(np.clip(state, self.lower, self.upper))
+    # ------------------------------------------------------------------ what to do
 
-    def take_over(self, chunk: ActionChunk, began: float, now: float) -> TakeOver:
+    def take_over(
+        self, chunk: ActionChunk, began: float, now: float, measured: Measured | None
+    ) -> TakeOver:
         """From now on, execute this chunk: its first H actions, less those that have passed.
 
-        began: the moment of its observation. Steps are shortened where they would jump. Raises
-        ValueError for a chunk of another shape or dt, or not finite; what runs then goes on.
+        began: the moment of its observation. It goes on from the motion that runs, else from
+        where the arm was measured. Raises ValueError for a chunk of another shape or dt, or not
+        finite; what runs then goes on, as it does when the chunk is refused.
         """
         actions = self._actions(chunk.values)
         if not math.isclose(chunk.dt, self.dt):
@@ -120,55 +112,73 @@ class TrajectoryExecutor:
             raise ValueError(f'chunk {chunk.sequence} is not finite')
         now = self._advance(now)
         moments = began + np.arange(len(actions)) * self.dt
-        first = len(actions)
-        if began >= self._began:
-            first = int(np.searchsorted(moments, now - _TICK))
         end = len(actions) if chunk.execution_horizon is None else chunk.execution_horizon
+        first = int(np.searchsorted(moments, now - _TICK))
+        if began < self._began:
+            return self._refuse(len(actions), 'a chunk of a later observation runs already')
         if first >= end:
-            self.counters.refused += 1
-            return TakeOver(first)
-        values = np.clip(actions, self.lower, self.upper)
-        clamped = int((values[first:end] != actions[first:end]).sum())
-        self._base = self._command(now)
-        steps = self._limit_steps(values[first:])
-        blended = bool((steps[: end - first] != values[first:end]).any())
-        self._plan, self._moments = steps[: end - first], moments[first:end]
-        self._began = began
-        self._source, self._misses = FRESH, 0
-        values[first:] = steps
+            count = f'all {end} actions of its execution horizon'
+            return self._refuse(first, f'{count} have passed')
+        values = self.limits.clip(actions)
+        reason = self._run(values[:end], began, now, measured)
+        if reason:
+            return self._refuse(first, reason)
+        self._plan, self._moments = values[first:end], moments[first:end]
+        self._began, self._source, self._misses = began, FRESH, 0
+        clamped, blended = int((values != actions)[first:end].sum()), not self._is_followed()
         self.counters.takeovers += 1
         self.counters.blended += blended
         self.counters.clamped += clamped
         return TakeOver(first, values, blended, clamped)
 
-    def resume(self, values: ArrayLike, observed: float, now: float) -> None:
+    def resume(
+        self, values: ArrayLike, observed: float, now: float, measured: Measured | None
+    ) -> str:
         """From now on, execute what was left of an earlier chunk, [n, joints]: never as fresh.
 
-        observed: the moment of its observation; a chunk that answers a later one takes over from
-        it. Steps are shortened where they would jump. Raises ValueError as `take_over` does.
+        It sets out from where the arm was measured, so its first action is due after dt. observed:
+        the moment of its observation; a chunk that answers a later one takes over from it. Returns
+        why not, or ''. Raises ValueError as `take_over` does.
         """
         actions = self._actions(values)
-        if not (np.isfinite(actions).all() and math.isfinite(observed)):
-            raise ValueError('what was left of a chunk is not finite')
+        if not (len(actions) and np.isfinite(actions).all() and math.isfinite(observed)):
+            raise ValueError('what was left of a chunk is empty or not finite')
         now = self._advance(now)
-        self._base = self._command(now)
-        self._plan = self._limit_steps(np.clip(actions, self.lower, self.upper))
-        self._moments = now + np.arange(len(actions)) * self.dt
-        self._began, self._source = observed, PREVIOUS
+        actions = self.limits.clip(actions)
+        reason = self._run(actions, now + self.dt, now, measured)
+        if not reason:
+            self._plan, self._moments = actions, now + (1 + np.arange(len(actions))) * self.dt
+            self._began, self._source, self._misses = observed, PREVIOUS, 0
+        return reason
 
-    def due(self, now: float) -> Setpoint:
-        """The command for this moment, at most max_joint_step from the one given last."""
+    def brake(self, now: float, source: str) -> None:
+        """Come to rest along the way, as `source`, HOLD or STOP; the chunk's rest is dropped."""
         now = self._advance(now)
-        command, source = self._command(now), self._source_at(now)
-        if command is not None and not (source == STOP and self._handed is not None):
-            self._handed = self._step(self._handed, command)
-        return Setpoint(self._handed, source, now - self._began)
+        if self.is_moving(now):
+            self._course.set(brake(*self._course.at(now), self.limits), now)
+        self._plan, self._moments = self._plan[:0], self._moments[:0]
+        self._source = source
 
-    def remaining(self, now: float) -> tuple[np.ndarray, np.ndarray]:
-        """The actions still to come, float64 [n, joints], and their moments in s from now, [n]."""
-        now = self._advance(now)
-        first = int(np.searchsorted(self._moments, now - _TICK))
-        return self._plan[first:], np.maximum(self._moments[first:] - now, 0.0)
+    def catch_up(self, last: float, due: float, now: float) -> float:
+        """Who is sent set-points stands at the last one until the next: that one is late.
+
+        last, due: the moments of the last one and of the next. What is to come is so much later;
+        after PAUSE the arm has come to rest, and the rest of the chunk is dropped. Returns by how
+        much, s.
+        """
+        late = self._advance(now) - due
+        if late > PAUSE:
+            self._course.halt(last)
+            self._plan, self._moments = self._plan[:0], self._moments[:0]
+        else:
+            self._course.delay(late)
+            self._moments = self._moments + late
+        return late
+
+    def drop(self) -> None:
+        """Somebody else moves the arm: nothing was commanded."""
+        self._forget()
+        self._source = HOLD
 
     def missed(self, now: float) -> str:
         """A period has ended without a fresh chunk: what the robot does instead.
@@ -180,13 +190,86 @@ class TrajectoryExecutor:
         self._misses += 1
         self.counters.missed += 1
         if self._misses >= self.stop_after and self._source != STOP:
-            self._clear(self._command(now), self._began, STOP)
+            self.brake(now, STOP)
         elif self._source == FRESH:
             self._source = PREVIOUS
-        source = self._source_at(now)
+        source = self.source(now)
         self.counters.held += source == HOLD
         self.counters.stopped += source == STOP
         return source
+
+    # ------------------------------------------------------------------ what is done
+
+    def is_moving(self, now: float) -> bool:
+        """Whether the arm is not to stand yet."""
+        return self._advance(now) < self._course.ends - _TICK
+
+    @property
+    def ends(self) -> float:
+        """The moment from which on the arm is to stand; -inf if it never was to move."""
+        return self._course.ends
+
+    def source(self, now: float) -> str:
+        """One of SOURCES."""
+        now = self._advance(now)
+        lasts = len(self._moments) and now < self._moments[-1] + self.dt - _TICK
+        return self._source if lasts or self._source == STOP else HOLD
+
+    def due(self, now: float) -> Setpoint:
+        """The command for this moment."""
+        now = self._advance(now)
+        age, source = now - self._began, self.source(now)
+        if not self._course:
+            return Setpoint(None, None, None, source, age)
+        position, velocity = self._course.at(now)
+        values = np.where(self.limits.by_velocity, velocity, position)
+        return Setpoint(values, position, velocity, source, age)
+
+    def remaining(self, now: float) -> tuple[np.ndarray, np.ndarray]:
+        """The actions still to come, float64 [n, joints], and their moments in s from now, [n]."""
+        now = self._advance(now)
+        first = int(np.searchsorted(self._moments, now - _TICK))
+        return self._plan[first:], np.maximum(self._moments[first:] - now, 0.0)
+
+    def points(self, now: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The motion to come, for a trajectory controller: see `Motion.after`."""
+        return self._course.after(self._advance(now), LEAD)
+
+    def rest(self) -> np.ndarray:
+        """Where the arm comes to rest: float64 [1, joints]; [0, joints] if nobody knows."""
+        return self._course.rest()
+
+    def lost(self, now: float, measured: Measured | None) -> str:
+        """Why it is not known where the arm is; '' if it is."""
+        return self._course.lost(max(self._now, now), measured)
+
+    def strayed(self, now: float, measured: Measured | None) -> str:
+        """Which joint is not where it was sent, while the arm moves; '' if none is."""
+        moving = self.is_moving(now) and measured is not None
+        return self._course.strayed(measured) if moving else ''
+
+    # ------------------------------------------------------------------
+
+    def _run(
+        self, actions: np.ndarray, began: float, now: float, measured: Measured | None
+    ) -> str:
+        """The motion through actions of which the first is due at `began`. Returns why not."""
+        missing = self.lost(now, measured)
+        if missing:
+            return missing
+        position, velocity = self._course.base(now, measured)
+        motion = follow(position, velocity, actions, began - now, self.dt, self.limits)
+        motion = self._confine(motion)
+        if motion is None:
+            return 'it leaves the workspace'
+        self._course.set(motion, now)
+        return ''
+
+    def _is_followed(self) -> bool:
+        positions, _ = self._course.sample(self._moments)
+        _, velocities = self._course.sample(self._moments + self.dt - _TICK)  # kept till then
+        met = np.where(self.limits.by_velocity, velocities, positions)
+        return bool((np.abs(met - self._plan) <= FOLLOWED).all())
 
     def _actions(self, values: ArrayLike) -> np.ndarray:
         actions = np.asarray(values, np.float64)
@@ -194,46 +277,15 @@ class TrajectoryExecutor:
             raise ValueError(f'a chunk is [chunk size, {self.joints}]: got {list(actions.shape)}')
         return actions
 
-    def _clear(
-        self, base: np.ndarray | None, began: float = -math.inf, source: str = HOLD
-    ) -> None:
-        self._base = base  # commanded until the plan's first moment
+    def _refuse(self, first: int, reason: str) -> TakeOver:
+        self.counters.refused += 1
+        return TakeOver(first, reason=reason)
+
+    def _forget(self) -> None:
+        self._course.clear()
         self._plan, self._moments = np.empty((0, self.joints)), np.empty(0)
-        self._began, self._source = began, source
-        if source == HOLD:
-            self._misses = 0
 
     def _advance(self, now: float) -> float:
         """Time never runs back here, in whatever order two threads read the clock."""
         self._now = max(self._now, now)
         return self._now
-
-    def _command(self, now: float) -> np.ndarray | None:
-        passed = int(np.searchsorted(self._moments, now + _TICK, side='right'))
-        return self._plan[passed - 1] if passed else self._base
-
-    def _source_at(self, now: float) -> str:
-        lasts = len(self._moments) and now < self._moments[-1] + self.dt - _TICK
-        return self._source if lasts or self._source == STOP else HOLD
-
-    def _limit_steps(self, actions: np.ndarray) -> np.ndarray:
-        """The actions [n, joints] as they can be reached from the base, step by step."""
-        plan, last = np.empty_like(actions), self._base
-        for i, action in enumerate(actions):
-            plan[i] = last = self._step(last, action)
-        plan.flags.writeable = False  # views of it are handed out
-        return plan
-
-    def _step(self, last: np.ndarray | None, target: np.ndarray) -> np.ndarray:
-        if last is None:
-            return target
-        near = np.abs(target - last) <= self.max_joint_step
-        return np.where(
-            near, target, last + np.clip(target - last, -self.max_joint_step, self.max_joint_step)
-        )
-
-    def _per_joint(self, name: str, value: ArrayLike) -> np.ndarray:
-        value = np.asarray(value, np.float64)
-        if value.shape not in ((), (self.joints,)) or np.isnan(value).any():
-            raise ValueError(f'{name} is one number or one per joint ({self.joints}): got {value}')
-        return np.broadcast_to(value, (self.joints,))

@@ -1,18 +1,19 @@
-"""The action node: each frame's handle becomes a chunk, and every control period a command."""
+"""The action node: from a handle's row to commands, on deadlines that do not wait."""
 
 from __future__ import annotations
 
-from concurrent.futures import CancelledError, Future, wait
-from dataclasses import dataclass
+import time
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass, replace
 
 import numpy as np
-from sensor_msgs.msg import JointState
-from std_msgs.msg import Float64MultiArray
-from trajectory_msgs.msg import JointTrajectory
+from std_msgs.msg import String
 
 from embodied_kv.control import execution_horizon, realtime
 from embodied_kv.control.command import Command
 from embodied_kv.control.control_loop import ControlLoop
+from embodied_kv.control.guard import STOPPED, Guard
+from embodied_kv.control.of_contract import limits_of, tracking_errors
 from embodied_kv.control.trajectory_executor import FRESH, STOP, TrajectoryExecutor
 from embodied_kv.kv.handle import KvHandle, Lease, Stale
 from embodied_kv.msg import ActionChunk as ActionChunkMsg
@@ -20,44 +21,55 @@ from embodied_kv.nodes.common import conversions, executable, qos
 from embodied_kv.nodes.common.lifecycle_node import ERROR, OK, WARN, SuiteNode
 from embodied_kv.nodes.common.parameters import param
 from embodied_kv.nodes.common.statistics import MeanMeter, PeriodMeter
+from embodied_kv.nodes.control.arm_outputs import ArmOutputs
+from embodied_kv.nodes.control.measured_joints import MeasuredJoints
+from embodied_kv.nodes.control.panel import ControlPanel
 from embodied_kv.nodes.control.session_parts import ActionPart
 from embodied_kv.nodes.observation.handle_source import HandleSource, frame_params
 from embodied_kv.types import ActionChunk
 
-DRAIN = 5.0  # s that a denoising loop in hand may take to end
+
+def _horizon(text: str) -> None:
+    """Raises ValueError for what is no policy; '' leaves it to the contract."""
+    if text:
+        execution_horizon.parse(text)
 
 
 @dataclass(frozen=True)
 class ActionParams:
-    """How commands leave."""
+    """When commands leave. Joints, limits and controllers are the contract's."""
 
-    lower_limits: tuple[float, ...] = param(
-        (-2.6, -1.4, -1.5, -3.1, -1.9, -3.2, 0.0), 'Joint limits, one or one per joint, rad or m'
+    armed: bool = param(
+        False,
+        'Armed from activation on; else nothing moves until the service control/arm is called',
     )
-    upper_limits: tuple[float, ...] = param(
-        (2.6, 1.5, 1.7, 3.1, 1.9, 3.2, 0.04), 'Joint limits, one or one per joint, rad or m'
+    shadow: bool = param(False, 'Compute and show everything, command nothing')
+    robot_description: str = param(
+        '', 'URDF: limits that the contract leaves to it, and none may be wider'
     )
-    max_joint_step: tuple[float, ...] = param(
-        (0.5,),
-        'Maximum joint step from one action to the next, one or one per joint, rad or m',
-        range=(1e-6, 1e6),
-        old='max_jump',
+    max_measured_age: float = param(
+        0.5, 'Seconds that a measured position is worth', range=(1e-3, 60.0)
+    )
+    max_chunk_age: float = param(
+        1.0, 'Seconds from an observation, at most, until its chunk takes over', range=(1e-3, 60.0)
     )
     stop_after: int = param(
-        5, 'Control periods without a fresh chunk after which to stop', range=(1, 1000)
+        5,
+        'Control periods without a fresh chunk after which to stop',
+        range=(1, 1000),
+        replaces=('max_joint_step', 'max_jump', 'publish_setpoints', 'tick_commands'),
     )
     execution_horizon: str = param(
-        'whole',
+        '',
         'H, how many actions of a chunk may be executed, from its start; then the robot holds. '
-        'whole, static:H, or confidence:T:H_MIN: as far as denoising has converged',
+        "whole, static:H, or confidence:T:H_MIN: as far as denoising has converged; '' is the "
+        "contract's",
         'live',
-        check=execution_horizon.parse,
+        check=_horizon,
         old='horizon',
     )
-    publish_setpoints: bool = param(
-        False,
-        'Publish the set-point of each action on `commands`, for forward controllers',
-        old='tick_commands',
+    setpoint_rate: float = param(
+        100.0, 'Set-points per second, for controllers that take them', range=(1.0, 2000.0)
     )
     lock_memory: bool = param(False, 'Keep the process in RAM (mlockall)')
     cpu_affinity: int = param(-1, 'Core of the control loop; -1 for any', range=(-1, 1023))
@@ -67,7 +79,7 @@ class ActionParams:
 
 
 class Action(SuiteNode):
-    """Denoises from leased rows; its control loop publishes `action_chunk`, `joint_trajectory`.
+    """Denoises from leased rows; its control loop moves the arm, and publishes `action_chunk`.
 
     standalone: in a process without a perception node it prefills for itself.
     """
@@ -80,85 +92,89 @@ class Action(SuiteNode):
         self._too_late = 0  # frames for which not even the fewest Euler steps fitted
 
     def setup(self) -> None:
-        self._now: JointState | None = None
         self._work: Future | None = None
         self._setup_commands(self.params.read(ActionParams))
-        self.subscribe(JointState, 'joint_states', self._on_joints, qos.SENSOR)
         self._frames = HandleSource(self, self._standalone, self._on_handle)
 
     def _setup_commands(self, params: ActionParams) -> None:
-        """What the control loop needs. Raises ValueError that names the parameter."""
-        model, joints = self.host.model, self.embodiment.axes
-        if len(joints) != model.action_dim:
-            raise ValueError(
-                f'parameter joint_names has {len(joints)} joints, '
-                f'{model.name} moves {model.action_dim}'
-            )
-        self._executor(params)  # a limit that does not fit fails here
-        self._params = params
-        commands = qos.action(self.suite.period, model.chunk_size * model.action_dt)
+        """What the control loop needs. Raises ValueError that says what does not fit."""
+        self._params, contract = params, self.embodiment.contract
+        self._executor()  # a limit that does not fit fails here
+        lasts = self.host.model.chunk_size * contract.dt
+        commands = qos.action(self.suite.period, lasts)
         self._chunks = self.publisher(ActionChunkMsg, 'action_chunk', commands)
-        self._trajectories = self.publisher(JointTrajectory, 'joint_trajectory', commands)
-        if params.publish_setpoints:
-            self._setpoints = self.publisher(Float64MultiArray, 'commands', commands)
+        self._outputs = ArmOutputs(self, self.embodiment.outputs, commands)
+        self._joints = MeasuredJoints(self, params.max_measured_age)
+        self.subscribe(String, 'instruction', lambda m: self._told(m.data), qos.INSTRUCTION)
+        self._panel = ControlPanel(self, params.shadow)
+        self._release.callback(self._panel.close)
 
-    def _executor(self, params: ActionParams) -> TrajectoryExecutor:
-        """Within the limits. Raises ValueError that names the parameter."""
-
-        def each(name: str) -> np.ndarray | float:
-            values = getattr(params, name)
-            if len(values) not in (1, len(self.embodiment.axes)):
-                raise ValueError(
-                    f'parameter {name} has {len(values)} values: give one, or one for each of the '
-                    f'{len(self.embodiment.axes)} joints'
-                )
-            return np.array(values) if len(values) > 1 else values[0]
-
+    def _executor(self) -> TrajectoryExecutor:
+        """Within the limits. Raises LimitError."""
+        p, robot = self._params, self.embodiment
+        errors = tracking_errors(robot)
         return TrajectoryExecutor(
-            len(self.embodiment.axes),
-            self.host.model.action_dt,
-            lower=each('lower_limits'),
-            upper=each('upper_limits'),
-            max_joint_step=each('max_joint_step'),
-            stop_after=params.stop_after,
+            limits_of(robot, p.robot_description),
+            robot.contract.dt,
+            max_tracking_error=np.full_like(errors, np.inf) if p.shadow else errors,
+            max_state_age=p.max_measured_age,
+            stop_after=p.stop_after,
         )
 
     def start(self) -> None:
         self._period.restart()
-        self._source, self._steps, self._now, self._outcome = '', 0, None, {}
+        self._source, self._steps, self._outcome = '', 0, {}
         self._start_control()
         self._frames.restart()
         self._part = ActionPart(
             self._control,
             lambda: self.get_clock().now().nanoseconds,
-            self.host.model.action_dt,
+            self.embodiment.contract.dt,
             len(self.embodiment.axes),
         )
         session = self.host.session(self.robot)
         session.register(self._part)
-        session.on_hold = self._control.hold
+        session.on_hold, session.on_instruction = self._control.hold, self._told
 
     def _start_control(self) -> None:
+        p = self._params
+        self._guard = Guard(armed=p.armed or p.shadow)
+        follow = self._outputs.follow_setpoints and not p.shadow
         self._control = ControlLoop(
-            self._executor(self._params),
+            self._executor(),
+            self._guard,
             self.suite.period,
-            position=self._position,
+            measured=self._joints.now,
             publish=self._publish,
-            publish_setpoint=self._publish_setpoint,
+            publish_setpoint=self._outputs.setpoint if follow else None,
+            setpoint_rate=p.setpoint_rate,
+            max_chunk_age=p.max_chunk_age,
             failed=lambda error: self.warn_throttled('chunk', f'chunk refused: {error}'),
             prepare=self._prepare,
         )
+        look = self._guard.changed
+        self._guard.changed = lambda: (look(), self._panel.tell())
+        self._panel.watch(self._guard)
         self._control.start()
 
     def stop(self) -> None:
+        self._stop_control()
         session = self.host.session(self.robot)
         session.unregister(self._part)
-        session.on_hold = lambda: None
+        session.on_hold, session.on_instruction = (lambda: None), (lambda instruction: None)
         work, self._work = self._work, None
         if work is not None:
             work.cancel()
-            wait([work], DRAIN)
+
+    def _stop_control(self) -> None:
+        """The motion ends first, at once, whoever still computes."""
         self._control.stop()
+        self._panel.watch(None)
+
+    def _told(self, instruction: str) -> None:
+        """An instruction is in force; '' lets the arm stand."""
+        if self.active:
+            self._guard.tell(instruction)
 
     # ------------------------------------------------------------------ handles
 
@@ -186,11 +202,14 @@ class Action(SuiteNode):
         if chunk is None:
             self._too_late += 1
         else:
-            policy = execution_horizon.parse(self.params.read(ActionParams).execution_horizon)
-            self._control.offer(execution_horizon.judged(chunk, policy))
+            chunk = replace(chunk, values=self.embodiment.actions.si(chunk.values))
+            self._control.offer(execution_horizon.judged(chunk, self._policy()))
 
-    def _on_joints(self, message: JointState) -> None:
-        self._now = message
+    def _policy(self) -> execution_horizon.Policy:
+        """How many actions of a chunk are executed: by the parameter, else by the contract."""
+        horizon = self.embodiment.contract.execution_horizon
+        own = f'static:{horizon}' if horizon else 'whole'
+        return execution_horizon.parse(self.params.read(ActionParams).execution_horizon or own)
 
     # ------------------------------------------------------------------ on the loop's thread
 
@@ -204,23 +223,13 @@ class Action(SuiteNode):
         if any(outcome.startswith('refused') for outcome in self._outcome.values()):
             self.log_warning('control loop', f'control loop: {self._outcome}')
 
-    def _position(self) -> np.ndarray | None:
-        if self._now is None:
-            return None
-        try:
-            return conversions.positions(self._now, self.embodiment.axes)
-        except conversions.Refused as error:
-            self.warn_throttled('joint state', f'joint state refused: {error}')
-            return None
-
     def _publish(self, command: Command) -> None:
         if command.source == STOP != self._source and self.active:
-            self.log_error(
-                'stop', f'no fresh chunk for {self._params.stop_after} control periods: stop'
-            )
+            starved = f'no fresh chunk for {self._params.stop_after} control periods'
+            self.log_error('stop', f'{self._guard.reason or starved}: stop')
+        if not self._params.shadow:
+            self._outputs.command(command)
         now, names = self.get_clock().now().to_msg(), self.embodiment.axes
-        if len(command.points) or command.source == STOP:  # without points: stay where you are
-            self._trajectories.publish(conversions.trajectory_message(command, names, now))
         self._chunks.publish(conversions.chunk_message(command, names, now))
         if command.source == FRESH:
             self._period.tick()
@@ -229,16 +238,13 @@ class Action(SuiteNode):
             self._confidence.add(float(command.confidence.mean()))
         self._source = command.source
 
-    def _publish_setpoint(self, values: np.ndarray) -> None:
-        if self._params.publish_setpoints:
-            self._setpoints.publish(conversions.setpoint_message(values))
-
     # ------------------------------------------------------------------ diagnostics
 
     def report(self) -> tuple[bytes, str, dict[str, object]]:
         counters = self._control.executor.counters
         values = {
             **self._period.values(),
+            'state': self._guard.state,
             'deadline misses': counters.missed,
             'frames too late to denoise': self._too_late,
             'chunks': counters.takeovers,
@@ -252,10 +258,14 @@ class Action(SuiteNode):
             'confidence mean': f'{self._confidence.mean():.2f}',
             **self._outcome,
         }
+        if self._guard.state == STOPPED:
+            return ERROR, f'stopped: {self._guard.reason}', values
+        if missing := self._guard.check(time.monotonic()):
+            return WARN, missing, values
         if self._source == FRESH:
-            return OK, 'acting', values
+            return OK, 'shadow' if self._params.shadow else 'acting', values
         level = ERROR if self._source == STOP else WARN
-        return level, self._source or 'no frame yet', values
+        return level, self._source or self._guard.state, values
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ class Perception(SuiteNode):
 
     def setup(self) -> None:
         self._handles = self.publisher(KvHandleMsg, 'kv_handle', qos.HANDLE)
-        self._frames = ObservationPipeline(self, self._on_handle)
+        self._frames = ObservationPipeline(self, self._on_handle, self._on_told)
         self.serve(KvStats, 'kv/stats', self._stats)
         self.serve(SetLimits, 'kv/set_limits', self._set_limits)
         self.serve(Evict, 'kv/evict', self._evict)
@@ -37,11 +37,15 @@ class Perception(SuiteNode):
         session = self.host.session(self.robot)
         session.register(self._part)
         session.scene = self._frames.scene
+        self._on_told(self._frames.instruction)
 
     def stop(self) -> None:
         session = self.host.session(self.robot)
         session.unregister(self._part)
         session.scene = lambda: None
+
+    def _on_told(self, instruction: str) -> None:
+        self.host.session(self.robot).on_instruction(instruction)
 
     def _on_handle(self, handle: KvHandle) -> None:
         self._handles.publish(conversions.handle_message(handle))

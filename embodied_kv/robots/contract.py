@@ -45,6 +45,9 @@ class JointLimits(Part):
     position: Pair | None = Field(None, description='[lower, upper] in rad or m')
     velocity: Positive | None = Field(None, description='rad/s or m/s')
     acceleration: Positive = Field(description='rad/s² or m/s²: robot_description has none')
+    tracking_error: Positive | None = Field(
+        None, description='rad or m from where it was sent at which the arm stops; absent: none'
+    )
 
     @field_validator('position')
     @classmethod

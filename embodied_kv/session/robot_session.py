@@ -52,7 +52,8 @@ class RobotSession:
     registry: None where capsules are not kept yet, see `keep_in`. call: runs work on the engine's
     thread, `DeviceThread.call`. limits: of re-entry. scene: what the robot sees and feels now,
     None where it sees nothing; whoever knows puts it here. on_hold: called on the engine's thread
-    where a restore resumes nothing: the robot is to stay where it is.
+    where a restore resumes nothing: the robot is to stay where it is. on_instruction: told what
+    the robot is to do, '' for nothing.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class RobotSession:
         self.limits = limits or Limits()
         self.scene: Callable[[], SceneSummary | None] = lambda: None
         self.on_hold: Callable[[], None] = lambda: None
+        self.on_instruction: Callable[[str], None] = lambda instruction: None
         self._parts: dict[str, Part] = {}  # replaced, never changed: a snapshot may be reading it
         self.register(self.engine_part)
 

@@ -29,6 +29,7 @@ def command(**fields):
         prefill_ms=12.5,
         denoise_ms=30.25,
         points=values[1:3],
+        velocities=np.zeros((2, 2)),
         times=np.array([0.04, 0.14]),
     )
     return Command(**given | fields)

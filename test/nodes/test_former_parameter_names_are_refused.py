@@ -75,10 +75,10 @@ def test_all_parameters_of_a_node_are_looked_at(ros, kind):
 
 
 def test_all_former_names_are_said_at_once(ros, capfd):
-    given = ['engine.flat_rows:=2', 'tick_commands:=true', 'max_jump:=[0.1]']
+    given = ['engine.flat_rows:=2', 'tick_commands:=true', 'horizon:=whole']
     node = Action(cli_args=['--ros-args', *(word for p in given for word in ('-p', p))])
     assert node.trigger_configure().name == 'FAILURE'
     said = capfd.readouterr().err
-    for now in ('engine.compressed_rows', 'publish_setpoints', 'max_joint_step'):
+    for now in ('engine.compressed_rows', 'publish_setpoints', 'execution_horizon'):
         assert f'is called {now} now' in said
     node.end()

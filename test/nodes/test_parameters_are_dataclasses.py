@@ -110,9 +110,9 @@ def test_every_parameter_is_described_with_its_range(ros, kind):
             "engine.device 'gpu' cannot be used: Expected one of",
         ),
         (Action, 'stop_after', 0, 'parameter stop_after'),
-        (Action, 'max_joint_step', [0.0], 'parameter max_joint_step is 0.0'),
+        (Action, 'velocity_limits', [0.0], 'parameter velocity_limits is 0.0'),
         (Action, 'upper_limits', [1.0, 2.0], 'parameter upper_limits has 2 values'),
-        (Action, 'lower_limits', [9.0], 'joint limits: lower'),
+        (Action, 'lower_limits', [9.0], 'joint shoulder_pan: lower is 9 and upper 2.6'),
         (Language, 'temperature', -1.0, 'parameter temperature'),
     ],
 )
@@ -150,6 +150,6 @@ def test_a_value_may_change_as_late_as_it_says(robot):
 
 def test_the_descriptor_of_an_array_says_the_range_of_its_elements(ros):
     action = Action()
-    said = action.describe_parameter('max_joint_step').additional_constraints
+    said = action.describe_parameter('velocity_limits').additional_constraints
     assert said == 'each from 1e-06 to 1000000.0'
     action.destroy_node()

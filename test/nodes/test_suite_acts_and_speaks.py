@@ -45,27 +45,29 @@ def test_a_chunk_is_whole_finite_named_and_within_limits(robot):
     assert (values(chunk) <= limits.upper_limits).all()
 
 
-def test_actions_do_not_jump_from_where_the_robot_is(robot):
-    robot.up(*SUITE, max_joint_step=[0.01])
-    robot.until(lambda: fresh(robot.chunks), positions=0.03)
-    chunk = fresh(robot.chunks)[0]
-    path = np.vstack([np.full(7, 0.03), values(chunk)[chunk.first :]])
-    assert np.abs(np.diff(path, axis=0)).max() <= 0.01 + 1e-6
+def test_the_motion_sets_out_from_where_the_robot_is(robot):
+    robot.up(*SUITE, velocity_limits=[0.2], acceleration_limits=[1.0])
+    robot.until(lambda: robot.trajectories, positions=0.03)
+    (first, *rest), steps = nodes_of(robot.trajectories[0])[0], 0.02
+    assert np.abs(np.array(first) - 0.03).max() <= 0.2 * (0.04 + steps) and rest
 
 
-def test_a_trajectory_is_the_rest_of_the_chunk_counted_from_now(robot):
+def nodes_of(trajectory):
+    """Positions, velocities and s from its start."""
+    points = trajectory.points
+    after = [p.time_from_start.sec + p.time_from_start.nanosec / 1e9 for p in points]
+    return [p.positions for p in points], [p.velocities for p in points], np.array(after)
+
+
+def test_a_trajectory_is_a_motion_that_ends_at_rest_whenever_it_is_received(robot):
     robot.up(*SUITE)
     robot.until(lambda: robot.trajectories and robot.chunks)
     trajectory, chunk = robot.trajectories[0], robot.chunks[0]
     assert list(trajectory.joint_names) == list(chunk.joint_names)
-    left = values(chunk)[chunk.first :]
-    np.testing.assert_allclose([point.positions for point in trajectory.points], left)
-    assert not any(point.velocities or point.effort for point in trajectory.points)
-    after = [p.time_from_start.sec + p.time_from_start.nanosec / 1e9 for p in trajectory.points]
-    np.testing.assert_allclose(np.diff(after), chunk.dt, atol=1e-6)
-    due = nanoseconds(chunk.header.stamp) / 1e9 + chunk.first * chunk.dt
-    said = nanoseconds(trajectory.header.stamp) / 1e9
-    assert abs(said + after[0] - due) < 0.05
+    _, velocities, after = nodes_of(trajectory)
+    assert nanoseconds(trajectory.header.stamp) == 0
+    assert after[0] > 0 and (np.diff(after) > 0).all()
+    assert not np.any(velocities[-1]) and np.any(velocities[0])
 
 
 def test_set_points_are_published_when_asked_for(robot):
@@ -84,7 +86,7 @@ def test_when_frames_end_the_fallbacks_come_in_order_and_then_stop(robot, capfd)
     last_fresh = len(sources) - 1 - sources[::-1].index(ActionChunk.FRESH)
     ending = sources[last_fresh:]
     assert ending == sorted(ending)
-    assert set(ending) == {0, 1, 2, 3} and ending.index(ActionChunk.STOP) == 6
+    assert {ActionChunk.FRESH, ActionChunk.HOLD, ActionChunk.STOP} <= set(ending)
     assert all(np.isfinite(chunk.values).all() for chunk in robot.chunks)
     assert not any(chunk.deadline_met for chunk in robot.chunks[last_fresh + 1 :])
     held = values(robot.chunks[-1])

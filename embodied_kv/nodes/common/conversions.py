@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from builtin_interfaces.msg import Duration, Time
@@ -159,24 +159,40 @@ def action_chunk(message: ActionChunkMsg, deadline: float) -> ActionChunk:
     )
 
 
-def trajectory_message(command: Command, joint_names: Sequence[str], now: Time) -> JointTrajectory:
-    """What is left of a command, positions only, counted from now."""
+def trajectory_message(
+    points: np.ndarray, velocities: np.ndarray, times: np.ndarray, joint_names: Sequence[str]
+) -> JointTrajectory:
+    """A motion: positions and velocities [n, joints] at times [n], s from when it is received.
+
+    Its stamp is 0, which a joint_trajectory_controller takes as the moment of receipt: so neither
+    a delay nor the clock of another machine makes it a motion of the past.
+    """
     message = JointTrajectory(joint_names=joint_names)
-    message.header.stamp = now
-    for point, after in zip(command.points, command.times, strict=True):
+    for after, point, velocity in zip(times, points, velocities, strict=True):
         sec, nanosec = divmod(round(after * 1e9), 1_000_000_000)
         message.points.append(
             JointTrajectoryPoint(
                 positions=array('d', point.tobytes()),
+                velocities=array('d', velocity.tobytes()),
                 time_from_start=Duration(sec=sec, nanosec=nanosec),
             )
         )
     return message
 
 
-def setpoint_message(values: np.ndarray) -> Float64MultiArray:
-    """The set-point of this moment, float64 [joints], for forward controllers."""
-    return Float64MultiArray(data=array('d', values.tobytes()))
+def setpoint_message(values: Sequence[float]) -> Float64MultiArray:
+    """The set-points of this moment, for a forward controller, in its own order."""
+    return Float64MultiArray(data=array('d', values))
+
+
+def twist_message(values: Mapping[str, float], frame: str, now: Time) -> TwistStamped:
+    """The velocity of a hand. values: by axis, such as twist.linear.x; others are 0."""
+    message = TwistStamped()
+    message.header.frame_id, message.header.stamp = frame, now
+    for axis, value in values.items():
+        _, part, component = axis.split('.')
+        setattr(getattr(message.twist, part), component, value)
+    return message
 
 
 # ---------------------------------------------------------------------- words and numbers

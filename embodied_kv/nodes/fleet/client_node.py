@@ -8,7 +8,6 @@ import uuid
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 
-import numpy as np
 from std_msgs.msg import String
 
 from embodied_kv.config import ModelConfig, preset
@@ -28,7 +27,6 @@ from embodied_kv.nodes.fleet.messages import (
     RESUME,
 )
 from embodied_kv.nodes.fleet.observation_buffer import ObservationBuffer
-from embodied_kv.nodes.observation.joint_merger import StateUnknown
 from embodied_kv.srv import FleetFreeze, FleetResume
 from embodied_kv.text import shown
 
@@ -90,7 +88,7 @@ class FleetClient(Action):
         self._instruction = ''  # of the present task
         self._requests = self.publisher(FleetRequest, REQUEST, REQUESTS)
         self._finished = self.publisher(String, FINISHED, REQUESTS)
-        self._observations = ObservationBuffer(self)
+        self._observations = ObservationBuffer(self, self._told)
         self.subscribe(FleetAnswer, ANSWER, self._on_answer, ANSWERS)
         self.serve(FleetFreeze, FREEZE, self.while_active(self._freeze))
         self.serve(FleetResume, RESUME, self.while_active(self._resume))
@@ -106,7 +104,7 @@ class FleetClient(Action):
         self._begin()
 
     def stop(self) -> None:
-        self._control.stop()
+        self._stop_control()
         self._finished.publish(String(data=self._timing.task))
 
     def _begin(self, next: int = 0) -> None:
@@ -116,12 +114,6 @@ class FleetClient(Action):
         self._instruction = self._observations.instruction
 
     # ------------------------------------------------------------------ asking
-
-    def _position(self) -> np.ndarray | None:
-        try:
-            return self._observations.joints.at(self._observations.clock.stamp).positions
-        except StateUnknown:
-            return None
 
     def _ask_if_due(self) -> None:
         now = time.monotonic()
@@ -143,7 +135,7 @@ class FleetClient(Action):
             messages.request_message(
                 timing.task,
                 timing.ask(now),
-                self.params.read(ActionParams).execution_horizon,
+                str(self._policy()),
                 execution,
                 images,
                 self._observations.joint_state(moment),
@@ -174,7 +166,7 @@ class FleetClient(Action):
             timing.refused(now)
             return
         began = timing.take(chunk.execution_horizon, observed, now)
-        self._control.offer(replace(chunk, deadline=began + self.suite.period))
+        self._control.offer(replace(chunk, deadline=began + self.suite.period), observed)
 
     # ------------------------------------------------------------------ capsules
 

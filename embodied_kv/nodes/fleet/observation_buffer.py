@@ -6,6 +6,8 @@ and upright.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sensor_msgs.msg import Image, JointState
 
 from embodied_kv.nodes.common import conversions, images
@@ -18,8 +20,8 @@ from embodied_kv.nodes.observation.synchronizer import SyncedMoment
 class ObservationBuffer(ObservationInputs):
     """Keeps a node's newest moment."""
 
-    def __init__(self, node: SuiteNode) -> None:
-        super().__init__(node, described(node.embodiment.contract))
+    def __init__(self, node: SuiteNode, on_instruction: Callable[[str], None]) -> None:
+        super().__init__(node, described(node.embodiment.contract), on_instruction)
         self._newest: SyncedMoment | None = None
 
     def restart(self) -> None:

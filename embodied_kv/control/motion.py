@@ -1,0 +1,277 @@
+"""A motion from where the arm is, through actions as far as limits allow, to standstill.
+
+Knows positions, velocities and limits. Does not know clocks or who chose the actions: time 0 is
+where the motion begins. Between two nodes the acceleration is constant, so
+
+    p' = p + (v + v') / 2 dt
+
+holds from node to node, and a cubic spline through the nodes' positions and velocities, as a
+joint_trajectory_controller makes one, is the same motion. It always ends at rest.
+
+The laws, at every moment and not at nodes alone: |a| <= A, |v| <= V, and room to brake,
+
+    p + v^2 / (2 A) <= upper   while v > 0, and likewise below.
+
+They hold from any start that keeps them itself, so a motion may be replaced or braked at any
+moment. A start outside the position limits stays where it is or goes inwards. A start that is too
+fast brakes as hard as it may.
+
+It is steered by what would be left to go after the next step at the reference's own velocity; see
+`_approach`. That is the discrete time-optimal control of a double integrator (Han and
+Yuan 1999, `fhan` of the tracking differentiator), around a reference that moves.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from embodied_kv.control.limits import Limits
+
+STEP = 0.02  # s between two nodes, at most
+SPARE = 0.25  # the share of an acceleration that is left to correct errors, at least
+_TICK = 1e-9  # s; moments closer than this are the same
+_APART = 1e-6  # s between two nodes, at least: messages count whole nanoseconds
+
+
+@dataclass(frozen=True, eq=False)
+class Motion:
+    """Nodes at times [n] s, the first at 0: positions and velocities float64 [n, joints].
+
+    The last velocity is zero: whoever follows it stands there from then on.
+    """
+
+    times: np.ndarray
+    positions: np.ndarray
+    velocities: np.ndarray
+
+    @property
+    def duration(self) -> float:
+        """Seconds until it stands."""
+        return float(self.times[-1])
+
+    def at(self, time: float) -> tuple[np.ndarray, np.ndarray]:
+        """Position and velocity [joints] at a moment; before the first node, as there."""
+        positions, velocities = self.sample(np.array([time]))
+        return positions[0], velocities[0]
+
+    def sample(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Positions and velocities [m, joints] at times [m]."""
+        if len(self.times) == 1:
+            shape = (len(times), self.positions.shape[1])
+            return np.broadcast_to(self.positions[0], shape), np.zeros(shape)
+        times = np.clip(times, 0.0, self.times[-1])
+        node = np.searchsorted(self.times, times, side='right').clip(1, len(self.times) - 1) - 1
+        since = (times - self.times[node])[:, None]
+        share = since / (self.times[node + 1] - self.times[node])[:, None]
+        before = self.velocities[node]
+        velocities = before + share * (self.velocities[node + 1] - before)
+        return self.positions[node] + (before + velocities) / 2 * since, velocities
+
+    def after(self, time: float, lead: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What is to come, for a controller: times from `time` on, positions, velocities.
+
+        Nodes closer than `lead` are left out, as the controller needs that long to join in; the
+        last is always there, `lead` ahead at least.
+        """
+        times = self.times - time
+        first = min(int(np.searchsorted(times, lead - _TICK)), len(times) - 1)
+        times = np.maximum(times[first:], lead)
+        return times, self.positions[first:], self.velocities[first:]
+
+    def until(self, node: int, limits: Limits) -> Motion:
+        """The same up to a node, then braking."""
+        stop = brake(self.positions[node], self.velocities[node], limits)
+        return Motion(
+            np.append(self.times[: node + 1], self.times[node] + stop.times[1:]),
+            np.concatenate([self.positions[: node + 1], stop.positions[1:]]),
+            np.concatenate([self.velocities[: node + 1], stop.velocities[1:]]),
+        )
+
+
+def acceleration(limits: Limits) -> np.ndarray:
+    """What is used [joints]: less than the limit where that reached the velocity limit in a step.
+
+    Then no step within |a| <= A leads beyond |v| <= V from standstill.
+    """
+    return np.minimum(limits.acceleration, limits.velocity / (1.5 * STEP))
+
+
+def stay(position: np.ndarray) -> Motion:
+    """Standing there."""
+    return Motion(np.zeros(1), position[None], np.zeros((1, len(position))))
+
+
+def brake(position: np.ndarray, velocity: np.ndarray, limits: Limits) -> Motion:
+    """Each joint on along its way, as hard as it may decelerate, until all stand."""
+    position, velocity = np.asarray(position, np.float64), np.asarray(velocity, np.float64)
+    lasts = np.ceil(np.abs(velocity) / acceleration(limits) / _APART) * _APART
+    slowing = np.divide(velocity, lasts, out=np.zeros_like(velocity), where=lasts > 0)
+    times = np.unique(np.append(0.0, lasts))[:, None]
+    went = np.minimum(times, lasts)
+    velocities = np.where(times < lasts, velocity - slowing * times, 0.0)
+    return Motion(times[:, 0], position + velocity * went - slowing * went**2 / 2, velocities)
+
+
+def follow(
+    position: np.ndarray,
+    velocity: np.ndarray,
+    actions: np.ndarray,
+    due: float,
+    dt: float,
+    limits: Limits,
+) -> Motion:
+    """From position and velocity [joints], through actions [n, joints], to rest.
+
+    due: seconds until the moment of the first action; negative where it has passed: it then says
+    only where the way to the next one leads along. A position is reached at its moment, a
+    velocity is kept from its moment on for dt. Actions are expected within the limits.
+    """
+    position, velocity = np.array(position, np.float64), np.array(velocity, np.float64)
+    times = _grid(due, dt, len(actions) - 1 + bool(limits.by_velocity.any()))
+    reference = _Reference(actions, due, dt, limits)
+    steer = _Steering(times, *reference.sample(times), reference.tracked(times), limits)
+    positions, velocities = [position], [velocity]
+    for node in range(1, len(times)):
+        after = steer(node, position, velocity)
+        position = position + (velocity + after) * (steer.steps[node] / 2)
+        velocity = after
+        positions.append(position)
+        velocities.append(velocity)
+    motion = Motion(times, np.array(positions), np.array(velocities))
+    return motion.until(len(times) - 1, limits)
+
+
+def _grid(due: float, dt: float, intervals: int) -> np.ndarray:
+    """Node times from 0 to the last action's end: a part of dt, with nodes at actions' moments."""
+    parts = math.ceil(dt / STEP - _TICK)
+    times = due + np.arange(intervals * parts + 1) * dt / parts
+    return np.append(0.0, times[times > dt / parts / 2])
+
+
+class _Reference:
+    """Where the actions lead at any moment, whatever the arm can do."""
+
+    def __init__(self, actions: np.ndarray, due: float, dt: float, limits: Limits) -> None:
+        self._actions, self._due, self._dt, self._limits = actions, due, dt, limits
+        self._slopes = np.clip(_slopes(actions, dt), -limits.velocity, limits.velocity)
+        self.ends = due + (len(actions) - 1) * dt
+
+    def sample(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Positions and velocities [m, joints] at times [m]; where velocities are, no position."""
+        place = (times - self._due) / self._dt
+        row = np.clip(np.floor(place + _TICK / self._dt), 0, len(self._actions) - 1).astype(int)
+        until = np.minimum(row + 1, len(self._actions) - 1)
+        x = np.clip(place - row, 0.0, 1.0)[:, None]
+        first, last = self._actions[row], self._actions[until]
+        way = last - first
+        start, end = self._slopes[row] * self._dt, self._slopes[until] * self._dt
+        bend = (3 - 2 * x) * x**2  # a cubic with both positions and velocities
+        positions = first + bend * way + x * (1 - x) * ((1 - x) * start - x * end)
+        velocities = 6 * x * (1 - x) * way + (1 - x) * (1 - 3 * x) * start - x * (2 - 3 * x) * end
+        velocities = velocities / self._dt
+        outside = (times < self._due - _TICK) | (times > self.ends + _TICK)
+        velocities[outside] = 0.0
+        # A velocity is kept until the moment of the next: a node's is that of the step before it.
+        kept = np.clip(np.ceil(place - _TICK / self._dt) - 1, 0, len(self._actions) - 1)
+        return positions, np.where(
+            self._limits.by_velocity, self._actions[kept.astype(int)], velocities
+        )
+
+    def tracked(self, times: np.ndarray) -> np.ndarray:
+        """Whose position is to be reached: bool [m, joints]."""
+        return ~self._limits.by_velocity & (times <= self.ends + _TICK)[:, None]
+
+
+def _slopes(actions: np.ndarray, dt: float) -> np.ndarray:
+    """Velocities [n, joints] at actions: central differences that make no wave at a jump.
+
+    None is above three times the slopes beside it, and at an extremum it is zero, so the cubics
+    stay between the actions (Fritsch and Carlson 1980).
+    """
+    slopes = np.zeros_like(actions)
+    if len(actions) > 1:
+        ways = np.diff(actions, axis=0) / dt
+        before, after = ways[:-1], ways[1:]
+        bound = 3 * np.minimum(np.abs(before), np.abs(after))
+        central = np.clip((before + after) / 2, -bound, bound)
+        slopes[1:-1] = np.where(before * after > 0, central, 0.0)
+        slopes[0], slopes[-1] = ways[0], ways[-1]
+    return slopes
+
+
+class _Steering:
+    """The velocity at the end of each step, given where the step begins.
+
+    times: of the nodes [m]. positions, feed: the reference there, [m, joints]. tracked: where its
+    position is to be reached, and not its velocity alone.
+    """
+
+    def __init__(
+        self,
+        times: np.ndarray,
+        positions: np.ndarray,
+        feed: np.ndarray,
+        tracked: np.ndarray,
+        limits: Limits,
+    ) -> None:
+        self.steps = np.diff(times, prepend=0.0)
+        h, most = self.steps[:, None], acceleration(limits)
+        self._feed, self._tracked, self._limits = feed, tracked, limits
+        self._most, self._longest = most, np.maximum(self.steps, self.steps[-1])
+        # What is ahead of the arm: the reference, and the limits on both sides. [m, 3, joints]
+        self._goals = np.empty((len(times), 3, len(limits)))
+        self._goals[:, 0] = positions - feed * h / 2
+        self._goals[:, 1], self._goals[:, 2] = limits.upper, -limits.lower
+        self._signs = np.array([1.0, 1.0, -1.0])[:, None]
+        self._brakes = np.empty_like(self._goals)
+        self._brakes[:] = most
+        self._brakes[:, 0] = self._spare(np.diff(feed, axis=0) / h[1:])
+        self._enough = 4 * (limits.velocity**2 / most + limits.velocity * STEP)
+
+    def _spare(self, used: np.ndarray) -> np.ndarray:
+        """What the rest of the way leaves of the acceleration [m, joints], to brake on errors."""
+        rest = np.abs(np.concatenate([np.zeros((1, used.shape[1])), used]))
+        rest = np.maximum.accumulate(rest[::-1])[::-1]
+        return np.maximum(self._most - rest, SPARE * self._most)
+
+    def __call__(self, node: int, position: np.ndarray, velocity: np.ndarray) -> np.ndarray:
+        """float64 [joints], as near to the reference as limits allow; see the module."""
+        h, fastest, hardest = (
+            self.steps[node],
+            self._limits.velocity,
+            self._most * self.steps[node],
+        )
+        ahead = self._goals[node] - self._signs * (position + velocity * (h / 2))
+        left = np.maximum(ahead, 0.0)
+        left[0] = np.abs(ahead[0])
+        reach = _approach(np.minimum(left, self._enough), self._brakes[node], self._longest[node])
+        aim = self._feed[node] + np.copysign(reach[0], ahead[0]) * self._tracked[node]
+        high, low = np.minimum(reach[1], fastest), np.maximum(-reach[2], -fastest)
+        if (ahead[1:] < 0).any():
+            high = self._turn(self._limits.upper - position, velocity, h, high)
+            low = -self._turn(position - self._limits.lower, -velocity, h, -low)
+        aim = np.minimum(np.maximum(aim, low), high)
+        return np.minimum(np.maximum(aim, velocity - hardest), velocity + hardest)
+
+    def _turn(
+        self, room: np.ndarray, velocity: np.ndarray, h: float, high: np.ndarray
+    ) -> np.ndarray:
+        """Where a limit is nearer than standstill at the step's end: turning before it."""
+        near = (velocity > 0) & (room > 0) & (room < velocity * h / 2)
+        return np.where(near, velocity - velocity**2 * h / (2 * np.where(near, room, 1.0)), high)
+
+
+def _approach(left: np.ndarray, brakes: np.ndarray, h: float) -> np.ndarray:
+    """The velocity at a step's end from which steps of h can brake within what is left.
+
+    left: 0 or more, what would be left after the step without it. With k the whole steps of
+    braking at A that fit, it is left / ((k + 1) h) + k A h / 2: the largest u with
+
+        u h / 2 + (distance of braking from u in steps of h) <= left.
+    """
+    unit = brakes * h
+    steps = np.floor(np.sqrt(0.25 + 2 * left / (unit * h)) - 0.5)
+    return left / ((steps + 1) * h) + steps * unit / 2

@@ -1,0 +1,143 @@
+"""Who may move the arm, by services that nothing blocks: `control/arm`, `stop`, `reset`, `takeover`.
+
+Knows the guard of a control loop. Has a ROS node, an executor and a thread of its own, so that a
+stop waits for no other callback of the process. What the guard does is published on
+`control/state`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+from std_srvs.srv import SetBool, Trigger
+
+from embodied_kv.control.guard import STATES, TAKEN_OVER, Guard, NotNow
+from embodied_kv.msg import ControlState
+from embodied_kv.nodes.common import qos
+from embodied_kv.text import LINE, reason, shown
+
+WAKE = 0.1  # s between two looks at whether it is over
+
+
+class HumanShare:
+    """The share of the time since it was made in which an operator moved the arm."""
+
+    def __init__(self) -> None:
+        self._began = self._seen = time.monotonic()
+        self._human, self._taken = 0.0, False
+
+    def at(self, taken: bool) -> float:
+        """Up to now. taken: whether the operator has the arm from now on."""
+        now = time.monotonic()
+        self._human += (now - self._seen) * self._taken
+        self._seen, self._taken = now, taken
+        return self._human / (now - self._began) if now > self._began else 0.0
+
+
+class ControlPanel:
+    """Serves from its making to `close`. name, namespace, context: of its node.
+
+    shadow: nothing is commanded, whatever the guard says. guard: None while nothing can move.
+    """
+
+    def __init__(self, node: Node, shadow: bool) -> None:
+        self.node = Node('control', namespace=node.get_namespace(), context=node.context)
+        self._shadow = shadow
+        self._guard: Guard | None = None
+        self._lock = threading.Lock()
+        self._share = HumanShare()
+        self._states = self.node.create_publisher(ControlState, 'control/state', qos.STATUS)
+        for kind, name, answer in (
+            (SetBool, 'arm', self._arm),
+            (Trigger, 'stop', self._stop),
+            (Trigger, 'reset', self._reset),
+            (SetBool, 'takeover', self._take_over),
+        ):
+            self.node.create_service(kind, f'control/{name}', self._answering(answer))
+        self._executor = SingleThreadedExecutor(context=node.context)
+        self._executor.add_node(self.node)
+        self._over = False
+        self._thread = threading.Thread(target=self._serve, name='control panel', daemon=True)
+        self._thread.start()
+
+    def watch(self, guard: Guard | None) -> None:
+        """From now on this guard is asked and told of; None where the arm cannot move."""
+        with self._lock:
+            self._guard, self._share = guard, HumanShare()
+        self.tell()
+
+    def tell(self) -> None:
+        """Publish how things stand. From any thread."""
+        self._states.publish(self.message())
+
+    def message(self) -> ControlState:
+        """How things stand."""
+        with self._lock:
+            guard = self._guard
+            share = self._share.at(guard is not None and guard.state == TAKEN_OVER)
+        message = ControlState(shadow=self._shadow, human_share=share)
+        message.header.stamp = self.node.get_clock().now().to_msg()
+        if guard is None:
+            message.reason = 'the action node is not active'
+            return message
+        message.state = STATES.index(guard.state)  # numbered as in ControlState.msg
+        message.reason = shown(guard.reason or guard.check(time.monotonic()), LINE)
+        return message
+
+    def close(self) -> None:
+        """No more services."""
+        self._over = True
+        self._executor.wake()
+        self._thread.join()
+        self._executor.shutdown()
+        self.node.destroy_node()
+
+    # ------------------------------------------------------------------ services
+
+    def _arm(self, guard: Guard, wanted: bool) -> str:
+        if not wanted:
+            guard.disarm()
+            return 'disarmed: nothing moves the arm'
+        if self._shadow:
+            raise NotNow('shadow mode: nothing is commanded; set the parameter shadow to false')
+        guard.arm(time.monotonic())
+        return 'armed: the policy moves the arm'
+
+    def _stop(self, guard: Guard, _: object) -> str:
+        guard.stop('a client of control/stop')
+        return 'stopped: call control/reset, then control/arm'
+
+    def _reset(self, guard: Guard, _: object) -> str:
+        guard.reset()
+        return 'reset: call control/arm to go on'
+
+    def _take_over(self, guard: Guard, wanted: bool) -> str:
+        if wanted:
+            guard.take_over()
+            return 'taken over: nothing is commanded; observations go on'
+        guard.give_back(time.monotonic())
+        return 'given back: the next motion starts where the arm is'
+
+    def _answering(self, answer: Callable[[Guard, bool], str]) -> Callable:
+        def answered(request: object, response: object) -> object:
+            try:
+                guard = self._guard
+                if guard is None:
+                    raise NotNow('the action node is not active: activate it first')
+                response.message = answer(guard, getattr(request, 'data', True))
+                response.success = True
+            except NotNow as error:
+                response.success, response.message = False, shown(reason(error), LINE)
+            return response
+
+        return answered
+
+    # ------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        while not self._over:
+            self._executor.spin_once(timeout_sec=WAKE)

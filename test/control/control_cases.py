@@ -1,0 +1,83 @@
+"""Limits, chunks, hypothesis strategies and checks that tests of this folder share."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from embodied_kv.control.command import Measured
+from embodied_kv.control.limits import Limits
+from embodied_kv.control.trajectory_executor import TrajectoryExecutor
+from embodied_kv.types import ActionChunk
+
+NEAR = 1e-5  # what a number may be beyond a limit: nodes lie at whole microseconds
+
+
+def limits(joints=2, lower=-10.0, upper=10.0, velocity=50.0, acceleration=1e4, kinds='position'):
+    """The same of every joint, or of each its own; by default hardly any."""
+    each = [np.broadcast_to(v, joints) for v in (lower, upper, velocity, acceleration)]
+    return Limits([f'joint_{i}' for i in range(joints)], *each, np.broadcast_to(kinds, joints))
+
+
+def chunk(values, dt=0.1, sequence=7, deadline=0.0, stamp=0, **others):
+    """Of [n, joints] values."""
+    values = np.asarray(values, np.float32)
+    return ActionChunk(values, dt, stamp, deadline, sequence, 10, 1.0, 2.0, **others)
+
+
+@st.composite
+def any_limits(draw, joints=2, kinds=('position', 'velocity')):
+    """Of slow and of fast joints, wide and narrow; some velocities without positions."""
+
+    def number(low, high):
+        return draw(st.floats(low, high))
+
+    columns = []
+    for _ in range(joints):
+        kind, lower = draw(st.sampled_from(kinds)), number(-3, 3)
+        upper = lower + number(0.05, 4)
+        if kind == 'velocity' and draw(st.booleans()):
+            lower, upper = -np.inf, np.inf
+        columns.append((lower, upper, number(0.05, 8), number(0.3, 100), kind))
+    *numbers, kinds = zip(*columns, strict=True)
+    return Limits([f'joint_{i}' for i in range(joints)], *numbers, kinds)
+
+
+def inside(limits, share):
+    """A position [joints] within limits, at shares [joints] of them."""
+    lower, upper = (np.clip(side, -5, 5) for side in (limits.lower, limits.upper))
+    return lower + np.asarray(share) * (upper - lower)
+
+
+def assert_feasible(motion, limits, outside=False):
+    """At every moment, not at nodes alone; ends at rest. outside: the start may be."""
+    steps = np.diff(motion.times)
+    assert motion.times[0] == 0 and (steps >= 0.9e-6).all()
+    assert (motion.velocities[-1] == 0).all()
+    if len(steps):
+        rates = np.abs(np.diff(motion.velocities, axis=0)) / steps[:, None]
+        assert (rates <= limits.acceleration * (1 + 1e-9)).all()
+    times = np.unique(np.append(motion.times, np.linspace(0, motion.duration, 400)))
+    positions, velocities = motion.sample(times)
+    assert (np.abs(velocities) <= limits.velocity * (1 + 1e-9)).all()
+    beyond = np.maximum(positions - limits.upper, limits.lower - positions)
+    beyond = np.maximum(beyond, 0.0)
+    if outside:  # it never goes further out than it was
+        assert (np.diff(beyond, axis=0) <= NEAR).all()
+    else:
+        assert beyond.max() <= NEAR
+    # The law between nodes, which makes a cubic spline of them the same motion.
+    ways = (motion.velocities[1:] + motion.velocities[:-1]) / 2 * steps[:, None]
+    np.testing.assert_allclose(np.diff(motion.positions, axis=0), ways, atol=1e-12)
+
+
+def seen(moment, *position):
+    """A measurement; of two joints at 0 where nothing is said."""
+    return Measured(np.array(position or (0.0, 0.0)), moment)
+
+
+def make_executor(limits=None, **options):
+    """Of two joints that hardly have limits and may be anywhere."""
+    options = dict(dt=0.1, max_tracking_error=np.inf, max_state_age=0.5) | options
+    return TrajectoryExecutor(make_limits() if limits is None else limits, **options)
+
+
+make_limits = limits

@@ -1,0 +1,126 @@
+"""From the measured start on: within every limit, not unarmed, not blind, not after a stop."""
+
+import itertools
+from collections import Counter
+
+import numpy as np
+from control_cases import any_limits, inside
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from stand import TICK, Stand
+
+EVENTS = (
+    *('chunk',) * 6,
+    *('jump', 'jump', 'late', 'hold', 'stop', 'reset', 'disarm', 'arm', 'arm', 'arm', 'taken'),
+    *('given', 'by hand', 'blind', 'seeing', 'seeing', 'silent', 'told', 'told', 'stall', 'sleep'),
+)
+SHARES = st.lists(st.floats(0, 1), min_size=2, max_size=2)
+HAPPENED = Counter()  # to arms that moved, over all examples
+
+
+class Watched(Stand):
+    """A stand whose arm does at once what its set-points say, 500 of them per second."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, loop=dict(setpoint_rate=1 / TICK), **options)
+        self.heard = []  # the moment, the arm before, the set-point
+        self.loop._outgoing._publish_setpoint = self.take
+
+    def take(self, setpoint):
+        assert self.guard.state != 'taken over'
+        self.heard.append((self.now, self.arm, setpoint))
+        self.arm = setpoint.positions
+
+    def _control(self):
+        """No trajectory controllers here."""
+
+    def go(self, random):
+        """All that was in the way is undone, and a chunk comes."""
+        self.speaks = True
+        self.guard.tell('reach')
+        self.run(0.02)
+        self.happen('arm', random)
+        self.run(0.1)
+        self.happen('chunk', random)
+        self.run(random.uniform(0, 0.3))
+
+    def happen(self, kind, random):
+        guard = self.guard
+        if kind in ('chunk', 'jump', 'late'):
+            values = self.arm + np.cumsum(random.normal(0, 0.05, (8, 2)), axis=0)
+            if kind == 'jump':
+                values = random.normal(0, 3, (8, 2))
+            self.offer(values, age=random.uniform(*((0.3, 3.0) if kind == 'late' else (0, 0.3))))
+        elif kind == 'hold':
+            self.loop.hold()
+        elif kind == 'stop':
+            guard.stop('a person')
+        elif kind == 'arm' and guard.state != 'armed' and not guard.check(self.now):
+            guard.reset()
+            guard.give_back(self.now)
+            guard.arm(self.now)
+        elif kind in ('reset', 'disarm'):
+            getattr(guard, kind)()
+        elif kind == 'taken':
+            guard.take_over()
+        elif kind == 'given':
+            guard.give_back(self.now)
+        elif kind == 'by hand' and not self.executor.is_moving(self.now):
+            self.arm = inside(self.limits, random.uniform(-0.3, 1.3, 2))
+        elif kind in ('blind', 'seeing'):
+            self.speaks = kind == 'seeing'
+        elif kind in ('silent', 'told'):
+            guard.tell('' if kind == 'silent' else 'reach')
+        elif kind == 'stall':
+            self.now += random.uniform(0, 0.15)
+        elif kind == 'sleep':
+            self.now += random.choice([0.5, 1000.0])
+
+
+def assert_within(stand):
+    """Of every set-point and the one before, as long as the arm was not taken elsewhere."""
+    if len(stand.heard) < 2:
+        return
+    lim = stand.limits
+    moments, arms, setpoints = zip(*stand.heard, strict=True)
+    arms, positions = np.array(arms)[1:], np.array([s.positions for s in setpoints])[1:]
+    velocities = np.array([s.velocities for s in setpoints])
+    beyond = np.maximum(positions - lim.upper, lim.lower - positions)
+    was = np.maximum(arms - lim.upper, lim.lower - arms)
+    assert (beyond <= np.maximum(was, 0.0) + 1e-5).all()  # outside, inwards alone
+    assert (np.abs(velocities) <= lim.velocity + 1e-9).all()
+    # A joint state is a tick old; what is late is not made good by going faster.
+    passed = np.clip(np.diff(moments), TICK, 2 * TICK)[:, None] + 1e-9
+    assert (np.abs(positions - arms) <= lim.velocity * passed + 1e-9).all()
+    rested = (np.diff(moments) > 2 * TICK)[:, None] & ~velocities[1:].any(1, keepdims=True)
+    change = np.abs(np.diff(velocities, axis=0))
+    assert (rested | (change <= lim.acceleration * passed + 1e-9)).all()
+
+
+@settings(deadline=None, max_examples=20, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@given(any_limits(kinds=('position',)), SHARES, st.integers(0, 2**32))
+def test_no_set_point_is_beyond_a_limit_or_without_leave(limits, share, seed):
+    random = np.random.default_rng(seed)
+    stand = Watched(limits, start=inside(limits, share), max_tracking_error=10.0)
+    stand.run(0.02)
+    for kind in random.choice(EVENTS, 16):
+        if random.random() < 0.5:
+            stand.go(random)
+        HAPPENED[kind] += stand.executor.is_moving(stand.now)
+        stand.happen(kind, random)
+        stand.turn()
+        state, said = stand.guard.state, len(stand.heard)
+        moved = stand.executor.is_moving(stand.now)
+        stand.run(random.uniform(0, 0.3))
+        new = stand.heard[said:]
+        if state != 'armed':  # braking alone: never faster, and none begins
+            speeds = [np.abs(setpoint.velocities) for *_, setpoint in new]
+            assert all((b <= a + 1e-9).all() for a, b in itertools.pairwise(speeds))
+            assert moved or not any(speed.any() for speed in speeds)
+        if not stand.speaks and stand.now - stand._measured.moment > 0.5 + 3.0:
+            assert not stand.executor.is_moving(stand.now)
+    assert_within(stand)
+
+
+def test_the_examples_interrupted_moving_arms():
+    assert sum(HAPPENED.values()) > 50 and sum(count > 0 for count in HAPPENED.values()) > 12

@@ -1,0 +1,74 @@
+"""The rest of a chunk, resumed by the control loop: previous, from where the arm is measured."""
+
+import numpy as np
+import pytest
+from stand import DT, Stand
+
+from embodied_kv.control.command import FRESH, PREVIOUS, Leftover
+
+RAMP = np.arange(8) / 10 + 0.1
+
+
+@pytest.fixture
+def stand():
+    stand = Stand(stop_after=20)
+    stand.run(0.02)
+    return stand
+
+
+def test_without_a_chunk_nothing_is_left(stand):
+    assert stand.loop.leftover() is None
+
+
+def test_what_is_left_shrinks_with_time_and_ends_with_the_execution_horizon(stand):
+    stand.offer(RAMP, stamp=5, execution_horizon=5)
+    stand.run(0.02)
+    first = stand.loop.leftover()
+    assert (first.stamp, first.sequence, first.steps) == (5, 1, 10)
+    np.testing.assert_allclose(first.values[:, 0], RAMP[1:5], atol=1e-6)
+    stand.run(2 * DT)
+    second = stand.loop.leftover()
+    assert len(second.values) == 2 and second.age == pytest.approx(first.age + 2 * DT)
+    stand.run(3 * DT)
+    assert stand.loop.leftover() is None
+
+
+def test_after_a_stop_nothing_is_left(stand):
+    stand.offer(RAMP)
+    stand.run(0.1)
+    stand.guard.stop('a person')
+    stand.turn()
+    assert stand.loop.leftover() is None
+
+
+def test_a_resumed_one_is_previous_keeps_its_age_and_starts_where_the_arm_is(stand):
+    stand.by_hand(0.4, 0.4)
+    stand.run(0.02)
+    left = Leftover(np.full((3, 2), 0.5), stamp=5, age=1.5, sequence=7, steps=10)
+    stand.loop.resume(left, stamp=123)
+    stand.turn()
+    (_, command) = stand.commands[-1]
+    assert (command.source, command.stamp, command.first, command.sequence) == (
+        PREVIOUS,
+        123,
+        0,
+        7,
+    )
+    assert command.age == pytest.approx(1.5) and not command.deadline_met
+    np.testing.assert_array_equal(stand.executor.due(stand.now).values, [0.4, 0.4])
+    again = stand.loop.leftover()  # a capsule of it knows whose observation it answers
+    assert again.stamp == 5 and again.age >= 1.5 and len(again.values) == 3
+    stand.run(1.0)
+    np.testing.assert_allclose(stand.arm, 0.5, atol=1e-3)
+    assert FRESH not in stand.sources()
+    speeds, _ = stand.rates()
+    assert np.abs(speeds).max() <= 2.0
+
+
+def test_a_frame_that_was_under_way_takes_over_from_a_resumed_one(stand):
+    stand.loop.resume(Leftover(np.full((8, 2), 0.4), 5, 1.5, 7, 10), stamp=123)
+    stand.run(0.05)
+    stand.offer(np.full(8, 0.1), age=0.1)  # observed before
+    stand.run(1.0)
+    assert stand.sources()[:2] == [PREVIOUS, FRESH]
+    np.testing.assert_allclose(stand.arm, 0.1, atol=1e-3)

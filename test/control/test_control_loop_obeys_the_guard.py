@@ -1,0 +1,165 @@
+"""Nothing moves unarmed; a stop ends every motion at once; an operator is not disturbed."""
+
+import numpy as np
+import pytest
+from stand import Stand
+
+from embodied_kv.control.command import STOP
+
+RAMP = np.arange(20) / 10 + 0.1
+
+
+@pytest.fixture
+def stand():
+    stand = Stand(stop_after=100)
+    stand.run(0.02)
+    return stand
+
+
+def moving(stand):
+    """Under way at about 1 rad/s."""
+    stand.offer(RAMP)
+    stand.run(0.5)
+    assert stand.executor.is_moving(stand.now) and stand.speed[0] > 0.5
+    return stand
+
+
+def test_an_arm_that_is_not_armed_does_not_move():
+    stand = Stand(armed=False)
+    stand.run(0.02)
+    stand.offer(RAMP)
+    stand.run(0.5)
+    assert stand.sent() == [] and stand.setpoints == [] and not stand.arm.any()
+    assert 'the arm is disarmed' in str(stand.failures[0])
+
+
+def test_what_was_seen_before_it_was_armed_is_not_executed():
+    stand = Stand(armed=False)
+    stand.run(0.1)
+    stand.guard.arm(stand.now)
+    stand.offer(RAMP, age=0.05)
+    stand.run(0.02)
+    assert stand.sent() == [] and 'before the arm was armed' in str(stand.failures[0])
+    stand.run(0.1)
+    stand.offer(RAMP, age=0.05)
+    stand.run(0.02)
+    assert stand.sent()
+
+
+@pytest.mark.parametrize('end', ['stop', 'disarm'])
+def test_a_stop_brakes_along_the_way_at_once_and_is_sent_a_few_times(stand, end):
+    moving(stand)
+    place, speed, began = stand.arm.copy(), stand.speed.copy(), stand.now
+    stand.guard.stop('a person') if end == 'stop' else stand.guard.disarm()
+    stand.turn()
+    stand.run(1.0)
+    sent = stand.sent(began)
+    assert [c.source for c in sent] == [STOP] * 3
+    assert stand.commands[-1][0] <= began + 0.1
+    way = np.array(stand.path)[-600:]
+    np.testing.assert_allclose(stand.arm, place + speed**2 / 20, atol=0.02)
+    assert (np.diff(way, axis=0) >= -1e-3).all()  # on along the way, not back
+    assert stand.loop.leftover() is None
+
+
+def test_after_a_stop_nothing_moves_until_it_was_reset_and_armed(stand):
+    moving(stand)
+    stand.guard.stop('a person')
+    stand.run(0.5)
+    rest, said, setpoints = stand.arm.copy(), len(stand.commands), len(stand.setpoints)
+    for undo in (lambda: None, stand.guard.reset):
+        undo()
+        for _ in range(3):
+            stand.offer(RAMP)
+            stand.run(0.1)
+    assert (len(stand.commands), len(stand.setpoints)) == (said, setpoints)
+    assert (stand.arm == rest).all()
+    stand.guard.arm(stand.now)
+    stand.run(0.1)
+    stand.offer(rest[0] + np.arange(8) / 50)
+    stand.run(1.0)
+    assert stand.arm[0] > rest[0] + 0.05
+
+
+def test_stopping_an_arm_that_stands_sends_nothing_to_controllers(stand):
+    moving(stand)
+    stand.run(4.0)
+    began = stand.now
+    stand.guard.stop('a person')
+    stand.run(0.5)
+    assert stand.sent(began) == [] and stand.sources(began) == [STOP]
+
+
+def test_an_operator_takes_over_at_once_and_gives_back_where_the_arm_is_then(stand):
+    moving(stand)
+    said, setpoints = len(stand.commands), len(stand.setpoints)
+    stand.guard.take_over()
+    stand.run(0.1)
+    assert (len(stand.commands), len(stand.setpoints)) == (said, setpoints)
+    stand.by_hand(2.0, -2.0)
+    stand.offer(RAMP)
+    stand.run(0.2)
+    assert stand.path[-1].tolist() == [2.0, -2.0]
+    stand.guard.give_back(stand.now)
+    stand.run(0.1)
+    assert stand.path[-1].tolist() == [2.0, -2.0]
+    stand.offer(np.full(8, 0.0))
+    stand.run(0.02)
+    speeds, _ = stand.rates()
+    assert np.abs(speeds).max() <= 2.0 + 1e-6
+    assert stand.rejected == []
+
+
+def test_a_stop_while_an_operator_has_the_arm_sends_nothing_and_lasts(stand):
+    moving(stand)
+    stand.guard.take_over()
+    stand.run(0.02)
+    began = stand.now
+    stand.guard.stop('a person')
+    stand.guard.give_back(stand.now)
+    stand.offer(RAMP)
+    stand.run(0.5)
+    assert stand.sent(began) == [] and stand.guard.state == 'stopped'
+
+
+def test_an_arm_that_is_held_back_stops_latched_with_the_reason(stand):
+    moving(stand)
+    stand.follows = False
+    stand.run(0.6)
+    assert stand.guard.state == 'stopped'
+    assert 'joint joint_0 is at' in stand.guard.reason
+    assert 'max_tracking_error is 0.3' in stand.guard.reason
+    assert stand.sent()[-1].source == STOP
+    sent = len(stand.sent())
+    stand.offer(RAMP)
+    stand.run(0.5)
+    assert len(stand.sent()) == sent
+
+
+def test_an_empty_instruction_brakes_and_the_next_one_goes_on():
+    stand = Stand()
+    stand.guard.tell('reach')
+    stand.run(0.02)
+    moving(stand)
+    stand.guard.tell('')
+    stand.offer(RAMP)
+    stand.run(0.5)
+    assert not stand.executor.is_moving(stand.now) and stand.guard.state == 'armed'
+    assert any('no instruction' in str(why) for why in stand.failures)
+    rest = stand.arm.copy()
+    stand.guard.tell('push')
+    stand.offer(rest[0] + np.arange(8) / 50)
+    stand.run(0.5)
+    assert stand.arm[0] > rest[0]
+
+
+def test_nothing_is_resumed_into_an_arm_that_may_not_move(stand):
+    moving(stand)
+    left = stand.loop.leftover()
+    stand.guard.stop('a person')
+    stand.run(0.5)
+    sent = len(stand.sent())
+    stand.loop.resume(left, stamp=1)
+    stand.run(0.5)
+    assert len(stand.sent()) == sent
+    assert 'is not resumed: the arm is stopped' in str(stand.failures[-1])

@@ -1,0 +1,98 @@
+"""In real time: the thread sleeps until something is due, stops at once, and ends at rest."""
+
+import queue
+import threading
+import time
+
+import numpy as np
+import pytest
+from control_cases import chunk, limits, make_executor
+
+from embodied_kv.control.command import FRESH, HOLD, STOP, Measured
+from embodied_kv.control.control_loop import ControlLoop
+from embodied_kv.control.guard import Guard
+
+PERIOD = DT = 0.1
+
+
+class Bench:
+    """A control loop and what it says; the arm is where its set-points say."""
+
+    def __init__(self, **loop):
+        self.commands, self.setpoints, self.failures = queue.Queue(), [], queue.Queue()
+        self.place = np.zeros(2)
+        executor = make_executor(limits(velocity=2.0, acceleration=10.0), stop_after=100)
+        self.guard = Guard(armed=True)
+        self.loop = ControlLoop(
+            executor,
+            self.guard,
+            PERIOD,
+            measured=lambda: Measured(self.place, time.monotonic()),
+            publish=self.commands.put,
+            publish_setpoint=self.take,
+            failed=self.failures.put,
+            **loop,
+        )
+        self.loop.start()
+
+    def take(self, setpoint):
+        self.setpoints.append(setpoint)
+        self.place = setpoint.values
+
+    def frame(self):
+        now = time.monotonic()
+        self.loop.expect(now + PERIOD)
+        values = np.repeat(np.arange(40)[:, None] / 10, 2, 1)
+        self.loop.offer(chunk(values, DT, deadline=now + PERIOD))
+
+    def until(self, source):
+        command = self.commands.get(timeout=10)
+        while command.source != source:
+            command = self.commands.get(timeout=10)
+        return command
+
+
+@pytest.fixture
+def bench():
+    bench = Bench()
+    yield bench
+    bench.loop.stop()
+
+
+def test_stop_brakes_at_once_and_returns_when_the_arm_stands(bench):
+    bench.frame()
+    bench.until(FRESH)
+    time.sleep(0.4)
+    began = time.monotonic()
+    bench.loop.stop()
+    assert time.monotonic() - began < 5.0 and not bench.loop.is_alive()
+    assert bench.until(STOP).velocities[-1].tolist() == [0, 0]
+    assert not bench.setpoints[-1].velocities.any()
+    assert bench.setpoints[-1].values[0] < 3.0
+
+
+def test_who_never_said_anything_need_not_stop(bench):
+    bench.loop.stop()
+    assert bench.commands.empty()
+
+
+def test_a_stop_from_any_thread_is_seen_at_once_though_nothing_was_due(bench):
+    bench.frame()
+    bench.until(FRESH)
+    threading.Thread(target=bench.guard.stop, args=('a person',)).start()
+    assert bench.until(STOP).source == STOP
+    bench.loop.hold()
+    assert bench.until(HOLD).source == HOLD
+
+
+def test_asking_wakes_a_loop_that_has_nothing_to_do(bench):
+    time.sleep(0.05)
+    bench.loop.hold()
+    assert bench.until(HOLD).source == HOLD
+
+
+def test_what_is_to_be_prepared_comes_first():
+    prepared = []
+    bench = Bench(prepare=lambda: prepared.append(threading.current_thread()))
+    bench.loop.stop()
+    assert prepared == [bench.loop]

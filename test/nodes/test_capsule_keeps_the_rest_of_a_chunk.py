@@ -1,0 +1,73 @@
+"""The action node's part of a capsule: what is left of a chunk goes in, and begins again."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from embodied_kv.capsule.capsule import CapsuleError
+from embodied_kv.control.command import PREVIOUS, Measured
+from embodied_kv.control.control_loop import ControlLoop
+from embodied_kv.control.guard import Guard
+from embodied_kv.control.limits import Limits
+from embodied_kv.control.trajectory_executor import TrajectoryExecutor
+from embodied_kv.nodes.control.session_parts import ActionPart
+from embodied_kv.types import ActionChunk
+
+DT = 0.1
+
+
+class Bench:
+    """A control loop that is turned by hand, and its part of a capsule."""
+
+    def __init__(self):
+        self.commands = []
+        limits = Limits('ab', [-9, -9], [9, 9], [5, 5], [50, 50], ['position'] * 2)
+        self.loop = ControlLoop(
+            TrajectoryExecutor(limits, DT, max_tracking_error=9.0),
+            Guard(armed=True),
+            DT,
+            measured=lambda: Measured(np.zeros(2), time.monotonic()),
+            publish=self.commands.append,
+            failed=pytest.fail,
+        )
+        self.part = ActionPart(self.loop, lambda: 10**9, DT, joints=2)
+
+    def frame(self):
+        """A chunk of eight actions, of which four may be executed."""
+        values = np.repeat(np.arange(8, dtype=np.float32)[:, None] / 10, 2, 1)
+        deadline = time.monotonic() + DT
+        times = deadline, 7, 10, 1.0, 2.0
+        self.loop.offer(ActionChunk(values, DT, 5, *times, execution_horizon=4))
+        self.loop.turn()
+
+
+def test_it_keeps_the_execution_horizon_and_begins_again_as_previous():
+    bench = Bench()
+    assert not bench.part.freeze().tensors
+    bench.frame()
+    frozen = bench.part.freeze()
+    np.testing.assert_allclose(frozen.tensors['values'][-1].numpy(), 0.3, atol=1e-6)
+    assert frozen.facts['stamp'] == 5
+    other = Bench()
+    other.part.check(frozen)
+    resume = threading.Thread(target=other.part.resume, args=(frozen,))  # of the engine
+    resume.start()
+    resume.join()
+    other.loop.turn()
+    (command,) = other.commands
+    assert (command.source, len(command.confidence)) == (PREVIOUS, 0)
+    assert command.execution_horizon == len(command.values) == len(frozen.tensors['values'])
+
+
+def test_what_this_robot_could_not_execute_is_refused():
+    bench = Bench()
+    bench.frame()
+    frozen = bench.part.freeze()
+    for part in (
+        ActionPart(bench.loop, lambda: 0, DT, joints=3),
+        ActionPart(bench.loop, lambda: 0, 2 * DT, joints=2),
+    ):
+        with pytest.raises(CapsuleError):
+            part.check(frozen)
