@@ -41,7 +41,7 @@ class ActionParams:
 
     armed: bool = param(
         False,
-        'Armed from activation on; else nothing moves until the service control/arm is called',
+        'Armed from activation on; else nothing moves until control/arm is called',
     )
     shadow: bool = param(False, 'Compute and show everything, command nothing')
     robot_description: str = param(

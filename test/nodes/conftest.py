@@ -25,6 +25,7 @@ os.environ.setdefault('ROS_AUTOMATIC_DISCOVERY_RANGE', 'LOCALHOST')
 JOINTS = list(Embodiment.load('tabletop').axes)
 PERIOD = 0.2  # s
 OVERRIDES = {
+    'armed': True,
     'contract': 'tabletop',
     'preset': 'tiny',
     'checkpoint': 'random',

@@ -1,4 +1,4 @@
-"""Who may move the arm, by services that nothing blocks: `control/arm`, `stop`, `reset`, `takeover`.
+"""Who may move the arm, by services that nothing blocks: `control/arm`, `control/stop` and so on.
 
 Knows the guard of a control loop. Has a ROS node, an executor and a thread of its own, so that a
 stop waits for no other callback of the process. What the guard does is published on

@@ -101,6 +101,7 @@ class FleetClient(Action):
         self._heard = time.monotonic()
         self._start_control()
         self._observations.restart()
+        self._told(self._observations.instruction)
         self._begin()
 
     def stop(self) -> None:
