@@ -106,7 +106,7 @@ class Action(SuiteNode):
         self._outputs = ArmOutputs(self, self.embodiment.outputs, commands)
         self._joints = MeasuredJoints(self, params.max_measured_age)
         self.subscribe(String, 'instruction', lambda m: self._told(m.data), qos.INSTRUCTION)
-        self._panel = ControlPanel(self, params.shadow)
+        self._panel = ControlPanel(self, params.shadow, contract.language)
         self._release.callback(self._panel.close)
 
     def _executor(self) -> TrajectoryExecutor:
@@ -231,6 +231,7 @@ class Action(SuiteNode):
             self._outputs.command(command)
         now, names = self.get_clock().now().to_msg(), self.embodiment.axes
         self._chunks.publish(conversions.chunk_message(command, names, now))
+        self._panel.goals.see(command)
         if command.source == FRESH:
             self._period.tick()
             self._steps = command.steps

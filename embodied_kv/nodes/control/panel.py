@@ -11,16 +11,19 @@ import threading
 import time
 from collections.abc import Callable
 
-from rclpy.executors import SingleThreadedExecutor
+from rclpy.executors import MultiThreadedExecutor
 from rclpy.node import Node
 from std_srvs.srv import SetBool, Trigger
 
 from embodied_kv.control.guard import STATES, TAKEN_OVER, Guard, NotNow
 from embodied_kv.msg import ControlState
 from embodied_kv.nodes.common import qos
+from embodied_kv.nodes.control.instruction_server import InstructionServer
+from embodied_kv.robots.contract import Language
 from embodied_kv.text import LINE, reason, shown
 
 WAKE = 0.1  # s between two looks at whether it is over
+THREADS = 4  # a goal waits on one of them until the next one ends it; the others serve
 
 
 class HumanShare:
@@ -41,10 +44,11 @@ class HumanShare:
 class ControlPanel:
     """Serves from its making to `close`. name, namespace, context: of its node.
 
-    shadow: nothing is commanded, whatever the guard says. guard: None while nothing can move.
+    shadow: nothing is commanded, whatever the guard says. language: the contract's. goals: serves
+    `execute_instruction`. guard: None while nothing can move.
     """
 
-    def __init__(self, node: Node, shadow: bool) -> None:
+    def __init__(self, node: Node, shadow: bool, language: Language) -> None:
         self.node = Node('control', namespace=node.get_namespace(), context=node.context)
         self._shadow = shadow
         self._guard: Guard | None = None
@@ -58,7 +62,8 @@ class ControlPanel:
             (SetBool, 'takeover', self._take_over),
         ):
             self.node.create_service(kind, f'control/{name}', self._answering(answer))
-        self._executor = SingleThreadedExecutor(context=node.context)
+        self.goals = InstructionServer(self.node, lambda: self._guard, language)
+        self._executor = MultiThreadedExecutor(THREADS, context=node.context)
         self._executor.add_node(self.node)
         self._over = False
         self._thread = threading.Thread(target=self._serve, name='control panel', daemon=True)
@@ -90,10 +95,12 @@ class ControlPanel:
 
     def close(self) -> None:
         """No more services."""
+        self.goals.end()
         self._over = True
         self._executor.wake()
         self._thread.join()
         self._executor.shutdown()
+        self.goals.close()
         self.node.destroy_node()
 
     # ------------------------------------------------------------------ services

@@ -1,0 +1,211 @@
+"""The action `execute_instruction`: a goal is an instruction in force, until it is over.
+
+Knows the guard, the instruction topic, and what language says. A goal waits for its end on a
+thread of the control panel's executor: as an awaited future it would keep that busy.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+
+from rclpy.action import ActionServer, CancelResponse, GoalResponse
+from rclpy.action.server import ServerGoalHandle
+from rclpy.callback_groups import ReentrantCallbackGroup
+from rclpy.node import Node
+from rclpy.task import Future
+from std_msgs.msg import String
+
+from embodied_kv.action import ExecuteInstruction
+from embodied_kv.control.command import FRESH, Command
+from embodied_kv.control.guard import ARMED, Guard
+from embodied_kv.msg import TextDelta
+from embodied_kv.nodes.common import qos
+from embodied_kv.robots.contract import Language
+from embodied_kv.srv import Ask
+from embodied_kv.text import shown
+
+EVERY = 0.1  # s between two looks at a goal, and two feedbacks
+ASK_EVERY = 1.0  # s between two questions whether it is done
+DONE, ABORTED, CANCELLED = 'done', 'aborted', 'cancelled'
+
+
+class Goal:
+    """An instruction in force. how, why: of its end, '' before."""
+
+    def __init__(self, handle: ServerGoalHandle, question: str) -> None:
+        self.handle, request = handle, handle.request
+        self.instruction, self.time_limit = request.instruction, request.time_limit
+        self.question = request.success_question or question
+        self.began = time.monotonic()
+        self.age, self.chunks, self.misses, self.subtask = math.nan, 0, 0, ''
+        self.how = self.why = ''
+        self._over = threading.Event()
+
+    @property
+    def seconds(self) -> float:
+        """Since it was accepted."""
+        return time.monotonic() - self.began
+
+    def end(self, how: str, why: str) -> None:
+        """The first end counts."""
+        if not self._over.is_set():
+            self.how, self.why = how, why
+            self._over.set()
+
+    def wait(self) -> None:
+        """Until its end."""
+        self._over.wait()
+
+    def feedback(self) -> ExecuteInstruction.Feedback:
+        """How it stands."""
+        share = self.seconds / self.time_limit if self.time_limit else math.nan
+        return ExecuteInstruction.Feedback(
+            subtask=self.subtask,
+            progress=share,
+            seconds=self.seconds,
+            age=self.age,
+            deadline_misses=self.misses,
+        )
+
+
+class InstructionServer:
+    """Serves `execute_instruction` until `close`, one goal at a time.
+
+    node: whose executor runs it. guard: says who may move the arm; None while nobody may.
+    language: what the contract says that the policy says.
+    """
+
+    def __init__(self, node: Node, guard: Callable[[], Guard | None], language: Language) -> None:
+        self._node, self._guard, self._language = node, guard, language
+        self._goal: Goal | None = None
+        self._asked: int | None = None  # the stream of the answer that is waited for
+        self._next_question, self._words = 0.0, ''
+        self._instructions = node.create_publisher(String, 'instruction', qos.INSTRUCTION)
+        node.create_subscription(String, 'instruction', self._on_instruction, qos.INSTRUCTION)
+        node.create_subscription(TextDelta, 'language/text', self._on_text, qos.TEXT)
+        self._ask = node.create_client(Ask, 'language/ask')
+        self._server = ActionServer(
+            node,
+            ExecuteInstruction,
+            'execute_instruction',
+            self._execute,
+            goal_callback=self._admit,
+            cancel_callback=lambda goal: CancelResponse.ACCEPT,
+            callback_group=ReentrantCallbackGroup(),
+        )
+        self._timer = node.create_timer(EVERY, self._look)
+
+    def see(self, command: Command) -> None:
+        """A command has left. On the control loop's thread."""
+        goal = self._goal
+        if goal is None:
+            return
+        if command.source == FRESH:
+            goal.chunks, goal.age = goal.chunks + 1, command.age
+        goal.misses += not command.deadline_met
+
+    def end(self) -> None:
+        """The goal that there is ends, so that its thread does."""
+        if self._goal is not None:
+            self._goal.end(ABORTED, 'the action node is cleaned up')
+
+    def close(self) -> None:
+        """No more goals."""
+        self._server.destroy()
+
+    # ------------------------------------------------------------------ goals
+
+    def _admit(self, request: ExecuteInstruction.Goal) -> GoalResponse:
+        if refusal := self._refusal(request):
+            self._node.get_logger().warning(f'goal refused: {refusal}')
+            return GoalResponse.REJECT
+        return GoalResponse.ACCEPT
+
+    def _refusal(self, request: ExecuteInstruction.Goal) -> str:
+        guard = self._guard()
+        if not request.instruction.strip():
+            return 'its instruction is empty'
+        if not 0 <= request.time_limit < math.inf:
+            return f'its time_limit is {request.time_limit} s'
+        if request.success_question and not self._language.questions:
+            return 'it has a success_question, but by its contract this policy answers none'
+        if guard is None:
+            return 'the action node is not active'
+        return '' if guard.state == ARMED else f'the arm is {guard.state}'
+
+    def _execute(self, handle: ServerGoalHandle) -> ExecuteInstruction.Result:
+        if self._goal is not None:
+            self._goal.end(ABORTED, 'another goal takes its place')
+        goal = self._goal = Goal(handle, self._language.success)
+        self._asked, self._next_question = None, goal.began + ASK_EVERY
+        self._node.get_logger().info(f"goal: '{shown(goal.instruction)}'")
+        self._instructions.publish(String(data=goal.instruction))
+        goal.wait()
+        if self._goal is goal:
+            self._goal = None
+            self._stand()
+        {DONE: handle.succeed, ABORTED: handle.abort, CANCELLED: handle.canceled}[goal.how]()
+        return ExecuteInstruction.Result(
+            success=goal.how == DONE,
+            message=goal.why,
+            seconds=goal.seconds,
+            chunks=goal.chunks,
+            deadline_misses=goal.misses,
+        )
+
+    def _stand(self) -> None:
+        """The end of a goal lets the arm come to rest."""
+        if (guard := self._guard()) is not None:
+            guard.tell('')
+        self._instructions.publish(String(data=''))
+
+    def _look(self) -> None:
+        goal = self._goal
+        if goal is None:
+            return
+        guard = self._guard()
+        if goal.handle.is_cancel_requested:
+            goal.end(CANCELLED, 'cancelled')
+        elif guard is None:
+            goal.end(ABORTED, 'the action node is not active any more')
+        elif guard.state != ARMED:
+            goal.end(ABORTED, f'the arm is {guard.state}{guard.reason and ": "}{guard.reason}')
+        elif goal.time_limit and goal.seconds >= goal.time_limit:
+            goal.end(ABORTED, 'the time limit is over')
+        else:
+            goal.handle.publish_feedback(goal.feedback())
+            self._ask_if_due(goal)
+
+    # ------------------------------------------------------------------ what is heard
+
+    def _on_instruction(self, message: String) -> None:
+        goal = self._goal
+        if goal is not None and message.data != goal.instruction:
+            goal.end(ABORTED, f"another instruction is in force: '{shown(message.data)}'")
+            self._goal = None  # the newer one is not to be stopped
+
+    def _ask_if_due(self, goal: Goal) -> None:
+        now = time.monotonic()
+        if not goal.question or now < self._next_question or not self._ask.service_is_ready():
+            return
+        self._next_question, self._asked, self._words = now + ASK_EVERY, None, ''
+        question = Ask.Request(question=goal.question)
+        self._ask.call_async(question).add_done_callback(self._on_asked)
+
+    def _on_asked(self, future: Future) -> None:
+        answer = future.result()
+        self._asked = answer.stream if answer is not None and answer.ok else None
+
+    def _on_text(self, message: TextDelta) -> None:
+        goal = self._goal
+        if goal is None:
+            return
+        if message.stream == self._asked:
+            self._words += message.text
+            if message.finished and self._words.strip().lower().startswith('yes'):
+                goal.end(DONE, f"'{shown(goal.question)}' was answered with yes")
+        elif self._language.prompts and message.query == self._language.prompts[0]:
+            goal.subtask = message.text.strip() or goal.subtask

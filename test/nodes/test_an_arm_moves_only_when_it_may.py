@@ -1,0 +1,134 @@
+"""Arming, stop, reset and take-over, by the services of a running suite."""
+
+import threading
+
+import pytest
+from std_msgs.msg import String
+from std_srvs.srv import SetBool, Trigger
+
+from embodied_kv.msg import ControlState
+from embodied_kv.nodes.action import Action
+from embodied_kv.nodes.common import qos
+from embodied_kv.nodes.perception import Perception
+
+
+@pytest.fixture
+def states(robot):
+    """What is told on control/state, the newest last."""
+    heard = []
+    robot.node.create_subscription(ControlState, 'control/state', heard.append, qos.STATUS)
+    return heard
+
+
+def call(robot, name, data=None):
+    if data is None:
+        return robot.call(Trigger, f'control/{name}')
+    return robot.call(SetBool, f'control/{name}', data=data)
+
+
+def moves(robot):
+    robot.trajectories.clear()
+    robot.until(lambda: robot.trajectories)
+
+
+def rests(robot):
+    """Nothing is sent for some periods, though frames come."""
+    robot.more(robot.handles, 2)
+    robot.trajectories.clear()
+    robot.more(robot.handles, 4)
+    assert not robot.trajectories
+
+
+def test_launching_alone_moves_nothing(robot, states):
+    robot.up(Perception, Action, armed=False)
+    robot.more(robot.handles, 4)
+    assert not robot.trajectories and not robot.chunks
+    assert states[-1].state == ControlState.DISARMED
+
+
+def test_armed_it_moves_and_disarmed_it_rests(robot, states):
+    robot.up(Perception, Action, armed=False)
+    robot.more(robot.handles, 2)
+    assert call(robot, 'arm', True).success
+    moves(robot)
+    assert states[-1].state == ControlState.ARMED and not states[-1].reason
+    assert call(robot, 'arm', False).success
+    rests(robot)
+
+
+def test_a_stop_is_latched_until_a_reset_and_arming(robot, states):
+    robot.up(Perception, Action)
+    moves(robot)
+    assert call(robot, 'stop').success
+    rests(robot)
+    assert states[-1].state == ControlState.STOPPED and 'control/stop' in states[-1].reason
+    refused = call(robot, 'arm', True)
+    assert not refused.success and 'reset it first' in refused.message
+    assert call(robot, 'reset').success
+    rests(robot)
+    assert call(robot, 'arm', True).success
+    moves(robot)
+
+
+def test_an_operator_takes_over_and_gives_back(robot, states):
+    robot.up(Perception, Action)
+    moves(robot)
+    assert call(robot, 'takeover', True).success
+    rests(robot)
+    assert states[-1].state == ControlState.TAKEN_OVER
+    assert robot.handles, 'observation goes on'
+    assert call(robot, 'takeover', False).success
+    moves(robot)
+    robot.until(lambda: states[-1].state == ControlState.ARMED)
+    assert 0 < states[-1].human_share < 1
+
+
+def test_without_joint_states_it_cannot_be_armed(robot):
+    robot.up(Perception, Action, armed=False)
+    refused = call(robot, 'arm', True)
+    assert not refused.success and 'not armed' in refused.message
+
+
+def test_an_empty_instruction_lets_it_rest_and_another_moves_it(robot):
+    robot.up(Perception, Action)
+    moves(robot)
+    robot.instruction.publish(String(data=''))
+    robot.trajectories.clear()
+    robot.spin(0.5)
+    robot.trajectories.clear()
+    for _ in range(5):
+        robot.show()
+        robot.spin(0.1)
+    assert not robot.trajectories
+    robot.instruction.publish(String(data='reach'))
+    moves(robot)
+
+
+def test_in_shadow_all_is_shown_and_nothing_commanded(robot, states):
+    robot.up(Perception, Action, armed=False, shadow=True)
+    robot.more(robot.chunks, 4)
+    assert not robot.trajectories and states[-1].shadow
+    refused = call(robot, 'arm', True)
+    assert not refused.success and 'shadow mode' in refused.message
+
+
+def test_a_stop_waits_for_no_other_callback(robot, states):
+    perception, _ = robot.up(Perception, Action)
+    moves(robot)
+    client = robot.node.create_client(Trigger, 'control/stop')
+    assert client.wait_for_service(10.0)
+    stopped = threading.Event()
+    perception.host.session(robot.namespace).on_instruction = lambda _: None
+    guard = robot.suite[1]._guard
+    look = guard.changed
+    guard.changed = lambda: (look(), stopped.set())
+    client.call_async(Trigger.Request())
+    assert stopped.wait(5.0), 'nobody spins the suite, and yet it stops'
+
+
+def test_deactivated_it_says_so(robot, states):
+    _, action = robot.up(Perception, Action)
+    moves(robot)
+    action.trigger_deactivate()
+    refused = call(robot, 'arm', True)
+    assert not refused.success and 'not active' in refused.message
