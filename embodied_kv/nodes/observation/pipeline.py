@@ -17,11 +17,11 @@ from embodied_kv.kv.handle import KvHandle
 from embodied_kv.model.preprocess import prompt_tokens
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.nodes.observation.inputs import ObservationInputs
+from embodied_kv.nodes.observation.pace import Pace
 from embodied_kv.nodes.observation.params import ObservationParams, described
 from embodied_kv.nodes.observation.synchronizer import SyncedMoment
 from embodied_kv.types import Observation
 
-EARLY = 0.25  # of a period that a frame may come before its time, so that cameras may jitter
 PAUSE = 1.0  # s without a frame, after which the reason is said; three periods if those are longer
 
 
@@ -54,14 +54,15 @@ class ObservationPipeline(ObservationInputs):
             )
         super().__init__(node, inputs, on_instruction)
         self._host, self._on_handle, self._period = node.host, on_handle, node.suite.period
-        self._due = self._given = 0.0  # when the next frame is, when the last one was
+        self._pace, self._given = Pace(self._period), 0.0  # given: when the last frame was
         self.missing: tuple[str, ...] = ()
         self._newest: Observation | None = None
         node.every(self._period, self._check_cameras)
 
     def restart(self) -> None:
         super().restart()
-        self._given = self._due = self.clock.now()
+        self._given = self.clock.now()
+        self._pace.restart(self._given)
         self.missing = ()
         self._newest = None
         self._warn_if_cut()
@@ -82,14 +83,14 @@ class ObservationPipeline(ObservationInputs):
     def on_image(self) -> None:
         """Prefill the newest moment if one is due; an image has just come, so it is young."""
         now = self.now()
-        if now < self._due - EARLY * self._period or not self.instruction:
+        if not self.instruction or not self._pace.is_due(now):
             return
         moment = self._sync.newest(now)
         observation = moment and self._observation(moment)
         if observation is None:
             return
         self._given = now
-        self._due = max(self._due, now - EARLY * self._period) + self._period
+        self._pace.gave(now)
         self._newest = observation
         self._host.device.prefill(observation).add_done_callback(self._on_prefilled)
 

@@ -1,0 +1,92 @@
+"""A node that observes what a description says, and remembers each moment. It has no engine."""
+
+import itertools
+
+from sensor_msgs.msg import CompressedImage, JointState
+
+from embodied_kv.nodes.common import qos
+from embodied_kv.nodes.common.lifecycle_node import SuiteNode
+from embodied_kv.nodes.observation.description import InputDescription, JointInput, ViewInput
+from embodied_kv.nodes.observation.inputs import ObservationInputs
+from embodied_kv.nodes.observation.params import ObservationParams
+
+ARM = JointInput('joint_states', ('hip', 'knee'))
+
+
+def view(name, **options):
+    """A view whose camera is the robot's, or `compressed`."""
+    kind = 'compressed' if options.get('compressed') else 'image'
+    return ViewInput(name, f'camera/{name}/{kind}', **{'required': False} | options)
+
+
+def description(*views, joints=(ARM,)):
+    return InputDescription(tuple(views or (view('front'),)), tuple(joints))
+
+
+class Recorder(ObservationInputs):
+    """moments: all that there were."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.moments = []
+
+    def on_image(self):
+        moment = self._sync.newest(self.now())
+        if moment is not None:
+            self.moments.append(moment)
+
+
+def observer(inputs):
+    """The class of a node that observes these inputs: `inputs`, `told`."""
+
+    class Observer(SuiteNode):
+        on_engine = False
+
+        def __init__(self, **arguments):
+            super().__init__('observer', ObservationParams, **arguments)
+
+        def find_host(self):
+            return None
+
+        def setup(self):
+            self.told = []
+            self.inputs = Recorder(self, inputs, self.told.append)
+
+        def start(self):
+            self.inputs.restart()
+
+    return Observer
+
+
+def compressed(robot, name='front'):
+    """Publishes bytes as they are."""
+    topic = f'camera/{name}/compressed'
+    publisher = robot.node.create_publisher(CompressedImage, topic, qos.SENSOR)
+
+    def publish(data, stamp=None, format='jpeg'):
+        message = CompressedImage(format=format, data=data)
+        publisher.publish(robot.stamped(message, stamp))
+
+    return publish
+
+
+def joints(robot, topic='joint_states'):
+    """Publishes positions of joints by name."""
+    publisher = robot.node.create_publisher(JointState, topic, qos.JOINTS)
+
+    def publish(stamp=None, **positions):
+        message = JointState(name=list(positions), position=list(positions.values()))
+        publisher.publish(robot.stamped(message, stamp))
+
+    return publish
+
+
+def until_moment(robot, node, show):
+    """Show things until there is one more moment."""
+    before = len(node.inputs.moments)
+    for _ in itertools.repeat(None, 200):
+        show()
+        robot.spin(0.02)
+        if len(node.inputs.moments) > before:
+            return node.inputs.moments[-1]
+    raise AssertionError(f'there was none: {node.inputs.waits}')

@@ -1,0 +1,95 @@
+"""JPEG and PNG: the pixels, looked at where they are needed; what is broken is one warning."""
+
+import cv2
+import numpy as np
+import pytest
+from observation_suite import compressed, description, observer, until_moment, view
+from sensor_msgs.msg import CompressedImage
+
+from embodied_kv.msg import FleetRequest
+from embodied_kv.nodes.common import images
+from embodied_kv.nodes.common.conversions import Refused
+from embodied_kv.nodes.fleet.client_node import FleetClient
+from embodied_kv.nodes.fleet.messages import REQUEST, REQUESTS
+
+# Smooth, so that JPEG keeps it: red grows to the right, green downwards.
+RGB = np.stack(
+    [*np.meshgrid(np.arange(0, 160, 5), np.arange(0, 120, 5)), np.full((24, 32), 40)], -1
+).astype(np.uint8)
+
+
+def encoded(extension, pixels=RGB):
+    return cv2.imencode(extension, cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR))[1].tobytes()
+
+
+JPEG, PNG = encoded('.jpg'), encoded('.png')
+
+
+def test_png_is_exact():
+    np.testing.assert_array_equal(images.rgb(CompressedImage(data=PNG)), RGB)
+
+
+def test_jpeg_is_near():
+    got = images.rgb(CompressedImage(data=JPEG))
+    assert got.shape == RGB.shape and got.dtype == np.uint8
+    assert np.abs(got.astype(int) - RGB).mean() < 3
+
+
+def test_bytes_after_the_end_do_not_matter():
+    assert images.rgb(CompressedImage(data=JPEG + bytes(16))).shape == RGB.shape
+
+
+def test_grey_is_three_channels():
+    grey = cv2.imencode('.png', RGB[..., 0])[1].tobytes()
+    np.testing.assert_array_equal(images.rgb(CompressedImage(data=grey)), RGB[..., [0, 0, 0]])
+
+
+BROKEN = {
+    'empty': (b'', "0 bytes of format 'jpeg' are no picture: publish one of JPEG, PNG"),
+    'depth': (bytes(12) + PNG, 'are no picture'),
+    'cut off': (JPEG[:-20], f'{len(JPEG) - 20} bytes of JPEG have no end'),
+    'PNG cut off': (PNG[:-20], f'{len(PNG) - 20} bytes of PNG have no end'),
+    'nothing between the ends': (JPEG[:4] + JPEG[-2:], '6 bytes cannot be decoded'),
+}
+
+
+@pytest.mark.parametrize('kind', BROKEN)
+def test_what_is_broken_says_why(kind):
+    data, said = BROKEN[kind]
+    with pytest.raises(Refused, match='.') as refused:
+        images.rgb(CompressedImage(format='jpeg', data=data))
+    assert said in str(refused.value)
+
+
+def test_only_frames_that_are_used_are_decoded(robot, monkeypatch):
+    node = robot.up(observer(description(view('front', compressed=True), joints=())))
+    publish = compressed(robot)
+    decoded, decode = [], images._decoded
+    monkeypatch.setattr(images, '_decoded', lambda m: decoded.append(m) or decode(m))
+    for _ in range(3):
+        moment = until_moment(robot, node, lambda: publish(PNG))
+    assert not decoded
+    np.testing.assert_array_equal(node.inputs.pixels(moment)['front'], RGB)
+    assert len(decoded) == 1
+
+
+def test_a_broken_picture_is_said_once_and_the_next_one_is_used(robot, capfd):
+    node = robot.up(observer(description(view('front', compressed=True), joints=())))
+    publish = compressed(robot)
+    robot.until(lambda: node.warning_counts['image of front'] or publish(JPEG[:-20]), show=False)
+    moment = until_moment(robot, node, lambda: publish(JPEG[:4] + JPEG[-2:]))
+    assert node.inputs.pixels(moment) is None
+    said = capfd.readouterr().err
+    assert said.count('refused') == 1
+    assert f'image of view front refused: {len(JPEG) - 20} bytes of JPEG have no end' in said
+    moment = until_moment(robot, node, lambda: publish(JPEG))
+    assert node.inputs.pixels(moment)['front'].shape == RGB.shape
+
+
+def test_a_fleet_gets_the_pixels(robot):
+    robot.node.create_subscription(FleetRequest, REQUEST, robot.handles.append, REQUESTS)
+    robot.up(FleetClient, views=['front'], image_topics=['camera/front/compressed'])
+    publish = compressed(robot)
+    robot.until(lambda: publish(PNG) or robot.handles, views=())
+    (image,) = robot.handles[-1].observation.images
+    np.testing.assert_array_equal(images.rgb(image), RGB)

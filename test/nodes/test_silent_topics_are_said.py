@@ -1,0 +1,78 @@
+"""A topic on which nothing arrives: its name, its type, and what ROS knows about it."""
+
+import pytest
+import rclpy
+from observation_suite import compressed, description, joints, observer, view
+from sensor_msgs.msg import Image
+
+from embodied_kv.nodes.common import qos
+from embodied_kv.nodes.observation import unheard
+from embodied_kv.nodes.observation.description import JointInput
+
+
+@pytest.fixture
+def node(robot):
+    """Two cameras, one of them compressed, and joints of two topics."""
+    views = view('front'), view('wrist', compressed=True)
+    hand = JointInput('gripper/joint_states', ('finger',))
+    arm = JointInput('joint_states', ('hip',))
+    return robot.up(observer(description(*views, joints=(arm, hand))))
+
+
+def said(robot, node, capfd, monkeypatch):
+    """What is said of each topic when the time has come."""
+    capfd.readouterr()
+    node.inputs._look()
+    assert 'nothing has arrived' not in capfd.readouterr().err  # too early
+    monkeypatch.setattr(unheard, 'PATIENCE', 0.0)
+    node.inputs._look()
+    lines = [x for x in capfd.readouterr().err.split('\n') if 'nothing has arrived on' in x]
+    start = f'nothing has arrived on {robot.namespace}/'
+    return dict(line.split(start)[1].split(' for 0 s: ') for line in lines)
+
+
+@pytest.fixture
+def stranger(robot):
+    """A node of another process, as far as DDS can tell: here a topic has one type."""
+    context = rclpy.Context()
+    rclpy.init(context=context)
+    node = rclpy.create_node('stranger', namespace=robot.namespace, context=context)
+    yield node
+    node.destroy_node()
+    rclpy.shutdown(context=context)
+
+
+def test_of_each_topic_the_reason_is_said(robot, node, stranger, capfd, monkeypatch):
+    stranger.create_publisher(Image, 'camera/wrist/compressed', qos.SENSOR)
+    for topic in ('camera/wrist/compressed', 'camera/front/image', 'joint_states'):
+        robot.until(lambda t=topic: node.count_publishers(t), show=False)
+    silent = 'somebody publishes there, but sends nothing'
+    assert said(robot, node, capfd, monkeypatch) == {
+        'camera/front/image (sensor_msgs/msg/Image)': silent,
+        'camera/wrist/compressed (sensor_msgs/msg/CompressedImage)': (
+            'what is published there is sensor_msgs/msg/Image'
+        ),
+        'joint_states (sensor_msgs/msg/JointState)': silent,
+        'gripper/joint_states (sensor_msgs/msg/JointState)': 'nobody publishes there',
+    }
+
+
+def test_it_is_said_once(robot, node, capfd, monkeypatch):
+    assert said(robot, node, capfd, monkeypatch)
+    node.inputs._look()
+    assert 'nothing has arrived' not in capfd.readouterr().err
+
+
+def test_nothing_is_said_of_topics_that_were_heard(robot, node, capfd, monkeypatch):
+    hand = joints(robot, 'gripper/joint_states')
+    wrist = compressed(robot, 'wrist')
+    silent = node.inputs._unheard._silent
+
+    def show():
+        hand(finger=0.1)
+        wrist(b'')
+        node.inputs.joints.collect()
+        return not silent
+
+    robot.until(show, views=('front',))
+    assert said(robot, node, capfd, monkeypatch) == {}
