@@ -6,6 +6,8 @@ and upright.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sensor_msgs.msg import Image, JointState
 
 from embodied_kv.nodes.common import conversions, images
@@ -16,11 +18,15 @@ from embodied_kv.nodes.observation.synchronizer import SyncedMoment
 
 
 class ObservationBuffer(ObservationInputs):
-    """Keeps a node's newest moment."""
+    """Keeps a node's newest moment. on_instruction: takes each new instruction."""
 
-    def __init__(self, node: SuiteNode) -> None:
+    def __init__(
+        self,
+        node: SuiteNode,
+        on_instruction: Callable[[str], None] = lambda instruction: None,
+    ) -> None:
         params = node.params.read(ObservationParams)
-        super().__init__(node, described(params, node.suite.joint_names))
+        super().__init__(node, described(params, node.suite.joint_names), on_instruction)
         self._newest: SyncedMoment | None = None
 
     def restart(self) -> None:
