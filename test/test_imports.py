@@ -48,8 +48,11 @@ MAY_IMPORT = {
     'bench': ROOMS | {'train'},  # a quality is measured in the worlds of evaluation
 }
 NUMPY_ONLY = {'robots', 'control', 'fleet'}
-# The fleet's real node in virtual time, and its robots: measured, so they are no part of `nodes`.
-LOCKSTEP = {f'embodied_kv.bench.fleet.serving.{name}' for name in ('lockstep', 'robot')}
+# Real nodes that are measured, and their robots: scaffolding, so they are no part of `nodes`.
+MEASURED = {
+    *(f'embodied_kv.bench.fleet.serving.{name}' for name in ('lockstep', 'robot')),
+    *(f'embodied_kv.bench.inputs.{name}' for name in ('listener', 'robot')),
+}
 
 
 def module_name(path: Path) -> str:
@@ -98,13 +101,13 @@ def circle(graph: dict[str, set[str]]) -> list[str]:
 def test_a_room_imports_only_the_rooms_below_it(module):
     here = room(module)
     assert here in MAY_IMPORT, f'{here} is no room of the house'
-    allowed = MAY_IMPORT[here] | {here, '__init__'} | ({'nodes'} if module in LOCKSTEP else set())
+    allowed = MAY_IMPORT[here] | {here, '__init__'} | ({'nodes'} if module in MEASURED else set())
     for name in imports(module):
         if name.split('.')[0] == 'embodied_kv' and not ROS.match(name):
             assert room(name) in allowed, f'{module} may not import {name}'
 
 
-WITHOUT_ROS = [name for name in MODULES if room(name) != 'nodes' and name not in LOCKSTEP]
+WITHOUT_ROS = [name for name in MODULES if room(name) != 'nodes' and name not in MEASURED]
 
 
 @pytest.mark.parametrize('module', WITHOUT_ROS)

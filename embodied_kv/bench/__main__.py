@@ -17,6 +17,7 @@ DEFAULT = (
     ('fleet', '--quick'),
     ('fleet.profile',),
     ('fleet.serving', '--quick'),
+    ('inputs', '--quick'),
     ('soak', '--quick'),
 )
 FULL = (
@@ -36,6 +37,7 @@ FULL = (
     ('horizon',),
     ('fleet.profile',),
     ('fleet.serving',),
+    ('inputs',),
     ('soak',),
 )
 

@@ -58,6 +58,8 @@ class Perception(SuiteNode):
             'instruction': shown(self._frames.instruction, 200),
             'missing views': ', '.join(self._frames.missing) or 'none',
         }
+        if not self._frames.instruction:
+            return OK, 'no instruction: nothing to do', values
         if self._frames.waits:
             return WARN, f'no frame: {self._frames.waits}', values
         if self._frames.missing:

@@ -142,7 +142,7 @@ def test_stamps_that_jump_back_do_not_stop_actions(robot):
 
 def test_without_an_instruction_frames_wait_for_one(robot):
     perception = robot.up(Perception, instruction='')
-    robot.until(lambda: perception.report()[1] == 'no frame: no instruction')
+    robot.until(lambda: perception.report()[1] == 'no instruction: nothing to do')
     robot.spin(2.5 * PERIOD)
     assert not robot.handles and not perception.warning_counts
     robot.instruction.publish(String(data='wave'))

@@ -35,7 +35,7 @@ def test_an_empty_instruction_stops_frames_and_the_next_one_starts_them(robot, p
         robot.show()
         robot.spin(PERIOD / 2)
     assert len(robot.handles) == before and not perception.warning_counts
-    assert perception.report()[1] == 'no frame: no instruction'
+    assert perception.report()[1] == 'no instruction: nothing to do'
     robot.instruction.publish(String(data='wave'))
     robot.more(robot.handles)
 

@@ -136,11 +136,11 @@ def test_stamps_that_jump_back_drop_what_is_later(feed):
 
 
 def test_an_image_that_is_a_little_late_is_passed_over(feed):
-    feed.joints(100)
+    feed.joints(70)
     feed.image('a', 100)
     assert feed.image('a', 67)
-    feed.image('b', 100)
-    assert feed.at(106).images == ('a100', 'b100')
+    feed.image('b', 70)
+    assert feed.at(106) is None and 'lie 30 ms apart' in feed.sync.waits
 
 
 def test_a_straggler_from_the_old_time_does_not_stop_the_new(feed):

@@ -18,7 +18,7 @@ from embodied_kv.nodes.observation.synchronizer import SyncedMoment
 
 
 class ObservationBuffer(ObservationInputs):
-    """Keeps a node's newest moment."""
+    """Keeps a node's newest moment. on_instruction: takes each new instruction."""
 
     def __init__(self, node: SuiteNode, on_instruction: Callable[[str], None]) -> None:
         super().__init__(node, described(node.embodiment.contract), on_instruction)

@@ -26,15 +26,22 @@ def frame_params(standalone: bool) -> tuple[type, ...]:
 class HandleSource:
     """Hands a node every handle that is published, and its own ones where it is standalone.
 
-    on_handle: called by the executor, or on the device thread.
+    on_handle: called by the executor, or on the device thread. on_instruction: where it is
+    standalone, as of the pipeline.
     """
 
     def __init__(
-        self, node: SuiteNode, standalone: bool, on_handle: Callable[[KvHandle], None]
+        self,
+        node: SuiteNode,
+        standalone: bool,
+        on_handle: Callable[[KvHandle], None],
+        on_instruction: Callable[[str], None] = lambda instruction: None,
     ) -> None:
         self._node = node
         self._foreign: deque[str] = deque(maxlen=FOREIGN)  # process ids
-        self._pipeline = ObservationPipeline(node, on_handle) if standalone else None
+        self._pipeline = (
+            ObservationPipeline(node, on_handle, on_instruction) if standalone else None
+        )
         node.subscribe(
             KvHandleMsg,
             'kv_handle',

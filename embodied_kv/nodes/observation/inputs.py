@@ -53,7 +53,7 @@ class ObservationInputs:
             inputs.joints,
             params.max_state_age,
             self._unheard.heard,
-            lambda: self.on_image(),
+            lambda: self.on_joints(),
         )
         self._sync = Synchronizer(
             inputs.views,
@@ -131,7 +131,11 @@ class ObservationInputs:
     # ------------------------------------------------------------------ what subclasses fill in
 
     def on_image(self) -> None:
-        """An image has been stored, or the joints that the newest one has waited for."""
+        """An image has been stored."""
+
+    def on_joints(self) -> None:
+        """Joints are there that the newest image has waited for."""
+        self.on_image()
 
     # ------------------------------------------------------------------ what arrives
 

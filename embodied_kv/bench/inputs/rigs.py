@@ -1,0 +1,88 @@
+"""Cameras and joints that are measured, and what they send by.
+
+Plain data: it crosses to two processes, as JSON and in their environment.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+WIDTH, HEIGHT = 640, 480
+TOPICS = 'joint_states', 'gripper/joint_states'
+ARM, HAND = tuple(f'joint_{i}' for i in range(6)), ('finger',)
+
+
+@dataclass(frozen=True)
+class Camera:
+    """rate: Hz. phase: s by which it sees later. latency: s from an image to its message."""
+
+    name: str
+    rate: float = 30.0
+    phase: float = 0.0
+    latency: float = 0.005
+    compressed: bool = False
+
+    @property
+    def topic(self) -> str:
+        return f'camera/{self.name}/' + ('compressed' if self.compressed else 'image')
+
+
+@dataclass(frozen=True)
+class Rig:
+    """joint_rate: joint states of the arm a second, Hz; the gripper says a tenth of that."""
+
+    cameras: tuple[Camera, ...]
+    joint_rate: float = 500.0
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Rig:
+        fields = json.loads(text)
+        cameras = tuple(Camera(**camera) for camera in fields.pop('cameras'))
+        return cls(cameras, **fields)
+
+
+RIGS = {
+    'two 30 Hz cameras': Rig((Camera('front'), Camera('wrist'))),
+    'one 50 ms late': Rig((Camera('front'), Camera('wrist', latency=0.055))),
+    'two 15 Hz in antiphase': Rig((Camera('front', 15.0), Camera('wrist', 15.0, phase=1 / 30))),
+    '30 Hz and 10 Hz': Rig((Camera('front'), Camera('wrist', 10.0, phase=0.01))),
+    'compressed': Rig((Camera('front', compressed=True), Camera('wrist', compressed=True))),
+}
+
+# Fast DDS has 512 KiB of shared memory for what a process sends: less than one image.
+ROOMY = """<?xml version="1.0" encoding="UTF-8"?>
+<dds xmlns="http://www.eprosima.com/XMLSchemas/fastRTPS_Profiles"><profiles>
+<transport_descriptors>
+  <transport_descriptor>
+    <transport_id>memory</transport_id><type>SHM</type>
+    <segment_size>16777216</segment_size><maxMessageSize>4194304</maxMessageSize>
+  </transport_descriptor>
+  <transport_descriptor><transport_id>udp</transport_id><type>UDPv4</type></transport_descriptor>
+</transport_descriptors>
+<participant profile_name="roomy" is_default_profile="true"><rtps>
+  <userTransports>
+    <transport_id>memory</transport_id><transport_id>udp</transport_id>
+  </userTransports>
+  <useBuiltinTransports>false</useBuiltinTransports>
+</rtps></participant>
+</profiles></dds>
+"""
+
+
+@contextmanager
+def roomy() -> Iterator[dict[str, str]]:
+    """Variables by which Fast DDS, older or newer, has room for images; others ignore them."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / 'fastdds.xml'
+        path.write_text(ROOMY)
+        yield dict.fromkeys(
+            ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE'), str(path)
+        )
