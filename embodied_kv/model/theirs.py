@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -104,8 +105,11 @@ def openpi(folder: Path, config: str | None) -> Theirs:
     configs = _load('openpi', 'openpi.training.config')
     create = _load('openpi', 'openpi.policies.policy_config').create_trained_policy
     train = configs.get_config(config)
-    policy = create(train, folder, pytorch_device='cpu')
-    policy._model.float()  # it makes bfloat16 of whatever was saved
+    model = _load('openpi', 'openpi.models_pytorch.gemma_pytorch').PaliGemmaWithExpertModel
+    # It rounds to bfloat16 whatever was saved, tables of positions too, which nothing undoes.
+    with patch.object(model, 'to_bfloat16_for_selected_params', lambda made, *_: made.float()):
+        policy = create(train, folder, pytorch_device='cpu')
+    torch.set_float32_matmul_precision('highest')  # it has set 'high', which rounds products
     transforms = policy._input_transform.transforms
     facts = {
         'input_transforms': [{type(t).__name__: vars(t)} for t in transforms],

@@ -159,9 +159,20 @@ def test_a_truncated_file(lerobot, file):
     refused(lerobot, 'truncated|not JSON|not a tokenizer.json')
 
 
-def test_a_missing_file_is_named(lerobot):
-    (lerobot / POST).unlink()
-    refused(lerobot, f'{POST} does not exist')
+@pytest.mark.parametrize('file', [PRE, POST])
+def test_a_missing_file_is_named(lerobot, file):
+    (lerobot / file).unlink()
+    refused(lerobot, f'{file} does not exist')
+
+
+def test_the_file_of_the_weights_stands_for_its_folder(lerobot):
+    assert opened(lerobot / 'model.safetensors', Declared(fps=30)).kind == 'lerobot'
+
+
+def test_an_adapter_alone_is_no_policy(tmp_path):
+    (tmp_path / 'adapter_config.json').write_text('{}')
+    with pytest.raises(CheckpointError, match='an adapter without its processors'):
+        open_checkpoint(tmp_path)
 
 
 def test_a_weight_that_is_missing(lerobot):

@@ -1,13 +1,13 @@
 """One answer to each question about a checkpoint: from its files, from the contract, or none.
 
-Knows how the two are compared, and how what is missing or contradictory is said. Does not know the
-questions: each kind of folder asks its own.
+Knows how the two are compared, how what is missing or contradictory is said, and how small files
+are read. Does not know the questions: each kind of folder asks its own.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,3 +111,11 @@ def refuse_unknown(path: Path, settings: Mapping[str, Any], known: Collection[st
     if odd:
         said = ', '.join(f'{name} = {json.dumps(value)}' for name, value in odd.items())
         raise CheckpointError(f'{path}: not supported: {said}')
+
+
+def find_tokenizer(folder: Path, names: Sequence[str], advice: str) -> Path:
+    """The first of these files that lies in the folder. Raises CheckpointError with the advice."""
+    for name in names:
+        if (folder / name).is_file():
+            return folder / name
+    raise CheckpointError(f'{folder} has no tokenizer: {advice}')

@@ -16,8 +16,13 @@ import numpy as np
 from embodied_kv.config import PI05, ModelConfig
 from embodied_kv.model.checkpoints import lora, statistics
 from embodied_kv.model.checkpoints.checkpoint import Checkpoint
-from embodied_kv.model.checkpoints.facts import Facts, read_json, refuse_unknown, spell
-from embodied_kv.model.checkpoints.openpi import find_tokenizer
+from embodied_kv.model.checkpoints.facts import (
+    Facts,
+    find_tokenizer,
+    read_json,
+    refuse_unknown,
+    spell,
+)
 from embodied_kv.model.checkpoints.pipeline import POSTPROCESSOR, PREPROCESSOR, Step, read_steps
 from embodied_kv.model.processing import images, scaling
 from embodied_kv.model.processing.normalizer import Normalizer
@@ -58,6 +63,14 @@ HARMLESS = {
     *('scheduler_decay_steps', 'scheduler_decay_lr'),
 }
 TOKENIZERS = ('tokenizer.json', 'tokenizer.model', 'paligemma_tokenizer.model')
+
+
+def is_lerobot(folder: Path) -> bool:
+    """Whether the folder looks like one: a processor file, or a config that names a policy."""
+    config = folder / 'config.json'
+    if (folder / 'policy_preprocessor.json').is_file():
+        return True
+    return config.is_file() and {'type', 'input_features'} <= read_json(config).keys()
 
 
 @dataclass(frozen=True)

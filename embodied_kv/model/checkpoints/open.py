@@ -13,13 +13,15 @@ from embodied_kv.model.checkpoints.checkpoint import Checkpoint
 from embodied_kv.model.weights import CheckpointError, Weights
 from embodied_kv.robots.declared import Declared
 
+WEIGHTS = 'model.safetensors'
+
 
 def open_checkpoint(
     path: str | Path, declared: Declared | None = None, config: ModelConfig | None = None
 ) -> Checkpoint:
     """What a checkpoint is; its weights are read by `Checkpoint.load`.
 
-    path: a folder of ours, of LeRobot's or of openpi's, or our own safetensors file.
+    path: a folder of ours, of LeRobot's or of openpi's, its model.safetensors, or a file of ours.
     declared: what the robot's contract says of it. config: of ours, the dimensions that it must
     have; of the others, the widths, which their files do not say (None: those of PI05).
 
@@ -29,20 +31,21 @@ def open_checkpoint(
     path = Path(path)
     if not path.exists():
         raise CheckpointError(f'{path} does not exist')
-    if path.is_dir() and (path / 'policy_preprocessor.json').is_file():
-        return lerobot.describe(path, declared, config)
-    if path.is_dir() and openpi.is_openpi(path):
-        return openpi.describe(path, declared, config)
-    if path.is_dir() and (path / lora.PEFT_CONFIG).is_file():
+    folder = path.parent if path.name == WEIGHTS else path
+    if folder.is_dir() and lerobot.is_lerobot(folder):
+        return lerobot.describe(folder, declared, config)
+    if folder.is_dir() and openpi.is_openpi(folder):
+        return openpi.describe(folder, declared, config)
+    if (folder / lora.PEFT_CONFIG).is_file():
         raise CheckpointError(
-            f'{path} is an adapter without its processors: copy policy_preprocessor.json, '
-            'policy_postprocessor.json and the files they name from its training run'
+            f'{folder} is an adapter without its processors: copy config.json, both processor '
+            'files and what they name from its training run'
         )
     weights = Weights(path)
     if own.CONFIG in weights.metadata:
         return own.describe(weights, declared, config)
     raise CheckpointError(
         f'{path} is no checkpoint that can be recognised: there is neither our metadata in its '
-        "weights, nor LeRobot's policy_preprocessor.json, nor openpi's "
+        "weights, nor LeRobot's config.json and policy_preprocessor.json, nor openpi's "
         'assets/<asset_id>/norm_stats.json'
     )

@@ -16,7 +16,7 @@ import numpy as np
 from embodied_kv.config import PI05, ModelConfig
 from embodied_kv.model.checkpoints import lora, statistics
 from embodied_kv.model.checkpoints.checkpoint import Checkpoint
-from embodied_kv.model.checkpoints.facts import Facts, read_json, refuse_unknown
+from embodied_kv.model.checkpoints.facts import Facts, find_tokenizer, read_json, refuse_unknown
 from embodied_kv.model.processing import images, scaling
 from embodied_kv.model.processing.aloha import DIMS as ALOHA_DIMS
 from embodied_kv.model.processing.normalizer import Normalizer
@@ -106,14 +106,6 @@ def describe(
         state_names=names['state'],
         action_names=names['action'],
     )
-
-
-def find_tokenizer(folder: Path, names: Sequence[str], advice: str) -> Path:
-    """The first of these files that lies in the folder. Raises CheckpointError with the advice."""
-    for name in names:
-        if (folder / name).is_file():
-            return folder / name
-    raise CheckpointError(f'{folder} has no tokenizer: {advice}')
 
 
 def _check_robot(

@@ -1,0 +1,60 @@
+"""Our own folder without `delta` is no absolute policy by silence: the contract has to say it."""
+
+import json
+
+import pytest
+
+from embodied_kv.config import TINY
+from embodied_kv.model.checkpoints.open import open_checkpoint
+from embodied_kv.model.checkpoints.own import save
+from embodied_kv.model.policy import Policy
+from embodied_kv.model.tokenizer import Tokenizer
+from embodied_kv.model.weights import CheckpointError
+from embodied_kv.robots.declared import Declared
+
+
+@pytest.fixture
+def folder(tmp_path):
+    policy = Policy.random(TINY)
+    normalizer = policy.processing.normalizer
+    save(tmp_path / 'p', policy.model.state_dict(), TINY, normalizer, Tokenizer.bytes())
+    return tmp_path / 'p'
+
+
+def rewrite(folder, **changes):
+    path = folder / 'norm_stats.json'
+    stats = json.loads(path.read_text()) | changes
+    path.write_text(
+        json.dumps({name: value for name, value in stats.items() if value is not None})
+    )
+
+
+def test_it_is_read_from_the_folder(folder):
+    assert open_checkpoint(folder).processing.normalizer.relative.all()
+
+
+def test_without_it_the_contract_says_it_or_nobody(folder):
+    rewrite(folder, delta=None)
+    with pytest.raises(CheckpointError, match='write checkpoint.relative in the contract'):
+        open_checkpoint(folder)
+    declared = Declared(relative=(False,) * 7)
+    assert not open_checkpoint(folder, declared).processing.normalizer.relative.any()
+
+
+def test_a_contract_that_says_otherwise_is_refused(folder):
+    with pytest.raises(CheckpointError, match='differ in relative'):
+        open_checkpoint(folder, Declared(relative=(False,) * 7))
+
+
+@pytest.mark.parametrize(
+    ('changes', 'complaint'),
+    [
+        (dict(delta=[True]), r'delta is \[1\], the model has \[7\]'),
+        (dict(delta='all'), 'delta is no list'),
+        (dict(norm_stats={'state': {}}), 'state.q01 is missing'),
+    ],
+)
+def test_statistics_that_cannot_be_are_refused(folder, changes, complaint):
+    rewrite(folder, **changes)
+    with pytest.raises(CheckpointError, match=complaint):
+        open_checkpoint(folder)
