@@ -7,8 +7,9 @@ Knows states and reasons. Does not know motions, messages or threads that move a
 
 A stop latches, from whatever state. A reset only ends the stop: who has looked at the arm arms it
 again, in a second step. Taken over means that an operator moves the arm: nothing is commanded, not
-even a stop, until it is given back. A stop outlasts a take-over and the other way round. All of it
-may be called from any thread and waits for a short lock alone.
+even a stop, until it is given back; what a trajectory controller was sent before goes on to its
+end unless the operator's own command replaces it. A stop outlasts a take-over and the other way
+round. All of it may be called from any thread and waits for a short lock alone.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def test_at_depth_planner_the_chunk_in_force_goes_on(robot, suite, no_chunks):
     response = restore(robot)
     assert response.depth == 'planner'
     assert 'has moved 0.4 rad, more than 0.05' in response.message
-    robot.more(robot.chunks, 2, positions=0.5)
+    robot.spin(0.5)
     assert all(chunk.sequence > leftover for chunk in robot.chunks)
 
 
@@ -104,7 +104,7 @@ def test_at_depth_hold_the_robot_stays_where_it_is_until_a_fresh_chunk(robot, su
     robot.until(lambda: any(c.source == ActionChunk.HOLD for c in robot.chunks), show=False)
     held = next(c for c in robot.chunks if c.source == ActionChunk.HOLD)
     assert held.chunk_size == 1
-    robot.more(robot.chunks, 2, show=False)
+    robot.spin(0.5)
     assert all(c.values == held.values for c in robot.chunks if c.source == ActionChunk.HOLD)
 
 
