@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_kv.control.limits import POSITION, VELOCITY, LimitError, Limits
+from embodied_kv.control.trajectory_executor import Confine
+from embodied_kv.control.workspace import Workspace
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.robots.sources import is_joint
 
@@ -41,6 +43,23 @@ def limits_of(robot: Embodiment, robot_description: str) -> Limits:
                 )
         return Limits(joints, **columns, acceleration=acceleration, kinds=kinds)
     return Limits.from_urdf(robot_description, joints, kinds, acceleration, **columns)
+
+
+def confine_of(robot: Embodiment, robot_description: str, limits: Limits) -> Confine:
+    """Ends motions before they leave the contract's workspace, if there is one.
+
+    Raises LimitError without the URDF that it takes, ValueError as Workspace does.
+    """
+    box = robot.contract.workspace
+    if box is None:
+        return lambda motion: motion
+    if not robot_description:
+        raise LimitError(
+            f'workspace: where {box.frame} is, only a URDF says: give the parameter '
+            'robot_description'
+        )
+    lower, upper = zip(box.x, box.y, box.z, strict=True)
+    return Workspace(robot_description, box.frame, lower, upper, limits).confine
 
 
 def tracking_errors(robot: Embodiment) -> NDArray[np.float64]:

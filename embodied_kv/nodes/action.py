@@ -13,7 +13,7 @@ from embodied_kv.control import execution_horizon, realtime
 from embodied_kv.control.command import Command
 from embodied_kv.control.control_loop import ControlLoop
 from embodied_kv.control.guard import STOPPED, Guard
-from embodied_kv.control.of_contract import limits_of, tracking_errors
+from embodied_kv.control.of_contract import confine_of, limits_of, tracking_errors
 from embodied_kv.control.trajectory_executor import FRESH, STOP, TrajectoryExecutor
 from embodied_kv.kv.handle import KvHandle, Lease, Stale
 from embodied_kv.msg import ActionChunk as ActionChunkMsg
@@ -112,13 +112,14 @@ class Action(SuiteNode):
     def _executor(self) -> TrajectoryExecutor:
         """Within the limits. Raises LimitError."""
         p, robot = self._params, self.embodiment
-        errors = tracking_errors(robot)
+        errors, limits = tracking_errors(robot), limits_of(robot, p.robot_description)
         return TrajectoryExecutor(
-            limits_of(robot, p.robot_description),
+            limits,
             robot.contract.dt,
             max_tracking_error=np.full_like(errors, np.inf) if p.shadow else errors,
             max_state_age=p.max_measured_age,
             stop_after=p.stop_after,
+            confine=confine_of(robot, p.robot_description, limits),
         )
 
     def start(self) -> None:

@@ -21,13 +21,15 @@ from embodied_kv.types import TextDelta
 
 @dataclass(frozen=True)
 class LanguageParams:
-    """What is said unasked, and how."""
+    """How often something is said unasked, and how. What, the contract says."""
 
-    prompts: tuple[str, ...] = param(
-        ('Subtask:', 'Narrate:'), 'Each is continued about every n-th frame', 'live'
-    )
     prompt_interval: int = param(
-        2, 'The n: 0 for only when asked', 'live', range=(0, 100_000), old='every'
+        2,
+        "The contract's prompts are continued about every so many frames; 0: only when asked",
+        'live',
+        range=(0, 100_000),
+        old='every',
+        replaces=('prompts',),
     )
     max_tokens: int = param(32, 'Longest answer, tokens', 'live', range=(1, 4096))
     temperature: float = param(0.0, 'Of the prompts; 0 is greedy', 'live', range=(0.0, 10.0))
@@ -77,7 +79,7 @@ class Language(SuiteNode):
             self.host.engine.kv.acquire(handle).release()
             self._count += 1
             if params.prompt_interval and self._count % params.prompt_interval == 0:
-                for prompt in params.prompts:
+                for prompt in self.embodiment.contract.language.prompts:
                     self._open(
                         handle,
                         prompt,
@@ -122,6 +124,11 @@ class Language(SuiteNode):
     def _ask(self, request: Ask.Request, response: Ask.Response) -> None:
         if not self.active:
             raise ValueError('language is not active: activate it first')
+        if not self.embodiment.contract.language.questions:
+            raise ValueError(
+                'by its contract this policy answers no questions: if it was trained to, write '
+                'language: {questions: true} there'
+            )
         if not 0 <= request.temperature < math.inf:
             raise ValueError(f'temperature is {request.temperature}: 0 is greedy, more is freer')
         kv = self.host.engine.kv

@@ -22,11 +22,10 @@ from std_msgs.msg import String
 from embodied_kv.memory.encoder import encoder
 from embodied_kv.memory.segment import MemoryFault
 from embodied_kv.model.planner_checkpoint import bundled_planner, load_planner
-from embodied_kv.model.planner_config import PLANNER_TABLETOP
 from embodied_kv.msg import MemorySegment, TextDelta
 from embodied_kv.nodes.common import conversions, qos
 from embodied_kv.nodes.common.lifecycle_node import OK, WARN, SuiteNode
-from embodied_kv.nodes.common.parameters import param
+from embodied_kv.nodes.common.parameters import SuiteParams, param
 from embodied_kv.planning.config import MIB, PlanningConfig
 from embodied_kv.planning.plan import Plan
 from embodied_kv.planning.planning import Planning
@@ -48,9 +47,7 @@ class MemoryParams:
         "Of the memory; a suite with a namespace has a folder of that name in it; '' forgets all "
         'at cleanup',
     )
-    planner: str = param(
-        '', "Folder of a planner's weights and tokenizer; '' is the package's own"
-    )
+    planner: str = param('', "Folder of a planner's weights and tokenizer; '' is the contract's")
     discard_foreign_kv: bool = param(
         False,
         'Where the folder holds KV of another planner, drop that and keep the segments',
@@ -84,19 +81,26 @@ class Memory(SuiteNode):
 
     @property
     def autostart(self) -> bool:
-        """Not where the package's own planner is wanted, and the package comes without one."""
+        """Not without a planner: that of the parameter, or of the contract."""
         if not super().autostart or self.get_parameter('planner').value:
             return super().autostart
         try:
-            bundled_planner(PLANNER_TABLETOP.name)
+            bundled_planner(self._own_planner())
         except ValueError as error:
             self.log_info('planner', f'memory stays unconfigured: {error}')
             return False
         return True
 
+    def _own_planner(self) -> str:
+        """The contract's. Raises ValueError where it names none."""
+        name = self.params.read(SuiteParams).embodiment().contract.language.planner
+        if not name:
+            raise ValueError('the contract names no planner, language: {planner: …}')
+        return name
+
     def setup(self) -> None:
         params, config = self.params.read(MemoryParams), self.params.read(PlanningConfig)
-        path = params.planner or bundled_planner(PLANNER_TABLETOP.name)
+        path = params.planner or bundled_planner(self._own_planner())
         self._planning = Planning(
             load_planner(Path(path).expanduser(), device=self.host.engine.config.device),
             self._folder(params.folder),

@@ -106,9 +106,7 @@ def test_a_rollback_brings_back_the_instruction_and_the_robot_goes_on(fleet, rob
 def test_a_world_that_moved_on_lets_the_robot_hold_or_plan_only(fleet, robot):
     frozen_amid(fleet, robot, 'here')
     fleet.acting.remove(robot)
-    fleet.live(
-        lambda: robot.show(positions=0.6) or robot.suite[0]._joints.now().position[0] > 0.5
-    )
+    fleet.live(lambda: robot.show(positions=0.6) or robot.suite[0]._joints.now().position[0] > 0.5)
     fleet.live(
         lambda: robot.show(positions=0.6) or robot.asked[-1].observation.joints.position[0] > 0.5
     )

@@ -102,11 +102,11 @@ def test_a_fresh_chunk_ends_a_stop(robot):
 
 
 def test_language_says_each_end_once_and_tokens_add_up(robot):
-    robot.up(*SUITE, prompt_interval=1, prompts=['Subtask:', 'Narration:'])
+    robot.up(*SUITE, prompt_interval=1)
     robot.until(lambda: sum(text.finished for text in robot.texts) >= 6)
     ends = [text.stream for text in robot.texts if text.finished]
     assert len(ends) == len(set(ends))
-    assert {text.query for text in robot.texts} == {'Subtask:', 'Narration:'}
+    assert {text.query for text in robot.texts} == {'Subtask:', 'Narrate:'}
     for stream in ends:
         counts = [text.tokens for text in robot.texts if text.stream == stream]
         assert counts == sorted(counts)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 
 from rclpy.action import ActionServer, CancelResponse, GoalResponse
 from rclpy.action.server import ServerGoalHandle
-from rclpy.callback_groups import ReentrantCallbackGroup
+from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 from rclpy.node import Node
 from rclpy.task import Future
 from std_msgs.msg import String
@@ -28,6 +29,7 @@ from embodied_kv.srv import Ask
 from embodied_kv.text import shown
 
 EVERY = 0.1  # s between two looks at a goal, and two feedbacks
+ECHOES = 16  # instructions of our own that are awaited on the topic
 ASK_EVERY = 1.0  # s between two questions whether it is done
 DONE, ABORTED, CANCELLED = 'done', 'aborted', 'cancelled'
 
@@ -71,6 +73,11 @@ class Goal:
         )
 
 
+def key(handle: ServerGoalHandle) -> bytes:
+    """What tells goals apart."""
+    return bytes(handle.goal_id.uuid)
+
+
 class InstructionServer:
     """Serves `execute_instruction` until `close`, one goal at a time.
 
@@ -81,6 +88,8 @@ class InstructionServer:
     def __init__(self, node: Node, guard: Callable[[], Guard | None], language: Language) -> None:
         self._node, self._guard, self._language = node, guard, language
         self._goal: Goal | None = None
+        self._goals: dict[bytes, Goal] = {}  # accepted, and not executed yet
+        self._told: deque[str] = deque(maxlen=ECHOES)
         self._asked: int | None = None  # the stream of the answer that is waited for
         self._next_question, self._words = 0.0, ''
         self._instructions = node.create_publisher(String, 'instruction', qos.INSTRUCTION)
@@ -93,8 +102,9 @@ class InstructionServer:
             'execute_instruction',
             self._execute,
             goal_callback=self._admit,
+            handle_accepted_callback=self._begin,
             cancel_callback=lambda goal: CancelResponse.ACCEPT,
-            callback_group=ReentrantCallbackGroup(),
+            callback_group=MutuallyExclusiveCallbackGroup(),  # goals begin in their order
         )
         self._timer = node.create_timer(EVERY, self._look)
 
@@ -136,13 +146,17 @@ class InstructionServer:
             return 'the action node is not active'
         return '' if guard.state == ARMED else f'the arm is {guard.state}'
 
-    def _execute(self, handle: ServerGoalHandle) -> ExecuteInstruction.Result:
+    def _begin(self, handle: ServerGoalHandle) -> None:
         if self._goal is not None:
             self._goal.end(ABORTED, 'another goal takes its place')
-        goal = self._goal = Goal(handle, self._language.success)
+        goal = self._goal = self._goals[key(handle)] = Goal(handle, self._language.success)
         self._asked, self._next_question = None, goal.began + ASK_EVERY
         self._node.get_logger().info(f"goal: '{shown(goal.instruction)}'")
-        self._instructions.publish(String(data=goal.instruction))
+        self._tell(goal.instruction)
+        handle.execute()
+
+    def _execute(self, handle: ServerGoalHandle) -> ExecuteInstruction.Result:
+        goal = self._goals.pop(key(handle))
         goal.wait()
         if self._goal is goal:
             self._goal = None
@@ -160,7 +174,11 @@ class InstructionServer:
         """The end of a goal lets the arm come to rest."""
         if (guard := self._guard()) is not None:
             guard.tell('')
-        self._instructions.publish(String(data=''))
+        self._tell('')
+
+    def _tell(self, instruction: str) -> None:
+        self._told.append(instruction)
+        self._instructions.publish(String(data=instruction))
 
     def _look(self) -> None:
         goal = self._goal
@@ -182,6 +200,9 @@ class InstructionServer:
     # ------------------------------------------------------------------ what is heard
 
     def _on_instruction(self, message: String) -> None:
+        if message.data in self._told:  # our own, come back
+            self._told.remove(message.data)
+            return
         goal = self._goal
         if goal is not None and message.data != goal.instruction:
             goal.end(ABORTED, f"another instruction is in force: '{shown(message.data)}'")

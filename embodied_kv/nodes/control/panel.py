@@ -20,7 +20,7 @@ from embodied_kv.msg import ControlState
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.control.instruction_server import InstructionServer
 from embodied_kv.robots.contract import Language
-from embodied_kv.text import LINE, reason, shown
+from embodied_kv.text import LINE, reason, shown, trace
 
 WAKE = 0.1  # s between two looks at whether it is over
 THREADS = 4  # a goal waits on one of them until the next one ends it; the others serve
@@ -147,4 +147,9 @@ class ControlPanel:
 
     def _serve(self) -> None:
         while not self._over:
-            self._executor.spin_once(timeout_sec=WAKE)
+            try:
+                self._executor.spin_once(timeout_sec=WAKE)
+            except Exception as error:  # who can stop the arm lives on
+                self.node.get_logger().error(
+                    f'a service of the control panel failed\n{trace(error)}'
+                )

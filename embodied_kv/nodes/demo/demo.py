@@ -38,6 +38,7 @@ from embodied_kv.sim.tabletop import Tabletop
 from embodied_kv.sim.tasks import SECONDS, Task, task_scene
 
 FAMILY = 'put'  # scenes of it have tasks of all four
+FIRST = 'pick up the red cube'  # until the first task is told
 # Scenes below 1,000,000 are those of training; the next but one is the first with five objects.
 SEED, EVALUATION_SEED = 1_000_001, 2_000_000
 RECORDED = CARDS * max(SECONDS.values())  # s: the longest that the tasks of frames.png may take
@@ -76,13 +77,15 @@ class Demo:
         self._screen = resources.enter_context(Screen(not arguments.no_table))
 
     def _own_parameters(self) -> str:
-        """A file of what is other in a demo: its scenes, and a memory that begins empty.
+        """A file of what is other in a demo: an arm that moves at once, scenes, an empty memory.
 
         `-p` would yield to the params file.
         """
         own = {
             'sim': {'seed': self.arguments.seed, 'family': FAMILY, 'truth': True},
             'memory': {'folder': ''},
+            'perception': {'instruction': FIRST},
+            'action': {'armed': True},
         }
         values = {f'/**/{node}': {'ros__parameters': values} for node, values in own.items()}
         path = self.out / 'demo.yaml'

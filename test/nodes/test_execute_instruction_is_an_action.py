@@ -1,0 +1,127 @@
+"""`execute_instruction`: an instruction in force, until time, a client or a stop ends it."""
+
+import pytest
+from action_msgs.msg import GoalStatus
+from rclpy.action import ActionClient
+from std_msgs.msg import String
+from std_srvs.srv import Trigger
+
+from embodied_kv.action import ExecuteInstruction
+from embodied_kv.msg import TextDelta
+from embodied_kv.nodes.action import Action
+from embodied_kv.nodes.language import Language
+from embodied_kv.nodes.perception import Perception
+
+SUITE = Perception, Action, Language
+
+
+class Client:
+    """Sends goals, and keeps what comes back."""
+
+    def __init__(self, robot):
+        self.robot, self.feedback = robot, []
+        self._client = ActionClient(robot.node, ExecuteInstruction, 'execute_instruction')
+        assert self._client.wait_for_server(10.0)
+
+    def send(self, **goal):
+        """A goal's handle."""
+        request = ExecuteInstruction.Goal(**{'instruction': 'go', **goal})
+        future = self._client.send_goal_async(
+            request, lambda message: self.feedback.append(message.feedback)
+        )
+        self.robot.until(future.done)
+        return future.result()
+
+    def result(self, handle):
+        """Status and result of a goal, once it is over."""
+        future = handle.get_result_async()
+        self.robot.until(future.done)
+        return future.result().status, future.result().result
+
+
+@pytest.fixture
+def client(robot):
+    robot.up(*SUITE, instruction='', prompt_interval=1)
+    robot.until(lambda: robot.suite[1]._joints.now() is not None)
+    return Client(robot)
+
+
+def stands(robot):
+    robot.spin(0.5)
+    robot.trajectories.clear()
+    for _ in range(5):
+        robot.show()
+        robot.spin(0.1)
+    return not robot.trajectories
+
+
+def test_without_a_goal_the_arm_stands(client, robot):
+    assert stands(robot)
+
+
+def test_a_goal_moves_the_arm_and_tells_how_it_stands(client, robot):
+    goal = client.send(time_limit=60.0)
+    assert goal.accepted
+    robot.until(lambda: robot.trajectories and client.feedback and client.feedback[-1].age > 0)
+    told = client.feedback[-1]
+    assert 0 < told.progress < 1 and told.seconds > 0
+    robot.until(lambda: client.feedback[-1].subtask)
+
+
+def test_a_cancelled_goal_stops_the_arm(client, robot):
+    goal = client.send()
+    robot.until(lambda: robot.trajectories)
+    robot.until(goal.cancel_goal_async().done)
+    status, result = client.result(goal)
+    assert status == GoalStatus.STATUS_CANCELED and not result.success
+    assert result.chunks > 0 and stands(robot)
+
+
+def test_the_time_limit_ends_it(client, robot):
+    status, result = client.result(client.send(time_limit=1.0))
+    assert status == GoalStatus.STATUS_ABORTED and 'time limit' in result.message
+    assert 1.0 <= result.seconds < 5.0 and stands(robot)
+
+
+def test_a_stop_ends_it_with_its_reason(client, robot):
+    goal = client.send()
+    robot.until(lambda: robot.trajectories)
+    assert robot.call(Trigger, 'control/stop').success
+    status, result = client.result(goal)
+    assert status == GoalStatus.STATUS_ABORTED and 'control/stop' in result.message
+    assert not client.send().accepted  # until it is reset and armed
+
+
+def test_a_newer_goal_or_instruction_takes_its_place(client, robot):
+    first = client.send()
+    second = client.send(instruction='go on')
+    status, result = client.result(first)
+    assert status == GoalStatus.STATUS_ABORTED
+    robot.until(lambda: robot.trajectories)
+    robot.instruction.publish(String(data='and this'))
+    status, result = client.result(second)
+    assert status == GoalStatus.STATUS_ABORTED and 'and this' in result.message
+    robot.trajectories.clear()
+    robot.until(lambda: robot.trajectories)  # the newer one is in force
+
+
+@pytest.mark.parametrize(
+    'goal', [dict(instruction=' \n'), dict(time_limit=-1.0), dict(time_limit=float('nan'))]
+)
+def test_a_goal_that_is_none_is_refused(client, goal):
+    assert not client.send(**goal).accepted
+
+
+def test_yes_to_the_success_question_is_success(client, robot):
+    goals = robot.suite[1]._panel.goals
+    goal = client.send(success_question='Is it done?')
+    robot.until(lambda: goals._asked is not None)
+    said = robot.node.create_publisher(TextDelta, 'language/text', 10)  # as a trained policy would
+    robot.until(
+        lambda: (
+            said.publish(TextDelta(stream=goals._asked or 0, text=' Yes', finished=True))
+            or goals._goal is None
+        )
+    )
+    status, result = client.result(goal)
+    assert status == GoalStatus.STATUS_SUCCEEDED and result.success
