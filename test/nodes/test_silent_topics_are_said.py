@@ -76,3 +76,13 @@ def test_nothing_is_said_of_topics_that_were_heard(robot, node, capfd, monkeypat
 
     robot.until(show, views=('front',))
     assert said(robot, node, capfd, monkeypatch) == {}
+
+
+def test_a_simulated_clock_that_nobody_publishes_is_said(robot, capfd, monkeypatch):
+    node = robot.up(observer(description(joints=())), use_sim_time=True)
+    robot.until(lambda: not node.inputs._unheard._silent - {'/clock'}, views=('front',))
+    monkeypatch.setattr(unheard, 'PATIENCE', 0.0)
+    node.inputs._look()
+    said = capfd.readouterr().err
+    assert 'nothing has arrived on /clock (rosgraph_msgs/msg/Clock)' in said
+    assert not node.inputs.moments

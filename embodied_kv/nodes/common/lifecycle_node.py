@@ -282,12 +282,11 @@ class SuiteNode(LifecycleNode):
         for said in (self._infos, self._warnings, self._errors):
             said.flush()
         level, message, values = self.report()
-        values = {
-            **values,
-            **{f'refused, {kind}': count for kind, count in self.warning_counts.items()},
-            **self._engine_values(),
-            'memory (MiB)': f'{resident_bytes() / 2**20:.0f}',
-        }
+        values |= {f'refused, {kind}': count for kind, count in self.warning_counts.items()}
+        if self.on_engine:
+            rate = self._tokens.rate(self.host.tokens)
+            values |= engine_values(self.host.engine.kv.stats(), rate)
+        values |= {'memory (MiB)': f'{resident_bytes() / 2**20:.0f}'}
         status = DiagnosticStatus(
             level=level,
             name=self.get_fully_qualified_name().lstrip('/'),
@@ -298,9 +297,3 @@ class SuiteNode(LifecycleNode):
         array = DiagnosticArray(status=[status])
         array.header.stamp = self.get_clock().now().to_msg()
         self._diagnostics.publish(array)
-
-    def _engine_values(self) -> dict[str, object]:
-        if not self.on_engine:
-            return {}
-        rate = self._tokens.rate(self.host.tokens)
-        return engine_values(self.host.engine.kv.stats(), rate)

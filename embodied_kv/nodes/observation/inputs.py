@@ -12,6 +12,7 @@ from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
+from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import String
 
@@ -32,7 +33,8 @@ class ObservationInputs:
     """Subscribes for a node and keeps what belongs together; subclasses fill in what follows.
 
     inputs: what is observed. on_instruction: takes each new instruction, '' where there is nothing
-    to do any more. instruction: what the robot is to do now; '' for nothing.
+    to do any more, on the thread that tells it. instruction: what the robot is to do now; '' for
+    nothing.
     """
 
     def __init__(
@@ -49,11 +51,7 @@ class ObservationInputs:
         self._max_age, self._latest = params.max_image_age, 0.0
         self._unheard = Unheard(node, self._kinds())
         self.joints = JointStates(
-            node,
-            inputs.joints,
-            params.max_state_age,
-            self._unheard.heard,
-            lambda: self.on_joints(),
+            node, inputs.joints, params.max_state_age, self._unheard.heard, self.on_joints
         )
         self._sync = Synchronizer(
             inputs.views,
@@ -91,7 +89,7 @@ class ObservationInputs:
     def now(self) -> float:
         """s on the world's clock. If that was set back, or begins, everything starts anew."""
         now = self.clock.now()
-        if now < self._latest or not self._latest:
+        if now < self._latest or (now and not self._latest):
             self.restart()
         self._latest = now
         return now
@@ -141,9 +139,13 @@ class ObservationInputs:
 
     def _kinds(self) -> dict[str, type]:
         cameras = {v.topic: CompressedImage if v.compressed else Image for v in self.inputs.views}
-        return cameras | {joint.topic: READERS[joint.type].kind for joint in self.inputs.joints}
+        clock = {'/clock': Clock} if self.clock.is_simulated else {}
+        joints = {joint.topic: READERS[joint.type].kind for joint in self.inputs.joints}
+        return cameras | joints | clock
 
     def _look(self) -> None:
+        if self.clock.now():
+            self._unheard.heard('/clock')
         self.joints.collect()
         self._unheard.look()
 
@@ -155,6 +157,8 @@ class ObservationInputs:
             self._refuse(view, error)
             return
         received = self.now()
+        if not received:
+            return  # nobody knows yet what time it is
         stamp = conversions.nanoseconds(message.header.stamp) or self.clock.stamp
         taken = self.clock.moment(stamp)
         if not self._sync.image(view.name, Stamped(stamp, taken, received, message)):

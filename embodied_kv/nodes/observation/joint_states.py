@@ -135,9 +135,10 @@ class JointStates:
         self._merger.drop_after(stamp)
 
     def _on_awaited(self, topic: str, message: object) -> None:
+        self._group.awake = False
         with self._lock:
             self._add(topic, message, self._clock.stamp)
-        self._arrived()
+        self._arrived()  # and who asks then may await another one
 
     def _take(self, topic: str, use: Callable[[str, object, int], None]) -> None:
         """As an executor would, but all that has arrived."""
