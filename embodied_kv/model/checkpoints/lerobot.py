@@ -34,7 +34,6 @@ from embodied_kv.robots.declared import Declared
 STATE, ACTION = 'observation.state', 'action'
 EMPTY = 'observation.images.empty_camera_'
 MODES = {'QUANTILES': 'quantiles', 'MEAN_STD': 'mean_std'}
-PADDED_BEFORE_0_5 = 32
 # What other values would change, and what they have to be.
 FIXED = {
     'n_obs_steps': 1,
@@ -47,14 +46,15 @@ FIXED = {
 }
 HONOURED = {
     *('type', 'input_features', 'output_features', 'dtype', 'chunk_size', 'n_action_steps'),
-    *('max_action_dim', 'num_inference_steps', 'min_period', 'max_period', 'image_resolution'),
+    *('max_action_dim', 'max_state_dim', 'num_inference_steps', 'min_period', 'max_period'),
+    'image_resolution',
     *('use_relative_actions', 'relative_exclude_joints', 'action_feature_names', 'use_peft'),
     *('empty_cameras', 'tokenizer_max_length', 'normalization_mapping'),
 }
 # Read by training, by the hub or by LeRobot's own device handling alone.
 HARMLESS = {
     *('device', 'use_amp', 'push_to_hub', 'repo_id', 'private', 'tags', 'license'),
-    *('pretrained_path', 'pretrained_revision', 'max_state_dim', 'gradient_checkpointing'),
+    *('pretrained_path', 'pretrained_revision', 'gradient_checkpointing'),
     *('compile_model', 'compile_mode', 'freeze_vision_encoder', 'train_expert_only'),
     *('memory_frames', 'memory_stride', 'memory_temporal_attention_every'),
     *('time_sampling_beta_alpha', 'time_sampling_beta_beta', 'time_sampling_scale'),
@@ -279,7 +279,7 @@ def describe(
                 files.scale(ACTION, modes['action'], dims['action']),
                 np.array(relative, bool),
             ),
-            PromptStyle(padded_dims=PADDED_BEFORE_0_5 if old else 0),
+            PromptStyle(padded_dims=settings.get('max_state_dim', 32) if old else 0),
             images.BILINEAR_BEFORE_0_5 if old else images.BILINEAR,
         ),
         weights=files.weights(),
