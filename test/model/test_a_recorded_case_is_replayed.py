@@ -3,7 +3,6 @@
 import shutil
 
 import pytest
-import torch
 from cases import ALOHA, CASES, LEROBOT, LIBERO, retensor, rewrite
 
 from embodied_kv.model.parity import main
