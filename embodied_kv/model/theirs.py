@@ -94,7 +94,7 @@ def lerobot(folder: Path) -> Theirs:
     old = tuple(map(int, version.split('.')[:2])) < (0, 5) if version[0].isdigit() else False
     steps = policy.config.num_inference_steps
     times = torch.tensor([1.0 + step * (-1.0 / steps) for step in range(steps)])
-    declared = Declared(fps=ANY_RATE, lerobot_before_0_5=True if old else None)
+    declared = Declared(fps=ANY_RATE, lerobot_before_0_5=old)
     return Theirs(f'lerobot {version}', declared, times, answer)
 
 
@@ -104,7 +104,10 @@ def openpi(folder: Path, config: str | None) -> Theirs:
         raise CheckpointError('openpi keeps the robot in code: name its train config, --config')
     configs = _load('openpi', 'openpi.training.config')
     create = _load('openpi', 'openpi.policies.policy_config').create_trained_policy
-    train = configs.get_config(config)
+    try:
+        train = configs.get_config(config)
+    except ValueError as error:
+        raise CheckpointError(str(error)) from error
     model = _load('openpi', 'openpi.models_pytorch.gemma_pytorch').PaliGemmaWithExpertModel
     # It rounds to bfloat16 whatever was saved, tables of positions too, which nothing undoes.
     with patch.object(model, 'to_bfloat16_for_selected_params', lambda made, *_: made.float()):

@@ -83,3 +83,59 @@ def test_a_folder_without_its_tensors_is_refused(tmp_path, capsys):
     shutil.copytree(LIBERO, copy, ignore=shutil.ignore_patterns('case.safetensors'))
     assert main([str(copy)]) == 2
     assert 'case.safetensors does not exist' in capsys.readouterr().err
+
+
+def with_executed(folder, rows):
+    """A copy of LeRobot's case with actions that were asked for one by one."""
+    shutil.copytree(LEROBOT, folder)
+    rewrite(folder / 'config.json', lambda value: value.update(n_action_steps=4))
+
+    def add(tensors):
+        tensors['plain.expected.executed'] = tensors['plain.expected.actions'][0, rows].clone()
+
+    retensor(folder / 'case.safetensors', add)
+    return str(folder)
+
+
+def test_executed_actions_are_the_first_rows_of_the_chunk(tmp_path, capsys):
+    assert main([with_executed(tmp_path / 'right', [0, 1, 2, 3])]) == 0
+    assert main([with_executed(tmp_path / 'wrong', [1, 2, 3, 4])]) == 1
+    assert main([with_executed(tmp_path / 'more', [0, 1, 2, 3, 4])]) == 1
+    assert capsys.readouterr().out.splitlines()[-1].endswith('expected.plain.executed')
+
+
+def test_a_camera_that_is_not_given_is_masked_at_the_end(tmp_path, capsys):
+    folder = tmp_path / 'case'
+    shutil.copytree(LEROBOT, folder)
+    names = ('image', 'image2', 'empty_camera_0')
+    first, second, empty = (f'observation.images.{name}' for name in names)
+
+    def record(value):
+        value['records'] = {
+            'missing_camera': value['records']['plain']
+            | {'cameras_not_given': [first], 'image_slot_order': [second, first, empty]}
+        }
+
+    def mask(tensors):
+        old = [name for name in tensors if name.startswith(('plain.', 'edge.'))]
+        kept = {name: tensors[name] for name in old if name.startswith('plain.')}
+        for name in old:
+            del tensors[name]
+        for name in ('raw.state', 'expected.timesteps', 'expected.tokens'):
+            tensors[f'missing_camera.{name}'] = kept[f'plain.{name}']
+        seen = kept['plain.expected.image_mask']
+        tensors['missing_camera.expected.image_mask'] = seen & seen.new_tensor(
+            [True, False, False]
+        )
+
+    rewrite(folder / 'case.json', record)
+    retensor(folder / 'case.safetensors', mask)
+    assert main([str(folder)]) == 0, capsys.readouterr()
+    rewrite(
+        folder / 'case.json',
+        lambda value: value['records']['missing_camera'].update(
+            image_slot_order=[first, second, empty]
+        ),
+    )
+    assert main([str(folder)]) == 2
+    assert 'the views lie in the order' in capsys.readouterr().err

@@ -1,232 +1,32 @@
-"""LeRobot's folder, as `save_pretrained` writes policy and processors.
+"""A policy of LeRobot's: its folder and the robot's contract, as one description.
 
-Knows config.json of its pi05 and what its processors do; nothing of a robot. What would change the
-result and is not done here is refused by name.
+Knows how LeRobot processes. What its files say, `lerobot_folder` knows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from embodied_kv.config import PI05, ModelConfig
-from embodied_kv.model.checkpoints import lora, statistics
 from embodied_kv.model.checkpoints.checkpoint import Checkpoint
-from embodied_kv.model.checkpoints.facts import (
-    Facts,
-    find_tokenizer,
-    read_json,
-    refuse_unknown,
-    spell,
-)
-from embodied_kv.model.checkpoints.pipeline import POSTPROCESSOR, PREPROCESSOR, Step, read_steps
-from embodied_kv.model.processing import images, scaling
+from embodied_kv.model.checkpoints.facts import Facts
+from embodied_kv.model.checkpoints.lerobot_folder import ACTION, EMPTY, STATE, LeRobotFolder
+from embodied_kv.model.processing import images
 from embodied_kv.model.processing.normalizer import Normalizer
 from embodied_kv.model.processing.processing import Processing
 from embodied_kv.model.processing.prompt import PromptStyle
-from embodied_kv.model.weights import CheckpointError, Weights
 from embodied_kv.robots.declared import Declared
-
-STATE, ACTION = 'observation.state', 'action'
-EMPTY = 'observation.images.empty_camera_'
-MODES = {'QUANTILES': 'quantiles', 'MEAN_STD': 'mean_std'}
-PADDED_BEFORE_0_5 = 32
-# What other values would change, and what they have to be.
-FIXED = {
-    'n_obs_steps': 1,
-    'paligemma_variant': 'gemma_2b',
-    'action_expert_variant': 'gemma_300m',
-    'use_visual_memory': False,
-    'use_proprioceptive_memory': False,
-    'rtc_config': None,
-    'rtc_training_max_delay': 0,
-}
-HONOURED = {
-    *('type', 'input_features', 'output_features', 'dtype', 'chunk_size', 'n_action_steps'),
-    *('max_action_dim', 'num_inference_steps', 'min_period', 'max_period', 'image_resolution'),
-    *('use_relative_actions', 'relative_exclude_joints', 'action_feature_names', 'use_peft'),
-    *('empty_cameras', 'tokenizer_max_length', 'normalization_mapping'),
-}
-# Read by training, by the hub or by LeRobot's own device handling alone.
-HARMLESS = {
-    *('device', 'use_amp', 'push_to_hub', 'repo_id', 'private', 'tags', 'license'),
-    *('pretrained_path', 'pretrained_revision', 'max_state_dim', 'gradient_checkpointing'),
-    *('compile_model', 'compile_mode', 'freeze_vision_encoder', 'train_expert_only'),
-    *('memory_frames', 'memory_stride', 'memory_temporal_attention_every'),
-    *('time_sampling_beta_alpha', 'time_sampling_beta_beta', 'time_sampling_scale'),
-    *('time_sampling_offset', 'optimizer_lr', 'optimizer_betas', 'optimizer_eps'),
-    *('optimizer_weight_decay', 'optimizer_grad_clip_norm', 'scheduler_warmup_steps'),
-    *('scheduler_decay_steps', 'scheduler_decay_lr'),
-}
-TOKENIZERS = ('tokenizer.json', 'tokenizer.model', 'paligemma_tokenizer.model')
-
-
-def is_lerobot(folder: Path) -> bool:
-    """Whether the folder looks like one: a processor file, or a config that names a policy."""
-    config = folder / 'config.json'
-    if (folder / 'policy_preprocessor.json').is_file():
-        return True
-    return config.is_file() and {'type', 'input_features'} <= read_json(config).keys()
-
-
-@dataclass(frozen=True)
-class Folder:
-    """The three files that say what a policy of LeRobot's is."""
-
-    path: Path
-    settings: Mapping[str, Any]
-    before: Mapping[str, Step]
-    after: Mapping[str, Step]
-
-    @classmethod
-    def read(cls, path: Path) -> Folder:
-        config = path / 'config.json'
-        settings = read_json(config)
-        if settings.get('type') != 'pi05':
-            raise CheckpointError(f'{config}: a policy of type {settings.get("type")}, not pi05')
-        refuse_unknown(config, settings, HONOURED | HARMLESS | FIXED.keys())
-        for name, value in FIXED.items():
-            if settings.get(name, value) != value:
-                raise CheckpointError(
-                    f'{config}: not supported: {name} = {settings[name]}; it has to be {value}'
-                )
-        steps = (
-            read_steps(path / f'policy_{name}.json', known)
-            for name, known in (('preprocessor', PREPROCESSOR), ('postprocessor', POSTPROCESSOR))
-        )
-        return cls(path, settings, *steps)
-
-    def refuse(self, what: str) -> None:
-        raise CheckpointError(f'{self.path}: {what}')
-
-    def dims(self, features: str, name: str) -> int:
-        shape = (self.settings.get(features) or {}).get(name, {}).get('shape') or []
-        if len(shape) != 1:
-            self.refuse(f'config.json: {features} has no {name} of one dimension')
-        return shape[0]
-
-    def views(self) -> tuple[str, ...]:
-        """All views, in the order of the network; empty cameras are views without a picture."""
-        inputs = self.settings['input_features']
-        slots = tuple(name for name, f in inputs.items() if f.get('type') == 'VISUAL')
-        empty = sum(name.startswith(EMPTY) for name in slots)
-        if empty != self.settings.get('empty_cameras', 0):
-            self.refuse(f'empty_cameras is {self.settings.get("empty_cameras")}, but {empty} '
-                        'features are empty cameras')  # fmt: skip
-        if empty == len(slots):
-            self.refuse('config.json: input_features has no camera')
-        return slots
-
-    def modes(self) -> dict[str, str]:
-        """Of state and action; that of config.json and of both processors, which have to agree."""
-        steps = self.before['normalizer_processor'], self.after['unnormalizer_processor']
-        maps = [self.settings.get('normalization_mapping') or {}]
-        maps += [step.settings.get('norm_map') or {} for step in steps]
-        if any(each != maps[0] for each in maps):
-            self.refuse(f'normalization_mapping and norm_map differ: {" / ".join(map(str, maps))}')
-        if maps[0].get('VISUAL', 'IDENTITY') != 'IDENTITY':
-            self.refuse(f'not supported: images normalised by {maps[0]["VISUAL"]}')
-        found = {part: maps[0].get(part.upper()) for part in ('state', 'action')}
-        for part, mode in found.items():
-            if mode not in MODES:
-                self.refuse(f'not supported: {part} normalised by {mode}')
-        return {part: MODES[mode] for part, mode in found.items()}
-
-    def action_names(self) -> tuple[str, ...] | None:
-        """From config.json and from the step of relative actions, which have to agree."""
-        config = self.settings.get('action_feature_names')
-        step = self.before['relative_actions_processor'].settings.get('action_names')
-        if None not in (config, step) and config != step:
-            self.refuse(
-                'action_feature_names and action_names differ\n'
-                f'  config.json:              {spell(config)}\n'
-                f'  policy_preprocessor.json: {spell(step)}'
-            )
-        names = config or step
-        return tuple(names) if names else None
-
-    def relative(self, dims: int) -> tuple[bool, ...]:
-        """Of each action, whether it is an offset: `RelativeActionsProcessorStep._build_mask`."""
-        step = self.before['relative_actions_processor'].settings
-        said = {
-            'config.json': self.settings.get('use_relative_actions', False),
-            'policy_preprocessor.json': step.get('enabled', False),
-            'policy_postprocessor.json': self.after['absolute_actions_processor'].settings.get(
-                'enabled', False
-            ),
-        }
-        if len({*said.values()}) > 1:
-            self.refuse(f'its files differ in whether actions are relative: {said}')
-        if not step.get('enabled', False):
-            return (False,) * dims
-        words = [str(word).lower() for word in step.get('exclude_joints') or () if word]
-        names = step.get('action_names') or ()  # without names LeRobot excludes nothing
-        kept = [any(word in str(name).lower() for word in words) for name in names[:dims]]
-        return tuple(not out for out in kept) + (True,) * (dims - len(kept))
-
-    def scale(self, feature: str, mode: str, dims: int) -> scaling.Scaling:
-        """Of a feature; both processors have to carry the same statistics of it."""
-        found = []
-        for step in (self.before['normalizer_processor'], self.after['unnormalizer_processor']):
-            if step.state_file is None:
-                self.refuse('a normaliser names no state_file with its statistics')
-            entries = statistics.read_lerobot(step.state_file, feature)
-            where = f'{step.state_file}: {feature}'
-            values = statistics.pick(where, entries, mode, (dims,))
-            found.append((step.settings.get('eps', 1e-8), values))
-        (eps, values), (other_eps, others) = found
-        if eps != other_eps or any((values[name] != others[name]).any() for name in values):
-            self.refuse(f'its two processors normalise {feature} by different statistics')
-        return scaling.lerobot(mode, values, eps)
-
-    def tokenizer(self) -> Path:
-        """The file that lies with the preprocessor, or beside the weights."""
-        step = self.before['tokenizer_processor']
-        if artifact := step.artifacts.get('tokenizer_name'):
-            place = Path(artifact)
-            if place.is_absolute() or '..' in place.parts:
-                self.refuse(f'the tokenizer lies outside the folder: {artifact}')
-            return find_tokenizer(self.path / place, TOKENIZERS[:1], 'tokenizer.json is missing')
-        name = step.settings.get('tokenizer_name')
-        advice = (
-            f'its files name {name} on the Hugging Face hub; accept its licence there, '
-            f'`hf download {name} tokenizer.json`, and put the file beside the weights'
-        )
-        return find_tokenizer(self.path, TOKENIZERS, advice)
-
-    def max_text(self) -> int:
-        step = self.before['tokenizer_processor'].settings
-        length = step.get('max_length', 200)
-        if self.settings.get('tokenizer_max_length', length) != length:
-            self.refuse(f'tokenizer_max_length and max_length differ; the latter is {length}')
-        return length
-
-    def weights(self) -> Weights | lora.FoldedWeights:
-        """With an adapter folded in. Raises CheckpointError where the base is not at hand."""
-        if not (self.path / lora.PEFT_CONFIG).is_file():
-            weights = Weights(self.path)
-            if self.settings.get('use_peft') or lora.has_adapters(weights):
-                self.refuse(f'an adapter without {lora.PEFT_CONFIG}: its scaling is not said')
-            return weights
-        base = read_json(self.path / lora.PEFT_CONFIG).get('base_model_name_or_path') or ''
-        for place in (self.path, self.path / base):
-            if (place / 'model.safetensors').is_file():
-                return lora.fold_peft(self.path, Weights(place))
-        self.refuse(
-            f'an adapter of {base or "a policy that is not named"}: put the model.safetensors of '
-            'that policy beside it'
-        )
 
 
 def describe(
     folder: Path, declared: Declared | None, config: ModelConfig | None = None
 ) -> Checkpoint:
     """Of a folder. config: widths other than PI05's. Raises CheckpointError."""
-    files, base, facts = Folder.read(folder), config or PI05, Facts(folder, declared)
+    files, facts = LeRobotFolder.read(folder), Facts(folder, declared)
     settings = files.settings
     dims = {
         'state': files.dims('input_features', STATE),
@@ -244,44 +44,24 @@ def describe(
     modes = facts.modes(files.modes())
     for name, value in (('state_in_prompt', True), ('resize', 'bilinear'), ('conversion', 'none')):
         facts.settle(name, value)
-    # The field came with the first commit after those that ended the padding.
+    # The field is younger than the last code that padded.
     old = facts.settle('lerobot_before_0_5', False if 'use_relative_actions' in settings else None)
     chunk_size, fps = facts.settle('chunk_size', settings.get('chunk_size')), facts.settle('fps')
     slots = files.views()
     views = facts.views(tuple(slot for slot in slots if not slot.startswith(EMPTY)))
     facts.check()
-    size = settings.get('image_resolution', [base.vision.image_size] * 2)
-    if size != [base.vision.image_size] * 2:
-        files.refuse(f'not supported: image_resolution = {size}')
-    expert = replace(
-        base.expert,
-        time_min_period=settings.get('min_period', base.expert.time_min_period),
-        time_max_period=settings.get('max_period', base.expert.time_max_period),
-    )
     return Checkpoint(
         kind='lerobot',
         path=folder,
         config=replace(
-            base,
-            expert=expert,
+            _config(files, config or PI05),
             views=views,
-            max_text=files.max_text(),
             chunk_size=chunk_size,
             state_dim=dims['state'],
             action_dim=dims['action'],
-            padded_action_dim=settings.get('max_action_dim', base.padded_action_dim),
             action_dt=1 / fps,
-            dtype=settings.get('dtype', base.dtype),
         ),
-        processing=Processing(
-            Normalizer(
-                files.scale(STATE, modes['state'], dims['state']),
-                files.scale(ACTION, modes['action'], dims['action']),
-                np.array(relative, bool),
-            ),
-            PromptStyle(padded_dims=PADDED_BEFORE_0_5 if old else 0),
-            images.BILINEAR_BEFORE_0_5 if old else images.BILINEAR,
-        ),
+        processing=_processing(files, modes, dims, relative, old),
         weights=files.weights(),
         tokenizer_path=files.tokenizer(),
         slots=slots,
@@ -292,3 +72,39 @@ def describe(
         euler_steps=settings.get('num_inference_steps', 10),
         renames=files.before['rename_observations_processor'].settings.get('rename_map') or {},
     )
+
+
+def _config(files: LeRobotFolder, base: ModelConfig) -> ModelConfig:
+    """What config.json says of the network, in widths that it does not say."""
+    settings, size = files.settings, [base.vision.image_size] * 2
+    if settings.get('image_resolution', size) != size:
+        files.refuse(f'not supported: image_resolution = {settings["image_resolution"]}')
+    return replace(
+        base,
+        expert=replace(
+            base.expert,
+            time_min_period=settings.get('min_period', base.expert.time_min_period),
+            time_max_period=settings.get('max_period', base.expert.time_max_period),
+        ),
+        max_text=files.max_text(),
+        padded_action_dim=settings.get('max_action_dim', base.padded_action_dim),
+        dtype=settings.get('dtype', base.dtype),
+    )
+
+
+def _processing(
+    files: LeRobotFolder,
+    modes: Mapping[str, str],
+    dims: Mapping[str, int],
+    relative: Sequence[bool],
+    old: bool,
+) -> Processing:
+    """old: as LeRobot did before 0.5.0, which padded the state, and images with -3."""
+    normalizer = Normalizer(
+        files.scale(STATE, modes['state'], dims['state']),
+        files.scale(ACTION, modes['action'], dims['action']),
+        np.array(relative, bool),
+    )
+    prompt = PromptStyle(padded_dims=files.settings.get('max_state_dim', 32) if old else 0)
+    resize = images.BILINEAR_BEFORE_0_5 if old else images.BILINEAR
+    return Processing(normalizer, prompt, resize)

@@ -73,12 +73,10 @@ def describe(
     facts.check()
     _check_robot(folder, dims, relative, conversion)
 
-    scales = []
-    for part, entry in ENTRIES.items():
-        where, shapes = f'{path}: {entry}', ((dims[part],), (padded,))
-        found = statistics.pick(where, stats[entry], modes[part], *shapes)
-        cut = {name: values[: dims[part]] for name, values in found.items()}
-        scales.append(scaling.openpi(modes[part], cut))
+    scales = (
+        _scale(f'{path}: {entry}', stats[entry], modes[part], dims[part], padded)
+        for part, entry in ENTRIES.items()
+    )
     return Checkpoint(
         kind='openpi',
         path=folder,
@@ -106,6 +104,14 @@ def describe(
         state_names=names['state'],
         action_names=names['action'],
     )
+
+
+def _scale(
+    where: str, entries: statistics.Entries, mode: str, dims: int, padded: int
+) -> scaling.Scaling:
+    """Of one part, cut to the robot's dims."""
+    found = statistics.pick(where, entries, mode, (dims,), (padded,))
+    return scaling.openpi(mode, {name: values[:dims] for name, values in found.items()})
 
 
 def _check_robot(

@@ -1,0 +1,43 @@
+"""What the engine makes of a raw observation is what LeRobot and openpi recorded of it."""
+
+import math
+
+import numpy as np
+import pytest
+from cases import ALOHA, LEROBOT
+
+from embodied_kv.config import EngineConfig
+from embodied_kv.engine.engine import Engine
+from embodied_kv.engine.warmup import warm_up
+from embodied_kv.model.recorded import Case
+from embodied_kv.types import Observation
+
+
+@pytest.mark.parametrize(('folder', 'record'), [(LEROBOT, 'plain'), (ALOHA, 'edge')])
+def test_a_raw_observation_becomes_a_chunk_in_policy_units(folder, record):
+    case = Case(folder)
+    policy = case.checkpoint.load(dtype='float32')
+    engine = Engine(policy, EngineConfig(rows=4, streams=2, decode_tokens=16))
+    warm_up(engine)
+    (handle,) = engine.prefill(
+        [
+            Observation(
+                images=case.images(record),
+                state=case.state(record),
+                instruction=case.instruction(record),
+                stamp=0,
+                deadline=math.inf,
+                sequence=1,
+            )
+        ]
+    )
+    with engine.kv.acquire(handle) as lease:
+        (chunk,) = engine.denoise([lease], [math.inf], case.noise().numpy())
+    config = policy.config
+    assert chunk.values.shape == (config.chunk_size, config.action_dim)
+    assert chunk.values.dtype == np.float32
+    theirs = case.read(record, 'actions').reshape(chunk.values.shape).numpy()
+    scale = policy.processing.normalizer.action_scale.unit
+    # The engine's times are LeRobot's; openpi's differ in the last bit of float32.
+    tolerance = 1e-4 if folder == LEROBOT else 5e-4
+    assert (np.abs(chunk.values - theirs) <= tolerance * scale + 1e-6).all()
