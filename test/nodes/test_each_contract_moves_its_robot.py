@@ -1,0 +1,131 @@
+"""Each shipped contract, by a robot of its topics: from its messages to its controllers, in SI."""
+
+import math
+import time
+
+import numpy as np
+import pytest
+from geometry_msgs.msg import PoseStamped
+from sensor_msgs.msg import JointState
+
+from embodied_kv.nodes.action import Action
+from embodied_kv.nodes.common import qos
+from embodied_kv.nodes.common.engine_host import EngineHost
+from embodied_kv.nodes.control.arm_outputs import KINDS
+from embodied_kv.nodes.observation.params import described
+from embodied_kv.nodes.perception import Perception
+from embodied_kv.robots.channels import JOINT_STATE, TRAJECTORY, TWIST
+from embodied_kv.robots.embodiment import Embodiment
+from embodied_kv.robots.reading import shipped
+
+PERIOD = 0.1  # s between two observations
+# What the policy says in its own units, and what the controllers are told in SI.
+ARM, HAND = 'joint_trajectory_controller', 'gripper'
+SAYS = {
+    'tabletop': ([0.1] * 6 + [0.02], [0.1] * 6 + [0.02]),
+    'so101': ([10.0] * 5 + [50.0], [math.radians(10)] * 5 + [0.785398]),
+    'ur5e': ([0.1] * 6 + [0.5], [0.1] * 6 + [0.4]),
+    'franka': ([0.1] * 7 + [0.9], [0.3] * 7 + [0.8]),
+    'aloha': (([0.1] * 6 + [0.5]) * 2, ([0.1] * 6 + [0.03822]) * 2),
+    'libero': ([0.1] * 6 + [0.8], [0.1] * 3 + [1.0] * 3 + [0.0]),
+}
+STARTS = {  # SI, where 0 lies outside of the limits, or the end would be no way to go
+    'panda_joint4': -1.5,
+    'panda_joint6': 1.0,
+    'panda_finger_joint1': 0.04,
+    'left_left_finger': 0.05,
+    'right_left_finger': 0.05,
+}
+
+
+class FakeRobot:
+    """Publishes what a contract says that the robot tells, and hears its controllers."""
+
+    def __init__(self, robot, contract):
+        self.robot, self.embodiment = robot, Embodiment.load(contract)
+        self.inputs = described(self.embodiment.contract)
+        make = robot.node.create_publisher
+        self.cameras = [
+            make(type(robot.picture()), view.topic, qos.SENSOR) for view in self.inputs.views
+        ]
+        kinds = {JOINT_STATE: JointState}
+        self.joints = [
+            (make(kinds.get(j.type, PoseStamped), j.topic, qos.SENSOR), j)
+            for j in self.inputs.joints
+        ]
+        self.told = {output.topic: [] for output in self.embodiment.outputs}
+        for output in self.embodiment.outputs:
+            robot.node.create_subscription(
+                KINDS[output.type], output.topic, self.told[output.topic].append, 100
+            )
+        self._next = 0.0
+
+    def live(self):
+        """A moment of it, if one is due."""
+        if time.monotonic() < self._next:
+            return
+        self._next, stamp = time.monotonic() + PERIOD, self.robot.now()
+        for publisher, described in self.joints:
+            if described.type == JOINT_STATE:
+                positions = [STARTS.get(name, 0.0) for name in described.joints]
+                message = JointState(name=described.joints, position=positions)
+            else:
+                message = PoseStamped()
+                message.pose.position.x, message.pose.orientation.w = 0.3, 1.0
+            publisher.publish(self.robot.stamped(message, stamp))
+        for camera in self.cameras:
+            camera.publish(self.robot.picture(stamp))
+
+    def until(self, happened):
+        self.robot.until(lambda: self.live() or happened(), show=False)
+
+
+@pytest.fixture(params=sorted(SAYS))
+def fake(robot, request):
+    """A suite that moves it by a policy that always says the same."""
+    fake = FakeRobot(robot, request.param)
+    robot.up(Perception, Action, contract=request.param, **{'engine.time_budget': False})
+    said, fake.wanted = SAYS[request.param]
+    engine = EngineHost._shared.engine
+    actions = np.tile(np.array(said, np.float32), (engine.policy.config.chunk_size, 1))
+    object.__setattr__(engine, 'policy', Saying(engine.policy, actions))
+    return fake
+
+
+class Saying:
+    """A policy with an answer of its own."""
+
+    def __init__(self, policy, actions):
+        self._policy, self._actions = policy, actions
+
+    def actions(self, normalised, state):
+        return self._actions
+
+    def __getattr__(self, name):
+        return getattr(self._policy, name)
+
+
+def test_all_contracts_are_here():
+    assert set(SAYS) == set(shipped())
+
+
+def test_every_controller_is_told_the_right_numbers_in_si(fake):
+    def right(output):
+        wanted = [fake.wanted[place] for place in output.index]
+        return any(
+            np.allclose(said(output, m), wanted, atol=2e-3) for m in fake.told[output.topic]
+        )
+
+    fake.until(lambda: all(map(right, fake.embodiment.outputs)))
+
+
+def said(output, message):
+    """The numbers of a message for a controller, in the contract's order."""
+    if output.type == TRAJECTORY:
+        assert tuple(message.joint_names) == output.axes
+        return message.points[-1].positions
+    if output.type == TWIST:
+        assert message.header.frame_id == output.frame
+        linear, angular = message.twist.linear, message.twist.angular
+        return [linear.x, linear.y, linear.z, angular.x, angular.y, angular.z]
+    return message.data
