@@ -65,7 +65,7 @@ class ControlLoop(threading.Thread):
         self._running: tuple[Leftover, float] | None = None  # what was to come, from when on
         self._stirred = self._stopping = False  # whether somebody wants something; the last thing
         guard.require(lambda now: executor.lost(now, measured()))
-        guard.changed = self._look
+        guard.watch(self._look)
 
     # ------------------------------------------------------------------ from any thread
 

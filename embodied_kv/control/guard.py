@@ -51,9 +51,8 @@ class Guard:
     """The state of one arm. Moments are seconds on the steady clock.
 
     armed: from the start, as for a simulated robot. instruction: None where nobody gives any, and
-    none is needed; an empty one means that the arm is to stand. changed: called after each change,
-    on the thread that made it. reason: of the last stop. since: when the arm was armed or given
-    back last; what was observed before is of another arm.
+    none is needed; an empty one means that the arm is to stand. reason: of the last stop. since:
+    when the arm was armed or given back last; what was observed before is of another arm.
     """
 
     def __init__(self, *, armed: bool = False, instruction: str | None = None) -> None:
@@ -61,7 +60,7 @@ class Guard:
         self._armed, self._stopped, self._operator = armed, False, False
         self._instruction = instruction
         self._needs: tuple[Need, ...] = ()
-        self.changed: Callable[[], None] = lambda: None
+        self._watchers: tuple[Callable[[], None], ...] = ()
         self.reason = ''
         self.since = -math.inf
 
@@ -80,11 +79,20 @@ class Guard:
         with self._lock:
             self._needs = (*self._needs, need)
 
+    def watch(self, watcher: Callable[[], None]) -> None:
+        """Have this called after each change, on the thread that made it."""
+        with self._lock:
+            self._watchers = (*self._watchers, watcher)
+
+    def _changed(self) -> None:
+        for watcher in self._watchers:
+            watcher()
+
     def tell(self, instruction: str) -> None:
         """What the arm is to do from now on; '' lets it stand."""
         with self._lock:
             self._instruction = instruction
-        self.changed()
+        self._changed()
 
     def check(self, now: float) -> str:
         """What is missing to move, whatever the state; '' for nothing."""
@@ -103,17 +111,18 @@ class Guard:
                 raise NotNow(f'stopped ({self.reason}): reset it first')
             if self._operator:
                 raise NotNow('the operator has taken over: let the arm be given back first')
+            if self._armed:
+                return
             if missing:
                 raise NotNow(f'not armed: {missing}')
-            if not self._armed:
-                self._armed, self.since = True, now
-        self.changed()
+            self._armed, self.since = True, now
+        self._changed()
 
     def disarm(self) -> None:
         """The arm brakes, and nothing moves it until it is armed."""
         with self._lock:
             self._armed = False
-        self.changed()
+        self._changed()
 
     def stop(self, reason: str) -> None:
         """The arm brakes at once, and nothing moves it until a reset; the first reason stays."""
@@ -121,22 +130,22 @@ class Guard:
             if not self._stopped:
                 self._stopped, self.reason = True, reason
             self._armed = False
-        self.changed()
+        self._changed()
 
     def reset(self) -> None:
         """Ends a stop; the arm is then disarmed."""
         with self._lock:
             self._stopped, self.reason = False, ''
-        self.changed()
+        self._changed()
 
     def take_over(self) -> None:
         """An operator moves the arm from now on: commands cease at once, without a stop."""
         with self._lock:
             self._operator = True
-        self.changed()
+        self._changed()
 
     def give_back(self, now: float) -> None:
         """The operator is done: whatever is executed next starts where the arm is."""
         with self._lock:
             self._operator, self.since = False, now
-        self.changed()
+        self._changed()

@@ -79,16 +79,17 @@ def test_who_needs_no_instruction_misses_none(guard):
     assert guard.check(0.0) == ''
 
 
-def test_arming_twice_keeps_the_moment(guard):
+def test_arming_twice_keeps_the_moment_whatever_is_missing_by_then(guard):
     guard.disarm()
     guard.arm(1.0)
+    guard.tell('')
     guard.arm(5.0)
     assert guard.since == 1.0
 
 
 def test_every_change_is_told_and_a_stop_waits_for_nobody(guard):
     told = []
-    guard.changed = lambda: told.append(guard.state)
+    guard.watch(lambda: told.append(guard.state))
     asked = threading.Event()
     held = threading.Event()
 
