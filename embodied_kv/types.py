@@ -16,7 +16,7 @@ class Observation:
     """What the robot saw and felt at one moment.
 
     images: one uint8 [height, width, 3] RGB array per view of the model, None for a view that is
-    missing. state: float32 [state_dim], SI units, in the order of the policy's joints.
+    missing. state: [state_dim], in the policy's own units and order.
     """
 
     images: tuple[np.ndarray | None, ...]
@@ -32,7 +32,8 @@ class Observation:
 class ActionChunk:
     """A finished chunk of actions; never a half-denoised one.
 
-    values: float32 [chunk, action_dim], absolute, SI units; action i is due at stamp + i * dt.
+    values: float [chunk, action_dim], absolute; action i is due at stamp + i * dt. The engine
+    speaks in the policy's units, whatever executes them in SI.
     steps: Euler steps that made it. updates: float32 [steps, chunk], how far each step moved
     each action, in normalised units; None where nobody looked. execution_horizon: H, the actions
     from the first on that may be executed; None: all. confidence: float32 [chunk], 0 to 1, how

@@ -100,8 +100,7 @@ class Action(SuiteNode):
         """What the control loop needs. Raises ValueError that says what does not fit."""
         self._params, contract = params, self.embodiment.contract
         self._executor()  # a limit that does not fit fails here
-        lasts = self.host.model.chunk_size * contract.dt
-        commands = qos.action(self.suite.period, lasts)
+        commands = qos.action(self.host.model.chunk_size * contract.dt)
         self._chunks = self.publisher(ActionChunkMsg, 'action_chunk', commands)
         self._outputs = ArmOutputs(self, self.embodiment.outputs, commands)
         self._joints = MeasuredJoints(self, params.max_measured_age)
@@ -153,8 +152,7 @@ class Action(SuiteNode):
             failed=lambda error: self.warn_throttled('chunk', f'chunk refused: {error}'),
             prepare=self._prepare,
         )
-        look = self._guard.changed
-        self._guard.changed = lambda: (look(), self._panel.tell())
+        self._guard.watch(self._panel.tell)
         self._panel.watch(self._guard)
         self._control.start()
 

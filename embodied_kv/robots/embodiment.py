@@ -16,6 +16,8 @@ from embodied_kv.robots.outputs import Output, outputs
 from embodied_kv.robots.reading import ContractError, load
 from embodied_kv.robots.sources import is_joint
 
+FRAME, BIN = 32, 4  # byte tokens of a prompt without words, and of a number in it
+
 
 @dataclass(frozen=True)
 class Embodiment:
@@ -102,5 +104,6 @@ class Embodiment:
             action_dim=actions,
             padded_action_dim=max(model.padded_action_dim, actions),
             chunk_size=self.contract.chunk_size or model.chunk_size,
+            max_text=max(model.max_text, FRAME + BIN * len(self.state.dimensions)),
             action_dt=self.contract.dt,
         )

@@ -113,15 +113,12 @@ def test_in_shadow_all_is_shown_and_nothing_commanded(robot, states):
 
 
 def test_a_stop_waits_for_no_other_callback(robot, states):
-    perception, _ = robot.up(Perception, Action)
+    robot.up(Perception, Action)
     moves(robot)
     client = robot.node.create_client(Trigger, 'control/stop')
     assert client.wait_for_service(10.0)
     stopped = threading.Event()
-    perception.host.session(robot.namespace).on_instruction = lambda _: None
-    guard = robot.suite[1]._guard
-    look = guard.changed
-    guard.changed = lambda: (look(), stopped.set())
+    robot.suite[1]._guard.watch(stopped.set)
     client.call_async(Trigger.Request())
     assert stopped.wait(5.0), 'nobody spins the suite, and yet it stops'
 

@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import pytest
+import yaml
 from geometry_msgs.msg import PoseStamped
 from sensor_msgs.msg import JointState
 
@@ -16,11 +17,11 @@ from embodied_kv.nodes.observation.params import described
 from embodied_kv.nodes.perception import Perception
 from embodied_kv.robots.channels import JOINT_STATE, TRAJECTORY, TWIST
 from embodied_kv.robots.embodiment import Embodiment
-from embodied_kv.robots.reading import shipped
+from embodied_kv.robots.reading import SHIPPED, shipped
 
 PERIOD = 0.1  # s between two observations
+CHUNK = 100  # actions
 # What the policy says in its own units, and what the controllers are told in SI.
-ARM, HAND = 'joint_trajectory_controller', 'gripper'
 SAYS = {
     'tabletop': ([0.1] * 6 + [0.02], [0.1] * 6 + [0.02]),
     'so101': ([10.0] * 5 + [50.0], [math.radians(10)] * 5 + [0.785398]),
@@ -65,10 +66,10 @@ class FakeRobot:
         if time.monotonic() < self._next:
             return
         self._next, stamp = time.monotonic() + PERIOD, self.robot.now()
-        for publisher, described in self.joints:
-            if described.type == JOINT_STATE:
-                positions = [STARTS.get(name, 0.0) for name in described.joints]
-                message = JointState(name=described.joints, position=positions)
+        for publisher, told in self.joints:
+            if told.type == JOINT_STATE:
+                positions = [STARTS.get(name, 0.0) for name in told.joints]
+                message = JointState(name=told.joints, position=positions)
             else:
                 message = PoseStamped()
                 message.pose.position.x, message.pose.orientation.w = 0.3, 1.0
@@ -81,10 +82,13 @@ class FakeRobot:
 
 
 @pytest.fixture(params=sorted(SAYS))
-def fake(robot, request):
-    """A suite that moves it by a policy that always says the same."""
-    fake = FakeRobot(robot, request.param)
-    robot.up(Perception, Action, contract=request.param, **{'engine.time_budget': False})
+def fake(robot, request, tmp_path):
+    """A suite that moves it by a policy that always says the same, in long chunks."""
+    values = yaml.safe_load((SHIPPED / f'{request.param}.yaml').read_text())
+    contract = tmp_path / 'contract.yaml'
+    contract.write_text(yaml.safe_dump(values | {'chunk_size': CHUNK, 'execution_horizon': CHUNK}))
+    fake = FakeRobot(robot, str(contract))
+    robot.up(Perception, Action, contract=str(contract), engine__time_budget=False)
     said, fake.wanted = SAYS[request.param]
     engine = EngineHost._shared.engine
     actions = np.tile(np.array(said, np.float32), (engine.policy.config.chunk_size, 1))

@@ -22,11 +22,8 @@ STATUS = QoSProfile(
 )
 
 
-def action(period: float, duration: float) -> QoSProfile:
-    """Of commands: one every other period at the latest; none outlives its chunk (s)."""
+def action(duration: float) -> QoSProfile:
+    """Of commands: none outlives its chunk (s). An arm that stands is sent none."""
     return QoSProfile(
-        depth=1,
-        reliability=ReliabilityPolicy.RELIABLE,
-        deadline=Duration(seconds=2 * period),
-        lifespan=Duration(seconds=duration),
+        depth=1, reliability=ReliabilityPolicy.RELIABLE, lifespan=Duration(seconds=duration)
     )

@@ -93,7 +93,7 @@ def observation(
 
 
 def state(message: JointState, states: StateMap) -> np.ndarray:
-    """The policy's, float32 [D]. Raises Refused."""
+    """The policy's, float64 [D]. Raises Refused."""
     names = message.name
     if len(message.position) < len(names) or len(message.velocity) not in (0, len(names)):
         raise Refused(
@@ -103,7 +103,7 @@ def state(message: JointState, states: StateMap) -> np.ndarray:
     positions = dict(zip(names, message.position, strict=False))
     velocities = dict(zip(names, message.velocity, strict=False))
     try:
-        return states.policy(positions, velocities).astype(np.float32)
+        return states.policy(positions, velocities)
     except ValueError as error:
         raise Refused(f'{error}; there are: {listed(names)}') from error
 

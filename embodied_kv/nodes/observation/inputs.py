@@ -108,18 +108,17 @@ class ObservationInputs:
                 return None
         return seen
 
-    def state(self, moment: SyncedMoment) -> NDArray[np.float32] | None:
-        """The policy's, float32 [D]; None where a number of it is not told, which is warned of."""
+    def state(self, moment: SyncedMoment) -> NDArray[np.float64] | None:
+        """The policy's, float64 [D]; None where a number of it is not told, which is warned of."""
         told = moment.state
         try:
-            state = self._node.embodiment.state.policy(
+            return self._node.embodiment.state.policy(
                 dict(zip(self.joints.names, told.positions, strict=True)),
                 dict(zip(self.joints.names, told.velocities, strict=True)),
             )
         except ValueError as error:
             self._node.warn_throttled('state', f'no state: {error}')
             return None
-        return state.astype(np.float32)
 
     def messages(self, moment: SyncedMoment) -> list[tuple[ViewInput, AnyImage]]:
         """The views that there are, and what their cameras sent."""
