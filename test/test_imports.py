@@ -41,7 +41,7 @@ MAY_IMPORT = {
     'planning': ENGINE,
     'control': BASE | {'robots'},
     'fleet': BASE | {'control'},
-    'serving': ENGINE | {'session', 'control', 'fleet'},
+    'serving': ENGINE | {'robots', 'session', 'control', 'fleet'},
     'sim': BASE,
     'nodes': ROOMS,
     'train': ROOMS,

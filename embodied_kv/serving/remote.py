@@ -27,6 +27,8 @@ from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.checkpoints.own import bundled
 from embodied_kv.model.dtype import served
 from embodied_kv.model.policy import Policy
+from embodied_kv.robots.contract import Contract
+from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.serving.batch import batch_seconds, serve
 from embodied_kv.types import ActionChunk, Observation
 
@@ -48,14 +50,14 @@ def ray() -> ModuleType:
 class EngineActor:
     """What lives on the other machine: one engine, on the actor's one thread."""
 
-    def __init__(self, model: str, checkpoint: str, config: dict) -> None:
-        config = EngineConfig(**config)
+    def __init__(self, model: str, checkpoint: str, config: dict, contract: dict) -> None:
+        config, robot = EngineConfig(**config), Embodiment.of(Contract.model_validate(contract))
         dimensions = served(preset(model), config.device, config.dtype)
         if checkpoint == 'random':
-            policy = Policy.random(dimensions, config.seed, config.device)
+            policy = Policy.random(robot.adapted(dimensions), config.seed, config.device)
         else:
             path = checkpoint or str(bundled(model))
-            checkpoint = open_checkpoint(path, config=preset(model))
+            checkpoint = open_checkpoint(path, robot.declared, preset(model))
             policy = checkpoint.load(config.device, dimensions.dtype)
         self._engine = Engine(policy, config)
         warm_up(self._engine)
@@ -74,18 +76,22 @@ class EngineActor:
 class RemoteEngine:
     """An actor as the fleet's server sees it: frames and a deadline in, a promise out.
 
-    address: of a Ray cluster, '' for one of this machine's own. Raises ValueError without Ray,
-    and what the actor's engine raises.
+    address: of a Ray cluster, '' for one of this machine's own. contract: of the robots. Raises
+    ValueError without Ray, and what the actor's engine raises.
     """
 
-    def __init__(self, address: str, model: str, checkpoint: str, config: EngineConfig) -> None:
+    def __init__(
+        self, address: str, model: str, checkpoint: str, config: EngineConfig, contract: Contract
+    ) -> None:
         self._ray = ray()
         if not self._ray.is_initialized():
             self._ray.init(address=address or None, log_to_driver=False)
         # One restart after another: a node that comes back serves again. A batch is never resent
         # by Ray, because the dispatcher decides that.
         kind = self._ray.remote(max_restarts=-1, max_task_retries=0)(EngineActor)
-        self._actor = kind.remote(model, checkpoint, asdict(config))
+        self._actor = kind.remote(
+            model, checkpoint, asdict(config), contract.model_dump(mode='json')
+        )
         self.seconds = self._ray.get(self._actor.batch_seconds.remote())
 
     def __call__(

@@ -12,6 +12,7 @@ import pytest
 from embodied_kv.config import TINY, EngineConfig
 from embodied_kv.engine.engine import Engine
 from embodied_kv.model.policy import Policy
+from embodied_kv.robots.reading import load
 from embodied_kv.serving import remote
 from embodied_kv.serving.batch import serve
 
@@ -62,7 +63,7 @@ def test_nothing_is_unpickled():
 def test_without_ray_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, 'ray', None)
     with pytest.raises(ValueError, match='pip install ray'):
-        remote.RemoteEngine('', 'tiny', 'random', CONFIG)
+        remote.RemoteEngine('', 'tiny', 'random', CONFIG, load('tabletop'))
 
 
 def test_an_actor_serves_what_came_as_bytes(observe):
@@ -76,7 +77,7 @@ def test_an_actor_serves_what_came_as_bytes(observe):
 
 @needs_ray
 def test_an_engine_in_a_cluster_serves(observe):
-    engine = remote.RemoteEngine('', 'tiny', 'random', CONFIG)
+    engine = remote.RemoteEngine('', 'tiny', 'random', CONFIG, load('tabletop'))
     try:
         assert list(engine.seconds) == [1, 2]
         (chunk,) = engine([observe(1)], time.monotonic() + 60.0).result(60.0)

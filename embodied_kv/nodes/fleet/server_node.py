@@ -159,7 +159,9 @@ class Fleet(SuiteNode):
             raise ValueError('parameter preset: name the model that the cloud is to load')
         config = replace(self.host.engine.config, device=p.cloud_device)
         address = '' if p.cloud == 'local' else p.cloud
-        cloud = RemoteEngine(address, suite.preset, suite.checkpoint, config)
+        cloud = RemoteEngine(
+            address, suite.preset, suite.checkpoint, config, self.embodiment.contract
+        )
         self._release.callback(cloud.close)
         return cloud
 
