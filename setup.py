@@ -40,7 +40,7 @@ setup(
         ('share/ament_index/resource_index/packages', [f'resource/{NAME}']),
         (f'share/{NAME}', ['package.xml']),
         (f'share/{NAME}/launch', files('launch/*.launch.py')),
-        (f'share/{NAME}/config', files('config/*.yaml')),
+        (f'share/{NAME}/config', files('config/*.yaml') + files('config/*.xml')),
     ],
     install_requires=['setuptools'],
     extras_require={

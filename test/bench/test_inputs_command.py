@@ -37,7 +37,6 @@ def test_a_rig_survives_its_text(name):
 @pytest.mark.slow
 def test_two_processes_make_frames(monkeypatch):
     monkeypatch.setenv('ROS_DOMAIN_ID', str(101 + os.getpid() % 100))  # no other test's
-    with roomy() as variables:
-        found = inputs.measure(RIGS['compressed'], 'asked', 10.0, 1.0, variables)
+    found = inputs.measure(RIGS['compressed'], 'asked', 10.0, 1.0, roomy())
     assert found['frames'] > 5 and found['images'] > 30 and 0 < found['cpu'] < 2
     assert found['heard'] == found['warnings'] == 0

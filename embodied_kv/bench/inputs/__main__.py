@@ -67,10 +67,10 @@ def run(args: argparse.Namespace) -> dict:
     runs = [(name, way, True) for name in RIGS for way in (WAYS if name == FIRST else WAYS[-1:])]
     runs.append((FIRST, WAYS[-1], False))
     rows = []
-    with roomy() as variables:
-        for name, way, has_room in runs:
-            found = measure(RIGS[name], way, args.rate, seconds, variables if has_room else {})
-            rows.append(dict(rig=name, joint_states=way, room=has_room) | found)
+    variables = roomy()
+    for name, way, has_room in runs:
+        found = measure(RIGS[name], way, args.rate, seconds, variables if has_room else {})
+        rows.append(dict(rig=name, joint_states=way, room=has_room) | found)
     cost = {row['joint_states']: row['cpu'] for row in rows if row['rig'] == FIRST and row['room']}
     ratio = (cost['called'] - cost['none']) / max(1e-9, cost['asked'] - cost['none'])
     if not args.json:

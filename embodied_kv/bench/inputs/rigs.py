@@ -6,11 +6,10 @@ Plain data: it crosses to two processes, as JSON and in their environment.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
+
+from ament_index_python.packages import get_package_share_directory
 
 WIDTH, HEIGHT = 640, 480
 TOPICS = 'joint_states', 'gripper/joint_states'
@@ -57,32 +56,9 @@ RIGS = {
     'compressed': Rig((Camera('front', compressed=True), Camera('wrist', compressed=True))),
 }
 
-# Fast DDS has 512 KiB of shared memory for what a process sends: less than one image.
-ROOMY = """<?xml version="1.0" encoding="UTF-8"?>
-<dds xmlns="http://www.eprosima.com/XMLSchemas/fastRTPS_Profiles"><profiles>
-<transport_descriptors>
-  <transport_descriptor>
-    <transport_id>memory</transport_id><type>SHM</type>
-    <segment_size>16777216</segment_size><maxMessageSize>4194304</maxMessageSize>
-  </transport_descriptor>
-  <transport_descriptor><transport_id>udp</transport_id><type>UDPv4</type></transport_descriptor>
-</transport_descriptors>
-<participant profile_name="roomy" is_default_profile="true"><rtps>
-  <userTransports>
-    <transport_id>memory</transport_id><transport_id>udp</transport_id>
-  </userTransports>
-  <useBuiltinTransports>false</useBuiltinTransports>
-</rtps></participant>
-</profiles></dds>
-"""
 
-
-@contextmanager
-def roomy() -> Iterator[dict[str, str]]:
+def roomy() -> dict[str, str]:
     """Variables by which Fast DDS, older or newer, has room for images; others ignore them."""
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / 'fastdds.xml'
-        path.write_text(ROOMY)
-        yield dict.fromkeys(
-            ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE'), str(path)
-        )
+    path = Path(get_package_share_directory('embodied_kv')) / 'config' / 'fastdds.xml'
+    names = 'FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE'
+    return dict.fromkeys(names, str(path))
