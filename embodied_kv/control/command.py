@@ -15,7 +15,7 @@ FRESH, PREVIOUS, HOLD, STOP = SOURCES = ('fresh', 'previous', 'hold', 'stop')
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """Where the arm was seen: position [joints] at a moment of the steady clock, s.
+    """Where the arm was seen: position [joints] at a moment, s on the control loop's clock.
 
     NaN for an output that nobody measures, as an axis of a Cartesian controller.
     """

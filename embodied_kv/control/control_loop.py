@@ -22,7 +22,9 @@ from embodied_kv.control.outgoing import Outgoing
 from embodied_kv.control.trajectory_executor import TrajectoryExecutor
 from embodied_kv.types import ActionChunk
 
-WATCH = 0.02  # s between two looks at a moving arm, at most
+WATCH = 0.02  # s between two looks at a moving arm, at most; of a simulation's time too
+
+AT_REST = 5.0  # s, of the steady clock
 
 Work = Callable[[float], None]
 
@@ -118,11 +120,14 @@ class ControlLoop(threading.Thread):
             self._wake.notify()
 
     def stop(self) -> None:
-        """Brake at once, and end the thread when the arm stands."""
+        """Brake at once, and end the thread when the arm stands; not waiting longer than AT_REST.
+
+        A simulation whose clock stands never says that its arm does.
+        """
         with self._stirring():
             self._stopping = True
         if self.is_alive():
-            self.join()
+            self.join(AT_REST)
 
     # ------------------------------------------------------------------ the thread
 

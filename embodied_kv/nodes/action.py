@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, replace
 
@@ -25,6 +24,7 @@ from embodied_kv.nodes.control.arm_outputs import ArmOutputs
 from embodied_kv.nodes.control.measured_joints import MeasuredJoints
 from embodied_kv.nodes.control.panel import ControlPanel
 from embodied_kv.nodes.control.session_parts import ActionPart
+from embodied_kv.nodes.observation.clock import WorldClock
 from embodied_kv.nodes.observation.handle_source import HandleSource, frame_params
 from embodied_kv.types import ActionChunk
 
@@ -99,13 +99,14 @@ class Action(SuiteNode):
     def _setup_commands(self, params: ActionParams) -> None:
         """What the control loop needs. Raises ValueError that says what does not fit."""
         self._params, contract = params, self.embodiment.contract
+        self._clock = WorldClock(self.get_clock())
         self._executor()  # a limit that does not fit fails here
         commands = qos.action(self.host.model.chunk_size * contract.dt)
         self._chunks = self.publisher(ActionChunkMsg, 'action_chunk', commands)
         self._outputs = ArmOutputs(self, self.embodiment.outputs, commands)
         self._joints = MeasuredJoints(self, params.max_measured_age)
         self.subscribe(String, 'instruction', lambda m: self._told(m.data), qos.INSTRUCTION)
-        self._panel = ControlPanel(self, params.shadow, contract.language)
+        self._panel = ControlPanel(self, params.shadow, contract.language, self._clock.now)
         self._release.callback(self._panel.close)
 
     def _executor(self) -> TrajectoryExecutor:
@@ -124,6 +125,7 @@ class Action(SuiteNode):
     def start(self) -> None:
         self._period.restart()
         self._source, self._steps, self._outcome = '', 0, {}
+        self._latest = self._clock.now()
         self._start_control()
         self._frames.restart()
         self._part = ActionPart(
@@ -151,6 +153,7 @@ class Action(SuiteNode):
             max_chunk_age=p.max_chunk_age,
             failed=lambda error: self.warn_throttled('chunk', f'chunk refused: {error}'),
             prepare=self._prepare,
+            clock=self._clock.now,
         )
         self._guard.watch(self._panel.tell)
         self._panel.watch(self._guard)
@@ -183,9 +186,16 @@ class Action(SuiteNode):
         except Stale as error:
             self._frames.refuse(handle, error)
             return
+        now, before = self._clock.now(), self._latest
+        self._latest = now
+        if now < before:
+            self.warn_throttled(
+                'clock set back',
+                'the clock was set back: deactivate and activate the action node to move again',
+            )
         if self._work is not None:
             self._work.cancel()  # only the newest counts
-        self._control.expect(handle.deadline)
+        self._control.expect(self._clock.of_steady(handle.deadline))
         self._work = self.host.device.denoise(lease, handle.deadline)
         self._work.add_done_callback(lambda work: self._on_chunk(work, lease))
 
@@ -201,8 +211,17 @@ class Action(SuiteNode):
         if chunk is None:
             self._too_late += 1
         else:
-            chunk = replace(chunk, values=self.embodiment.actions.si(chunk.values))
-            self._control.offer(execution_horizon.judged(chunk, self._policy()))
+            self._control.offer(self._judged(chunk))
+
+    def _judged(self, chunk: ActionChunk) -> ActionChunk:
+        """In SI, on the world's clock, and how much of it is to be executed."""
+        clock = self._clock
+        deadline = clock.of_steady(chunk.deadline)
+        if clock.is_simulated:
+            deadline = clock.moment(chunk.stamp) + self.suite.period
+        values = self.embodiment.actions.si(chunk.values)
+        chunk = replace(chunk, values=values, deadline=deadline)
+        return execution_horizon.judged(chunk, self._policy())
 
     def _policy(self) -> execution_horizon.Policy:
         """How many actions of a chunk are executed: by the parameter, else by the contract."""
@@ -260,7 +279,7 @@ class Action(SuiteNode):
         }
         if self._guard.state == STOPPED:
             return ERROR, f'stopped: {self._guard.reason}', values
-        if missing := self._guard.check(time.monotonic()):
+        if missing := self._guard.check(self._clock.now()):
             return WARN, missing, values
         if self._source == FRESH:
             return OK, 'shadow' if self._params.shadow else 'acting', values

@@ -6,6 +6,7 @@ Knows which parameters an engine was built from. Does not know topics.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import logging
@@ -35,6 +36,7 @@ from embodied_kv.types import TextDelta
 
 Listener = Callable[[Sequence[TextDelta]], None]
 Say = Callable[[str], object]
+FLUSH = 1.0  # s that a node waits, at its end, for the last words
 
 
 class EngineHost:
@@ -130,8 +132,12 @@ class EngineHost:
             self._listeners = tuple(known for known in self._listeners if known != listener)
 
     def flush(self) -> None:
-        """Hand out now the last deltas of streams that ended. Not on the device thread."""
-        self.device.call(lambda: self._on_deltas(self.engine.deltas())).result()
+        """Hand out now the last deltas of streams that ended. Not on the device thread.
+
+        A device thread that is busy for longer than FLUSH hands them out later.
+        """
+        with contextlib.suppress(TimeoutError):
+            self.device.call(lambda: self._on_deltas(self.engine.deltas())).result(FLUSH)
 
     def _on_deltas(self, deltas: Sequence[TextDelta]) -> None:
         for delta in deltas:

@@ -19,7 +19,7 @@ class MeasuredJoints:
     """Subscribes for a node, until its cleanup. max_age: s that a position is worth."""
 
     def __init__(self, node: SuiteNode, max_age: float) -> None:
-        self._node, self._clock = node, WorldClock(node.get_clock())
+        self._clock = WorldClock(node.get_clock())
         robot = node.embodiment
         topics: dict[str, list[str]] = {}
         for joint in robot.joints:
@@ -30,11 +30,14 @@ class MeasuredJoints:
         self._size = len(robot.axes)
 
     def now(self) -> Measured | None:
-        """In the order of an action; NaN for what is no joint. None while one is not known."""
+        """In the order of an action, on the world's clock; None while a joint is not known.
+
+        NaN for what is no joint.
+        """
         try:
             sample = self._states.at(self._clock.stamp)
         except StateUnknown:
             return None
         position = np.full(self._size, np.nan)
         position[self._places] = sample.positions
-        return Measured(position, self._clock.steady(self._clock.moment(sample.stamp)))
+        return Measured(position, self._clock.moment(sample.stamp))

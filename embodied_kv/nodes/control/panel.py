@@ -44,13 +44,15 @@ class HumanShare:
 class ControlPanel:
     """Serves from its making to `close`. name, namespace, context: of its node.
 
-    shadow: nothing is commanded, whatever the guard says. language: the contract's. goals: serves
-    `execute_instruction`. guard: None while nothing can move.
+    shadow: nothing is commanded, whatever the guard says. language: the contract's. now: the
+    guard's clock, s. goals: serves `execute_instruction`. guard: None while nothing can move.
     """
 
-    def __init__(self, node: Node, shadow: bool, language: Language) -> None:
+    def __init__(
+        self, node: Node, shadow: bool, language: Language, now: Callable[[], float]
+    ) -> None:
         self.node = Node('control', namespace=node.get_namespace(), context=node.context)
-        self._shadow = shadow
+        self._shadow, self._now = shadow, now
         self._guard: Guard | None = None
         self._lock = threading.Lock()
         self._share = HumanShare()
@@ -90,7 +92,7 @@ class ControlPanel:
             message.reason = 'the action node is not active'
             return message
         message.state = STATES.index(guard.state)  # numbered as in ControlState.msg
-        message.reason = shown(guard.reason or guard.check(time.monotonic()), LINE)
+        message.reason = shown(guard.reason or guard.check(self._now()), LINE)
         return message
 
     def close(self) -> None:
@@ -111,7 +113,7 @@ class ControlPanel:
             return 'disarmed: nothing moves the arm'
         if self._shadow:
             raise NotNow('shadow mode: nothing is commanded; set the parameter shadow to false')
-        guard.arm(time.monotonic())
+        guard.arm(self._now())
         return 'armed: the policy moves the arm'
 
     def _stop(self, guard: Guard, _: object) -> str:
@@ -126,7 +128,7 @@ class ControlPanel:
         if wanted:
             guard.take_over()
             return 'taken over: nothing is commanded; observations go on'
-        guard.give_back(time.monotonic())
+        guard.give_back(self._now())
         return 'given back: the next motion starts where the arm is'
 
     def _answering(self, answer: Callable[[Guard, bool], str]) -> Callable:

@@ -44,3 +44,7 @@ class WorldClock:
     def steady(self, moment: float) -> float:
         """The same on the steady clock of this process."""
         return time.monotonic() + (moment - self.now())
+
+    def of_steady(self, moment: float) -> float:
+        """The inverse of `steady`."""
+        return self.now() + (moment - time.monotonic())
