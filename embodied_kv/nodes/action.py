@@ -99,14 +99,14 @@ class Action(SuiteNode):
     def _setup_commands(self, params: ActionParams) -> None:
         """What the control loop needs. Raises ValueError that says what does not fit."""
         self._params, contract = params, self.embodiment.contract
-        self._clock = WorldClock(self.get_clock())
+        self._world = WorldClock(self.get_clock())
         self._executor()  # a limit that does not fit fails here
         commands = qos.action(self.host.model.chunk_size * contract.dt)
         self._chunks = self.publisher(ActionChunkMsg, 'action_chunk', commands)
         self._outputs = ArmOutputs(self, self.embodiment.outputs, commands)
         self._joints = MeasuredJoints(self, params.max_measured_age)
         self.subscribe(String, 'instruction', lambda m: self._told(m.data), qos.INSTRUCTION)
-        self._panel = ControlPanel(self, params.shadow, contract.language, self._clock.now)
+        self._panel = ControlPanel(self, params.shadow, contract.language, self._world.now)
         self._release.callback(self._panel.close)
 
     def _executor(self) -> TrajectoryExecutor:
@@ -125,7 +125,7 @@ class Action(SuiteNode):
     def start(self) -> None:
         self._period.restart()
         self._source, self._steps, self._outcome = '', 0, {}
-        self._latest = self._clock.now()
+        self._latest = self._world.now()
         self._start_control()
         self._frames.restart()
         self._part = ActionPart(
@@ -153,7 +153,7 @@ class Action(SuiteNode):
             max_chunk_age=p.max_chunk_age,
             failed=lambda error: self.warn_throttled('chunk', f'chunk refused: {error}'),
             prepare=self._prepare,
-            clock=self._clock.now,
+            clock=self._world.now,
         )
         self._guard.watch(self._panel.tell)
         self._panel.watch(self._guard)
@@ -186,7 +186,7 @@ class Action(SuiteNode):
         except Stale as error:
             self._frames.refuse(handle, error)
             return
-        now, before = self._clock.now(), self._latest
+        now, before = self._world.now(), self._latest
         self._latest = now
         if now < before:
             self.warn_throttled(
@@ -195,7 +195,7 @@ class Action(SuiteNode):
             )
         if self._work is not None:
             self._work.cancel()  # only the newest counts
-        self._control.expect(self._clock.of_steady(handle.deadline))
+        self._control.expect(self._world.of_steady(handle.deadline))
         self._work = self.host.device.denoise(lease, handle.deadline)
         self._work.add_done_callback(lambda work: self._on_chunk(work, lease))
 
@@ -215,7 +215,7 @@ class Action(SuiteNode):
 
     def _judged(self, chunk: ActionChunk) -> ActionChunk:
         """In SI, on the world's clock, and how much of it is to be executed."""
-        clock = self._clock
+        clock = self._world
         deadline = clock.of_steady(chunk.deadline)
         if clock.is_simulated:
             deadline = clock.moment(chunk.stamp) + self.suite.period
@@ -279,7 +279,7 @@ class Action(SuiteNode):
         }
         if self._guard.state == STOPPED:
             return ERROR, f'stopped: {self._guard.reason}', values
-        if missing := self._guard.check(self._clock.now()):
+        if missing := self._guard.check(self._world.now()):
             return WARN, missing, values
         if self._source == FRESH:
             return OK, 'shadow' if self._params.shadow else 'acting', values

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from embodied_kv.config import TABLETOP, EngineConfig
@@ -14,6 +15,7 @@ from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.common.parameters import SuiteParams
 from embodied_kv.nodes.language import Language
 from embodied_kv.nodes.perception import Perception
+from embodied_kv.robots.reading import load
 
 TINY = SuiteParams(contract='tabletop', preset='tiny', checkpoint='random')
 
@@ -122,7 +124,9 @@ def test_a_checkpoint_of_other_dimensions_fails_configure_and_the_node_lives(
     robot, tmp_path, capfd
 ):
     policy = Policy.random(TABLETOP)
-    parts = policy.model.state_dict(), TABLETOP, policy.processing.normalizer, policy.tokenizer
+    relative = np.array(load('tabletop').action[0].relative + (False,))
+    normalizer = replace(policy.processing.normalizer, relative=relative)
+    parts = policy.model.state_dict(), TABLETOP, normalizer, policy.tokenizer
     own.save(tmp_path / 'weights', *parts)
     node = robot.bring(Perception, checkpoint=str(tmp_path / 'weights'))
     assert node.trigger_configure().name == 'FAILURE'

@@ -1,15 +1,17 @@
 """Three nodes on one engine, from images to commands and words."""
 
 import numpy as np
-from std_msgs.msg import Float64MultiArray
+import yaml
 
 from embodied_kv.config import TINY
+from embodied_kv.control.of_contract import limits_of
 from embodied_kv.msg import ActionChunk
-from embodied_kv.nodes.action import Action, ActionParams
+from embodied_kv.nodes.action import Action
 from embodied_kv.nodes.common.conversions import nanoseconds
 from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.language import Language
 from embodied_kv.nodes.perception import Perception
+from embodied_kv.robots.reading import SHIPPED
 
 SUITE = (Perception, Action, Language)
 
@@ -35,18 +37,21 @@ def test_one_frame_is_read_by_actions_and_words(robot):
 def test_a_chunk_is_whole_finite_named_and_within_limits(robot):
     robot.up(*SUITE)
     robot.until(lambda: fresh(robot.chunks))
-    chunk, limits = fresh(robot.chunks)[0], ActionParams()
+    chunk, limits = fresh(robot.chunks)[0], limits_of(robot.suite[0].embodiment, '')
     assert list(chunk.joint_names) == list(robot.suite[0].embodiment.axes)
     assert (chunk.chunk_size, chunk.dt) == (TINY.chunk_size, TINY.action_dt)
     assert 4 <= chunk.steps <= 10 and chunk.prefill_ms > 0 and chunk.denoise_ms > 0
     assert chunk.deadline_met == (chunk.age <= robot.suite[0].suite.period)
     assert np.isfinite(values(chunk)).all()
-    assert (values(chunk) >= limits.lower_limits).all()
-    assert (values(chunk) <= limits.upper_limits).all()
+    assert (values(chunk) >= limits.lower).all() and (values(chunk) <= limits.upper).all()
 
 
-def test_the_motion_sets_out_from_where_the_robot_is(robot):
-    robot.up(*SUITE, velocity_limits=[0.2], acceleration_limits=[1.0])
+def test_the_motion_sets_out_from_where_the_robot_is(robot, tmp_path):
+    contract = yaml.safe_load((SHIPPED / 'tabletop.yaml').read_text())
+    for of in contract['limits'].values():
+        of |= {'velocity': 0.2, 'acceleration': 1.0}
+    (tmp_path / 'slow.yaml').write_text(yaml.safe_dump(contract))
+    robot.up(*SUITE, contract=str(tmp_path / 'slow.yaml'))
     robot.until(lambda: robot.trajectories, positions=0.03)
     (first, *rest), steps = nodes_of(robot.trajectories[0])[0], 0.02
     assert np.abs(np.array(first) - 0.03).max() <= 0.2 * (0.04 + steps) and rest
@@ -68,14 +73,6 @@ def test_a_trajectory_is_a_motion_that_ends_at_rest_whenever_it_is_received(robo
     assert nanoseconds(trajectory.header.stamp) == 0
     assert after[0] > 0 and (np.diff(after) > 0).all()
     assert not np.any(velocities[-1]) and np.any(velocities[0])
-
-
-def test_set_points_are_published_when_asked_for(robot):
-    heard = []
-    robot.node.create_subscription(Float64MultiArray, 'commands', heard.append, 100)
-    robot.up(*SUITE, publish_setpoints=True)
-    robot.until(lambda: len(heard) >= 3)
-    assert all(len(message.data) == 7 and np.isfinite(message.data).all() for message in heard)
 
 
 def test_when_frames_end_the_fallbacks_come_in_order_and_then_stop(robot, capfd):

@@ -127,7 +127,7 @@ class FleetClient(Action):
             return
         if self._observations.instruction != self._instruction:
             self._begin()
-        self._control.expect(self._clock.now() + self.suite.period)
+        self._control.expect(self._world.now() + self.suite.period)
         timing, execution = self._timing, self._timing.execution(now)
         self._sent[moment.stamp] = self._observations.clock.steady(moment.taken)
         while len(self._sent) > KEPT:
@@ -167,7 +167,7 @@ class FleetClient(Action):
             timing.refused(now)
             return
         began = timing.take(chunk.execution_horizon, observed, now)
-        deadline, world = began + self.suite.period, self._clock.of_steady
+        deadline, world = began + self.suite.period, self._world.of_steady
         self._control.offer(replace(chunk, deadline=world(deadline)), world(observed))
 
     # ------------------------------------------------------------------ capsules
