@@ -84,7 +84,7 @@ def test_joints_of_several_messages_are_one_state(robot, perception):
         stamp = robot.now()
         robot.show(stamp, views=(), names=arm, positions=0.2)
         robot.show(stamp, names=hand, positions=0.3)
-        return perception._frames._newest.state.tolist() == pytest.approx([0.2] * 6 + [0.3])
+        return perception._frames._newest[0].state.tolist() == pytest.approx([0.2] * 6 + [0.3])
 
     robot.until(heard, show=False)
     assert not perception.warning_counts

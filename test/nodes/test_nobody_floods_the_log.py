@@ -40,7 +40,7 @@ def test_a_thousand_instructions_make_few_lines_and_the_newest_is_in_force(robot
     assert instructions(capfd) == [f"'reach {MANY - 1}' (and {MANY - 2} more like it before)"]
     assert perception.report()[2]['instruction'] == f'reach {MANY - 1}'
     robot.more(robot.handles)
-    assert perception._frames._newest.instruction == f'reach {MANY - 1}'
+    assert perception._frames._newest[0].instruction == f'reach {MANY - 1}'
 
 
 def test_instructions_at_a_high_rate_leave_the_newest_in_force(robot, capfd):
