@@ -57,7 +57,6 @@ class ActionParams:
         5,
         'Control periods without a fresh chunk after which to stop',
         range=(1, 1000),
-        replaces=('max_joint_step', 'max_jump', 'publish_setpoints', 'tick_commands'),
     )
     execution_horizon: str = param(
         '',

@@ -29,7 +29,6 @@ class LanguageParams:
         'live',
         range=(0, 100_000),
         old='every',
-        replaces=('prompts',),
     )
     max_tokens: int = param(32, 'Longest answer, tokens', 'live', range=(1, 4096))
     temperature: float = param(0.0, 'Of the prompts; 0 is greedy', 'live', range=(0.0, 10.0))

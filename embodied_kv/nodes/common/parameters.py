@@ -43,7 +43,10 @@ class SuiteParams:
         '',
         'What the policy means on this robot: the name of a shipped contract, or a YAML file',
         'start',
-        replaces=('joint_names', 'views', 'image_topics', 'lower_limits', 'upper_limits'),
+        replaces=(
+            *('joint_names', 'views', 'image_topics', 'lower_limits', 'upper_limits', 'prompts'),
+            *('max_joint_step', 'max_jump', 'publish_setpoints', 'tick_commands'),
+        ),
     )
     preset: str = param(
         '', "Model dimensions by name; '' takes those that the checkpoint says", 'start'
