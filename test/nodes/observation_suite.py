@@ -1,9 +1,11 @@
 """A node that observes what a description says, and remembers each moment. It has no engine."""
 
 import itertools
+from types import SimpleNamespace
 
 from sensor_msgs.msg import CompressedImage, JointState
 
+from embodied_kv.config import TINY
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.nodes.observation.description import InputDescription, JointInput, ViewInput
@@ -46,7 +48,7 @@ def observer(inputs):
             super().__init__('observer', ObservationParams, **arguments)
 
         def find_host(self):
-            return None
+            return SimpleNamespace(model=self.embodiment.adapted(TINY))
 
         def setup(self):
             self.told = []

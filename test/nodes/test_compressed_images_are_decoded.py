@@ -3,6 +3,7 @@
 import cv2
 import numpy as np
 import pytest
+import yaml
 from observation_suite import compressed, description, observer, until_moment, view
 from sensor_msgs.msg import CompressedImage
 
@@ -11,6 +12,7 @@ from embodied_kv.nodes.common import images
 from embodied_kv.nodes.common.conversions import Refused
 from embodied_kv.nodes.fleet.client_node import FleetClient
 from embodied_kv.nodes.fleet.messages import REQUEST, REQUESTS
+from embodied_kv.robots.reading import SHIPPED
 
 # Smooth, so that JPEG keeps it: red grows to the right, green downwards.
 RGB = np.stack(
@@ -86,9 +88,15 @@ def test_a_broken_picture_is_said_once_and_the_next_one_is_used(robot, capfd):
     assert node.inputs.pixels(moment)['front'].shape == RGB.shape
 
 
-def test_a_fleet_gets_the_pixels(robot):
+def test_a_fleet_gets_the_pixels(robot, tmp_path):
+    contract = yaml.safe_load((SHIPPED / 'tabletop.yaml').read_text())
+    del contract['observations']['wrist']
+    contract['observations']['front']['channel'] = dict(
+        topic='camera/front/compressed', type='sensor_msgs/msg/CompressedImage'
+    )
+    (tmp_path / 'compressed.yaml').write_text(yaml.safe_dump(contract))
     robot.node.create_subscription(FleetRequest, REQUEST, robot.handles.append, REQUESTS)
-    robot.up(FleetClient, views=['front'], image_topics=['camera/front/compressed'])
+    robot.up(FleetClient, contract=str(tmp_path / 'compressed.yaml'))
     publish = compressed(robot)
     robot.until(lambda: publish(PNG) or robot.handles, views=())
     (image,) = robot.handles[-1].observation.images

@@ -57,8 +57,8 @@ def test_a_late_round_is_late(fleet):
         (dict(views=['front', 'front']), 'a view comes twice'),
         (dict(views=['front', 'moon']), "no view 'moon'"),
         (dict(images=[], views=[]), '0 images for 0 views'),
-        (dict(joints=JointState(name=JOINTS, position=[float('nan')] * 7)), 'joint shoulder_pan'),
-        (dict(joints=JointState()), 'no joint'),
+        (dict(joints=JointState(name=JOINTS, position=[float('nan')] * 7)), 'shoulder_pan is not'),
+        (dict(joints=JointState()), 'shoulder_pan is not told'),
     ],
 )
 def test_a_malformed_request_is_refused_and_the_others_are_served(fleet_of_module, change, reason):

@@ -79,6 +79,7 @@ def test_all_former_names_are_said_at_once(ros, capfd):
     node = Action(cli_args=['--ros-args', *(word for p in given for word in ('-p', p))])
     assert node.trigger_configure().name == 'FAILURE'
     said = capfd.readouterr().err
-    for now in ('engine.compressed_rows', 'publish_setpoints', 'execution_horizon'):
+    for now in ('engine.compressed_rows', 'execution_horizon'):
         assert f'is called {now} now' in said
+    assert 'parameter tick_commands is no more: contract says it' in said
     node.end()

@@ -84,4 +84,4 @@ def test_a_crop_beyond_the_picture_is_said(robot, capfd):
     node = robot.up(observer(description(view('front', crop=(0, 0, 99, 28)), joints=())))
     moment = until_moment(robot, node, lambda: robot.show(names=()))
     assert node.inputs.pixels(moment) is None and node.warning_counts['image of front'] == 1
-    assert 'image of view front refused: crop (0, 0, 99, 28)' in capfd.readouterr().err
+    assert 'image of view front refused: crop [0, 0, 99, 28]' in capfd.readouterr().err

@@ -57,10 +57,7 @@ class ViewInput:
 
         Raises ValueError where the crop does not lie in the picture.
         """
-        try:
-            return framed(pixels, self.crop, self.rotate)
-        except ValueError as error:
-            raise ValueError(f'view {self.name}: {error}') from error
+        return framed(pixels, self.crop, self.rotate)
 
 
 @dataclass(frozen=True)
