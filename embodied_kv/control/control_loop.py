@@ -119,6 +119,14 @@ class ControlLoop(threading.Thread):
             self._stirred = True
             self._wake.notify()
 
+    def abandon(self) -> None:
+        """End the thread as `stop` does, but at once: its clock was set back.
+
+        What runs has no meaning on the new one. It ends at rest by itself.
+        """
+        self._ask(lambda now: self._cease())
+        self.stop()
+
     def stop(self) -> None:
         """Brake at once, and end the thread when the arm stands; not waiting longer than AT_REST.
 
@@ -192,11 +200,14 @@ class ControlLoop(threading.Thread):
         """The guard first: who may not move ceases, or brakes."""
         state = self.guard.state
         if state == TAKEN_OVER:
-            self.executor.drop()
-            self._running = None
-            self._outgoing.cease()
+            self._cease()
         elif (state != ARMED or self._stopping) and self._outgoing.said not in ('', STOP):
             self._brake(STOP, now)
+
+    def _cease(self) -> None:
+        self.executor.drop()
+        self._running = None
+        self._outgoing.cease()
 
     def _watch(self, now: float) -> None:
         """The arm is where it was sent, and nothing is missing; or the motion ends."""

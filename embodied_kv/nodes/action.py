@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from std_msgs.msg import String
@@ -11,70 +11,22 @@ from std_msgs.msg import String
 from embodied_kv.control import execution_horizon, realtime
 from embodied_kv.control.command import Command
 from embodied_kv.control.control_loop import ControlLoop
-from embodied_kv.control.guard import STOPPED, Guard
+from embodied_kv.control.guard import ARMED, STOPPED, Guard
 from embodied_kv.control.of_contract import confine_of, limits_of, tracking_errors
 from embodied_kv.control.trajectory_executor import FRESH, STOP, TrajectoryExecutor
 from embodied_kv.kv.handle import KvHandle, Lease, Stale
 from embodied_kv.msg import ActionChunk as ActionChunkMsg
 from embodied_kv.nodes.common import conversions, executable, qos
 from embodied_kv.nodes.common.lifecycle_node import ERROR, OK, WARN, SuiteNode
-from embodied_kv.nodes.common.parameters import param
 from embodied_kv.nodes.common.statistics import MeanMeter, PeriodMeter
 from embodied_kv.nodes.control.arm_outputs import ArmOutputs
 from embodied_kv.nodes.control.measured_joints import MeasuredJoints
 from embodied_kv.nodes.control.panel import ControlPanel
+from embodied_kv.nodes.control.params import ActionParams
 from embodied_kv.nodes.control.session_parts import ActionPart
 from embodied_kv.nodes.observation.clock import WorldClock
 from embodied_kv.nodes.observation.handle_source import HandleSource, frame_params
 from embodied_kv.types import ActionChunk
-
-
-def _horizon(text: str) -> None:
-    """Raises ValueError for what is no policy; '' leaves it to the contract."""
-    if text:
-        execution_horizon.parse(text)
-
-
-@dataclass(frozen=True)
-class ActionParams:
-    """When commands leave. Joints, limits and controllers are the contract's."""
-
-    armed: bool = param(
-        False,
-        'Armed from activation on; else nothing moves until control/arm is called',
-    )
-    shadow: bool = param(False, 'Compute and show everything, command nothing')
-    robot_description: str = param(
-        '', 'URDF: limits that the contract leaves to it, and none may be wider'
-    )
-    max_measured_age: float = param(
-        0.5, 'Seconds that a measured position is worth', range=(1e-3, 60.0)
-    )
-    max_chunk_age: float = param(
-        1.0, 'Seconds from an observation, at most, until its chunk takes over', range=(1e-3, 60.0)
-    )
-    stop_after: int = param(
-        5,
-        'Control periods without a fresh chunk after which to stop',
-        range=(1, 1000),
-    )
-    execution_horizon: str = param(
-        '',
-        'H, how many actions of a chunk may be executed, from its start; then the robot holds. '
-        "whole, static:H, or confidence:T:H_MIN: as far as denoising has converged; '' is the "
-        "contract's",
-        'live',
-        check=_horizon,
-        old='horizon',
-    )
-    setpoint_rate: float = param(
-        100.0, 'Set-points per second, for controllers that take them', range=(1.0, 2000.0)
-    )
-    lock_memory: bool = param(False, 'Keep the process in RAM (mlockall)')
-    cpu_affinity: int = param(-1, 'Core of the control loop; -1 for any', range=(-1, 1023))
-    thread_priority: int = param(
-        0, 'SCHED_FIFO priority of the control loop; 0 for usual scheduling', range=(0, 99)
-    )
 
 
 class Action(SuiteNode):
@@ -125,8 +77,11 @@ class Action(SuiteNode):
         self._period.restart()
         self._source, self._steps, self._outcome = '', 0, {}
         self._latest = self._world.now()
-        self._start_control()
+        self._start_control(self._params.armed)
         self._frames.restart()
+        self._enter_session()
+
+    def _enter_session(self) -> None:
         self._part = ActionPart(
             self._control,
             lambda: self.get_clock().now().nanoseconds,
@@ -137,9 +92,9 @@ class Action(SuiteNode):
         session.register(self._part)
         session.on_hold, session.on_instruction = self._control.hold, self._told
 
-    def _start_control(self) -> None:
+    def _start_control(self, armed: bool) -> None:
         p = self._params
-        self._guard = Guard(armed=p.armed or p.shadow)
+        self._guard = Guard(armed=armed or p.shadow)
         follow = self._outputs.follow_setpoints and not p.shadow
         self._control = ControlLoop(
             self._executor(),
@@ -172,6 +127,14 @@ class Action(SuiteNode):
         self._control.stop()
         self._panel.watch(None)
 
+    def _begin_anew(self) -> None:
+        """The clock was set back: a simulation began again."""
+        self.log_info('clock', 'the clock was set back: what ran is dropped')
+        self._control.abandon()
+        self.host.session(self.robot).unregister(self._part)
+        self._start_control(self._guard.state == ARMED)
+        self._enter_session()
+
     def _told(self, instruction: str) -> None:
         """An instruction is in force; '' lets the arm stand."""
         if self.active:
@@ -188,10 +151,7 @@ class Action(SuiteNode):
         now, before = self._world.now(), self._latest
         self._latest = now
         if now < before:
-            self.warn_throttled(
-                'clock set back',
-                'the clock was set back: deactivate and activate the action node to move again',
-            )
+            self._begin_anew()
         if self._work is not None:
             self._work.cancel()  # only the newest counts
         self._control.expect(self._world.of_steady(handle.deadline))

@@ -13,6 +13,7 @@ from embodied_kv.msg import ActionChunk
 from embodied_kv.srv import Ask, CapsuleList, CapsuleRestore, CapsuleSnapshot
 
 PARAMETERS = {
+    'armed': 'true',
     'contract': 'tabletop',
     'preset': 'tiny',
     'checkpoint': 'random',

@@ -15,8 +15,8 @@ from embodied_kv.serving.remote import EngineActor, pack_observations, unpack_re
 class PlayedEngine:
     """A RemoteEngine without Ray: the actor on a thread of this process."""
 
-    def __init__(self, address, model, checkpoint, config):
-        self._actor = EngineActor(model, checkpoint, vars(config))
+    def __init__(self, address, model, checkpoint, config, contract):
+        self._actor = EngineActor(model, checkpoint, vars(config), contract.model_dump())
         self._thread = ThreadPoolExecutor(1)
         self.seconds = {1: 0.001, 2: 0.001, 4: 0.001}
         self.served = []

@@ -11,6 +11,7 @@ import pytest
 from embodied_kv.msg import ActionChunk
 
 PARAMETERS = (
+    'armed:=true',
     'contract:=tabletop',
     'preset:=tiny',
     'checkpoint:=random',

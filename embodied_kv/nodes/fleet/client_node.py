@@ -99,7 +99,7 @@ class FleetClient(Action):
         self._source, self._steps, self._outcome = '', 0, {}
         self._sent: OrderedDict[int, float] = OrderedDict()  # stamp -> moment
         self._heard = time.monotonic()
-        self._start_control()
+        self._start_control(self._params.armed)
         self._observations.restart()
         self._told(self._observations.instruction)
         self._begin()

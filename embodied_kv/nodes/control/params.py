@@ -1,0 +1,56 @@
+"""Parameters of the action node, and of the robot of a fleet that has its place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from embodied_kv.control import execution_horizon
+from embodied_kv.nodes.common.parameters import param
+
+
+def _horizon(text: str) -> None:
+    """Raises ValueError for what is no policy; '' leaves it to the contract."""
+    if text:
+        execution_horizon.parse(text)
+
+
+@dataclass(frozen=True)
+class ActionParams:
+    """When commands leave. Joints, limits and controllers are the contract's."""
+
+    armed: bool = param(
+        False,
+        'Armed from activation on; else nothing moves until control/arm is called',
+    )
+    shadow: bool = param(False, 'Compute and show everything, command nothing')
+    robot_description: str = param(
+        '', 'URDF: limits that the contract leaves to it, and none may be wider'
+    )
+    max_measured_age: float = param(
+        0.5, 'Seconds that a measured position is worth', range=(1e-3, 60.0)
+    )
+    max_chunk_age: float = param(
+        1.0, 'Seconds from an observation, at most, until its chunk takes over', range=(1e-3, 60.0)
+    )
+    stop_after: int = param(
+        5,
+        'Control periods without a fresh chunk after which to stop',
+        range=(1, 1000),
+    )
+    execution_horizon: str = param(
+        '',
+        'H, how many actions of a chunk may be executed, from its start; then the robot holds. '
+        "whole, static:H, or confidence:T:H_MIN: as far as denoising has converged; '' is the "
+        "contract's",
+        'live',
+        check=_horizon,
+        old='horizon',
+    )
+    setpoint_rate: float = param(
+        100.0, 'Set-points per second, for controllers that take them', range=(1.0, 2000.0)
+    )
+    lock_memory: bool = param(False, 'Keep the process in RAM (mlockall)')
+    cpu_affinity: int = param(-1, 'Core of the control loop; -1 for any', range=(-1, 1023))
+    thread_priority: int = param(
+        0, 'SCHED_FIFO priority of the control loop; 0 for usual scheduling', range=(0, 99)
+    )
