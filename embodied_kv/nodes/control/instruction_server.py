@@ -92,6 +92,7 @@ class InstructionServer:
         self._told: deque[str] = deque(maxlen=ECHOES)
         self._asked: int | None = None  # the stream of the answer that is waited for
         self._next_question, self._words = 0.0, ''
+        self._saying = 0, ''  # the newest stream of the first prompt, and its words so far
         self._instructions = node.create_publisher(String, 'instruction', qos.INSTRUCTION)
         node.create_subscription(String, 'instruction', self._on_instruction, qos.INSTRUCTION)
         node.create_subscription(TextDelta, 'language/text', self._on_text, qos.TEXT)
@@ -229,4 +230,8 @@ class InstructionServer:
             if message.finished and self._words.strip().lower().startswith('yes'):
                 goal.end(DONE, f"'{shown(goal.question)}' was answered with yes")
         elif self._language.prompts and message.query == self._language.prompts[0]:
-            goal.subtask = message.text.strip() or goal.subtask
+            stream, words = self._saying
+            words = message.text if stream != message.stream else words + message.text
+            self._saying = message.stream, words
+            if message.finished:
+                goal.subtask = words.strip() or goal.subtask
