@@ -86,7 +86,7 @@ class Action(SuiteNode):
             self._control,
             lambda: self.get_clock().now().nanoseconds,
             self.embodiment.contract.dt,
-            len(self.embodiment.axes),
+            self.embodiment.axes,
         )
         session = self.host.session(self.robot)
         session.register(self._part)

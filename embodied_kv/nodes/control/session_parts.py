@@ -7,7 +7,7 @@ of it runs on the engine's thread, so what is to happen elsewhere is only handed
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -47,13 +47,14 @@ class InstructionPart:
 class ActionPart:
     """The rest of the chunk that the robot executes.
 
-    now: ns on the ROS clock. dt: s between two actions. joints: how many.
+    now: ns on the ROS clock. dt: s between two actions. joints: what is moved, in
+    the order of an action.
     """
 
     name, depth = 'action', 'actor'
 
     def __init__(
-        self, control: ControlLoop, now: Callable[[], int], dt: float, joints: int
+        self, control: ControlLoop, now: Callable[[], int], dt: float, joints: Sequence[str]
     ) -> None:
         self._control, self._now = control, now
         self._dt, self._joints = dt, joints
@@ -69,6 +70,7 @@ class ActionPart:
             return FrozenPart()
         facts = {
             'dt': self._dt,
+            'joints': list(self._joints),
             'stamp': leftover.stamp,
             'sequence': leftover.sequence,
             'steps': leftover.steps,
@@ -80,9 +82,13 @@ class ActionPart:
         if not frozen.tensors:
             return
         values, dt = frozen.tensors.get('values'), _fact(frozen, 'dt')
-        if values is None or values.dim() != 2 or values.shape[1] != self._joints:
+        if values is None or values.dim() != 2 or values.shape[1] != len(self._joints):
             shape = 'missing' if values is None else list(values.shape)
-            raise CapsuleError(f'the rest of a chunk is {shape}, not [n, {self._joints}]')
+            raise CapsuleError(f'the rest of a chunk is {shape}, not [n, {len(self._joints)}]')
+        if (joints := _fact(frozen, 'joints')) != list(self._joints):
+            raise CapsuleError(
+                f'the rest of a chunk moves {joints}, this robot has {list(self._joints)}'
+            )
         if not len(values) or not values.isfinite().all():
             raise CapsuleError('the rest of a chunk is empty or not finite')
         if dt != self._dt:

@@ -59,7 +59,7 @@ class FleetSession(Session):
                 actor,
                 lambda: self.get_clock().now().nanoseconds,
                 model.action_dt,
-                model.action_dim,
+                self.embodiment.axes,
             ),
         ):
             session.register(part)
