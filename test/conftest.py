@@ -9,6 +9,7 @@ os.environ.setdefault('OMP_NUM_THREADS', '1')  # a core each, in what tests star
 IN_TIME = Path(__file__).parent / 'nodes'
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the mark in the same hook
 def pytest_collection_modifyitems(items):
     for item in items:
         if item.path.is_relative_to(IN_TIME):

@@ -67,7 +67,7 @@ def test_without_ray_it_says_what_to_install(monkeypatch):
 
 
 def test_an_actor_serves_what_came_as_bytes(observe):
-    actor = remote.EngineActor('tiny', 'random', asdict(CONFIG))
+    actor = remote.EngineActor('tiny', 'random', asdict(CONFIG), load('tabletop').model_dump())
     frames = [observe(n, robot=f'/r{n}') for n in (1, 2)]
     found = remote.unpack_results(actor.serve(remote.pack_observations(frames, 60.0)), 0.0)
     here = Engine(Policy.random(TINY, CONFIG.seed), CONFIG)

@@ -1,20 +1,19 @@
 """The action `execute_instruction`: a goal is an instruction in force, until it is over.
 
-Knows the guard, the instruction topic, and what language says. A goal waits for its end on a
-thread of the control panel's executor: as an awaited future it would keep that busy.
+Knows the guard, the instruction topic, and what language says. Runs on the control panel's
+thread, and nothing of it waits: ROS executes an accepted goal once it is over, to say how it
+ended, so that its status is `accepted` until then.
 """
 
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
 
 from rclpy.action import ActionServer, CancelResponse, GoalResponse
 from rclpy.action.server import ServerGoalHandle
-from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 from rclpy.node import Node
 from rclpy.task import Future
 from std_msgs.msg import String
@@ -44,22 +43,11 @@ class Goal:
         self.began = time.monotonic()
         self.age, self.chunks, self.misses, self.subtask = math.nan, 0, 0, ''
         self.how = self.why = ''
-        self._over = threading.Event()
 
     @property
     def seconds(self) -> float:
         """Since it was accepted."""
         return time.monotonic() - self.began
-
-    def end(self, how: str, why: str) -> None:
-        """The first end counts."""
-        if not self._over.is_set():
-            self.how, self.why = how, why
-            self._over.set()
-
-    def wait(self) -> None:
-        """Until its end."""
-        self._over.wait()
 
     def feedback(self) -> ExecuteInstruction.Feedback:
         """How it stands."""
@@ -88,7 +76,7 @@ class InstructionServer:
     def __init__(self, node: Node, guard: Callable[[], Guard | None], language: Language) -> None:
         self._node, self._guard, self._language = node, guard, language
         self._goal: Goal | None = None
-        self._goals: dict[bytes, Goal] = {}  # accepted, and not executed yet
+        self._ended: dict[bytes, Goal] = {}  # whose clients are to be told
         self._told: deque[str] = deque(maxlen=ECHOES)
         self._asked: int | None = None  # the stream of the answer that is waited for
         self._next_question, self._words = 0.0, ''
@@ -105,7 +93,6 @@ class InstructionServer:
             goal_callback=self._admit,
             handle_accepted_callback=self._begin,
             cancel_callback=lambda goal: CancelResponse.ACCEPT,
-            callback_group=MutuallyExclusiveCallbackGroup(),  # goals begin in their order
         )
         self._timer = node.create_timer(EVERY, self._look)
 
@@ -119,9 +106,8 @@ class InstructionServer:
         goal.misses += not command.deadline_met
 
     def end(self) -> None:
-        """The goal that there is ends, so that its thread does."""
-        if self._goal is not None:
-            self._goal.end(ABORTED, 'the action node is cleaned up')
+        """The goal that there is ends."""
+        self._end(ABORTED, 'the action node is cleaned up')
 
     def close(self) -> None:
         """No more goals."""
@@ -148,20 +134,25 @@ class InstructionServer:
         return '' if guard.state == ARMED else f'the arm is {guard.state}'
 
     def _begin(self, handle: ServerGoalHandle) -> None:
-        if self._goal is not None:
-            self._goal.end(ABORTED, 'another goal takes its place')
-        goal = self._goal = self._goals[key(handle)] = Goal(handle, self._language.success)
+        self._end(ABORTED, 'another goal takes its place', stands=False)
+        self._goal = goal = Goal(handle, self._language.success)
         self._asked, self._next_question = None, goal.began + ASK_EVERY
         self._node.get_logger().info(f"goal: '{shown(goal.instruction)}'")
         self._tell(goal.instruction)
-        handle.execute()
+
+    def _end(self, how: str, why: str, stands: bool = True) -> None:
+        """Of the goal that there is. stands: the arm comes to rest, nothing newer is in force."""
+        goal, self._goal = self._goal, None
+        if goal is None:
+            return
+        goal.how, goal.why = how, why
+        self._ended[key(goal.handle)] = goal
+        if stands:
+            self._stand()
+        goal.handle.execute()
 
     def _execute(self, handle: ServerGoalHandle) -> ExecuteInstruction.Result:
-        goal = self._goals.pop(key(handle))
-        goal.wait()
-        if self._goal is goal:
-            self._goal = None
-            self._stand()
+        goal = self._ended.pop(key(handle))
         {DONE: handle.succeed, ABORTED: handle.abort, CANCELLED: handle.canceled}[goal.how]()
         return ExecuteInstruction.Result(
             success=goal.how == DONE,
@@ -172,7 +163,6 @@ class InstructionServer:
         )
 
     def _stand(self) -> None:
-        """The end of a goal lets the arm come to rest."""
         if (guard := self._guard()) is not None:
             guard.tell('')
         self._tell('')
@@ -187,13 +177,13 @@ class InstructionServer:
             return
         guard = self._guard()
         if goal.handle.is_cancel_requested:
-            goal.end(CANCELLED, 'cancelled')
+            self._end(CANCELLED, 'cancelled')
         elif guard is None:
-            goal.end(ABORTED, 'the action node is not active any more')
+            self._end(ABORTED, 'the action node is not active any more')
         elif guard.state != ARMED:
-            goal.end(ABORTED, f'the arm is {guard.state}{guard.reason and ": "}{guard.reason}')
+            self._end(ABORTED, f'the arm is {guard.state}{guard.reason and ": "}{guard.reason}')
         elif goal.time_limit and goal.seconds >= goal.time_limit:
-            goal.end(ABORTED, 'the time limit is over')
+            self._end(ABORTED, 'the time limit is over')
         else:
             goal.handle.publish_feedback(goal.feedback())
             self._ask_if_due(goal)
@@ -206,8 +196,8 @@ class InstructionServer:
             return
         goal = self._goal
         if goal is not None and message.data != goal.instruction:
-            goal.end(ABORTED, f"another instruction is in force: '{shown(message.data)}'")
-            self._goal = None  # the newer one is not to be stopped
+            said = f"another instruction is in force: '{shown(message.data)}'"
+            self._end(ABORTED, said, stands=False)
 
     def _ask_if_due(self, goal: Goal) -> None:
         now = time.monotonic()
@@ -228,7 +218,7 @@ class InstructionServer:
         if message.stream == self._asked:
             self._words += message.text
             if message.finished and self._words.strip().lower().startswith('yes'):
-                goal.end(DONE, f"'{shown(goal.question)}' was answered with yes")
+                self._end(DONE, f"'{shown(goal.question)}' was answered with yes")
         elif self._language.prompts and message.query == self._language.prompts[0]:
             stream, words = self._saying
             words = message.text if stream != message.stream else words + message.text

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from rclpy.executors import MultiThreadedExecutor
+from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from std_srvs.srv import SetBool, Trigger
 
@@ -23,7 +23,7 @@ from embodied_kv.robots.contract import Language
 from embodied_kv.text import LINE, reason, shown, trace
 
 WAKE = 0.1  # s between two looks at whether it is over
-THREADS = 4  # a goal waits on one of them until the next one ends it; the others serve
+LAST = 3  # turns in which the client of a goal that ends is told
 
 
 class HumanShare:
@@ -65,7 +65,7 @@ class ControlPanel:
         ):
             self.node.create_service(kind, f'control/{name}', self._answering(answer))
         self.goals = InstructionServer(self.node, lambda: self._guard, language)
-        self._executor = MultiThreadedExecutor(THREADS, context=node.context)
+        self._executor = SingleThreadedExecutor(context=node.context)
         self._executor.add_node(self.node)
         self._over = False
         self._thread = threading.Thread(target=self._serve, name='control panel', daemon=True)
@@ -97,10 +97,12 @@ class ControlPanel:
 
     def close(self) -> None:
         """No more services."""
-        self.goals.end()
         self._over = True
         self._executor.wake()
         self._thread.join()
+        self.goals.end()
+        for _ in range(LAST):
+            self._executor.spin_once(timeout_sec=0)
         self._executor.shutdown()
         self.goals.close()
         self.node.destroy_node()
