@@ -1,4 +1,7 @@
-"""How tests share two cores: those that keep a robot's time in one process, others beside it."""
+"""How tests share two cores: those that keep a robot's time in one process, others beside it.
+
+Those of a file stay together.
+"""
 
 import os
 from pathlib import Path
@@ -12,5 +15,5 @@ IN_TIME = Path(__file__).parent / 'nodes'
 @pytest.hookimpl(tryfirst=True)  # xdist reads the mark in the same hook
 def pytest_collection_modifyitems(items):
     for item in items:
-        if item.path.is_relative_to(IN_TIME):
-            item.add_marker(pytest.mark.xdist_group('nodes'))
+        together = 'nodes' if item.path.is_relative_to(IN_TIME) else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(together))
