@@ -19,8 +19,10 @@ from rclpy.parameter import Parameter
 from sensor_msgs.msg import JointState
 
 from embodied_kv.bench.inputs.rigs import ARM, HAND, TOPICS, Rig
+from embodied_kv.config import TINY
 from embodied_kv.nodes.common import conversions, executable, qos
 from embodied_kv.nodes.common.lifecycle_node import SUCCESS, SuiteNode
+from embodied_kv.nodes.fleet.client_node import RemoteHost
 from embodied_kv.nodes.observation.description import InputDescription, JointInput, ViewInput
 from embodied_kv.nodes.observation.inputs import ObservationInputs
 from embodied_kv.nodes.observation.joint_merger import JointMerger
@@ -63,7 +65,10 @@ class Frames(ObservationInputs):
 
 
 class Listener(SuiteNode):
-    """A node without an engine. heard: joint states that were called back for."""
+    """A node without an engine; what it observes is the rig's, whatever robot it is told to be.
+
+    heard: joint states that were called back for.
+    """
 
     on_engine = False
 
@@ -72,8 +77,8 @@ class Listener(SuiteNode):
         self._rig, self._way, self._rate = rig, way, rate
         self.heard = 0
 
-    def find_host(self) -> None:
-        return None
+    def find_host(self) -> RemoteHost:
+        return RemoteHost(self.embodiment.adapted(TINY))
 
     def setup(self) -> None:
         views = [ViewInput(c.name, c.topic, c.compressed) for c in self._rig.cameras]
@@ -133,7 +138,10 @@ def main() -> None:
         way,
         float(rate),
         namespace=namespace,
-        parameter_overrides=[Parameter('instruction', value='look')],
+        parameter_overrides=[
+            Parameter('contract', value='tabletop'),
+            Parameter('instruction', value='look'),
+        ],
     )
     assert node.trigger_configure() == node.trigger_activate() == SUCCESS
     print(json.dumps(measured(node, float(seconds))))
