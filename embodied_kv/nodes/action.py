@@ -11,7 +11,7 @@ from std_msgs.msg import String
 from embodied_kv.control import execution_horizon, realtime
 from embodied_kv.control.command import Command
 from embodied_kv.control.control_loop import ControlLoop
-from embodied_kv.control.guard import ARMED, STOPPED, Guard
+from embodied_kv.control.guard import ARMED, STOPPED, Guard, NotNow
 from embodied_kv.control.of_contract import confine_of, limits_of, tracking_errors
 from embodied_kv.control.trajectory_executor import FRESH, STOP, TrajectoryExecutor
 from embodied_kv.kv.handle import KvHandle, Lease, Stale
@@ -105,7 +105,7 @@ class Action(SuiteNode):
             publish_setpoint=self._outputs.setpoint if follow else None,
             setpoint_rate=p.setpoint_rate,
             max_chunk_age=p.max_chunk_age,
-            failed=lambda error: self.warn_throttled('chunk', f'chunk refused: {error}'),
+            failed=self._refused,
             prepare=self._prepare,
             clock=self._world.now,
         )
@@ -134,6 +134,11 @@ class Action(SuiteNode):
         self.host.session(self.robot).unregister(self._part)
         self._start_control(self._guard.state == ARMED)
         self._enter_session()
+
+    def _refused(self, error: Exception) -> None:
+        """A chunk was not executed; of an arm that may not move, `control/state` says why."""
+        if self._guard.state == ARMED or not isinstance(error, NotNow):
+            self.warn_throttled('chunk', f'chunk refused: {error}')
 
     def _told(self, instruction: str) -> None:
         """An instruction is in force; '' lets the arm stand."""

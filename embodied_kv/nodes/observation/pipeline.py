@@ -114,7 +114,7 @@ class ObservationPipeline(ObservationInputs):
             if view not in before:
                 self._node.log_warning(
                     f'silence of {view}',
-                    f'camera of view {view} sends nothing: going on without that view',
+                    f'camera of view {view} sends nothing: {self._without(view)}',
                 )
         for view in before:
             if view not in self.missing:
@@ -123,6 +123,10 @@ class ObservationPipeline(ObservationInputs):
             self._node.warn_throttled(
                 'no frame', f'no frame: {self.waits or "stamps stand still"}'
             )
+
+    def _without(self, view: str) -> str:
+        required = next(v.required for v in self.inputs.views if v.name == view)
+        return 'no frame without it' if required else 'going on without that view'
 
     def _on_prefilled(self, future: Future[KvHandle]) -> None:
         try:
