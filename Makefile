@@ -1,7 +1,7 @@
 # make demo, make test: two commands. ROS_DISTRO=kilted chooses another ROS 2.
 .PHONY: help setup demo test test-all bench lint format lock clean distclean
 env = ISOLATED=1 tools/env
-parallel = --numprocesses 2 --dist loadgroup
+parallel = --numprocesses 2 --dist loadgroup --max-worker-restart 0
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile

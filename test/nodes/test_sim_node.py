@@ -92,11 +92,11 @@ class Outside:
         return self.process.wait(PATIENCE)
 
     def close(self):
+        self.executor.shutdown()
+        self.node.destroy_node()  # before its peer dies: afterwards Fast DDS may crash
+        rclpy.shutdown(context=self.context)
         self.process.kill()
         self.process.wait()
-        self.executor.shutdown()
-        self.node.destroy_node()
-        rclpy.shutdown(context=self.context)
 
 
 @pytest.fixture
