@@ -111,7 +111,7 @@ class ModelConfig:
 
 
 def _param(default: Any, help: str, **more: object) -> Any:
-    """A field and its `help`; range: of the numbers that it may be."""
+    """A field and its `help`; range: of the numbers that it may be; choices: of the words."""
     return field(default=default, metadata={'help': help, **more})
 
 
@@ -136,6 +136,15 @@ class EngineConfig:
     min_euler_steps: int = _param(
         4, 'Fewest Euler steps; with less time the frame falls back', range=(1, 50)
     )
+    rtc: str = _param(
+        'off',
+        'How a chunk goes on from the one that runs (real-time chunking): off, guided (any '
+        'policy) or trained (one that was trained to)',
+        choices=('off', 'guided', 'trained'),
+    )
+    rtc_max_guidance: float = _param(
+        5.0, 'Greatest weight of the guidance of rtc: guided', range=(0.0, 100.0)
+    )
     margin_ms: float = _param(
         4.0, 'Kept free before every deadline, for publishing', range=(0.0, 1000.0)
     )
@@ -159,6 +168,7 @@ class EngineConfig:
         'text',
         'What language is compressed by: stream (each question), row (the prompt, once a frame) '
         'or text (both)',
+        choices=('stream', 'row', 'text'),
     )
     language_keep_ratio: float = _param(
         1.0, 'Share of a prefix that language keeps', range=(0.01, 1.0), old='language_alpha'
@@ -181,10 +191,10 @@ class EngineConfig:
             value, (low, high) = getattr(self, f.name), f.metadata.get('range', (None, None))
             if low is not None and not low <= value <= high:
                 raise ValueError(f'engine.{f.name} is {value}: it must be from {low} to {high}')
-        if self.compress_by not in ('stream', 'row', 'text'):
-            raise ValueError(
-                f'engine.compress_by is {self.compress_by!r}: it must be stream, row or text'
-            )
+            *first, last = choices = f.metadata.get('choices', (value,))
+            if value not in choices:
+                words = f'{", ".join(first)} or {last}'
+                raise ValueError(f'engine.{f.name} is {value!r}: it must be {words}')
         if contradiction := self._contradiction():
             raise ValueError(contradiction)
 

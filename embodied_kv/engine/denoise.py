@@ -15,10 +15,10 @@ from torch import Tensor
 
 from embodied_kv.engine import buckets
 from embodied_kv.engine.graphs import Graphs, Kind
+from embodied_kv.engine.guidance import MODES, Leftover, Steps
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.views import SuffixRead
-from embodied_kv.model.expert import Modulation
 from embodied_kv.model.pi05 import Pi05
 from embodied_kv.runtime.buffer import Buffer
 
@@ -35,7 +35,7 @@ class Denoiser:
     One graph is one step, of any count: the schedules of all permitted counts lie one after
     another, and the graph reads its entry at a schedule index that it counts up itself. So
     planning fewer steps is replaying fewer times from another index. robots: chunks in one batch
-    at most.
+    at most. rtc, max_guidance: how a chunk goes on from the one that runs, see `guidance`.
 
     Each step also leaves how far it moved every action: the length of its update over the robot's
     own dimensions, in normalised units (the U of Kairos, section 3.1).
@@ -49,20 +49,28 @@ class Denoiser:
         step_counts: Sequence[int],
         graphs: Graphs,
         robots: int = 1,
+        rtc: str = 'off',
+        max_guidance: float = 5.0,
     ) -> None:
         c, device = model.config, model.device
         self._model, self._graphs = model, graphs
         self._prefixes, self._compressed = prefixes, compressed
         self._robots = buckets.doubling(robots)
         self._first = dict(zip(step_counts, accumulate(step_counts, initial=0), strict=False))
-        schedule = [entry for n in step_counts for entry in self._schedule(n)]
-        self._tables = tuple(
-            torch.stack([getattr(entry, part) for entry in schedule])
-            for part in ('scale', 'shift', 'gate')
-        )  # each [entries of all schedules, norms, width]
+        times = [time for n in step_counts for time in self._times(n)]
+        times = torch.tensor(times, device=device)
+        schedule = model.expert.modulation(times)
         counts = torch.tensor(step_counts, dtype=torch.float32, device=device)
-        self._counts = counts.repeat_interleave(torch.tensor(step_counts, device=device))
-        self._index = torch.zeros(1, dtype=torch.int64, device=device)
+        self._steps = Steps(
+            tuple(
+                torch.stack([getattr(entry, part) for entry in schedule])
+                for part in ('scale', 'shift', 'gate')
+            ),
+            times,
+            counts.repeat_interleave(torch.tensor(step_counts, device=device)),
+            torch.zeros(1, dtype=torch.int64, device=device),
+        )
+        self._guidance = MODES[rtc](model, self._steps, self._robots[-1], max_guidance)
         self._step = torch.zeros(1, dtype=torch.int64, device=device)
         self._updates = torch.zeros(max(step_counts), robots, c.chunk_size, device=device)
         self._x = torch.zeros(robots, c.chunk_size, c.padded_action_dim, device=device)
@@ -70,20 +78,19 @@ class Denoiser:
         self._rope = tuple(torch.zeros(half, dtype=model.dtype, device=device) for _ in range(2))
         self._views = {slots: self._capture(slots) for slots in self._robots}
 
-    def _schedule(self, steps: int) -> list[Modulation]:
+    def _times(self, steps: int) -> list[float]:
         # Each time is made in double and rounded once, as in the reference.
-        times = [1.0 + step * (-1.0 / steps) for step in range(steps)]
-        return self._model.expert.modulation(torch.tensor(times, device=self._model.device))
+        return [1.0 + step * (-1.0 / steps) for step in range(steps)]
 
     def _capture(self, slots: int) -> SuffixRead:
-        model, index, x = self._model, self._index, self._x[:slots]
+        model, guidance, x = self._model, self._guidance, self._x[:slots]
+        index = self._steps.index
         number, updates, own = self._step, self._updates[:, :slots], model.config.action_dim
         view = SuffixRead(self._prefixes, slots, x.shape[1], self._compressed)
         cos, sin = (part[:slots] for part in self._rope)
 
         def step() -> None:
-            modulation = Modulation(*(table.index_select(0, index)[0] for table in self._tables))
-            update = model.velocity(x, modulation, view, (cos, sin)) / self._counts[index]
+            update = guidance.update(x, lambda m: model.velocity(x, m, view, (cos, sin)))
             x.sub_(update)
             moved = torch.linalg.vector_norm(update[..., :own], dim=-1)
             updates.index_copy_(0, number, moved[None])
@@ -103,6 +110,7 @@ class Denoiser:
                 *self._prefixes.buffers('prefixes'),
                 *self._compressed.buffers('compressed'),
                 *view.buffers,
+                *guidance.buffers,
                 Buffer('cos', cos),
                 Buffer('sin', sin),
             ],
@@ -111,14 +119,20 @@ class Denoiser:
         return view
 
     def run(
-        self, rows: Sequence[int], x: Tensor, steps: int, copies: Sequence[int] = ()
+        self,
+        rows: Sequence[int],
+        x: Tensor,
+        steps: int,
+        copies: Sequence[int] = (),
+        leftovers: Sequence[Leftover | None] = (),
     ) -> tuple[Tensor, Tensor]:
         """Noise x -> normalised actions, both float32 [slots, chunk, padded_action_dim].
 
         And how far each step moved each action, float32 [slots, steps, chunk].
 
         rows, copies: prefix row and compressed row that each slot reads; where copies are given,
-        one of the two is -1. Raises ValueError for more slots than fit one batch.
+        one of the two is -1. leftovers: what each chunk goes on from; none: of nothing. Raises
+        ValueError for more slots than fit one batch.
         """
         slots = buckets.smallest(
             self._robots, len(rows), 'chunks', 'raise engine.robots, or denoise fewer at once'
@@ -127,7 +141,8 @@ class Denoiser:
         for part, made in zip(self._rope, self._model.suffix_rope(view.positions), strict=True):
             part[:slots].copy_(made)
         self._x[: len(rows)].copy_(x)
-        self._index.fill_(self._first[steps])
+        self._guidance.bind(leftovers or [None] * len(rows), self._x)
+        self._steps.index.fill_(self._first[steps])
         self._step.zero_()
         graph = self._graphs.get(Kind.DENOISE, rows=slots)
         for _ in range(steps):

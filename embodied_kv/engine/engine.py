@@ -20,15 +20,16 @@ from embodied_kv.engine.compression import ACTION, Compression
 from embodied_kv.engine.decode import Decoder
 from embodied_kv.engine.denoise import Denoiser, noise
 from embodied_kv.engine.graphs import Graphs
+from embodied_kv.engine.guidance import Leftover, leftover
 from embodied_kv.engine.prefill import Prefiller
+from embodied_kv.engine.texts import Texts
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.decode_stream import DecodeStream, Query
 from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.kv.manager import KvManager
 from embodied_kv.model.policy import Policy
-from embodied_kv.model.tokenizer import StreamDecoder
-from embodied_kv.types import ActionChunk, Observation, TextDelta
+from embodied_kv.types import ActionChunk, Guide, Observation, TextDelta
 
 
 class Engine:
@@ -80,14 +81,21 @@ class Engine:
                 policy, prefixes, config.robots, self.graphs, self.compression
             )
             self._denoiser = Denoiser(
-                model, prefixes, compressed, steps, self.graphs, config.robots
+                model,
+                prefixes,
+                compressed,
+                steps,
+                self.graphs,
+                config.robots,
+                config.rtc,
+                config.rtc_max_guidance,
             )
             self._decoder = Decoder(
                 model, self.kv, policy.tokenizer.eos, config, self.graphs, self.compression
             )
         self.committed = 0  # steps that are over: prefills, chunks, decode steps
         self.states: dict[int, np.ndarray] = {}  # row -> joints that delta actions start from
-        self._texts: dict[int, tuple[StreamDecoder, int]] = {}  # stream -> its text, tokens in it
+        self.texts = Texts(policy.tokenizer)
 
     # ------------------------------------------------------------------ prefill
 
@@ -128,31 +136,31 @@ class Engine:
 
     @torch.inference_mode()
     def denoise(
-        self, leases: Sequence[Lease], deadlines: Sequence[float], noises: np.ndarray | None = None
+        self,
+        leases: Sequence[Lease],
+        deadlines: Sequence[float],
+        noises: np.ndarray | None = None,
+        guides: Sequence[Guide | None] = (),
     ) -> list[ActionChunk]:
         """One finished chunk per lease; none if the time left is too short for the fewest steps.
 
         deadlines: s, steady clock. noises: float32 [leases, chunk, padded_action_dim], drawn
-        from the seed and the frame where not given. Raises FloatingPointError rather than return
-        NaN.
+        from the seed and the frame where not given. guides: what each arm does meanwhile; read
+        unless `rtc` is off. Raises FloatingPointError rather than return NaN, ValueError for a
+        guide that does not fit.
         """
         c = self.policy.config
+        leftovers = self._leftovers(leases, guides)
         began = time.monotonic()
         steps = self.budget.euler_plan(began, min(deadlines), len(leases))
         if steps == 0:
             return []
         if noises is None:
-            shape = (c.chunk_size, c.padded_action_dim)
-            noises = np.stack(
-                [
-                    noise(self.config.seed, lease.handle.robot, lease.handle.sequence, shape)
-                    for lease in leases
-                ]
-            )
+            noises = self._noises(leases)
         x = torch.from_numpy(noises).to(self.policy.model.device)
         read = [self.kv.copy_of(lease.handle, ACTION) or lease for lease in leases]
         copies = [r.compressed_row for r in read]
-        made = self._denoiser.run([r.row for r in read], x, steps, copies)
+        made = self._denoiser.run([r.row for r in read], x, steps, copies, leftovers)
         normalised, updates = (part.cpu().numpy() for part in made)
         took = time.monotonic() - began
         self.committed += 1
@@ -175,6 +183,19 @@ class Engine:
                 leases, deadlines, normalised, updates, strict=True
             )
         ]
+
+    def _noises(self, leases: Sequence[Lease]) -> np.ndarray:
+        c, seed = self.policy.config, self.config.seed
+        shape, frames = (c.chunk_size, c.padded_action_dim), [lease.handle for lease in leases]
+        return np.stack([noise(seed, frame.robot, frame.sequence, shape) for frame in frames])
+
+    def _leftovers(
+        self, leases: Sequence[Lease], guides: Sequence[Guide | None]
+    ) -> list[Leftover | None]:
+        if self.config.rtc == 'off' or not guides:
+            return []
+        states = (self.states[lease.row] for lease in leases)
+        return [leftover(g, self.policy, s) for g, s in zip(guides, states, strict=True)]
 
     # ------------------------------------------------------------------ language
 
@@ -248,39 +269,8 @@ class Engine:
         """What the moved streams said, and the end of those that ended since the last call."""
         ended = self.kv.take_ended()
         # One that another thread ends from now on says so with the next deltas, and not twice.
-        said = [self._delta(stream, '') for stream in moved if not stream.reason]
-        return said + [self._delta(stream, stream.reason) for stream in ended]
-
-    def said(self, stream: int) -> int:
-        """Tokens of a stream whose text was handed out."""
-        return self._texts[stream][1] if stream in self._texts else 0
-
-    def resume_text(self, stream: DecodeStream, said: int) -> None:
-        """The text of the stream's first `said` tokens was handed out already."""
-        decoder = StreamDecoder(self.policy.tokenizer)
-        decoder.feed(stream.tokens[:said])
-        self._texts[stream.id] = decoder, said
-
-    def _delta(self, stream: DecodeStream, reason: str) -> TextDelta:
-        decoder, said = self._texts.pop(stream.id, None) or (
-            StreamDecoder(self.policy.tokenizer),
-            0,
-        )
-        text = decoder.feed(stream.tokens[said:])
-        if reason:
-            text += decoder.finish()
-        else:
-            self._texts[stream.id] = decoder, len(stream.tokens)
-        handle = stream.lease.handle
-        return TextDelta(
-            stream.id,
-            handle.sequence,
-            handle.stamp,
-            stream.query.text,
-            text,
-            len(stream.tokens),
-            reason,
-        )
+        said = [self.texts.delta(stream) for stream in moved if not stream.reason]
+        return said + [self.texts.delta(stream, stream.reason) for stream in ended]
 
     # ------------------------------------------------------------------ the device
 

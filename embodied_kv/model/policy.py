@@ -63,6 +63,12 @@ class Policy:
         """
         return self.processing.actions(normalised, state).astype(np.float32)
 
+    def targets(self, actions: np.ndarray, state: np.ndarray) -> np.ndarray:
+        """The inverse of `actions`: float32 [chunk, padded_action_dim], what is padded 0."""
+        padded = np.zeros((len(actions), self.config.padded_action_dim), np.float32)
+        padded[:, : self.config.action_dim] = self.processing.targets(actions, state)
+        return padded
+
     def rest(self) -> np.ndarray:
         """A state in the middle of the data, float32 [state_dim]: for warming up."""
         scale = self.processing.normalizer.state_scale

@@ -100,7 +100,7 @@ class EnginePart:
                     'row': numbers[_read_by(stream.lease)],
                     'query': {**vars(stream.query), 'ids': list(stream.query.ids)},
                     'tokens': list(stream.tokens),
-                    'said': self._engine.said(stream.id),
+                    'said': self._engine.texts.said(stream.id),
                 }
                 for stream in streams
             ],
@@ -188,7 +188,7 @@ class EnginePart:
             raise CapsuleError(str(error)) from error
         undo.callback(self._kv.release, stream, 'error')
         _fill(frozen, f'stream/{i}', self._kv.decode_kv, stream.decode_row)
-        self._engine.resume_text(stream, facts['said'])
+        self._engine.texts.resume(stream, facts['said'])
         return stream
 
     def _adopt(self, frozen: FrozenPart, number: int) -> Lease:

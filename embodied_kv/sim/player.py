@@ -68,3 +68,11 @@ class TrajectoryPlayer:
         before = after - 1
         share = (now - times[before]) / (times[after] - times[before])
         return (1 - share) * points[before] + share * points[after]
+
+    def planned(self, times: np.ndarray) -> np.ndarray:
+        """The targets at times [n], float64 [n, J]; NaN outside the plan's times."""
+        due, points = self._plan
+        if len(due) < 2:
+            return np.full((len(times), points.shape[1]), np.nan)
+        columns = (np.interp(times, due, column, np.nan, np.nan) for column in points.T)
+        return np.stack(list(columns), axis=1)

@@ -32,6 +32,10 @@ class Rollout:
         """
         self._player.load(JOINTS, actions, start + dt * np.arange(len(actions)), self.time)
 
+    def ahead(self, times: np.ndarray) -> np.ndarray:
+        """Targets [n, 7] of the arm at times [n] s from now on; NaN where nothing is planned."""
+        return self._player.planned(times)
+
     def advance(self, seconds: float) -> None:
         """Simulate so long, with a set-point every 10 ms."""
         parts = max(1, round(seconds / SET_POINT))

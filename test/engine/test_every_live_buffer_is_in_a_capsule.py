@@ -47,8 +47,7 @@ def unregistered(engine, capsules) -> list[str]:
     replay, which another test proves.
     """
     constants = {address(a) for _, a in walk(engine.policy, 'policy', set())}
-    constants |= {address(a) for _, a in walk(engine._denoiser._tables, 'tables', set())}
-    constants |= {address(engine._denoiser._counts)}
+    constants |= {address(a) for _, a in walk(engine._denoiser._steps, 'steps', set())}
     read = {b.tensor.untyped_storage().data_ptr() for b in scratch(engine)}
     known = constants | read | {address(a) for part in capsules.parts for a in part.buffers()}
     return [path for path, a in walk(engine, 'engine', set()) if address(a) not in known]

@@ -47,6 +47,7 @@ def batch():
         prompt=integers(c.backbone.vocab_size, size, prompt),
         prompt_length=torch.tensor([4, 7, 5]),
         actions=normal(size, c.chunk_size, c.padded_action_dim),
+        delay=torch.tensor([0, 2, 1]),
         packed=integers(c.backbone.vocab_size, size, 12),
         segment=segment,
         offset=offset,

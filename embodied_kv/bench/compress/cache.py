@@ -191,7 +191,7 @@ class Harness:
             *begun, last = query.ids
             query = replace(query, ids=begun, max_tokens=query.max_tokens + 1)
             stream = self._kv.resume(lease, query, [last])
-            self.engine.resume_text(stream, said=1)
+            self.engine.texts.resume(stream, said=1)
         decode_kv = self._kv.decode_kv
         for part, own in zip((decode_kv.k, decode_kv.v), asked.decode_kv, strict=True):
             part[:, stream.decode_row, :, : stream.extent].copy_(own[:, :, : stream.extent])

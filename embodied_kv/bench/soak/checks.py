@@ -94,7 +94,7 @@ def _cache(world: World) -> Iterator[Law]:
     yield 'bytes of rows, decode KV and compressed copies', stats.bytes_used, 0
     yield 'compressed copies', stats.compressed, 0
     yield 'free tokens of compressed rows', compressed.tokens_free, compressed.tokens
-    yield 'texts of streams', len(world.engine._texts), 0
+    yield 'texts of streams', len(world.engine.texts), 0
     yield 'states of frames', len(world.engine.states) <= stats.rows, True
 
 

@@ -36,6 +36,14 @@ def encode_actions(actions: ArrayLike) -> NDArray[np.float64]:
     return joints
 
 
+def decode_actions(actions: ArrayLike) -> NDArray[np.float64]:
+    """ALOHA's [..., 14] -> pi's: the inverse of `encode_actions`."""
+    joints = SIGNS * np.asarray(actions, np.float64)
+    low, high = COMMAND
+    joints[..., GRIPPERS] = joints[..., GRIPPERS] * (high - low) + low - ANGLE[0]
+    return joints
+
+
 def _share(x: NDArray, ends: tuple[float, float]) -> NDArray:
     """Where x lies between two ends: 0 at the first, 1 at the second."""
     return (x - ends[0]) / (ends[1] - ends[0])

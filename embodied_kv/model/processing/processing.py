@@ -24,12 +24,13 @@ class Conversion:
     name: str
     state: Callable[[ArrayLike], NDArray]
     actions: Callable[[ArrayLike], NDArray]
+    decode_actions: Callable[[ArrayLike], NDArray]
 
 
-AS_IT_IS = Conversion('none', np.asarray, np.asarray)
+AS_IT_IS = Conversion('none', np.asarray, np.asarray, np.asarray)
 CONVERSIONS = {
     'none': AS_IT_IS,
-    'aloha': Conversion('aloha', aloha.decode_state, aloha.encode_actions),
+    'aloha': Conversion('aloha', aloha.decode_state, aloha.encode_actions, aloha.decode_actions),
 }
 
 
@@ -53,3 +54,8 @@ class Processing:
         """
         chunk = self.normalizer.actions(normalised, self.conversion.state(state))
         return self.conversion.actions(chunk)
+
+    def targets(self, actions: ArrayLike, state: ArrayLike) -> NDArray[np.floating]:
+        """The inverse of `actions`, without padding: float [chunk, action_dim]."""
+        state = self.conversion.state(state)
+        return self.normalizer.targets(self.conversion.decode_actions(actions), state)

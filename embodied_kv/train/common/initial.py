@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from embodied_kv.config import ModelConfig
 from embodied_kv.model.pi05 import Pi05
+from embodied_kv.model.tokenizer import Tokenizer
 
 LABELS = {'name', 'dtype'}  # of a config: no dimensions
 
@@ -79,6 +80,20 @@ def grow(small: Pi05, large: Pi05) -> None:
         elif name == 'vision.projector.weight':
             value = _fewer(value, there.vision.merge, here.vision.merge)
         p.copy_(value)
+
+
+@torch.no_grad()
+def retell(table: Tensor, known: Tokenizer, words: Tokenizer) -> None:
+    """The rows of an embedding [vocabulary, width] for `words`, from those for `known`, in place.
+
+    A token that both have keeps its row; another begins as the mean of the tokens that said it
+    before.
+    """
+    rows = known.backend.get_vocab()
+    told = table.clone()
+    for token, row in words.backend.get_vocab().items():
+        before = [rows[token]] if token in rows else known.encode(words.decode([row]))
+        table[row] = told[before].mean(0)
 
 
 def _differences(there: ModelConfig, here: ModelConfig) -> Iterator[tuple[str, tuple]]:

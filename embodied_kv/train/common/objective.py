@@ -32,7 +32,8 @@ class Batch:
     """B samples of V views of S x S pixels, N things and P prompt tokens at most, T packed tokens.
 
     images: uint8 [B, V, S, S, 3]. prompt, prompt_length: long [B, P], right-padded, and [B].
-    actions: float32 [B, chunk, padded_action_dim], normalised. packed: long [B, T], segments of
+    actions: float32 [B, chunk, padded_action_dim], normalised. delay: long [B], how many of them
+    are given: the arm is already going to execute those. packed: long [B, T], segments of
     question and answer one after another; segment: which one a token belongs to, -1 is padding;
     offset: its position in the segment; answer: the next token where it is to be predicted, else
     -100. pixels: float32 [B, N, V, 2], (column, row) of each thing's centre, NaN where not in
@@ -45,6 +46,7 @@ class Batch:
     prompt: Tensor
     prompt_length: Tensor
     actions: Tensor
+    delay: Tensor
     packed: Tensor
     segment: Tensor
     offset: Tensor
@@ -110,7 +112,7 @@ class Objective(nn.Module):
         patches, prefix, hidden = self.fill(batch)
         found = {}
         if 'flow' in asked:
-            found['flow'] = self._flow(batch.actions, prefix, times, noise)
+            found['flow'] = self._flow(batch, prefix, times, noise)
         if 'text' in asked or 'where' in asked:
             middle, packed = self.packed(batch, prefix)
         if 'text' in asked:
@@ -147,11 +149,17 @@ class Objective(nn.Module):
         hidden = self.model.backbone.fill(embeddings, positions, prefix)
         return patches.unflatten(0, batch.images.shape[:2]), prefix, hidden
 
-    def velocity(self, x: Tensor, times: Tensor, prefix: PrefixCache) -> Tensor:
-        """v(x_t, t), both float32 [B * draws, chunk, padded_action_dim]; times [B * draws]."""
+    def velocity(
+        self, x: Tensor, times: Tensor, prefix: PrefixCache, given: Tensor | None = None
+    ) -> Tensor:
+        """v(x_t, t), both float32 [S, chunk, padded_action_dim], S = B * draws; times [S].
+
+        given: bool [S, chunk], the actions that are there already, at time 0; None: none is.
+        """
         cache = SuffixCache(prefix, len(x) // len(prefix.lengths), x.shape[1])
         rope = self.model.suffix_rope(cache.positions)
-        return self.model.velocity(x, slot_modulation(self.model.expert, times), cache, rope)
+        modulation = slot_modulation(self.model.expert, times, given)
+        return self.model.velocity(x, modulation, cache, rope)
 
     def packed(self, batch: Batch, prefix: PrefixCache) -> tuple[Tensor, Tensor]:
         """Hidden states of the packed tokens, [B, T, width]: in the middle, after the final norm.
@@ -169,10 +177,16 @@ class Objective(nn.Module):
                 middle = hidden
         return middle, backbone.norm(hidden)
 
-    def _flow(self, actions: Tensor, prefix: PrefixCache, times: Tensor, noise: Tensor) -> Tensor:
-        actions = actions.repeat_interleave(len(times) // len(actions), 0)
-        x = actions + times[:, None, None] * (noise - actions)
-        return F.mse_loss(self.velocity(x, times, prefix), noise - actions)
+    def _flow(self, batch: Batch, prefix: PrefixCache, times: Tensor, noise: Tensor) -> Tensor:
+        """Of the actions that are not given: training-time chunking, arXiv 2512.05964."""
+        draws = len(times) // len(batch.actions)
+        actions = batch.actions.repeat_interleave(draws, 0)
+        given = torch.arange(actions.shape[1], device=times.device) < batch.delay[:, None]
+        given = given.repeat_interleave(draws, 0)
+        way = noise - actions
+        x = actions + times[:, None, None] * way * ~given[..., None]
+        error = (self.velocity(x, times, prefix, given) - way).square().mean(-1)
+        return mean(error, ~given)
 
     def _goal(self, batch: Batch, hidden: Tensor) -> Tensor:
         """[B, 3]: from the mean over the prompt of the normed hidden state."""
@@ -186,12 +200,19 @@ class Objective(nn.Module):
         return rms(hidden, one, self.model.config.backbone.eps)
 
 
-def slot_modulation(expert: Expert, times: Tensor) -> Modulation:
-    """What each norm adds at times [S]: norm i of scale, shift, gate is [S, 1, width]."""
-    condition = expert.conditioning(times)[:, None]
+def slot_modulation(expert: Expert, times: Tensor, given: Tensor | None = None) -> Modulation:
+    """What each norm adds at times [S], and at time 0 to the actions that are given [S, chunk].
+
+    Norm i of scale, shift, gate is [S, chunk, width]; [S, 1, width] where none can be given.
+    """
+    condition = expert.conditioning(torch.cat([times, times.new_zeros(1)]))[:, None]
     dense = [norm for layer in expert.layers for norm in (layer.attn_norm, layer.mlp_norm)]
-    tables = [norm(condition).chunk(3, dim=-1) for norm in (*dense, expert.norm)]
-    scale, shift, gate = zip(*tables, strict=True)
+    rows = [norm(condition) for norm in (*dense, expert.norm)]  # [S + 1, 1, 3 width]
+    if given is None:
+        rows = [row[:-1] for row in rows]
+    else:
+        rows = [row[-1].where(given[..., None], row[:-1]) for row in rows]
+    scale, shift, gate = zip(*(row.chunk(3, dim=-1) for row in rows), strict=True)
     return Modulation([1 + s.float() for s in scale], [s.float() for s in shift], gate)
 
 

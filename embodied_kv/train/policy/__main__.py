@@ -54,7 +54,8 @@ def train(arguments: argparse.Namespace, recipe: PolicyRecipe) -> None:
         normalizer = measure(frames, config, recipe.seed)
 
     def sampler(of: Frames, seed: int) -> Sampler:
-        return Sampler(of, config, tokenizer, normalizer, batch=recipe.batch, seed=seed)
+        how = dict(batch=recipe.batch, seed=seed, rtc=recipe.rtc)
+        return Sampler(of, config, tokenizer, normalizer, **how)
 
     arguments.out.mkdir(parents=True, exist_ok=True)
     checkpoint = arguments.out / 'state.safetensors'

@@ -49,14 +49,15 @@ class Frames:
     """Every frame of a dataset, F in all, in memory.
 
     images: uint8 [F, views, S, S, 3]. state: float32 [F, 7]. things: float32 [F, N, 4]. pixels:
-    float32 [F, N, views, 2]. held, episode, task: int64 [F]. colours, shapes: int64 [episodes, N].
-    tasks: of every episode.
+    float32 [F, N, views, 2]. leftover: float32 [F, 10, 7]. held, episode, task: int64 [F].
+    colours, shapes: int64 [episodes, N]. tasks: of every episode.
     """
 
     images: np.ndarray
     state: np.ndarray
     things: np.ndarray
     pixels: np.ndarray
+    leftover: np.ndarray
     held: np.ndarray
     episode: np.ndarray
     task: np.ndarray
@@ -94,6 +95,7 @@ class Frames:
             state=joined('observation.state'),
             things=joined('truth.things'),
             pixels=joined('truth.pixels'),
+            leftover=joined('truth.leftover'),
             held=joined('truth.held'),
             episode=np.repeat(np.arange(len(episodes)), lengths),
             task=joined('task_index'),
@@ -133,7 +135,9 @@ def _thing(colour: int, shape: int, pose: np.ndarray) -> ObjectTruth:
 class Sampler:
     """Batch number i of a dataset: the same for the same seed.
 
-    prompt, packed: tokens that a sample may have; what is longer is cut (prompt) or not said.
+    rtc: first actions that may be given, at most, for they are on their way already; small numbers
+    are drawn more often. prompt, packed: tokens that a sample may have; what is longer is cut
+    (prompt) or not said.
     Raises ValueError for images that are not the model's.
     """
 
@@ -146,6 +150,7 @@ class Sampler:
         *,
         batch: int,
         seed: int,
+        rtc: int = 0,
         prompt: int = 32,
         packed: int = 32,
     ) -> None:
@@ -157,7 +162,10 @@ class Sampler:
             )
         self._frames, self._config, self._seed = frames, config, seed
         self._tokenizer, self._normalizer = tokenizer, normalizer
+        if not 0 <= rtc < config.chunk_size:
+            raise ValueError(f'rtc {rtc} is not in 0..{config.chunk_size - 1}: some must be left')
         self._batch, self._prompt, self._packed = batch, prompt, packed
+        self._rtc = rtc
 
     def batch(self, number: int, ground: bool) -> Batch:
         """ground: ask where things are, rather than what the robot does and is doing."""
@@ -169,7 +177,9 @@ class Sampler:
         names = [[thing.name for thing in truth.things] for truth in truths]
         state = frames.state[at]
         tables, orders = Tables.of(truths), Orders.of(tasks, names)
-        actions, phases = plan(state, tables, orders, 1 if ground else self._config.chunk_size)
+        chunk = 1 if ground else self._config.chunk_size
+        leftover, delay = frames.leftover[at, :chunk], self._delays(at, chunk, rng)
+        actions, phases = plan(state, tables, orders, chunk, leftover, delay)
 
         prompts = np.full((size, self._prompt), self._tokenizer.pad)
         lengths = np.empty(size, int)
@@ -190,6 +200,7 @@ class Sampler:
             prompt=torch.from_numpy(prompts),
             prompt_length=torch.from_numpy(lengths),
             actions=torch.from_numpy(targets),
+            delay=torch.from_numpy(delay),
             **segments.tensors(),
             pixels=torch.from_numpy(frames.pixels[at]),
             colour=torch.from_numpy(frames.colours[kinds]),
@@ -205,6 +216,12 @@ class Sampler:
         if chance < LOST + OWN:
             return self._frames.tasks[self._frames.episode[frame]][self._frames.task[frame]]
         return draw_task(truth.things, rng)
+
+    def _delays(self, at: np.ndarray, chunk: int, rng: np.random.Generator) -> np.ndarray:
+        """How many actions of each frame's chunk are given, int64 [B]."""
+        drawn = ((self._rtc + 1) * rng.random(len(at)) ** 2).astype(np.int64)
+        known = np.isfinite(self._frames.leftover[at]).all(-1).sum(1)
+        return np.minimum(np.minimum(drawn, known), chunk - 1)
 
     def _prompt_ids(self, words: str, state: np.ndarray) -> list[int]:
         normalised = self._normalizer.state(state)

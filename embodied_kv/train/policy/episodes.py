@@ -20,7 +20,8 @@ from embodied_kv.sim.scene import CAMERAS, COLOURS, SIZES
 from embodied_kv.sim.tasks import Task
 
 CHUNK = 1000  # episodes in a folder
-MOST_THINGS = 6  # objects and a receptacle
+MOST_THINGS = 6  # objects and receptacles
+AHEAD = 10  # actions of a plan
 COLOUR_NAMES, SHAPE_NAMES = tuple(COLOURS), tuple(SIZES)
 
 IMAGES = tuple(f'observation.images.{camera}' for camera in CAMERAS)
@@ -37,6 +38,9 @@ def features(size: int) -> dict[str, tuple[int, ...]]:
         'truth.things': (MOST_THINGS, 4),  # float32, x, y, z in m and yaw in rad, NaN for none
         'truth.pixels': (MOST_THINGS, len(CAMERAS), 2),  # float32, (column, row) of each thing
         'truth.held': (),  # int64, index of a thing, -1 for none
+        # float32, rad and m: where the arm is going already, action i due i periods after the
+        # frame; NaN beyond its plan
+        'truth.leftover': (AHEAD, 7),
     }
 
 

@@ -8,6 +8,7 @@ al. 2011). Resumable: episodes that are there are kept.
 
 from __future__ import annotations
 
+import math
 import os
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from embodied_kv.sim.tabletop import Tabletop, Truth
 from embodied_kv.sim.tasks import FAMILIES, SECONDS, Task, draw_task, task_scene
 from embodied_kv.train.common import command
 from embodied_kv.train.policy.episodes import (
+    AHEAD,
     COLOUR_NAMES,
     FEATURES,
     MOST_THINGS,
@@ -38,31 +40,35 @@ from embodied_kv.train.policy.episodes import (
 )
 
 DT = 0.1  # s, the control period
-AHEAD = 3  # actions of a plan that are made; the arm follows one to `stride` of them
 LOWEST = 0.014  # m, of the gripper point in a disturbed command
+TICK = 1e-6  # s; moments closer than this are the same
+SLIP = 3  # periods after which a kick leads no further astray
 
 
 @dataclass(frozen=True)
 class Disturbance:
     """How far an episode strays from the plan.
 
-    stride: control periods between two plans. latency: s until a plan is followed. sway: rad,
-    the stationary deviation of Ornstein-Uhlenbeck noise on the joints. kick: chance per period
-    that random commands begin.
+    stride: control periods between two plans, at least. latency: s until a plan is followed.
+    aware: whether a plan knows what the arm does until then. sway: rad, the stationary deviation
+    of Ornstein-Uhlenbeck noise on the joints. kick: chance per period that random commands begin.
     """
 
     stride: int
     latency: float
+    aware: bool
     sway: float
     kick: float
 
     @classmethod
     def draw(cls, rng: np.random.Generator) -> Disturbance:
-        """A third of the episodes are calm."""
+        """A third of the episodes are calm; in half of them a plan comes within its period."""
         calm = rng.random() < 0.33
+        late = rng.random() < 0.5
         return cls(
             stride=int(rng.choice((1, 1, 1, 2, 3))),
-            latency=float(rng.uniform(0, 0.08)),
+            latency=float(rng.uniform(0.08, 0.4) if late else rng.uniform(0, 0.08)),
+            aware=bool(rng.random() < 0.5),
             sway=0.0 if calm else float(rng.uniform(0.005, 0.04)),
             kick=0.0 if calm else 0.03,
         )
@@ -91,7 +97,7 @@ class Disturber:
         out = actions.astype(np.float64)
         out[:, :6] += self._sway
         if self._kicks:
-            out[:, :6] += self._drift * np.arange(1, len(out) + 1)[:, None]
+            out[:, :6] += self._drift * np.minimum(np.arange(len(out)) + 1, SLIP)[:, None]
             if self._flip:
                 out[:, 6] = 0.04 - out[:, 6]
         out = np.clip(out, *joint_limits())
@@ -100,12 +106,50 @@ class Disturber:
         return out
 
 
+class Planner:
+    """Makes a plan at a time, as a robot does that computes beside its motion.
+
+    A plan is begun in a frame, followed when the latency is over, and only then comes another.
+    """
+
+    def __init__(self, rollout: Rollout, rng: np.random.Generator) -> None:
+        self._rollout, self._d = rollout, Disturbance.draw(rng)
+        self._disturber = Disturber(self._d, rng)
+        self._begun = -np.inf
+        self._plan: np.ndarray | None = None  # that nobody follows yet
+
+    def think(self, truth: Truth, orders: Orders, leftover: np.ndarray) -> None:
+        """A frame: begins a plan if it is time."""
+        now = self._rollout.time
+        if self._plan is not None or now < self._begun + self._d.stride * DT - TICK:
+            return
+        known = int(np.isfinite(leftover).all(1).sum())
+        delay = min(known, math.ceil(self._d.latency / DT)) if self._d.aware else 0
+        state = self._rollout.table.state()[None]
+        given = leftover[None], np.array([delay])
+        actions, _ = plan(state, Tables.of([truth]), orders, AHEAD, *given)
+        self._plan, self._begun = self._disturber.disturb(actions[0]), now
+
+    def advance(self) -> None:
+        """A control period, in the middle of which the plan may take over."""
+        end = self._rollout.time + DT
+        if self._plan is not None and self._begun + self._d.latency < end - TICK:
+            self._until(self._begun + self._d.latency)
+            self._rollout.follow(self._plan, self._begun, DT)
+            self._plan = None
+        self._until(end)
+
+    def _until(self, moment: float) -> None:
+        if moment > self._rollout.time + TICK:
+            self._rollout.advance(moment - self._rollout.time)
+
+
 def record(table: Tabletop, seed: int, length: int) -> Episode:
     """One episode of `length` frames in the scene of `seed`."""
     table.reset(seed)
     rng = np.random.default_rng((seed, 1))
-    rollout, disturbance = Rollout(table), Disturbance.draw(rng)
-    disturber = Disturber(disturbance, rng)
+    rollout = Rollout(table)
+    planner = Planner(rollout, rng)
     names = [thing.name for thing in table.objects()]
     frames: dict[str, list] = {name: [] for name in FEATURES}
     tasks: list[Task] = []
@@ -120,23 +164,21 @@ def record(table: Tabletop, seed: int, length: int) -> Episode:
             tasks.append(task)
             rest, held_still = int(SECONDS[task.family] / DT), 0
         orders = Orders.of(tasks[-1:], [names])
-        actions, phase = plan(table.state()[None], Tables.of([truth]), orders, AHEAD)
-        _keep(frames, table, truth, names, actions[0, 0], t, len(tasks) - 1)
+        clean, phase = plan(table.state()[None], Tables.of([truth]), orders, 1)
+        leftover = rollout.ahead(rollout.time + DT * np.arange(AHEAD))
+        _keep(frames, table, truth, names, clean[0, 0], leftover, t, len(tasks) - 1)
         rest, held_still = rest - 1, held_still + (phase[0] == Phase.HOLD)
-        if t % disturbance.stride == 0:
-            now = rollout.time
-            rollout.advance(disturbance.latency)
-            rollout.follow(disturber.disturb(actions[0]), now, DT)
-            rollout.advance(DT - disturbance.latency)
-        else:
-            rollout.advance(DT)
+        planner.think(truth, orders, leftover)
+        planner.advance()
     kinds = np.full((2, MOST_THINGS), -1)
     for i, thing in enumerate(table.scene.things):
         kinds[:, i] = COLOUR_NAMES.index(thing.colour), SHAPE_NAMES.index(thing.shape)
     return Episode({k: np.stack(v) for k, v in frames.items()}, tuple(tasks), *kinds)
 
 
-def _keep(frames: dict, table: Tabletop, truth: Truth, names, action, t: int, task: int) -> None:
+def _keep(
+    frames: dict, table: Tabletop, truth: Truth, names, action, leftover, t: int, task: int
+) -> None:
     things = np.full((MOST_THINGS, 4), np.nan, np.float32)
     pixels = np.full((MOST_THINGS, len(CAMERAS), 2), np.nan, np.float32)
     points = np.array([thing.position for thing in truth.things])
@@ -153,6 +195,7 @@ def _keep(frames: dict, table: Tabletop, truth: Truth, names, action, t: int, ta
         'truth.things': things,
         'truth.pixels': pixels,
         'truth.held': names.index(truth.held) if truth.held else -1,
+        'truth.leftover': leftover.astype(np.float32),
     }
     for name, value in values.items():
         frames[name].append(value)

@@ -19,6 +19,7 @@ class PolicyRecipe(Recipe):
     joint_steps: int = option(9000, 'steps of everything, after those')
     batch: int = option(64, 'samples of a step')
     draws: int = option(4, '(time, noise) pairs of a sample')
+    rtc: int = option(0, 'first actions of a chunk that may be given, for rtc: trained; 0: none')
     rate: float = option(1e-3, 'peak learning rate')
     average: float = option(0.998, 'EMA of the weights that ship')
 

@@ -17,20 +17,23 @@ from torch import Tensor
 
 from embodied_kv.config import ModelConfig
 from embodied_kv.model.checkpoints.open import open_checkpoint
+from embodied_kv.model.dtype import cpu_multiplies_bfloat16
 from embodied_kv.model.pi05 import Pi05
 from embodied_kv.model.processing.normalizer import Normalizer
 from embodied_kv.model.tokenizer import Tokenizer
-from embodied_kv.train.common.initial import grow, init_for_training
+from embodied_kv.train.common.initial import grow, init_for_training, retell
 from embodied_kv.train.common.learner import Learner
 from embodied_kv.train.common.objective import Batch, Objective
+from embodied_kv.train.common.words import train_tokenizer
 from embodied_kv.train.policy.recipe import PolicyRecipe
 
 
 class Trainer(Learner):
-    """step: of the recipe, the next one to do. Weights are float32; products run in bfloat16.
+    """step: of the recipe, the next one to do.
 
-    shards: parts of a batch that are learnt side by side, each on a thread of its own. On a CPU
-    one shard a core beats one batch on all cores, where every operation waits for the slowest.
+    Weights are float32; products run in bfloat16 where the device multiplies it natively. shards:
+    parts of a batch that are learnt side by side, each on a thread of its own. On a CPU one shard
+    a core beats one batch on all cores, where every operation waits for the slowest.
     """
 
     def __init__(
@@ -54,9 +57,10 @@ class Trainer(Learner):
         self.each = f' of {recipe.batch} samples'
 
     def adopt(self, path: Path) -> tuple[Tokenizer, Normalizer]:
-        """Starts from the weights of a policy; returns what came with it. Raises ValueError.
+        """Starts from the weights of a policy; returns words and statistics. Raises ValueError.
 
-        A policy that sees smaller images, or merges more patches, grows (`initial.grow`).
+        A policy that sees smaller images, or merges more patches, grows (`initial.grow`). One
+        that has not heard all words of this world gets them (`initial.retell`).
         """
         model = self.objective.model
         config, found = model.config, open_checkpoint(path)
@@ -65,9 +69,11 @@ class Trainer(Learner):
             found.fill(model)
         else:
             grow(found.load(self._device, config.dtype).model, model)
+        known, words = found.tokenizer(), train_tokenizer(config.backbone.vocab_size)
+        retell(model.backbone.embed.weight, known, words)
         for name, p in model.named_parameters():
             self.average[name].copy_(p.detach())
-        return found.tokenizer(), found.processing.normalizer
+        return words, found.processing.normalizer
 
     def compile(self) -> None:
         """Compile the objective. Raises ValueError with several shards: it is not thread-safe."""
@@ -104,7 +110,10 @@ class Trainer(Learner):
         state = np.random.SeedSequence(seed).generate_state(1, np.uint64)
         generator = torch.Generator(self._device).manual_seed(int(state[0]))
         weights = self.recipe.weights(step)
-        with torch.autocast(torch.device(self._device).type, torch.bfloat16):
+        kind = torch.device(self._device).type
+        with torch.autocast(
+            kind, torch.bfloat16, enabled=kind != 'cpu' or cpu_multiplies_bfloat16()
+        ):
             return self.objective(Batch(**columns), weights, generator, self.recipe.draws)
 
     @torch.no_grad()

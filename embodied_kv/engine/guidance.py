@@ -1,0 +1,185 @@
+"""How a chunk that is denoised goes on from the one that runs: real-time chunking.
+
+Knows flow time (1 is noise, 0 the finished action), normalised actions and buffers that a graph
+reads. Does not know clocks, or where a leftover comes from. One graph serves every delay: what
+differs between chunks lies in buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from embodied_kv.model.expert import Modulation
+from embodied_kv.model.pi05 import Pi05
+from embodied_kv.model.policy import Policy
+from embodied_kv.runtime.buffer import Buffer
+from embodied_kv.types import Guide
+
+Velocity = Callable[[Modulation], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Leftover:
+    """A `types.Guide` as the network sees it.
+
+    actions: float32 [chunk, padded_action_dim], normalised, 0 from where nothing is planned.
+    delay: the first actions that are given. weights: float32 [chunk].
+    """
+
+    actions: np.ndarray
+    delay: int
+    weights: np.ndarray
+
+
+def leftover(guide: Guide | None, policy: Policy, state: np.ndarray) -> Leftover | None:
+    """What a guide says to a chunk that starts from this state [state_dim]; None: nothing.
+
+    Its actions are as absolute as ever; those that the policy says as offsets are anchored to
+    the new state here. A delay that reaches beyond what is planned is as long as the plan. Raises
+    ValueError for another shape, a delay that leaves nothing to be made, or weights that are none.
+    """
+    if guide is None:
+        return None
+    c = policy.config
+    shape = c.chunk_size, c.action_dim
+    if np.shape(guide.actions) != shape or np.shape(guide.weights) != shape[:1]:
+        raise ValueError(
+            f'a guide of {np.shape(guide.actions)} actions and {np.shape(guide.weights)} weights: '
+            f'the policy makes chunks of {shape}'
+        )
+    if not 0 <= guide.delay < c.chunk_size:
+        raise ValueError(f'a delay of {guide.delay} actions: it is from 0 to {c.chunk_size - 1}')
+    if not ((guide.weights >= 0) & (guide.weights <= 1)).all():
+        raise ValueError(f'weights of a guide are from 0 to 1: got {guide.weights}')
+    finite = np.isfinite(guide.actions).all(1)
+    known = len(finite) if finite.all() else int(finite.argmin())
+    actions = np.zeros((c.chunk_size, c.padded_action_dim), np.float32)
+    actions[:known] = policy.targets(guide.actions, state)[:known]
+    weights = np.where(np.arange(c.chunk_size) < known, guide.weights, 0).astype(np.float32)
+    return Leftover(actions, min(guide.delay, known), weights)
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """The Euler steps of all permitted counts, one after another.
+
+    tables: scale, shift and gate of the expert's norms, each [entries, norms, width]. times,
+    counts: float32 [entries], where a step begins, and into how many its chunk is divided. index:
+    int64 [1], the entry that comes next.
+    """
+
+    tables: tuple[Tensor, Tensor, Tensor]
+    times: Tensor
+    counts: Tensor
+    index: Tensor
+
+    def modulation(self) -> Modulation:
+        """Of the next step, each [norms, width]."""
+        return Modulation(*(table.index_select(0, self.index)[0] for table in self.tables))
+
+
+class Off:
+    """Every chunk from noise alone."""
+
+    buffers: Sequence[Buffer] = ()
+
+    def __init__(self, model: Pi05, steps: Steps, robots: int, max_guidance: float) -> None:
+        self._model, self._steps = model, steps
+
+    def bind(self, leftovers: Sequence[Leftover | None], x: Tensor) -> None:
+        """For the next chunks: what each goes on from. x: their noise, [slots, chunk, dim]."""
+
+    def update(self, x: Tensor, velocity: Velocity) -> Tensor:
+        """What the next step takes from x [slots, chunk, dim].
+
+        velocity: v(x, t) of the model, given how its norms are modulated.
+        """
+        return velocity(self._steps.modulation()) / self._steps.counts[self._steps.index]
+
+
+class Trained(Off):
+    """The first d actions are given, at time 0; the policy was trained to go on from them.
+
+    Black et al. 2025, "Training-time action conditioning for real-time chunking"
+    (arXiv 2512.05964).
+    """
+
+    def __init__(self, model: Pi05, steps: Steps, robots: int, max_guidance: float) -> None:
+        super().__init__(model, steps, robots, max_guidance)
+        c, device = model.config, model.device
+        (clean,) = model.expert.modulation(torch.zeros(1, device=device))
+        self._clean = clean.scale, clean.shift, clean.gate
+        self._given = torch.zeros(robots, c.chunk_size, dtype=torch.int64, device=device)
+        self.buffers = [Buffer('given', self._given)]
+
+    def bind(self, leftovers: Sequence[Leftover | None], x: Tensor) -> None:
+        given = np.zeros((len(leftovers), x.shape[1]), np.int64)
+        for slot, leftover in enumerate(leftovers):
+            if leftover is not None and leftover.delay:
+                given[slot, : leftover.delay] = 1
+                known = torch.from_numpy(leftover.actions[: leftover.delay])
+                x[slot, : leftover.delay].copy_(known)
+        self._given[: len(given)].copy_(torch.from_numpy(given))
+
+    def update(self, x: Tensor, velocity: Velocity) -> Tensor:
+        given = self._given[: len(x)]
+        moved = velocity(self._modulation(given)) / self._steps.counts[self._steps.index]
+        return moved * (1 - given)[..., None]
+
+    def _modulation(self, given: Tensor) -> Modulation:
+        """Of norm i a tensor [slots, chunk, width]: time 0 where the action is given."""
+        step = self._steps.modulation()
+        parts = zip((step.scale, step.shift, step.gate), self._clean, strict=True)
+        pairs = (torch.stack(pair).index_select(0, given.flatten()) for pair in parts)
+        return Modulation(*(pair.unflatten(0, given.shape).unbind(2) for pair in pairs))
+
+
+class Guided(Off):
+    """Every step is pulled towards the leftover, by weights that fall over the chunk.
+
+    Black, Galliker and Levine 2025, "Real-Time Execution of Action Chunking Flow Policies",
+    equation 2, with the Jacobian of the estimate taken as the identity, as LeRobot does: no
+    backward pass.
+    """
+
+    def __init__(self, model: Pi05, steps: Steps, robots: int, max_guidance: float) -> None:
+        super().__init__(model, steps, robots, max_guidance)
+        c, device = model.config, model.device
+        self._gains = gain(steps.times, max_guidance)
+        size = robots, c.chunk_size
+        self._target = torch.zeros(*size, c.padded_action_dim, device=device)
+        self._weights = torch.zeros(*size, 1, device=device)
+        self.buffers = [Buffer('target', self._target), Buffer('weights', self._weights)]
+
+    def bind(self, leftovers: Sequence[Leftover | None], x: Tensor) -> None:
+        self._weights[: len(leftovers)].zero_()
+        for slot, leftover in enumerate(leftovers):
+            if leftover is not None:
+                self._target[slot].copy_(torch.from_numpy(leftover.actions))
+                self._weights[slot, :, 0].copy_(torch.from_numpy(leftover.weights))
+
+    def update(self, x: Tensor, velocity: Velocity) -> Tensor:
+        steps, slots = self._steps, len(x)
+        v = velocity(steps.modulation())
+        finished = x - steps.times[steps.index] * v
+        error = (self._target[:slots] - finished) * self._weights[:slots]
+        return (v - self._gains[steps.index] * error) / steps.counts[steps.index]
+
+
+MODES: dict[str, type[Off]] = {'off': Off, 'guided': Guided, 'trained': Trained}
+
+
+def gain(times: Tensor, most: float) -> Tensor:
+    """The weight of guidance at flow times [...].
+
+    min(c / r^2, most) with c = (1 - tau) / tau, r^2 = (1 - tau)^2 / (tau^2 + (1 - tau)^2) and
+    tau = 1 - time; `most` where there is nothing but noise.
+    """
+    tau = 1 - times.double()
+    weight = (tau**2 + (1 - tau) ** 2) / (tau * (1 - tau))  # infinite at both ends
+    return weight.clamp(max=most).to(times.dtype)
