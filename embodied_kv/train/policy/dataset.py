@@ -41,7 +41,7 @@ OWN, LOST = 0.6, 0.03  # shares of samples with the recorded task, and with word
 STATE_SPAN, ACTION_SPAN = (0.1, 99.9), (1.0, 99.0)  # percentiles that become -1 and 1
 QUESTIONS = 2  # scene questions of a sample, beside its subtask
 # How often each kind is asked: the hard ones more.
-OFTEN = {'held': 1, 'exists': 1, 'count': 2, 'colour': 2, 'shape': 2, 'side': 3}
+OFTEN = dict(held=1, exists=1, count=2, colour=2, shape=2, side=3, inside=2, where=2)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -201,7 +201,9 @@ def _keep(
         frames[name].append(value)
 
 
-_tables: dict[tuple[str, int], Tabletop] = {}  # of this process: an OpenGL context is dear
+# Scenes of an episode, in turn: any; with a place; with something put away; with two places.
+SCENES = task_scene(), task_scene('put'), task_scene('take'), task_scene(crowded=True)
+_tables: dict[SceneConfig, Tabletop] = {}  # of this process: an OpenGL context is dear
 
 
 def make_episode(
@@ -213,11 +215,10 @@ def make_episode(
     """
     path = episode_path(root, index)
     if not path.exists():
-        family = 'put' if index % 2 else ''  # every other scene has a receptacle for certain
-        table = _tables.get((family, size))
-        if table is None:
-            scene = task_scene(family or None, image_size=size)
-            table = _tables[family, size] = Tabletop(scene, seed)
+        scene = replace(SCENES[index % len(SCENES)], image_size=size)
+        if scene not in _tables:
+            _tables[scene] = Tabletop(scene, seed)
+        table = _tables[scene]
         write_episode(root, index, record(table, seed + index, length))
     episode = read_episode(path)
     if episode.size != size:
