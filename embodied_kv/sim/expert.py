@@ -1,28 +1,31 @@
 """A scripted expert: what a good robot does next, from nothing but where everything is now.
 
 Knows geometry and phases, in batches of tables. Keeps no state: so any moment, also one that went
-wrong, can be labelled for any task. `plan` looks ahead by moving the arm and what it holds or
-pushes in its mind, not in a simulator.
+wrong, can be labelled for any task. `plan` looks ahead in its mind (`imagine`), not in a
+simulator.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 
+from embodied_kv.sim.imagine import imagine
 from embodied_kv.sim.kinematics import forward, joint_limits, top_down
-from embodied_kv.sim.tables import Orders, Tables, bottom_of_held, support_of_held
-from embodied_kv.sim.tasks import FAMILIES, HOVER, SIDE_LINE
+from embodied_kv.sim.spots import INSIDE, NEXT, gaps, spot_beside, spot_in
+from embodied_kv.sim.tables import Orders, Tables, bottom_of_held, bottoms, support_of_held
+from embodied_kv.sim.tasks import BEHIND, FAMILIES, HOVER, LOWEST, RESTING, SIDE_LINE
 
+OPENED = 0.032  # m, of fingers that may go down around a thing
 SPEED, TURN = 0.02, 0.2  # m and rad per control period
 CARRY, PUSHING = 0.16, 0.024  # m, heights of the gripper point
 OPEN, APART, CLOSED = 0.04, 0.012, 0.0  # m, openings of one finger; APART cradles what is pushed
-FINGERS = 0.015  # m that a finger moves in a control period
 LOW = 0.10  # m; below it the gripper may hit things on its way
-BEHIND = 0.030  # m between a thing's circle and the gripper point that is going to push it
-REACH, PAD = joint_limits(), 0.011  # PAD: half of a finger's width, m
+ABOVE_RIM = 0.012  # m; so high above a rim the fingers' tips are clear of it
+TURNED, TURNED_LOW = 0.15, 0.3  # rad, of the wrist's roll; wider where the gripper is low
+REACH = joint_limits()
 
 
 class Phase(IntEnum):
@@ -47,12 +50,19 @@ SHUT = (Phase.CLOSE, Phase.LIFT, Phase.CARRY, Phase.PLACE, Phase.PUT_DOWN)  # th
 
 
 def plan(
-    state: np.ndarray, tables: Tables, orders: Orders, chunk_size: int
+    state: np.ndarray,
+    tables: Tables,
+    orders: Orders,
+    chunk_size: int,
+    committed: np.ndarray | None = None,
+    delay: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The next `chunk_size` joint targets and the phase now.
 
     state: [B, 7] rad and m -> actions float32 [B, chunk, 7], absolute, and phases int [B].
     Action i is where the joints should be one control period after action i - 1.
+    committed, delay: float [B, chunk, 7] and int [B]; the arm follows committed[:, i] for all
+    i < delay, whatever the expert thinks of it, and those are the actions; NaN is no commitment.
     """
     joints = np.array(state, np.float64)
     actions = np.empty((len(joints), chunk_size, joints.shape[1]), np.float32)
@@ -61,7 +71,10 @@ def plan(
         moment = ExpertMoment(joints, tables, orders)
         goals.append(moment.goal(moment.phase()))
         actions[:, i] = _command(joints, goals[-1])
-        joints, tables = _imagine(joints, actions[:, i], goals[-1].phase, tables, orders)
+        if committed is not None:
+            given = (i < delay) & np.isfinite(committed[:, i]).all(1)
+            actions[given, i] = committed[given, i]
+        joints, tables = imagine(joints, actions[:, i], tables)
     return actions, goals[0].phase
 
 
@@ -78,14 +91,14 @@ class Goal:
 class ExpertMoment:
     """What the rules look at: one number, or one point, for each of B tables.
 
-    p, roll, gap: of the gripper. thing, place: x, y, z, yaw of the order's target and place.
+    p, roll, gap: of the gripper. thing: x, y, z, yaw of the order's target. spot: x, y of where
+    it is to be put.
     """
 
     def __init__(self, joints: np.ndarray, tables: Tables, orders: Orders) -> None:
         rows = np.arange(len(joints))
         self.p, self.roll, self.gap = forward(joints), joints[:, 5], joints[:, 6]
-        self.thing, size = tables.things[rows, orders.target], tables.size[rows, orders.target]
-        self.place = tables.things[rows, orders.place]
+        self.thing = tables.things[rows, orders.target]
         self.low = self.p[:, 2] < LOW
         self.family = {name: orders.family == i for i, name in enumerate(FAMILIES)}
         self.lost = orders.family < 0
@@ -94,25 +107,43 @@ class ExpertMoment:
 
         # what is held, and whether it is wanted
         self.holds = tables.held >= 0
-        takes = self.family['pick'] | self.family['put']
-        self.wanted = self.holds & (tables.held == orders.target) & takes
-        self.take = takes & ~self.wanted
+        self.beside = self.family['take'] | self.family['next']
+        self.puts = self.family['put'] | self.beside
+        grasps = self.family['pick'] | self.puts
+        self.wanted = self.holds & (tables.held == orders.target) & grasps
+        self.grasps = grasps & ~self.wanted
         self.bottom, self.support = bottom_of_held(tables), support_of_held(tables)
 
-        # a thing to be taken
+        # a thing to be grasped, perhaps out of a receptacle
+        at, resting = tables.things[..., :2], bottoms(tables)[rows, orders.target]
+        apart = np.linalg.norm(at - self.thing[:, None, :2], axis=2)
+        within = tables.receptacle & (apart < INSIDE) & (resting < LOWEST)[:, None]
+        away, rim = within.any(1), np.where(within, tables.size[..., 2], 0).max(1)
         self.apart = _distance(self.p, self.thing)
         period = np.where(round_, np.nan, np.pi / 2)
-        self.grasp_roll = _nearest_roll(self.thing[:, 3], self.thing, self.roll, period)
-        self.grasp_height = np.maximum(self.thing[:, 2], 0.016)
+        across = np.where(away, 0, self.roll)  # a neighbour stands inward or outward
+        self.grasp_roll = _nearest_roll(self.thing[:, 3], self.thing, across, period)
+        self.grasp_height = np.maximum(np.maximum(self.thing[:, 2], 0.016), rim + ABOVE_RIM)
+        over_a_wall = (rim > 0.02) & (self.gap > OPENED)
+        self.grasp_error = np.where(over_a_wall, 0.005, 0.012)
 
         # a place to put it
-        self.to_place = _distance(self.thing, self.place)
-        rim = tables.size[rows, orders.place, 2]
+        spot, _ = spot_in(at, tables.movable, orders.target, orders.place)
+        beside, _ = spot_beside(at, tables.radius, orders.target, orders.place)
+        self.spot = np.where(self.beside[:, None], beside, spot)
+        self.to_spot = _distance(self.thing, self.spot)
+        rim = np.where(self.beside, 0, tables.size[rows, orders.place, 2])
         self.release = rim + np.where(rim > 0.02, -0.005, 0.006)
-        self.resting = self.thing[:, 2] - size[:, 2] / 2
+        on_the_table = (resting < RESTING) & ~away
+        near = gaps(at, tables.radius, orders.target, orders.place) < NEXT
+        self.placed = np.select(
+            [self.family['put'], self.family['take'], self.family['next']],
+            [within[rows, orders.place], on_the_table, on_the_table & near],
+            False,
+        )
 
         # a thing to be pushed
-        self.radius = np.where(round_, size[:, 0] / 2, np.hypot(size[:, 0], size[:, 1]) / 2)
+        self.radius = tables.radius[rows, orders.target]
         self.start = self.thing[:, :2].copy()
         self.start[:, 1] -= self.side * (self.radius + BEHIND)
         across = np.full(len(joints), np.pi / 2)
@@ -122,11 +153,13 @@ class ExpertMoment:
         """Phases int [B]: of these rules, the first that holds decides."""
         p, family, wanted = self.p, self.family, self.wanted
         unwanted = self.holds & ~wanted & ~self.lost
-        turned = np.abs(self.roll - self.grasp_roll) < 0.15
+        turned = np.abs(self.roll - self.grasp_roll) < np.where(self.low, TURNED_LOW, TURNED)
         aligned = (self.apart < np.where(self.low, 0.02, 0.012)) & turned
-        there = (self.apart < 0.012) & (np.abs(p[:, 2] - self.grasp_height) < 0.012)
-        over = self.to_place < np.where(self.bottom < 0.06, 0.03, 0.012)
-        placed = (self.to_place < 0.05) & (self.resting < 0.045)
+        there = np.abs(p[:, 2] - self.grasp_height) < self.grasp_error
+        there &= self.apart < 0.012
+        lowered = self.bottom < 0.06
+        level = np.abs(self.roll) < np.where(lowered, TURNED_LOW, TURNED)
+        over = (self.to_spot < np.where(lowered, 0.03, 0.012)) & level
         behind = (self.thing[:, 1] - p[:, 1]) * self.side
         pushing = (p[:, 2] < 0.06) & (np.abs(p[:, 0] - self.thing[:, 0]) < 0.02)
         pushing &= (behind > 0.012) & (behind < self.radius + 0.07)
@@ -141,16 +174,16 @@ class ExpertMoment:
                 Phase.HOLD,
             ),
             (family['reach'], Phase.ABOVE),
-            (family['put'] & ~wanted & placed, Phase.HOLD),
-            (self.take & aligned & there, Phase.CLOSE),
-            (self.take & aligned, Phase.LOWER),
-            (self.take, Phase.ABOVE),
+            (self.placed & ~wanted, Phase.HOLD),
+            (self.grasps & aligned & there, Phase.CLOSE),
+            (self.grasps & aligned, Phase.LOWER),
+            (self.grasps, Phase.ABOVE),
             (family['pick'] & (p[:, 2] > CARRY - 0.02), Phase.HOLD),
             (family['pick'], Phase.LIFT),
-            (family['put'] & over & (self.bottom < self.release + 0.008), Phase.OPEN),
-            (family['put'] & over, Phase.PLACE),
-            (family['put'] & (p[:, 2] < CARRY - 0.04), Phase.LIFT),
-            (family['put'], Phase.CARRY),
+            (self.puts & over & (self.bottom < self.release + 0.008), Phase.OPEN),
+            (self.puts & over, Phase.PLACE),
+            (self.puts & (p[:, 2] < CARRY - 0.04), Phase.LIFT),
+            (self.puts, Phase.CARRY),
             (self.side * self.thing[:, 1] > SIDE_LINE, Phase.HOLD),
             (pushing, Phase.PUSH),
             (at_start, Phase.LOWER_BESIDE),
@@ -163,8 +196,8 @@ class ExpertMoment:
 
     def _point(self, phase: np.ndarray) -> np.ndarray:
         p, thing = self.p, self.thing
-        onto = self.place[:, :2] + p[:, :2] - thing[:, :2]
-        opened = self.gap > 0.032
+        onto = self.spot + p[:, :2] - thing[:, :2]
+        opened = self.gap > OPENED
         ahead = np.column_stack([thing[:, 0], p[:, 1] + self.side * SPEED])
         rest = np.where(self.family['pick'] & self.wanted, CARRY, HOVER)
         points = {
@@ -193,10 +226,10 @@ class ExpertMoment:
 
     def _roll(self, phase: np.ndarray) -> np.ndarray:
         grasping = np.isin(phase, (Phase.LOWER, Phase.CLOSE)) | (
-            self.take & (phase == Phase.ABOVE)
+            self.grasps & (phase == Phase.ABOVE)
         )
         beside = np.isin(phase, (Phase.BESIDE, Phase.LOWER_BESIDE, Phase.PUSH))
-        level = np.isin(phase, (Phase.ABOVE, Phase.CARRY))
+        level = np.isin(phase, (Phase.ABOVE, Phase.CARRY, Phase.PLACE))
         return np.select(
             [grasping, beside, level], [self.grasp_roll, self.push_roll, 0 * self.roll], self.roll
         )
@@ -222,43 +255,6 @@ def _command(joints: np.ndarray, goal: Goal) -> np.ndarray:
     still = goal.phase == Phase.LOST
     target[:, :6] = joints[:, :6] + np.where(still[:, None], 0, turn)
     return np.clip(target, *REACH)
-
-
-def _imagine(
-    joints: np.ndarray, command: np.ndarray, phase: np.ndarray, tables: Tables, orders: Orders
-) -> tuple[np.ndarray, Tables]:
-    """Joints and tables one period later, if all goes well."""
-    rows = np.arange(len(joints))
-    before, after = forward(joints), forward(command)
-    things, held = tables.things.copy(), tables.held.copy()
-    gap = joints[:, 6] + np.clip(command[:, 6] - joints[:, 6], -FINGERS, FINGERS)
-
-    closing = (phase == Phase.CLOSE) & (held < 0)
-    half = tables.size[rows, orders.target, 0] / 2
-    grasped = closing & (gap <= half)
-    held = np.where(grasped, orders.target, held)
-
-    carried = held >= 0
-    index = np.maximum(held, 0)
-    width = tables.size[rows, index, 0] / 2
-    gap = np.where(carried & (command[:, 6] < width), np.maximum(gap, width), gap)
-    dropped = carried & (gap > width + 0.002)
-    moves = carried & ~grasped & ~dropped
-    things[rows, index, :3] += np.where(moves[:, None], after - before, 0)
-    rest = (
-        support_of_held(replace(tables, things=things, held=held))
-        + tables.size[rows, index, 2] / 2
-    )
-    things[rows, index, 2] = np.where(dropped, rest, things[rows, index, 2])
-    held = np.where(dropped, -1, held)
-
-    side = orders.side
-    contact = PAD + half
-    overlap = (after[:, 1] - things[rows, orders.target, 1]) * side + contact
-    pushed = np.where((phase == Phase.PUSH) & (overlap > 0), overlap * side, 0)
-    things[rows, orders.target, 1] += pushed
-    joints = np.column_stack([command[:, :6], gap])
-    return joints, replace(tables, things=things, held=held)
 
 
 def _distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:

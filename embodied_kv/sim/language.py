@@ -11,8 +11,9 @@ import numpy as np
 
 from embodied_kv.sim.expert import Phase
 from embodied_kv.sim.scene import COLOURS, MOVABLE, RECEPTACLES
+from embodied_kv.sim.spots import NEXT
 from embodied_kv.sim.tabletop import ObjectTruth, Truth
-from embodied_kv.sim.tasks import SIDE_LINE, SIDES, Task, lies_in
+from embodied_kv.sim.tasks import SIDE_LINE, SIDES, Task, gap, lies_in, lies_on_the_table, off_the
 
 SUBTASK, NARRATE = 'Subtask:', 'Narrate:'
 DONE, HELD, COUNT = 'Is it done?', 'What is in the gripper?', 'How many objects are there?'
@@ -47,17 +48,30 @@ DOING = {
     Phase.PUSH: 'I push the {x}',
     Phase.LOST: 'I do not understand, I hold still',
 }
+PUT_BESIDE = {  # where the place is a spot beside something
+    Phase.CARRY: 'move beside the {y}',
+    Phase.PLACE: 'lower beside the {y}',
+}
+PUTTING_BESIDE = {
+    Phase.CARRY: 'I carry the {x} next to the {y}',
+    Phase.PLACE: 'I lower the {x} next to the {y}',
+}
+BESIDE = ('take', 'next')  # families
 PURPOSE = {
     'reach': 'to reach it',
     'pick': 'to pick it up',
     'put': 'to put it {on} the {y}',
     'push': 'to push it to the {side}',
+    'take': 'to take it {off} the {y}',
+    'next': 'to put it next to the {y}',
 }
 RESULT = {
     'reach': 'I am above the {x}',
     'pick': 'I hold the {x}',
     'put': 'the {x} is {on} the {y}',
     'push': 'the {x} is on the {side}',
+    'take': 'the {x} is on the table',
+    'next': 'the {x} is next to the {y}',
 }
 OF_THE_TARGET = (
     Phase.ABOVE,
@@ -72,21 +86,33 @@ OF_THE_TARGET = (
 
 def say_subtask(phase: int, task: Task | None, truth: Truth) -> str:
     """The answer to SUBTASK. task: None where the instruction has no meaning."""
-    words = SUBTASKS[Phase(phase)]
     if task is None:
-        return words
-    return words.format(x=task.target, y=task.place, side=task.side, held=truth.held)
+        return SUBTASKS[Phase(phase)]
+    beside = PUT_BESIDE if task.family in BESIDE else {}
+    return _fill((SUBTASKS | beside)[Phase(phase)], task, truth)
 
 
 def narrate(phase: int, task: Task | None, truth: Truth) -> str:
     """The answer to NARRATE: one line, what the robot does and what for."""
     if task is None:
         return DOING[Phase.LOST]
-    words = RESULT[task.family] if phase == Phase.HOLD else DOING[Phase(phase)]
+    beside = PUTTING_BESIDE if task.family in BESIDE else {}
+    words = RESULT[task.family] if phase == Phase.HOLD else (DOING | beside)[Phase(phase)]
     if phase in OF_THE_TARGET:
         words = f'{words} {PURPOSE[task.family]}'
-    on = 'in' if task.place.endswith('bin') else 'on'
-    return words.format(x=task.target, y=task.place, side=task.side, on=on, held=truth.held)
+    return _fill(words, task, truth)
+
+
+def _fill(words: str, task: Task, truth: Truth) -> str:
+    on, off = in_or_on(task.place), off_the(task.place)
+    return words.format(
+        x=task.target, y=task.place, side=task.side, on=on, off=off, held=truth.held
+    )
+
+
+def in_or_on(place: str) -> str:
+    """Where things are that a place holds, in words."""
+    return 'in' if place.endswith('bin') else 'on'
 
 
 def where_is(name: str, truth: Truth) -> tuple[str, ...]:
@@ -99,13 +125,21 @@ def where_is(name: str, truth: Truth) -> tuple[str, ...]:
         return ('held by the robot',)
     for place in truth.things:
         if place.shape in RECEPTACLES and lies_in(thing, place):
-            return (f'{"in" if place.shape == "bin" else "on"} the {place.name}',)
+            return (f'{in_or_on(place.name)} the {place.name}',)
     if thing.position[2] < 0:
         return ('on the floor',)
     sides = (
         f'on the {side}' for side, sign in SIDES.items() if sign * thing.position[1] > SIDE_LINE
     )
-    return ('on the table', *sides)
+    beside = (
+        f'next to the {other.name}'
+        for other in truth.things
+        if other is not thing
+        and other.name != truth.held
+        and (other.shape in RECEPTACLES or lies_on_the_table(other, truth.things))
+        and gap(thing, other) < NEXT
+    )
+    return ('on the table', *sides, *beside)
 
 
 def ask_done(phase: int, task: Task | None, truth: Truth) -> tuple[str, str] | None:
@@ -163,6 +197,26 @@ def ask_exists(truth: Truth, rng: np.random.Generator) -> tuple[str, str]:
     return f'Do you see the {_any(colours, rng)} {_any(MOVABLE[:2], rng)}?', 'no'
 
 
+def ask_inside(truth: Truth, rng: np.random.Generator) -> tuple[str, str] | None:
+    """What lies in a bin or on a plate."""
+    places = [thing for thing in truth.things if thing.shape in RECEPTACLES]
+    if not places:
+        return None
+    place = _any(places, rng)
+    inside = sorted(
+        f'the {thing.name}'
+        for thing in truth.things
+        if thing.shape in MOVABLE and thing.name != truth.held and lies_in(thing, place)
+    )
+    return f'What is {in_or_on(place.name)} the {place.name}?', ' and '.join(inside) or 'nothing'
+
+
+def ask_where(truth: Truth, rng: np.random.Generator) -> tuple[str, str]:
+    """Where a movable thing is."""
+    thing = _any([thing for thing in truth.things if thing.shape in MOVABLE], rng)
+    return f'Where is the {thing.name}?', where_is(thing.name, truth)[0]
+
+
 SCENE_QUESTIONS: dict[str, Callable[[Truth, np.random.Generator], tuple[str, str] | None]] = {
     'held': ask_held,
     'count': ask_count,
@@ -170,6 +224,8 @@ SCENE_QUESTIONS: dict[str, Callable[[Truth, np.random.Generator], tuple[str, str
     'shape': ask_shape,
     'side': ask_side,
     'exists': ask_exists,
+    'inside': ask_inside,
+    'where': ask_where,
 }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from embodied_kv.sim.kinematics import FOREARM, JOINTS, LOWER, SHOULDER, TOOL, UPPER, UPPER_ARM
-from embodied_kv.sim.scene import RECEPTACLES, Scene, Thing
+from embodied_kv.sim.scene import FLOORS, RECEPTACLES, WALL, Scene, Thing
 
 TIMESTEP = 0.005  # s
 _AXES = ('0 0 1', '0 1 0', '0 1 0', '1 0 0', '0 1 0', '0 0 1')
@@ -130,7 +130,7 @@ def _thing(i: int, thing: Thing) -> str:
         case 'ball':
             geoms = f'<geom {kind} type="sphere" size="{x}" condim="6" {look}/>'
         case 'bin':
-            wall, floor = 0.004, 0.003
+            wall, floor = WALL / 2, FLOORS['bin'] / 2
             boxes = (
                 ((x, y, floor), (0, 0, floor - z)),
                 ((wall, y, z), (x - wall, 0, 0)),
@@ -142,7 +142,7 @@ def _thing(i: int, thing: Thing) -> str:
                 f'<geom {kind} type="box" size="{_text(size)}" pos="{_text(pos)}" {look}/>'
                 for size, pos in boxes
             )
-    place = f'pos="{_text((*thing.position, z))}" euler="0 0 {thing.yaw:.9f}"'
+    place = f'pos="{_text((*thing.position, thing.floor + z))}" euler="0 0 {thing.yaw:.9f}"'
     return f'<body name="thing {i}" {place}>{"" if fixed else "<freejoint/>"}{geoms}</body>\n    '
 
 

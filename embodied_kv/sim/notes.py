@@ -24,7 +24,7 @@ Draft = tuple[str, str, str]
 ROBOT = 'robot'
 DONE = SUBTASKS[Phase.HOLD]
 TASK = re.compile(r'task (\d{1,9})')
-LIES = re.compile(r'the (.+) is ((?:in|on) the .+)')
+LIES = re.compile(r'the (.+) is ((?:in|on|next to) the .+)')
 HOLDS = re.compile(r'I hold the (.+)')
 HEARD = 150_000_000  # ns after which an instruction is surely in the robot's frames
 

@@ -10,10 +10,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from embodied_kv.sim.expert import BEHIND, PUSHING
+from embodied_kv.sim.expert import PUSHING
 from embodied_kv.sim.kinematics import reaches
 from embodied_kv.sim.tabletop import ObjectTruth, Truth
-from embodied_kv.sim.tasks import HOVER, SIDES, Task
+from embodied_kv.sim.tasks import BEHIND, HOVER, SIDES, Task, have_room
+
+ROOM = {'put': 'in', 'take': 'beside', 'next': 'beside'}
 
 
 def hindrance(task: Task, truth: Truth, sees: Callable[[np.ndarray], np.ndarray]) -> str:
@@ -26,10 +28,13 @@ def hindrance(task: Task, truth: Truth, sees: Callable[[np.ndarray], np.ndarray]
             continue
         if thing.position[2] < 0:
             return f'the {thing.name} fell off the table'
-        if thing.name != truth.held and not reaches(_points(task, thing)).all():
+        reached = thing.name != task.place or task.family == 'put'
+        if reached and thing.name != truth.held and not reaches(_points(task, thing)).all():
             return f'the {thing.name} is out of reach'
         if not sees(thing.position[None]).all():
             return f'the {thing.name} is out of view'
+    if not have_room([task], truth.things).all():
+        return f'there is no room {ROOM[task.family]} the {task.place}'
     return ''
 
 

@@ -6,10 +6,13 @@ Positions in m, yaw in rad, in the frame of `kinematics`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
+
+from embodied_kv.sim.spots import spots
 
 COLOURS: dict[str, tuple[float, float, float]] = {
     'red': (0.85, 0.10, 0.10),
@@ -29,20 +32,26 @@ SIZES: dict[str, tuple[float, float, float]] = {  # full extents, m
 }
 MOVABLE = ('cube', 'cylinder', 'ball')
 RECEPTACLES = ('plate', 'bin')
+FLOORS = {'plate': 0.010, 'bin': 0.006}  # m, heights of what lies in them
+WALL = 0.008  # m, of a bin
 CAMERAS = ('front', 'wrist')
+AWAY_JITTER = np.array([0.006, 0.006, 0.2])  # m, m, rad: half ranges of what is put away
+AWAY_TRIES = 50
 
 
 @dataclass(frozen=True)
 class SceneConfig:
     """Ranges that scenes are drawn from; (low, high) pairs are uniform and inclusive.
 
-    Objects differ in (colour, shape); with `distinct_colours` in colour alone. A receptacle (bin
-    or plate) is fixed to the table and its colour is never an object's. Jitters are half ranges; 0
-    switches one off. Raises ValueError for ranges that no scene can meet.
+    put_away: how many of the objects lie in receptacles, as far as there are objects, and room for
+    two in each. Objects differ in (colour, shape); with `distinct_colours` in colour alone. A
+    receptacle (bin or plate) is fixed to the table and its colour is never an object's. Jitters
+    are half ranges; 0 switches one off. Raises ValueError for ranges that no scene can meet.
     """
 
     objects: tuple[int, int] = (3, 5)
     receptacles: tuple[int, int] = (0, 1)
+    put_away: tuple[int, int] = (0, 0)
     shapes: tuple[str, ...] = ('cube', 'cylinder')
     receptacle_shapes: tuple[str, ...] = RECEPTACLES
     colours: tuple[str, ...] = ('red', 'green', 'blue', 'yellow', 'purple', 'cyan', 'orange')
@@ -68,7 +77,7 @@ class SceneConfig:
         ):
             if unknown := set(getattr(self, name)) - set(known):
                 raise ValueError(f'{name}: no {sorted(unknown)}; there are: {", ".join(known)}')
-        for name in ('objects', 'receptacles', 'x', 'y', 'yaw'):
+        for name in ('objects', 'receptacles', 'put_away', 'x', 'y', 'yaw'):
             low, high = getattr(self, name)
             if not low <= high:
                 raise ValueError(f'{name}: {low} is above {high}')
@@ -79,13 +88,18 @@ class SceneConfig:
             raise ValueError(
                 f'receptacles: {self.receptacles} beside {self.objects[1]} objects of {kinds}'
             )
+        if self.put_away[0] < 0:
+            raise ValueError(f'put_away: {self.put_away} is below 0')
         if not 8 <= self.image_size <= 4096:
             raise ValueError(f'image_size {self.image_size} is not in 8..4096')
 
 
 @dataclass(frozen=True)
 class Thing:
-    """An object or receptacle as it is put down: rgb after jitter, size in full extents."""
+    """An object or receptacle as it is put down: rgb after jitter, size in full extents.
+
+    floor: m, the height of what it stands on.
+    """
 
     name: str
     shape: str
@@ -94,12 +108,12 @@ class Thing:
     position: tuple[float, float]
     yaw: float
     size: tuple[float, float, float]
+    floor: float = 0.0
 
     @property
     def radius(self) -> float:
         """Of the circle around its footprint, m."""
-        x, y, _ = self.size
-        return x / 2 if self.shape in ('cylinder', 'ball', 'plate') else float(np.hypot(x, y)) / 2
+        return circle(self.shape, self.size)
 
 
 @dataclass(frozen=True)
@@ -117,13 +131,22 @@ class Scene:
     gripper: tuple[float, float, float]
 
 
+def circle(shape: str, size: Sequence[float]) -> float:
+    """Radius of the circle around a footprint, m."""
+    x, y = size[:2]
+    return float(x / 2 if shape in ('cylinder', 'ball', 'plate') else np.hypot(x, y) / 2)
+
+
 def draw_scene(config: SceneConfig, rng: np.random.Generator) -> Scene:
     """The next scene of `rng`. Raises ValueError when the objects do not fit the table."""
 
     def near(centre, half) -> tuple[float, ...]:
         return tuple((np.asarray(centre) + rng.uniform(-1, 1, len(centre)) * half).tolist())
 
-    things = _place(config, [*_draw_kinds(config, rng)], rng)
+    kinds = [*_draw_kinds(config, rng)]
+    away = _draw_away(config, kinds, rng) if config.put_away[1] else 0
+    things = _place(config, kinds[: len(kinds) - away], rng)
+    _put_away(config, things, kinds[len(kinds) - away :], rng)
     jitter, tint = config.light_jitter, config.colour_jitter
     return Scene(
         things=tuple(things),
@@ -164,15 +187,13 @@ def _place(
     for _ in range(tries):
         things: list[Thing] = []
         for shape, colour in kinds:
-            rgb = np.clip(
-                np.array(COLOURS[colour]) + rng.uniform(-1, 1, 3) * config.colour_jitter, 0, 1
-            )
+            rgb = _draw_rgb(config, colour, rng)
             for _ in range(tries):
                 thing = Thing(
                     name=f'{colour} {shape}',
                     shape=shape,
                     colour=colour,
-                    rgb=tuple(rgb.tolist()),
+                    rgb=rgb,
                     position=tuple(rng.uniform(low, high).tolist()),
                     yaw=float(rng.uniform(*config.yaw)),
                     size=SIZES[shape],
@@ -190,5 +211,78 @@ def _place(
     )
 
 
+def _draw_rgb(config: SceneConfig, colour: str, rng: np.random.Generator) -> tuple:
+    jitter = rng.uniform(-1, 1, 3) * config.colour_jitter
+    return tuple(np.clip(np.array(COLOURS[colour]) + jitter, 0, 1).tolist())
+
+
+def _draw_away(config: SceneConfig, kinds: list, rng: np.random.Generator) -> int:
+    """How many things, the last ones, lie in receptacles."""
+    places = sum(shape in RECEPTACLES for shape, _ in kinds)
+    wanted = int(rng.integers(*config.put_away, endpoint=True))
+    return min(wanted, 2 * places, len(kinds) - places)
+
+
+def _put_away(
+    config: SceneConfig, things: list[Thing], kinds: list, rng: np.random.Generator
+) -> None:
+    """Adds things, each on a spot of a receptacle that nothing else stands on."""
+    free = [(t, i) for t in things if t.shape in RECEPTACLES for i in (0, 1)]
+    for shape, colour in kinds:
+        place, i = free.pop(int(rng.integers(len(free))))
+        rgb = _draw_rgb(config, colour, rng)
+        spot = spots(np.array(place.position))[i]
+        out = float(np.arctan2(spot[1], spot[0]))
+        near = [t for t in things if t.floor and _distance(t, place) < place.radius]
+        for jitter in (*(AWAY_JITTER * rng.uniform(-1, 1, (AWAY_TRIES, 3))), np.zeros(3)):
+            thing = Thing(
+                name=f'{colour} {shape}',
+                shape=shape,
+                colour=colour,
+                rgb=rgb,
+                position=tuple((spot + jitter[:2]).tolist()),
+                yaw=out + float(jitter[2]),
+                size=SIZES[shape],
+                floor=FLOORS[place.shape],
+            )
+            if _fits(thing, place) and all(_stands_free(thing, t, out) for t in near):
+                break
+        things.append(thing)
+
+
+def _fits(thing: Thing, place: Thing) -> bool:
+    """Whether it is clear of a bin's walls; a plate has none."""
+    x, y, _ = np.array(thing.size) / 2
+    corners = np.array([(x, y), (x, -y), (-x, y), (-x, -y)])
+    if thing.shape != 'cube':
+        corners = x * np.array([(1, 0), (0, 1), (-1, 0), (0, -1)])
+    turn = thing.yaw - place.yaw if thing.shape == 'cube' else 0.0
+    way = _turned(np.subtract(thing.position, place.position), -place.yaw)
+    inner = place.size[0] / 2 - (WALL if place.shape == 'bin' else 0)
+    return bool((np.abs(way + _turned(corners, turn)) < inner - 0.0005).all())
+
+
+def _stands_free(a: Thing, b: Thing, out: float) -> bool:
+    """Whether there is room between two things in a row outward from the robot."""
+    apart = np.abs(_turned(np.subtract(a.position, b.position), -out))[0]
+    return bool(apart > sum(_depth(thing, out) for thing in (a, b)))
+
+
+def _depth(thing: Thing, out: float) -> float:
+    """Half of its extent outward, m."""
+    if thing.shape != 'cube':
+        return thing.radius
+    return thing.size[0] / 2 * (abs(np.cos(thing.yaw - out)) + abs(np.sin(thing.yaw - out)))
+
+
+def _turned(points: np.ndarray, angle: float) -> np.ndarray:
+    cos, sin = np.cos(angle), np.sin(angle)
+    return points @ np.array([[cos, sin], [-sin, cos]])
+
+
+def _distance(a: Thing, b: Thing) -> float:
+    return float(np.hypot(*np.subtract(a.position, b.position)))
+
+
 def _gap(a: Thing, b: Thing) -> float:
-    return float(np.hypot(*np.subtract(a.position, b.position))) - a.radius - b.radius
+    return _distance(a, b) - a.radius - b.radius

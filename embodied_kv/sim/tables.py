@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from embodied_kv.sim.scene import RECEPTACLES
+from embodied_kv.sim.scene import FLOORS, RECEPTACLES, circle
+from embodied_kv.sim.spots import INSIDE
 from embodied_kv.sim.tabletop import Truth
 from embodied_kv.sim.tasks import FAMILIES, SIDES, Task
 
@@ -20,14 +21,23 @@ class Tables:
     """B tables at one moment, N things at most on each.
 
     things: float64 [B, N, 4] x, y, z in m and yaw in rad, NaN where there is none. size: float64
-    [B, N, 3] m. round, receptacle: bool [B, N]. held: int [B], -1 for nothing.
+    [B, N, 3] m. radius: float64 [B, N] m, of the circle around a footprint. floor: float64 [B, N]
+    m, the height of what lies in a receptacle. round, receptacle: bool [B, N]. held: int [B], -1
+    for nothing.
     """
 
     things: np.ndarray
     size: np.ndarray
+    radius: np.ndarray
+    floor: np.ndarray
     round: np.ndarray
     receptacle: np.ndarray
     held: np.ndarray
+
+    @property
+    def movable(self) -> np.ndarray:
+        """Whether there is a thing, and it can be moved: bool [B, N]."""
+        return ~self.receptacle & ~np.isnan(self.size[..., 0])
 
     @classmethod
     def of(cls, truths: Sequence[Truth]) -> Tables:
@@ -35,16 +45,19 @@ class Tables:
         most = max(len(truth.things) for truth in truths)
         things = np.full((len(truths), most, 4), np.nan)
         size = np.full((len(truths), most, 3), np.nan)
+        radius, floor = np.full((len(truths), most), np.nan), np.zeros((len(truths), most))
         kinds = np.zeros((2, len(truths), most), bool)
         held = np.full(len(truths), -1)
         for b, truth in enumerate(truths):
             for n, thing in enumerate(truth.things):
                 things[b, n] = *thing.position, thing.yaw
                 size[b, n] = thing.size
+                radius[b, n] = circle(thing.shape, thing.size)
+                floor[b, n] = FLOORS.get(thing.shape, 0.0)
                 kinds[:, b, n] = thing.shape == 'cylinder', thing.shape in RECEPTACLES
                 if thing.name == truth.held:
                     held[b] = n
-        return cls(things, size, *kinds, held)
+        return cls(things, size, radius, floor, *kinds, held)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,15 +90,28 @@ class Orders:
         return cls(*np.array(rows, int).reshape(-1, 4).T)
 
 
+def bottoms(tables: Tables) -> np.ndarray:
+    """Heights [B, N] of the lower sides of things that stand upright."""
+    return tables.things[..., 2] - tables.size[..., 2] / 2
+
+
 def bottom_of_held(tables: Tables) -> np.ndarray:
     """Height [B] of the lower side of what is held."""
-    rows, index = np.arange(len(tables.held)), np.maximum(tables.held, 0)
-    return tables.things[rows, index, 2] - tables.size[rows, index, 2] / 2
+    return bottoms(tables)[np.arange(len(tables.held)), np.maximum(tables.held, 0)]
 
 
 def support_of_held(tables: Tables) -> np.ndarray:
-    """Height [B] of what is under the held thing: the table, or a receptacle."""
+    """Height [B] of what may be under the held thing: the table, or a receptacle's rim."""
+    return _under_held(tables, tables.size[..., 2], 0.09)
+
+
+def floor_of_held(tables: Tables) -> np.ndarray:
+    """Height [B] of what the held thing falls on: the table, or a receptacle's floor."""
+    return _under_held(tables, tables.floor, INSIDE)
+
+
+def _under_held(tables: Tables, height: np.ndarray, distance: float) -> np.ndarray:
     rows, index = np.arange(len(tables.held)), np.maximum(tables.held, 0)
     apart = tables.things[..., :2] - tables.things[rows, index][:, None, :2]
-    under = tables.receptacle & (np.hypot(apart[..., 0], apart[..., 1]) < 0.09)
-    return np.where(under, tables.size[..., 2], 0).max(1)
+    under = tables.receptacle & (np.hypot(apart[..., 0], apart[..., 1]) < distance)
+    return np.where(under, height, 0).max(1)

@@ -21,11 +21,14 @@ from embodied_kv.sim.tasks import PHRASES, SIDES
 
 def corpus() -> Iterator[str]:
     """Sentences in which every word and number of the policy's world occurs."""
-    fill = {'x': 'red cube', 'y': 'red bin', 'held': 'red cube', 'on': 'on', 'side': 'left'}
+    fill = {'x': 'red cube', 'y': 'red bin', 'held': 'red cube', 'on': 'on', 'off': 'off'}
+    fill['side'] = 'left'
     templates = [
         *(phrase for phrases in PHRASES.values() for phrase in phrases),
         *language.SUBTASKS.values(),
         *language.DOING.values(),
+        *language.PUT_BESIDE.values(),
+        *language.PUTTING_BESIDE.values(),
         *language.PURPOSE.values(),
         *language.RESULT.values(),
     ]
@@ -34,11 +37,14 @@ def corpus() -> Iterator[str]:
         yield f' {template.format(**fill)}'
     for colour, shape in product(COLOURS, (*MOVABLE, *RECEPTACLES)):
         yield f' the {colour} {shape}? {colour} {shape}.'
-    yield from (f' {word}' for word in (*SIDES, 'into', 'onto', 'in', 'yes', 'no', 'nothing'))
+    words = (*SIDES, 'into', 'onto', 'in', 'off', 'out of', 'yes', 'no', 'nothing')
+    yield from (f' {word}' for word in words)
     yield from (f' {number}' for number in range(STATE_BINS))
     yield from (language.SUBTASK, language.NARRATE, language.DONE, language.HELD, language.COUNT)
     yield 'What colour is the cube? What shape is the red thing? Do you see the red cube?'
-    yield 'Is the red cube left of the red bin?'
+    yield 'Is the red cube left of the red bin? What is in the red bin? Where is the red cube?'
+    yield from (' the red cube and the red cube', ' on the table', ' held by the robot')
+    yield ' on the floor'
 
 
 def train_tokenizer(vocab_size: int) -> Tokenizer:

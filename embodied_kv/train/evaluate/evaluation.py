@@ -30,6 +30,7 @@ from embodied_kv.train.evaluate import report
 from embodied_kv.train.evaluate.actors import MODES, Chunking, Compressed, Expert, Served
 from embodied_kv.train.evaluate.cases import (
     CONTROLS,
+    LONGEST,
     SCENES_PER_SEED,
     Actor,
     Case,
