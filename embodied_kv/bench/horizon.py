@@ -33,8 +33,9 @@ from embodied_kv.model.policy import Policy
 from embodied_kv.sim.tasks import FAMILIES
 from embodied_kv.train.evaluate import evaluation
 from embodied_kv.train.evaluate.actors import Served
+from embodied_kv.train.evaluate.cases import Case, Outcome, Setting
 from embodied_kv.train.evaluate.report import Z95, rate
-from embodied_kv.train.evaluate.worlds import Case, Outcome, Setting, World, run
+from embodied_kv.train.evaluate.worlds import World, run
 
 LATENCY = 0.04  # s from a frame to its chunk; given, so that no setting is judged by its speed
 STATIC = (1, 2, 3, 4, 5, 6, 8, 10)

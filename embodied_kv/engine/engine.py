@@ -95,6 +95,7 @@ class Engine:
             )
         self.committed = 0  # steps that are over: prefills, chunks, decode steps
         self.states: dict[int, np.ndarray] = {}  # row -> joints that delta actions start from
+        self.guides: dict[int, Guide | None] = {}  # row -> what its chunk went on from
         self.texts = Texts(policy.tokenizer)
 
     # ------------------------------------------------------------------ prefill
@@ -122,6 +123,7 @@ class Engine:
 
     def _commit(self, o: Observation, row: int, length: int, took: float) -> KvHandle:
         self.states[row] = o.state
+        self.guides.pop(row, None)
         return self.kv.commit(
             row,
             length,
@@ -192,10 +194,13 @@ class Engine:
     def _leftovers(
         self, leases: Sequence[Lease], guides: Sequence[Guide | None]
     ) -> list[Leftover | None]:
-        if self.config.rtc == 'off' or not guides:
+        if self.config.rtc == 'off':
             return []
-        states = (self.states[lease.row] for lease in leases)
-        return [leftover(g, self.policy, s) for g, s in zip(guides, states, strict=True)]
+        found = []
+        for lease, guide in zip(leases, guides or [None] * len(leases), strict=True):
+            found.append(leftover(guide, self.policy, self.states[lease.row]))
+            self.guides[lease.row] = guide
+        return found
 
     # ------------------------------------------------------------------ language
 

@@ -24,6 +24,7 @@ from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.decode_stream import DecodeStream, Query
 from embodied_kv.kv.handle import KvHandle, Lease
+from embodied_kv.session import frozen_guide
 from embodied_kv.types import ActionChunk
 
 
@@ -87,6 +88,7 @@ class EnginePart:
             if copy < 0:
                 tensors |= _copies(f'row/{i}', *self._kv.prefixes.row(row))
                 tensors[f'row/{i}/state'] = torch.from_numpy(self._engine.states[row].copy())
+                tensors |= frozen_guide.tensors(f'row/{i}/guide', self._engine.guides.get(row))
             else:
                 tensors |= _copies(f'row/{i}', *self._kv.compressed.block(copy))
         for i, stream in enumerate(streams):
@@ -227,9 +229,8 @@ class EnginePart:
     def _gone(self, facts: Mapping) -> KvHandle:
         """Names a frame of which only a compressed copy is left: no row can be read by it."""
         frame = facts['sequence'], facts['length']
-        layout = self._kv.prefixes.layout
-        ids = self._kv.process_id, -1, -1
-        return KvHandle(*ids, *frame, layout, facts['stamp'], -math.inf, robot=self.robot)
+        of = self._kv.prefixes.layout, facts['stamp'], -math.inf
+        return KvHandle(self._kv.process_id, -1, -1, *frame, *of, robot=self.robot)
 
     # ------------------------------------------------------------------ replay
 
@@ -244,7 +245,8 @@ class EnginePart:
         with self._adopt(frozen, number) as lease:
             if (copy := frozen.facts['action']) is not None:
                 self._kv.keep_copy([ACTION], self._adopt_copy(frozen, copy, lease.handle))
-            (chunk,) = self._engine.denoise([lease], [float('inf')], noises)
+            guides = [frozen_guide.thawed(frozen, f'row/{number}/guide')]
+            (chunk,) = self._engine.denoise([lease], [math.inf], noises, guides)
         return chunk
 
 

@@ -16,6 +16,7 @@ from embodied_kv.sim.tables import Tables, floor_of_held
 FINGER_STEP = 0.015  # m that a finger moves in a control period
 PAD, TIP = 0.011, 0.009  # m, half of a finger's width, and its length below the gripper point
 BETWEEN = 0.016  # m from the gripper point, at most, to the middle of what the fingers close on
+SQUEEZED = 0.006  # m that a finger may sink into a thing
 SHUT, LOW = 0.02, 0.06  # m, opening and height of fingers that push
 
 
@@ -25,7 +26,7 @@ def imagine(joints: np.ndarray, command: np.ndarray, tables: Tables) -> tuple[np
     step = np.clip(command[:, 6] - joints[:, 6], -FINGER_STEP, FINGER_STEP)
     gap = joints[:, 6] + step
     things = tables.things + _pushed(before, after, gap, tables)
-    held, grasped = _grasped(after, gap, command[:, 6], tables)
+    held, grasped = _grasped(after, joints[:, 6], gap, command[:, 6], tables)
 
     rows, index, carried = np.arange(len(joints)), np.maximum(held, 0), held >= 0
     width = tables.size[rows, index, 0] / 2
@@ -41,9 +42,12 @@ def imagine(joints: np.ndarray, command: np.ndarray, tables: Tables) -> tuple[np
 
 
 def _grasped(
-    grip: np.ndarray, gap: np.ndarray, wanted: np.ndarray, tables: Tables
+    grip: np.ndarray, before: np.ndarray, gap: np.ndarray, wanted: np.ndarray, tables: Tables
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What is held [B] once the fingers have moved to `gap` [B], and whether it is so only now."""
+    """What is held [B] once the fingers have moved to `gap` [B], and whether it is so only now.
+
+    before, wanted: m, openings that they come from and go to, [B].
+    """
     rows = np.arange(len(grip))
     apart = np.linalg.norm(tables.things[..., :2] - grip[:, None, :2], axis=2)
     apart = np.where(tables.movable, apart, np.inf)
@@ -51,7 +55,8 @@ def _grasped(
     size, height = tables.size[rows, nearest], tables.things[rows, nearest, 2]
     over = grip[:, 2] - height
     between = (apart[rows, nearest] < BETWEEN) & (np.abs(over) < size[:, 2] / 2 + TIP)
-    closed = (gap <= size[:, 0] / 2) & (wanted < size[:, 0] / 2)
+    half = size[:, 0] / 2
+    closed = (before > half - SQUEEZED) & (gap <= half) & (wanted < half)
     grasped = (tables.held < 0) & between & closed
     return np.where(grasped, nearest, tables.held), grasped
 

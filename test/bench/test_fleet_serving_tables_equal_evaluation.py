@@ -5,7 +5,8 @@ import pytest
 
 from embodied_kv.bench.fleet.serving.world import Table
 from embodied_kv.sim.tabletop import JOINTS
-from embodied_kv.train.evaluate.worlds import Case, Setting, World
+from embodied_kv.train.evaluate.cases import Case, Setting
+from embodied_kv.train.evaluate.worlds import World
 
 DT, LATENCY = 0.1, 0.04
 CASE = Case('reach', 4, 0)

@@ -1,10 +1,13 @@
 """replay = the chunk that was: byte for byte, whatever happened in between."""
 
+import math
+
 import numpy as np
 import pytest
 from capsule_sessions import begin, capsules_of, dirty
 
 from embodied_kv.capsule.capsule import CapsuleError
+from embodied_kv.types import Guide
 
 
 def test_replay_of_a_frozen_frame_is_byte_identical(make_engine, observe):
@@ -21,6 +24,21 @@ def test_replay_of_a_frozen_frame_is_byte_identical(make_engine, observe):
     assert (again.stamp, again.sequence) == (chunk.stamp, chunk.sequence)
     assert capsule.boundary.stamp == frame.stamp
     engine.kv.check_integrity()
+
+
+@pytest.mark.parametrize('rtc', ['guided', 'trained'])
+def test_replay_goes_on_from_what_the_chunk_went_on_from(make_engine, observe, rtc):
+    engine = make_engine(rtc=rtc)
+    guide = Guide(np.full((6, 7), 0.01, np.float32), 2, np.linspace(1, 0, 6))
+    (handle,) = engine.prefill([observe(4)])
+    with engine.kv.acquire(handle) as lease:
+        (other,) = engine.denoise([lease], [math.inf])
+        (chunk,) = engine.denoise([lease], [math.inf], guides=[guide])
+    capsules = capsules_of(engine)
+    capsules.snapshot('episode')
+    dirty(engine, observe)
+    np.testing.assert_array_equal(capsules.replay('episode').values, chunk.values)
+    assert not np.array_equal(chunk.values, other.values)
 
 
 def test_no_row_is_left_behind(make_engine, observe):

@@ -5,6 +5,7 @@ from contextlib import closing
 import pytest
 
 from embodied_kv.sim.language import SCENE_QUESTIONS, SUBTASK
+from embodied_kv.train.evaluate.cases import Case, Setting
 from embodied_kv.train.evaluate.questions import (
     Answer,
     Question,
@@ -14,7 +15,7 @@ from embodied_kv.train.evaluate.questions import (
     subtask_of,
 )
 from embodied_kv.train.evaluate.report import NEAR, text_rows
-from embodied_kv.train.evaluate.worlds import Case, Setting, World
+from embodied_kv.train.evaluate.worlds import World
 
 CASE = Case('put', 0, 0)
 

@@ -13,7 +13,8 @@ from embodied_kv.sim.tasks import FAMILIES
 from embodied_kv.train.evaluate import evaluation, worlds
 from embodied_kv.train.evaluate.__main__ import main
 from embodied_kv.train.evaluate.actors import Served
-from embodied_kv.train.evaluate.worlds import Case, Choice, Setting, World, run
+from embodied_kv.train.evaluate.cases import Case, Choice, Setting
+from embodied_kv.train.evaluate.worlds import World, run
 
 CASES = [Case(family, 0, 0) for family in ('reach', 'push')]
 SIZE = TINY.vision.image_size

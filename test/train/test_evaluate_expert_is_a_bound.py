@@ -7,8 +7,9 @@ import pytest
 
 from embodied_kv.sim.tasks import FAMILIES
 from embodied_kv.train.evaluate.actors import Expert
+from embodied_kv.train.evaluate.cases import Case, Setting
 from embodied_kv.train.evaluate.report import action_rows
-from embodied_kv.train.evaluate.worlds import Case, Setting, World, run
+from embodied_kv.train.evaluate.worlds import World, run
 
 CASES = [Case(family, 0, episode) for family in FAMILIES for episode in range(3)]
 

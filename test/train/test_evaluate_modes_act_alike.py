@@ -11,8 +11,9 @@ from embodied_kv.model.policy import Policy
 from embodied_kv.sim.tasks import FAMILIES
 from embodied_kv.train.evaluate import worlds
 from embodied_kv.train.evaluate.actors import MODES, Served
+from embodied_kv.train.evaluate.cases import Case, Setting
 from embodied_kv.train.evaluate.report import digest, pair_rows
-from embodied_kv.train.evaluate.worlds import Case, Setting, World, run
+from embodied_kv.train.evaluate.worlds import World, run
 
 CASES = [Case(family, 0, episode) for episode in range(2) for family in FAMILIES[:2]]
 FRAMES = 7

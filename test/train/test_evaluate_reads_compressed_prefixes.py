@@ -11,7 +11,8 @@ from embodied_kv.sim.tasks import FAMILIES
 from embodied_kv.train.evaluate import evaluation, worlds
 from embodied_kv.train.evaluate.__main__ import main
 from embodied_kv.train.evaluate.actors import Compressed, Served
-from embodied_kv.train.evaluate.worlds import Case, Setting, World, run
+from embodied_kv.train.evaluate.cases import Case, Setting
+from embodied_kv.train.evaluate.worlds import World, run
 
 CASES = [Case(family, 0, 0) for family in FAMILIES]
 

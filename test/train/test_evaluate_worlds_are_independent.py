@@ -11,7 +11,8 @@ from embodied_kv.model.policy import Policy
 from embodied_kv.sim.tasks import FAMILIES
 from embodied_kv.train.evaluate import worlds
 from embodied_kv.train.evaluate.actors import Served
-from embodied_kv.train.evaluate.worlds import Case, Setting, World, run
+from embodied_kv.train.evaluate.cases import Case, Setting
+from embodied_kv.train.evaluate.worlds import World, run
 
 CASES = [Case(family, 1, 7) for family in FAMILIES]
 SETTING = Setting(dt=0.1, latency=0.04, every=2)

@@ -15,8 +15,9 @@ import numpy as np
 from embodied_kv.config import ModelConfig
 from embodied_kv.sim.scene import CAMERAS
 from embodied_kv.sim.tasks import FAMILIES
+from embodied_kv.train.evaluate.cases import Case, Frame, Setting
 from embodied_kv.train.evaluate.questions import Question, every_question, expert_plan
-from embodied_kv.train.evaluate.worlds import Case, Frame, Setting, World
+from embodied_kv.train.evaluate.worlds import World
 
 SCENES = 9  # the set of scenes; evaluation takes 0, 1 and 2
 MOMENT_RNG = 3  # what a random stream of a scene is for

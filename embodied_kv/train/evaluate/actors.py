@@ -14,9 +14,11 @@ from dataclasses import dataclass
 
 from embodied_kv.config import EngineConfig
 from embodied_kv.control.execution_horizon import Policy as HorizonPolicy
+from embodied_kv.control.rtc import LINEAR, weights
 from embodied_kv.engine.engine import Engine
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.model.policy import Policy
+from embodied_kv.train.evaluate.cases import LONGEST, Case, Choice, Frame
 from embodied_kv.train.evaluate.questions import (
     Answer,
     Question,
@@ -25,12 +27,10 @@ from embodied_kv.train.evaluate.questions import (
     questions,
     subtask_of,
 )
-from embodied_kv.train.evaluate.worlds import Case, Choice, Frame
-from embodied_kv.types import ActionChunk, TextDelta
+from embodied_kv.types import ActionChunk, Guide, TextDelta
 
 MODES = ('isolated', 'shared', 'batched')  # and 'silent'
 LONGEST_QUERY = 64  # tokens
-EULER_STEPS = 10
 
 
 class Expert:
@@ -62,6 +62,27 @@ class Compressed:
         return 2 + math.ceil(2 * whole)
 
 
+@dataclass(frozen=True)
+class Chunking:
+    """How a chunk is made: Euler steps, and how it goes on from the one that runs.
+
+    rtc, rtc_max_guidance: fields of EngineConfig. schedule, horizon: of the weights of guidance,
+    see `control.rtc.weights`.
+    """
+
+    euler_steps: int = 10
+    rtc: str = EngineConfig.rtc
+    rtc_max_guidance: float = EngineConfig.rtc_max_guidance
+    schedule: str = LINEAR
+    horizon: int = LONGEST
+
+    def guide(self, frame: Frame, chunk_size: int) -> Guide:
+        """What a frame's chunk goes on from."""
+        delay, horizon = min(frame.delay, chunk_size - 1), min(self.horizon, chunk_size)
+        held = weights(delay, horizon, chunk_size, self.schedule)
+        return Guide(frame.leftover[:chunk_size], delay, held)
+
+
 class Served:
     """A policy behind the engine; each frame of every robot is acted on, then talked about.
 
@@ -82,8 +103,9 @@ class Served:
         max_tokens: int,
         compressed: Compressed = Compressed(),
         horizon_policy: HorizonPolicy | None = None,
+        chunking: Chunking = Chunking(),
     ) -> None:
-        self._horizon_policy = horizon_policy
+        self._horizon_policy, self._chunking = horizon_policy, chunking
         self._mode, self._steps, self._max_tokens = mode, steps, max_tokens
         # Frames that a decode stream lives, at most.
         life = 1 + math.ceil(max_tokens / steps) if mode == 'batched' else 1
@@ -95,8 +117,10 @@ class Served:
             compressed_rows=compressed.compressed_rows(rows, streams),
             **vars(compressed),
             decode_tokens=LONGEST_QUERY + max_tokens,
-            euler_steps=EULER_STEPS,
-            min_euler_steps=EULER_STEPS,
+            euler_steps=chunking.euler_steps,
+            min_euler_steps=chunking.euler_steps,
+            rtc=chunking.rtc,
+            rtc_max_guidance=chunking.rtc_max_guidance,
             time_budget=False,
         )
         self.engine = Engine(policy, config, policy.config.action_dt)
@@ -147,7 +171,9 @@ class Served:
     ) -> tuple[list[KvHandle], list[ActionChunk]]:
         handles = self.engine.prefill([frame.observation for frame in frames])
         leases = [self.engine.kv.acquire(handle) for handle in handles]
-        chunks = self.engine.denoise(leases, [math.inf] * len(leases))
+        chunk_size = self.engine.policy.config.chunk_size
+        guides = [self._chunking.guide(frame, chunk_size) for frame in frames]
+        chunks = self.engine.denoise(leases, [math.inf] * len(leases), guides=guides)
         for lease in leases:
             lease.release()
         return handles, chunks

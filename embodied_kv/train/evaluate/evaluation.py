@@ -17,6 +17,8 @@ from embodied_kv.compress.limits import check_keep_ratio
 from embodied_kv.compress.registry import method
 from embodied_kv.config import TABLETOP, EngineConfig
 from embodied_kv.control import execution_horizon
+from embodied_kv.control.rtc import SCHEDULES
+from embodied_kv.engine.guidance import MODES as MODES_OF_RTC
 from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.checkpoints.own import bundled
 from embodied_kv.model.policy import Policy
@@ -25,17 +27,17 @@ from embodied_kv.sim.scene import CAMERAS
 from embodied_kv.sim.tabletop import JOINTS
 from embodied_kv.sim.tasks import FAMILIES
 from embodied_kv.train.evaluate import report
-from embodied_kv.train.evaluate.actors import MODES, Compressed, Expert, Served
-from embodied_kv.train.evaluate.worlds import (
+from embodied_kv.train.evaluate.actors import MODES, Chunking, Compressed, Expert, Served
+from embodied_kv.train.evaluate.cases import (
     CONTROLS,
+    LONGEST,
     SCENES_PER_SEED,
     Actor,
     Case,
     Outcome,
     Setting,
-    World,
-    run,
 )
+from embodied_kv.train.evaluate.worlds import World, run
 
 
 def parser(text: str = '') -> argparse.ArgumentParser:
@@ -58,6 +60,17 @@ def parser(text: str = '') -> argparse.ArgumentParser:
         '--execution-horizon', help='instead: static:H, or confidence:T:H_MIN; then the next'
     )
     made.add_argument('--latency-ms', type=float, help='instead of the measured one')
+    made.add_argument(
+        '--latency-spread', type=float, default=0.0, help='share by which it varies; with spikes'
+    )
+    made.add_argument('--crowded', action='store_true', help='two places, and things put away')
+    made.add_argument('--euler-steps', type=int, default=Chunking.euler_steps, help='of a chunk')
+    made.add_argument('--rtc', choices=tuple(MODES_OF_RTC), default=Chunking.rtc)
+    made.add_argument('--rtc-schedule', choices=SCHEDULES, default=Chunking.schedule)
+    made.add_argument(
+        '--rtc-horizon', type=int, default=Chunking.horizon, help='actions that are guided'
+    )
+    made.add_argument('--rtc-max-guidance', type=float, default=Chunking.rtc_max_guidance)
     made.add_argument(
         '--steps-per-frame', type=int, default=6, help='decode steps per frame, when batched'
     )
@@ -95,18 +108,30 @@ def load(checkpoint: str | None) -> Policy:
 def check(args: argparse.Namespace, dt: float) -> None:
     """Raises ValueError for a number out of range, or no method. dt: s of a control period."""
     counts = ('episodes', 'seeds', 'robots', 'every', 'steps_per_frame', 'max_tokens', 'threads')
+    counts = *counts, 'euler_steps'
     for name in counts:
         if getattr(args, name) < 1:
             raise ValueError(f'--{name.replace("_", "-")} is at least 1')
     if args.episodes > SCENES_PER_SEED:
         raise ValueError(f'--episodes is at most {SCENES_PER_SEED}')
-    if args.latency_ms is not None and not 0 <= args.latency_ms <= dt * 1e3:
-        raise ValueError(f'--latency-ms is 0 to {dt * 1e3:.0f}, the control period')
+    most = (LONGEST - 1) * dt * 1e3
+    if args.latency_ms is not None and not 0 <= args.latency_ms <= most:
+        raise ValueError(f'--latency-ms is 0 to {most:.0f}: a chunk would be over when it comes')
+    if not 0 <= args.latency_spread < 1:
+        raise ValueError('--latency-spread is from 0 to 1')
+    if not 0 <= args.rtc_horizon <= LONGEST:
+        raise ValueError(f'--rtc-horizon is 0 to {LONGEST}, the chunk size')
     for keep_ratio in (args.action_keep_ratio, args.language_keep_ratio):
         check_keep_ratio(keep_ratio)
     method(args.compress)
     if args.execution_horizon is not None:
         execution_horizon.parse(args.execution_horizon)
+
+
+def chunking(args: argparse.Namespace) -> Chunking:
+    """What the arguments say of how a chunk is made."""
+    guidance = args.rtc_max_guidance, args.rtc_schedule, args.rtc_horizon
+    return Chunking(args.euler_steps, args.rtc, *guidance)
 
 
 def compressed(args: argparse.Namespace) -> Compressed:
@@ -133,7 +158,8 @@ class Evaluation:
         self.measured = None if args.latency_ms is not None else self._measure()
         latency = args.latency_ms if self.measured is None else self._effective(self.measured)
         dt = policy.config.action_dt
-        self.setting = Setting(dt, latency / 1e3, args.every, args.control)
+        more = args.every, args.control, args.latency_spread, args.crowded
+        self.setting = Setting(dt, latency / 1e3, *more)
         self._stack = ExitStack()
         self._worlds = [
             self._stack.enter_context(self._world(self.setting))
@@ -181,9 +207,9 @@ class Evaluation:
             return self._served('silent', robots=1).latency(world.look()) * 1e3
 
     def _effective(self, latency: float) -> float:
-        """A chunk takes effect at the next set-point of the arm, a period later at most; ms."""
+        """A chunk takes effect at the next set-point of the arm; ms."""
         step = SET_POINT * 1e3
-        return min(self.policy.config.action_dt * 1e3, math.ceil(latency / step) * step)
+        return math.ceil(latency / step) * step
 
     def _world(self, setting: Setting) -> closing[World]:
         return closing(World(self.policy.config.vision.image_size, setting))
@@ -193,4 +219,4 @@ class Evaluation:
         how = args.steps_per_frame, args.max_tokens, compressed(args)
         text = args.execution_horizon
         horizon_policy = None if text is None else execution_horizon.parse(text)
-        return Served(self.policy, mode, robots, *how, horizon_policy)
+        return Served(self.policy, mode, robots, *how, horizon_policy, chunking(args))

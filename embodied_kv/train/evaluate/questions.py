@@ -22,7 +22,8 @@ from embodied_kv.sim.language import (
     say_subtask,
 )
 from embodied_kv.sim.tables import Orders, Tables
-from embodied_kv.train.evaluate.worlds import QUESTION_RNG, Case, Frame
+from embodied_kv.train.evaluate.cases import Case, Frame
+from embodied_kv.train.evaluate.worlds import QUESTION_RNG
 
 # what: (every n-th frame, of these the n-th)
 SCHEDULE = {'subtask': (2, 0), 'scene': (2, 1), 'narrate': (5, 2), 'done': (5, 4)}

@@ -17,8 +17,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from embodied_kv.train.evaluate.cases import Case, Outcome
 from embodied_kv.train.evaluate.questions import Answer
-from embodied_kv.train.evaluate.worlds import Case, Outcome
 
 Z95 = 1.959964  # standard deviations on either side that hold 95% of a normal distribution
 NEAR = 'subtask, within one frame'

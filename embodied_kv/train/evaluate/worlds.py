@@ -1,23 +1,22 @@
 """Tabletops in lockstep: in each a scene nobody trained on and one task, judged every period.
 
 Knows simulated time, tasks, and how a chunk takes over from the one before. Does not know who
-acts: that is an Actor. Scene seeds of evaluation begin at 2,000,000; those of training end below
-1,000,000.
+acts: that is an Actor.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
-from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from embodied_kv.control.rtc import Delays, passed
 from embodied_kv.sim.rollout import Rollout
 from embodied_kv.sim.scene import CAMERAS
-from embodied_kv.sim.tabletop import Tabletop, Truth
+from embodied_kv.sim.tabletop import Tabletop
 from embodied_kv.sim.tasks import (
     PHRASES,
     SECONDS,
@@ -27,100 +26,22 @@ from embodied_kv.sim.tasks import (
     draw_task,
     task_scene,
 )
+from embodied_kv.train.evaluate.cases import (
+    LONGEST,
+    Actor,
+    Case,
+    Choice,
+    Frame,
+    Outcome,
+    Setting,
+)
 from embodied_kv.types import Observation
 
-FIRST_SCENE, SCENES_PER_SEED = 2_000_000, 10_000
 ANOTHER = 1_000_000  # added to the seed of a scene in which the family has no task
-CONTROLS = ('none', 'blank', 'wrong_colour')
 AFTERWARDS = 8  # control periods that an episode goes on when its task is done
-TASK_RNG, QUESTION_RNG = 1, 2  # what a random stream of a scene is for
-
-
-@dataclass(frozen=True)
-class Case:
-    """One episode: the family of its task, and episode `episode` of seed `seed`."""
-
-    family: str
-    seed: int
-    episode: int
-
-    @property
-    def name(self) -> str:
-        """The robot's name; with the period it is the key of the action noise."""
-        return f'{self.family}-{self.seed}-{self.episode}'
-
-    @property
-    def scene_seed(self) -> int:
-        return FIRST_SCENE + self.seed * SCENES_PER_SEED + self.episode
-
-
-@dataclass(frozen=True)
-class Setting:
-    """How episodes run.
-
-    dt: s of a control period and between two actions. latency: s from an observation until its
-    chunk takes over, 0 to dt. every: periods between two chunks. control: of CONTROLS; `blank`
-    hides the images, `wrong_colour` names another object than the one that is judged.
-    """
-
-    dt: float
-    latency: float
-    every: int = 1
-    control: str = 'none'
-
-
-@dataclass(frozen=True, eq=False)
-class Frame:
-    """What an actor is given.
-
-    number: 0 for the first frame of the episode. told: the task that the instruction names.
-    truth: for an expert, and for the right answers to questions. scene: its seed.
-    """
-
-    case: Case
-    number: int
-    scene: int
-    observation: Observation
-    truth: Truth
-    told: Task
-
-
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """How an episode ended.
-
-    success, wrong: as the Judge says. seconds: it lasted. path: m that the gripper point went.
-    first: the first chunk, float [chunk, 7]. execution_horizons: of every chunk, in periods.
-    """
-
-    case: Case
-    success: bool
-    wrong: bool
-    seconds: float
-    path: float
-    first: np.ndarray
-    execution_horizons: tuple[int, ...]
-
-
-class Choice(NamedTuple):
-    """What an actor wants done.
-
-    chunk: float [chunk, 7], absolute joint targets, rad and m, dt apart; None: the last one goes
-    on. execution_horizon: H, control periods until the next frame; None: as the setting says.
-    """
-
-    chunk: np.ndarray | None = None
-    execution_horizon: int | None = None
-
-
-class Actor(Protocol):
-    """Who chooses the actions."""
-
-    def act(self, frames: Sequence[Frame]) -> list[Choice]:
-        """A choice for each frame."""
-
-    def finish(self) -> None:
-        """The last episode is over."""
+TASK_RNG, QUESTION_RNG, LATENCY_RNG = 1, 2, 3  # what a random stream of a scene is for
+TICK = 1e-6  # s; moments closer than this are the same
+ARM = 6  # joints, without the gripper
 
 
 class World:
@@ -134,10 +55,11 @@ class World:
 
     def begin(self, case: Case) -> None:
         """The scene of the case at time 0, and its task."""
+        setting = self.setting
         self.case, self.period = case, 0
         self._due, self._executes = 0, []
-        self._limit = round(SECONDS[case.family] / self.setting.dt)
-        self._table.config = task_scene(case.family, image_size=self._image_size)
+        self._limit = round(SECONDS[case.family] / setting.dt)
+        self._table.config = task_scene(case.family, setting.crowded, image_size=self._image_size)
         for self._scene in count(case.scene_seed, ANOTHER):
             self._table.reset(self._scene)
             self._truth = self._table.truth()
@@ -146,10 +68,13 @@ class World:
             if task is not None:
                 break
         self._rollout.restart()
+        self._coming: tuple[np.ndarray, float, float] | None = None  # chunk, its start, its moment
+        self._latencies = setting.latencies(np.random.default_rng((self._scene, LATENCY_RNG)))
+        self._delays = Delays(setting.dt, LONGEST - 1)
         self._judge = Judge(task, self._truth)
-        self._told = self._another(task, rng) if self.setting.control == 'wrong_colour' else task
+        self._told = self._another(task, rng) if setting.control == 'wrong_colour' else task
         self._instruction = self._told.phrase(int(rng.integers(2 * len(PHRASES[case.family]))))
-        self._path, self._first = 0.0, None
+        self._path, self._first, self._seams = 0.0, None, []
         self._result: Outcome | None = None  # as it was when the task was done
 
     def _another(self, task: Task, rng: np.random.Generator) -> Task:
@@ -159,7 +84,7 @@ class World:
     @property
     def is_due(self) -> bool:
         """Whether this period begins with a frame."""
-        return self.period >= self._due
+        return self.period >= self._due and self._coming is None
 
     @property
     def is_over(self) -> bool:
@@ -183,7 +108,17 @@ class World:
             robot=self.case.name,
         )
         number = len(self._executes) - (not self.is_due)
-        return Frame(self.case, number, self._scene, observation, self._truth, self._told)
+        leftover = self._rollout.ahead(self._rollout.time + self.setting.dt * np.arange(LONGEST))
+        return Frame(
+            self.case,
+            number,
+            self._scene,
+            observation,
+            self._truth,
+            self._told,
+            leftover,
+            self._delays.expected(0.0, self.setting.latency),
+        )
 
     def step(self, chunk: np.ndarray | None, execution_horizon: int | None = None) -> None:
         """One control period; `chunk`, of its first moment, takes over when the latency is over.
@@ -194,19 +129,34 @@ class World:
             self._executes.append(execution_horizon or self.setting.every)
             self._due = self.period + self._executes[-1]
         start, before = self._rollout.time, self._truth.grip
-        if chunk is None:
-            self._rollout.advance(self.setting.dt)
-        else:
-            self._rollout.advance(self.setting.latency)
-            self._rollout.follow(chunk, start, self.setting.dt)
-            self._rollout.advance(self.setting.dt - self.setting.latency)
+        end = start + self.setting.dt
+        if chunk is not None:
+            self._coming = chunk, start, start + next(self._latencies)
             self._first = chunk if self._first is None else self._first
+        if self._coming is not None and self._coming[2] < end + TICK:
+            self._take_over(*self._coming)
+            self._coming = None
+        self._until(end)
         self.period += 1
         self._truth = self._table.truth()
         self._path += float(np.linalg.norm(self._truth.grip - before))
         self._judge.see(self._truth)
         if self._judge.done and self._result is None:
             self._result = self.outcome()
+
+    def _take_over(self, chunk: np.ndarray, start: float, moment: float) -> None:
+        """At its moment; one that comes when all of it has passed is not followed."""
+        self._until(moment)
+        self._delays.observe(moment - start)
+        first = passed(moment - start, self.setting.dt, len(chunk))
+        if first < len(chunk):
+            ran = self._rollout.target(start + first * self.setting.dt)
+            self._seams.append(float(np.abs(chunk[first] - ran)[:ARM].max()))
+            self._rollout.follow(chunk, start, self.setting.dt)
+
+    def _until(self, moment: float) -> None:
+        if moment > self._rollout.time + TICK:
+            self._rollout.advance(moment - self._rollout.time)
 
     def outcome(self) -> Outcome:
         """Of the episode until now, or until its task was done."""
@@ -215,7 +165,8 @@ class World:
         judge, seconds = self._judge, self.period * self.setting.dt
         execution_horizons = tuple(self._executes)
         how = judge.done, judge.wrong, seconds, self._path, self._first
-        return Outcome(self.case, *how, execution_horizons)
+        joints = np.array(self._rollout.path)
+        return Outcome(self.case, *how, execution_horizons, joints, np.array(self._seams))
 
     def close(self) -> None:
         """Frees the table."""

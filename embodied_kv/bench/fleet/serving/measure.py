@@ -22,7 +22,7 @@ from embodied_kv.model.policy import Policy
 from embodied_kv.serving.batch import batch_seconds, profile_of
 from embodied_kv.sim.tabletop import JOINTS
 from embodied_kv.sim.tasks import FAMILIES
-from embodied_kv.train.evaluate.worlds import Case
+from embodied_kv.train.evaluate.cases import Case
 
 # Chosen by cost, load and average H; nothing here by a latency or a success.
 ROBOTS = (1, 2, 4, 8, 16, 24, 32)  # a CPU saturates between 10 and 25

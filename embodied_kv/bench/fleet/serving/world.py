@@ -16,7 +16,8 @@ import numpy as np
 
 from embodied_kv.sim.rollout import SET_POINT
 from embodied_kv.sim.scene import CAMERAS
-from embodied_kv.train.evaluate.worlds import Case, Setting, World
+from embodied_kv.train.evaluate.cases import Case, Setting
+from embodied_kv.train.evaluate.worlds import World
 
 LOCKSTEP = 'embodied_kv.bench.fleet.serving.lockstep'
 ENDING = 30.0  # s that the process may take to end

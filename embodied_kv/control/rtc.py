@@ -1,0 +1,120 @@
+"""Real-time chunking: how a chunk that is being made goes on from the one that runs.
+
+Knows actions, their moments and delays. Does not know models, or who executes what. A leftover is
+what is still to come of the running chunk, its row i due at the new observation + i * dt. While
+the new chunk is made the first d of these rows are executed: the delay. So the new chunk is held
+to them, then ever less, up to the horizon s.
+
+Sources: Black, Galliker and Levine 2025, "Real-Time Execution of Action Chunking Flow Policies"
+(their code calls d and s the start and the end of prefix attention). LeRobot's weights are the
+same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+LINEAR, EXPONENTIAL, ONES, ZEROS = SCHEDULES = ('linear', 'exponential', 'ones', 'zeros')
+WINDOW = 10  # latencies that are remembered, as in algorithm 1
+_TICK = 1e-9  # s; moments closer than this are the same
+
+
+def weights(
+    delay: ArrayLike, horizon: ArrayLike, chunk_size: int, schedule: str
+) -> NDArray[np.float64]:
+    """How much each action is held to the leftover: float64 [..., chunk size] in [0, 1].
+
+    delay, horizon: d and s, whole numbers [...] from 0 to the chunk size. 1 for i < d, 0 from s
+    on, and between them
+
+        linear         w = clip((d - 1 - i) / (s - d + 1) + 1, 0, 1)
+        exponential    w (e^w - 1) / (e - 1) of that w
+        ones, zeros    1, 0
+
+    A delay beyond the horizon counts as the horizon. Raises ValueError.
+    """
+    if schedule not in SCHEDULES:
+        raise ValueError(f'schedule {schedule!r}: write one of {", ".join(SCHEDULES)}')
+    end = _counts('horizon', horizon, chunk_size)
+    start = np.minimum(_counts('delay', delay, chunk_size), end)
+    start, end, i = start[..., None], end[..., None], np.arange(chunk_size)
+    if schedule in (ONES, ZEROS):
+        between = np.full(chunk_size, float(schedule == ONES))
+    else:
+        between = np.clip((start - 1 - i) / (end - start + 1) + 1, 0.0, 1.0)
+    if schedule == EXPONENTIAL:
+        between = between * np.expm1(between) / math.expm1(1.0)
+    return np.where(i < start, 1.0, np.where(i < end, between, 0.0))
+
+
+def gain(time: ArrayLike, most: float) -> NDArray[np.float64]:
+    """The weight of guidance at flow times [...]: 1 is noise, 0 the finished action.
+
+    min(c / r^2, most) with c = (1 - tau) / tau and r^2 = (1 - tau)^2 / (tau^2 + (1 - tau)^2), of
+    tau = 1 - time: `most` where nothing but noise is there. 0 at time 0: what is finished is
+    guided no more. Raises ValueError.
+    """
+    time = np.asarray(time, np.float64)
+    if not ((time >= 0) & (time <= 1)).all():
+        raise ValueError(f'flow time {time}: it must be from 0 to 1')
+    if not 0 <= most < math.inf:
+        raise ValueError(f'the greatest guidance weight is {most}: it must be finite, 0 or more')
+    done = time * (1 - time)
+    weight = np.divide(
+        time**2 + (1 - time) ** 2, done, out=np.full_like(time, np.inf), where=done > 0
+    )
+    return np.where(time > 0, np.minimum(weight, most), 0.0)
+
+
+def passed(seconds: float, dt: float, most: int) -> int:
+    """Actions due so many seconds after the first that are over by then, within [0, most].
+
+    The one that is due at just this moment is not. Raises ValueError for what is no time.
+    """
+    if math.isnan(seconds) or not 0 < dt < math.inf:
+        raise ValueError(f'{seconds} s in steps of {dt} s: both must be numbers, dt above 0')
+    return math.ceil(min(max((seconds - _TICK) / dt, 0.0), most))
+
+
+class Delays:
+    """The delay that a chunk is to be made for: as long as the slowest of the latest ones took.
+
+    A latency lasts from an observation until its chunk takes over, s. So frames that were skipped
+    or merged have none, and what warms up has none. Only the last `window` count: a slow one is
+    forgotten. dt: s between two actions. most: actions, at most.
+    """
+
+    def __init__(self, dt: float, most: int, window: int = WINDOW) -> None:
+        self._dt, self._most = dt, most
+        self._latest: deque[float] = deque(maxlen=window)
+
+    def observe(self, latency: float) -> None:
+        """A chunk has taken over; a clock that jumped says nothing of use, and is not counted."""
+        if 0 <= latency <= self._most * self._dt:
+            self._latest.append(latency)
+
+    @property
+    def latency(self) -> float:
+        """s, of the chunk that took over last; NaN before any."""
+        return self._latest[-1] if self._latest else math.nan
+
+    def expected(self, age: float, allowed: float) -> int:
+        """Actions that will have passed when the chunk of this observation takes over.
+
+        age: s of the observation now, which no chunk undoes. allowed: s from an observation to
+        its chunk's deadline, which is expected as long as nothing is known.
+        """
+        latency = max(self._latest, default=allowed)
+        return passed(max(latency, age), self._dt, self._most)
+
+
+def _counts(name: str, value: ArrayLike, most: int) -> NDArray[np.int64]:
+    """Whole numbers [...] from 0 to `most`, or ValueError."""
+    counts = np.asarray(value)
+    if counts.dtype.kind not in 'iu' or ((counts < 0) | (counts > most)).any():
+        raise ValueError(f'{name} {value}: write whole numbers from 0 to the chunk size, {most}')
+    return counts.astype(np.int64)

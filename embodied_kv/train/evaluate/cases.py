@@ -1,0 +1,130 @@
+"""What an evaluation is made of: cases, how episodes run, what an actor is given and gives back.
+
+Knows numbers alone. Scene seeds of evaluation begin at 2,000,000; those of training end below
+1,000,000.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from embodied_kv.sim.rollout import SET_POINT
+from embodied_kv.sim.tabletop import Truth
+from embodied_kv.sim.tasks import Task
+from embodied_kv.types import Observation
+
+FIRST_SCENE, SCENES_PER_SEED = 2_000_000, 10_000
+CONTROLS = ('none', 'blank', 'wrong_colour')
+LONGEST = 10  # actions of a leftover
+SPIKES = 0.05  # of the latencies that vary, the share that is twice as long
+
+
+@dataclass(frozen=True)
+class Case:
+    """One episode: the family of its task, and episode `episode` of seed `seed`."""
+
+    family: str
+    seed: int
+    episode: int
+
+    @property
+    def name(self) -> str:
+        """The robot's name; with the period it is the key of the action noise."""
+        return f'{self.family}-{self.seed}-{self.episode}'
+
+    @property
+    def scene_seed(self) -> int:
+        return FIRST_SCENE + self.seed * SCENES_PER_SEED + self.episode
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How episodes run.
+
+    dt: s of a control period and between two actions. latency: s from an observation until its
+    chunk takes over, 0 or more; a robot makes one chunk at a time. spread: of a latency that
+    varies, see `latencies`. every: periods between two chunks, at least. control: of CONTROLS;
+    `blank` hides the images, `wrong_colour` names another object than the one that is judged.
+    crowded: scenes with two places and things that are put away.
+    """
+
+    dt: float
+    latency: float
+    every: int = 1
+    control: str = 'none'
+    spread: float = 0.0
+    crowded: bool = False
+
+    def latencies(self, rng: np.random.Generator) -> Iterator[float]:
+        """Of the chunks of an episode, s: uniform within +- spread, one in 20 twice as long."""
+        while True:
+            spike = 2.0 if self.spread and rng.random() < SPIKES else 1.0
+            drawn = self.latency * spike * (1 + self.spread * rng.uniform(-1, 1))
+            yield round(drawn / SET_POINT) * SET_POINT if self.spread else self.latency
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """What an actor is given.
+
+    number: 0 for the first frame of the episode. leftover: float [LONGEST, 7], what the arm is
+    going to do, the i-th i periods after the observation, NaN where nothing is planned. delay: how
+    many of these will have passed when the chunk takes over, as far as is known. told: the task
+    that the instruction names. truth: for an expert, and for the right answers to questions.
+    scene: its seed.
+    """
+
+    case: Case
+    number: int
+    scene: int
+    observation: Observation
+    truth: Truth
+    told: Task
+    leftover: np.ndarray
+    delay: int
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """How an episode ended.
+
+    success, wrong: as the Judge says. seconds: it lasted. path: m that the gripper point went.
+    first: the first chunk, float [chunk, 7]. execution_horizons: of every chunk, in periods.
+    joints: float [n, 7], where they were every SET_POINT. seams: float [m], rad: how far from what
+    ran each chunk sent the arm when it took over, in the joint that differs most.
+    """
+
+    case: Case
+    success: bool
+    wrong: bool
+    seconds: float
+    path: float
+    first: np.ndarray
+    execution_horizons: tuple[int, ...]
+    joints: np.ndarray
+    seams: np.ndarray
+
+
+class Choice(NamedTuple):
+    """What an actor wants done.
+
+    chunk: float [chunk, 7], absolute joint targets, rad and m, dt apart; None: the last one goes
+    on. execution_horizon: H, control periods until the next frame; None: as the setting says.
+    """
+
+    chunk: np.ndarray | None = None
+    execution_horizon: int | None = None
+
+
+class Actor(Protocol):
+    """Who chooses the actions."""
+
+    def act(self, frames: Sequence[Frame]) -> list[Choice]:
+        """A choice for each frame."""
+
+    def finish(self) -> None:
+        """The last episode is over."""

@@ -1,0 +1,70 @@
+"""The delay that a chunk is made for, from latencies that were measured."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from embodied_kv.control.rtc import Delays, passed
+
+DT, MOST, ALLOWED = 0.1, 10, 0.5
+
+
+def delays(*latencies):
+    known = Delays(DT, MOST)
+    for latency in latencies:
+        known.observe(latency)
+    return known
+
+
+@pytest.mark.parametrize(
+    'seconds, actions',
+    [(0.0, 0), (0.05, 1), (0.1, 1), (0.1 + 1e-12, 1), (0.1001, 2), (0.3, 3), (0.95, 10)],
+)
+def test_an_action_has_passed_once_its_moment_is_over(seconds, actions):
+    assert passed(seconds, DT, MOST) == actions
+
+
+@given(seconds=st.floats(allow_nan=False))
+def test_whatever_a_clock_says_the_delay_is_within_the_chunk(seconds):
+    assert 0 <= passed(seconds, DT, MOST) <= MOST
+
+
+@pytest.mark.parametrize('seconds, dt', [(math.nan, DT), (0.1, 0.0), (0.1, math.nan)])
+def test_what_is_no_time_is_refused(seconds, dt):
+    with pytest.raises(ValueError, match='must be numbers'):
+        passed(seconds, dt, MOST)
+
+
+def test_before_anything_is_known_the_deadline_is_expected():
+    assert delays().expected(0.0, ALLOWED) == 5
+    assert math.isnan(delays().latency)
+
+
+def test_the_slowest_of_the_latest_is_expected():
+    known = delays(0.12, 0.31, 0.22)
+    assert known.expected(0.0, ALLOWED) == 4
+    assert known.latency == 0.22
+
+
+def test_a_slow_one_is_forgotten():
+    known = delays(0.9, *[0.15] * 9)
+    assert known.expected(0.0, ALLOWED) == 9
+    known.observe(0.15)
+    assert known.expected(0.0, ALLOWED) == 2
+
+
+def test_what_has_passed_already_is_not_undone():
+    assert delays(0.15).expected(0.42, ALLOWED) == 5
+
+
+@pytest.mark.parametrize('jump', [-3600.0, -1e-3, 3600.0, math.inf, math.nan])
+def test_a_clock_that_jumps_is_not_remembered(jump):
+    known = delays(0.15, jump)
+    assert known.expected(0.0, ALLOWED) == 2 and known.latency == 0.15
+    assert 0 <= known.expected(-3600.0, ALLOWED) <= MOST
+
+
+def test_no_delay_is_beyond_the_chunk():
+    assert delays(0.999).expected(5.0, ALLOWED) == MOST
