@@ -54,7 +54,10 @@ def test_another_robots_policy_is_refused(tmp_path):
         (['--episodes', '0'], '--episodes is at least 1'),
         (['--steps-per-frame', '0'], '--steps-per-frame is at least 1'),
         (['--episodes', '10001'], '--episodes is at most 10000'),
-        (['--latency-ms', '101'], '--latency-ms is 0 to 100, the control period'),
+        (['--latency-ms', '901'], '--latency-ms is 0 to 900: a chunk would be over when it comes'),
+        (['--latency-spread', '1'], '--latency-spread is from 0 to 1'),
+        (['--rtc-horizon', '11'], '--rtc-horizon is 0 to 10, the chunk size'),
+        (['--euler-steps', '0'], '--euler-steps is at least 1'),
     ],
 )
 def test_numbers_out_of_range_are_refused(capsys, monkeypatch, arguments, message):

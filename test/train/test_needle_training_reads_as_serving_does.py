@@ -45,7 +45,7 @@ def test_a_page_shown_whole_is_the_prefix_that_policies_are_trained_on(trainer):
         prompt_length=lengths,
         **shared,
         **dict.fromkeys(
-            ('actions', 'pixels', 'colour', 'shape', 'goal', 'where_at', 'where'), None
+            ('actions', 'delay', 'pixels', 'colour', 'shape', 'goal', 'where_at', 'where'), None
         ),
     )
     _, expected, _ = trainer.reader.objective.fill(whole)

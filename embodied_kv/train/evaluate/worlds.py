@@ -117,7 +117,7 @@ class World:
             self._truth,
             self._told,
             leftover,
-            self._delays.expected(0.0, self.setting.latency),
+            self._delays.expected(0.0, self.setting.latency + TICK),
         )
 
     def step(self, chunk: np.ndarray | None, execution_horizon: int | None = None) -> None:
@@ -147,8 +147,9 @@ class World:
     def _take_over(self, chunk: np.ndarray, start: float, moment: float) -> None:
         """At its moment; one that comes when all of it has passed is not followed."""
         self._until(moment)
-        self._delays.observe(moment - start)
-        first = passed(moment - start, self.setting.dt, len(chunk))
+        late = moment - start + TICK  # what is due just now comes too late: the arm is elsewhere
+        self._delays.observe(late)
+        first = passed(late, self.setting.dt, len(chunk))
         if first < len(chunk):
             ran = self._rollout.target(start + first * self.setting.dt)
             self._seams.append(float(np.abs(chunk[first] - ran)[:ARM].max()))
