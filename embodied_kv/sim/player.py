@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+TICK = 1e-9  # s; moments closer than this are the same
+
 
 class TrajectoryPlayer:
     """Interpolates from the present target through the newest trajectory's points; then holds.
@@ -74,5 +76,6 @@ class TrajectoryPlayer:
         due, points = self._plan
         if len(due) < 2:
             return np.full((len(times), points.shape[1]), np.nan)
+        times = np.where(np.abs(times - due[-1]) < TICK, due[-1], times)
         columns = (np.interp(times, due, column, np.nan, np.nan) for column in points.T)
         return np.stack(list(columns), axis=1)
