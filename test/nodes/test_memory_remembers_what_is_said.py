@@ -80,6 +80,9 @@ def test_what_is_narrated_of_a_task_that_is_done_is_where_things_are():
     assert memory.hear(SUBTASK, DONE, 10**9) == []
     lies = [('red cube', 'object', 'red cube: in the blue bin')]
     assert memory.hear(NARRATE, 'the red cube is in the blue bin', 10**9) == lies
+    for where in ('on the table', 'next to the green cube'):
+        lies = [('red cube', 'object', f'red cube: {where}')]
+        assert memory.hear(NARRATE, f'the red cube is {where}', 10**9) == lies
     held = [('red cube', 'object', 'red cube: held by the robot')]
     assert memory.hear(NARRATE, 'I hold the red cube', 10**9) == held
     assert memory.hear(NARRATE, 'I am above the red cube', 10**9) == []

@@ -17,8 +17,8 @@ DT = 0.1
 class Episode:
     """One task in one scene, followed by the expert every `stride` periods."""
 
-    def __init__(self, family: str, seed: int) -> None:
-        self.table = Tabletop(task_scene(family), seed)
+    def __init__(self, family: str, seed: int, **changes) -> None:
+        self.table = Tabletop(task_scene(family, **changes), seed)
         self.rng = np.random.default_rng(seed)
         self.task = draw_task(self.table.objects(), self.rng, family)
         self.rollout = Rollout(self.table)
@@ -49,8 +49,8 @@ class Episode:
 def episode():
     opened = []
 
-    def begin(family: str, seed: int) -> Episode:
-        opened.append(Episode(family, seed))
+    def begin(family: str, seed: int, **changes) -> Episode:
+        opened.append(Episode(family, seed, **changes))
         return opened[-1]
 
     yield begin

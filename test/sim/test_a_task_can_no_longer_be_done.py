@@ -8,13 +8,15 @@ import pytest
 from embodied_kv.sim.possible import hindrance
 from embodied_kv.sim.scene import SIZES
 from embodied_kv.sim.tabletop import ObjectTruth, Tabletop, Truth
-from embodied_kv.sim.tasks import Task, draw_task, task_scene
+from embodied_kv.sim.tasks import FAMILIES, Task, draw_task, task_scene
 
 TASKS = [
     Task('reach', 'red cube'),
     Task('pick', 'red cube'),
     Task('put', 'red cube', place='cyan bin'),
     Task('push', 'red cube', side='left'),
+    Task('take', 'red cube', place='cyan bin'),
+    Task('next', 'red cube', place='cyan bin'),
 ]
 
 
@@ -77,10 +79,25 @@ def test_what_no_camera_sees_is_out_of_view(task):
     assert hindrance(task, truth(0.3, -0.1), nothing) == 'the red cube is out of view'
 
 
-@pytest.mark.parametrize('family', ['reach', 'pick', 'put', 'push'])
+def test_a_full_place_hinders_a_put_and_a_crowd_a_thing_beside_it():
+    full = [thing('blue cube', 0.475, 0.1055, 0.03), thing('green cube', 0.425, 0.0945, 0.03)]
+    crowd = [
+        thing('blue cube', *at) for at in ((0.31, 0.07), (0.59, 0.13), (0.42, 0.23), (0.48, -0.03))
+    ]
+    at = thing('red cube', 0.3, -0.15), thing('cyan bin', 0.45, 0.1)
+    put, beside = TASKS[2], TASKS[5]
+    assert hindrance(put, Truth((*at, full[0]), np.zeros(3), ''), everything) == ''
+    found = hindrance(put, Truth((*at, *full), np.zeros(3), ''), everything)
+    assert found == 'there is no room in the cyan bin'
+    found = hindrance(beside, Truth((*at, *crowd), np.zeros(3), ''), everything)
+    assert found == 'there is no room beside the cyan bin'
+    assert hindrance(beside, Truth((*at, *crowd[:3]), np.zeros(3), ''), everything) == ''
+
+
+@pytest.mark.parametrize('family', FAMILIES)
 def test_every_task_of_a_fresh_scene_can_be_done(family):
     rng = np.random.default_rng(0)
-    with Tabletop(task_scene('put')) as table:
+    with Tabletop(task_scene('put', crowded=True)) as table:
         for seed in range(1_000_000, 1_000_020):
             table.reset(seed)
             if task := draw_task(table.objects(), rng, family):

@@ -85,6 +85,49 @@ def test_the_gripper_closes_only_around_the_thing(moments):
     assert forward(actions[0])[-1, 2] > thing.position[2] + 0.03  # and then it lifts
 
 
+def committed(moments, actions, delay):
+    states, truths, tasks = zip(*moments, strict=True)
+    names = [[thing.name for thing in truth.things] for truth in truths]
+    delays = np.full(len(states), delay)
+    orders = Orders.of(tasks, names)
+    return plan(np.stack(states), Tables.of(truths), orders, 10, actions, delays)
+
+
+def test_a_plan_begins_with_what_the_arm_is_committed_to_and_goes_on_from_there(moments):
+    before = planned(moments)[0]
+    swayed = before + np.float32(0.05) * (np.arange(7) < 6)
+    swayed[:, 4:] = np.nan
+    actions, phases = committed(moments, swayed, 3)
+    np.testing.assert_array_equal(actions[:, :3], swayed[:, :3])
+    assert np.abs(np.diff(actions[:, 2:], axis=1))[..., :6].max() <= 0.2 + 1e-6
+    np.testing.assert_array_equal(phases, planned(moments)[1])
+    end = [(row[2], truth, task) for row, (_, truth, task) in zip(swayed, moments, strict=True)]
+    np.testing.assert_allclose(actions[:, 3:], planned(end, 7)[0], atol=1e-5)
+
+
+def test_no_delay_or_no_commitment_is_a_plan_as_ever(moments):
+    before = planned(moments)[0]
+    np.testing.assert_array_equal(committed(moments, before + 1, 0)[0], before)
+    np.testing.assert_array_equal(committed(moments, np.full_like(before, np.nan), 3)[0], before)
+
+
+def test_a_commitment_that_closes_the_fingers_around_a_thing_lifts_it(moments):
+    state, truth, thing = next(
+        (state, truth, t) for state, truth, _ in moments for t in truth.things if t.shape == 'cube'
+    )
+    there = state.copy()
+    there[:6] = top_down(thing.position[None], thing.yaw)[0]
+    there[5] = (there[5] + np.pi / 4) % (np.pi / 2) - np.pi / 4
+    there[6] = 0.04
+    closing = np.full((1, 10, 7), np.nan)
+    closing[0, :3] = [*there[:6], 0.0]
+    actions, phases = committed([(there, truth, Task('reach', thing.name))], closing, 3)
+    assert phases[0] != Phase.OPEN
+    assert actions[0, 3, 6] == np.float32(0.04)  # it is not wanted in the hand: let go again
+    pick = committed([(there, truth, Task('pick', thing.name))], closing, 3)[0]
+    assert forward(pick[0])[3, 2] > thing.position[2] + 0.015
+
+
 def test_unknown_names_are_refused(moments):
     _, truth, _ = moments[0]
     with pytest.raises(ValueError, match='pink'):

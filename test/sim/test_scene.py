@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from embodied_kv.sim.scene import RECEPTACLES, SceneConfig, draw_scene
+from embodied_kv.sim.tasks import FAMILIES, task_scene
 
 
 def draw(seed: int, config: SceneConfig | None = None):
@@ -30,6 +31,49 @@ def test_seeds_cover_every_count_colour_and_shape():
     assert {len(s.things) for s in scenes} == {3, 4, 5, 6}
     assert {t.colour for s in scenes for t in s.things} == set(SceneConfig().colours)
     assert {t.shape for s in scenes for t in s.things} == {'cube', 'cylinder', 'plate', 'bin'}
+
+
+@pytest.mark.parametrize(
+    ('family', 'seed', 'first', 'last'),
+    [
+        ('reach', 2_000_000, ('red cube', 0.3137, -0.1912), ('orange cube', 0.5145, 0.1641)),
+        (
+            'next',
+            2_000_001,
+            ('yellow cylinder', 0.4992, -0.0168),
+            ('blue cylinder', 0.4699, 0.082),
+        ),
+        ('put', 2_000_000, ('blue plate', 0.3137, -0.1912), ('orange cube', 0.4947, -0.2099)),
+        ('put', 2_000_001, ('cyan plate', 0.4992, -0.0168), ('blue cylinder', 0.3302, -0.131)),
+    ],
+)
+def test_scenes_of_the_evaluation_are_those_that_figures_were_measured_on(
+    family, seed, first, last
+):
+    things = draw(seed, task_scene(family)).things
+    for thing, (name, *at) in ((things[0], first), (things[-1], last)):
+        assert thing.name == name
+        np.testing.assert_allclose(thing.position, at, atol=1e-4)
+
+
+@pytest.mark.parametrize('family', FAMILIES)
+def test_what_is_put_away_stands_within_its_receptacle_and_apart(family):
+    counts = set()
+    for seed in range(60):
+        things = draw(seed, task_scene(family, crowded=True, put_away=(1, 4))).things
+        away = [t for t in things if t.floor]
+        counts.add(len(away))
+        for thing in away:
+            at = np.array(thing.position)
+            place = min(
+                (t for t in things if t.shape in RECEPTACLES),
+                key=lambda t: np.hypot(*np.subtract(t.position, at)),
+            )
+            assert thing.floor == {'bin': 0.006, 'plate': 0.010}[place.shape]
+            assert np.hypot(*np.subtract(place.position, at)) < 0.065 - thing.radius / 2
+            others = [t for t in away if t is not thing]
+            assert all(np.hypot(*np.subtract(t.position, at)) > 0.04 for t in others)
+    assert counts == {1, 2, 3, 4}
 
 
 def test_same_seed_gives_the_same_scene_and_other_seeds_do_not():
@@ -64,6 +108,7 @@ def test_colours_may_repeat_but_never_the_pair_of_colour_and_shape():
         ({'objects': (5, 3)}, 'objects: 5 is above 3'),
         ({'objects': (3, 9)}, '9'),
         ({'objects': (7, 7), 'receptacles': (1, 1)}, 'receptacles'),
+        ({'put_away': (-1, 0)}, 'put_away'),
         ({'image_size': 0}, 'image_size'),
     ],
 )

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from embodied_kv.sim.scene import SIZES
+from embodied_kv.sim.scene import SIZES, draw_scene
 from embodied_kv.sim.tabletop import ObjectTruth, Truth
 from embodied_kv.sim.tasks import (
     FAMILIES,
@@ -76,7 +76,7 @@ def test_a_put_lies_in_its_place_and_is_let_go():
     task = Task('put', 'red cube', place='cyan bin')
     assert not judged(task, truth(BIN, inside, OTHER, held='red cube')).done
     assert judged(task, truth(BIN, inside, OTHER)).done
-    assert not judged(task, truth(BIN, moved(CUBE, 0.44, 0.16), OTHER)).done
+    assert not judged(task, truth(BIN, moved(CUBE, 0.44, 0.17), OTHER)).done
 
 
 def test_a_push_moves_eight_centimetres_to_its_side():
@@ -100,9 +100,14 @@ def test_only_tasks_that_make_sense_are_drawn():
     things = (BIN, moved(CUBE, 0.45, 0.1, 0.03), moved(OTHER, 0.35, -0.2, 0.021))
     rng = np.random.default_rng(0)
     assert not can_be_taken(things[2])  # a cylinder on its side
-    assert all(draw_task(things, rng, family) is None for family in FAMILIES)
+    assert all(draw_task(things, rng, family) is None for family in ('put', 'push'))
+    assert draw_task(things, rng, 'take') == Task('take', 'red cube', place='cyan bin')
+    assert {draw_task(things, rng, 'next').place for _ in range(20)} == {
+        'blue cylinder',
+        'cyan bin',
+    }
     drawn = [draw_task(truth().things, rng) for _ in range(200)]
-    assert {task.family for task in drawn} == set(FAMILIES)
+    assert {task.family for task in drawn} == set(FAMILIES) - {'take'}  # all is on the table
     assert not any(task.target == 'cyan bin' for task in drawn)
     pushes = [draw_task((thing('red cube', 0.3, 0.2),), rng, 'push') for _ in range(20)]
     assert {task.side for task in pushes} == {'right'}  # no room on the left
@@ -113,6 +118,20 @@ def test_the_same_generator_draws_the_same_task():
     assert draw[0] == draw[1]
 
 
+def test_tasks_of_the_evaluation_are_those_that_figures_were_measured_on():
+    scene = draw_scene(task_scene('put'), np.random.default_rng(2_000_000))
+    things = [thing(t.name, *t.position) for t in scene.things]
+    drawn = [
+        draw_task(things, np.random.default_rng((2_000_000, 1)), family) for family in FAMILIES[:4]
+    ]
+    assert drawn == [
+        Task('reach', 'red cube'),
+        Task('pick', 'red cube'),
+        Task('put', 'red cube', place='blue plate'),
+        Task('push', 'red cube', side='left'),
+    ]
+
+
 @pytest.mark.parametrize('number', range(16))
 def test_every_phrase_names_the_thing_and_the_place(number):
     put = Task('put', 'red cube', place='cyan bin').phrase(number)
@@ -121,6 +140,68 @@ def test_every_phrase_names_the_thing_and_the_place(number):
     assert 'left' in Task('push', 'red cube', side='left').phrase(number)
 
 
+@pytest.mark.parametrize('number', range(8))
+def test_every_phrase_says_from_where_and_beside_what(number):
+    taken = Task('take', 'red cube', place='cyan bin').phrase(number)
+    assert 'red cube' in taken and ('from the cyan bin' in taken or 'out of the cyan bin' in taken)
+    assert 'cyan plate' in Task('take', 'red cube', place='cyan plate').phrase(number)
+    beside = Task('next', 'red cube', place='blue cylinder').phrase(number)
+    assert 'next to the blue cylinder' in beside or 'beside the blue cylinder' in beside
+
+
+def test_a_thing_is_taken_when_it_lies_on_the_table_and_is_let_go():
+    task = Task('take', 'red cube', place='cyan bin')
+    judge = Judge(task, truth(BIN, moved(CUBE, 0.45, 0.1, 0.03), OTHER))
+    for moment in (
+        truth(BIN, moved(CUBE, 0.45, 0.1, 0.15), OTHER, held='red cube'),
+        truth(BIN, moved(CUBE, 0.3, 0.0), OTHER, held='red cube'),
+        truth(BIN, moved(CUBE, 0.3, 0.0, 0.04), OTHER),  # falls
+    ):
+        judge.see(moment)
+        assert not judge.done
+    judge.see(truth())
+    assert judge.done and not judge.wrong
+
+
+def test_taking_the_neighbour_is_wrong_and_what_lay_on_the_table_was_not_taken():
+    inside = moved(CUBE, 0.47, 0.1, 0.03), moved(OTHER, 0.43, 0.1, 0.04)
+    judge = Judge(Task('take', 'red cube', place='cyan bin'), truth(BIN, *inside))
+    judge.see(truth(BIN, inside[0], OTHER))
+    assert judge.wrong and not judge.done
+    judge = Judge(Task('take', 'red cube', place='cyan bin'), truth(BIN, inside[0], OTHER))
+    judge.see(truth(BIN, inside[0], moved(OTHER, 0.3, -0.2)))
+    assert not judge.wrong
+
+
+def test_next_to_is_a_small_gap_on_the_table():
+    task = Task('next', 'red cube', place='blue cylinder')
+    near, far = 0.35 - 0.0318 - 0.021 - 0.04, 0.35 - 0.0318 - 0.021 - 0.05
+    beside = truth(BIN, moved(CUBE, near, -0.15), OTHER)
+    assert judged(task, beside).done
+    assert not judged(task, replace(beside, held='red cube')).done
+    assert not judged(task, truth(BIN, moved(CUBE, far, -0.15), OTHER)).done
+    assert not judged(task, truth(BIN, moved(CUBE, near, -0.15, 0.1), OTHER)).done
+    was_there = Judge(task, beside)
+    was_there.see(truth(BIN, moved(CUBE, near - 0.003, -0.16), OTHER))
+    assert not was_there.done
+
+
+def test_two_things_fit_a_receptacle_and_three_do_not():
+    third = thing('green cube', 0.3, -0.2)
+    far, near = moved(CUBE, 0.475, 0.1055, 0.03), moved(OTHER, 0.425, 0.0945, 0.04)
+    rng = np.random.default_rng(0)
+    one, two = (BIN, far, third), (BIN, far, near, third)
+    assert draw_task(one, rng, 'put') == Task('put', 'green cube', place='cyan bin')
+    assert draw_task(two, rng, 'put') is None
+
+
 def test_put_scenes_always_have_a_receptacle():
     assert task_scene('put').receptacles == (1, 1)
     assert task_scene('reach').objects == (2, 5)
+
+
+@pytest.mark.parametrize('family', FAMILIES)
+def test_crowded_scenes_have_two_receptacles_and_six_things_at_most(family):
+    config = task_scene(family, crowded=True, image_size=96)
+    assert config.receptacles == (2, 2) and config.objects == (2, 4) and config.put_away[0] == 1
+    assert config.image_size == 96

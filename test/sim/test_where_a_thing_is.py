@@ -23,7 +23,8 @@ PLACES = thing('cyan bin', 0.4, 0.1), thing('green plate', 0.5, -0.1)
     [
         (0.41, 0.1, 0.03, ('in the cyan bin',)),
         (0.5, -0.1, 0.03, ('on the green plate',)),
-        (0.3, 0.0, 0.02, ('on the table',)),
+        (0.3, -0.05, 0.02, ('on the table',)),
+        (0.3, 0.0, 0.02, ('on the table', 'next to the cyan bin')),
         (0.3, 0.26, 0.02, ('on the table', 'on the left')),
         (0.3, -0.26, 0.02, ('on the table', 'on the right')),
         (0.3, 0.6, -0.7, ('on the floor',)),
