@@ -86,6 +86,35 @@ def test_actions_are_normalised_deltas_and_an_absolute_gripper(sampler, normaliz
     assert normalizer.relative.tolist() == [True] * 6 + [False]
 
 
+def test_given_actions_are_what_the_arm_is_going_to_do(frames, tokenizer, normalizer):
+    """And the expert goes on from there: without a jump where the arm's own plan ends."""
+    sampler = Sampler(frames, TABLETOP, tokenizer, normalizer, batch=96, seed=1, rtc=9)
+    batch = sampler.batch(0, False)
+    rng = np.random.default_rng((1, 0))
+    at = rng.integers(len(frames), size=96)
+    delay = batch.delay.numpy()
+    assert set(delay) > {0, 1, 2, 3} and delay.max() <= 9
+    targets = normalizer.targets(frames.leftover[at], frames.state[at])
+    for sample, given in enumerate(delay):
+        np.testing.assert_allclose(
+            batch.actions[sample, :given], targets[sample, :given], atol=1e-5
+        )
+    actions = normalizer.actions(batch.actions.numpy(), frames.state[at])
+    steps = np.abs(np.diff(actions[..., :6], axis=1)).max(-1)
+    late = np.arange(9) >= delay[:, None] - 1
+    assert steps[late].max() <= 0.2 + 1e-4  # rad: what the expert turns in a period
+
+
+def test_nothing_is_given_unless_it_is_asked_for(sampler):
+    assert not sampler.batch(0, False).delay.any()
+
+
+@pytest.mark.parametrize('rtc', [-1, 10])
+def test_a_chunk_that_is_given_whole_is_refused(frames, tokenizer, normalizer, rtc):
+    with pytest.raises(ValueError, match=f'rtc {rtc} is not in 0..9'):
+        Sampler(frames, TABLETOP, tokenizer, normalizer, batch=4, seed=1, rtc=rtc)
+
+
 def test_grounding_asks_where_every_thing_is(sampler, tokenizer):
     batch = sampler.batch(0, True)
     there = batch.colour >= 0

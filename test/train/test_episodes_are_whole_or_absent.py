@@ -32,9 +32,23 @@ def test_an_episode_has_every_feature_for_every_frame(dataset):
     assert episode.frames['task_index'].max() == len(episode.tasks) - 1
 
 
-def test_every_other_scene_has_a_receptacle_for_certain(dataset):
-    for index in (1, 3):
-        assert (read_episode(episode_path(dataset, index)).shapes >= 3).any()
+@pytest.mark.parametrize(('index', 'places'), [(1, 1), (2, 1), (3, 2)])
+def test_scenes_take_turns_in_how_many_places_they_have(dataset, index, places):
+    assert (read_episode(episode_path(dataset, index)).shapes >= 3).sum() >= places
+
+
+def test_a_leftover_is_where_the_arm_is_sent(dataset):
+    """Action i of a frame is action 0 of the frame i later, unless another plan took over."""
+    kept = 0
+    for index in range(4):
+        leftover = read_episode(episode_path(dataset, index)).frames['truth.leftover']
+        assert np.isnan(leftover[0]).all() and np.isfinite(leftover[-1, 0]).all()
+        planned = np.isfinite(leftover).all(-1)
+        assert (planned[:, :-1] >= planned[:, 1:]).all()  # what is planned has no gaps
+        for now, then in zip(leftover[1:], leftover[2:], strict=False):
+            both = np.isfinite(now[1:] + then[:-1]).all(-1)
+            kept += both.any() and np.allclose(now[1:][both], then[:-1][both], atol=1e-5)
+    assert kept > 4
 
 
 def test_what_is_there_is_kept_and_what_is_missing_is_made_again(dataset):
