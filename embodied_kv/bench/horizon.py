@@ -193,7 +193,7 @@ def plot(rows: Sequence[dict]) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Of this benchmark."""
-    parser.add_argument('--episodes', type=int, default=75, help='of each of the four families')
+    parser.add_argument('--episodes', type=int, default=75, help='of each family')
     parser.add_argument('--quick', action='store_true', help='few settings, 2 episodes of each')
     parser.add_argument('--checkpoint', help="file or folder, or 'random'; else the bundled one")
     parser.add_argument('--robots', type=int, default=20, help='worlds of one engine, in lockstep')

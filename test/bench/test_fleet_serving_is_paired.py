@@ -9,11 +9,11 @@ from embodied_kv.fleet.profile import Profile
 from embodied_kv.sim.tasks import FAMILIES
 
 
-def test_every_four_tasks_are_of_all_families():
+def test_tasks_come_in_blocks_of_all_families():
     found = cases(12)
     assert len(set(found)) == 12 and found == cases(16)[:12]
-    for first in range(0, 12, 4):
-        block = found[first : first + 4]
+    for first in range(0, 12, len(FAMILIES)):
+        block = found[first : first + len(FAMILIES)]
         assert {case.family for case in block} == set(FAMILIES)
         assert len({case.scene_seed for case in block}) == 1
 

@@ -42,7 +42,8 @@ def corpus() -> Iterator[str]:
     yield from (f' {number}' for number in range(STATE_BINS))
     yield from (language.SUBTASK, language.NARRATE, language.DONE, language.HELD, language.COUNT)
     yield 'What colour is the cube? What shape is the red thing? Do you see the red cube?'
-    yield 'Is the red cube left of the red bin? What is in the red bin? Where is the red cube?'
+    yield 'Is the red cube left of the red bin?'
+    yield from ('What is in the red bin?', 'Where is the red cube?')
     yield from (' the red cube and the red cube', ' on the table', ' held by the robot')
     yield ' on the floor'
 

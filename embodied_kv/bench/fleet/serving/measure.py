@@ -70,7 +70,7 @@ class Plan:
 
 
 def cases(count: int) -> list[Case]:
-    """So many tasks; every four in a row are of all families, in an order of their own."""
+    """So many tasks, in blocks of one of every family, each in an order of its own."""
     rng = np.random.default_rng(SEED)
     blocks = [rng.permutation(FAMILIES) for _ in range(-(-count // len(FAMILIES)))]
     return [
