@@ -21,11 +21,11 @@ from embodied_kv.model.processing.normalizer import Normalizer
 from embodied_kv.model.processing.prompt import OWN_PROMPT
 from embodied_kv.model.tokenizer import Tokenizer
 from embodied_kv.sim import language
-from embodied_kv.sim.expert import plan
+from embodied_kv.sim.expert import ExpertMoment, plan
 from embodied_kv.sim.scene import SIZES
 from embodied_kv.sim.tables import Orders, Tables
 from embodied_kv.sim.tabletop import ObjectTruth, Truth
-from embodied_kv.sim.tasks import FAMILIES, Task, draw_task
+from embodied_kv.sim.tasks import Task, draw_task
 from embodied_kv.train.common.objective import Batch
 from embodied_kv.train.common.segments import Segments
 from embodied_kv.train.policy.episodes import (
@@ -205,7 +205,7 @@ class Sampler:
             pixels=torch.from_numpy(frames.pixels[at]),
             colour=torch.from_numpy(frames.colours[kinds]),
             shape=torch.from_numpy(frames.shapes[kinds]),
-            goal=torch.from_numpy(goals(tables, orders)),
+            goal=torch.from_numpy(goals(state, tables, orders)),
             where=torch.from_numpy(on_the_table(frames.things[at, :, :3])),
         )
 
@@ -251,12 +251,14 @@ def gibberish(rng: np.random.Generator) -> str:
     return ' '.join(''.join(rng.choice(letters, length)) for length in lengths)
 
 
-def goals(tables: Tables, orders: Orders) -> np.ndarray:
-    """Where an order leads, float32 [B, 3]: its target, or its place while the target is held."""
+def goals(state: np.ndarray, tables: Tables, orders: Orders) -> np.ndarray:
+    """Where an order leads, float32 [B, 3]: its target, or where that is to be put once held."""
     rows = np.arange(len(orders.family))
-    carried = (tables.held == orders.target) & (orders.family == FAMILIES.index('put'))
-    thing = np.where(carried, orders.place, orders.target)
-    points = tables.things[rows, thing, :3].astype(np.float32)
+    moment = ExpertMoment(state.astype(np.float64), tables, orders)
+    points = moment.thing[:, :3].astype(np.float32)
+    carried = moment.wanted & moment.puts
+    spots = np.column_stack([moment.spot, tables.size[rows, orders.target, 2] / 2])
+    points[carried] = spots[carried]
     points[orders.family < 0] = np.nan
     return on_the_table(points)
 
