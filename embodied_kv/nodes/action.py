@@ -136,8 +136,8 @@ class Action(SuiteNode):
         self._enter_session()
 
     def _refused(self, error: Exception) -> None:
-        """A chunk was not executed; of an arm that may not move, `control/state` says why."""
-        if self._guard.state == ARMED or not isinstance(error, NotNow):
+        """A chunk was not executed; of an arm that is to stand, `control/state` says why."""
+        if self._guard.is_meant_to_move or not isinstance(error, NotNow):
             self.warn_throttled('chunk', f'chunk refused: {error}')
 
     def _told(self, instruction: str) -> None:
@@ -207,8 +207,7 @@ class Action(SuiteNode):
 
     def _publish(self, command: Command) -> None:
         if command.source == STOP != self._source and self.active:
-            starved = f'no fresh chunk for {self._params.stop_after} control periods'
-            self.log_error('stop', f'{self._guard.reason or starved}: stop')
+            self._say_stop()
         if not self._params.shadow:
             self._outputs.command(command)
         now, names = self.get_clock().now().to_msg(), self.embodiment.axes
@@ -220,6 +219,14 @@ class Action(SuiteNode):
             self._execution_horizon.add(command.execution_horizon)
             self._confidence.add(float(command.confidence.mean()))
         self._source = command.source
+
+    def _say_stop(self) -> None:
+        """Why the arm stops; nothing where it is meant to stand."""
+        guard = self._guard
+        if guard.state == STOPPED or guard.is_meant_to_move:
+            starved = f'no fresh chunk for {self._params.stop_after} control periods'
+            why = guard.reason or guard.check(self._world.now()) or starved
+            self.log_error('stop', f'{why}: stop')
 
     # ------------------------------------------------------------------ diagnostics
 

@@ -4,7 +4,7 @@ import pytest
 from action_msgs.msg import GoalStatus
 from rclpy.action import ActionClient
 from std_msgs.msg import String
-from std_srvs.srv import Trigger
+from std_srvs.srv import SetBool, Trigger
 
 from embodied_kv.action import ExecuteInstruction
 from embodied_kv.msg import TextDelta
@@ -57,6 +57,14 @@ def stands(robot):
 
 def test_without_a_goal_the_arm_stands(client, robot):
     assert stands(robot)
+
+
+def test_an_arm_is_armed_first_and_told_by_a_goal_then(client, robot, capfd):
+    assert robot.call(SetBool, 'control/arm', data=False).success
+    assert not client.send().accepted and 'disarmed: arm it' in capfd.readouterr().err
+    assert robot.call(SetBool, 'control/arm', data=True).success
+    assert stands(robot) and client.send().accepted
+    robot.until(lambda: robot.trajectories)
 
 
 def test_a_goal_moves_the_arm_and_tells_how_it_stands(client, robot):
