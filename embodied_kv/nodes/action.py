@@ -40,6 +40,7 @@ class Action(SuiteNode):
         self._standalone = standalone
         self._period = PeriodMeter()
         self._execution_horizon, self._confidence = MeanMeter(), MeanMeter()
+        self._instruction: str | None = None  # in force; None before any was heard
         self._too_late = 0  # frames for which not even the fewest Euler steps fitted
 
     def setup(self) -> None:
@@ -56,7 +57,9 @@ class Action(SuiteNode):
         self._chunks = self.publisher(ActionChunkMsg, 'action_chunk', commands)
         self._outputs = ArmOutputs(self, self.embodiment.outputs, commands)
         self._joints = MeasuredJoints(self, params.max_measured_age)
-        self.subscribe(String, 'instruction', lambda m: self._told(m.data), qos.INSTRUCTION)
+        self.subscribe(
+            String, 'instruction', lambda m: self._told(m.data), qos.INSTRUCTION, always=True
+        )
         self._panel = ControlPanel(self, params.shadow, contract.language, self._world.now)
         self._release.callback(self._panel.close)
 
@@ -94,7 +97,7 @@ class Action(SuiteNode):
 
     def _start_control(self, armed: bool) -> None:
         p = self._params
-        self._guard = Guard(armed=armed or p.shadow)
+        self._guard = Guard(armed=armed or p.shadow, instruction=self._instruction)
         follow = self._outputs.follow_setpoints and not p.shadow
         self._control = ControlLoop(
             self._executor(),
@@ -117,7 +120,7 @@ class Action(SuiteNode):
         self._stop_control()
         session = self.host.session(self.robot)
         session.unregister(self._part)
-        session.on_hold, session.on_instruction = (lambda: None), (lambda instruction: None)
+        session.on_hold = lambda: None
         work, self._work = self._work, None
         if work is not None:
             work.cancel()
@@ -142,6 +145,7 @@ class Action(SuiteNode):
 
     def _told(self, instruction: str) -> None:
         """An instruction is in force; '' lets the arm stand."""
+        self._instruction = instruction
         if self.active:
             self._guard.tell(instruction)
 

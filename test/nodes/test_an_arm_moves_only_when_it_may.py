@@ -152,6 +152,18 @@ def test_a_stop_waits_for_no_other_callback(robot, states):
     assert stopped.wait(5.0), 'nobody spins the suite, and yet it stops'
 
 
+def test_activated_again_it_knows_the_instruction_in_force(robot, states):
+    _, action = robot.up(Perception, Action, armed=False, instruction='')
+    action.trigger_deactivate()
+    action.trigger_activate()
+    robot.until(lambda: states and 'no instruction' in states[-1].reason)
+    action.trigger_deactivate()
+    robot.instruction.publish(String(data='reach'))
+    robot.more(robot.handles, 1)
+    action.trigger_activate()
+    robot.until(lambda: states[-1].reason == 'disarmed: arm it')
+
+
 def test_deactivated_it_says_so(robot, states):
     _, action = robot.up(Perception, Action)
     moves(robot)
