@@ -3,6 +3,7 @@
 import pytest
 from action_msgs.msg import GoalStatus
 from rclpy.action import ActionClient
+from rclpy.parameter import Parameter
 from std_msgs.msg import String
 from std_srvs.srv import SetBool, Trigger
 
@@ -111,6 +112,16 @@ def test_a_newer_goal_or_instruction_takes_its_place(client, robot):
     assert status == GoalStatus.STATUS_ABORTED and 'and this' in result.message
     robot.trajectories.clear()
     robot.until(lambda: robot.trajectories)  # the newer one is in force
+
+
+def test_an_instruction_by_parameter_takes_its_place_too(client, robot):
+    goal = client.send()
+    robot.until(lambda: robot.trajectories)
+    robot.suite[0].set_parameters([Parameter('instruction', value='and this')])
+    status, result = client.result(goal)
+    assert status == GoalStatus.STATUS_ABORTED and 'and this' in result.message
+    robot.trajectories.clear()
+    robot.until(lambda: robot.trajectories)
 
 
 @pytest.mark.parametrize(
