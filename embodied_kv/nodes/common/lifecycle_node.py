@@ -271,7 +271,7 @@ class SuiteNode(LifecycleNode):
             work()
             return True
         except EXPECTED as error:
-            self.log_error(what, f'{what} failed: {error}', ATTEMPTS)
+            self.log_error(what, f'{what} failed: {reason(error)}', ATTEMPTS)
         except Exception as error:  # rclpy would swallow it
             self.log_exception(what, error, ATTEMPTS)
         return False

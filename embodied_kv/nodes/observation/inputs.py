@@ -76,7 +76,7 @@ class ObservationInputs:
         self._sync.restart(self._latest)
 
     def tell(self, instruction: str) -> None:
-        """From now on the robot is to do this; nothing, where it is blank. Listeners hear of it."""
+        """What the robot is to do from now on, blank for nothing; the topic hears of it."""
         self._put_in_force(instruction)
         self._instructions.publish(String(data=self.instruction))
 
