@@ -40,7 +40,7 @@ class Action(SuiteNode):
         self._standalone = standalone
         self._period = PeriodMeter()
         self._execution_horizon, self._confidence = MeanMeter(), MeanMeter()
-        self._instruction: str | None = None  # in force; None before any was heard
+        self._in_force: str | None = None  # the instruction; None before any was heard
         self._too_late = 0  # frames for which not even the fewest Euler steps fitted
 
     def setup(self) -> None:
@@ -97,7 +97,7 @@ class Action(SuiteNode):
 
     def _start_control(self, armed: bool) -> None:
         p = self._params
-        self._guard = Guard(armed=armed or p.shadow, instruction=self._instruction)
+        self._guard = Guard(armed=armed or p.shadow, instruction=self._in_force)
         follow = self._outputs.follow_setpoints and not p.shadow
         self._control = ControlLoop(
             self._executor(),
@@ -145,7 +145,7 @@ class Action(SuiteNode):
 
     def _told(self, instruction: str) -> None:
         """An instruction is in force; '' lets the arm stand."""
-        self._instruction = instruction
+        self._in_force = instruction
         if self.active:
             self._guard.tell(instruction)
 

@@ -77,10 +77,11 @@ class ObservationInputs:
 
     def tell(self, instruction: str) -> None:
         """What the robot is to do from now on, blank for nothing; the topic hears of it."""
-        self._put_in_force(instruction)
+        self.put_in_force(instruction)
         self._instructions.publish(String(data=self.instruction))
 
-    def _put_in_force(self, instruction: str) -> None:
+    def put_in_force(self, instruction: str) -> None:
+        """As `tell`, of what the topic said."""
         self.instruction = instruction if instruction.strip() else ''
         said = f"'{shown(self.instruction)}'" if self.instruction else 'none: nothing to do'
         self._node.log_info('instruction', f'instruction: {said}')
@@ -180,7 +181,7 @@ class ObservationInputs:
 
     def _on_instruction(self, message: String) -> None:
         if message.data != self.instruction:  # else it is known, as is what comes back from `tell`
-            self._put_in_force(message.data)
+            self.put_in_force(message.data)
 
     def _refuse(self, view: ViewInput, error: ValueError) -> None:
         self._node.warn_throttled(
