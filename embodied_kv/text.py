@@ -30,10 +30,10 @@ def listed(names: Sequence[str]) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """An error's own words, or its name where it has none."""
+    """An error's own words in one line, or its name where it has none."""
     # A LookupError says its message with quotes around it.
     said = error.args[0] if isinstance(error, LookupError) and error.args else error
-    return str(said) or type(error).__name__
+    return '; '.join(line.strip() for line in str(said).splitlines()) or type(error).__name__
 
 
 def trace(error: BaseException) -> str:

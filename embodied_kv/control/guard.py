@@ -6,10 +6,11 @@ Knows states and reasons. Does not know motions, messages or threads that move a
                       ARMED <--take over, give back--> TAKEN_OVER
 
 A stop latches, from whatever state. A reset only ends the stop: who has looked at the arm arms it
-again, in a second step. Taken over means that an operator moves the arm: nothing is commanded, not
-even a stop, until it is given back; what a trajectory controller was sent before goes on to its
-end unless the operator's own command replaces it. A stop outlasts a take-over and the other way
-round. All of it may be called from any thread and waits for a short lock alone.
+again, in a second step. Armed without an instruction, the arm stands until it is given one. Taken
+over means that an operator moves the arm: nothing is commanded, not even a stop, until it is given
+back; what a trajectory controller was sent before goes on to its end unless the operator's own
+command replaces it. A stop outlasts a take-over and the other way round. All of it may be called
+from any thread and waits for a short lock alone.
 """
 
 from __future__ import annotations
@@ -94,18 +95,38 @@ class Guard:
             self._instruction = instruction
         self._changed()
 
+    @property
+    def _is_told(self) -> bool:
+        return self._instruction is None or bool(self._instruction.strip())
+
+    @property
+    def is_meant_to_move(self) -> bool:
+        """Armed, and told what to do: where it stands nevertheless, something is wrong."""
+        return self.state == ARMED and self._is_told
+
     def check(self, now: float) -> str:
         """What is missing to move, whatever the state; '' for nothing."""
+        return _sentence(*self._missing(now), '' if self._is_told else 'no instruction')
+
+    def why_not(self, now: float) -> str:
+        """Why the arm does not move, and what to do; '' where it may."""
         with self._lock:
-            needs, instruction = self._needs, self._instruction
-        missing = [sentence for need in needs if (sentence := need(now))]
-        if instruction is not None and not instruction.strip():
-            missing.append('no instruction')
-        return '; '.join(missing)
+            held = {
+                f'stopped ({self.reason}): reset it, then arm it': self._stopped,
+                'disarmed: arm it': not self._armed and not self._stopped,
+                'an operator has taken over: give it back': self._operator,
+            }
+        return _sentence(*(why for why, holds in held.items() if holds), self.check(now))
+
+    def _missing(self, now: float) -> list[str]:
+        """Of what the arm needs; an instruction may still come."""
+        with self._lock:
+            needs = self._needs
+        return [need(now) for need in needs]
 
     def arm(self, now: float) -> None:
         """From now on chunks are executed. Raises NotNow."""
-        missing = self.check(now)
+        missing = _sentence(*self._missing(now))
         with self._lock:
             if self._stopped:
                 raise NotNow(f'stopped ({self.reason}): reset it first')
@@ -149,3 +170,7 @@ class Guard:
         with self._lock:
             self._operator, self.since = False, now
         self._changed()
+
+
+def _sentence(*parts: str) -> str:
+    return '; '.join(filter(None, parts))

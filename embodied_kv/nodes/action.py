@@ -40,6 +40,7 @@ class Action(SuiteNode):
         self._standalone = standalone
         self._period = PeriodMeter()
         self._execution_horizon, self._confidence = MeanMeter(), MeanMeter()
+        self._in_force: str | None = None  # the instruction; None before any was heard
         self._too_late = 0  # frames for which not even the fewest Euler steps fitted
 
     def setup(self) -> None:
@@ -56,7 +57,9 @@ class Action(SuiteNode):
         self._chunks = self.publisher(ActionChunkMsg, 'action_chunk', commands)
         self._outputs = ArmOutputs(self, self.embodiment.outputs, commands)
         self._joints = MeasuredJoints(self, params.max_measured_age)
-        self.subscribe(String, 'instruction', lambda m: self._told(m.data), qos.INSTRUCTION)
+        self.subscribe(
+            String, 'instruction', lambda m: self._told(m.data), qos.INSTRUCTION, always=True
+        )
         self._panel = ControlPanel(self, params.shadow, contract.language, self._world.now)
         self._release.callback(self._panel.close)
 
@@ -94,7 +97,7 @@ class Action(SuiteNode):
 
     def _start_control(self, armed: bool) -> None:
         p = self._params
-        self._guard = Guard(armed=armed or p.shadow)
+        self._guard = Guard(armed=armed or p.shadow, instruction=self._in_force)
         follow = self._outputs.follow_setpoints and not p.shadow
         self._control = ControlLoop(
             self._executor(),
@@ -117,7 +120,7 @@ class Action(SuiteNode):
         self._stop_control()
         session = self.host.session(self.robot)
         session.unregister(self._part)
-        session.on_hold, session.on_instruction = (lambda: None), (lambda instruction: None)
+        session.on_hold = lambda: None
         work, self._work = self._work, None
         if work is not None:
             work.cancel()
@@ -136,12 +139,13 @@ class Action(SuiteNode):
         self._enter_session()
 
     def _refused(self, error: Exception) -> None:
-        """A chunk was not executed; of an arm that may not move, `control/state` says why."""
-        if self._guard.state == ARMED or not isinstance(error, NotNow):
+        """A chunk was not executed; of an arm that is to stand, `control/state` says why."""
+        if self._guard.is_meant_to_move or not isinstance(error, NotNow):
             self.warn_throttled('chunk', f'chunk refused: {error}')
 
     def _told(self, instruction: str) -> None:
         """An instruction is in force; '' lets the arm stand."""
+        self._in_force = instruction
         if self.active:
             self._guard.tell(instruction)
 
@@ -207,8 +211,7 @@ class Action(SuiteNode):
 
     def _publish(self, command: Command) -> None:
         if command.source == STOP != self._source and self.active:
-            starved = f'no fresh chunk for {self._params.stop_after} control periods'
-            self.log_error('stop', f'{self._guard.reason or starved}: stop')
+            self._say_stop()
         if not self._params.shadow:
             self._outputs.command(command)
         now, names = self.get_clock().now().to_msg(), self.embodiment.axes
@@ -220,6 +223,14 @@ class Action(SuiteNode):
             self._execution_horizon.add(command.execution_horizon)
             self._confidence.add(float(command.confidence.mean()))
         self._source = command.source
+
+    def _say_stop(self) -> None:
+        """Why the arm stops; nothing where it is meant to stand."""
+        guard = self._guard
+        if guard.state == STOPPED or guard.is_meant_to_move:
+            starved = f'no fresh chunk for {self._params.stop_after} control periods'
+            why = guard.reason or guard.check(self._world.now()) or starved
+            self.log_error('stop', f'{why}: stop')
 
     # ------------------------------------------------------------------ diagnostics
 

@@ -144,7 +144,7 @@ class Language(SuiteNode):
             seed=request.seed,
         )
         response.stream = stream.id
-        response.message = f'the answer comes on `text` as stream {stream.id}'
+        response.message = f'the answer comes on `language/text` as stream {stream.id}'
 
     def _cancel(self, request: Cancel.Request, response: Cancel.Response) -> None:
         stream = self._streams.get(request.stream)

@@ -32,6 +32,7 @@ from embodied_kv.planning.planning import Planning
 from embodied_kv.sim.language import HELD
 from embodied_kv.sim.notes import Draft, NoteTaker
 from embodied_kv.srv import MemoryPlan, MemoryQuery, MemoryRemove, MemoryStats, MemoryUpsert
+from embodied_kv.text import reason
 
 T = TypeVar('T')
 PRECOMPUTED = 4  # units between two requests
@@ -87,7 +88,7 @@ class Memory(SuiteNode):
         try:
             bundled_planner(self._own_planner())
         except ValueError as error:
-            self.log_info('planner', f'memory stays unconfigured: {error}')
+            self.log_info('planner', f'memory stays unconfigured: {reason(error)}')
             return False
         return True
 

@@ -56,14 +56,15 @@ def test_an_arm_in_an_operators_hands_is_not_armed():
 
 
 def test_what_is_missing_is_named_all_of_it_and_forbids_to_arm():
-    guard = Guard(instruction='')
-    camera = Heard('picture of view front', 0.5)
+    guard = Guard()
+    camera, joints = Heard('picture of view front', 0.5), Heard('joint state', 2.0)
     guard.require(camera)
-    assert guard.check(10.0) == 'no picture of view front yet; no instruction'
-    with pytest.raises(NotNow, match='not armed: no picture of view front yet; no instruction'):
+    guard.require(joints)
+    assert guard.check(10.0) == 'no picture of view front yet; no joint state yet'
+    with pytest.raises(NotNow, match='not armed: no picture of view front yet; no joint state'):
         guard.arm(10.0)
     camera.heard(9.8)
-    guard.tell('pick up the cup')
+    joints.heard(9.8)
     assert guard.check(10.0) == ''
     guard.arm(10.0)
     assert guard.check(11.0) == 'no picture of view front for 1.2 s, 0.5 s are allowed'
@@ -73,6 +74,42 @@ def test_what_is_missing_is_named_all_of_it_and_forbids_to_arm():
 def test_an_empty_instruction_is_missing_but_latches_nothing(guard, instruction):
     guard.tell(instruction)
     assert guard.check(0.0) == 'no instruction' and guard.state == ARMED
+
+
+def test_an_arm_is_armed_before_it_is_told_what_to_do():
+    guard = Guard(instruction='')
+    guard.arm(1.0)
+    assert guard.state == ARMED and guard.check(1.0) == 'no instruction'
+
+
+def test_an_arm_is_meant_to_move_once_it_is_armed_and_told_what_to_do():
+    guard = Guard(instruction='')
+    assert not guard.is_meant_to_move
+    guard.arm(1.0)
+    assert not guard.is_meant_to_move
+    guard.tell('pick up the cup')
+    assert guard.is_meant_to_move
+    guard.take_over()
+    assert not guard.is_meant_to_move
+
+
+@pytest.mark.parametrize(
+    ('change', 'why'),
+    [
+        (Guard.disarm, 'disarmed: arm it; no instruction'),
+        (Guard.take_over, 'an operator has taken over: give it back; no instruction'),
+        (
+            lambda g: g.stop('a person'),
+            'stopped (a person): reset it, then arm it; no instruction',
+        ),
+        (lambda g: None, 'no instruction'),
+        (lambda g: g.tell('go'), ''),
+    ],
+)
+def test_why_an_arm_does_not_move_is_said_with_what_to_do(change, why):
+    guard = Guard(armed=True, instruction='')
+    change(guard)
+    assert guard.why_not(1.0) == why
 
 
 def test_who_needs_no_instruction_misses_none(guard):

@@ -6,7 +6,7 @@ import pytest
 from std_msgs.msg import String
 from std_srvs.srv import SetBool, Trigger
 
-from embodied_kv.msg import ControlState
+from embodied_kv.msg import ActionChunk, ControlState
 from embodied_kv.nodes.action import Action
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.perception import Perception
@@ -43,7 +43,7 @@ def test_launching_alone_moves_nothing(robot, states):
     robot.up(Perception, Action, armed=False)
     robot.more(robot.handles, 4)
     assert not robot.trajectories and not robot.chunks
-    assert states[-1].state == ControlState.DISARMED
+    assert states[-1].state == ControlState.DISARMED and 'arm it' in states[-1].reason
 
 
 def test_armed_it_moves_and_disarmed_it_rests(robot, states):
@@ -108,8 +108,37 @@ def test_in_shadow_all_is_shown_and_nothing_commanded(robot, states):
     robot.up(Perception, Action, armed=False, shadow=True)
     robot.more(robot.chunks, 4)
     assert not robot.trajectories and states[-1].shadow
-    refused = call(robot, 'arm', True)
-    assert not refused.success and 'shadow mode' in refused.message
+    assert call(robot, 'stop').success and call(robot, 'reset').success
+    rehearsed = call(robot, 'arm', True)
+    assert rehearsed.success and 'nothing is commanded' in rehearsed.message
+    robot.chunks.clear()
+    robot.until(lambda: any(chunk.source == ActionChunk.FRESH for chunk in robot.chunks))
+    assert not robot.trajectories and states[-1].shadow
+
+
+def test_what_is_missing_is_told_anew_when_it_has_come(robot, states):
+    robot.up(Perception, Action)
+    robot.until(lambda: states and 'no joint state yet' in states[-1].reason, show=False)
+    robot.until(lambda: states[-1].state == ControlState.ARMED and not states[-1].reason)
+
+
+def test_an_arm_that_is_meant_to_stand_logs_no_error(robot, capfd):
+    robot.up(Perception, Action)
+    moves(robot)
+    robot.instruction.publish(String(data=''))
+    robot.until(lambda: any(chunk.source == ActionChunk.STOP for chunk in robot.chunks))
+    assert call(robot, 'arm', False).success
+    robot.spin(0.5)
+    said = capfd.readouterr().err
+    assert 'no fresh chunk' not in said and 'chunk refused' not in said
+
+
+def test_a_stop_says_its_reason_in_the_log(robot, capfd):
+    robot.up(Perception, Action)
+    moves(robot)
+    assert call(robot, 'stop').success
+    robot.spin(0.5)
+    assert 'a client of control/stop: stop' in capfd.readouterr().err
 
 
 def test_a_stop_waits_for_no_other_callback(robot, states):
@@ -121,6 +150,18 @@ def test_a_stop_waits_for_no_other_callback(robot, states):
     robot.suite[1]._guard.watch(stopped.set)
     client.call_async(Trigger.Request())
     assert stopped.wait(5.0), 'nobody spins the suite, and yet it stops'
+
+
+def test_activated_again_it_knows_the_instruction_in_force(robot, states):
+    _, action = robot.up(Perception, Action, armed=False, instruction='')
+    action.trigger_deactivate()
+    action.trigger_activate()
+    robot.until(lambda: states and 'no instruction' in states[-1].reason)
+    action.trigger_deactivate()
+    robot.instruction.publish(String(data='reach'))
+    robot.more(robot.handles, 1)
+    action.trigger_activate()
+    robot.until(lambda: states[-1].reason == 'disarmed: arm it')
 
 
 def test_deactivated_it_says_so(robot, states):

@@ -3,8 +3,9 @@
 import pytest
 from action_msgs.msg import GoalStatus
 from rclpy.action import ActionClient
+from rclpy.parameter import Parameter
 from std_msgs.msg import String
-from std_srvs.srv import Trigger
+from std_srvs.srv import SetBool, Trigger
 
 from embodied_kv.action import ExecuteInstruction
 from embodied_kv.msg import TextDelta
@@ -59,6 +60,14 @@ def test_without_a_goal_the_arm_stands(client, robot):
     assert stands(robot)
 
 
+def test_an_arm_is_armed_first_and_told_by_a_goal_then(client, robot, capfd):
+    assert robot.call(SetBool, 'control/arm', data=False).success
+    assert not client.send().accepted and 'disarmed: arm it' in capfd.readouterr().err
+    assert robot.call(SetBool, 'control/arm', data=True).success
+    assert stands(robot) and client.send().accepted
+    robot.until(lambda: robot.trajectories)
+
+
 def test_a_goal_moves_the_arm_and_tells_how_it_stands(client, robot):
     goal = client.send(time_limit=60.0)
     assert goal.accepted
@@ -103,6 +112,16 @@ def test_a_newer_goal_or_instruction_takes_its_place(client, robot):
     assert status == GoalStatus.STATUS_ABORTED and 'and this' in result.message
     robot.trajectories.clear()
     robot.until(lambda: robot.trajectories)  # the newer one is in force
+
+
+def test_an_instruction_by_parameter_takes_its_place_too(client, robot):
+    goal = client.send()
+    robot.until(lambda: robot.trajectories)
+    robot.suite[0].set_parameters([Parameter('instruction', value='and this')])
+    status, result = client.result(goal)
+    assert status == GoalStatus.STATUS_ABORTED and 'and this' in result.message
+    robot.trajectories.clear()
+    robot.until(lambda: robot.trajectories)
 
 
 @pytest.mark.parametrize(

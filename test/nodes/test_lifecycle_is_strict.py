@@ -13,6 +13,7 @@ from embodied_kv.nodes.action import Action
 from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.language import Language
 from embodied_kv.nodes.perception import Perception
+from embodied_kv.nodes.session import Session
 
 SUITE = (Perception, Action, Language)
 
@@ -81,6 +82,13 @@ def test_cleanup_frees_topics_and_services_and_configure_makes_them_anew(robot):
         robot.until(lambda: perception.count_publishers('kv_handle') == 1, show=False)
         for step in ('configure', 'activate'):
             assert getattr(perception, f'trigger_{step}')().name == 'SUCCESS'
+
+
+@pytest.mark.parametrize('kind', [*SUITE, Session])
+def test_every_node_is_configured_again_after_it_was_active(robot, kind):
+    node = robot.up(kind)
+    for step in ('deactivate', 'cleanup', 'configure', 'activate'):
+        assert getattr(node, f'trigger_{step}')().name == 'SUCCESS'
 
 
 def test_a_node_ends_from_every_state(robot):

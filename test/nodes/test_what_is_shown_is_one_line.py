@@ -69,3 +69,9 @@ def test_a_trace_names_its_places_and_no_line_of_it_is_forged():
     assert first == r"KeyError: 'first\n[INFO] forged'"
     assert second.startswith(r'RuntimeError: second\n[INFO] forgedx')
     assert 'in fail' in trace(caught.value) and len(trace(caught.value)) < LINE + 2000
+
+
+def test_a_reason_of_several_lines_becomes_one():
+    assert (
+        reason(ValueError('they differ\n  one: 1\n  other: 2')) == 'they differ; one: 1; other: 2'
+    )

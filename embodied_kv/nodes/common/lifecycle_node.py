@@ -120,7 +120,7 @@ class SuiteNode(LifecycleNode):
                 callback(message)
 
         subscription = self.create_subscription(
-            kind, topic, self._guard(heard), profile, callback_group=group
+            kind, topic, self._surviving(heard), profile, callback_group=group
         )
         self._release.callback(self.destroy_subscription, subscription)
         return subscription
@@ -167,7 +167,7 @@ class SuiteNode(LifecycleNode):
             if self.active:
                 callback()
 
-        timer = self.create_timer(period, self._guard(due), clock=self._steady)
+        timer = self.create_timer(period, self._surviving(due), clock=self._steady)
         self._release.callback(self.destroy_timer, timer)
 
     def log_info(self, key: str, message: str) -> None:
@@ -192,7 +192,7 @@ class SuiteNode(LifecycleNode):
         kind = f'{what}, {type(error).__name__}'
         self._errors(kind, f'{what} failed\n{trace(error)}', burst)
 
-    def _guard(self, callback: Callable) -> Callable:
+    def _surviving(self, callback: Callable) -> Callable:
         @functools.wraps(callback)
         def guarded(*arguments: object) -> None:
             try:
@@ -271,7 +271,7 @@ class SuiteNode(LifecycleNode):
             work()
             return True
         except EXPECTED as error:
-            self.log_error(what, f'{what} failed: {error}', ATTEMPTS)
+            self.log_error(what, f'{what} failed: {reason(error)}', ATTEMPTS)
         except Exception as error:  # rclpy would swallow it
             self.log_exception(what, error, ATTEMPTS)
         return False

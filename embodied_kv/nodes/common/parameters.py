@@ -3,14 +3,16 @@
 Knows descriptors, ranges and when a value may change. What a value means, its dataclass knows.
 The metadata of a field: `help`; `range` (of each element, for arrays); `check`, which raises
 ValueError for a value that is none; `old`, a former name, and `replaces`, names of parameters that
-are no more, which are refused; and `when`, the latest
-moment at which it may change: 'start' (the default: read-only), 'configure', or 'live'.
+are no more, which are refused; and `when`, the latest moment at which it may change: 'start' (the
+default: read-only), 'configure', or 'live'. What is nearly a name is refused too: ROS would pass
+over it, and `shaddow` would move an arm.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import Field, dataclass, field, fields
+from os.path import commonprefix
 from typing import TypeVar
 
 from rcl_interfaces.msg import (
@@ -95,6 +97,7 @@ class Parameters:
         for name, f in self._fields.items():
             self._declare(name, f)
         self._refuse_old_names()
+        self._refuse_misspelt_names()
         node.add_on_set_parameters_callback(self._on_set)
 
     def check(self) -> None:
@@ -142,6 +145,13 @@ class Parameters:
                     if gone in given and gone not in self._fields:
                         self.problems[new] = f'parameter {gone} is no more: {new} says it'
 
+    def _refuse_misspelt_names(self) -> None:
+        """A value under nearly a parameter's name is a problem of the parameter."""
+        for given in self._node._parameter_overrides.keys() - self._fields:
+            for name in self._fields:
+                if _misspells(given, name):
+                    self.problems[name] = f'parameter {given} is unknown: did you mean {name}?'
+
     def _on_set(self, parameters: Sequence[Parameter]) -> SetParametersResult:
         ours = [p for p in parameters if p.name in self._fields]
         for p in ours:
@@ -162,6 +172,13 @@ class Parameters:
 
 def _when(f: Field) -> str:
     return f.metadata.get('when', 'start')
+
+
+def _misspells(given: str, name: str) -> bool:
+    """Whether one letter is wrong, missing or too many, or two neighbours are swapped."""
+    same = len(commonprefix([given, name]))
+    a, b = given[same:], name[same:]
+    return b[1:] in (a[1:], a) or a[1:] == b or (a[:2] == b[1::-1] and a[2:] == b[2:])
 
 
 def _descriptor(f: Field) -> ParameterDescriptor:

@@ -70,11 +70,17 @@ class InstructionServer:
     """Serves `execute_instruction` until `close`, one goal at a time.
 
     node: whose executor runs it. guard: says who may move the arm; None while nobody may.
-    language: what the contract says that the policy says.
+    language: what the contract says that the policy says. now: the guard's clock, s.
     """
 
-    def __init__(self, node: Node, guard: Callable[[], Guard | None], language: Language) -> None:
-        self._node, self._guard, self._language = node, guard, language
+    def __init__(
+        self,
+        node: Node,
+        guard: Callable[[], Guard | None],
+        language: Language,
+        now: Callable[[], float],
+    ) -> None:
+        self._node, self._guard, self._language, self._now = node, guard, language, now
         self._goal: Goal | None = None
         self._ended: dict[bytes, Goal] = {}  # whose clients are to be told
         self._told: deque[str] = deque(maxlen=ECHOES)
@@ -131,7 +137,7 @@ class InstructionServer:
             return 'it has a success_question, but by its contract this policy answers none'
         if guard is None:
             return 'the action node is not active'
-        return '' if guard.state == ARMED else f'the arm is {guard.state}'
+        return '' if guard.state == ARMED else guard.why_not(self._now())
 
     def _begin(self, handle: ServerGoalHandle) -> None:
         self._end(ABORTED, 'another goal takes its place', stands=False)

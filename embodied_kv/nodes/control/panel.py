@@ -2,7 +2,7 @@
 
 Knows the guard of a control loop. Has a ROS node, an executor and a thread of its own, so that a
 stop waits for no other callback of the process. What the guard does is published on
-`control/state`.
+`control/state`, and once a second while the reason for which nothing moves changes.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from embodied_kv.nodes.control.instruction_server import InstructionServer
 from embodied_kv.robots.contract import Language
 from embodied_kv.text import LINE, reason, shown, trace
 
+RETELL = 1.0  # s between two looks at whether what is missing has changed
 WAKE = 0.1  # s between two looks at whether it is over
 LAST = 3  # turns in which the client of a goal that ends is told
 
@@ -64,7 +65,9 @@ class ControlPanel:
             (SetBool, 'takeover', self._take_over),
         ):
             self.node.create_service(kind, f'control/{name}', self._answering(answer))
-        self.goals = InstructionServer(self.node, lambda: self._guard, language)
+        self.goals = InstructionServer(self.node, lambda: self._guard, language, now)
+        self._said = ''  # the newest reason that was published
+        self.node.create_timer(RETELL, self._retell)
         self._executor = SingleThreadedExecutor(context=node.context)
         self._executor.add_node(self.node)
         self._over = False
@@ -79,7 +82,13 @@ class ControlPanel:
 
     def tell(self) -> None:
         """Publish how things stand. From any thread."""
-        self._states.publish(self.message())
+        message = self.message()
+        self._said = message.reason
+        self._states.publish(message)
+
+    def _retell(self) -> None:
+        if self.message().reason != self._said:
+            self.tell()
 
     def message(self) -> ControlState:
         """How things stand."""
@@ -92,7 +101,7 @@ class ControlPanel:
             message.reason = 'the action node is not active'
             return message
         message.state = STATES.index(guard.state)  # numbered as in ControlState.msg
-        message.reason = shown(guard.reason or guard.check(self._now()), LINE)
+        message.reason = shown(guard.why_not(self._now()), LINE)
         return message
 
     def close(self) -> None:
@@ -113,10 +122,12 @@ class ControlPanel:
         if not wanted:
             guard.disarm()
             return 'disarmed: nothing moves the arm'
-        if self._shadow:
-            raise NotNow('shadow mode: nothing is commanded; set the parameter shadow to false')
         guard.arm(self._now())
-        return 'armed: the policy moves the arm'
+        if self._shadow:
+            return 'armed in shadow mode: chunks are shown, nothing is commanded'
+        if guard.is_meant_to_move:
+            return 'armed: the policy moves the arm'
+        return 'armed: the policy moves the arm once it is told what to do'
 
     def _stop(self, guard: Guard, _: object) -> str:
         guard.stop('a client of control/stop')

@@ -179,8 +179,8 @@ class Fleet(SuiteNode):
         self._connections = Connections(
             self,
             p.names,
-            on_request=self._guard(self._on_request),
-            on_finished=self._guard(self._server.finish),
+            on_request=self._surviving(self._on_request),
+            on_finished=self._surviving(self._server.finish),
             on_joined=self._joined,
             on_left=self._left,
         )

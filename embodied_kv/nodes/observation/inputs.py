@@ -64,6 +64,7 @@ class ObservationInputs:
             kind = CompressedImage if view.compressed else Image
             node.subscribe(kind, view.topic, partial(self._on_image, view), qos.SENSOR)
         node.subscribe(String, 'instruction', self._on_instruction, qos.INSTRUCTION, always=True)
+        self._instructions = node.publisher(String, 'instruction', qos.INSTRUCTION)
         node.params.watch('instruction', self.tell)
         node.every(1.0, self._look)
 
@@ -75,7 +76,12 @@ class ObservationInputs:
         self._sync.restart(self._latest)
 
     def tell(self, instruction: str) -> None:
-        """From now on the robot is to do this; nothing, where it is blank."""
+        """What the robot is to do from now on, blank for nothing; the topic hears of it."""
+        self.put_in_force(instruction)
+        self._instructions.publish(String(data=self.instruction))
+
+    def put_in_force(self, instruction: str) -> None:
+        """As `tell`, of what the topic said."""
         self.instruction = instruction if instruction.strip() else ''
         said = f"'{shown(self.instruction)}'" if self.instruction else 'none: nothing to do'
         self._node.log_info('instruction', f'instruction: {said}')
@@ -174,7 +180,8 @@ class ObservationInputs:
         self.on_image()
 
     def _on_instruction(self, message: String) -> None:
-        self.tell(message.data)
+        if message.data != self.instruction:  # else it is known, as is what comes back from `tell`
+            self.put_in_force(message.data)
 
     def _refuse(self, view: ViewInput, error: ValueError) -> None:
         self._node.warn_throttled(

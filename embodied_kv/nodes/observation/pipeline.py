@@ -51,8 +51,8 @@ class ObservationPipeline(ObservationInputs):
         self._newest = None
         self._warn_if_cut()
 
-    def tell(self, instruction: str) -> None:
-        super().tell(instruction)
+    def put_in_force(self, instruction: str) -> None:
+        super().put_in_force(instruction)
         self._warn_if_cut()
 
     def scene(self) -> SceneSummary | None:

@@ -1,0 +1,55 @@
+"""A parameter under nearly its name fails configure, and none of the shipped files is affected."""
+
+from pathlib import Path
+
+import pytest
+
+from embodied_kv.nodes.action import Action
+from embodied_kv.nodes.fleet.client_node import FleetClient
+from embodied_kv.nodes.fleet.server_node import Fleet
+from embodied_kv.nodes.language import Language
+from embodied_kv.nodes.memory import Memory
+from embodied_kv.nodes.perception import Perception
+from embodied_kv.nodes.session import Session
+
+CONFIG = Path(__file__).parents[2] / 'config'
+
+
+def given(*names):
+    return ['--ros-args', *(word for name in names for word in ('-p', f'{name}:=true'))]
+
+
+@pytest.mark.parametrize('name', ['shaddow', 'shdow', 'shadou', 'hsadow', 'shadows'])
+def test_one_slip_is_enough(ros, name):
+    node = Action(cli_args=given(name))
+    assert list(node.params.problems) == ['shadow']
+    node.end()
+
+
+def test_configure_fails_with_the_name_that_was_meant(ros, capfd):
+    node = Action(cli_args=given('shaddow', 'engine.time_budgett'))
+    assert node.trigger_configure().name == 'FAILURE'
+    said = capfd.readouterr().err
+    assert 'parameter shaddow is unknown: did you mean shadow?' in said
+    assert 'parameter engine.time_budgett is unknown: did you mean engine.time_budget?' in said
+    node.end()
+
+
+def test_a_name_that_is_another_nodes_is_passed_over(ros):
+    node = Action(cli_args=given('use_sim_time', 'somebody_elses', 'folder'))
+    assert not node.params.problems
+    node.end()
+
+
+@pytest.mark.parametrize(
+    ('file', 'kinds'),
+    [
+        ('robot.yaml', (Perception, Action, Language, Session, Memory)),
+        ('fleet.yaml', (Fleet, FleetClient)),
+    ],
+)
+def test_the_shipped_files_misspell_nothing(ros, file, kinds):
+    for kind in kinds:
+        node = kind(cli_args=['--ros-args', '--params-file', str(CONFIG / file)])
+        assert not node.params.problems
+        node.end()
