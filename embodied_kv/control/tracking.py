@@ -107,7 +107,7 @@ class Course:
     def lost(self, now: float, measured: Measured | None) -> str:
         """Why it is not known where the arm is at this moment; '' if it is."""
         if measured is None:
-            return 'no joint state yet'
+            return 'no joint state, or none of late'
         age = now - measured.moment
         if abs(age) > self._max_state_age:
             return f'no joint state for {age:.2f} s, {self._max_state_age:g} s are allowed'

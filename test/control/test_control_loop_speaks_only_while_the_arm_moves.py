@@ -140,7 +140,7 @@ def test_without_a_joint_state_nothing_moves():
     stand.speaks = False
     stand.offer(RAMP)
     stand.run(1.0)
-    assert stand.sent() == [] and 'no joint state yet' in str(stand.failures[0])
+    assert stand.sent() == [] and 'no joint state, or none of late' in str(stand.failures[0])
     assert [len(c.values) for _, c in stand.commands] == [0] * len(stand.commands)
 
 

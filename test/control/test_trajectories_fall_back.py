@@ -80,7 +80,7 @@ def test_what_is_resumed_sets_out_from_where_the_arm_is_measured(executor):
 
 
 def test_nothing_is_resumed_while_nobody_knows_where_the_arm_is(executor):
-    assert executor.resume([[0.5, 0.5]], 0.0, 5.0, None) == 'no joint state yet'
+    assert executor.resume([[0.5, 0.5]], 0.0, 5.0, None) == 'no joint state, or none of late'
     assert not executor.is_moving(5.0)
     with pytest.raises(ValueError):
         executor.resume(np.empty((0, 2)), 0.0, 5.0, seen(5.0))

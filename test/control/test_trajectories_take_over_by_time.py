@@ -63,7 +63,7 @@ def test_an_arm_that_left_its_motion_is_the_base_too():
 @pytest.mark.parametrize(
     'measured, why',
     [
-        (None, 'no joint state yet'),
+        (None, 'no joint state, or none of late'),
         (seen(0.4), 'no joint state for 0.60 s, 0.5 s are allowed'),
         (seen(1.0, 0.0, np.nan), 'joint joint_1 is not measured'),
         (seen(1.0, 0.0), 'a joint state has 1 of 2 joints'),
