@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 from embodied_kv.control.command import HOLD, STOP, Command, Leftover, Measured, Setpoint
 from embodied_kv.control.guard import ARMED, TAKEN_OVER, Guard, NotNow
@@ -64,7 +63,6 @@ class ControlLoop(threading.Thread):
         self._asked: list[Work] = []  # to be done on this thread, before the offer
         self._expected = -math.inf  # deadline of the newest frame that is being worked on
         self._deadline = math.inf  # when the control period ends; not before the first frame
-        self._running: tuple[Leftover, float] | None = None  # what was to come, from when on
         self._stirred = self._stopping = False  # whether somebody wants something; the last thing
         guard.require(lambda now: executor.lost(now, measured()))
         guard.watch(self._look)
@@ -95,13 +93,7 @@ class ControlLoop(threading.Thread):
 
     def leftover(self) -> Leftover | None:
         """What is still to come of the chunk that runs; None if nothing is."""
-        running = self._running
-        if running is None:
-            return None
-        (whole, began), now = running, self._clock()
-        passed = max(0, math.ceil((now - began) / self.executor.dt))
-        values = whole.values[passed:]
-        return replace(whole, values=values, age=whole.age + now - began) if len(values) else None
+        return self.executor.plan.leftover(self._clock())
 
     def _ask(self, work: Work) -> None:
         with self._stirring():
@@ -191,10 +183,7 @@ class ControlLoop(threading.Thread):
 
     def _catch_up(self, now: float) -> None:
         """A loop that was kept from its work does not make the arm jump."""
-        late = self._outgoing.catch_up(now)
-        if late and self._running is not None:
-            left, began = self._running
-            self._running = left, began + late
+        self._outgoing.catch_up(now)
 
     def _obey(self, now: float) -> None:
         """The guard first: who may not move ceases, or brakes."""
@@ -206,7 +195,6 @@ class ControlLoop(threading.Thread):
 
     def _cease(self) -> None:
         self.executor.drop()
-        self._running = None
         self._outgoing.cease()
 
     def _watch(self, now: float) -> None:
@@ -218,7 +206,7 @@ class ControlLoop(threading.Thread):
             self.guard.stop(reason)
             self._failed(NotNow(f'stopped: {reason}'))
             self._brake(STOP, now)
-        elif self._running is not None and (missing := self.guard.check(now)):
+        elif self.executor.plan and (missing := self.guard.check(now)):
             self._failed(NotNow(f'the arm stands: {missing}'))
             self._brake(HOLD, now)
 
@@ -233,10 +221,6 @@ class ControlLoop(threading.Thread):
         taken = self.executor.take_over(chunk, began, now, self._measured())
         if taken.values is None:  # what runs goes on
             raise NotNow(taken.reason)
-        actions, after = self.executor.remaining(now)
-        due = now + after[0]
-        left = Leftover(actions, chunk.stamp, due - began, chunk.sequence, chunk.steps)
-        self._running = left, due
         self._deadline = max(self._deadline, chunk.deadline + self._period)
         self._outgoing.fresh(chunk, taken, now)
 
@@ -258,17 +242,13 @@ class ControlLoop(threading.Thread):
     def _resume(self, leftover: Leftover, stamp: int, now: float) -> None:
         reason, observed = self._refusal(now, now), now - leftover.age
         if not reason:
-            reason = self.executor.resume(leftover.values, observed, now, self._measured())
+            reason = self.executor.resume(leftover, observed, now, self._measured())
         if reason:
             raise NotNow(f'what was left of a chunk is not resumed: {reason}')
-        actions, after = self.executor.remaining(now)
-        due = now + after[0]
-        self._running = replace(leftover, values=actions, age=due - observed), due
-        self._outgoing.resumed(leftover, actions, stamp, now)
+        self._outgoing.resumed(leftover, self.executor.plan.actions, stamp, now)
 
     def _brake(self, source: str, now: float) -> None:
         """The arm comes to rest along its way, if it does not stand."""
-        self._running = None
         moves = self.executor.is_moving(now)
         self.executor.brake(now, source)
         if moves:

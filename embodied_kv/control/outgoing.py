@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from embodied_kv.control.command import FRESH, PREVIOUS, Command, Leftover, Setpoint
+from embodied_kv.control.command import FRESH, PREVIOUS, Command, Leftover, Setpoint, TakeOver
 from embodied_kv.control.guard import TAKEN_OVER, Guard
-from embodied_kv.control.trajectory_executor import TakeOver, TrajectoryExecutor
+from embodied_kv.control.trajectory_executor import TrajectoryExecutor
 from embodied_kv.types import ActionChunk
 
 UNKNOWN = np.empty(0, np.float32)  # the confidence in what nobody denoised, or nobody remembers
