@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 DTYPES = {'float32': 4, 'bfloat16': 2}  # of weights and KV: bytes of a number
+RTC_SCHEDULES = ('linear', 'exponential', 'ones', 'zeros')
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ class ModelConfig:
 
 
 def _param(default: Any, help: str, **more: object) -> Any:
-    """A field and its `help`; range: of the numbers that it may be."""
+    """A field and its `help`; range: of the numbers that it may be; choices: of the words."""
     return field(default=default, metadata={'help': help, **more})
 
 
@@ -136,6 +137,26 @@ class EngineConfig:
     min_euler_steps: int = _param(
         4, 'Fewest Euler steps; with less time the frame falls back', range=(1, 50)
     )
+    rtc: str = _param(
+        'off',
+        'How a chunk goes on from the one that runs (real-time chunking): off, guided (any '
+        'policy) or trained (one that was trained to)',
+        choices=('off', 'guided', 'trained'),
+    )
+    rtc_max_guidance: float = _param(
+        5.0, 'Greatest weight of the guidance of rtc: guided', range=(0.0, 100.0)
+    )
+    rtc_horizon: int = _param(
+        0,
+        'Actions of a chunk, from its first on, that the running one shapes; until then it must '
+        'take over. 0: half of them',
+        range=(0, 1000),
+    )
+    rtc_schedule: str = _param(
+        'exponential',
+        'How guidance fades out until rtc_horizon: linear, exponential, ones or zeros',
+        choices=RTC_SCHEDULES,
+    )
     margin_ms: float = _param(
         4.0, 'Kept free before every deadline, for publishing', range=(0.0, 1000.0)
     )
@@ -159,6 +180,7 @@ class EngineConfig:
         'text',
         'What language is compressed by: stream (each question), row (the prompt, once a frame) '
         'or text (both)',
+        choices=('stream', 'row', 'text'),
     )
     language_keep_ratio: float = _param(
         1.0, 'Share of a prefix that language keeps', range=(0.01, 1.0), old='language_alpha'
@@ -181,12 +203,25 @@ class EngineConfig:
             value, (low, high) = getattr(self, f.name), f.metadata.get('range', (None, None))
             if low is not None and not low <= value <= high:
                 raise ValueError(f'engine.{f.name} is {value}: it must be from {low} to {high}')
-        if self.compress_by not in ('stream', 'row', 'text'):
-            raise ValueError(
-                f'engine.compress_by is {self.compress_by!r}: it must be stream, row or text'
-            )
+            *first, last = choices = f.metadata.get('choices', (value,))
+            if value not in choices:
+                words = f'{", ".join(first)} or {last}'
+                raise ValueError(f'engine.{f.name} is {value!r}: it must be {words}')
         if contradiction := self._contradiction():
             raise ValueError(contradiction)
+
+    def horizon(self, chunk_size: int) -> int:
+        """s: the actions of a chunk that the running one shapes."""
+        return min(self.rtc_horizon or max(1, chunk_size // 2), chunk_size)
+
+    def allowed(self, model: ModelConfig, period: float) -> float:
+        """s from an observation to the deadline of its chunk. period: s between two frames.
+
+        A period; with real-time chunking until the horizon, where that is later.
+        """
+        if self.rtc == 'off':
+            return period
+        return max(period, self.horizon(model.chunk_size) * model.action_dt)
 
     def _contradiction(self) -> str:
         """Which two parameters exclude each other, and what to do; '' if none do."""

@@ -29,6 +29,21 @@ class Observation:
 
 
 @dataclass(frozen=True, eq=False)
+class Guide:
+    """What the arm is going to do while a chunk is made, in the time of the chunk's observation.
+
+    actions: float [chunk, action_dim], absolute, in the policy's units; the i-th is due i * dt
+    after the observation, NaN from where nothing is planned. delay: d, how many of them will have
+    passed when the chunk takes over. weights: float [chunk], 0 to 1, how much `guided` holds each
+    action of the new chunk to these; `trained` is given the first d.
+    """
+
+    actions: np.ndarray
+    delay: int
+    weights: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
 class ActionChunk:
     """A finished chunk of actions; never a half-denoised one.
 

@@ -18,7 +18,9 @@ from collections import deque
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-LINEAR, EXPONENTIAL, ONES, ZEROS = SCHEDULES = ('linear', 'exponential', 'ones', 'zeros')
+from embodied_kv.config import RTC_SCHEDULES
+
+LINEAR, EXPONENTIAL, ONES, ZEROS = SCHEDULES = RTC_SCHEDULES
 WINDOW = 10  # latencies that are remembered, as in algorithm 1
 _TICK = 1e-9  # s; moments closer than this are the same
 
@@ -81,20 +83,21 @@ def passed(seconds: float, dt: float, most: int) -> int:
 
 
 class Delays:
-    """The delay that a chunk is to be made for: as long as the slowest of the latest ones took.
+    """The delay that a chunk is made for: as long as the slowest of the latest ones took.
 
     A latency lasts from an observation until its chunk takes over, s. So frames that were skipped
     or merged have none, and what warms up has none. Only the last `window` count: a slow one is
-    forgotten. dt: s between two actions. most: actions, at most.
+    forgotten. dt: s between two actions. allowed: s from an observation to the deadline of its
+    chunk, which is expected before anything is known.
     """
 
-    def __init__(self, dt: float, most: int, window: int = WINDOW) -> None:
-        self._dt, self._most = dt, most
+    def __init__(self, dt: float, chunk_size: int, allowed: float, window: int = WINDOW) -> None:
+        self.dt, self.chunk_size, self.allowed = dt, chunk_size, allowed
         self._latest: deque[float] = deque(maxlen=window)
 
     def observe(self, latency: float) -> None:
-        """A chunk has taken over; a clock that jumped says nothing of use, and is not counted."""
-        if 0 <= latency <= self._most * self._dt:
+        """A chunk has taken over; what a clock that jumped says is not remembered."""
+        if 0 <= latency <= self.chunk_size * self.dt:
             self._latest.append(latency)
 
     @property
@@ -102,14 +105,13 @@ class Delays:
         """s, of the chunk that took over last; NaN before any."""
         return self._latest[-1] if self._latest else math.nan
 
-    def expected(self, age: float, allowed: float) -> int:
-        """Actions that will have passed when the chunk of this observation takes over.
+    def expected(self, age: float) -> int:
+        """Actions that will have passed when a chunk that is begun now takes over.
 
-        age: s of the observation now, which no chunk undoes. allowed: s from an observation to
-        its chunk's deadline, which is expected as long as nothing is known.
+        age: s since its observation; so many have passed already.
         """
-        latency = max(self._latest, default=allowed)
-        return passed(max(latency, age), self._dt, self._most)
+        latency = max(self._latest, default=self.allowed)
+        return passed(max(latency, age), self.dt, self.chunk_size)
 
 
 def _counts(name: str, value: ArrayLike, most: int) -> NDArray[np.int64]:
