@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from embodied_kv.config import RTC_SCHEDULES
+from embodied_kv.types import Guide
 
 LINEAR, EXPONENTIAL, ONES, ZEROS = SCHEDULES = RTC_SCHEDULES
 WINDOW = 10  # latencies that are remembered, as in algorithm 1
@@ -112,6 +114,30 @@ class Delays:
         """
         latency = max(self._latest, default=self.allowed)
         return passed(max(latency, age), self.dt, self.chunk_size)
+
+
+@dataclass(frozen=True)
+class RealTimeChunking:
+    """How the chunks of an arm go on from one another.
+
+    horizon, schedule: as of `weights`; a horizon ends where the leftover does.
+    """
+
+    delays: Delays
+    horizon: int
+    schedule: str = EXPONENTIAL
+
+    def guide(self, leftover: NDArray[np.float64] | None, age: float) -> Guide | None:
+        """What a chunk that is begun now is to go on from; None where nothing is left over.
+
+        leftover: float64 [chunk size, joints], NaN beyond its end. age: s since the observation.
+        No delay is beyond what is left over: then the arm comes to rest, which binds no chunk.
+        """
+        if leftover is None:
+            return None
+        known = int(np.isfinite(leftover).all(axis=1).sum())
+        delay, end = min(self.delays.expected(age), known), min(self.horizon, known)
+        return Guide(leftover, delay, weights(delay, end, len(leftover), self.schedule))
 
 
 def _counts(name: str, value: ArrayLike, most: int) -> NDArray[np.int64]:

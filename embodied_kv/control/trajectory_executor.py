@@ -147,12 +147,11 @@ class TrajectoryExecutor:
             self._course.set(brake(*self._course.at(now), self.limits), now)
         self.plan, self._source = self.plan.ended(), source
 
-    def catch_up(self, last: float, due: float, now: float) -> float:
+    def catch_up(self, last: float, due: float, now: float) -> None:
         """Who is sent set-points stands at the last one until the next: that one is late.
 
         last, due: the moments of the last one and of the next. What is to come is so much later;
-        after PAUSE the arm has come to rest, and the rest of the chunk is dropped. Returns by how
-        much, s.
+        after PAUSE the arm has come to rest, and the rest of the chunk is dropped.
         """
         late = self._advance(now) - due
         if late > PAUSE:
@@ -161,7 +160,6 @@ class TrajectoryExecutor:
         else:
             self._course.delay(late)
             self.plan = self.plan.later(late)
-        return late
 
     def drop(self) -> None:
         """Somebody else moves the arm: nothing was commanded."""
