@@ -40,7 +40,7 @@ class ControlLoop(threading.Thread):
     arm moves; None for a robot without such controllers. failed: takes the reason for which a
     chunk is not executed, or a motion ended early. prepare: is called first. max_chunk_age: s from
     an observation, at most, until its chunk takes over. rtc: None where chunks do not go on from
-    one another.
+    one another. allowed: s from an observation to the deadline of its chunk.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ControlLoop(threading.Thread):
         self._measured, self._prepare, self._failed = measured, prepare, failed
         self._outgoing = Outgoing(executor, guard, publish, publish_setpoint, setpoint_rate)
         self._max_chunk_age, self._rtc, self._clock = max_chunk_age, rtc, clock
-        self._allowed = rtc.delays.allowed if rtc else period  # s from an observation on
+        self.allowed = rtc.delays.allowed if rtc else period  # s from an observation on
         self._wake, self._settled = threading.Condition(), threading.Event()
         self._settled.set()
         self._offered: Offer | None = None
@@ -98,7 +98,7 @@ class ControlLoop(threading.Thread):
 
         observed: the moment of its observation, where its first action is due at another one.
         """
-        began = chunk.deadline - self._allowed
+        began = chunk.deadline - self.allowed
         with self._stirring():
             self._offered = chunk, began if observed is None else observed, guide
             self._settled.clear()
@@ -202,7 +202,7 @@ class ControlLoop(threading.Thread):
 
     def _deadline_now(self) -> float:
         """End of this period: the frame's that is worked on, if that is a little later."""
-        of_frame = self._expected - self._allowed + self._period
+        of_frame = self._expected - self.allowed + self._period
         return max(self._deadline, min(of_frame, self._deadline + self._period))
 
     def _obey(self, now: float) -> None:
@@ -237,7 +237,7 @@ class ControlLoop(threading.Thread):
         if reason := self._refusal(observed, now):
             self.executor.counters.refused += 1
             raise NotNow(reason)
-        began = frame = chunk.deadline - self._allowed
+        began = frame = chunk.deadline - self.allowed
         if self._rtc is not None:  # an arm that stood since has not lost an action by it
             began += max(0.0, now - max(self.executor.ends, observed))
         taken = self.executor.take_over(chunk, began, now, self._measured(), observed)

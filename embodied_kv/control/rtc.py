@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from embodied_kv.config import RTC_SCHEDULES
+from embodied_kv.config import RTC_SCHEDULES, EngineConfig, ModelConfig
 from embodied_kv.types import Guide
 
 LINEAR, EXPONENTIAL, ONES, ZEROS = SCHEDULES = RTC_SCHEDULES
@@ -110,10 +110,10 @@ class Delays:
     def expected(self, age: float) -> int:
         """Actions that will have passed when a chunk that is begun now takes over.
 
-        age: s since its observation; so many have passed already.
+        age: s since its observation; so many have passed already. One is always left to be made.
         """
         latency = max(self._latest, default=self.allowed)
-        return passed(max(latency, age), self.dt, self.chunk_size)
+        return passed(max(latency, age), self.dt, self.chunk_size - 1)
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,16 @@ class RealTimeChunking:
     delays: Delays
     horizon: int
     schedule: str = EXPONENTIAL
+
+    @classmethod
+    def of(
+        cls, config: EngineConfig, model: ModelConfig, allowed: float
+    ) -> RealTimeChunking | None:
+        """As the parameters of an engine say it; None where it is off. allowed: as of `Delays`."""
+        if config.rtc == 'off':
+            return None
+        delays = Delays(model.action_dt, model.chunk_size, allowed)
+        return cls(delays, config.horizon(model.chunk_size), config.rtc_schedule)
 
     def guide(self, leftover: NDArray[np.float64] | None, age: float) -> Guide | None:
         """What a chunk that is begun now is to go on from; None where nothing is left over.

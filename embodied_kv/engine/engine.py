@@ -28,7 +28,7 @@ from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.kv.manager import KvManager
 from embodied_kv.model.policy import Policy
 from embodied_kv.model.tokenizer import StreamDecoder
-from embodied_kv.types import ActionChunk, Observation, TextDelta
+from embodied_kv.types import ActionChunk, Guide, Observation, TextDelta
 
 
 class Engine:
@@ -71,6 +71,7 @@ class Engine:
             euler_steps=config.euler_steps,
             min_euler_steps=config.min_euler_steps,
             enabled=config.time_budget,
+            allowed=config.allowed(policy.config, period),
         )
         self.graphs = Graphs(model.device, watched)
         steps = range(config.min_euler_steps, config.euler_steps + 1)
@@ -128,7 +129,11 @@ class Engine:
 
     @torch.inference_mode()
     def denoise(
-        self, leases: Sequence[Lease], deadlines: Sequence[float], noises: np.ndarray | None = None
+        self,
+        leases: Sequence[Lease],
+        deadlines: Sequence[float],
+        noises: np.ndarray | None = None,
+        guides: Sequence[Guide | None] = (),
     ) -> list[ActionChunk]:
         """One finished chunk per lease; none if the time left is too short for the fewest steps.
 

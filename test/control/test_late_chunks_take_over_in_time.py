@@ -44,7 +44,7 @@ class LateStand(Stand):
 
     def _answer(self, values, observed, guide):
         values = np.repeat(values[:, None], len(self.arm), 1)
-        made = chunk(values, DT, deadline=observed + self.loop._allowed)
+        made = chunk(values, DT, deadline=observed + self.loop.allowed)
         self.loop.offer(made, observed, guide)
         self._due = 0.0
 
