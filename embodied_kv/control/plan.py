@@ -71,7 +71,7 @@ class Plan:
 
     def lasts(self, now: float, dt: float) -> bool:
         """Whether an action is still to come, or the last one has its dt."""
-        return bool(self) and now < self.moments[-1] + dt - _TICK
+        return bool(self) and bool(now < self.moments[-1] + dt - _TICK)
 
     def remaining(self, now: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Actions still to come [n, joints], and their moments in s from now [n]."""
