@@ -30,7 +30,7 @@ from embodied_kv.model.policy import Policy
 from embodied_kv.robots.contract import Contract
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.serving.batch import batch_seconds, serve
-from embodied_kv.types import ActionChunk, Observation
+from embodied_kv.types import ActionChunk, Guide, Observation
 
 HEADER = 'header'
 OBSERVED = ('instruction', 'stamp', 'sequence', 'robot')
@@ -126,6 +126,9 @@ def pack_observations(frames: Sequence[Observation], seconds: float) -> bytes:
         arrays |= {f'{i}.image.{k}': frame.images[k] for k in present}
         arrays[f'{i}.state'] = frame.state
         told.append({name: getattr(frame, name) for name in OBSERVED} | {'of': len(frame.images)})
+        if (guide := frame.guide) is not None:
+            arrays |= {f'{i}.guide.actions': guide.actions, f'{i}.guide.weights': guide.weights}
+            told[-1]['delay'] = guide.delay
     return _pack({'seconds': seconds, 'frames': told}, arrays)
 
 
@@ -135,8 +138,13 @@ def unpack_observations(data: bytes) -> tuple[list[Observation], float]:
     frames = []
     for i, told in enumerate(header['frames']):
         images = tuple(arrays.get(f'{i}.image.{k}') for k in range(told.pop('of')))
-        state = arrays[f'{i}.state']
-        frames.append(Observation(images=images, state=state, deadline=-math.inf, **told))
+        state, guide = arrays[f'{i}.state'], None
+        if 'delay' in told:
+            actions, weights = arrays[f'{i}.guide.actions'], arrays[f'{i}.guide.weights']
+            guide = Guide(actions, told.pop('delay'), weights)
+        frames.append(
+            Observation(images=images, state=state, deadline=-math.inf, guide=guide, **told)
+        )
     return frames, header['seconds']
 
 

@@ -183,3 +183,18 @@ def test_a_clock_that_jumps_leaves_the_delay_within_the_chunk(observed):
     guide = stand.loop.guide(observed)
     assert guide is None or 0 <= guide.delay <= CHUNK
     assert np.isfinite(stand.loop._rtc.delays.expected(stand.now - 3600.0))
+
+
+def test_a_chunk_that_was_just_offered_is_what_the_next_one_goes_on_from():
+    stand = LateStand(latency=0.3)
+    stand.drive(2.0)
+    stand.speaks = False
+    observed = stand.now - 0.3
+    values = np.full((CHUNK, 2), 9.0)
+    stand.loop.start()
+    try:
+        stand.loop.offer(chunk(values, DT, deadline=observed + ALLOWED), observed)
+        guide = stand.loop.guide(stand.now)
+        assert guide.actions[1, 0] == 9.0
+    finally:
+        stand.loop.abandon()
