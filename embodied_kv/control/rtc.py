@@ -13,7 +13,6 @@ same.
 from __future__ import annotations
 
 import math
-from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -90,17 +89,17 @@ class Delays:
     A latency lasts from an observation until its chunk takes over, s. So frames that were skipped
     or merged have none, and what warms up has none. Only the last `window` count: a slow one is
     forgotten. dt: s between two actions. allowed: s from an observation to the deadline of its
-    chunk, which is expected before anything is known.
+    chunk, which is expected before anything is known. One thread observes, any may ask.
     """
 
     def __init__(self, dt: float, chunk_size: int, allowed: float, window: int = WINDOW) -> None:
-        self.dt, self.chunk_size, self.allowed = dt, chunk_size, allowed
-        self._latest: deque[float] = deque(maxlen=window)
+        self.dt, self.chunk_size, self.allowed, self._window = dt, chunk_size, allowed, window
+        self._latest: tuple[float, ...] = ()  # replaced, never changed
 
     def observe(self, latency: float) -> None:
-        """A chunk has taken over; what a clock that jumped says is not remembered."""
-        if 0 <= latency <= self.chunk_size * self.dt:
-            self._latest.append(latency)
+        """A chunk has taken over; what is no time, as of a clock that jumped, is not remembered."""
+        if 0 <= latency < math.inf:
+            self._latest = (*self._latest, latency)[-self._window :]
 
     @property
     def latency(self) -> float:

@@ -50,7 +50,7 @@ def test_each_robot_of_a_batch_is_guided_by_its_own(make_engine, observe, monkey
 
     def listening(leases, deadlines, noises=None, guides=()):
         told.append({lease.handle.robot: g for lease, g in zip(leases, guides, strict=True)})
-        return denoise(leases, deadlines, noises)
+        return denoise(leases, deadlines, noises, guides)
 
     monkeypatch.setattr(engine, 'denoise', listening)
     c = engine.policy.config

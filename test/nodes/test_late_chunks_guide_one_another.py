@@ -24,7 +24,7 @@ def guides(monkeypatch):
     told, denoise = [], Engine.denoise
 
     def slow(engine, leases, deadlines, noises=None, guides=()):
-        chunks = denoise(engine, leases, deadlines, noises)
+        chunks = denoise(engine, leases, deadlines, noises, guides)
         if leases[0].handle.robot != 'warm-up':
             time.sleep(SLOW)
             told.extend(guides)
@@ -44,8 +44,9 @@ def fresh(chunks):
     return [chunk for chunk in chunks if chunk.source == ActionChunk.FRESH]
 
 
-def test_chunks_that_come_after_a_period_take_over_and_are_no_misses(robot, guides):
-    _, action = up(robot)
+@pytest.mark.parametrize('rtc', ['guided', 'trained'])
+def test_chunks_that_come_after_a_period_take_over_and_are_no_misses(robot, guides, rtc):
+    _, action = up(robot, engine__rtc=rtc)
     robot.until(lambda: len(fresh(robot.chunks)) >= 6)
     running = robot.chunks[robot.chunks.index(fresh(robot.chunks)[1]) :]
     assert {c.source for c in running} == {ActionChunk.FRESH, ActionChunk.PREVIOUS}
