@@ -97,7 +97,7 @@ class Delays:
         self._latest: tuple[float, ...] = ()  # replaced, never changed
 
     def observe(self, latency: float) -> None:
-        """A chunk has taken over; what is no time, as of a clock that jumped, is not remembered."""
+        """A chunk has taken over; what a clock that jumped says is no time, and not remembered."""
         if 0 <= latency < math.inf:
             self._latest = (*self._latest, latency)[-self._window :]
 
