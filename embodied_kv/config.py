@@ -1,13 +1,12 @@
-"""Every number of the suite, once: frozen, named presets, derived values derived.
+"""The dimensions of the models: frozen, named presets, derived values derived.
 
-Knows dimensions and budgets. Does not know torch, ROS or files.
+Does not know torch, ROS or files.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from dataclasses import asdict, dataclass, replace
 
 DTYPES = {'float32': 4, 'bfloat16': 2}  # of weights and KV: bytes of a number
 
@@ -108,118 +107,6 @@ class ModelConfig:
     def digest(self) -> str:
         """16 hex digits that change with any dimension."""
         return hashlib.sha256(repr(asdict(self)).encode()).hexdigest()[:16]
-
-
-def _param(default: Any, help: str, **more: object) -> Any:
-    """A field and its `help`; range: of the numbers that it may be; choices: of the words."""
-    return field(default=default, metadata={'help': help, **more})
-
-
-@dataclass(frozen=True)
-class EngineConfig:
-    """How much the engine keeps and how it spends time.
-
-    Each field is also a ROS parameter `engine.NAME`. Raises ValueError, with what to change, for a
-    number out of its range and for parameters that contradict each other.
-    """
-
-    robots: int = _param(
-        1, 'Robots whose frames one prefill, and one denoising, may batch', range=(1, 256)
-    )
-    rows: int = _param(16, 'Prefix rows in the arena', range=(3, 4096))
-    reserved_rows: int = _param(2, 'Prefix rows that language may never hold', range=(2, 64))
-    streams: int = _param(16, 'Decode streams that may live at once', range=(1, 4096))
-    decode_tokens: int = _param(
-        96, 'Tokens of a stream: its query and what it says', range=(8, 4096), old='tail_tokens'
-    )
-    euler_steps: int = _param(10, 'Euler steps of a chunk when time allows', range=(1, 50))
-    min_euler_steps: int = _param(
-        4, 'Fewest Euler steps; with less time the frame falls back', range=(1, 50)
-    )
-    rtc: str = _param(
-        'off',
-        'How a chunk goes on from the one that runs (real-time chunking): off, guided (any '
-        'policy) or trained (one that was trained to)',
-        choices=('off', 'guided', 'trained'),
-    )
-    rtc_max_guidance: float = _param(
-        5.0, 'Greatest weight of the guidance of rtc: guided', range=(0.0, 100.0)
-    )
-    margin_ms: float = _param(
-        4.0, 'Kept free before every deadline, for publishing', range=(0.0, 1000.0)
-    )
-    time_budget: bool = _param(
-        True,
-        'Plan Euler steps and decode steps by the time left; off: always all, as soon as possible',
-        old='budget',
-    )
-    threads: int = _param(1, 'Torch threads of the device thread', range=(1, 256))
-    batch_multiple: int = _param(
-        1, 'Decode batches are padded to a multiple of this; one graph each', range=(1, 256)
-    )
-    compressed_rows: int = _param(
-        2,
-        'Room for compressed prefixes, in whole ones; 0: nothing is compressed',
-        range=(0, 4096),
-        old='flat_rows',
-    )
-    compress: str = _param('vl_cache', 'Method that chooses the tokens that are kept')
-    compress_by: str = _param(
-        'text',
-        'What language is compressed by: stream (each question), row (the prompt, once a frame) '
-        'or text (both)',
-        choices=('stream', 'row', 'text'),
-    )
-    language_keep_ratio: float = _param(
-        1.0, 'Share of a prefix that language keeps', range=(0.01, 1.0), old='language_alpha'
-    )
-    action_keep_ratio: float = _param(
-        1.0, 'Share of a prefix that actions keep', range=(0.01, 1.0), old='action_alpha'
-    )
-    device: str = _param('cpu', 'cpu or cuda')
-    dtype: str = _param(
-        'auto',
-        "float32, bfloat16 or auto: the model's own, but float32 on a CPU without units for "
-        'bfloat16',
-    )
-    seed: int = _param(
-        0, 'Of the action noise; each frame mixes in its number', range=(0, 2**31 - 1)
-    )
-
-    def __post_init__(self) -> None:
-        for f in fields(self):
-            value, (low, high) = getattr(self, f.name), f.metadata.get('range', (None, None))
-            if low is not None and not low <= value <= high:
-                raise ValueError(f'engine.{f.name} is {value}: it must be from {low} to {high}')
-            *first, last = choices = f.metadata.get('choices', (value,))
-            if value not in choices:
-                words = f'{", ".join(first)} or {last}'
-                raise ValueError(f'engine.{f.name} is {value!r}: it must be {words}')
-        if contradiction := self._contradiction():
-            raise ValueError(contradiction)
-
-    def _contradiction(self) -> str:
-        """Which two parameters exclude each other, and what to do; '' if none do."""
-        if self.rows < 2 * self.robots:
-            return (
-                f'engine.rows is {self.rows} for engine.robots {self.robots}: a robot needs two, '
-                f'one that is read while its next is written; raise it to {2 * self.robots}'
-            )
-        if self.reserved_rows >= self.rows:
-            return (
-                f'engine.reserved_rows is {self.reserved_rows} of {self.rows} rows: none is left '
-                'for language; lower it, or raise engine.rows'
-            )
-        for name, limit in (('min_euler_steps', 'euler_steps'), ('batch_multiple', 'streams')):
-            if (value := getattr(self, name)) > (most := getattr(self, limit)):
-                return f'engine.{name} is {value}, above engine.{limit} {most}: lower it'
-        for name in ('language_keep_ratio', 'action_keep_ratio'):
-            if (ratio := getattr(self, name)) < 1 and not self.compressed_rows:
-                return (
-                    f'engine.{name} is {ratio}, but engine.compressed_rows is 0: there is no room '
-                    'for compressed prefixes; raise that, or set the ratio to 1'
-                )
-        return ''
 
 
 PI05 = ModelConfig(

@@ -16,7 +16,8 @@ class Observation:
     """What the robot saw and felt at one moment.
 
     images: one uint8 [height, width, 3] RGB array per view of the model, None for a view that is
-    missing. state: [state_dim], in the policy's own units and order.
+    missing. state: [state_dim], in the policy's own units and order. guide: of a robot whose
+    chunks are made elsewhere, what it does meanwhile.
     """
 
     images: tuple[np.ndarray | None, ...]
@@ -26,6 +27,7 @@ class Observation:
     deadline: float
     sequence: int
     robot: str = ''
+    guide: Guide | None = None
 
 
 @dataclass(frozen=True, eq=False)

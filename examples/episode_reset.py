@@ -18,9 +18,10 @@ from concurrent.futures import Future
 import numpy as np
 
 from embodied_kv.capsule.registry import Registry
-from embodied_kv.config import TABLETOP, EngineConfig
+from embodied_kv.config import TABLETOP
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.fingerprint import fingerprint
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.checkpoints.own import bundled
 from embodied_kv.model.policy import Policy

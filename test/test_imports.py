@@ -14,7 +14,7 @@ ROS = re.compile(
     r'|embodied_kv\.(msg|srv|action)(\.|$)'
 )
 
-BASE = {'types', 'config', 'storage', 'text', 'throttle'}
+BASE = {'types', 'config', 'engine_config', 'storage', 'text', 'throttle'}
 MECHANISM = {*BASE, 'runtime', 'kernels'}
 KV = {*MECHANISM, 'kv'}
 SIBLINGS = {'model', 'compress', 'memory', 'capsule'}
@@ -27,6 +27,7 @@ MAY_IMPORT = {
     '__init__': set(),
     'types': set(),
     'config': set(),
+    'engine_config': {'config'},
     'storage': set(),
     'text': set(),
     'throttle': set(),

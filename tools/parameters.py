@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from embodied_kv.config import EngineConfig
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.nodes.action import ActionParams
 from embodied_kv.nodes.common.parameters import SuiteParams
 from embodied_kv.nodes.fleet.client_node import FleetClientParams

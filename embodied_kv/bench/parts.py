@@ -19,8 +19,9 @@ import torch
 from embodied_kv.bench.common import physics, report, scene
 from embodied_kv.bench.common.command import add_engine, command
 from embodied_kv.bench.common.pictures import plt, save
-from embodied_kv.config import EngineConfig, preset
+from embodied_kv.config import preset
 from embodied_kv.engine.engine import Engine
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.dtype import served
 
 BATCHES = (1, 2, 4, 8, 16)

@@ -1,4 +1,4 @@
-"""What the robot is told, what it is known to do, and what of a chunk is still to come.
+"""What the robot is told and known to do, how a chunk was received, what of it is still to come.
 
 Knows shapes. `control_loop` makes commands; `nodes.common.conversions` sends them, a capsule keeps
 what is left over.
@@ -86,3 +86,37 @@ class Leftover:
     age: float
     sequence: int
     steps: int
+
+
+@dataclass(frozen=True, eq=False)
+class TakeOver:
+    """How a chunk was received.
+
+    first: its first action whose moment has not passed; the chunk size where all have, or where it
+    is older than the one that runs. values: float64 [chunk size, joints], its actions within the
+    limits; None where it was refused, and then `reason` says why. blended: the limits kept the
+    arm from meeting some action that is executed. clamped: values of those that were outside.
+    """
+
+    first: int
+    values: np.ndarray | None = None
+    blended: bool = False
+    clamped: int = 0
+    reason: str = ''
+
+
+@dataclass
+class Counters:
+    """Since the start: the first four count chunks, clamped values, the rest periods.
+
+    late: chunks that took over later than they were made for.
+    """
+
+    takeovers: int = 0
+    refused: int = 0
+    blended: int = 0
+    late: int = 0
+    clamped: int = 0
+    missed: int = 0
+    held: int = 0
+    stopped: int = 0

@@ -3,8 +3,10 @@
 Knows the steady clock, the trajectory executor and the guard. Does not know messages, and never
 computes: chunks are handed to it finished. While the arm moves there is one command per control
 period: a fresh chunk as soon as it is there, else word that the previous one goes on, up to its
-execution horizon. Every motion ends at rest by itself. So who has nothing to say is silent, and
-others may command the same controllers. A stop is sent a few times, until it is surely there.
+execution horizon. A period without a fresh chunk is missed; with real-time chunking only where the
+one that runs has run out, as chunks are made to be late. Every motion ends at rest by itself. So
+who has nothing to say is silent, and others may command the same controllers. A stop is sent a few
+times, until it is surely there.
 """
 
 from __future__ import annotations
@@ -14,19 +16,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 from embodied_kv.control.command import HOLD, STOP, Command, Leftover, Measured, Setpoint
 from embodied_kv.control.guard import ARMED, TAKEN_OVER, Guard, NotNow
 from embodied_kv.control.outgoing import Outgoing
+from embodied_kv.control.rtc import RealTimeChunking
 from embodied_kv.control.trajectory_executor import TrajectoryExecutor
-from embodied_kv.types import ActionChunk
+from embodied_kv.types import ActionChunk, Guide
 
 WATCH = 0.02  # s between two looks at a moving arm, at most; of a simulation's time too
-
 AT_REST = 5.0  # s, of the steady clock
+SETTLE = 0.01  # s in which a chunk that was offered takes over, whoever waits for it
 
 Work = Callable[[float], None]
+Offer = tuple[ActionChunk, float, Guide | None]  # when it was observed, what it goes on from
 
 
 class ControlLoop(threading.Thread):
@@ -36,7 +39,8 @@ class ControlLoop(threading.Thread):
     on this thread. publish_setpoint: takes set-points, setpoint_rate per second and only while the
     arm moves; None for a robot without such controllers. failed: takes the reason for which a
     chunk is not executed, or a motion ended early. prepare: is called first. max_chunk_age: s from
-    an observation, at most, until its chunk takes over.
+    an observation, at most, until its chunk takes over. rtc: None where chunks do not go on from
+    one another. allowed: s from an observation to the deadline of its chunk.
     """
 
     def __init__(
@@ -52,19 +56,21 @@ class ControlLoop(threading.Thread):
         setpoint_rate: float = 100.0,
         prepare: Callable[[], None] = lambda: None,
         max_chunk_age: float = 1.0,
+        rtc: RealTimeChunking | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(name='control loop', daemon=True)
         self.executor, self.guard, self._period = executor, guard, period
         self._measured, self._prepare, self._failed = measured, prepare, failed
         self._outgoing = Outgoing(executor, guard, publish, publish_setpoint, setpoint_rate)
-        self._max_chunk_age, self._clock = max_chunk_age, clock
-        self._wake = threading.Condition()
-        self._offered: tuple[ActionChunk, float] | None = None  # and the moment it was observed
+        self._max_chunk_age, self._rtc, self._clock = max_chunk_age, rtc, clock
+        self.allowed = rtc.delays.allowed if rtc else period  # s from an observation on
+        self._wake, self._settled = threading.Condition(), threading.Event()
+        self._settled.set()
+        self._offered: Offer | None = None
         self._asked: list[Work] = []  # to be done on this thread, before the offer
         self._expected = -math.inf  # deadline of the newest frame that is being worked on
         self._deadline = math.inf  # when the control period ends; not before the first frame
-        self._running: tuple[Leftover, float] | None = None  # what was to come, from when on
         self._stirred = self._stopping = False  # whether somebody wants something; the last thing
         guard.require(lambda now: executor.lost(now, measured()))
         guard.watch(self._look)
@@ -76,11 +82,26 @@ class ControlLoop(threading.Thread):
         with self._stirring():
             self._expected = deadline
 
-    def offer(self, chunk: ActionChunk, observed: float | None = None) -> None:
-        """A chunk is finished. observed: the moment of its observation, else deadline - period."""
-        began = chunk.deadline - self._period
+    def guide(self, observed: float) -> Guide | None:
+        """What a chunk of this moment, begun now, goes on from, in SI; None if nothing is left."""
+        if self._rtc is None or self.guard.state != ARMED:
+            return None
+        self._settled.wait(SETTLE)  # the chunk before may have been offered just now
+        now = self._clock()
+        leftover = self.executor.rows(observed, self._rtc.delays.chunk_size, now)
+        return self._rtc.guide(leftover, now - observed)
+
+    def offer(
+        self, chunk: ActionChunk, observed: float | None = None, guide: Guide | None = None
+    ) -> None:
+        """A chunk is finished, which goes on from this guide.
+
+        observed: the moment of its observation, where its first action is due at another one.
+        """
+        began = chunk.deadline - self.allowed
         with self._stirring():
-            self._offered = chunk, began if observed is None else observed
+            self._offered = chunk, began if observed is None else observed, guide
+            self._settled.clear()
 
     def resume(self, leftover: Leftover, stamp: int) -> None:
         """What was left of an earlier chunk begins now, until a fresh one takes over.
@@ -95,13 +116,7 @@ class ControlLoop(threading.Thread):
 
     def leftover(self) -> Leftover | None:
         """What is still to come of the chunk that runs; None if nothing is."""
-        running = self._running
-        if running is None:
-            return None
-        (whole, began), now = running, self._clock()
-        passed = max(0, math.ceil((now - began) / self.executor.dt))
-        values = whole.values[passed:]
-        return replace(whole, values=values, age=whole.age + now - began) if len(values) else None
+        return self.executor.plan.leftover(self._clock())
 
     def _ask(self, work: Work) -> None:
         with self._stirring():
@@ -158,17 +173,21 @@ class ControlLoop(threading.Thread):
             self._stirred = False
             offered, self._offered = self._offered, None
             asked, self._asked = self._asked, []
-            self._begin_period()
+            if self._deadline == math.inf and self._expected > -math.inf:
+                self._deadline = max(self._expected, self._clock())
         for work in (
-            self._catch_up,
+            self._outgoing.catch_up,  # a loop that was kept from its work makes no arm jump
             self._obey,
             self._watch,
             *asked,
             lambda now: self._take(offered, now),
+            self._end_period,
+            self._outgoing.send,
         ):
             self._try(work)
-        for work in (self._end_period, self._outgoing.send):
-            self._try(work)
+        with self._wake:
+            if self._offered is None:
+                self._settled.set()
         now = self._clock()
         due = min(self._deadline_now(), self._outgoing.due)
         if self.executor.is_moving(now):
@@ -181,20 +200,10 @@ class ControlLoop(threading.Thread):
         except Exception as error:  # the loop must not stop: the next turn is another try
             self._failed(error)
 
-    def _begin_period(self) -> None:
-        if self._deadline == math.inf and self._expected > -math.inf:
-            self._deadline = max(self._expected, self._clock())
-
     def _deadline_now(self) -> float:
         """End of this period: the frame's that is worked on, if that is a little later."""
-        return max(self._deadline, min(self._expected, self._deadline + self._period))
-
-    def _catch_up(self, now: float) -> None:
-        """A loop that was kept from its work does not make the arm jump."""
-        late = self._outgoing.catch_up(now)
-        if late and self._running is not None:
-            left, began = self._running
-            self._running = left, began + late
+        of_frame = self._expected - self.allowed + self._period
+        return max(self._deadline, min(of_frame, self._deadline + self._period))
 
     def _obey(self, now: float) -> None:
         """The guard first: who may not move ceases, or brakes."""
@@ -206,7 +215,6 @@ class ControlLoop(threading.Thread):
 
     def _cease(self) -> None:
         self.executor.drop()
-        self._running = None
         self._outgoing.cease()
 
     def _watch(self, now: float) -> None:
@@ -218,26 +226,28 @@ class ControlLoop(threading.Thread):
             self.guard.stop(reason)
             self._failed(NotNow(f'stopped: {reason}'))
             self._brake(STOP, now)
-        elif self._running is not None and (missing := self.guard.check(now)):
+        elif self.executor.plan and (missing := self.guard.check(now)):
             self._failed(NotNow(f'the arm stands: {missing}'))
             self._brake(HOLD, now)
 
-    def _take(self, offered: tuple[ActionChunk, float] | None, now: float) -> None:
+    def _take(self, offered: Offer | None, now: float) -> None:
         if offered is None:
             return
-        chunk, observed = offered
+        chunk, observed, guide = offered
         if reason := self._refusal(observed, now):
             self.executor.counters.refused += 1
             raise NotNow(reason)
-        began = chunk.deadline - self._period
-        taken = self.executor.take_over(chunk, began, now, self._measured())
+        began = frame = chunk.deadline - self.allowed
+        if self._rtc is not None:  # an arm that stood since has not lost an action by it
+            began += max(0.0, now - max(self.executor.ends, observed))
+        taken = self.executor.take_over(chunk, began, now, self._measured(), observed)
         if taken.values is None:  # what runs goes on
             raise NotNow(taken.reason)
-        actions, after = self.executor.remaining(now)
-        due = now + after[0]
-        left = Leftover(actions, chunk.stamp, due - began, chunk.sequence, chunk.steps)
-        self._running = left, due
-        self._deadline = max(self._deadline, chunk.deadline + self._period)
+        if self._rtc is not None:
+            self._rtc.delays.observe(now - observed)
+        if guide is not None and taken.first > guide.delay:
+            self.executor.counters.late += 1
+        self._deadline = max(min(self._deadline, now + self._period), frame + 2 * self._period)
         self._outgoing.fresh(chunk, taken, now)
 
     def _refusal(self, observed: float, now: float) -> str:
@@ -258,17 +268,13 @@ class ControlLoop(threading.Thread):
     def _resume(self, leftover: Leftover, stamp: int, now: float) -> None:
         reason, observed = self._refusal(now, now), now - leftover.age
         if not reason:
-            reason = self.executor.resume(leftover.values, observed, now, self._measured())
+            reason = self.executor.resume(leftover, observed, now, self._measured())
         if reason:
             raise NotNow(f'what was left of a chunk is not resumed: {reason}')
-        actions, after = self.executor.remaining(now)
-        due = now + after[0]
-        self._running = replace(leftover, values=actions, age=due - observed), due
-        self._outgoing.resumed(leftover, actions, stamp, now)
+        self._outgoing.resumed(leftover, self.executor.plan.actions, stamp, now)
 
     def _brake(self, source: str, now: float) -> None:
         """The arm comes to rest along its way, if it does not stand."""
-        self._running = None
         moves = self.executor.is_moving(now)
         self.executor.brake(now, source)
         if moves:
@@ -283,8 +289,10 @@ class ControlLoop(threading.Thread):
         self._deadline = max(self._deadline_now(), now - self._period) + self._period
         if self.guard.state != ARMED or self._stopping:
             return
-        moved, source = self.executor.is_moving(now), self.executor.missed(now)
+        moved = self.executor.is_moving(now)
+        in_time = self._rtc is not None and self.executor.lasts(now)
+        source = self.executor.goes_on(now) if in_time else self.executor.missed(now)
         if source == STOP != self._outgoing.said and moved:
             self._brake(STOP, now)
         elif moved or source != self._outgoing.said:
-            self._outgoing.goes_on(source, now)
+            self._outgoing.goes_on(source, now, in_time)

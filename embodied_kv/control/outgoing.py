@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from embodied_kv.control.command import FRESH, PREVIOUS, Command, Leftover, Setpoint
+from embodied_kv.control.command import FRESH, PREVIOUS, Command, Leftover, Setpoint, TakeOver
 from embodied_kv.control.guard import TAKEN_OVER, Guard
-from embodied_kv.control.trajectory_executor import TakeOver, TrajectoryExecutor
+from embodied_kv.control.trajectory_executor import TrajectoryExecutor
 from embodied_kv.types import ActionChunk
 
 UNKNOWN = np.empty(0, np.float32)  # the confidence in what nobody denoised, or nobody remembers
@@ -69,9 +69,12 @@ class Outgoing:
         fields |= dict(sequence=leftover.sequence, steps=leftover.steps)
         self._begin(self._make(PREVIOUS, now, **fields), now)
 
-    def goes_on(self, source: str, now: float) -> None:
-        """Word of what happens without a fresh chunk; the controllers are told nothing."""
-        self._say(self._word(source, now))
+    def goes_on(self, source: str, now: float, in_time: bool = False) -> None:
+        """Word of what happens without a fresh chunk; the controllers are told nothing.
+
+        in_time: none was due yet.
+        """
+        self._say(replace(self._word(source, now), deadline_met=in_time))
 
     def brakes(self, now: float) -> None:
         """The arm comes to rest along its way: sent from now on, several times."""
@@ -90,12 +93,11 @@ class Outgoing:
         """The moment at which `send` has something to do."""
         return min(self._next_brake, self._next_setpoint)
 
-    def catch_up(self, now: float) -> float:
-        """Where set-points were late, what is to come is later by as much; returns that, s."""
+    def catch_up(self, now: float) -> None:
+        """Where set-points were late, what is to come is later by as much."""
         due = self._handed + 2 * self._between_setpoints
-        if self._handed == -math.inf or now <= due or self._executor.ends <= due:
-            return 0.0
-        return self._executor.catch_up(self._handed, due, now)
+        if self._handed > -math.inf and now > due and self._executor.ends > due:
+            self._executor.catch_up(self._handed, due, now)
 
     def send(self, now: float) -> None:
         """What is due now."""

@@ -13,12 +13,16 @@ same.
 from __future__ import annotations
 
 import math
-from collections import deque
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-LINEAR, EXPONENTIAL, ONES, ZEROS = SCHEDULES = ('linear', 'exponential', 'ones', 'zeros')
+from embodied_kv.config import ModelConfig
+from embodied_kv.engine_config import RTC_SCHEDULES, EngineConfig
+from embodied_kv.types import Guide
+
+LINEAR, EXPONENTIAL, ONES, ZEROS = SCHEDULES = RTC_SCHEDULES
 WINDOW = 10  # latencies that are remembered, as in algorithm 1
 _TICK = 1e-9  # s; moments closer than this are the same
 
@@ -51,25 +55,6 @@ def weights(
     return np.where(i < start, 1.0, np.where(i < end, between, 0.0))
 
 
-def gain(time: ArrayLike, most: float) -> NDArray[np.float64]:
-    """The weight of guidance at flow times [...]: 1 is noise, 0 the finished action.
-
-    min(c / r^2, most) with c = (1 - tau) / tau and r^2 = (1 - tau)^2 / (tau^2 + (1 - tau)^2), of
-    tau = 1 - time: `most` where nothing but noise is there. 0 at time 0: what is finished is
-    guided no more. Raises ValueError.
-    """
-    time = np.asarray(time, np.float64)
-    if not ((time >= 0) & (time <= 1)).all():
-        raise ValueError(f'flow time {time}: it must be from 0 to 1')
-    if not 0 <= most < math.inf:
-        raise ValueError(f'the greatest guidance weight is {most}: it must be finite, 0 or more')
-    done = time * (1 - time)
-    weight = np.divide(
-        time**2 + (1 - time) ** 2, done, out=np.full_like(time, np.inf), where=done > 0
-    )
-    return np.where(time > 0, np.minimum(weight, most), 0.0)
-
-
 def passed(seconds: float, dt: float, most: int) -> int:
     """Actions due so many seconds after the first that are over by then, within [0, most].
 
@@ -81,35 +66,76 @@ def passed(seconds: float, dt: float, most: int) -> int:
 
 
 class Delays:
-    """The delay that a chunk is to be made for: as long as the slowest of the latest ones took.
+    """The delay that a chunk is made for: as long as the slowest of the latest ones took.
 
     A latency lasts from an observation until its chunk takes over, s. So frames that were skipped
     or merged have none, and what warms up has none. Only the last `window` count: a slow one is
-    forgotten. dt: s between two actions. most: actions, at most.
+    forgotten. dt: s between two actions. allowed: s from an observation to the deadline of its
+    chunk, which is expected before anything is known. One thread observes, any may ask.
     """
 
-    def __init__(self, dt: float, most: int, window: int = WINDOW) -> None:
-        self._dt, self._most = dt, most
-        self._latest: deque[float] = deque(maxlen=window)
+    def __init__(self, dt: float, chunk_size: int, allowed: float, window: int = WINDOW) -> None:
+        self.dt, self.chunk_size, self.allowed, self._window = dt, chunk_size, allowed, window
+        self._latest: tuple[float, ...] = ()  # replaced, never changed
 
     def observe(self, latency: float) -> None:
-        """A chunk has taken over; a clock that jumped says nothing of use, and is not counted."""
-        if 0 <= latency <= self._most * self._dt:
-            self._latest.append(latency)
+        """A chunk has taken over; what a clock that jumped says is no time, and not remembered."""
+        if 0 <= latency < math.inf:
+            self._latest = (*self._latest, latency)[-self._window :]
 
     @property
     def latency(self) -> float:
         """s, of the chunk that took over last; NaN before any."""
         return self._latest[-1] if self._latest else math.nan
 
-    def expected(self, age: float, allowed: float) -> int:
-        """Actions that will have passed when the chunk of this observation takes over.
+    def expected(self, age: float) -> int:
+        """Actions that will have passed when a chunk that is begun now takes over.
 
-        age: s of the observation now, which no chunk undoes. allowed: s from an observation to
-        its chunk's deadline, which is expected as long as nothing is known.
+        age: s since its observation; so many have passed already. One is always left to be made.
         """
-        latency = max(self._latest, default=allowed)
-        return passed(max(latency, age), self._dt, self._most)
+        latency = max(self._latest, default=self.allowed)
+        return passed(max(latency, age), self.dt, self.chunk_size - 1)
+
+
+@dataclass(frozen=True)
+class RealTimeChunking:
+    """How the chunks of an arm go on from one another.
+
+    horizon, schedule: as of `weights`; a horizon ends where the leftover does.
+    """
+
+    delays: Delays
+    horizon: int
+    schedule: str = EXPONENTIAL
+
+    @classmethod
+    def of(
+        cls, config: EngineConfig, model: ModelConfig, allowed: float
+    ) -> RealTimeChunking | None:
+        """As the parameters of an engine say it; None where it is off. allowed: as of `Delays`."""
+        if config.rtc == 'off':
+            return None
+        delays = Delays(model.action_dt, model.chunk_size, allowed)
+        return cls(delays, config.horizon(model.chunk_size), config.rtc_schedule)
+
+    def guide(self, leftover: NDArray[np.float64] | None, age: float) -> Guide | None:
+        """What a chunk that is begun now is to go on from; None where nothing is left over.
+
+        leftover: float64 [chunk size, joints], NaN beyond its end. age: s since the observation.
+        No delay is beyond what is left over: then the arm comes to rest, which binds no chunk.
+        """
+        if leftover is None:
+            return None
+        known = int(np.isfinite(leftover).all(axis=1).sum())
+        delay, end = min(self.delays.expected(age), known), min(self.horizon, known)
+        return Guide(leftover, delay, weights(delay, end, len(leftover), self.schedule))
+
+    def report(self) -> dict[str, object]:
+        """What was found, for diagnostics."""
+        return {
+            'latency (ms)': f'{self.delays.latency * 1e3:.0f}',
+            'delay of the next chunk (actions)': self.delays.expected(0.0),
+        }
 
 
 def _counts(name: str, value: ArrayLike, most: int) -> NDArray[np.int64]:

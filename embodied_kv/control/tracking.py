@@ -94,11 +94,11 @@ class Course:
     def base(self, now: float, measured: Measured) -> tuple[np.ndarray, np.ndarray]:
         """Position and velocity [joints] from which a new motion sets out.
 
-        Those of the running motion; once it has ended, or the arm has left it, the measured
-        position at rest. An output that nobody measures counts from 0, or on.
+        Those of the running motion; of an arm that was seen since that ended, or has left it, the
+        measured position at rest. An output that nobody measures counts from 0, or on.
         """
         seen = np.where(np.isfinite(measured.position), measured.position, 0.0)
-        if now >= self.ends or self.strayed(measured):
+        if min(now, measured.moment) >= self.ends or self.strayed(measured):
             return seen, np.zeros(len(seen))
         position, velocity = self.at(now)
         integrated = self._limits.by_velocity & np.isfinite(measured.position)

@@ -11,14 +11,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from embodied_kv.control.command import FRESH, HOLD, PREVIOUS, SOURCES, STOP, Measured, Setpoint
+from embodied_kv.control.command import (
+    FRESH,
+    HOLD,
+    PREVIOUS,
+    SOURCES,
+    STOP,
+    Counters,
+    Leftover,
+    Measured,
+    Setpoint,
+    TakeOver,
+)
 from embodied_kv.control.limits import Limits
 from embodied_kv.control.motion import Motion, brake, follow
+from embodied_kv.control.plan import Plan
 from embodied_kv.control.tracking import Course
 from embodied_kv.types import ActionChunk
 
@@ -30,36 +41,6 @@ FOLLOWED = 1e-3  # rad, m, or either per s: an action is followed that is met so
 _TICK = 1e-9  # s; moments closer than this are the same
 
 Confine = Callable[[Motion], 'Motion | None']
-
-
-@dataclass(frozen=True, eq=False)
-class TakeOver:
-    """How a chunk was received.
-
-    first: its first action whose moment has not passed; the chunk size where all have, or where it
-    is older than the one that runs. values: float64 [chunk size, joints], its actions within the
-    limits; None where it was refused, and then `reason` says why. blended: the limits kept the
-    arm from meeting some action that is executed. clamped: values of those that were outside.
-    """
-
-    first: int
-    values: np.ndarray | None = None
-    blended: bool = False
-    clamped: int = 0
-    reason: str = ''
-
-
-@dataclass
-class Counters:
-    """Since the start: the first three count chunks, clamped values, the rest periods."""
-
-    takeovers: int = 0
-    refused: int = 0
-    blended: int = 0
-    clamped: int = 0
-    missed: int = 0
-    held: int = 0
-    stopped: int = 0
 
 
 class TrajectoryExecutor:
@@ -87,8 +68,7 @@ class TrajectoryExecutor:
         self.counters = Counters()
         self._course = Course(limits, max_tracking_error, max_state_age)
         self._now = -math.inf
-        self._began, self._source, self._misses = -math.inf, HOLD, 0
-        self._forget()
+        self.plan, self._source, self._misses = Plan.nothing(len(limits)), HOLD, 0
 
     @property
     def joints(self) -> int:
@@ -97,24 +77,31 @@ class TrajectoryExecutor:
     # ------------------------------------------------------------------ what to do
 
     def take_over(
-        self, chunk: ActionChunk, began: float, now: float, measured: Measured | None
+        self,
+        chunk: ActionChunk,
+        began: float,
+        now: float,
+        measured: Measured | None,
+        observed: float | None = None,
     ) -> TakeOver:
         """From now on, execute this chunk: its first H actions, less those that have passed.
 
-        began: the moment of its observation. It goes on from the motion that runs, else from
-        where the arm was measured. Raises ValueError for a chunk of another shape or dt, or not
-        finite; what runs then goes on, as it does when the chunk is refused.
+        began: the moment of its first action. observed: of its observation, if that is another.
+        It goes on from the motion that runs, else from where the arm was measured. Raises
+        ValueError for a chunk of another shape or dt, or not finite; what runs then goes on, as it
+        does when the chunk is refused.
         """
+        observed = began if observed is None else observed
         actions = self._actions(chunk.values)
         if not math.isclose(chunk.dt, self.dt):
             raise ValueError(f'a chunk has dt {self.dt} s: got {chunk.dt}')
-        if not (np.isfinite(actions).all() and math.isfinite(began)):
+        if not (np.isfinite(actions).all() and math.isfinite(began + observed)):
             raise ValueError(f'chunk {chunk.sequence} is not finite')
         now = self._advance(now)
         moments = began + np.arange(len(actions)) * self.dt
         end = len(actions) if chunk.execution_horizon is None else chunk.execution_horizon
         first = int(np.searchsorted(moments, now - _TICK))
-        if began < self._began:
+        if observed < self.plan.observed:
             return self._refuse(len(actions), 'a chunk of a later observation runs already')
         if first >= end:
             count = f'all {end} actions of its execution horizon'
@@ -123,8 +110,9 @@ class TrajectoryExecutor:
         reason = self._run(values[:end], began, now, measured)
         if reason:
             return self._refuse(first, reason)
-        self._plan, self._moments = values[first:end], moments[first:end]
-        self._began, self._source, self._misses = began, FRESH, 0
+        source = Leftover(values[:0], chunk.stamp, 0.0, chunk.sequence, chunk.steps)
+        self._follow(source, values[first:end], moments[first:end], observed, now)
+        self._source, self._misses = FRESH, 0
         clamped, blended = int((values != actions)[first:end].sum()), not self._is_followed()
         self.counters.takeovers += 1
         self.counters.blended += blended
@@ -132,23 +120,24 @@ class TrajectoryExecutor:
         return TakeOver(first, values, blended, clamped)
 
     def resume(
-        self, values: ArrayLike, observed: float, now: float, measured: Measured | None
+        self, leftover: Leftover, observed: float, now: float, measured: Measured | None
     ) -> str:
-        """From now on, execute what was left of an earlier chunk, [n, joints]: never as fresh.
+        """From now on, execute what was left of an earlier chunk: never as fresh.
 
         It sets out from where the arm was measured, so its first action is due after dt. observed:
         the moment of its observation; a chunk that answers a later one takes over from it. Returns
         why not, or ''. Raises ValueError as `take_over` does.
         """
-        actions = self._actions(values)
+        actions = self._actions(leftover.values)
         if not (len(actions) and np.isfinite(actions).all() and math.isfinite(observed)):
             raise ValueError('what was left of a chunk is empty or not finite')
         now = self._advance(now)
         actions = self.limits.clip(actions)
         reason = self._run(actions, now + self.dt, now, measured)
         if not reason:
-            self._plan, self._moments = actions, now + (1 + np.arange(len(actions))) * self.dt
-            self._began, self._source, self._misses = observed, PREVIOUS, 0
+            moments = now + (1 + np.arange(len(actions))) * self.dt
+            self._follow(leftover, actions, moments, observed, now)
+            self._source, self._misses = PREVIOUS, 0
         return reason
 
     def brake(self, now: float, source: str) -> None:
@@ -156,29 +145,32 @@ class TrajectoryExecutor:
         now = self._advance(now)
         if self.is_moving(now):
             self._course.set(brake(*self._course.at(now), self.limits), now)
-        self._plan, self._moments = self._plan[:0], self._moments[:0]
-        self._source = source
+        self.plan, self._source = self.plan.ended(), source
 
-    def catch_up(self, last: float, due: float, now: float) -> float:
+    def catch_up(self, last: float, due: float, now: float) -> None:
         """Who is sent set-points stands at the last one until the next: that one is late.
 
         last, due: the moments of the last one and of the next. What is to come is so much later;
-        after PAUSE the arm has come to rest, and the rest of the chunk is dropped. Returns by how
-        much, s.
+        after PAUSE the arm has come to rest, and the rest of the chunk is dropped.
         """
         late = self._advance(now) - due
         if late > PAUSE:
             self._course.halt(last)
-            self._plan, self._moments = self._plan[:0], self._moments[:0]
+            self.plan = self.plan.ended()
         else:
             self._course.delay(late)
-            self._moments = self._moments + late
-        return late
+            self.plan = self.plan.later(late)
 
     def drop(self) -> None:
         """Somebody else moves the arm: nothing was commanded."""
-        self._forget()
-        self._source = HOLD
+        self._course.clear()
+        self.plan, self._source = self.plan.ended(), HOLD
+
+    def goes_on(self, now: float) -> str:
+        """Nothing fresh was due yet: 'previous', while the chunk lasts."""
+        if self._source == FRESH:
+            self._source = PREVIOUS
+        return self.source(now)
 
     def missed(self, now: float) -> str:
         """A period has ended without a fresh chunk: what the robot does instead.
@@ -191,9 +183,7 @@ class TrajectoryExecutor:
         self.counters.missed += 1
         if self._misses >= self.stop_after and self._source != STOP:
             self.brake(now, STOP)
-        elif self._source == FRESH:
-            self._source = PREVIOUS
-        source = self.source(now)
+        source = self.goes_on(now)
         self.counters.held += source == HOLD
         self.counters.stopped += source == STOP
         return source
@@ -211,25 +201,28 @@ class TrajectoryExecutor:
 
     def source(self, now: float) -> str:
         """One of SOURCES."""
-        now = self._advance(now)
-        lasts = len(self._moments) and now < self._moments[-1] + self.dt - _TICK
-        return self._source if lasts or self._source == STOP else HOLD
+        return self._source if self.lasts(now) or self._source == STOP else HOLD
+
+    def lasts(self, now: float) -> bool:
+        """Whether something of a chunk is still to be executed, up to its H."""
+        return self.plan.lasts(self._advance(now), self.dt)
 
     def due(self, now: float) -> Setpoint:
         """The command for this moment."""
         now = self._advance(now)
-        age, source = now - self._began, self.source(now)
+        age, source = now - self.plan.observed, self.source(now)
         if not self._course:
             return Setpoint(None, None, None, source, age)
         position, velocity = self._course.at(now)
-        values = np.where(self.limits.by_velocity, velocity, position)
-        return Setpoint(values, position, velocity, source, age)
+        return Setpoint(self._told(position, velocity), position, velocity, source, age)
 
     def remaining(self, now: float) -> tuple[np.ndarray, np.ndarray]:
         """The actions still to come, float64 [n, joints], and their moments in s from now, [n]."""
-        now = self._advance(now)
-        first = int(np.searchsorted(self._moments, now - _TICK))
-        return self._plan[first:], np.maximum(self._moments[first:] - now, 0.0)
+        return self.plan.remaining(self._advance(now))
+
+    def rows(self, observed: float, count: int, now: float) -> np.ndarray | None:
+        """What is executed at observed + i * dt: see `Plan.rows`. From any thread."""
+        return self.plan.rows(observed, self.dt, count, now, self.limits.by_velocity)
 
     def points(self, now: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The motion to come, for a trajectory controller: see `Motion.after`."""
@@ -266,10 +259,26 @@ class TrajectoryExecutor:
         return ''
 
     def _is_followed(self) -> bool:
-        positions, _ = self._course.sample(self._moments)
-        _, velocities = self._course.sample(self._moments + self.dt - _TICK)  # kept till then
-        met = np.where(self.limits.by_velocity, velocities, positions)
-        return bool((np.abs(met - self._plan) <= FOLLOWED).all())
+        positions, _ = self._course.sample(self.plan.moments)
+        _, velocities = self._course.sample(self.plan.moments + self.dt - _TICK)  # kept till then
+        met = self._told(positions, velocities)
+        return bool((np.abs(met - self.plan.actions) <= FOLLOWED).all())
+
+    def _told(self, positions: np.ndarray, velocities: np.ndarray) -> np.ndarray:
+        """Of each output its kind."""
+        return np.where(self.limits.by_velocity, velocities, positions)
+
+    def _follow(
+        self,
+        source: Leftover,
+        actions: np.ndarray,
+        moments: np.ndarray,
+        observed: float,
+        now: float,
+    ) -> None:
+        """The motion that has just begun leads through these."""
+        here = self._told(*self._course.at(now))
+        self.plan = self.plan.then(source, actions, moments, observed, now, here)
 
     def _actions(self, values: ArrayLike) -> np.ndarray:
         actions = np.asarray(values, np.float64)
@@ -280,10 +289,6 @@ class TrajectoryExecutor:
     def _refuse(self, first: int, reason: str) -> TakeOver:
         self.counters.refused += 1
         return TakeOver(first, reason=reason)
-
-    def _forget(self) -> None:
-        self._course.clear()
-        self._plan, self._moments = np.empty((0, self.joints)), np.empty(0)
 
     def _advance(self, now: float) -> float:
         """Time never runs back here, in whatever order two threads read the clock."""

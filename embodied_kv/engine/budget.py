@@ -64,7 +64,8 @@ class TimeBudget:
     """Plans Euler steps against a deadline, decode steps into the slack before the next prefill.
 
     period: s between two frames. margin: s kept free before each deadline and each expected
-    prefill. With `enabled` off everything is always allowed.
+    prefill. allowed: s from a frame to its deadline, if not a period. With `enabled` off
+    everything is always allowed.
     """
 
     def __init__(
@@ -76,8 +77,10 @@ class TimeBudget:
         euler_steps: int,
         min_euler_steps: int,
         enabled: bool = True,
+        allowed: float | None = None,
     ) -> None:
         self.costs, self.period, self.margin = costs, period, margin
+        self.allowed = period if allowed is None else allowed
         self.euler_steps, self.min_euler_steps, self.enabled = (
             euler_steps,
             min_euler_steps,
@@ -102,7 +105,7 @@ class TimeBudget:
         left = deadline - self.margin - now
         fewest = self.min_euler_steps
         steps = fewest if step == 0 else int(min(self.euler_steps, max(0.0, left / step)))
-        at_best = self.period - self.margin - self.costs.estimate('prefill', batch)
+        at_best = self.allowed - self.margin - self.costs.estimate('prefill', batch)
         if 0 < at_best < fewest * step:
             self.costs.forget_oldest('denoise_step', batch)
         return steps if left > 0 and steps >= fewest else 0

@@ -15,8 +15,9 @@ from embodied_kv.compress.base import Statistics
 from embodied_kv.compress.budget import total_budget
 from embodied_kv.compress.limits import MAX_QUERIES, check_keep_ratio, scoring_queries
 from embodied_kv.compress.registry import method
-from embodied_kv.config import EngineConfig, ModelConfig
+from embodied_kv.config import ModelConfig
 from embodied_kv.engine.prompt_scores import PromptScores
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.kv.manager import LANGUAGE, KvManager

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embodied_kv.config import EngineConfig
 from embodied_kv.engine import buckets
 from embodied_kv.engine.compression import Compression
 from embodied_kv.engine.graphs import Graphs, Kind
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.decode_stream import DecodeStream, Query
 from embodied_kv.kv.manager import KvManager
 from embodied_kv.kv.scored import ScoredTailAppend

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from embodied_kv.config import EngineConfig
 from embodied_kv.engine.budget import Costs, TimeBudget
 from embodied_kv.engine.compression import ACTION, Compression
 from embodied_kv.engine.decode import Decoder
@@ -23,6 +22,7 @@ from embodied_kv.engine.graphs import Graphs
 from embodied_kv.engine.guidance import Leftover, leftover
 from embodied_kv.engine.prefill import Prefiller
 from embodied_kv.engine.texts import Texts
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.decode_stream import DecodeStream, Query
@@ -72,6 +72,7 @@ class Engine:
             euler_steps=config.euler_steps,
             min_euler_steps=config.min_euler_steps,
             enabled=config.time_budget,
+            allowed=config.allowed(policy.config, period),
         )
         self.graphs = Graphs(model.device, watched)
         steps = range(config.min_euler_steps, config.euler_steps + 1)

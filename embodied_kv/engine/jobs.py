@@ -26,9 +26,6 @@ class Queue(Enum):
     BACKGROUND = 'background'
 
 
-URGENT = Queue.DENOISE, Queue.PREFILL
-
-
 @dataclass(eq=False)
 class Job:
     """A piece of work and the promise of its result; it has let go of both once it ran."""

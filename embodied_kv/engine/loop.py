@@ -19,13 +19,14 @@ from typing import TypeVar
 import torch
 
 from embodied_kv.engine.engine import Engine
-from embodied_kv.engine.jobs import URGENT, Jobs, Queue
+from embodied_kv.engine.jobs import Jobs, Queue
 from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.text import trace
 from embodied_kv.throttle import Throttled
-from embodied_kv.types import ActionChunk, Observation, TextDelta
+from embodied_kv.types import ActionChunk, Guide, Observation, TextDelta
 
 T = TypeVar('T')
+Guiding = Callable[[], Guide | None]
 HANDOVER = 0.005  # s that the slack waits for the action of a frame that was just prefilled
 IDLE = 0.05  # s between two checks for language when nothing is submitted
 
@@ -64,10 +65,10 @@ class DeviceThread(threading.Thread):
         """What must not wait goes first; language gets the slack that is left."""
         if denoise := self._jobs.take(Queue.DENOISE):
             denoise.run()  # a leased row becomes a chunk, which its node publishes at once
+        elif (on_its_way := self._awaited_until - time.monotonic()) > 0:
+            self._jobs.wait(on_its_way, [Queue.DENOISE])  # the action of the last frame
         elif prefill := self._jobs.take(Queue.PREFILL):
             prefill.run()  # a frame becomes a row, whose handle its node publishes at once
-        elif (on_its_way := self._awaited_until - time.monotonic()) > 0:
-            self._jobs.wait(on_its_way, URGENT)  # the action of that frame
         elif step := self._jobs.take(Queue.BACKGROUND):
             step.run()  # of a plan, say
         elif self.engine.decode_fits(time.monotonic()):
@@ -82,9 +83,9 @@ class DeviceThread(threading.Thread):
             self._awaited_until = time.monotonic() + HANDOVER
         return handle
 
-    def _denoise(self, lease: Lease, deadline: float) -> ActionChunk | None:
+    def _denoise(self, lease: Lease, deadline: float, guiding: Guiding) -> ActionChunk | None:
         self._awaited_until, self._acts = 0.0, True
-        return next(iter(self.engine.denoise([lease], [deadline])), None)
+        return next(iter(self.engine.denoise([lease], [deadline], None, [guiding()])), None)
 
     def _publish(self, work: Callable[[], list[TextDelta]]) -> None:
         """Language has no deadline: whatever fails in it, the robot goes on acting."""
@@ -113,12 +114,15 @@ class DeviceThread(threading.Thread):
             older.cancel()
         return future
 
-    def denoise(self, lease: Lease, deadline: float) -> Future[ActionChunk | None]:
+    def denoise(
+        self, lease: Lease, deadline: float, guiding: Guiding = lambda: None
+    ) -> Future[ActionChunk | None]:
         """Denoise from a leased row; None if no chunk can be finished in time.
 
-        The lease stays the caller's.
+        The lease stays the caller's. guiding: asked as the work begins, on this thread, what the
+        chunk goes on from.
         """
-        return self._jobs.submit(Queue.DENOISE, partial(self._denoise, lease, deadline))
+        return self._jobs.submit(Queue.DENOISE, partial(self._denoise, lease, deadline, guiding))
 
     def call(self, work: Callable[[], T]) -> Future[T]:
         """Run any other work on the thread, in turn with the prefills."""

@@ -19,7 +19,8 @@ from PIL import Image, ImageDraw
 from rich.console import Console
 from rich.table import Table
 
-from embodied_kv.config import DTYPES, EngineConfig, ModelConfig, preset
+from embodied_kv.config import DTYPES, ModelConfig, preset
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.checkpoints.checkpoint import Checkpoint
 from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.pi05 import Pi05

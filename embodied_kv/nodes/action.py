@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from concurrent.futures import CancelledError, Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from std_msgs.msg import String
 
 from embodied_kv.control import execution_horizon, realtime
-from embodied_kv.control.command import Command
+from embodied_kv.control.command import PREVIOUS, Command
 from embodied_kv.control.control_loop import ControlLoop
 from embodied_kv.control.guard import ARMED, STOPPED, Guard, NotNow
 from embodied_kv.control.of_contract import confine_of, limits_of, tracking_errors
+from embodied_kv.control.rtc import RealTimeChunking
 from embodied_kv.control.trajectory_executor import FRESH, STOP, TrajectoryExecutor
 from embodied_kv.kv.handle import KvHandle, Lease, Stale
 from embodied_kv.msg import ActionChunk as ActionChunkMsg
@@ -26,7 +27,16 @@ from embodied_kv.nodes.control.params import ActionParams
 from embodied_kv.nodes.control.session_parts import ActionPart
 from embodied_kv.nodes.observation.clock import WorldClock
 from embodied_kv.nodes.observation.handle_source import HandleSource, frame_params
-from embodied_kv.types import ActionChunk
+from embodied_kv.types import ActionChunk, Guide
+
+
+@dataclass(eq=False)
+class _Frame:
+    """One that is denoised: its row, when it was observed, and what its chunk goes on from."""
+
+    lease: Lease
+    observed: float
+    guide: Guide | None = None
 
 
 class Action(SuiteNode):
@@ -78,7 +88,7 @@ class Action(SuiteNode):
 
     def start(self) -> None:
         self._period.restart()
-        self._source, self._steps, self._outcome = '', 0, {}
+        self._source, self._in_time, self._steps, self._outcome = '', False, 0, {}
         self._latest = self._world.now()
         self._start_control(self._params.armed)
         self._frames.restart()
@@ -98,6 +108,7 @@ class Action(SuiteNode):
     def _start_control(self, armed: bool) -> None:
         p = self._params
         self._guard = Guard(armed=armed or p.shadow, instruction=self._in_force)
+        self._rtc = self._real_time_chunking()
         follow = self._outputs.follow_setpoints and not p.shadow
         self._control = ControlLoop(
             self._executor(),
@@ -108,6 +119,7 @@ class Action(SuiteNode):
             publish_setpoint=self._outputs.setpoint if follow else None,
             setpoint_rate=p.setpoint_rate,
             max_chunk_age=p.max_chunk_age,
+            rtc=self._rtc,
             failed=self._refused,
             prepare=self._prepare,
             clock=self._world.now,
@@ -115,6 +127,11 @@ class Action(SuiteNode):
         self._guard.watch(self._panel.tell)
         self._panel.watch(self._guard)
         self._control.start()
+
+    def _real_time_chunking(self) -> RealTimeChunking | None:
+        """How chunks go on from one another; None where they take over by time alone."""
+        engine = self.host.engine
+        return RealTimeChunking.of(engine.config, self.host.model, engine.budget.allowed)
 
     def stop(self) -> None:
         self._stop_control()
@@ -163,12 +180,22 @@ class Action(SuiteNode):
             self._begin_anew()
         if self._work is not None:
             self._work.cancel()  # only the newest counts
-        self._control.expect(self._world.of_steady(handle.deadline))
-        self._work = self.host.device.denoise(lease, handle.deadline)
-        self._work.add_done_callback(lambda work: self._on_chunk(work, lease))
+        deadline = self._world.of_steady(handle.deadline)
+        self._control.expect(deadline)
+        observed = deadline - self._control.allowed
+        if self._world.is_simulated:
+            observed = self._world.moment(handle.stamp)
+        frame = _Frame(lease, observed)
+        self._work = self.host.device.denoise(lease, handle.deadline, lambda: self._guide(frame))
+        self._work.add_done_callback(lambda work: self._on_chunk(work, frame))
 
-    def _on_chunk(self, work: Future[ActionChunk | None], lease: Lease) -> None:
-        lease.release()
+    def _guide(self, frame: _Frame) -> Guide | None:
+        """What the chunk goes on from that is begun now, in the policy's units."""
+        frame.guide = guide = self._control.guide(frame.observed)
+        return guide and replace(guide, actions=self.embodiment.actions.policy(guide.actions))
+
+    def _on_chunk(self, work: Future[ActionChunk | None], frame: _Frame) -> None:
+        frame.lease.release()
         try:
             chunk = work.result()
         except CancelledError:
@@ -179,14 +206,11 @@ class Action(SuiteNode):
         if chunk is None:
             self._too_late += 1
         else:
-            self._control.offer(self._judged(chunk))
+            deadline = frame.observed + self._control.allowed
+            self._control.offer(self._judged(chunk, deadline), guide=frame.guide)
 
-    def _judged(self, chunk: ActionChunk) -> ActionChunk:
+    def _judged(self, chunk: ActionChunk, deadline: float) -> ActionChunk:
         """In SI, on the world's clock, and how much of it is to be executed."""
-        clock = self._world
-        deadline = clock.of_steady(chunk.deadline)
-        if clock.is_simulated:
-            deadline = clock.moment(chunk.stamp) + self.suite.period
         values = self.embodiment.actions.si(chunk.values)
         chunk = replace(chunk, values=values, deadline=deadline)
         return execution_horizon.judged(chunk, self._policy())
@@ -222,7 +246,7 @@ class Action(SuiteNode):
             self._steps = command.steps
             self._execution_horizon.add(command.execution_horizon)
             self._confidence.add(float(command.confidence.mean()))
-        self._source = command.source
+        self._source, self._in_time = command.source, command.deadline_met
 
     def _say_stop(self) -> None:
         """Why the arm stops; nothing where it is meant to stand."""
@@ -247,6 +271,8 @@ class Action(SuiteNode):
             'values clamped': counters.clamped,
             'periods held': counters.held,
             'periods stopped': counters.stopped,
+            'chunks later than their delay': counters.late,
+            **(self._rtc.report() if self._rtc else {}),
             'Euler steps': self._steps,
             'execution horizon mean (actions)': f'{self._execution_horizon.mean():.1f}',
             'confidence mean': f'{self._confidence.mean():.2f}',
@@ -256,7 +282,7 @@ class Action(SuiteNode):
             return ERROR, f'stopped: {self._guard.reason}', values
         if missing := self._guard.check(self._world.now()):
             return WARN, missing, values
-        if self._source == FRESH:
+        if self._source == FRESH or (self._source == PREVIOUS and self._in_time):
             return OK, 'shadow' if self._params.shadow else 'acting', values
         level = ERROR if self._source == STOP else WARN
         return level, self._source or self._guard.state, values

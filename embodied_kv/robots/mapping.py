@@ -134,12 +134,18 @@ class ActionMap:
 
         SI of a velocity is per second, whatever the policy counts in.
         """
-        x = np.clip(np.asarray(actions, np.float64), self._lower, self._upper)
-        with np.errstate(invalid='ignore'):
-            nearer = np.where(2 * x > self._lower + self._upper, self._upper, self._lower)
-        x = np.where(self._binary, nearer, x)
+        x = self._clamped(np.asarray(actions, np.float64))
         return (x - self._offset) / self._scale
 
     def policy(self, si: NDArray[np.floating]) -> NDArray[np.float64]:
-        """The inverse of `si`, of what no clamp has changed."""
-        return np.asarray(si, np.float64) * self._scale + self._offset
+        """The inverse of `si`: what the policy would have said to have this done.
+
+        Within the clamps, a binary number at the nearer of its ends; NaN where nothing is done.
+        """
+        return self._clamped(np.asarray(si, np.float64) * self._scale + self._offset)
+
+    def _clamped(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        x = np.clip(x, self._lower, self._upper)
+        with np.errstate(invalid='ignore'):
+            nearer = np.where(2 * x > self._lower + self._upper, self._upper, self._lower)
+        return np.where(self._binary & ~np.isnan(x), nearer, x)

@@ -129,7 +129,8 @@ def _batch(
     handles = engine.prefill([replace(o, deadline=-math.inf) for o in observations])
     with ExitStack() as leases:
         held = [leases.enter_context(engine.kv.acquire(handle)) for handle in handles]
-        chunks = engine.denoise(held, [deadline] * len(held))
+        guides = [o.guide for o in observations]
+        chunks = engine.denoise(held, [deadline] * len(held), None, guides)
         if not chunks:
             raise Late('no time was left for the fewest Euler steps')
         if kept is not None:

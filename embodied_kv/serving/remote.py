@@ -20,9 +20,10 @@ from types import ModuleType
 
 import numpy as np
 
-from embodied_kv.config import EngineConfig, preset
+from embodied_kv.config import preset
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.warmup import warm_up
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.checkpoints.own import bundled
 from embodied_kv.model.dtype import served
@@ -30,7 +31,7 @@ from embodied_kv.model.policy import Policy
 from embodied_kv.robots.contract import Contract
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.serving.batch import batch_seconds, serve
-from embodied_kv.types import ActionChunk, Observation
+from embodied_kv.types import ActionChunk, Guide, Observation
 
 HEADER = 'header'
 OBSERVED = ('instruction', 'stamp', 'sequence', 'robot')
@@ -126,6 +127,9 @@ def pack_observations(frames: Sequence[Observation], seconds: float) -> bytes:
         arrays |= {f'{i}.image.{k}': frame.images[k] for k in present}
         arrays[f'{i}.state'] = frame.state
         told.append({name: getattr(frame, name) for name in OBSERVED} | {'of': len(frame.images)})
+        if (guide := frame.guide) is not None:
+            arrays |= {f'{i}.guide.actions': guide.actions, f'{i}.guide.weights': guide.weights}
+            told[-1]['delay'] = guide.delay
     return _pack({'seconds': seconds, 'frames': told}, arrays)
 
 
@@ -135,8 +139,13 @@ def unpack_observations(data: bytes) -> tuple[list[Observation], float]:
     frames = []
     for i, told in enumerate(header['frames']):
         images = tuple(arrays.get(f'{i}.image.{k}') for k in range(told.pop('of')))
-        state = arrays[f'{i}.state']
-        frames.append(Observation(images=images, state=state, deadline=-math.inf, **told))
+        state, guide = arrays[f'{i}.state'], None
+        if 'delay' in told:
+            actions, weights = arrays[f'{i}.guide.actions'], arrays[f'{i}.guide.weights']
+            guide = Guide(actions, told.pop('delay'), weights)
+        frames.append(
+            Observation(images=images, state=state, deadline=-math.inf, guide=guide, **told)
+        )
     return frames, header['seconds']
 
 

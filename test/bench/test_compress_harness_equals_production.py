@@ -7,8 +7,8 @@ from compress_bench_cases import KEEP_RATIOS, QUESTIONS, observe, policy
 from embodied_kv.bench.compress.cache import Harness
 from embodied_kv.bench.compress.kept import kept_by
 from embodied_kv.bench.compress.ways import METHODS, OURS, ROW, STREAM, WIDE, Way
-from embodied_kv.config import EngineConfig
 from embodied_kv.engine.engine import Engine
+from embodied_kv.engine_config import EngineConfig
 
 TOKENS = 8
 # Serving draws a random one once; that by all text is by row ours.

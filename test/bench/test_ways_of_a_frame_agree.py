@@ -8,8 +8,9 @@ from embodied_kv.bench.common.scene import QUERY, FullPolicy, observation
 from embodied_kv.bench.frame import measure
 from embodied_kv.bench.frame.copying import CopyingStreams
 from embodied_kv.bench.frame.modes import Batched, Setting, make_mode
-from embodied_kv.config import TINY, EngineConfig
+from embodied_kv.config import TINY
 from embodied_kv.engine.engine import Engine
+from embodied_kv.engine_config import EngineConfig
 
 
 @pytest.fixture(scope='module')

@@ -119,7 +119,7 @@ def test_what_is_too_old_is_refused_with_the_reason(stand, age, others, why):
 
 def test_the_age_of_an_answer_counts_from_its_observation_whenever_its_actions_begin(stand):
     stand.offer(RAMP, age=0.05)
-    chunk, _ = stand.loop._offered
+    chunk, *_ = stand.loop._offered
     stand.loop.offer(chunk, observed=stand.now - 6.0)
     stand.run(0.1)
     assert 'an observation 6.00 s old' in str(stand.failures[0]) and stand.sent() == []

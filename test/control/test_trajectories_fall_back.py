@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from control_cases import chunk, limits, make_executor, seen
 
+from embodied_kv.control.command import Leftover
+
 DT = 0.1
 
 
@@ -14,6 +16,11 @@ def executor():
     values = [[0.1, 0.1], [0.2, 0.2], [0.3, 0.3]]
     executor.take_over(chunk(values), 0.0, 0.0, seen(0.0, 0.1, 0.1))
     return executor
+
+
+def left(*values):
+    """What was left of an earlier chunk."""
+    return Leftover(np.array(values).reshape(-1, 2), stamp=0, age=0.0, sequence=7, steps=10)
 
 
 def test_nothing_is_commanded_before_anything_was_known():
@@ -71,7 +78,7 @@ def test_a_fresh_chunk_ends_every_fall_back(executor):
 
 
 def test_what_is_resumed_sets_out_from_where_the_arm_is_measured(executor):
-    reason = executor.resume([[0.5, 0.5], [0.6, 0.6]], -1.5, 5.0, seen(5.0, 0.4, 0.4))
+    reason = executor.resume(left([0.5, 0.5], [0.6, 0.6]), -1.5, 5.0, seen(5.0, 0.4, 0.4))
     assert reason == '' and executor.due(5.0).values.tolist() == [0.4, 0.4]
     assert (executor.source(5.0), executor.due(5.0).age) == ('previous', 6.5)
     values, times = executor.remaining(5.0)
@@ -80,10 +87,10 @@ def test_what_is_resumed_sets_out_from_where_the_arm_is_measured(executor):
 
 
 def test_nothing_is_resumed_while_nobody_knows_where_the_arm_is(executor):
-    assert executor.resume([[0.5, 0.5]], 0.0, 5.0, None) == 'no joint state, or none of late'
+    assert executor.resume(left([0.5, 0.5]), 0.0, 5.0, None) == 'no joint state, or none of late'
     assert not executor.is_moving(5.0)
     with pytest.raises(ValueError):
-        executor.resume(np.empty((0, 2)), 0.0, 5.0, seen(5.0))
+        executor.resume(left(), 0.0, 5.0, seen(5.0))
 
 
 def test_an_arm_that_is_held_back_has_strayed_while_it_moves_and_not_after():

@@ -52,6 +52,16 @@ def test_after_the_motion_has_ended_the_measured_position_is_the_base():
     assert not executor.points(3.0)[2].any()  # it was told to stay where somebody put it
 
 
+def test_a_position_from_before_the_motion_ended_is_not_where_it_came_to_rest():
+    executor = make_executor(limits(velocity=3, acceleration=20), max_tracking_error=0.2)
+    executor.take_over(ramp(), 0.0, 0.0, seen(0.0))
+    rest = executor.rest()[0]
+    assert not executor.is_moving(0.8) and rest[0] > 0.45
+    executor.take_over(ramp(0.3), 0.7, 0.8, seen(0.4, 0.4, 0.4))  # it was on its way then
+    np.testing.assert_allclose(executor.due(0.8).values, rest)
+    assert not executor.due(0.8).velocities.any()
+
+
 def test_an_arm_that_left_its_motion_is_the_base_too():
     executor = make_executor(limits(velocity=3, acceleration=20), max_tracking_error=0.2)
     executor.take_over(ramp(), 0.0, 0.0, seen(0.0))

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_kv.config import TINY, EngineConfig
+from embodied_kv.config import TINY
 from embodied_kv.engine.engine import Engine
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.policy import Policy
 from embodied_kv.types import Observation
 

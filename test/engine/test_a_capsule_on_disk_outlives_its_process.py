@@ -22,7 +22,8 @@ sys.path.insert(0, sys.argv[1])
 from capsule_sessions import capsules_of, go_on
 from embodied_kv.capsule.disk import Disk
 from embodied_kv.capsule.registry import Registry
-from embodied_kv.config import TINY, EngineConfig
+from embodied_kv.config import TINY
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.session.engine_part import Branch

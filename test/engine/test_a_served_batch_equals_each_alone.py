@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from embodied_kv.serving.batch import batch_seconds, chunk_bytes, serve
+from embodied_kv.types import Guide
 
 
 def later():
@@ -41,6 +42,29 @@ def test_a_frame_that_fails_leaves_the_others_their_chunks(make_engine, observe)
         (alone,) = serve(engine, [robot], later())
         np.testing.assert_allclose(chunk.values, alone.values, atol=1e-5)
     engine.kv.check_integrity()
+
+
+def test_each_robot_of_a_batch_is_guided_by_its_own(make_engine, observe, monkeypatch):
+    engine, told = make_engine(robots=3), []
+    denoise = engine.denoise
+
+    def listening(leases, deadlines, noises=None, guides=()):
+        told.append({lease.handle.robot: g for lease, g in zip(leases, guides, strict=True)})
+        return denoise(leases, deadlines, noises, guides)
+
+    monkeypatch.setattr(engine, 'denoise', listening)
+    c = engine.policy.config
+    actions, weights = np.zeros((c.chunk_size, c.action_dim)), np.ones(c.chunk_size)
+    a, b = Guide(actions, 1, weights), Guide(actions, 4, weights)
+    robots = [
+        replace(robot, guide=guide)
+        for robot, guide in zip(frames(observe, 4), (a, None, b, b), strict=True)
+    ]
+    serve(engine, robots[:3], later())
+    assert told == [{'/r0': a, '/r1': None, '/r2': b}]
+    robots[0] = replace(robots[0], state=robots[0].state[:2])  # left out, and the others served
+    serve(engine, robots[:3], later())
+    assert told[1:] == [{'/r1': None, '/r2': b}]
 
 
 def test_where_the_engine_can_serve_nobody_its_error_is_raised(make_engine, observe):

@@ -52,6 +52,13 @@ def test_an_estimate_that_lets_no_frame_be_in_time_is_tried_again(measured):
     assert budget.euler_plan(now=9.0, deadline=9.1) == 10
 
 
+@pytest.mark.parametrize('allowed, kept', [(0.5, True), (None, False)])
+def test_what_a_late_chunk_may_take_is_not_given_up(allowed, kept):
+    budget = make(step=0.03, allowed=allowed)  # 4 steps are more than a period
+    assert budget.euler_plan(now=0.0, deadline=0.5) == 10
+    assert (budget.costs.estimate('denoise_step') > 0) == kept
+
+
 def test_a_prefill_longer_than_a_period_leaves_the_plan_to_the_deadline():
     budget = TimeBudget(Costs(), period=0.1, margin=0.0, euler_steps=10, min_euler_steps=4)
     budget.costs.observe('prefill', 0.2)

@@ -52,6 +52,49 @@ def test_actions_overtake_prefills_that_wait(start, observe):
     assert order == ['action', 'prefill']
 
 
+def test_a_frame_that_waits_lets_the_action_of_the_one_before_it_go_first(start, observe):
+    device, _ = start()
+    handle = device.prefill(observe(0)).result(TIMEOUT)
+    with device.engine.kv.acquire(handle) as lease:
+        device.denoise(lease, time.monotonic() + TIMEOUT).result(TIMEOUT)  # somebody acts
+    order, gate = [], threading.Event()
+    device.call(lambda: gate.wait(TIMEOUT))
+    leases, threads = [], []
+
+    def act(work):
+        """As a node does: the handle takes a moment to arrive there."""
+        leases.append(device.engine.kv.acquire(work.result()))
+        threads.append(threading.Timer(0.001, submit))
+        threads[0].start()
+
+    def submit():
+        action = device.denoise(leases[0], time.monotonic() + TIMEOUT)
+        action.add_done_callback(lambda _: order.append('action'))
+
+    device.prefill(observe(1)).add_done_callback(act)
+    other = device.prefill(observe(2, robot='b'))
+    other.add_done_callback(lambda _: order.append('prefill'))
+    gate.set()
+    other.result(TIMEOUT)
+    wait_for(lambda: len(order) == 2)
+    leases[0].release()
+    assert order == ['action', 'prefill']
+
+
+def test_what_a_chunk_goes_on_from_is_asked_as_the_work_begins(start, observe):
+    device, _ = start()
+    handle = device.prefill(observe(0)).result(TIMEOUT)
+    busy, gate, order = threading.Event(), threading.Event(), []
+    device.call(lambda: (busy.set(), gate.wait(TIMEOUT), order.append('busy')))
+    busy.wait(TIMEOUT)
+    with device.engine.kv.acquire(handle) as lease:
+        soon = time.monotonic() + TIMEOUT
+        work = device.denoise(lease, soon, lambda: order.append(threading.current_thread()))
+        gate.set()
+        assert work.result(TIMEOUT) is not None
+    assert order == ['busy', device]
+
+
 def test_only_the_newest_waiting_frame_of_a_robot_is_prefilled(start, observe):
     device, _ = start()
     gate = threading.Event()

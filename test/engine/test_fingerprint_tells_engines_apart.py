@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from embodied_kv.config import TINY, EngineConfig
+from embodied_kv.config import TINY
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.fingerprint import fingerprint, sources_digest
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.policy import Policy
 
 

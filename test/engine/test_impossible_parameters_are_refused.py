@@ -2,8 +2,8 @@
 
 import pytest
 
-from embodied_kv.config import EngineConfig
 from embodied_kv.engine.engine import Engine
+from embodied_kv.engine_config import EngineConfig
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,10 @@ from embodied_kv.engine.engine import Engine
         (dict(euler_steps=3), 'engine.min_euler_steps is 4, above engine.euler_steps 3'),
         (dict(streams=2, batch_multiple=4), 'engine.batch_multiple is 4, above engine.streams 2'),
         (dict(compress_by='layer'), "engine.compress_by is 'layer'.*stream, row or text"),
+        (dict(rtc='on'), "engine.rtc is 'on': it must be off, guided or trained"),
+        (dict(rtc_schedule='exp'), "engine.rtc_schedule is 'exp'.*linear, exponential, ones or z"),
+        (dict(rtc_horizon=-1), 'engine.rtc_horizon is -1'),
+        (dict(rtc_max_guidance=float('inf')), 'engine.rtc_max_guidance is inf'),
         (
             dict(compressed_rows=0, language_keep_ratio=0.5),
             'engine.language_keep_ratio is 0.5.*engine.compressed_rows',

@@ -9,12 +9,14 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from embodied_kv.config import TINY, EngineConfig
+from embodied_kv.config import TINY
 from embodied_kv.engine.engine import Engine
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.policy import Policy
 from embodied_kv.robots.reading import load
 from embodied_kv.serving import remote
 from embodied_kv.serving.batch import serve
+from embodied_kv.types import Guide
 
 needs_ray = pytest.mark.skipif(
     not importlib.util.find_spec('ray'), reason='Ray is not installed: the extra `fleet`'
@@ -34,6 +36,17 @@ def test_observations_cross_unchanged(observe):
         np.testing.assert_array_equal(frame.state, other.state)
         assert (frame.instruction, frame.stamp) == (other.instruction, other.stamp)
         assert (frame.robot, frame.sequence) == (other.robot, other.sequence)
+
+
+def test_what_the_arm_does_meanwhile_crosses_where_it_is_known(observe):
+    actions = np.full((6, 7), np.nan)
+    actions[:4] = np.random.default_rng(0).normal(size=(4, 7))
+    guide = Guide(actions, 3, np.linspace(1, 0, 6))
+    frames = [replace(observe(0), guide=guide), observe(1)]
+    (found, other), _ = remote.unpack_observations(remote.pack_observations(frames, 1.0))
+    np.testing.assert_array_equal(found.guide.actions, guide.actions)
+    np.testing.assert_array_equal(found.guide.weights, guide.weights)
+    assert found.guide.delay == 3 and other.guide is None
 
 
 def test_a_missing_view_stays_missing(observe):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from cases import ALOHA, LEROBOT
 
-from embodied_kv.config import EngineConfig
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.warmup import warm_up
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.recorded import Case
 from embodied_kv.types import Observation
 

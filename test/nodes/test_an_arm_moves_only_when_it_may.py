@@ -118,7 +118,8 @@ def test_in_shadow_all_is_shown_and_nothing_commanded(robot, states):
 
 def test_what_is_missing_is_told_anew_when_it_has_come(robot, states):
     robot.up(Perception, Action)
-    robot.until(lambda: states and 'no joint state, or none of late' in states[-1].reason, show=False)
+    missing = 'no joint state, or none of late'
+    robot.until(lambda: states and missing in states[-1].reason, show=False)
     robot.until(lambda: states[-1].state == ControlState.ARMED and not states[-1].reason)
 
 

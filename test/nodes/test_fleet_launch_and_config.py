@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from embodied_kv.config import EngineConfig
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.nodes.action import ActionParams
 from embodied_kv.nodes.common.parameters import SuiteParams
 from embodied_kv.nodes.fleet.client_node import FleetClientParams

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from embodied_kv.config import TINY, EngineConfig
+from embodied_kv.config import TINY
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.nodes.action import Action, ActionParams
 from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.common.parameters import SuiteParams

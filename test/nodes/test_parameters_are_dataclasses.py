@@ -7,7 +7,7 @@ import pytest
 import yaml
 from rclpy.parameter import Parameter
 
-from embodied_kv.config import EngineConfig
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.nodes.action import Action, ActionParams
 from embodied_kv.nodes.common.parameters import SuiteParams
 from embodied_kv.nodes.language import Language, LanguageParams

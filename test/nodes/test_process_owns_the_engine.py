@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from embodied_kv.config import TABLETOP, EngineConfig
+from embodied_kv.config import TABLETOP
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.checkpoints import own
 from embodied_kv.model.policy import Policy
 from embodied_kv.msg import ActionChunk

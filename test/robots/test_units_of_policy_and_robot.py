@@ -27,6 +27,25 @@ def test_actions_come_back_within_their_clamps(name, seed):
     np.testing.assert_allclose(maps.policy(maps.si(actions)), wanted, atol=1e-9)
 
 
+@given(st.sampled_from(shipped()), st.integers(0, 2**32 - 1))
+def test_what_an_arm_does_is_told_the_policy_within_its_clamps(name, seed):
+    maps = ActionMap(load(name))
+    lower, upper = np.array([d.clamp or (-np.inf, np.inf) for d in maps.dimensions]).T
+    done = np.random.default_rng(seed).uniform(-5.0, 5.0, (5, len(maps.dimensions)))
+    told = maps.policy(done)
+    assert (told >= lower).all() and (told <= upper).all()
+    binary = np.array([d.binary for d in maps.dimensions])
+    assert ((told == lower) | (told == upper))[:, binary].all()
+    np.testing.assert_allclose(maps.policy(maps.si(told)), told, atol=1e-9)  # it comes back
+
+
+@pytest.mark.parametrize('name', shipped())
+def test_what_is_not_done_is_told_as_not_done(name):
+    maps = ActionMap(load(name))
+    nothing = np.full((2, len(maps.dimensions)), np.nan)
+    assert np.isnan(maps.policy(nothing)).all()
+
+
 def test_degrees_become_radians_and_a_share_a_stroke():
     si = ActionMap(load('so101')).si(np.array([90.0, -90.0, 0.0, 45.0, 180.0, 50.0]))
     stroke = (-0.174533 + 1.74533) / 2

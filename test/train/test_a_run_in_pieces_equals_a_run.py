@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_kv.config import TABLETOP, EngineConfig
+from embodied_kv.config import TABLETOP
 from embodied_kv.engine.engine import Engine
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.weights import Weights
 from embodied_kv.train.common.words import train_tokenizer

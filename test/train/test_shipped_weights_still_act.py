@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_kv.config import TABLETOP, EngineConfig
+from embodied_kv.config import TABLETOP
 from embodied_kv.engine.engine import Engine
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.checkpoints.own import bundled
 from embodied_kv.sim.tabletop import Tabletop

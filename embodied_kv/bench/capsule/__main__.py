@@ -23,8 +23,9 @@ from embodied_kv.bench.capsule.plot import plot
 from embodied_kv.bench.common import report
 from embodied_kv.bench.common.command import add_engine, command
 from embodied_kv.bench.common.scene import FullPolicy
-from embodied_kv.config import EngineConfig, preset
+from embodied_kv.config import preset
 from embodied_kv.engine.engine import Engine
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.dtype import served
 from embodied_kv.model.hybrid_config import planner_preset
 

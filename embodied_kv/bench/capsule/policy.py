@@ -15,8 +15,9 @@ from dataclasses import replace
 from embodied_kv.bench.capsule.figures import Stores, copies, tail
 from embodied_kv.bench.common import scene
 from embodied_kv.bench.common.report import once
-from embodied_kv.config import EngineConfig, ModelConfig, preset
+from embodied_kv.config import ModelConfig, preset
 from embodied_kv.engine.engine import Engine
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.dtype import served
 from embodied_kv.types import ActionChunk
 

@@ -27,9 +27,9 @@ from embodied_kv.bench.compress.scores import (
     Scorer,
 )
 from embodied_kv.bench.compress.ways import EARLY, ROW, STREAM, Way
-from embodied_kv.config import EngineConfig
 from embodied_kv.engine.decode import choose
 from embodied_kv.engine.engine import Engine
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.decode_stream import DecodeStream, Query
 from embodied_kv.kv.handle import Lease
 from embodied_kv.kv.views import TailAppend

@@ -18,11 +18,12 @@ import torch
 from embodied_kv.bench.common import scene
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import TierCapacities
-from embodied_kv.config import EngineConfig, preset
+from embodied_kv.config import preset
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.engine.loop import DeviceThread
 from embodied_kv.engine.warmup import warm_up
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.dtype import served
 from embodied_kv.session.robot_session import RobotSession
 from embodied_kv.types import TextDelta

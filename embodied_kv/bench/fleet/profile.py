@@ -18,8 +18,9 @@ import torch
 
 from embodied_kv.bench.common import report
 from embodied_kv.bench.common.command import command
-from embodied_kv.config import EngineConfig, preset
+from embodied_kv.config import preset
 from embodied_kv.engine.engine import Engine
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.fleet import profile
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.model.dtype import served

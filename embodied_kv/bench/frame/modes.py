@@ -15,9 +15,10 @@ import numpy as np
 
 from embodied_kv.bench.common import scene
 from embodied_kv.bench.frame.copying import CopyingStreams
-from embodied_kv.config import EngineConfig, ModelConfig
+from embodied_kv.config import ModelConfig
 from embodied_kv.engine import decode, engine
 from embodied_kv.engine.engine import Engine
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kernels import rows
 from embodied_kv.kv import views
 from embodied_kv.kv.handle import KvHandle

@@ -24,10 +24,11 @@ from embodied_kv.bench.soak.outcome import Declined
 from embodied_kv.capsule.disk import Disk
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import TierCapacities
-from embodied_kv.config import TINY, BackboneConfig, EngineConfig
+from embodied_kv.config import TINY, BackboneConfig
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.engine.loop import DeviceThread
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.kv.prefix_rows import OutOfRows
 from embodied_kv.model.planner_checkpoint import random_planner

@@ -19,11 +19,12 @@ from functools import cached_property, partial
 
 import torch
 
-from embodied_kv.config import EngineConfig, ModelConfig, preset
+from embodied_kv.config import ModelConfig, preset
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.engine.loop import DeviceThread
 from embodied_kv.engine.warmup import warm_up
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.checkpoints.own import bundled
 from embodied_kv.model.dtype import served

@@ -21,7 +21,7 @@ from rclpy.publisher import Publisher
 from rclpy.qos import QoSProfile
 from rclpy.subscription import Subscription
 
-from embodied_kv.config import EngineConfig
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.common.parameters import Parameters, SuiteParams

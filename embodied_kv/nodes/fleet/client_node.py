@@ -96,13 +96,16 @@ class FleetClient(Action):
 
     def start(self) -> None:
         self._period.restart()
-        self._source, self._steps, self._outcome = '', 0, {}
+        self._source, self._in_time, self._steps, self._outcome = '', False, 0, {}
         self._sent: OrderedDict[int, float] = OrderedDict()  # stamp -> moment
         self._heard = time.monotonic()
         self._start_control(self._params.armed)
         self._observations.restart()
         self._told(self._observations.instruction)
         self._begin()
+
+    def _real_time_chunking(self) -> None:
+        """No request tells the fleet what runs: chunks take over by time."""
 
     def stop(self) -> None:
         self._stop_control()

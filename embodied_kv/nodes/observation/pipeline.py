@@ -38,6 +38,7 @@ class ObservationPipeline(ObservationInputs):
     ) -> None:
         super().__init__(node, described(node.embodiment.contract), on_instruction)
         self._host, self._on_handle, self._period = node.host, on_handle, node.suite.period
+        self._allowed = node.host.engine.budget.allowed  # s from a frame to its chunk's deadline
         self._pace, self._given = Pace(self._period), 0.0  # given: when the last frame was
         self.missing: tuple[str, ...] = ()
         self._newest: tuple[Observation, SyncedMoment] | None = None
@@ -91,7 +92,7 @@ class ObservationPipeline(ObservationInputs):
             state=state,
             instruction=self.instruction,
             stamp=moment.stamp,
-            deadline=self.clock.steady(moment.taken + self._period),
+            deadline=self.clock.steady(moment.taken + self._allowed),
             sequence=next(self._host.sequences[self._node.robot]),
             robot=self._node.robot,
         )

@@ -12,10 +12,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from embodied_kv.config import EngineConfig
 from embodied_kv.control.execution_horizon import Policy as HorizonPolicy
 from embodied_kv.control.rtc import LINEAR, weights
 from embodied_kv.engine.engine import Engine
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.model.policy import Policy
 from embodied_kv.train.evaluate.cases import LONGEST, Case, Choice, Frame

@@ -15,10 +15,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from embodied_kv.compress.limits import check_keep_ratio
 from embodied_kv.compress.registry import method
-from embodied_kv.config import TABLETOP, EngineConfig
+from embodied_kv.config import TABLETOP
 from embodied_kv.control import execution_horizon
 from embodied_kv.control.rtc import SCHEDULES
 from embodied_kv.engine.guidance import MODES as MODES_OF_RTC
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.checkpoints.own import bundled
 from embodied_kv.model.policy import Policy

@@ -70,7 +70,7 @@ class World:
         self._rollout.restart()
         self._coming: tuple[np.ndarray, float, float] | None = None  # chunk, its start, its moment
         self._latencies = setting.latencies(np.random.default_rng((self._scene, LATENCY_RNG)))
-        self._delays = Delays(setting.dt, LONGEST - 1)
+        self._delays = Delays(setting.dt, LONGEST, setting.latency + TICK)
         self._judge = Judge(task, self._truth)
         self._told = self._another(task, rng) if setting.control == 'wrong_colour' else task
         self._instruction = self._told.phrase(int(rng.integers(2 * len(PHRASES[case.family]))))
@@ -117,7 +117,7 @@ class World:
             self._truth,
             self._told,
             leftover,
-            self._delays.expected(0.0, self.setting.latency + TICK),
+            self._delays.expected(0.0),
         )
 
     def step(self, chunk: np.ndarray | None, execution_horizon: int | None = None) -> None:

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from embodied_kv.bench.common.scene import FullPolicy
 from embodied_kv.bench.compress.speed.models import IMAGE, SIZE, TEXT
-from embodied_kv.config import EngineConfig
 from embodied_kv.engine.engine import Engine
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.types import Observation

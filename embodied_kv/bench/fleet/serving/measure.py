@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from embodied_kv.bench.fleet.serving.world import Fleets, Tables
-from embodied_kv.config import EngineConfig
 from embodied_kv.engine.engine import Engine
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.model.policy import Policy
 from embodied_kv.serving.batch import batch_seconds, profile_of

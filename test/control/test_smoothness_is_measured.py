@@ -1,0 +1,97 @@
+"""Jerk, path length and seams, on motions whose own are known."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from embodied_kv.control.smoothness import Targets, seam, smoothness
+
+RATE, DT = 100.0, 0.1
+TIMES = np.arange(200) / RATE
+
+
+def moved(*joints):
+    return np.stack(joints, axis=1)
+
+
+@given(speed=st.floats(-3, 3), bend=st.floats(-3, 3))
+def test_a_line_and_a_parabola_have_no_jerk(speed, bend):
+    of = smoothness(moved(speed * TIMES, speed * TIMES + bend * TIMES**2), RATE)
+    assert of.jerk_rms == pytest.approx(0, abs=1e-4) and of.jerk_max == pytest.approx(0, abs=1e-3)
+
+
+def test_the_jerk_of_a_cubic_is_its_third_derivative():
+    of = smoothness(moved(0.5 * TIMES**3, -2.0 * TIMES**3), RATE)
+    assert of.jerk_max == pytest.approx(12.0, rel=1e-4)
+    assert of.jerk_rms == pytest.approx(np.sqrt((3.0**2 + 12.0**2) / 2), rel=1e-4)
+
+
+def test_the_jerk_of_a_sine_does_not_depend_on_the_rate():
+    found = []
+    for rate in (100.0, 400.0):
+        times = np.arange(0, 2, 1 / rate)
+        found.append(smoothness(moved(np.sin(3 * times)), rate).jerk_max)
+    assert found[0] == pytest.approx(27.0, rel=1e-2) and found[1] == pytest.approx(27.0, rel=1e-2)
+
+
+def test_a_step_of_the_targets_is_a_jerk_and_smaller_steps_are_less():
+    jerks = [smoothness(moved(a * (TIMES > 1)), RATE).jerk_max for a in (0.1, 0.2)]
+    assert jerks[0] == pytest.approx(2 * 0.1 * RATE**3) and jerks[1] == pytest.approx(2 * jerks[0])
+
+
+def test_the_path_is_as_long_as_the_way():
+    there_and_back = np.append(TIMES, TIMES[::-1])
+    of = smoothness(moved(3 * there_and_back, 4 * there_and_back), RATE)
+    assert of.path_length == pytest.approx(2 * 5 * TIMES[-1])
+    assert smoothness(moved(0 * TIMES), RATE).path_length == 0
+
+
+@pytest.mark.parametrize('count', [1, 2, 3])
+def test_few_targets_have_no_jerk(count):
+    of = smoothness(np.ones((count, 2)) * np.arange(count)[:, None], RATE)
+    assert (of.jerk_rms, of.jerk_max) == (0.0, 0.0)
+
+
+def line(start=0.0, speed=1.0, began=0.0):
+    return Targets(moved(start + speed * DT * np.arange(10), np.zeros(10)), began, DT)
+
+
+@given(a=st.floats(-1, 1), moment=st.floats(0.2, 0.85))
+def test_a_step_at_a_seam_is_found_as_large_as_it_is(a, moment):
+    found = seam(line(), line(0.2 + a, began=0.2), moment)
+    assert found.step == pytest.approx(abs(a), abs=1e-9)
+    assert found.velocity == pytest.approx(0, abs=1e-9)
+
+
+@given(speed=st.floats(-3, 3))
+def test_a_change_of_velocity_at_a_seam_is_found(speed):
+    found = seam(line(), line(0.5, speed, began=0.5), 0.5)
+    assert found.step == pytest.approx(0, abs=1e-9)
+    assert found.velocity == pytest.approx(abs(speed - 1), abs=1e-9)
+
+
+def test_a_chunk_that_goes_on_as_the_one_before_leaves_no_seam():
+    found = seam(line(), line(0.37, began=0.37), 0.61)
+    assert (found.step, found.velocity) == pytest.approx((0, 0), abs=1e-9)
+
+
+def test_an_arm_that_ran_out_of_actions_stands():
+    found = seam(line(), line(0.9, began=1.2), 1.3)  # from rest at 0.9
+    assert (found.step, found.velocity) == pytest.approx((0.1, 1.0))
+
+
+@pytest.mark.parametrize(
+    'positions, rate',
+    [(np.zeros(5), RATE), (np.full((5, 2), np.nan), RATE), (np.zeros((5, 1)), 0)],
+)
+def test_what_is_no_motion_is_refused(positions, rate):
+    with pytest.raises(ValueError):
+        smoothness(positions, rate)
+
+
+def test_chunks_of_other_joints_or_times_are_refused():
+    with pytest.raises(ValueError, match='2 joints cannot be followed by 1'):
+        seam(line(), Targets(np.zeros((3, 1)), 0.0, DT), 0.1)
+    with pytest.raises(ValueError, match='no such times'):
+        Targets(np.zeros((3, 1)), 0.0, 0.0)

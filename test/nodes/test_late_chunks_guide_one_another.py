@@ -1,0 +1,88 @@
+"""An engine slower than a control period: chunks overlap, and each is told what runs meanwhile."""
+
+import time
+
+import numpy as np
+import pytest
+from std_msgs.msg import String
+
+from embodied_kv.config import TINY
+from embodied_kv.engine.engine import Engine
+from embodied_kv.msg import ActionChunk
+from embodied_kv.nodes.action import Action
+from embodied_kv.nodes.common.lifecycle_node import OK
+from embodied_kv.nodes.perception import Perception
+
+SLOW = 0.12  # s beyond what the engine itself takes
+RATE = 10.0  # control periods per second
+DT, CHUNK = TINY.action_dt, TINY.chunk_size
+
+
+@pytest.fixture
+def guides(monkeypatch):
+    """An engine that is slow, and what it was told."""
+    told, denoise = [], Engine.denoise
+
+    def slow(engine, leases, deadlines, noises=None, guides=()):
+        chunks = denoise(engine, leases, deadlines, noises, guides)
+        if leases[0].handle.robot != 'warm-up':
+            time.sleep(SLOW)
+            told.extend(guides)
+        return chunks
+
+    monkeypatch.setattr(Engine, 'denoise', slow)
+    return told
+
+
+def up(robot, **options):
+    """Shadow: a robot that does not follow has not strayed."""
+    options = dict(shadow=True, rate=RATE, engine__rtc='guided', engine__rtc_horizon=5) | options
+    return robot.up(Perception, Action, **options)
+
+
+def fresh(chunks):
+    return [chunk for chunk in chunks if chunk.source == ActionChunk.FRESH]
+
+
+@pytest.mark.parametrize('rtc', ['guided', 'trained'])
+def test_chunks_that_come_after_a_period_take_over_and_are_no_misses(robot, guides, rtc):
+    _, action = up(robot, engine__rtc=rtc)
+    robot.until(lambda: len(fresh(robot.chunks)) >= 6)
+    running = robot.chunks[robot.chunks.index(fresh(robot.chunks)[1]) :]
+    assert {c.source for c in running} == {ActionChunk.FRESH, ActionChunk.PREVIOUS}
+    assert all(chunk.deadline_met for chunk in running)
+    assert all(chunk.age > SLOW for chunk in fresh(running))
+    level, says, values = action.report()
+    assert (level, says) == (OK, 'shadow')
+    assert values['deadline misses'] == 0 and values['chunks refused'] == 0
+    assert float(values['latency (ms)']) > SLOW * 1e3
+    assert values['delay of the next chunk (actions)'] >= 2
+
+
+def test_each_chunk_is_told_what_the_arm_does_meanwhile(robot, guides):
+    up(robot)
+    robot.until(lambda: len(fresh(robot.chunks)) >= 6)
+    first, *others = guides
+    assert first is None  # nothing ran
+    for guide in others:
+        known = np.isfinite(guide.actions).all(axis=1)
+        assert guide.actions.shape == (CHUNK, TINY.action_dim) and known[0]
+        assert 1 <= guide.delay <= known.sum() <= CHUNK
+        assert guide.weights[: guide.delay].all() and not guide.weights[~known].any()
+
+
+def test_off_no_chunk_is_told_anything_and_a_late_one_is_missed(robot, guides):
+    _, action = up(robot, engine__rtc='off', engine__time_budget=False)
+    robot.until(lambda: len(fresh(robot.chunks)) >= 6)
+    assert guides and not any(guides)
+    assert action.report()[2]['deadline misses'] > 0
+    assert 'latency (ms)' not in action.report()[2]
+
+
+def test_a_new_instruction_leaves_the_guide_as_the_arm_is_moving(robot, guides):
+    up(robot)
+    robot.until(lambda: len(fresh(robot.chunks)) >= 3)
+    before = len(guides)
+    robot.instruction.publish(String(data='put'))
+    robot.until(lambda: len(guides) >= before + 3)
+    assert all(guide is not None for guide in guides[before:])
