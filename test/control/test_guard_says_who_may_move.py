@@ -60,7 +60,7 @@ def test_what_is_missing_is_named_all_of_it_and_forbids_to_arm():
     camera, joints = Heard('picture of view front', 0.5), Heard('joint state', 2.0)
     guard.require(camera)
     guard.require(joints)
-    assert guard.check(10.0) == 'no picture of view front yet; no joint state, or none of late'
+    assert guard.check(10.0) == 'no picture of view front yet; no joint state yet'
     with pytest.raises(NotNow, match='not armed: no picture of view front yet; no joint state'):
         guard.arm(10.0)
     camera.heard(9.8)

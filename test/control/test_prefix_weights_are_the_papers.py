@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_kv.control.rtc import SCHEDULES, gain, weights
+from embodied_kv.control.rtc import SCHEDULES, weights
 
 CHUNK = 10
 
@@ -84,29 +84,3 @@ def test_counts_that_no_chunk_has_are_refused(d, s, why):
 def test_an_unknown_schedule_is_refused():
     with pytest.raises(ValueError, match="'exp': write one of linear, exponential, ones, zeros"):
         weights(1, 5, CHUNK, 'exp')
-
-
-@given(time=st.floats(1e-3, 1 - 1e-3), most=st.floats(0.1, 50))
-def test_the_gain_is_the_papers(time, most):
-    tau = 1 - time
-    r2 = (1 - tau) ** 2 / (tau**2 + (1 - tau) ** 2)
-    wanted = min((1 - tau) / tau / r2, most)
-    assert float(gain(time, most)) == pytest.approx(wanted, rel=1e-9)
-
-
-def test_noise_is_guided_as_hard_as_allowed_and_a_finished_action_not_at_all():
-    assert gain([1.0, 0.5, 0.0], 5.0).tolist() == [5.0, 2.0, 0.0]
-    assert gain([1e-300, 1 - 1e-16], 5.0).tolist() == [5.0, 5.0]
-    assert gain(0.3, 0.0) == 0
-
-
-@pytest.mark.parametrize('time', [-0.1, 1.1, math.nan])
-def test_a_time_outside_the_flow_is_refused(time):
-    with pytest.raises(ValueError, match='flow time'):
-        gain(time, 5.0)
-
-
-@pytest.mark.parametrize('most', [-1.0, math.inf, math.nan])
-def test_a_guidance_weight_that_is_no_number_is_refused(most):
-    with pytest.raises(ValueError, match='guidance weight'):
-        gain(0.5, most)

@@ -29,7 +29,12 @@ PARTS = {
     '/**/sim': [('', SimParams)],
 }
 
-ROBOT = {'contract': 'tabletop', 'preset': 'tabletop'}  # the file's own; nobody has one by default
+ROBOT = {  # the file's own, of the simulated robot; others have none, or pi0.5's
+    'contract': 'tabletop',
+    'preset': 'tabletop',
+    'engine.euler_steps': 4,
+    'engine.min_euler_steps': 2,
+}
 
 
 def flat(values, prefix=''):
