@@ -52,15 +52,26 @@ def test_episodes_are_the_families_of_each_scene_in_turn():
     assert {case.seed for case in cases} == {3}
 
 
-def test_the_first_take_over_is_no_seam(short, policy):
+def test_the_first_take_over_counts_neither_as_a_seam_nor_as_jerk(short, policy):
     (one, _) = measure(policy, at('off', 100), FEW)
-    kept = Episodes.made([one, dataclasses.replace(one, seams=one.seams[:1])])
-    assert kept.seam[0] == one.seams[1:].max() and np.isnan(kept.seam[1])
-    np.testing.assert_allclose(kept.joint_path[0], length(one.joints[:, :6]))
+    thrown = one.joints.copy()
+    thrown[: round(one.moments[1] / 0.01) - 3] += 1.0  # before the second chunk has a part in it
+    alone = dict(seams=one.seams[:1], moments=one.moments[:1])
+    changed = dataclasses.replace(one, joints=thrown), dataclasses.replace(one, **alone)
+    kept = Episodes.made([one, *changed])
+    assert kept.seam[:2].tolist() == [one.seams[1:].max()] * 2 and np.isnan(kept.seam[2])
+    for jerk in (kept.jerk_rms, kept.jerk_max):
+        assert jerk[0] == jerk[1] > 0 and np.isnan(jerk[2])
+    path = np.linalg.norm(np.diff(one.joints[:, :6], axis=0), axis=1).sum()
+    np.testing.assert_allclose(kept.joint_path[[0, 2]], path)
 
 
-def length(path):
-    return np.linalg.norm(np.diff(path, axis=0), axis=1).sum()
+def test_what_the_second_chunk_does_at_once_is_jerk(short, policy):
+    (one, _) = measure(policy, at('off', 100), FEW)
+    thrown = one.joints.copy()
+    thrown[round(one.moments[1] / 0.01) :] += 1.0
+    kept = Episodes.made([one, dataclasses.replace(one, joints=thrown)])
+    assert kept.jerk_max[1] > 1e6 > kept.jerk_max[0]
 
 
 def test_what_is_kept_is_read_as_it_was(tmp_path):

@@ -156,11 +156,12 @@ def run(args: argparse.Namespace) -> dict:
     plot(points)
     if not args.json:
         show(found)
+    guidance = dict(schedule=args.schedule, horizon=args.horizon, most=args.max_guidance)
     return dict(
         checkpoint=args.checkpoint or 'bundled',
         weights=weights,
         euler_steps=args.steps,
-        conditions=asdict(store.conditions),
+        conditions=asdict(store.conditions) | dict(guidance=guidance),
         **found,
     )
 

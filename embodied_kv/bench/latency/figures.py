@@ -87,7 +87,7 @@ def lost(some: Episodes, reference: Episodes) -> dict:
 
     def of(which: np.ndarray) -> dict:
         pair = paired(some.done[which], reference.done[which], some.scenes[which])
-        return dict(lost=-100 * pair['difference'], at_most=-100 * pair['bound'])
+        return dict(lost=0.0 - 100 * pair['difference'], at_most=-100 * pair['bound'])
 
     return _pooled_and_by_family(some, of)
 

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from embodied_kv.bench.latency.ways import ACTORS, chunking_of
-from embodied_kv.control.smoothness import smoothness
+from embodied_kv.control.smoothness import Smoothness, smoothness
 from embodied_kv.model.policy import Policy
 from embodied_kv.sim.rollout import SET_POINT
 from embodied_kv.train.evaluate.actors import Chunking
 from embodied_kv.train.evaluate.cases import Case, Outcome, Setting
 from embodied_kv.train.evaluate.worlds import ARM, World, run
+
+JERK = 3  # differences that make one
 
 
 @dataclass(frozen=True)
@@ -65,9 +67,11 @@ class Episodes:
     """What became of the episodes of a point, in the order of the cases; each array is [n].
 
     outcomes: of each s for success, w for another object, else a dot. seconds: it lasted. chunks:
-    that were made. jerk_rms, jerk_max: rad/s^3, and joint_path: rad, of the measured joints
-    without the gripper, every 10 ms, see `control.smoothness`. seam: rad, the largest step at
-    which a chunk took over from another, in the joint that differs most; NaN where none did.
+    that were made. joint_path: rad, that the measured joints went, without the gripper. jerk_rms,
+    jerk_max: rad/s^3, of these joints, every 10 ms, see `control.smoothness`; seam: rad, the
+    largest step at which a chunk took over, in the joint that differs most. These three from the
+    second take-over on: the first finds an arm that stands, and throws it alike in every way. NaN
+    where there was no second.
     """
 
     families: tuple[str, ...]
@@ -82,17 +86,16 @@ class Episodes:
 
     @classmethod
     def made(cls, outcomes: Sequence[Outcome]) -> Episodes:
-        moved = [smoothness(o.joints[:, :ARM], 1 / SET_POINT) for o in outcomes]
+        going = [_going(outcome) for outcome in outcomes]
         return cls(
             families=tuple(o.case.family for o in outcomes),
             scenes=np.array([o.case.episode for o in outcomes]),
             outcomes=''.join('s' if o.success else 'w' if o.wrong else '.' for o in outcomes),
             seconds=np.array([o.seconds for o in outcomes]),
             chunks=np.array([len(o.execution_horizons) for o in outcomes]),
-            jerk_rms=np.array([of.jerk_rms for of in moved]),
-            jerk_max=np.array([of.jerk_max for of in moved]),
-            joint_path=np.array([of.path_length for of in moved]),
-            # The first takes over from an arm that stands: that is no seam.
+            jerk_rms=np.array([of.jerk_rms if of else np.nan for of in going]),
+            jerk_max=np.array([of.jerk_max if of else np.nan for of in going]),
+            joint_path=np.array([_smoothness(o.joints).path_length for o in outcomes]),
             seam=np.array([o.seams[1:].max() if len(o.seams) > 1 else np.nan for o in outcomes]),
         )
 
@@ -104,6 +107,19 @@ class Episodes:
     def of(self, family: str) -> np.ndarray:
         """Which are of a family, bool [n]."""
         return np.array([each == family for each in self.families])
+
+
+def _going(outcome: Outcome) -> Smoothness | None:
+    """From the second take-over on; None where there was none, or the end."""
+    if len(outcome.moments) < 2:
+        return None
+    # The first jerk that the new chunk has a part in begins three set-points before.
+    since = outcome.joints[max(0, round(outcome.moments[1] / SET_POINT) - JERK) :]
+    return _smoothness(since) if len(since) > JERK else None
+
+
+def _smoothness(joints: np.ndarray) -> Smoothness:
+    return smoothness(joints[:, :ARM], 1 / SET_POINT)
 
 
 def measure(

@@ -6,7 +6,7 @@ from embodied_kv.bench.common import report
 
 NOTES = dict(
     rows='seconds: median of successes; jerk: rad/s^3, of the measured joints; seam: rad, the '
-    'largest of an episode; both meant over the episodes',
+    'largest of an episode; both from the second take-over on, meant over the episodes',
     costs='points of success; at most: with 95% on one side',
     by_steps='points of success; at most: with 95% on one side',
     against_off='points of success, 95% interval; jerk and seam: over those of off, 95% interval',
@@ -55,10 +55,7 @@ def _lost(row: dict) -> dict:
 
 
 def _beside(row: dict) -> dict:
-    families = {
-        family: f'{of["difference"]:+.1f} ({of["low"]:.1f} to {of["high"]:.1f})'
-        for family, of in row['by_family'].items()
-    }
+    families = {family: f'{of["difference"]:+.1f}' for family, of in row['by_family'].items()}
     return dict(
         **_named(row),
         difference=f'{row["difference"]:+.1f}',
