@@ -35,6 +35,7 @@ FULL = (
     ('memory.judge',),
     ('fleet',),
     ('horizon',),
+    ('latency',),
     ('fleet.profile',),
     ('fleet.serving',),
     ('inputs',),

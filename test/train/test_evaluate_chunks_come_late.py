@@ -58,6 +58,15 @@ def test_until_its_chunk_comes_the_arm_does_what_it_did():
         assert np.abs(table.outcome().joints[-1] - stood[-1])[0] > 0.02
 
 
+def test_an_outcome_says_when_each_chunk_took_over():
+    with world(latency=0.25) as table:
+        table.begin(CASE)
+        for _ in range(7):
+            table.step(ramp(table.look()) if table.is_due else None)
+        assert table.outcome().moments == pytest.approx([0.25, 0.55])
+        assert len(table.outcome().seams) == 2
+
+
 def test_a_leftover_is_what_the_arm_is_going_to_do():
     with world(latency=0.15) as table:
         table.begin(CASE)

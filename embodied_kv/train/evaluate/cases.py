@@ -95,7 +95,8 @@ class Outcome:
     success, wrong: as the Judge says. seconds: it lasted. path: m that the gripper point went.
     first: the first chunk, float [chunk, 7]. execution_horizons: of every chunk, in periods.
     joints: float [n, 7], where they were every SET_POINT. seams: float [m], rad: how far from what
-    ran each chunk sent the arm when it took over, in the joint that differs most.
+    ran each chunk sent the arm when it took over, in the joint that differs most. moments: float
+    [m], s, when each did.
     """
 
     case: Case
@@ -107,6 +108,7 @@ class Outcome:
     execution_horizons: tuple[int, ...]
     joints: np.ndarray
     seams: np.ndarray
+    moments: np.ndarray
 
 
 class Choice(NamedTuple):

@@ -74,7 +74,7 @@ class World:
         self._judge = Judge(task, self._truth)
         self._told = self._another(task, rng) if setting.control == 'wrong_colour' else task
         self._instruction = self._told.phrase(int(rng.integers(2 * len(PHRASES[case.family]))))
-        self._path, self._first, self._seams = 0.0, None, []
+        self._path, self._first, self._seams, self._moments = 0.0, None, [], []
         self._result: Outcome | None = None  # as it was when the task was done
 
     def _another(self, task: Task, rng: np.random.Generator) -> Task:
@@ -153,6 +153,7 @@ class World:
         if first < len(chunk):
             ran = self._rollout.target(start + first * self.setting.dt)
             self._seams.append(float(np.abs(chunk[first] - ran)[:ARM].max()))
+            self._moments.append(moment)
             self._rollout.follow(chunk, start, self.setting.dt)
 
     def _until(self, moment: float) -> None:
@@ -166,8 +167,8 @@ class World:
         judge, seconds = self._judge, self.period * self.setting.dt
         execution_horizons = tuple(self._executes)
         how = judge.done, judge.wrong, seconds, self._path, self._first
-        joints = np.array(self._rollout.path)
-        return Outcome(self.case, *how, execution_horizons, joints, np.array(self._seams))
+        moved = (np.array(x) for x in (self._rollout.path, self._seams, self._moments))
+        return Outcome(self.case, *how, execution_horizons, *moved)
 
     def close(self) -> None:
         """Frees the table."""
