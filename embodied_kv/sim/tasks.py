@@ -15,7 +15,8 @@ from embodied_kv.sim.scene import FLOORS, MOVABLE, RECEPTACLES, SceneConfig, cir
 from embodied_kv.sim.spots import INSIDE, NEXT, spot_beside, spot_in
 from embodied_kv.sim.tabletop import ObjectTruth, Truth
 
-FAMILIES = ('reach', 'pick', 'put', 'push', 'take', 'next')
+BASIC = ('reach', 'pick', 'put', 'push')
+FAMILIES = (*BASIC, 'take', 'next')
 SIDES = {'left': 1.0, 'right': -1.0}  # sign of y
 SECONDS = {  # that a task may take
     'reach': 6.0,

@@ -4,11 +4,11 @@ import numpy as np
 
 from embodied_kv.bench.latency.points import Episodes, Point
 from embodied_kv.config import TINY
-from embodied_kv.sim.tasks import FAMILIES
+from embodied_kv.sim.tasks import BASIC
 from embodied_kv.train.evaluate.cases import Case, Frame
 from embodied_kv.types import Observation
 
-FOUR = FAMILIES[:4]
+FOUR = BASIC
 SIZE = TINY.vision.image_size
 CASE = Case('reach', 0, 0)
 

@@ -13,6 +13,7 @@ import numpy as np
 from embodied_kv.bench.common.paired import paired
 from embodied_kv.bench.compress.ways import OURS
 from embodied_kv.model.policy import Policy
+from embodied_kv.sim.tasks import BASIC
 from embodied_kv.train.evaluate import evaluation
 from embodied_kv.train.evaluate.report import rate
 
@@ -23,7 +24,7 @@ LATENCY_MS = 40
 def closed_loop(policy: Policy, episodes: int, robots: int = 20) -> list[dict]:
     """A row for whole prefixes, then one per method and keep ratio; episodes: of each family."""
     whole = succeeded(policy, episodes, robots, OURS, 1.0)
-    scenes = np.arange(len(whole)) // 4  # the families' cases of one scene seed
+    scenes = np.arange(len(whole)) // len(BASIC)  # the families' cases of one scene seed
     rows = [_row('full', 1.0, whole, whole, scenes)]
     for method in METHODS:
         for keep_ratio in KEEP_RATIOS:
@@ -39,7 +40,7 @@ def succeeded(
     options = dict(episodes=episodes, seeds=1, robots=robots, latency_ms=LATENCY_MS, mode='silent')
     options |= dict(compress=method, compress_by='row', action_keep_ratio=keep_ratio)
     arguments = [w for k, v in options.items() for w in (f'--{k.replace("_", "-")}', str(v))]
-    args = evaluation.parser().parse_args(arguments)
+    args = evaluation.parser().parse_args([*arguments, '--families', *BASIC])
     with evaluation.Evaluation(args, policy) as episodes_of:
         rows = episodes_of.run()['modes']['silent']['actions']
     return [outcome == 's' for outcome in rows[-1]['outcomes']]

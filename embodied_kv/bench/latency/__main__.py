@@ -42,11 +42,11 @@ from embodied_kv.bench.latency.points import Conditions, Episodes, Point, measur
 from embodied_kv.bench.latency.show import show
 from embodied_kv.bench.latency.store import Store
 from embodied_kv.bench.latency.ways import OFF, TRAINED, WAYS
-from embodied_kv.config import EngineConfig
 from embodied_kv.control.rtc import EXPONENTIAL, SCHEDULES
 from embodied_kv.engine.fingerprint import weights_digest
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.policy import Policy
-from embodied_kv.sim.tasks import FAMILIES
+from embodied_kv.sim.tasks import BASIC, FAMILIES
 from embodied_kv.train.evaluate import evaluation
 from embodied_kv.train.evaluate.actors import Chunking
 from embodied_kv.train.evaluate.cases import LONGEST
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add('--horizon', type=int, default=LONGEST, help='actions that are guided')
     add('--max-guidance', type=float, default=EngineConfig.rtc_max_guidance)
     add('--episodes', type=int, help=f'of each family; default {EPISODES}')
-    add('--families', nargs='+', choices=FAMILIES, default=list(FAMILIES[:4]))
+    add('--families', nargs='+', choices=FAMILIES, default=list(BASIC))
     add('--crowded', action='store_true', help='two places, and things put away')
     add('--seed', type=int, default=SET, help='which set of scenes')
     add('--robots', type=int, default=20, help='worlds of one engine, in lockstep')
