@@ -218,6 +218,7 @@ def left_message(left: Leftover, dt: float, joint_names: Sequence[str]) -> Actio
         values=array('d', left.values.astype(np.float64).tobytes()),
         sequence=left.sequence,
         age=left.age,
+        latency=math.nan,
         steps=left.steps,
         source=ActionChunkMsg.PREVIOUS,
     )
