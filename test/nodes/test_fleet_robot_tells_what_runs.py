@@ -8,6 +8,7 @@ from test_fleet_robot_executes_answers import Server, sources
 
 from embodied_kv.config import TINY
 from embodied_kv.control.trajectory_executor import FRESH, PREVIOUS
+from embodied_kv.nodes.common.conversions import nanoseconds
 from embodied_kv.nodes.common.lifecycle_node import FAILURE
 from embodied_kv.nodes.fleet.client_node import FleetClient, FleetClientParams
 
@@ -48,6 +49,10 @@ def test_the_first_request_tells_nothing_and_the_next_what_runs(robot, up):
     assert asked.joint_names == names and 1 <= count < CHUNK and known[:count].all()
     steps = np.diff(rows[:count, :-1], axis=0)  # the gripper is at its limit
     assert (np.abs(steps - 0.1) < 0.02).all()  # as the chunk goes on, dt for dt
+    plan, since = node._control.executor.plan, robot.now() / 1e9 - time.monotonic()
+    observed = nanoseconds(asked.observation.header.stamp) / 1e9 - since
+    done = (observed - plan.moments[0]) / DT  # actions, at 0.1 rad each
+    assert rows[0, 0] == pytest.approx(0.1 * done, abs=0.02)
     weights = np.array(asked.weights)
     assert 1 <= asked.delay <= count
     assert (weights[: asked.delay] == 1).all() and not weights[min(HORIZON, count) :].any()
