@@ -33,7 +33,8 @@ class Command:
     None where the command answers none. first: the first action whose moment has not passed, or
     the last one of those to execute. execution_horizon: H, the actions from the start on that may
     be executed. confidence: float32 [chunk size], or [0] where no denoising is known that made
-    them. source: one of SOURCES.
+    them. delay: d, the actions of the newest chunk that had passed when it took over; latency: s
+    from its observation until then, NaN where none is known. source: one of SOURCES.
     points, velocities, times: float64 [n, joints] twice and [n]: what a trajectory controller is
     to do instead of what it does, in seconds from when it receives them; the last velocity is
     zero. Empty where nothing changes: what it was sent goes on, or the arm stands.
@@ -47,6 +48,8 @@ class Command:
     confidence: np.ndarray
     sequence: int
     age: float
+    delay: int
+    latency: float
     steps: int
     source: str
     deadline_met: bool

@@ -20,8 +20,9 @@ from embodied_kv.types import ActionChunk
 UNKNOWN = np.empty(0, np.float32)  # the confidence in what nobody denoised, or nobody remembers
 TIMES, BETWEEN = 3, 0.02  # how often braking is sent, and s between
 LAST = 3  # set-points at rest, after the last one in motion
-# What a command says of the newest chunk whatever it tells, and what as long as that runs.
-KEPT = ('sequence', 'steps', 'prefill_ms', 'denoise_ms')
+# What a command says of the newest chunk: as that does, whatever it tells, and while that runs.
+OWN = ('sequence', 'steps', 'prefill_ms', 'denoise_ms')
+KEPT = (*OWN, 'delay', 'latency')
 OF_CHUNK = ('values', 'stamp', 'execution_horizon', 'confidence')
 
 
@@ -58,7 +59,9 @@ class Outgoing:
                 execution_horizon=chunk.execution_horizon or whole,
                 confidence=UNKNOWN if chunk.confidence is None else chunk.confidence,
                 deadline_met=now <= chunk.deadline,
-                **{name: getattr(chunk, name) for name in KEPT},
+                delay=taken.first,
+                latency=now - self._executor.plan.observed,
+                **{name: getattr(chunk, name) for name in OWN},
             ),
             now,
         )
@@ -151,6 +154,7 @@ class Outgoing:
         nothing = np.empty((0, self._executor.joints))
         usual = dict(stamp=None, first=0, confidence=UNKNOWN, deadline_met=False)
         usual |= dict(sequence=0, steps=0, prefill_ms=0.0, denoise_ms=0.0)
+        usual |= dict(delay=0, latency=math.nan)
         usual |= dict(dt=self._executor.dt, age=self._executor.due(now).age, source=source)
         usual |= dict(points=nothing, velocities=nothing, times=nothing[:, 0])
         return Command(**usual | fields)

@@ -22,6 +22,8 @@ from embodied_kv.types import Guide
 
 Velocity = Callable[[Modulation], Tensor]
 
+MOST = 1e9  # of a given action, normalised; what the network makes of more is not finite
+
 
 @dataclass(frozen=True, eq=False)
 class Leftover:
@@ -41,7 +43,8 @@ def leftover(guide: Guide | None, policy: Policy, state: np.ndarray) -> Leftover
 
     Its actions are as absolute as ever; those that the policy says as offsets are anchored to
     the new state here. A delay that reaches beyond what is planned is as long as the plan. Raises
-    ValueError for another shape, a delay that leaves nothing to be made, or weights that are none.
+    ValueError for another shape, actions beyond MOST, a delay that leaves nothing to be made, or
+    weights that are none.
     """
     if guide is None:
         return None
@@ -59,7 +62,13 @@ def leftover(guide: Guide | None, policy: Policy, state: np.ndarray) -> Leftover
     finite = np.isfinite(guide.actions).all(1)
     known = len(finite) if finite.all() else int(finite.argmin())
     actions = np.zeros((c.chunk_size, c.padded_action_dim), np.float32)
-    actions[:known] = policy.targets(guide.actions, state)[:known]
+    with np.errstate(over='ignore', invalid='ignore'):
+        actions[:known] = policy.targets(guide.actions, state)[:known]
+    if not (np.abs(actions) <= MOST).all():
+        raise ValueError(
+            'a guide of actions that no arm does: they go up to '
+            f"{np.abs(guide.actions[:known]).max():g} in the policy's units"
+        )
     weights = np.where(np.arange(c.chunk_size) < known, guide.weights, 0).astype(np.float32)
     return Leftover(actions, min(guide.delay, known), weights)
 

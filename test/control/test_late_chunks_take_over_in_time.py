@@ -93,6 +93,33 @@ def test_a_chunk_is_made_for_the_delay_that_is_measured():
     assert stand.executor.counters.late == 0
 
 
+def test_every_command_says_how_late_its_chunk_took_over():
+    stand = LateStand(latency=0.3)
+    stand.drive(3.0)
+    commands = [command for _, command in stand.commands]
+    running = commands[[command.source for command in commands].index('fresh') :]
+    for command, before in zip(running[1:], running, strict=False):
+        if command.source == 'fresh':
+            assert command.delay == command.first in (3, 4)
+            assert command.latency == command.age == pytest.approx(0.3, abs=0.02)
+        else:  # of the chunk that still runs
+            assert (command.delay, command.latency) == (before.delay, before.latency)
+            assert command.age >= command.latency
+
+
+def test_what_a_capsule_restores_has_no_latency():
+    stand = LateStand(latency=0.3)
+    stand.drive(2.0)
+    left = stand.loop.leftover()
+    stand.loop.hold()
+    stand.run(1.0)
+    stand.loop.resume(left, stamp=0)
+    stand.run(0.05)
+    resumed = stand.commands[-1][1]
+    assert (resumed.source, resumed.delay) == ('previous', 0)
+    assert np.isnan(resumed.latency)
+
+
 def test_what_is_left_over_is_what_the_arm_goes_on_to_do():
     stand = LateStand(latency=0.3)
     seen = []
@@ -134,7 +161,7 @@ def test_an_arm_that_stood_has_consumed_nothing():
     stand = LateStand(latency=0.3, start=(0.0, 0.0))
     stand.drive(0.32)
     fresh = stand.commands[0][1]
-    assert (fresh.source, fresh.first) == ('fresh', 0)
+    assert (fresh.source, fresh.first, fresh.delay) == ('fresh', 0, 0)
     assert fresh.age == pytest.approx(0.3, abs=0.02)
 
 

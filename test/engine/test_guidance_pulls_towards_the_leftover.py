@@ -127,6 +127,8 @@ def test_what_is_not_planned_holds_nothing(make_engine, observe, rtc):
         (guide(delay=-1), 'a delay of -1 actions'),
         (guide(weights=np.full(CHUNK, np.nan)), 'weights of a guide are from 0 to 1'),
         (guide(weights=np.full(CHUNK, 1.5)), 'weights of a guide are from 0 to 1'),
+        (guide(1e30), r"up to 1e\+30 in the policy's units"),
+        (guide(np.finfo(np.float32).max), 'actions that no arm does'),
         (Guide(np.zeros((CHUNK, 3)), 0, WEIGHTS), r'makes chunks of \(6, 7\)'),
         (Guide(np.zeros((2, DIM)), 0, WEIGHTS), r'a guide of \(2, 7\) actions'),
     ],

@@ -33,7 +33,16 @@ class Asker:
         self.finished = self.node.create_publisher(String, FINISHED, REQUESTS)
         self.node.create_subscription(FleetAnswer, ANSWER, self.answers.append, ANSWERS)
 
-    def request(self, round=0, task='a', horizon='static:3', ran=None, stamp=1_000_000_000, **odd):
+    def request(
+        self,
+        round=0,
+        task='a',
+        horizon='static:3',
+        ran=None,
+        stamp=1_000_000_000,
+        guide=None,
+        **odd,
+    ):
         """A request like any other; odd: fields of the observation that are not."""
         picture = self.robot.picture(stamp)
         pixels = np.random.default_rng(self.seed).integers(0, 256, len(picture.data), np.uint8)
@@ -41,7 +50,7 @@ class Asker:
         images = dict.fromkeys(TINY.views, picture)
         state = JointState(name=JOINTS, position=[0.01 * self.seed] * len(JOINTS))
         message = messages.request_message(
-            task, round, horizon, ran, images, state, f'reach {self.seed}', stamp
+            task, round, horizon, ran, images, state, f'reach {self.seed}', stamp, guide, JOINTS
         )
         for name, value in odd.items():
             setattr(message.observation, name, value)

@@ -23,6 +23,8 @@ def command(**fields):
         confidence=np.linspace(1, 0.2, 5).astype(np.float32),
         sequence=2**40,
         age=0.06,
+        delay=2,
+        latency=0.1875,
         steps=10,
         source=FRESH,
         deadline_met=True,
@@ -57,6 +59,12 @@ def test_every_field_of_a_chunk_comes_back():
     ):
         assert getattr(chunk, name) == getattr(told, name)
     assert (chunk.deadline, chunk.updates) == (7.5, None)
+
+
+def test_how_late_it_took_over_is_told():
+    message = sent(command())
+    assert (message.delay, message.latency) == (2, 0.1875)
+    assert np.isnan(sent(command(latency=np.nan)).latency)
 
 
 def test_a_confidence_that_nobody_knows_stays_unknown():

@@ -126,6 +126,8 @@ def chunk_message(command: Command, joint_names: Sequence[str], now: Time) -> Ac
         first=command.first,
         confidence=array('f', command.confidence.tobytes()),
         age=command.age,
+        delay=command.delay,
+        latency=command.latency,
         source=SOURCES.index(command.source),  # numbered as in ActionChunk.msg
         deadline_met=command.deadline_met,
         **{name: getattr(command, name) for name in _OF_CHUNKS},

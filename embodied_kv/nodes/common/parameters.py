@@ -37,6 +37,16 @@ def param(default: Value, help: str, when: str = 'configure', **more: object) ->
     return field(default=default, metadata={'help': help, 'when': when, **more})
 
 
+def one_of(names: Sequence[str]) -> Callable[[str], None]:
+    """A check of a word: it is one of these."""
+
+    def check(value: str) -> None:
+        if value not in names:
+            raise ValueError(f'{value!r} is none of {", ".join(names)}')
+
+    return check
+
+
 @dataclass(frozen=True)
 class SuiteParams:
     """What the nodes of a suite agree on."""

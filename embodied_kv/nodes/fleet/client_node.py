@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 from std_msgs.msg import String
 
 from embodied_kv.config import ModelConfig, preset
+from embodied_kv.control.rtc import RealTimeChunking
+from embodied_kv.engine_config import RTC_SCHEDULES, EngineConfig
 from embodied_kv.fleet.request_timing import RequestTiming
 from embodied_kv.msg import FleetAnswer, FleetRequest
 from embodied_kv.nodes.action import Action, ActionParams
 from embodied_kv.nodes.common import conversions, executable
-from embodied_kv.nodes.common.parameters import Parameters, param
+from embodied_kv.nodes.common.parameters import Parameters, one_of, param
 from embodied_kv.nodes.fleet import messages
 from embodied_kv.nodes.fleet.messages import (
     ANSWER,
@@ -29,6 +31,7 @@ from embodied_kv.nodes.fleet.messages import (
 from embodied_kv.nodes.fleet.observation_buffer import ObservationBuffer
 from embodied_kv.srv import FleetFreeze, FleetResume
 from embodied_kv.text import shown
+from embodied_kv.types import Guide
 
 CHECK_EVERY = 0.02  # s between two checks whether a request is due
 KEPT = 64  # observations that were sent and may still be answered
@@ -51,6 +54,28 @@ class FleetClientParams:
         range=(0.01, 60.0),
         old='repeat',
     )
+    rtc: bool = param(
+        False,
+        'Tell the fleet what the arm does meanwhile: a chunk goes on from that (real-time '
+        'chunking) as engine.rtc of the fleet says',
+    )
+    rtc_horizon: int = param(
+        0,
+        'Actions of a chunk, from its first on, that the running one shapes; until then it must '
+        'take over. 0: half of them',
+        range=(0, 1000),
+    )
+    rtc_schedule: str = param(
+        'exponential',
+        'How guidance fades out until rtc_horizon: linear, exponential, ones or zeros',
+        check=one_of(RTC_SCHEDULES),
+    )
+
+    @property
+    def settings(self) -> EngineConfig:
+        """As an engine of the robot's own would be told; which mode it is, the fleet's decides."""
+        mode = 'guided' if self.rtc else 'off'
+        return EngineConfig(rtc=mode, rtc_horizon=self.rtc_horizon, rtc_schedule=self.rtc_schedule)
 
 
 @dataclass(frozen=True)
@@ -79,11 +104,13 @@ class FleetClient(Action):
         return RemoteHost(self.embodiment.adapted(preset(self.suite.preset)))
 
     def setup(self) -> None:
-        model, period, p = self.host.model, self.suite.period, self.params.read(ActionParams)
-        # Between two chunks lies an execution: only from its end on does the robot miss one.
-        lasts = math.ceil(model.chunk_size * model.action_dt / period)
-        self._setup_commands(replace(p, stop_after=p.stop_after + lasts))
-        ask = self._ask_params.read(FleetClientParams)
+        model, ask = self.host.model, self._ask_params.read(FleetClientParams)
+        p, self._settings = self.params.read(ActionParams), ask.settings
+        if not ask.rtc:
+            # Between two chunks lies an execution: only from its end on does the robot miss one.
+            lasts = math.ceil(model.chunk_size * model.action_dt / self.suite.period)
+            p = replace(p, stop_after=p.stop_after + lasts)
+        self._setup_commands(p)
         self._timing = RequestTiming(model.action_dt, ask.request_ahead, ask.retry_interval)
         self._instruction = ''  # of the present task
         self._requests = self.publisher(FleetRequest, REQUEST, REQUESTS)
@@ -97,15 +124,18 @@ class FleetClient(Action):
     def start(self) -> None:
         self._period.restart()
         self._source, self._in_time, self._steps, self._outcome = '', False, 0, {}
-        self._sent: OrderedDict[int, float] = OrderedDict()  # stamp -> moment
+        # stamp -> moment, and what the robot does meanwhile, in SI
+        self._sent: OrderedDict[int, tuple[float, Guide | None]] = OrderedDict()
         self._heard = time.monotonic()
         self._start_control(self._params.armed)
         self._observations.restart()
         self._told(self._observations.instruction)
         self._begin()
 
-    def _real_time_chunking(self) -> None:
-        """No request tells the fleet what runs: chunks take over by time."""
+    def _real_time_chunking(self) -> RealTimeChunking | None:
+        settings, model = self._settings, self.host.model
+        allowed = settings.allowed(model, self.suite.period)
+        return RealTimeChunking.of(settings, model, allowed)
 
     def stop(self) -> None:
         self._stop_control()
@@ -130,9 +160,11 @@ class FleetClient(Action):
             return
         if self._observations.instruction != self._instruction:
             self._begin()
-        self._control.expect(self._world.now() + self.suite.period)
-        timing, execution = self._timing, self._timing.execution(now)
-        self._sent[moment.stamp] = self._observations.clock.steady(moment.taken)
+        control, timing, execution = self._control, self._timing, self._timing.execution(now)
+        control.expect(self._world.now() + control.allowed)
+        observed = self._observations.clock.steady(moment.taken)
+        guide = control.guide(self._world.of_steady(observed))
+        self._sent[moment.stamp] = observed, guide
         while len(self._sent) > KEPT:
             self._sent.popitem(last=False)
         self._requests.publish(
@@ -145,6 +177,8 @@ class FleetClient(Action):
                 self._observations.joint_state(moment),
                 self._instruction,
                 moment.stamp,
+                guide,
+                self.embodiment.axes,
             )
         )
 
@@ -164,14 +198,17 @@ class FleetClient(Action):
             return
         try:
             chunk = messages.chunk(message, self.embodiment.axes, 0.0)
-            observed = self._sent[chunk.stamp]
+            observed, guide = self._sent[chunk.stamp]
         except (conversions.Refused, KeyError) as error:
             self.warn_throttled('answer', f'an answer cannot be used: {error}')
             timing.refused(now)
             return
-        began = timing.take(chunk.execution_horizon, observed, now)
-        deadline, world = began + self.suite.period, self._world.of_steady
-        self._control.offer(replace(chunk, deadline=world(deadline)), world(observed))
+        stood = timing.take(chunk.execution_horizon, observed, now) - observed
+        if self._rtc is not None:  # then the control loop knows by itself for how long
+            stood = 0.0
+        seen = self._world.of_steady(observed)
+        deadline = seen + stood + self._control.allowed
+        self._control.offer(replace(chunk, deadline=deadline), seen, guide)
 
     # ------------------------------------------------------------------ capsules
 

@@ -26,7 +26,7 @@ from embodied_kv.nodes.common.images import rgb
 from embodied_kv.robots.mapping import ActionMap, StateMap
 from embodied_kv.serving.fleet_server import ServedChunk
 from embodied_kv.text import listed
-from embodied_kv.types import ActionChunk, Observation
+from embodied_kv.types import ActionChunk, Guide, Observation
 
 REQUEST, ANSWER, FINISHED = 'fleet/request', 'fleet/answer', 'fleet/finished'
 FREEZE, RESUME = 'fleet/freeze', 'fleet/resume'  # services of the robot
@@ -43,7 +43,7 @@ def request(message: FleetRequest, robot: str, default_horizon: str) -> Request:
 
     robot: the namespace that the message came from. default_horizon: where it names none.
     """
-    seen = message.observation
+    seen, numbers = message.observation, len(message.leftover) + len(message.weights)
     text = message.execution_horizon or default_horizon
     protocol.name('execution_horizon', text)
     return Request(
@@ -52,7 +52,7 @@ def request(message: FleetRequest, robot: str, default_horizon: str) -> Request:
         round=message.round,
         stamp=conversions.nanoseconds(seen.header.stamp) / 1e9,
         execution_horizon=execution_horizon.parse(text),
-        observation_bytes=observation_bytes(seen),
+        observation_bytes=observation_bytes(seen) + 8 * numbers,
         execution=_execution(message.execution),
     )
 
@@ -90,6 +90,31 @@ def observation(
         sequence=message.round,
         robot=robot,
     )
+
+
+def guide(message: FleetRequest, model: ModelConfig, actions: ActionMap) -> Guide | None:
+    """What the robot does meanwhile, in the policy's units; None where it tells nothing.
+
+    Raises Refused for what is no leftover of this contract. What a delay and weights may be, the
+    engine knows.
+    """
+    values, rows, axes = message.leftover, model.chunk_size, actions.axes
+    if not len(values):
+        return None
+    if list(message.joint_names) != list(axes):
+        raise Refused(
+            f'the leftover moves other joints: {listed(message.joint_names)}; here they are: '
+            f'{listed(axes)}'
+        )
+    if len(values) != rows * len(axes):
+        raise Refused(
+            f'the leftover has {len(values)} values: {rows} actions of {len(axes)} joints have '
+            f'{rows * len(axes)}'
+        )
+    si = np.array(values, np.float64).reshape(rows, -1)
+    if np.isinf(si).any():
+        raise Refused('the leftover is infinite: write NaN from where nothing is planned')
+    return Guide(actions.policy(si), message.delay, np.array(message.weights, np.float64))
 
 
 def state(message: JointState, states: StateMap) -> np.ndarray:
@@ -140,10 +165,19 @@ def request_message(
     joints: JointState,
     instruction: str,
     stamp: int,
+    guide: Guide | None = None,
+    joint_names: Sequence[str] = (),
 ) -> FleetRequest:
-    """A robot asks. The last four: as of `observation_message`."""
+    """A robot asks. images, joints, instruction, stamp: as of `observation_message`.
+
+    guide: what it does meanwhile, in SI, of joints of these names.
+    """
     seen = observation_message(images, joints, instruction, stamp)
     message = FleetRequest(task=task, round=round, execution_horizon=horizon, observation=seen)
+    if guide is not None:
+        message.joint_names, message.delay = joint_names, guide.delay
+        message.leftover = array('d', guide.actions.astype(np.float64).tobytes())
+        message.weights = array('f', guide.weights.astype(np.float32).tobytes())
     if execution is not None:
         message.execution = [
             FleetExecution(
@@ -218,6 +252,7 @@ def left_message(left: Leftover, dt: float, joint_names: Sequence[str]) -> Actio
         values=array('d', left.values.astype(np.float64).tobytes()),
         sequence=left.sequence,
         age=left.age,
+        latency=math.nan,
         steps=left.steps,
         source=ActionChunkMsg.PREVIOUS,
     )

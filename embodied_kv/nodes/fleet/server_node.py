@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from embodied_kv.control import execution_horizon
+from embodied_kv.engine.guidance import leftover
 from embodied_kv.fleet import profile
 from embodied_kv.fleet.dispatcher import Dispatcher
 from embodied_kv.fleet.engines import EngineState, Link
@@ -19,7 +20,7 @@ from embodied_kv.fleet.trace_writer import TraceWriter
 from embodied_kv.msg import FleetRequest
 from embodied_kv.nodes.common import executable
 from embodied_kv.nodes.common.lifecycle_node import ERROR, OK, WARN, SuiteNode
-from embodied_kv.nodes.common.parameters import param
+from embodied_kv.nodes.common.parameters import one_of, param
 from embodied_kv.nodes.fleet import messages
 from embodied_kv.nodes.fleet.connections import Connections
 from embodied_kv.nodes.fleet.robot_proxy import RobotProxy
@@ -27,17 +28,9 @@ from embodied_kv.nodes.fleet.session import FleetSession, SessionThread
 from embodied_kv.serving.batch import KeptRows, batch_seconds, profile_of, serve
 from embodied_kv.serving.fleet_server import FleetServer, Result
 from embodied_kv.serving.remote import RemoteEngine
-from embodied_kv.types import Observation
+from embodied_kv.types import Guide, Observation
 
 HERE, CLOUD = 'here', 'cloud'  # the engine of this process, and one in a Ray cluster
-
-
-def _one_of(names: Sequence[str]) -> object:
-    def check(value: str) -> None:
-        if value not in names:
-            raise ValueError(f'{value!r} is none of {", ".join(names)}')
-
-    return check
 
 
 @dataclass(frozen=True)
@@ -48,7 +41,7 @@ class FleetParams:
         '', "Namespaces that are served, separated by commas; '' serves all that ask"
     )
     scheduler: str = param(
-        'kairos', 'Who goes first: kairos, fifo, autellix, shortest', check=_one_of([*SCHEDULERS])
+        'kairos', 'Who goes first: kairos, fifo, autellix, shortest', check=one_of([*SCHEDULERS])
     )
     buckets: int = param(10, 'Buckets of the wait ratio, for kairos', range=(1, 1000))
     aging: int = param(
@@ -57,7 +50,7 @@ class FleetParams:
     bucket_order: str = param(
         'longest',
         'Order within a bucket: longest, shortest or fifo',
-        check=_one_of(BUCKET_ORDERS),
+        check=one_of(BUCKET_ORDERS),
         old='within',
     )
     execution_horizon: str = param(
@@ -219,11 +212,20 @@ class Fleet(SuiteNode):
         try:
             request = messages.request(message, robot, self._params.execution_horizon)
             seen = messages.observation(message, robot, self.host.model, self.embodiment.state)
+            seen = replace(seen, guide=self._guide(message, seen))
         except ValueError as error:
             self.warn_throttled('request', f'a request of {robot} is refused: {error}')
             self._deliver(robot, message.task, message.round, Receipt(Verdict.REFUSED, str(error)))
             return
         self._server.submit(request, seen)
+
+    def _guide(self, message: FleetRequest, seen: Observation) -> Guide | None:
+        """What its chunk is to go on from. Raises ValueError here, before others are with it."""
+        if self.host.engine.config.rtc == 'off':
+            return None
+        guide = messages.guide(message, self.host.model, self.embodiment.actions)
+        leftover(guide, self.host.engine.policy, seen.state)
+        return guide
 
     def _deliver(self, robot: str, task: str, round: int, receipt: Receipt) -> None:
         answer = messages.answer_message(task, round, receipt, self.embodiment.actions)
