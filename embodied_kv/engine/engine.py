@@ -48,6 +48,11 @@ class Engine:
                 f'engine.margin_ms is {config.margin_ms} of a period of {period * 1e3:.1f} ms: no '
                 'time is left; lower it, or the rate'
             )
+        if config.rtc == 'trained' and not policy.most_given:
+            raise ValueError(
+                'engine.rtc is trained, but this checkpoint was not trained to go on from actions '
+                'that are given: set it to guided'
+            )
         self.policy, self.config = policy, config
         model, b = policy.model, policy.config.backbone
         size = dict(

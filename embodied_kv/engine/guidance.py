@@ -42,9 +42,9 @@ def leftover(guide: Guide | None, policy: Policy, state: np.ndarray) -> Leftover
     """What a guide says to a chunk that starts from this state [state_dim]; None: nothing.
 
     Its actions are as absolute as ever; those that the policy says as offsets are anchored to
-    the new state here. A delay that reaches beyond what is planned is as long as the plan. Raises
-    ValueError for another shape, actions beyond MOST, a delay that leaves nothing to be made, or
-    weights that are none.
+    the new state here. No more actions are given than are planned, and than the policy was
+    trained to be given. Raises ValueError for another shape, actions beyond MOST, a delay that
+    leaves nothing to be made, or weights that are none.
     """
     if guide is None:
         return None
@@ -70,7 +70,7 @@ def leftover(guide: Guide | None, policy: Policy, state: np.ndarray) -> Leftover
             f"{np.abs(guide.actions[:known]).max():g} in the policy's units"
         )
     weights = np.where(np.arange(c.chunk_size) < known, guide.weights, 0).astype(np.float32)
-    return Leftover(actions, min(guide.delay, known), weights)
+    return Leftover(actions, min(guide.delay, known, policy.most_given), weights)
 
 
 @dataclass(frozen=True, eq=False)

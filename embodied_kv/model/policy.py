@@ -25,13 +25,15 @@ TWITCH = 0.05  # rad or m; how far random weights move a joint
 class Policy:
     """Everything between an Observation and the network, and back.
 
-    All states and actions are in policy units, those of the checkpoint's statistics.
+    All states and actions are in policy units, those of the checkpoint's statistics. most_given:
+    first actions of a chunk that it was trained to be given, at most.
     """
 
     config: ModelConfig
     model: Pi05
     tokenizer: Tokenizer
     processing: Processing
+    most_given: int = 0
 
     @classmethod
     def random(cls, config: ModelConfig, seed: int = 0, device: str = 'cpu') -> Policy:
@@ -41,7 +43,8 @@ class Policy:
         joints = np.ones(config.state_dim), np.full(config.action_dim, TWITCH)
         state, action = ((-ends, ends) for ends in joints)
         twitch = own.quantiles(state, action, np.arange(config.action_dim) < config.state_dim)
-        return cls(config, model, Tokenizer.bytes(), own.processing(twitch))
+        given = config.chunk_size - 1  # random weights were never trained for anything less
+        return cls(config, model, Tokenizer.bytes(), own.processing(twitch), given)
 
     def prompt_ids(self, instruction: str, state: np.ndarray) -> list[int]:
         """Token ids of the prompt for a state [state_dim]; a long instruction is cut to fit."""

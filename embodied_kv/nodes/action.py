@@ -253,7 +253,8 @@ class Action(SuiteNode):
         guard = self._guard
         if guard.state == STOPPED or guard.is_meant_to_move:
             starved = f'no fresh chunk for {self._params.stop_after} control periods'
-            why = guard.reason or guard.check(self._world.now()) or starved
+            missing = guard.check(self._world.now())
+            why = guard.reason or '; '.join(filter(None, (starved, missing)))
             self.log_error('stop', f'{why}: stop')
 
     # ------------------------------------------------------------------ diagnostics

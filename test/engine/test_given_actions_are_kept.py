@@ -1,13 +1,17 @@
 """Trained real-time chunking: the first d actions come out as they went in; one graph serves d."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from embodied_kv.config import TINY
+from embodied_kv.engine.engine import Engine
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.views import SuffixRead
+from embodied_kv.model.policy import Policy
 from embodied_kv.train.common.objective import slot_modulation
 from embodied_kv.types import Guide
 
@@ -67,3 +71,18 @@ def test_served_steps_equal_steps_as_they_are_trained(make_engine, observe):
             x = torch.where(given[..., None], x, x - v / made.steps)
     expected = engine.policy.actions(x[0].numpy(), seen.state)
     np.testing.assert_allclose(made.values, expected, atol=2e-5)
+
+
+def test_no_more_are_given_than_the_policy_was_trained_for(make_engine, observe):
+    engine = make_engine(rtc='trained')
+    object.__setattr__(engine.policy, 'most_given', 2)
+    far, near = chunk(engine, observe(1), 4), chunk(engine, observe(1), 2)
+    np.testing.assert_array_equal(far.values, near.values)
+
+
+def test_a_policy_that_was_not_trained_so_is_refused():
+    policy = replace(Policy.random(TINY, seed=1), most_given=0)
+    with pytest.raises(
+        ValueError, match='was not trained to go on from actions.*set it to guided'
+    ):
+        Engine(policy, EngineConfig(rtc='trained'))

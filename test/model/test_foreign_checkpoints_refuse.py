@@ -46,8 +46,6 @@ def refused(folder, complaint):
         ('use_visual_memory', True),
         ('use_proprioceptive_memory', True),
         ('n_obs_steps', 2),
-        ('rtc_config', {'enabled': True}),
-        ('rtc_training_max_delay', 4),
         ('paligemma_variant', 'gemma_300m'),
         ('uses_something_new', True),
         ('image_resolution', [448, 448]),

@@ -138,6 +138,14 @@ def test_steps_and_times_are_those_of_the_config(folder):
     assert checkpoint.config.action_dt == pytest.approx(1 / 30)
 
 
+def test_it_says_how_many_actions_it_was_trained_to_be_given(folder):
+    assert opened(folder).most_given == 0
+    more = dict(rtc_training_max_delay=4, rtc_config={'enabled': True})
+    rewrite(folder / 'config.json', lambda value: value.update(more))
+    assert opened(folder).most_given == 4
+    assert 'trained, up to 4 actions given' in '\n'.join(opened(folder).lines())
+
+
 def test_renamed_views_are_told(folder):
     renames = {'observation.images.front': 'observation.images.image'}
     rewrite(

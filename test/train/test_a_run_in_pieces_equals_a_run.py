@@ -122,7 +122,7 @@ def acted(policy):
 
 
 def test_the_command_leaves_a_policy_that_acts(data, tmp_path, monkeypatch, capsys):
-    words = '--threads 1 --device cpu --batch 2 --draws 1 --ground-steps 1 --joint-steps 1'
+    words = '--threads 1 --device cpu --batch 2 --draws 1 --ground-steps 1 --joint-steps 1 --rtc 3'
     out = ['--data', str(data), '--out', str(tmp_path)]
     monkeypatch.setattr(sys, 'argv', ['train.policy', *words.split(), *out])
     monkeypatch.setattr(command, 'preset', lambda name: SMALL)
@@ -131,7 +131,9 @@ def test_the_command_leaves_a_policy_that_acts(data, tmp_path, monkeypatch, caps
     assert 'policy of step 2' in capsys.readouterr().err
     assert (tmp_path / 'curves.png').stat().st_size > 1000
     assert (tmp_path / 'log.csv').read_text().startswith('step,of,name,value')
-    chunk = acted(open_checkpoint(tmp_path / 'policy', config=SMALL).load())
+    made = open_checkpoint(tmp_path / 'policy', config=SMALL)
+    assert made.most_given == 3
+    chunk = acted(made.load())
     assert chunk.shape == (10, 7) and np.isfinite(chunk).all()
 
 

@@ -29,6 +29,7 @@ class Checkpoint:
     in order. tokenizer_path: a tokenizer.json or SentencePiece's `.model`. state_names,
     action_names: None where nobody says them. fps: of the actions, 1/s; None where nobody says it.
     n_action_steps: actions that its makers execute of a chunk. euler_steps: theirs, of a chunk.
+    most_given: first actions of a chunk that it was trained to be given, at most; 0: none.
     renames: what the training data called a view -> what the checkpoint calls it.
     """
 
@@ -44,6 +45,7 @@ class Checkpoint:
     state_names: tuple[str, ...] | None = None
     action_names: tuple[str, ...] | None = None
     euler_steps: int = 10
+    most_given: int = 0
     renames: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -78,7 +80,7 @@ class Checkpoint:
         config = replace(self.config, dtype=dtype or self.config.dtype)
         tokenizer, model = self.tokenizer(), Pi05.empty(config, device)
         self.fill(model)
-        return Policy(config, model, tokenizer, self.processing)
+        return Policy(config, model, tokenizer, self.processing, self.most_given)
 
     def lines(self) -> list[str]:
         """What it means, a fact a line, for people."""
@@ -94,6 +96,9 @@ class Checkpoint:
             'relative actions': spell([names[i] for i in relative]) or 'none',
             'chunk': f'{c.chunk_size} actions, {_rate(self.fps)}, {self.n_action_steps} executed '
             'by its makers',
+            'real-time chunking': f'trained, up to {self.most_given} actions given'
+            if self.most_given
+            else 'guided, as it was not trained for it',
             'views': spell(c.views),
             'masked views': spell(self.empty_views) or 'none',
             'renamed views': spell([f'{a} -> {b}' for a, b in self.renames.items()]) or 'none',

@@ -32,8 +32,6 @@ FIXED = {
     'action_expert_variant': 'gemma_300m',
     'use_visual_memory': False,
     'use_proprioceptive_memory': False,
-    'rtc_config': None,
-    'rtc_training_max_delay': 0,
 }
 HONOURED = {
     *('type', 'input_features', 'output_features', 'dtype', 'chunk_size', 'n_action_steps'),
@@ -41,6 +39,7 @@ HONOURED = {
     'image_resolution',
     *('use_relative_actions', 'relative_exclude_joints', 'action_feature_names', 'use_peft'),
     *('empty_cameras', 'tokenizer_max_length', 'normalization_mapping'),
+    'rtc_training_max_delay',
 }
 # Read by training, by the hub or by LeRobot's own device handling alone.
 HARMLESS = {
@@ -52,6 +51,7 @@ HARMLESS = {
     *('time_sampling_offset', 'optimizer_lr', 'optimizer_betas', 'optimizer_eps'),
     *('optimizer_weight_decay', 'optimizer_grad_clip_norm', 'scheduler_warmup_steps'),
     *('scheduler_decay_steps', 'scheduler_decay_lr'),
+    'rtc_config',  # how LeRobot runs it; here `engine.rtc` says so
 }
 TOKENIZERS = ('tokenizer.json', 'tokenizer.model', 'paligemma_tokenizer.model')
 

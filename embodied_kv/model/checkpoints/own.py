@@ -33,6 +33,7 @@ T = TypeVar('T')
 
 ASSETS = Path(embodied_kv.__file__).parent / 'assets'  # weights that come with the package
 CONFIG, WORDS = 'embodied_kv.config', 'embodied_kv.tokenizer'
+MOST_GIVEN = 'embodied_kv.rtc'  # of a card: first actions that may be given, at most
 STATISTICS, TOKENIZER = 'norm_stats.json', 'tokenizer.json'
 # Fields that may differ between a checkpoint and the model that it is loaded into.
 FREE = {'name', 'dtype'}
@@ -88,6 +89,7 @@ def describe(
         fps=fps,
         state_names=names['state'],
         action_names=names['action'],
+        most_given=int(weights.metadata.get(MOST_GIVEN, 0)),
     )
 
 

@@ -16,7 +16,7 @@ import torch
 from rich.console import Console
 
 from embodied_kv.config import preset
-from embodied_kv.model.checkpoints.own import save
+from embodied_kv.model.checkpoints.own import MOST_GIVEN, save
 from embodied_kv.model.weights import Weights
 from embodied_kv.train.common.command import parser, run
 from embodied_kv.train.common.journal import Journal
@@ -104,7 +104,8 @@ def train(arguments: argparse.Namespace, recipe: PolicyRecipe) -> None:
             data=f'{len(frames)} frames of the scripted expert, simulated tabletop',
             use='the simulated tabletop of embodied_kv; not for a real robot',
             past=past,
-        ),
+        )
+        | {MOST_GIVEN: str(recipe.rtc)},
     )
     console.print(f'policy of step {trainer.step} in {arguments.out / "policy"}')
 
