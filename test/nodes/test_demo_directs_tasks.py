@@ -1,5 +1,7 @@
 """The director tells task after task, and says rightly which were done; here to the expert."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
@@ -116,12 +118,13 @@ def test_a_scene_with_nothing_left_to_do_is_replaced(stage):
     assert told[0].scene == SEED + 1
 
 
-def test_nothing_is_put_where_something_lies(stage):
+def test_things_are_put_where_there_is_room(stage):
+    """Two fit in one receptacle."""
     play = stage()
     told = play.run(6)
-    puts = [each for each in told if each.task.family == 'put']
-    assert [each.done for each in puts] == [True, True]
-    assert puts[0].scene != puts[1].scene and play.resets == 1
+    puts = Counter((each.scene, each.task.place) for each in told if each.task.family == 'put')
+    assert sum(puts.values()) >= 2 and max(puts.values()) <= 2
+    assert all(each.done for each in told if each.task.family == 'put')
 
 
 def test_a_scene_that_changes_by_itself_ends_the_task_unjudged(stage):

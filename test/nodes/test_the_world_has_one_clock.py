@@ -74,23 +74,27 @@ def test_on_the_steady_clock_a_stamp_from_the_future_is_of_now(robot):
 
 
 def test_joints_that_come_after_their_image_are_waited_for(robot):
+    """Of most images: now and then a busy machine keeps the joints back for too long."""
     node = robot.up(observer(description(view('front'))))
-    say, now = joints(robot), robot.now()
+    say = joints(robot)
     robot.until(lambda: node.count_publishers('joint_states') == 2, show=False)
+    began = robot.now()
 
-    def tick(number):
-        at = now + number * SECOND // 20
-        while robot.now() < at:
-            robot.spin(0.001)
+    def exact():
+        return [m for m in node.inputs.moments[3:] if m.state.stamp == m.stamp]
+
+    def tick():
+        at = robot.now()
         robot.show(at, ('front',), names=())
         robot.spin(0.005)  # the image is here
-        say(at, hip=float(number), knee=0.0)
-        robot.spin(0.02)
+        say(at, hip=(at - began) / SECOND, knee=0.0)
+        robot.spin(0.045)
 
-    for number in range(12):
-        tick(number)
-    later = node.inputs.moments[3:]
-    exact = [moment for moment in later if moment.state.stamp == moment.stamp]
-    assert len(exact) >= 6  # not all: this machine may be busy when one comes
-    for moment in exact:
-        np.testing.assert_allclose(moment.state.positions, [(moment.stamp - now) * 20 / SECOND, 0])
+    for _ in range(60):
+        tick()
+        if len(exact()) >= 6:
+            break
+    assert len(exact()) >= 6
+    for moment in exact():
+        expected = [(moment.stamp - began) / SECOND, 0.0]
+        np.testing.assert_allclose(moment.state.positions, expected, atol=1e-6)
