@@ -22,6 +22,7 @@ from embodied_kv.model.processing.prompt import OWN_PROMPT
 from embodied_kv.model.tokenizer import Tokenizer
 from embodied_kv.sim import language
 from embodied_kv.sim.expert import ExpertMoment, plan
+from embodied_kv.sim.kinematics import joint_limits
 from embodied_kv.sim.scene import SIZES
 from embodied_kv.sim.tables import Orders, Tables
 from embodied_kv.sim.tabletop import ObjectTruth, Truth
@@ -39,6 +40,7 @@ from embodied_kv.train.policy.episodes import (
 
 OWN, LOST = 0.6, 0.03  # shares of samples with the recorded task, and with words of no meaning
 STATE_SPAN, ACTION_SPAN = (0.1, 99.9), (1.0, 99.0)  # percentiles that become -1 and 1
+STRAYS, FLIPS, STRAY, GIVEN_RNG = 0.3, 0.15, 0.03, 1  # shares of samples; rad, of a joint
 QUESTIONS = 2  # scene questions of a sample, beside its subtask
 # How often each kind is asked: the hard ones more.
 OFTEN = dict(held=1, exists=1, count=2, colour=2, shape=2, side=3, inside=2, where=2)
@@ -178,7 +180,7 @@ class Sampler:
         state = frames.state[at]
         tables, orders = Tables.of(truths), Orders.of(tasks, names)
         chunk = 1 if ground else self._config.chunk_size
-        leftover, delay = frames.leftover[at, :chunk], self._delays(at, chunk, rng)
+        leftover, delay = self._given(at, chunk, number), self._delays(at, chunk, rng)
         actions, phases = plan(state, tables, orders, chunk, leftover, delay)
 
         prompts = np.full((size, self._prompt), self._tokenizer.pad)
@@ -216,6 +218,19 @@ class Sampler:
         if chance < LOST + OWN:
             return self._frames.tasks[self._frames.episode[frame]][self._frames.task[frame]]
         return draw_task(truth.things, rng)
+
+    def _given(self, at: np.ndarray, chunk: int, number: int) -> np.ndarray:
+        """Where each arm is going already, [B, chunk, 7]; of some elsewhere than it ever went.
+
+        What is given tells nearly all of what comes next: who learns that alone goes on for ever.
+        So some that are given are none that an expert did.
+        """
+        rng = np.random.default_rng((self._seed, number, GIVEN_RNG))
+        given = self._frames.leftover[at, :chunk].astype(np.float64)
+        strays, flips = rng.random((2, len(at))) < np.array([[STRAYS], [FLIPS]])
+        given[strays, :, :6] += rng.normal(0, STRAY, (strays.sum(), 1, 6))
+        given[flips, :, 6] = 0.04 - given[flips, :, 6]
+        return np.clip(given, *joint_limits())
 
     def _delays(self, at: np.ndarray, chunk: int, rng: np.random.Generator) -> np.ndarray:
         """How many actions of each frame's chunk are given, int64 [B]."""
