@@ -220,11 +220,7 @@ class Sampler:
         return draw_task(truth.things, rng)
 
     def _given(self, at: np.ndarray, chunk: int, number: int) -> np.ndarray:
-        """Where each arm is going already, [B, chunk, 7]; of some elsewhere than it ever went.
-
-        What is given tells nearly all of what comes next: who learns that alone goes on for ever.
-        So some that are given are none that an expert did.
-        """
+        """Where each arm is going already, [B, chunk, 7]; of some elsewhere, lest it be copied."""
         rng = np.random.default_rng((self._seed, number, GIVEN_RNG))
         given = self._frames.leftover[at, :chunk].astype(np.float64)
         strays, flips = rng.random((2, len(at))) < np.array([[STRAYS], [FLIPS]])
