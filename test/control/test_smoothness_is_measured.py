@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_kv.control.smoothness import Targets, seam, smoothness
+from embodied_kv.control.smoothness import smoothness
 
-RATE, DT = 100.0, 0.1
+RATE = 100.0
 TIMES = np.arange(200) / RATE
 
 
@@ -53,34 +53,6 @@ def test_few_targets_have_no_jerk(count):
     assert (of.jerk_rms, of.jerk_max) == (0.0, 0.0)
 
 
-def line(start=0.0, speed=1.0, began=0.0):
-    return Targets(moved(start + speed * DT * np.arange(10), np.zeros(10)), began, DT)
-
-
-@given(a=st.floats(-1, 1), moment=st.floats(0.2, 0.85))
-def test_a_step_at_a_seam_is_found_as_large_as_it_is(a, moment):
-    found = seam(line(), line(0.2 + a, began=0.2), moment)
-    assert found.step == pytest.approx(abs(a), abs=1e-9)
-    assert found.velocity == pytest.approx(0, abs=1e-9)
-
-
-@given(speed=st.floats(-3, 3))
-def test_a_change_of_velocity_at_a_seam_is_found(speed):
-    found = seam(line(), line(0.5, speed, began=0.5), 0.5)
-    assert found.step == pytest.approx(0, abs=1e-9)
-    assert found.velocity == pytest.approx(abs(speed - 1), abs=1e-9)
-
-
-def test_a_chunk_that_goes_on_as_the_one_before_leaves_no_seam():
-    found = seam(line(), line(0.37, began=0.37), 0.61)
-    assert (found.step, found.velocity) == pytest.approx((0, 0), abs=1e-9)
-
-
-def test_an_arm_that_ran_out_of_actions_stands():
-    found = seam(line(), line(0.9, began=1.2), 1.3)  # from rest at 0.9
-    assert (found.step, found.velocity) == pytest.approx((0.1, 1.0))
-
-
 @pytest.mark.parametrize(
     'positions, rate',
     [(np.zeros(5), RATE), (np.full((5, 2), np.nan), RATE), (np.zeros((5, 1)), 0)],
@@ -88,10 +60,3 @@ def test_an_arm_that_ran_out_of_actions_stands():
 def test_what_is_no_motion_is_refused(positions, rate):
     with pytest.raises(ValueError):
         smoothness(positions, rate)
-
-
-def test_chunks_of_other_joints_or_times_are_refused():
-    with pytest.raises(ValueError, match='2 joints cannot be followed by 1'):
-        seam(line(), Targets(np.zeros((3, 1)), 0.0, DT), 0.1)
-    with pytest.raises(ValueError, match='no such times'):
-        Targets(np.zeros((3, 1)), 0.0, 0.0)
