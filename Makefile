@@ -12,10 +12,10 @@ setup:  ## environment and package, whatever of them is missing
 demo: setup  ## the simulated robot for 20 s, with a report in out/demo
 	@$(env) python -m embodied_kv.nodes.demo.demo --seconds 20 --out out/demo
 
-test: setup  ## all tests but the slow ones, on two cores
-	@$(env) python -m pytest $(parallel) -m 'not slow'
+test: setup  ## all tests but the slow ones, on two cores; the same examples each time
+	@$(env) python -m pytest $(parallel) -m 'not slow' --hypothesis-profile=ci
 
-test-all: setup  ## all tests, on two cores
+test-all: setup  ## all tests, on two cores; other examples each time
 	@$(env) python -m pytest $(parallel)
 
 bench: setup  ## all benchmarks, with results in out/bench

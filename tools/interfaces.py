@@ -1,4 +1,4 @@
-"""Build msg/, srv/ and action/ from setup.py, so that one ament_python package holds Python and interfaces.
+"""Build msg/, srv/ and action/ from setup.py: one ament_python package of Python and interfaces.
 
 Knows setuptools' install and develop commands and CMake. Does not know what the interfaces say.
 The CMake project is written into the build folder and installed into the same prefix as the Python
@@ -33,7 +33,7 @@ ament_package()
 
 
 def build_interfaces(name: str, prefix: Path, build: Path) -> None:
-    """Generate and compile every file of msg/, srv/ and action/ in `build`, install them into `prefix`.
+    """Generate and compile msg/, srv/ and action/ in `build`, install them into `prefix`.
 
     Raises SystemExit where no ROS 2 is sourced, CalledProcessError where CMake fails.
     """

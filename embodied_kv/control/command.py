@@ -17,11 +17,13 @@ FRESH, PREVIOUS, HOLD, STOP = SOURCES = ('fresh', 'previous', 'hold', 'stop')
 class Measured:
     """Where the arm was seen: position [joints] at a moment, s on the control loop's clock.
 
-    NaN for an output that nobody measures, as an axis of a Cartesian controller.
+    velocity: [joints], over a while that ended then. NaN for an output that nobody measures, as an
+    axis of a Cartesian controller, and for a velocity that is not known yet.
     """
 
     position: np.ndarray
     moment: float
+    velocity: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,8 @@ from embodied_kv.control.command import Measured
 from embodied_kv.control.limits import Limits
 from embodied_kv.control.motion import Motion, stay
 
+STANDS = 0.05  # rad/s or m/s: an arm that is no faster stands
+
 
 class Course:
     """Where the arm is sent, over time. max_tracking_error, max_state_age: as of the executor.
@@ -116,7 +118,19 @@ class Course:
         unknown = ~np.isfinite(measured.position) & ~self._limits.unbounded
         if unknown.any():
             return f'joint {self._limits.joints[int(unknown.argmax())]} is not measured'
-        return ''
+        return '' if self._motions else self._moves(measured)
+
+    def _moves(self, measured: Measured) -> str:
+        """Why an arm that somebody else sent, or nobody, cannot be set out with yet; else ''."""
+        known = np.isfinite(measured.position)
+        moves = known & ~(np.abs(measured.velocity) <= STANDS)
+        if not moves.any():
+            return ''
+        joint = int(moves.argmax())
+        name, speed = self._limits.joints[joint], measured.velocity[joint]
+        if np.isnan(speed):
+            return f'it is not known yet whether joint {name} stands'
+        return f'joint {name} still moves, at {speed:.2f} per second: let it come to rest'
 
     def strayed(self, measured: Measured) -> str:
         """Which joint is further than allowed from where it was sent; '' if none is."""

@@ -70,8 +70,9 @@ def assert_feasible(motion, limits, outside=False):
 
 
 def seen(moment, *position):
-    """A measurement; of two joints at 0 where nothing is said."""
-    return Measured(np.array(position or (0.0, 0.0)), moment)
+    """A measurement of an arm that stands; of two joints at 0 where nothing is said."""
+    position = np.array(position or (0.0, 0.0))
+    return Measured(position, moment, np.zeros(len(position)))
 
 
 def make_executor(limits=None, **options):

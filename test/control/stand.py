@@ -51,6 +51,7 @@ class Stand:
         self.commands, self.setpoints, self.failures, self.rejected = [], [], [], []
         self.path = [self.arm.copy()]  # what the controller made of it, each tick
         self._states, self._under_way = deque(), deque()
+        self._seen = deque(maxlen=100)  # of the last 0.2 s
         self._measured = None
         executor = make_executor(self.limits, **dict(max_tracking_error=0.3) | options)
         self.guard = Guard(armed=armed)
@@ -107,7 +108,9 @@ class Stand:
                 self._states.append((self.now, self.arm.copy()))
             while self._states and self._states[0][0] <= self.now - self.state_delay:
                 moment, position = self._states.popleft()
-                self._measured = Measured(position, moment)
+                self._seen.append(position)
+                velocity = (position - self._seen[0]) / (TICK * (len(self._seen) - 1 or np.nan))
+                self._measured = Measured(position, moment, velocity)
             if self.loop._stirred or self.now >= self._due:
                 self.turn()
             self._control()
@@ -131,6 +134,7 @@ class Stand:
             self.limits.joints, position, cycle=round(TICK * SECOND), **options
         )
         self.path = [self.arm.copy()]
+        self._seen.clear()
 
     def rates(self):
         """What the controller made of it: speeds [n, joints] and accelerations [n - 1, joints]."""

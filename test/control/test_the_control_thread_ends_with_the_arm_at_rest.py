@@ -27,7 +27,7 @@ class Bench:
             executor,
             self.guard,
             PERIOD,
-            measured=lambda: Measured(self.place, time.monotonic()),
+            measured=lambda: Measured(self.place, time.monotonic(), np.zeros(2)),
             publish=self.commands.put,
             publish_setpoint=self.take,
             failed=self.failures.put,

@@ -24,6 +24,7 @@ os.environ.setdefault('ROS_AUTOMATIC_DISCOVERY_RANGE', 'LOCALHOST')
 
 JOINTS = list(Embodiment.load('tabletop').axes)
 PERIOD = 0.2  # s
+STANDS = 20_000_000  # ns that an arm has been where it is in each picture
 OVERRIDES = {
     'armed': True,
     'contract': 'tabletop',
@@ -102,7 +103,8 @@ class Robot:
         stamp = self.now() if stamp is None else stamp
         if names:
             state = JointState(name=names, position=np.full(len(names), positions).tolist())
-            self.joints.publish(self.stamped(state, stamp))
+            for moment in (stamp - STANDS, stamp):
+                self.joints.publish(self.stamped(state, moment))
         for view in views:
             self.cameras[view].publish(self.picture(stamp, **picture))
 

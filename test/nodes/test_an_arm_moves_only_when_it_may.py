@@ -2,6 +2,7 @@
 
 import threading
 
+import numpy as np
 import pytest
 from std_msgs.msg import String
 from std_srvs.srv import SetBool, Trigger
@@ -87,6 +88,18 @@ def test_without_joint_states_it_cannot_be_armed(robot):
     robot.up(Perception, Action, armed=False)
     refused = call(robot, 'arm', True)
     assert not refused.success and 'not armed' in refused.message
+
+
+def test_while_somebody_moves_it_it_cannot_be_armed(robot):
+    robot.up(Perception, Action, armed=False)
+    for position in np.arange(0.0, 0.5, 0.05):
+        robot.show(positions=position)
+        robot.spin(0.05)
+    refused = call(robot, 'arm', True)
+    assert not refused.success and 'still moves' in refused.message
+    robot.more(robot.handles, 4, positions=0.5)
+    assert call(robot, 'arm', True).success
+    moves(robot)
 
 
 def test_an_empty_instruction_lets_it_rest_and_another_moves_it(robot):

@@ -28,7 +28,7 @@ class Bench:
             TrajectoryExecutor(limits, DT, max_tracking_error=9.0),
             Guard(armed=True),
             DT,
-            measured=lambda: Measured(np.zeros(2), time.monotonic()),
+            measured=lambda: Measured(np.zeros(2), time.monotonic(), np.zeros(2)),
             publish=self.commands.append,
             failed=pytest.fail,
         )

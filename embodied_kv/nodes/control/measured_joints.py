@@ -14,6 +14,8 @@ from embodied_kv.nodes.observation.description import JointInput
 from embodied_kv.nodes.observation.joint_merger import StateUnknown
 from embodied_kv.nodes.observation.joint_states import JointStates
 
+WHILE = 200_000_000  # ns over which a velocity is measured
+
 
 class MeasuredJoints:
     """Subscribes for a node, until its cleanup. max_age: s that a position is worth."""
@@ -38,6 +40,7 @@ class MeasuredJoints:
             sample = self._states.at(self._clock.stamp)
         except StateUnknown:
             return None
-        position = np.full(self._size, np.nan)
+        position, velocity = np.full((2, self._size), np.nan)
         position[self._places] = sample.positions
-        return Measured(position, self._clock.moment(sample.stamp))
+        velocity[self._places] = self._states.rates(sample.stamp, WHILE)
+        return Measured(position, self._clock.moment(sample.stamp), velocity)

@@ -85,6 +85,20 @@ class _Source:
             later = part
         return later
 
+    def rates(self, stamp: int, over: int) -> NDArray[np.float64]:
+        """By positions, from a message of at least `over` ns before; NaN before the second one."""
+        last = self.nearest(stamp)
+        before = None
+        for part in reversed(self.parts):
+            if last is not None and part.stamp < last.stamp:
+                before = part
+                if last.stamp - part.stamp >= over:
+                    break
+        if last is None or before is None:
+            return np.full(len(self.ours), nan)
+        way = np.subtract(last.positions, before.positions)
+        return way / ((last.stamp - before.stamp) * 1e-9)
+
 
 class JointMerger:
     """Keeps what drivers say of some joints, and puts states together.
@@ -159,6 +173,19 @@ class JointMerger:
         if away[furthest] > self._max_age * 1e9:
             raise StateUnknown(self._missing(away, furthest))
         return JointSample(positions, velocities, stamps[furthest])
+
+    def rates(self, stamp: int, over: int) -> NDArray[np.float64]:
+        """How fast each joint moved until this moment, by its positions: [joints], SI units.
+
+        over: ns, at least, where so much is known. NaN for a joint that was heard of once.
+        """
+        rates = np.full(len(self.names), nan)
+        with self._lock:
+            for source in self._sources.values():
+                known = source.rates(stamp, over)
+                fresh = np.isfinite(known)
+                rates[np.array(source.ours, int)[fresh]] = known[fresh]
+        return rates
 
     def expects(self, stamp: int, now: int) -> bool:
         """Whether a message is about to arrive that lies nearer to this moment. now: ns.

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 
+import numpy as np
 from geometry_msgs.msg import PoseStamped
+from numpy.typing import NDArray
 from rclpy.callback_groups import CallbackGroup
 from sensor_msgs.msg import JointState
 
@@ -117,6 +119,10 @@ class JointStates:
         """The state of this moment, ns on the ROS clock; as of `JointMerger.at`."""
         self.collect()
         return self._merger.at(stamp)
+
+    def rates(self, stamp: int, over: int) -> NDArray[np.float64]:
+        """How fast the joints move at this moment; as of `JointMerger.rates`."""
+        return self._merger.rates(stamp, over)
 
     def awaits(self, stamp: int) -> bool:
         """Whether a nearer state of this moment is about to arrive; then `arrived` is called."""

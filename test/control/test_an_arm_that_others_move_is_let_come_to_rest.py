@@ -1,0 +1,66 @@
+"""Who has not sent the arm where it goes does not know its velocity: it sets out from rest alone.
+
+A take-over is silent: what a controller was sent before goes on until something replaces it.
+"""
+
+import numpy as np
+import pytest
+from stand import Stand
+
+from embodied_kv.control.guard import NotNow
+
+FAR = np.linspace(0.1, 1.5, 15)
+
+
+@pytest.fixture
+def given_back():
+    """An arm that is given back while its controller still does what it was sent before."""
+    stand = Stand()
+    stand.run(0.1)
+    stand.offer(FAR)
+    stand.run(0.3)
+    stand.guard.take_over()
+    stand.run(0.1)
+    stand.guard.give_back(stand.now)
+    stand.run(0.02)
+    return stand
+
+
+def test_a_chunk_is_refused_while_it_moves_with_the_joint_and_its_speed(given_back):
+    stand = given_back
+    sent = len(stand.sent())
+    stand.offer(FAR, age=0.01)
+    stand.run(0.002)
+    assert len(stand.sent()) == sent
+    assert 'joint joint_0 still moves, at 1.' in str(stand.failures[-1])
+    assert 'let it come to rest' in stand.guard.why_not(stand.now)
+
+
+def test_once_it_stands_it_is_moved_from_where_it_is(given_back):
+    stand = given_back
+    stand.run(1.5)  # the controller comes to the end of what it had
+    assert stand.guard.why_not(stand.now) == ''
+    rest = stand.arm.copy()
+    stand.offer(rest[0] - FAR)
+    began = len(stand.path)
+    stand.run(0.3)
+    _, rates = stand.rates()
+    assert np.abs(rates[began - 1 :]).max() <= 40
+    assert (stand.arm < rest).all()
+
+
+def test_an_arm_that_swings_is_not_armed():
+    stand = Stand(armed=False)
+    stand.controller.positions = np.array([0.02, 0.0])
+    stand.run(0.05)
+    with pytest.raises(NotNow, match='joint joint_0 still moves'):
+        stand.guard.arm(stand.now)
+    stand.run(0.2)
+    stand.guard.arm(stand.now)
+
+
+def test_before_a_second_joint_state_nobody_knows_whether_it_stands():
+    stand = Stand(armed=False)
+    stand.run(0.002)
+    with pytest.raises(NotNow, match='not known yet whether joint joint_0 stands'):
+        stand.guard.arm(stand.now)
