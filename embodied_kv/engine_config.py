@@ -67,6 +67,12 @@ class EngineConfig:
         'Plan Euler steps and decode steps by the time left; off: always all, as soon as possible',
         old='budget',
     )
+    compile: str = _param(
+        'off',
+        'Compile denoising: auto, once for this machine, which takes half a minute at the first '
+        'start; or off',
+        choices=('off', 'auto'),
+    )
     threads: int = _param(1, 'Torch threads of the device thread', range=(1, 256))
     batch_multiple: int = _param(
         1, 'Decode batches are padded to a multiple of this; one graph each', range=(1, 256)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from functools import partial
 from itertools import accumulate
 
 import numpy as np
@@ -18,9 +19,10 @@ from embodied_kv.engine.graphs import Graphs, Kind
 from embodied_kv.engine.guidance import MODES, Leftover, Steps
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.compressed_arena import CompressedArena
-from embodied_kv.kv.views import SuffixRead
+from embodied_kv.kv.views import KvView, SuffixRead
 from embodied_kv.model.pi05 import Pi05
 from embodied_kv.runtime.buffer import Buffer
+from embodied_kv.runtime.graph import Graph
 
 
 def noise(seed: int, robot: str, sequence: int, shape: tuple[int, int]) -> np.ndarray:
@@ -89,34 +91,38 @@ class Denoiser:
         view = SuffixRead(self._prefixes, slots, x.shape[1], self._compressed)
         cos, sin = (part[:slots] for part in self._rope)
 
-        def step() -> None:
-            update = guidance.update(x, lambda m: model.velocity(x, m, view, (cos, sin)))
+        def step(cache: KvView) -> None:
+            update = guidance.update(x, lambda m: model.velocity(x, m, cache, (cos, sin)))
             x.sub_(update)
             moved = torch.linalg.vector_norm(update[..., :own], dim=-1)
             updates.index_copy_(0, number, moved[None])
             index.add_(1)
             number.add_(1)
 
-        self._graphs.capture(
-            Kind.DENOISE,
-            step,
-            [
-                Buffer('x', x),
-                Buffer('updates', self._updates),
-                Buffer('schedule_index', index),
-                Buffer('step', number),
-            ],
-            [
-                *self._prefixes.buffers('prefixes'),
-                *self._compressed.buffers('compressed'),
-                *view.buffers,
-                *guidance.buffers,
-                Buffer('cos', cos),
-                Buffer('sin', sin),
-            ],
-            rows=slots,
-        )
+        writes = [
+            Buffer('x', x),
+            Buffer('updates', self._updates),
+            Buffer('schedule_index', index),
+            Buffer('step', number),
+        ]
+        reads = [
+            *self._prefixes.buffers('prefixes'),
+            *self._compressed.buffers('compressed'),
+            *view.buffers,
+            *guidance.buffers,
+            Buffer('cos', cos),
+            Buffer('sin', sin),
+        ]
+        self._graphs.capture(Kind.DENOISE, partial(step, view), writes, reads, rows=slots)
+        whole = partial(step, view.whole)
+        self._graphs.compile(Kind.WHOLE_DENOISE, whole, writes, reads, rows=slots)
         return view
+
+    def _graph(self, slots: int, copies: Sequence[int]) -> Graph:
+        """The compiled one, if there is one and it can see all that is read."""
+        if max(copies, default=-1) < 0 and self._graphs.has(Kind.WHOLE_DENOISE, rows=slots):
+            return self._graphs.get(Kind.WHOLE_DENOISE, rows=slots)
+        return self._graphs.get(Kind.DENOISE, rows=slots)
 
     def run(
         self,
@@ -144,7 +150,7 @@ class Denoiser:
         self._guidance.bind(leftovers or [None] * len(rows), self._x)
         self._steps.index.fill_(self._first[steps])
         self._step.zero_()
-        graph = self._graphs.get(Kind.DENOISE, rows=slots)
+        graph = self._graph(slots, copies)
         for _ in range(steps):
             graph.replay()
         updates = self._updates[:steps, : len(rows)].transpose(0, 1)

@@ -9,7 +9,7 @@ and cancelling streams, and the statistics, may be called from any.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from embodied_kv.kv.decode_stream import DecodeStream, Query
 from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.kv.manager import KvManager
 from embodied_kv.model.policy import Policy
+from embodied_kv.runtime.compiled import Compiler
 from embodied_kv.types import ActionChunk, Guide, Observation, TextDelta
 
 
@@ -36,12 +37,17 @@ class Engine:
     """Prefill, denoise and decode over lists: a fleet batches over robots by the same calls.
 
     period: s between two frames of a robot. watched: prove of every graph that it writes its
-    buffers alone, which takes a run of each. Raises ValueError for parameters that no engine can
-    have, with what to change.
+    buffers alone, which takes a run of each. say: takes a line for the user, before something is
+    compiled. Raises ValueError for parameters that no engine can have, with what to change.
     """
 
     def __init__(
-        self, policy: Policy, config: EngineConfig, period: float = 0.1, watched: bool = False
+        self,
+        policy: Policy,
+        config: EngineConfig,
+        period: float = 0.1,
+        watched: bool = False,
+        say: Callable[[str], object] | None = None,
     ) -> None:
         if config.time_budget and config.margin_ms >= period * 1e3:
             raise ValueError(
@@ -79,7 +85,8 @@ class Engine:
             enabled=config.time_budget,
             allowed=config.allowed(policy.config, period),
         )
-        self.graphs = Graphs(model.device, watched)
+        compiler = Compiler(config.threads, say)
+        self.graphs = Graphs(model.device, watched, compiler if config.compile == 'auto' else None)
         steps = range(config.min_euler_steps, config.euler_steps + 1)
         with torch.inference_mode():
             self.compression = Compression(self.kv, policy.config, config)

@@ -1,8 +1,8 @@
 """What the bytes of a capsule depend on, in 32 hex digits.
 
 Weights, dtype and dimensions of the model; the sources of the kernels; the layout of the cache;
-the engine's device and threads; torch's version. Two engines that agree in it continue a state
-alike.
+the engine's device and threads; what of it is compiled; torch's version. Two engines that agree in
+it continue a state alike.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ def fingerprint(engine: Engine) -> str:
         'kernels': sources_digest(Path(kernels.__path__[0])),
         'layout': [engine.kv.prefixes.layout, engine.kv.decode_kv.layout],
         'device': [config.device, config.threads, config.batch_multiple],
+        'compiled': engine.graphs.compiled,
         'torch': torch.__version__,
     }
     text = json.dumps(facts, sort_keys=True, default=str)

@@ -6,13 +6,14 @@ shape without a graph is an error.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
 import torch
 
-from embodied_kv.runtime.buffer import Buffer
+from embodied_kv.runtime.buffer import Buffer, Buffers
 from embodied_kv.runtime.capture import Computation, Pool
+from embodied_kv.runtime.compiled import Compiler
 from embodied_kv.runtime.graph import Graph
 from embodied_kv.runtime.shape_key import ShapeKey
 from embodied_kv.runtime.variants import Variants
@@ -29,14 +30,24 @@ class Kind(IntEnum):
     EXTEND = 4  # a query or a token per stream -> logits
     SCORED_PREFILL = 5  # a prefill, and what its text attends to
     SCORED_EXTEND = 6  # an extension, and what its query attends to
+    WHOLE_DENOISE = 7  # one Euler step from whole prefixes, compiled
 
 
 class Graphs:
-    """All graphs of one engine. watched: see `runtime.capture.Pool`."""
+    """All graphs of one engine. watched: see `runtime.capture.Pool`.
 
-    def __init__(self, device: str | torch.device, watched: bool = False) -> None:
-        self.pool = Pool(device, watched)
+    compiler: None where nothing is compiled.
+    """
+
+    def __init__(
+        self,
+        device: str | torch.device,
+        watched: bool = False,
+        compiler: Compiler | None = None,
+    ) -> None:
+        self.pool, self._compiler = Pool(device, watched), compiler
         self._variants = Variants(MAX_GRAPHS)
+        self._compiled: list[str] = []
 
     def __len__(self) -> int:
         return len(self._variants)
@@ -56,6 +67,34 @@ class Graphs:
         graph = Graph.capture(f'{kind.name.lower()} {rows}x{tokens}', fn, writes, self.pool, reads)
         if self._variants.add(key, graph) is not None:
             raise ValueError(f'more than {MAX_GRAPHS} graphs: raise engine.batch_multiple')
+
+    def compile(
+        self,
+        kind: Kind,
+        fn: Computation,
+        writes: Sequence[Buffer],
+        reads: Iterable[Buffer],
+        *,
+        rows: int,
+        tokens: int = 0,
+    ) -> None:
+        """As `capture`, but compiled; nothing where that is not wanted, or cannot be."""
+        if self._compiler is None:
+            return
+        name = f'{kind.name.lower()} {rows}x{tokens}'
+        compiled = self._compiler.compile(name, fn, Buffers(writes))
+        if compiled is not None:
+            self.capture(kind, compiled, writes, reads, rows=rows, tokens=tokens)
+            self._compiled.append(name)
+
+    @property
+    def compiled(self) -> tuple[str, ...]:
+        """Names of those that are."""
+        return tuple(self._compiled)
+
+    def has(self, kind: Kind, *, rows: int, tokens: int = 0) -> bool:
+        """Whether there is one of exactly this bucket."""
+        return ShapeKey.of(kind=kind, rows=rows, tail=tokens) in self._variants
 
     def get(self, kind: Kind, *, rows: int, tokens: int = 0) -> Graph:
         """Of exactly this bucket. Raises MissingVariant."""

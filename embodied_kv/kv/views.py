@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from embodied_kv.kernels.attention import merge, row_attention
+from embodied_kv.kernels.joint import joint_attention
 from embodied_kv.kernels.rows import RowBatch
 from embodied_kv.kernels.store import store_rows
 from embodied_kv.kv.arena import Arena
@@ -73,6 +74,7 @@ class PrefixRead:
     def __init__(
         self, prefixes: Arena, flats: CompressedArena | None, slots: int, tokens: int
     ) -> None:
+        self.prefixes = prefixes
         self._parts: list[tuple[Arena | CompressedArena, RowBatch]] = [
             (prefixes, RowBatch(slots, prefixes.lengths, prefixes.device_lengths, tokens))
         ]
@@ -138,6 +140,11 @@ class SuffixRead:
         return self
 
     @property
+    def whole(self) -> JointRead:
+        """The same for a compiler, while no slot reads a compressed copy."""
+        return JointRead(self._prefix)
+
+    @property
     def buffers(self) -> list[Buffer]:
         """What it reads beside the arenas; how the suffix lies is a constant."""
         return [*self._prefix.buffers, Buffer('suffix.positions', self.positions)]
@@ -148,6 +155,20 @@ class SuffixRead:
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         own = row_attention(q, k.transpose(1, 2), v.transpose(1, 2), self._suffix)
         return merge(self._prefix.attend(layer, q), own)
+
+
+class JointRead:
+    """What a compiler sees of a `SuffixRead`: each slot's prefix row, and the suffix behind it."""
+
+    def __init__(self, prefix: PrefixRead) -> None:
+        self._prefix = prefix
+
+    def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
+        """A suffix is never stored."""
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        arena = self._prefix.prefixes
+        return joint_attention(q, k, v, *arena.layers[layer], self._prefix.whole)
 
 
 class TailAppend:

@@ -82,7 +82,7 @@ class Pool:
                 )
         work = Eager(fn)
         if self.watched or self._stream.cuda is not None:
-            with self._aside(), _unchanged(buffers):
+            with self._aside(), unchanged(buffers):
                 with DeclaredWrites(buffers) if self.watched else nullcontext():
                     _warm_up(fn, buffers)
                 if self._stream.cuda is not None:
@@ -116,7 +116,7 @@ def _warm_up(fn: Computation, buffers: Buffers) -> None:
 
 
 @contextmanager
-def _unchanged(buffers: Buffers) -> Iterator[None]:
+def unchanged(buffers: Buffers) -> Iterator[None]:
     """Puts the bytes back at the end, if the buffers are still there."""
     kept = [buffer.tensor.clone() for buffer in buffers]
     try:

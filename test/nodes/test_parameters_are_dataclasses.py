@@ -34,6 +34,7 @@ ROBOT = {  # the file's own, of the simulated robot; others have none, or pi0.5'
     'preset': 'tabletop',
     'engine.euler_steps': 4,
     'engine.min_euler_steps': 2,
+    'engine.compile': 'auto',
 }
 
 

@@ -86,7 +86,7 @@ class EngineHost:
         self._listeners: tuple[Listener, ...] = ()
         self._faults = Throttled(logging.getLogger(__name__).error)
         self._sessions: dict[str, RobotSession] = {}  # by robot
-        self.engine = Engine(policy, config, period)
+        self.engine = Engine(policy, config, period, say=say)
         self.device = DeviceThread(self.engine, self._on_deltas)
         self.device.start()
         try:

@@ -1,0 +1,149 @@
+"""Computations compiled ahead of time: traced, compiled by inductor once, kept in a folder.
+
+Knows torch's tracer and compiler, and files. Does not know what is computed. Every tensor that a
+computation touches is an input of what is compiled, so weights are shared and nothing is baked in
+but sizes. A computation is traced anew each time, which takes about a second, and its file is
+named after what was traced, the device and torch: a file of other code is never loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from embodied_kv.runtime.buffer import Buffers, describe
+from embodied_kv.runtime.capture import Computation, unchanged
+
+OPTIONS = {'aot_inductor.compile_wrapper_opt_level': 'O0'}  # what only calls kernels
+log = logging.getLogger(__name__)
+
+
+def default_folder() -> Path:
+    """The user's own, for what can be made again."""
+    return Path(os.environ.get('XDG_CACHE_HOME') or '~/.cache').expanduser() / 'embodied_kv'
+
+
+@dataclass(frozen=True, eq=False)
+class Traced:
+    """Operations on inputs, some of which they write in place; `inputs` are the tensors of now."""
+
+    module: fx.GraphModule
+    inputs: tuple[Tensor, ...]
+
+    def digest(self, threads: int) -> str:
+        """32 hex digits of the operations, the inputs' layouts, and what they are compiled for."""
+        cuda = any(tensor.is_cuda for tensor in self.inputs)
+        layouts = [
+            f'{describe(tensor)} {tensor.stride()} {tensor.device}' for tensor in self.inputs
+        ]
+        facts = [
+            self.module.code,
+            *layouts,
+            torch.__version__,
+            torch.backends.cpu.get_cpu_capability(),
+            torch.cuda.get_device_name() if cuda else '',
+            str((threads, sorted(OPTIONS.items()))),
+        ]
+        return hashlib.blake2b('\n'.join(facts).encode(), digest_size=16).hexdigest()
+
+
+@torch.inference_mode()
+def trace(fn: Computation, buffers: Buffers) -> Traced:
+    """What `fn` does, by running it once; the buffers, all that it writes, keep their bytes."""
+    with unchanged(buffers):
+        module = make_fx(fn)()
+    inputs: dict[str, Tensor] = {}
+    constants = [node for node in module.graph.nodes if node.op == 'get_attr']
+    first = next(iter(module.graph.nodes))
+    places: dict[str, fx.Node] = {}
+    for node in constants:
+        name = node.target
+        if name not in places:
+            inputs[name] = getattr(module, name)
+            with module.graph.inserting_before(first):
+                places[name] = module.graph.placeholder(f'input_{len(places)}')
+        node.replace_all_uses_with(places[name])
+    for node in constants:
+        module.graph.erase_node(node)
+    for name in inputs:
+        delattr(module, name)
+    module.recompile()
+    return Traced(module, tuple(inputs.values()))
+
+
+class Compiler:
+    """Compiled computations of one process, kept in a folder. threads: that they will run on.
+
+    say: takes a line for the user before what takes long; the log, if not given. folder: the
+    user's own, if not given. made, loaded: how many so far.
+    """
+
+    def __init__(
+        self,
+        threads: int = 1,
+        say: Callable[[str], object] | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        self.made = self.loaded = 0
+        self._threads, self._say = threads, say or log.info
+        self._folder = folder or default_folder()
+
+    def compile(self, name: str, fn: Computation, buffers: Buffers) -> Computation | None:
+        """The same, compiled. None, and a line that says why, where that cannot be.
+
+        buffers: all that it writes.
+        """
+        traced = trace(fn, buffers)
+        path = self._folder / f'{traced.digest(self._threads)}.pt2'
+        try:
+            if not path.exists():
+                self._say(f'compiling {name}, once: it takes about half a minute')
+                began = time.monotonic()
+                _build(traced, path, self._threads)
+                self._say(f'compiled {name} in {time.monotonic() - began:.0f} s: {path}')
+                self.made += 1
+            package = torch._inductor.aoti_load_package(str(path), run_single_threaded=True)
+        except Exception as error:  # whatever a compiler, or a disk, may raise
+            path.unlink(missing_ok=True)
+            reason = str(error).strip().splitlines() or [type(error).__name__]
+            self._say(f'{name} is not compiled and runs eagerly: {reason[0][:300]}')
+            return None
+        self.loaded += 1
+        inputs = traced.inputs
+
+        def run() -> None:
+            package(*inputs)
+
+        return run
+
+
+@torch.inference_mode(False)
+def _build(traced: Traced, path: Path, threads: int) -> None:
+    """Writes the package, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FakeTensorMode():
+        inputs = tuple(
+            torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device)
+            for t in traced.inputs
+        )
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder, warnings.catch_warnings():
+        warnings.simplefilter('ignore')  # torch's own, about itself
+        program = torch.export.export(traced.module, inputs)
+        made = torch._inductor.aoti_compile_and_package(
+            program,
+            package_path=f'{folder}/{path.name}',
+            inductor_configs=OPTIONS | {'cpp.threads': threads},
+        )
+        os.replace(made, path)
