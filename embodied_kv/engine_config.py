@@ -69,7 +69,7 @@ class EngineConfig:
     )
     compile: str = _param(
         'off',
-        'Compile denoising: auto, once for this machine, which takes half a minute at the first '
+        'Compile what is used most: auto, once for this machine, which takes minutes at the first '
         'start; or off',
         choices=('off', 'auto'),
     )

@@ -18,6 +18,7 @@ from embodied_kv.engine.compression import Compression
 from embodied_kv.engine.graphs import Graphs, Kind
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.decode_stream import DecodeStream, Query
+from embodied_kv.kv.joint import JointTail
 from embodied_kv.kv.manager import KvManager
 from embodied_kv.kv.scored import ScoredTailAppend
 from embodied_kv.kv.views import TailAppend
@@ -25,6 +26,7 @@ from embodied_kv.model.pi05 import Pi05
 from embodied_kv.runtime.buffer import Buffer
 
 QUERY_STEP = 8  # tokens between two buckets of a query's length
+COMPILED_QUERY = 2 * QUERY_STEP  # tokens of the one that is compiled
 
 
 def choose(logits: Tensor, streams: Sequence[DecodeStream]) -> list[int | None]:
@@ -81,6 +83,8 @@ class Decoder:
         self._model, self._kv, self._eos, self._graphs = model, kv, eos, graphs
         self._compression = compression
         self._slots = buckets.multiples(config.streams, config.batch_multiple)
+        if graphs.compiles:  # a compiled batch is worth its padding
+            self._slots = buckets.doubling(config.streams)
         queries = buckets.multiples(config.decode_tokens, QUERY_STEP)
         self._queries = (*queries[:-1], config.decode_tokens)
         most, device = self._slots[-1], model.device
@@ -88,6 +92,7 @@ class Decoder:
         self._ids = torch.zeros(room, dtype=torch.int64, device=device)
         self._out = torch.zeros(most, model.config.backbone.vocab_size, device=device)
         self._views: dict[tuple[Kind, int, int], TailAppend] = {}
+        self._joints: dict[tuple[int, int], JointTail] = {}
         for slots in self._slots:
             self._capture(Kind.EXTEND, slots, 1)
         for tokens in self._queries:
@@ -122,6 +127,30 @@ class Decoder:
             tokens=tokens,
         )
         self._views[kind, slots, tokens] = view
+        if self._graphs.compiles and kind is Kind.EXTEND and tokens in (1, COMPILED_QUERY):
+            self._compile(view, ids, logits)
+
+    def _compile(self, view: TailAppend, ids: Tensor, logits: Tensor) -> None:
+        """One more, compiled, for streams that read whole prefixes."""
+        (slots, tokens), joint = ids.shape, view.joint
+
+        def extend() -> None:
+            logits.copy_(self._model.extend(ids, joint))
+
+        self._joints[slots, tokens] = joint
+        self._graphs.compile(
+            Kind.EXTEND,
+            extend,
+            [Buffer('logits', logits), *joint.own.buffers],
+            [
+                Buffer('ids', ids),
+                *self._kv.prefixes.buffers('prefixes'),
+                *self._kv.decode_kv.buffers('decode_kv'),
+                *view.buffers,
+            ],
+            rows=slots,
+            tokens=tokens,
+        )
 
     def padded(self, streams: int) -> int:
         """Slots of a batch of so many streams."""
@@ -130,6 +159,8 @@ class Decoder:
     def bucket(self, query: Query) -> int:
         """Tokens that a query is padded to when it is appended."""
         sizes, tokens = self._queries, len(query.ids)
+        if tokens <= COMPILED_QUERY and (1, COMPILED_QUERY) in self._joints:
+            return COMPILED_QUERY
         return buckets.smallest(sizes, tokens, 'tokens', 'raise engine.decode_tokens')
 
     def begin(self, stream: DecodeStream) -> list[DecodeStream]:
@@ -172,7 +203,12 @@ class Decoder:
         rows = [s.row for s in streams], [s.decode_row for s in streams]
         copies = [s.lease.compressed_row for s in streams]
         self._views[kind, slots, tokens].bind(*rows, len(ids[0]), copies)
-        self._graphs.get(kind, rows=slots, tokens=tokens).replay()
+        compiled = self._graphs.compiled(kind, rows=slots, tokens=tokens)
+        if compiled is not None and max(copies) < 0:
+            compiled.replay()
+            self._joints[slots, tokens].keep()
+        else:
+            self._graphs.get(kind, rows=slots, tokens=tokens).replay()
         return self._out[: len(streams)]
 
     def _extend(

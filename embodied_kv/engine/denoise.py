@@ -114,14 +114,14 @@ class Denoiser:
             Buffer('sin', sin),
         ]
         self._graphs.capture(Kind.DENOISE, partial(step, view), writes, reads, rows=slots)
-        whole = partial(step, view.whole)
-        self._graphs.compile(Kind.WHOLE_DENOISE, whole, writes, reads, rows=slots)
+        self._graphs.compile(Kind.DENOISE, partial(step, view.joint), writes, reads, rows=slots)
         return view
 
     def _graph(self, slots: int, copies: Sequence[int]) -> Graph:
-        """The compiled one, if there is one and it can see all that is read."""
-        if max(copies, default=-1) < 0 and self._graphs.has(Kind.WHOLE_DENOISE, rows=slots):
-            return self._graphs.get(Kind.WHOLE_DENOISE, rows=slots)
+        """The compiled one, if there is one; it sees no compressed copies."""
+        compiled = self._graphs.compiled(Kind.DENOISE, rows=slots)
+        if compiled is not None and max(copies, default=-1) < 0:
+            return compiled
         return self._graphs.get(Kind.DENOISE, rows=slots)
 
     def run(

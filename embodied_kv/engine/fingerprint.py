@@ -29,7 +29,7 @@ def fingerprint(engine: Engine) -> str:
         'kernels': sources_digest(Path(kernels.__path__[0])),
         'layout': [engine.kv.prefixes.layout, engine.kv.decode_kv.layout],
         'device': [config.device, config.threads, config.batch_multiple],
-        'compiled': engine.graphs.compiled,
+        'compiled': engine.graphs.compiled_names,
         'torch': torch.__version__,
     }
     text = json.dumps(facts, sort_keys=True, default=str)

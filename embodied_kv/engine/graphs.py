@@ -30,7 +30,6 @@ class Kind(IntEnum):
     EXTEND = 4  # a query or a token per stream -> logits
     SCORED_PREFILL = 5  # a prefill, and what its text attends to
     SCORED_EXTEND = 6  # an extension, and what its query attends to
-    WHOLE_DENOISE = 7  # one Euler step from whole prefixes, compiled
 
 
 class Graphs:
@@ -47,7 +46,7 @@ class Graphs:
     ) -> None:
         self.pool, self._compiler = Pool(device, watched), compiler
         self._variants = Variants(MAX_GRAPHS)
-        self._compiled: list[str] = []
+        self._compiled: dict[ShapeKey, Graph] = {}
 
     def __len__(self) -> int:
         return len(self._variants)
@@ -78,23 +77,28 @@ class Graphs:
         rows: int,
         tokens: int = 0,
     ) -> None:
-        """As `capture`, but compiled; nothing where that is not wanted, or cannot be."""
+        """One more of this bucket, compiled; none where that is not wanted, or cannot be."""
         if self._compiler is None:
             return
         name = f'{kind.name.lower()} {rows}x{tokens}'
-        compiled = self._compiler.compile(name, fn, Buffers(writes))
-        if compiled is not None:
-            self.capture(kind, compiled, writes, reads, rows=rows, tokens=tokens)
-            self._compiled.append(name)
+        work = self._compiler.compile(name, fn, Buffers(writes))
+        if work is not None:
+            key = ShapeKey.of(kind=kind, rows=rows, tail=tokens)
+            self._compiled[key] = Graph.capture(name, work, writes, self.pool, reads)
 
     @property
-    def compiled(self) -> tuple[str, ...]:
-        """Names of those that are."""
-        return tuple(self._compiled)
+    def compiles(self) -> bool:
+        """Whether anything is to be compiled."""
+        return self._compiler is not None
 
-    def has(self, kind: Kind, *, rows: int, tokens: int = 0) -> bool:
-        """Whether there is one of exactly this bucket."""
-        return ShapeKey.of(kind=kind, rows=rows, tail=tokens) in self._variants
+    def compiled(self, kind: Kind, *, rows: int, tokens: int = 0) -> Graph | None:
+        """The compiled one of exactly this bucket, if there is one."""
+        return self._compiled.get(ShapeKey.of(kind=kind, rows=rows, tail=tokens))
+
+    @property
+    def compiled_names(self) -> list[str]:
+        """What of it is compiled."""
+        return [graph.name for graph in self._compiled.values()]
 
     def get(self, kind: Kind, *, rows: int, tokens: int = 0) -> Graph:
         """Of exactly this bucket. Raises MissingVariant."""
@@ -103,5 +107,5 @@ class Graphs:
     @property
     def buffers(self) -> list[Buffer]:
         """All that the graphs read or write, but for weights and tables."""
-        graphs = map(self._variants.get, self._variants.keys())
+        graphs = (*map(self._variants.get, self._variants.keys()), *self._compiled.values())
         return list({b.address: b for graph in graphs for b in graph.buffers}.values())

@@ -6,8 +6,10 @@ so one graph serves every pattern of absent views and every length up to its own
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,13 +20,15 @@ from embodied_kv.engine import buckets
 from embodied_kv.engine.compression import Compression, Decisions
 from embodied_kv.engine.graphs import Graphs, Kind
 from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.joint import JointPrefix
 from embodied_kv.kv.scored import ScoredPrefixWrite
-from embodied_kv.kv.views import PrefixWrite
+from embodied_kv.kv.views import KvView, PrefixWrite
 from embodied_kv.model.policy import Policy
 from embodied_kv.runtime.buffer import Buffer
 from embodied_kv.types import Observation
 
 LENGTHS = 16  # buckets of a prefix's length
+COMPILED = (0.5, 0.625, 0.75, 1.0)  # of the longest: those that are compiled
 ALIGNED = 8  # tokens, that a bucket's length is a multiple of
 
 
@@ -62,6 +66,10 @@ class Prefiller:
         step = -(-c.prefix_tokens // (LENGTHS * ALIGNED)) * ALIGNED
         whole = buckets.multiples(c.prefix_tokens, step)
         self._lengths = (*whole[:-1], c.prefix_tokens)
+        self._compiled_lengths = {
+            buckets.smallest(self._lengths, math.ceil(share * c.prefix_tokens), '', '')
+            for share in (COMPILED if graphs.compiles else ())
+        }
         size, images = c.vision.image_size, robots * len(c.views)
         like = dict(dtype=model.dtype, device=model.device)
         self._images = torch.zeros(images, 3, size, size, **like)
@@ -70,6 +78,7 @@ class Prefiller:
         self._text = torch.zeros(robots, c.max_text, **index)
         self._source = torch.zeros(robots * c.prefix_tokens, **index)
         self._views: dict[tuple[Kind, int, int], PrefixWrite] = {}
+        self._joints: dict[int, JointPrefix] = {}  # by tokens
         for count in range(1, images + 1):
             self._capture_encode_images(count)
         for slots in self._robots:
@@ -94,26 +103,29 @@ class Prefiller:
             [Buffer('images', images)],
             rows=count,
         )
+        if count == len(self._policy.config.views):
+            writes, reads = [Buffer('image_tokens', encoded)], [Buffer('images', images)]
+            self._graphs.compile(Kind.ENCODE_IMAGES, encode, writes, reads, rows=count)
 
     def _capture_prefill(self, kind: Kind, view: PrefixWrite) -> None:
         model, slots, tokens = self._policy.model, view.slots, view.tokens
         encoded, text = self._image_tokens[: self._text_begins(slots)], self._text[:slots]
         source = self._source[: slots * tokens].view(slots, tokens)
 
-        def prefill() -> None:
+        def prefill(cache: KvView) -> None:
             packed = torch.cat([encoded, model.embed_tokens(text).flatten(0, 1)])
-            model.prefill(packed[source], view)
+            model.prefill(packed[source], cache)
 
         inputs = dict(image_tokens=encoded, text=text, source=source)
-        self._graphs.capture(
-            kind,
-            prefill,
-            [*self._prefixes.buffers('prefixes'), *self._compression.scores.buffers],
-            [*(Buffer(name, tensor) for name, tensor in inputs.items()), *view.buffers],
-            rows=slots,
-            tokens=tokens,
-        )
+        reads = [*(Buffer(name, tensor) for name, tensor in inputs.items()), *view.buffers]
+        size = dict(rows=slots, tokens=tokens)
+        writes = [*self._prefixes.buffers('prefixes'), *self._compression.scores.buffers]
+        self._graphs.capture(kind, partial(prefill, view), writes, reads, **size)
         self._views[kind, slots, tokens] = view
+        if kind is Kind.PREFILL and slots == 1 and tokens in self._compiled_lengths:
+            joint = self._joints[tokens] = view.joint
+            work = partial(prefill, joint)
+            self._graphs.compile(kind, work, joint.own.buffers, reads, **size)
 
     def _text_begins(self, slots: int) -> int:
         """Where text lies behind the image tokens of so many robots, before it is packed."""
@@ -146,12 +158,12 @@ class Prefiller:
         views = [sum(view is not None for view in o.images) for o in observations]
         sources = self._sources(views, [len(ids) for ids in prompts], slots)
         lengths = [len(source) for source in sources]
-        tokens = buckets.smallest(self._lengths, max(lengths), 'tokens', 'shorten the prompt')
+        kind = Kind.SCORED_PREFILL if decided.scores_frame else Kind.PREFILL
+        tokens = self._tokens(kind, slots, max(lengths))
         packed = torch.zeros(slots, tokens, dtype=torch.int64)
         for slot, source in enumerate(sources):
             packed[slot, : len(source)] = source
         self._source[: packed.numel()].copy_(packed.flatten())
-        kind = Kind.SCORED_PREFILL if decided.scores_frame else Kind.PREFILL
         view = self._views[kind, slots, tokens].bind(rows, lengths)
         queries = [range(0)] * len(rows)
         if kind is Kind.SCORED_PREFILL:
@@ -160,9 +172,26 @@ class Prefiller:
                 for length, ids in zip(lengths, prompts, strict=True)
             ]
             view.bind_queries(queries)
-        self._graphs.get(Kind.ENCODE_IMAGES, rows=len(images)).replay()
-        self._graphs.get(kind, rows=slots, tokens=tokens).replay()
+        self._encode(len(images))
+        compiled = self._graphs.compiled(kind, rows=slots, tokens=tokens)
+        if compiled is not None:
+            compiled.replay()
+            self._joints[tokens].keep()
+        else:
+            self._graphs.get(kind, rows=slots, tokens=tokens).replay()
         return [Written(n, len(own)) for n, own in zip(lengths, queries, strict=True)]
+
+    def _encode(self, images: int) -> None:
+        compiled = self._graphs.compiled(Kind.ENCODE_IMAGES, rows=images)
+        (compiled or self._graphs.get(Kind.ENCODE_IMAGES, rows=images)).replay()
+
+    def _tokens(self, kind: Kind, slots: int, longest: int) -> int:
+        """The bucket of so many tokens; a compiled one where there is one. Raises ValueError."""
+        for tokens in sorted(self._compiled_lengths):
+            size = dict(rows=slots, tokens=tokens)
+            if tokens >= longest and self._graphs.compiled(kind, **size) is not None:
+                return tokens
+        return buckets.smallest(self._lengths, longest, 'tokens', 'shorten the prompt')
 
     def _sources(self, views: Sequence[int], texts: Sequence[int], slots: int) -> list[Tensor]:
         """Of each slot, where its tokens lie before they are packed.

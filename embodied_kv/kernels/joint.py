@@ -1,8 +1,8 @@
-"""Attention over a row and the queries' own keys at once, in operations that a compiler sees.
+"""Attention over several segments at once, in operations that a compiler sees.
 
 `row_attention` reads rows where they lie, by a plan that is made for what is bound: a compiler
-sees nothing of it. Here a slot's row is gathered beside its own keys, which costs one more reading
-of the row, and all else is fused: for a short suffix that is by far the less.
+sees nothing of it. Here the segments are laid side by side, which costs one more reading of the
+rows, and all else is fused: for a few queries that is by far the less.
 """
 
 from __future__ import annotations
@@ -14,29 +14,35 @@ from torch.nn import functional as F
 from embodied_kv.kernels.rows import RowBatch
 
 
-def joint_attention(
-    q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, batch: RowBatch
-) -> Tensor:
-    """Softmax attention of each slot's queries over its row's valid tokens and all its own.
+def joint_attention(q: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Tensor:
+    """Softmax attention of each slot's queries over the keys that they see, scale head_dim^-0.5.
 
-    The scale is head_dim^-0.5. A slot that is padding sees its own alone.
-
-    q: [slots, tokens, heads, head_dim]; k, v: the slots' own, [slots, tokens, kv_heads, head_dim];
-    keys, values: [rows, kv_heads, max_tokens, head_dim], one layer of an arena whose rows are of
-    one length in all layers. Shaped like q.
+    q: [slots, tokens, heads, head_dim]; keys, values: [slots, kv_heads, keys, head_dim]; seen:
+    bool [slots, tokens or 1, keys], at least one of each query. Shaped like q.
     """
-    slots, tokens, heads, dim = q.shape
-    kv_heads, most = keys.shape[1:3]
+    slots, tokens, heads, _ = q.shape
+    kv_heads = keys.shape[1]
     group = heads // kv_heads
-    rows = batch.ids.clamp(min=0).long()
-    keys = torch.cat([keys[rows], k.transpose(1, 2)], 2)
-    values = torch.cat([values[rows], v.transpose(1, 2)], 2)
-    lengths = torch.where(batch.ids < 0, 0, batch.device_lengths[0][rows])
-    at = torch.arange(most + tokens, device=q.device)
-    seen = (at >= most) | (at < lengths[:, None])
-    mask = torch.where(seen, 0.0, float('-inf')).to(q.dtype)[:, None, None]
     # The heads that share a KV head are folded into the queries.
     folded = q.unflatten(2, (kv_heads, group)).transpose(1, 2).flatten(2, 3)
-    mask = mask.expand(slots, 1, tokens * group, most + tokens)
+    mask = torch.where(seen, 0.0, float('-inf')).to(q.dtype)[:, None, :, None]
+    mask = mask.expand(slots, 1, tokens, group, keys.shape[2]).flatten(2, 3)
     out = F.scaled_dot_product_attention(folded, keys, values, attn_mask=mask)
     return out.unflatten(2, (tokens, group)).transpose(1, 2).flatten(2, 3)
+
+
+def gathered(k: Tensor, v: Tensor, batch: RowBatch) -> tuple[Tensor, Tensor]:
+    """Each slot's row of k and v [rows, kv_heads, max_tokens, head_dim]; any row for padding."""
+    rows = batch.ids.clamp(min=0).long()
+    return k[rows], v[rows]
+
+
+def before(lengths: Tensor, most: int) -> Tensor:
+    """bool [slots, 1, most]: which of `most` tokens lie before lengths [slots]."""
+    return (torch.arange(most, device=lengths.device) < lengths[:, None])[:, None]
+
+
+def row_lengths(batch: RowBatch) -> Tensor:
+    """[slots]: valid tokens of each slot's row, of one length in all layers; 0 for padding."""
+    rows = batch.ids.clamp(min=0).long()
+    return torch.where(batch.ids < 0, 0, batch.device_lengths[0][rows])

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from embodied_kv.kernels.attention import merge, row_attention
-from embodied_kv.kernels.joint import joint_attention
 from embodied_kv.kernels.rows import RowBatch
 from embodied_kv.kernels.store import store_rows
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.compressed_arena import CompressedArena
+from embodied_kv.kv.joint import JointPrefix, JointSuffix, JointTail, OwnKv
 from embodied_kv.runtime.buffer import Buffer
 
 
@@ -51,6 +51,11 @@ class PrefixWrite:
             self._batch.device_lengths.copy_(torch.from_numpy(self._lengths))
         self._batch.bind(rows, starts=[0] * len(rows), counts=lengths)
         return self
+
+    @property
+    def joint(self) -> JointPrefix:
+        """The same for a compiler."""
+        return JointPrefix(self._arena, self._batch, OwnKv(self._arena, self.slots, self.tokens))
 
     @property
     def buffers(self) -> list[Buffer]:
@@ -140,9 +145,9 @@ class SuffixRead:
         return self
 
     @property
-    def whole(self) -> JointRead:
+    def joint(self) -> JointSuffix:
         """The same for a compiler, while no slot reads a compressed copy."""
-        return JointRead(self._prefix)
+        return JointSuffix(self._prefix.prefixes, self._prefix.whole)
 
     @property
     def buffers(self) -> list[Buffer]:
@@ -155,20 +160,6 @@ class SuffixRead:
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         own = row_attention(q, k.transpose(1, 2), v.transpose(1, 2), self._suffix)
         return merge(self._prefix.attend(layer, q), own)
-
-
-class JointRead:
-    """What a compiler sees of a `SuffixRead`: each slot's prefix row, and the suffix behind it."""
-
-    def __init__(self, prefix: PrefixRead) -> None:
-        self._prefix = prefix
-
-    def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
-        """A suffix is never stored."""
-
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        arena = self._prefix.prefixes
-        return joint_attention(q, k, v, *arena.layers[layer], self._prefix.whole)
 
 
 class TailAppend:
@@ -210,6 +201,13 @@ class TailAppend:
         """What it reads beside the arenas."""
         positions = Buffer('tail.positions', self.positions)
         return [*self._prefix.buffers, *_buffers({'tail': self._tail}), positions]
+
+    @property
+    def joint(self) -> JointTail:
+        """The same for a compiler, while no slot reads a compressed copy."""
+        own = OwnKv(self._tails, *self.positions.shape)
+        prefix = self._prefix.prefixes, self._prefix.whole
+        return JointTail(*prefix, self._tails, self._tail, own, self.positions)
 
     def newest(self, hidden: Tensor) -> Tensor:
         """hidden [slots, tokens, width] -> of each slot's last own token, [slots, width]."""

@@ -1,46 +1,55 @@
-"""Attention over a gathered row and the queries' own keys equals float64 over both."""
+"""Attention over segments that lie side by side equals float64 over what each query sees."""
 
 import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_kv.kernels.joint import joint_attention
+from embodied_kv.kernels.joint import before, gathered, joint_attention, row_lengths
 from embodied_kv.kernels.rows import RowBatch
 
 ROWS, MAX_TOKENS, HEADS, DIM = 6, 12, 4, 16
 
 
-def reference(q, own_k, own_v, keys, values, rows, lengths):
-    """Slot by slot, head by head."""
+def reference(q, keys, values, seen):
+    """Slot by slot, query by query, head by head."""
     out = torch.zeros(q.shape, dtype=torch.float64)
     group = HEADS // keys.shape[1]
-    for slot, row in enumerate(rows):
-        seen = 0 if row < 0 else lengths[row]
-        for head in range(HEADS):
-            kv = head // group
-            k = torch.cat([keys[row, kv, :seen], own_k[slot, :, kv]]).double()
-            v = torch.cat([values[row, kv, :seen], own_v[slot, :, kv]]).double()
-            scores = q[slot, :, head].double() @ k.T * DIM**-0.5
-            out[slot, :, head] = scores.softmax(-1) @ v
+    for slot, token, head in np.ndindex(*q.shape[:3]):
+        visible = seen.expand(len(q), q.shape[1], -1)[slot, token]
+        k, v = (part[slot, head // group, visible].double() for part in (keys, values))
+        scores = k @ q[slot, token, head].double() * DIM**-0.5
+        out[slot, token, head] = scores.softmax(-1) @ v
     return out
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=40)
 @given(
-    rows=st.lists(st.integers(-1, ROWS - 1), min_size=1, max_size=5),
+    slots=st.integers(1, 4),
     tokens=st.integers(1, 5),
     kv_heads=st.sampled_from([1, 2, 4]),
+    each=st.booleans(),
     seed=st.integers(0, 999),
 )
-def test_any_rows_padding_among_them(rows, tokens, kv_heads, seed):
+def test_any_mask_of_slots_or_of_queries(slots, tokens, kv_heads, each, seed):
     generator = torch.Generator().manual_seed(seed)
-    slots = len(rows) + 1  # and one that nothing is bound to
-    keys, values = torch.randn(2, ROWS, kv_heads, MAX_TOKENS, DIM, generator=generator)
-    own_k, own_v = torch.randn(2, slots, tokens, kv_heads, DIM, generator=generator)
+    keys, values = torch.randn(2, slots, kv_heads, MAX_TOKENS, DIM, generator=generator)
     q = torch.randn(slots, tokens, HEADS, DIM, generator=generator)
+    size = slots, tokens if each else 1, MAX_TOKENS
+    seen = torch.rand(size, generator=generator) < 0.5
+    seen[..., 3] = True  # at least one
+    made = joint_attention(q, keys, values, seen)
+    torch.testing.assert_close(made.double(), reference(q, keys, values, seen), atol=2e-6, rtol=0)
+
+
+@given(rows=st.lists(st.integers(-1, ROWS - 1), min_size=1, max_size=5), seed=st.integers(0, 99))
+def test_rows_are_gathered_with_their_lengths_and_padding_has_none(rows, seed):
+    k = torch.arange(float(ROWS))[:, None, None, None].expand(ROWS, 1, MAX_TOKENS, DIM)
     lengths = np.random.default_rng(seed).integers(0, MAX_TOKENS + 1, (1, ROWS), dtype=np.int32)
-    batch = RowBatch(slots, lengths, torch.from_numpy(lengths), tokens).bind(rows)
-    made = joint_attention(q, own_k, own_v, keys, values, batch)
-    expected = reference(q, own_k, own_v, keys, values, [*rows, -1], lengths[0])
-    torch.testing.assert_close(made.double(), expected, atol=2e-6, rtol=0)
+    batch = RowBatch(len(rows) + 1, lengths, torch.from_numpy(lengths)).bind(rows, [0] * len(rows))
+    found, _ = gathered(k, k, batch)
+    known = row_lengths(batch)
+    for slot, row in enumerate([*rows, -1]):
+        assert known[slot] == (lengths[0, row] if row >= 0 else 0)
+        assert row < 0 or (found[slot] == row).all()
+    np.testing.assert_array_equal(before(known, MAX_TOKENS).sum(-1)[:, 0], known)

@@ -1,0 +1,127 @@
+"""What a transformer layer sees of the cache when it is compiled: `views`, of tensors alone.
+
+Rows are gathered beside the slots' own keys, for one attention over all of it. Nothing is written
+into a row while a compiled computation runs: what is to be stored lies in `own` afterwards, and
+`keep` stores it, all layers at once. They see whole prefixes only, no compressed copies.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from embodied_kv.kernels.joint import before, gathered, joint_attention, row_lengths
+from embodied_kv.kernels.rows import RowBatch
+from embodied_kv.kv.arena import Arena
+from embodied_kv.runtime.buffer import Buffer
+
+
+class OwnKv:
+    """Keys and values of the slots' own tokens, [layers, slots, tokens, kv_heads, head_dim]."""
+
+    def __init__(self, arena: Arena, slots: int, tokens: int) -> None:
+        layers, _, kv_heads, _, dim = arena.k.shape
+        self.k, self.v = arena.k.new_zeros(2, layers, slots, tokens, kv_heads, dim).unbind(0)
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        return [Buffer('own.k', self.k), Buffer('own.v', self.v)]
+
+    def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
+        self.k[layer].copy_(k)
+        self.v[layer].copy_(v)
+
+    def keep(self, arena: Arena, batch: RowBatch) -> None:
+        """Into the rows of an arena, where the batch is bound to."""
+        if self.k.shape[2] == 1:  # one indexed write
+            slots, rows, starts, _ = map(list, zip(*batch.spans, strict=True))
+            arena.k[:, rows, :, starts] = self.k[:, slots, 0].transpose(0, 1)
+            arena.v[:, rows, :, starts] = self.v[:, slots, 0].transpose(0, 1)
+            return
+        for slot, row, start, count in batch.spans:
+            own = slice(start, start + count)
+            arena.k[:, row, :, own] = self.k[:, slot, :count].transpose(1, 2)
+            arena.v[:, row, :, own] = self.v[:, slot, :count].transpose(1, 2)
+
+
+class JointSuffix:
+    """Each slot's prefix row, and the suffix itself, whole; stores nothing."""
+
+    def __init__(self, prefixes: Arena, batch: RowBatch) -> None:
+        self._prefixes, self._batch = prefixes, batch
+
+    def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
+        """A suffix is never stored."""
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        keys, values = gathered(*self._prefixes.layers[layer], self._batch)
+        prefix = before(row_lengths(self._batch), keys.shape[2])
+        seen = torch.cat([prefix, prefix.new_ones(len(q), 1, q.shape[1])], 2)
+        return joint_attention(q, _beside(keys, k), _beside(values, v), seen)
+
+
+class JointTail:
+    """Each slot's prefix row, what its tail row holds already, and its own tokens, causal."""
+
+    def __init__(
+        self,
+        prefixes: Arena,
+        prefix: RowBatch,
+        tails: Arena,
+        tail: RowBatch,
+        own: OwnKv,
+        positions: Tensor,
+    ) -> None:
+        self._prefixes, self._prefix = prefixes, prefix
+        self._tails, self._tail, self.own = tails, tail, own
+        self.positions = positions
+
+    def newest(self, hidden: Tensor) -> Tensor:
+        """As of `views.TailAppend`."""
+        if hidden.shape[1] == 1:
+            return hidden[:, 0]
+        slots = torch.arange(len(hidden), device=hidden.device)
+        return hidden[slots, (self._tail.counts - 1).clamp(min=0)]
+
+    def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
+        self.own.store(layer, q, k, v)
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        self.own.store(layer, q, k, v)
+        keys, values = gathered(*self._prefixes.layers[layer], self._prefix)
+        tail_keys, tail_values = gathered(*self._tails.layers[layer], self._tail)
+        slots, tokens = q.shape[:2]
+        prefix = before(row_lengths(self._prefix), keys.shape[2])
+        tail = before(self._tail.starts, tail_keys.shape[2])
+        own = torch.ones(tokens, tokens, dtype=torch.bool, device=q.device).tril()
+        parts = (part.expand(slots, tokens, -1) for part in (prefix, tail, own[None]))
+        seen = torch.cat(tuple(parts), 2)
+        keys = _beside(torch.cat([keys, tail_keys], 2), k)
+        values = _beside(torch.cat([values, tail_values], 2), v)
+        return joint_attention(q, keys, values, seen)
+
+    def keep(self) -> None:
+        self.own.keep(self._tails, self._tail)
+
+
+class JointPrefix:
+    """The slots' own tokens, each of which sees all valid ones."""
+
+    def __init__(self, prefixes: Arena, batch: RowBatch, own: OwnKv) -> None:
+        self._prefixes, self._batch, self.own = prefixes, batch, own
+
+    def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
+        self.own.store(layer, q, k, v)
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        self.own.store(layer, q, k, v)
+        seen = before(self._batch.counts.clamp(min=1), q.shape[1])  # padding sees something
+        return joint_attention(q, k.transpose(1, 2), v.transpose(1, 2), seen)
+
+    def keep(self) -> None:
+        self.own.keep(self._prefixes, self._batch)
+
+
+def _beside(rows: Tensor, own: Tensor) -> Tensor:
+    """rows [slots, kv_heads, n, head_dim], then own [slots, tokens, kv_heads, head_dim]."""
+    return torch.cat([rows, own.transpose(1, 2)], 2)

@@ -1,0 +1,158 @@
+"""A compiled engine makes what an eager one makes, whatever rows, lengths, streams and guides."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from embodied_kv.config import TINY
+from embodied_kv.engine.engine import Engine
+from embodied_kv.engine.fingerprint import fingerprint
+from embodied_kv.engine_config import EngineConfig
+from embodied_kv.runtime.compiled import Compiler
+from embodied_kv.types import Guide
+
+CHUNK = TINY.chunk_size
+SIZE = dict(robots=1, rows=12, streams=2, time_budget=False, euler_steps=3, min_euler_steps=2)
+QUICK = 'denoise 1x0', 'extend 2x1'  # what is compiled where not all is
+ALL = ''
+
+
+@pytest.fixture(scope='module')
+def engines(policy, tmp_path_factory, request):
+    """Eager and compiled."""
+    config, names = getattr(request, 'param', ({}, QUICK))
+    compile = Compiler.compile
+
+    def chosen(self, name, *others):
+        return compile(self, name, *others) if name.startswith(names) else None
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv('XDG_CACHE_HOME', str(tmp_path_factory.mktemp('cache')))
+        patch.setattr(Compiler, 'compile', chosen)
+        config = SIZE | config
+        made = [Engine(policy, EngineConfig(**config, compile=way)) for way in ('off', 'auto')]
+    assert not made[0].graphs.compiled_names
+    assert {n for n in made[1].graphs.compiled_names if n in QUICK} == set(QUICK)
+    return made
+
+
+def chunks(engine, seen, guides=()):
+    handles = engine.prefill(seen)
+    leases = [engine.kv.acquire(handle) for handle in handles]
+    try:
+        return engine.denoise(leases, [math.inf] * len(leases), guides=guides)
+    finally:
+        for lease in leases:
+            lease.release()
+
+
+def assert_chunks_alike(engines, seen, guides=()):
+    eager, compiled = (chunks(engine, seen, guides) for engine in engines)
+    for one, other in zip(eager, compiled, strict=True):
+        np.testing.assert_allclose(one.values, other.values, atol=1e-5)
+        np.testing.assert_allclose(one.updates, other.updates, atol=1e-5)
+
+
+def said(engine, seen, queries):
+    """Tokens and tail KV of greedy streams over these frames, decoded together."""
+    handles = engine.prefill(seen)
+    streams = [
+        engine.open(handle, query, max_tokens=6)
+        for handle, query in zip(handles, queries, strict=True)
+    ]
+    tails = {}
+    while any(not stream.reason for stream in streams):
+        engine.decode()
+        for stream in engine.kv.streams():
+            length = int(engine.kv.decode_kv.lengths[0, stream.decode_row])
+            tails[stream.id] = engine.kv.decode_kv.k[:, stream.decode_row, :, :length].clone()
+    engine.deltas()
+    return [stream.tokens for stream in streams], list(tails.values())
+
+
+def assert_words_alike(engines, seen, queries):
+    (eager, tails), (compiled, others) = (said(engine, seen, queries) for engine in engines)
+    assert eager == compiled
+    for one, other in zip(tails, others, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=0)
+
+
+def frames(observe, count, first=0, **others):
+    return [observe(first + i, robot=f'robot {i}', **others) for i in range(count)]
+
+
+def test_chunks_of_frames_of_any_length(engines, observe):
+    for number in range(12):
+        missing = (number % 3,) if number % 2 else ()
+        assert_chunks_alike(engines, [observe(number, missing, 'x' * (1 + 3 * number))])
+
+
+def test_words_of_one_stream(engines, observe):
+    for number in range(3):
+        assert_words_alike(engines, [observe(number)], ['Subtask:'])
+
+
+def test_words_of_two_streams_of_one_frame(engines, observe):
+    heard = []
+    for engine in engines:
+        (handle,) = engine.prefill([observe(9)])
+        streams = [engine.open(handle, 'ab' * (i + 1), max_tokens=5) for i in range(2)]
+        while any(not stream.reason for stream in streams):
+            engine.decode()
+        engine.deltas()
+        heard.append([stream.tokens for stream in streams])
+    assert heard[0] == heard[1]
+
+
+def test_nothing_is_compiled_or_traced_in_the_loop(engines, observe, monkeypatch):
+    def never(*_):
+        raise AssertionError('compiled in the loop')
+
+    monkeypatch.setattr(Compiler, 'compile', never)
+    captures = engines[1].graphs.pool.captures
+    for number in range(6):
+        assert_chunks_alike(engines, [observe(number, instruction='x' * 5 * number)])
+        assert_words_alike(engines, [observe(number)], ['Narrate:'])
+    assert engines[1].graphs.pool.captures == captures
+
+
+def test_its_capsules_are_not_those_of_an_eager_engine(engines):
+    assert len({fingerprint(engine) for engine in engines}) == 2
+
+
+def test_a_compressed_prefix_is_read_eagerly(engines, observe):
+    for engine in engines:
+        engine.compression.set_keep_ratio('action', 0.5)
+    try:
+        assert_chunks_alike(engines, [observe(40)])
+    finally:
+        for engine in engines:
+            engine.compression.set_keep_ratio('action', 1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize('engines', [(dict(robots=3, rtc='trained'), ALL)], indirect=True)
+def test_batches_with_guides_and_streams_of_their_own(engines, observe):
+    random = np.random.default_rng(0)
+    for number in range(4):
+        for count in (1, 2, 3):
+            seen = frames(observe, count, 10 * number)
+            plans = random.uniform(-0.05, 0.05, (count, CHUNK, TINY.action_dim))
+            guides = [
+                Guide(plan.astype(np.float32), i, np.zeros(CHUNK)) for i, plan in enumerate(plans)
+            ]
+            assert_chunks_alike(engines, seen, guides)
+        assert_words_alike(engines, frames(observe, 2, 5 * number), ['ab', 'abcdef' * (number + 1)])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize('engines', [(dict(rtc='guided'), QUICK)], indirect=True)
+def test_guidance(engines, observe):
+    plan = np.full((CHUNK, TINY.action_dim), 0.03, np.float32)
+    for number in range(4):
+        guide = Guide(plan, 1, np.linspace(1, 0, CHUNK, dtype=np.float32))
+        assert_chunks_alike(engines, [observe(number)], [guide])
