@@ -145,7 +145,9 @@ def test_batches_with_guides_and_streams_of_their_own(engines, observe):
                 Guide(plan.astype(np.float32), i, np.zeros(CHUNK)) for i, plan in enumerate(plans)
             ]
             assert_chunks_alike(engines, seen, guides)
-        assert_words_alike(engines, frames(observe, 2, 5 * number), ['ab', 'abcdef' * (number + 1)])
+        assert_words_alike(
+            engines, frames(observe, 2, 5 * number), ['ab', 'abcdef' * (number + 1)]
+        )
 
 
 @pytest.mark.slow

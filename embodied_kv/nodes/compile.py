@@ -1,0 +1,51 @@
+"""Compile ahead of time what the engine of a suite will run, so that no start waits for it.
+
+`python -m embodied_kv.nodes.compile --params FILE`. What is compiled already is only looked up.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+
+import yaml
+from ament_index_python.packages import get_package_share_directory
+
+from embodied_kv.engine.engine import Engine
+from embodied_kv.engine_config import EngineConfig
+from embodied_kv.nodes.common.engine_host import load_policy
+from embodied_kv.nodes.common.parameters import SuiteParams
+
+
+def parameters(path: Path) -> tuple[SuiteParams, EngineConfig]:
+    """What a file of ROS parameters says to all nodes. Raises ValueError, OSError."""
+    try:
+        values = yaml.safe_load(path.read_text())['/**']['ros__parameters']
+        suite = {f.name: values[f.name] for f in fields(SuiteParams) if f.name in values}
+        return SuiteParams(**suite), EngineConfig(**values.get('engine', {}))
+    except (yaml.YAMLError, TypeError, KeyError) as error:
+        raise ValueError(f'{path} is no file of parameters of a suite: {error}') from error
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Build the engine once, as a node would, and let it go."""
+    share = Path(get_package_share_directory('embodied_kv'))
+    command = argparse.ArgumentParser(prog='python -m embodied_kv.nodes.compile')
+    command.description = __doc__
+    command.add_argument('--params', type=Path, default=share / 'config' / 'robot.yaml')
+    args = command.parse_args(arguments)
+    try:
+        suite, config = parameters(args.params)
+        if config.compile == 'off':
+            command.exit(2, 'compile: engine.compile is off: set it to auto\n')
+        policy = load_policy(suite, config, print, print)
+        engine = Engine(policy, config, suite.period, say=print)
+    except (ValueError, OSError) as error:
+        command.exit(2, f'compile: {error}\n')
+    print(f'compiled: {", ".join(engine.graphs.compiled_names) or "nothing"}')
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,64 @@
+"""`python -m embodied_kv.nodes.compile`: an engine's graphs ahead of time, or what is wrong."""
+
+import pytest
+import yaml
+
+from embodied_kv.nodes.compile import main
+from embodied_kv.runtime import compiled
+
+
+@pytest.fixture
+def params(tmp_path, monkeypatch):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+
+    def write(**engine):
+        values = dict(contract='tabletop', preset='tiny', checkpoint='random', rate=10.0)
+        values['engine'] = dict(compile='auto', streams=2, rows=4) | engine
+        path = tmp_path / 'params.yaml'
+        path.write_text(yaml.safe_dump({'/**': {'ros__parameters': values}}))
+        return path
+
+    return write
+
+
+def ended(arguments, capsys):
+    """Exit status, and what was said."""
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    return end.value.code, capsys.readouterr().err
+
+
+def test_each_graph_is_named_and_said_before_it_takes_its_time(params, monkeypatch, capsys):
+    def build(traced, path, threads):
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+
+    monkeypatch.setattr(compiled, '_build', build)
+    monkeypatch.setattr('torch._inductor.aoti_load_package', lambda *_, **__: lambda *inputs: None)
+    main(['--params', str(params())])
+    said = capsys.readouterr().out
+    for name in ('encode_images', 'prefill 1x', 'denoise 1x', 'extend 1x1', 'extend 2x1'):
+        assert f'compiling {name}' in said
+        assert name in said.splitlines()[-1]
+    main(['--params', str(params())])
+    assert 'compiling' not in capsys.readouterr().out, 'nothing is compiled twice'
+
+
+def test_where_nothing_is_to_be_compiled_it_says_what_to_set(params, capsys):
+    code, said = ended(['--params', str(params(compile='off'))], capsys)
+    assert code == 2 and 'engine.compile is off: set it to auto' in said
+
+
+def test_parameters_that_cannot_be_are_refused_by_name(params, capsys):
+    code, said = ended(['--params', str(params(rows=2))], capsys)
+    assert code == 2 and 'engine.rows is 2: it must be from 3' in said
+    code, said = ended(['--params', str(params(colour='red'))], capsys)
+    assert code == 2 and 'is no file of parameters of a suite' in said and 'colour' in said
+
+
+def test_a_file_that_is_missing_or_is_no_yaml_is_refused(tmp_path, capsys):
+    code, said = ended(['--params', str(tmp_path / 'none.yaml')], capsys)
+    assert code == 2 and 'none.yaml' in said
+    (tmp_path / 'half.yaml').write_text('a: [')
+    code, said = ended(['--params', str(tmp_path / 'half.yaml')], capsys)
+    assert code == 2 and 'is no file of parameters of a suite' in said
