@@ -1,6 +1,7 @@
-"""Each phase alone, beside the machine's ceilings.
+"""Each phase alone, eager and compiled in turn, beside the machine's ceilings.
 
-The phases: prefill, one denoise step, one decode step at batch 1 to 16.
+The phases: prefill, one denoise step, one decode step at batch 1 to 16. Compiled: by
+`engine.compile`, for which the first run takes minutes.
 
 Physics: the floor of a phase is the larger of its operations over the measured matrix rate and its
 bytes over the measured bandwidth (weights once, the KV it reads once). `of_floor` is floor / time:
@@ -10,8 +11,9 @@ bytes over the measured bandwidth (weights once, the KV it reads once). `of_floo
 from __future__ import annotations
 
 import argparse
+import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -25,86 +27,112 @@ from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.dtype import served
 
 BATCHES = (1, 2, 4, 8, 16)
+WARM_UP = 2  # calls that do not count
+EAGER, COMPILED = WAYS = ('eager', 'compiled')
+COMPILE = {EAGER: 'off', COMPILED: 'auto'}
+
+Phase = tuple[str, Callable[[], object], int, dict[str, float]]  # ..., steps of a call, its needs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Of this benchmark."""
     add_engine(parser)
     parser.add_argument('--repeats', type=int, default=7)
+    parser.add_argument('--ways', nargs='+', choices=WAYS, default=list(WAYS))
 
 
-def measure(
-    engine: Engine, repeats: int, device: str
-) -> list[tuple[str, float, dict[str, float]]]:
-    """(phase, seconds, needed operations and bytes) of each phase, by the engine's own calls."""
+def phases(engine: Engine, repeats: int) -> Iterator[Phase]:
+    """Each by the engine's own calls; whoever asks for the next one has done with the last."""
     c = engine.policy.config
     frames = iter(range(10_000))
 
     def prefill() -> None:
         engine.prefill([scene.observation(c, next(frames))])
 
-    def median(work) -> float:
-        return report.seconds(work, repeats, warmup=2, device=device)
-
-    out = [('prefill', median(prefill), physics.prefill(c, c.prefix_tokens, len(c.views)))]
+    yield 'prefill', prefill, 1, physics.prefill(c, c.prefix_tokens, len(c.views))
     (handle,) = engine.prefill([scene.observation(c, 0)])
-    steps = engine.config.euler_steps
     with engine.kv.acquire(handle) as lease:
-        took = median(lambda: engine.denoise([lease], [time.monotonic() + 1e6])) / steps
-        out.append(('denoise step', took, physics.denoise_step(c, handle.length)))
+
+        def denoise() -> None:
+            engine.denoise([lease], [time.monotonic() + 1e6])
+
+        need = physics.denoise_step(c, handle.length)
+        yield 'denoise step', denoise, engine.config.euler_steps, need
         for batch in BATCHES:
             while len(engine.kv.streams()) < batch:  # each over a frame of its own
                 frame = scene.copy_frame(engine, handle, 0)
                 scene.open_stream(engine, frame, engine.config.decode_tokens - 16, said=1)
             context = handle.length + 8 + repeats // 2
-            took = median(engine.decode)
-            out.append((f'decode step x{batch}', took, physics.decode_step(c, context, batch)))
-    return out
+            yield f'decode step x{batch}', engine.decode, 1, physics.decode_step(c, context, batch)
+
+
+def in_turn(works: Sequence[Callable[[], object]], repeats: int, device: str) -> list[float]:
+    """Median seconds of a call of each, taken in turn."""
+    rounds = [[report.once(work, device) for work in works] for _ in range(WARM_UP + repeats)]
+    return [statistics.median(taken) for taken in zip(*rounds[WARM_UP:], strict=True)]
+
+
+def made(args: argparse.Namespace, way: str) -> Engine:
+    """An engine of random weights, the same in both ways."""
+    c = served(preset(args.preset), args.device)
+    config = EngineConfig(
+        rows=BATCHES[-1] + 4,
+        streams=BATCHES[-1],
+        decode_tokens=128,
+        time_budget=False,
+        min_euler_steps=10,
+        threads=args.threads,
+        compile=COMPILE[way],
+    )
+    return Engine(scene.FullPolicy.random(c, device=args.device), config)
 
 
 def run(args: argparse.Namespace) -> dict:
     """Measures, prints the table, and returns all figures."""
     torch.set_num_threads(args.threads)
-    c = served(preset(args.preset), args.device)
-    engine = Engine(
-        scene.FullPolicy.random(c, device=args.device),
-        EngineConfig(
-            rows=BATCHES[-1] + 4,
-            streams=BATCHES[-1],
-            decode_tokens=128,
-            time_budget=False,
-            min_euler_steps=10,
-        ),
-    )
-    with torch.inference_mode():
-        parts = measure(engine, args.repeats, args.device)
+    ways = [way for way in WAYS if way in args.ways]
+    engines = [made(args, way) for way in ways]
+    c = engines[0].policy.config
     ceiling = report.ceilings(getattr(torch, c.dtype), args.device)
     rows = []
-    for phase, took, need in parts:
-        floor = max(need['flops'] / ceiling['gflops'], need['bytes'] / ceiling['gbytes']) / 1e9
-        rows.append(
-            dict(
-                phase=phase,
-                ms=took * 1e3,
-                gflops=need['flops'] / took / 1e9,
-                gbytes=need['bytes'] / took / 1e9,
-                floor_ms=floor * 1e3,
-                of_floor=floor / took,
-            )
-        )
+    with torch.inference_mode():
+        for parts in zip(*(phases(engine, args.repeats) for engine in engines), strict=True):
+            phase, _, steps, need = parts[0]
+            took = in_turn([work for _, work, _, _ in parts], args.repeats, args.device)
+            times = dict(zip(ways, (seconds / steps for seconds in took), strict=True))
+            rows.append(row(phase, times, need, ceiling))
     if not args.json:
         note = f'ceilings: {ceiling["gflops"]:.0f} GFLOP/s, {ceiling["gbytes"]:.1f} GB/s'
         report.show(f'parts, {args.preset}, {args.device}, {c.dtype}', rows, note)
         plot(rows)
-    return dict(preset=args.preset, ceilings=ceiling, rows=rows)
+    graphs = engines[-1].graphs.compiled_names
+    return dict(preset=args.preset, ceilings=ceiling, compiled=graphs, rows=rows)
+
+
+def row(phase: str, times: dict[str, float], need: dict[str, float], ceiling: dict) -> dict:
+    """times: s of each way. need: operations and bytes."""
+    best = min(times.values())
+    floor = max(need['flops'] / ceiling['gflops'], need['bytes'] / ceiling['gbytes']) / 1e9
+    found = dict(phase=phase) | {f'{way}_ms': took * 1e3 for way, took in times.items()}
+    if len(times) == len(WAYS):
+        found['eager_over_compiled'] = times[EAGER] / times[COMPILED]
+    return found | dict(
+        gflops=need['flops'] / best / 1e9,
+        gbytes=need['bytes'] / best / 1e9,
+        floor_ms=floor * 1e3,
+        of_floor=floor / best,
+    )
 
 
 def plot(rows: Sequence[dict]) -> None:
-    """Time of each phase, beside its floor."""
+    """Time of each phase in each way, beside its floor."""
     figure, axis = plt.subplots(figsize=(8, 4), layout='constrained')
     positions = np.arange(len(rows))
-    axis.barh(positions - 0.2, [row['ms'] for row in rows], 0.4, label='measured')
-    axis.barh(positions + 0.2, [row['floor_ms'] for row in rows], 0.4, label='floor')
+    names = [name for name in ('eager_ms', 'compiled_ms', 'floor_ms') if name in rows[0]]
+    for i, name in enumerate(names):
+        at = positions + (i - (len(names) - 1) / 2) * 0.8 / len(names)
+        label = name.removesuffix('_ms')
+        axis.barh(at, [row[name] for row in rows], 0.8 / len(names), label=label)
     axis.set_yticks(positions, [row['phase'] for row in rows])
     axis.invert_yaxis()
     axis.set_xscale('log')
