@@ -23,8 +23,10 @@ SPEED, TURN = 0.02, 0.2  # m and rad per control period
 CARRY, PUSHING = 0.16, 0.024  # m, heights of the gripper point
 OPEN, APART, CLOSED = 0.04, 0.012, 0.0  # m, openings of one finger; APART cradles what is pushed
 LOW = 0.10  # m; below it the gripper may hit things on its way
+DOWN = 0.125  # m; below it the gripper is on its way down
 ABOVE_RIM = 0.012  # m; so high above a rim the fingers' tips are clear of it
-TURNED, TURNED_LOW = 0.15, 0.3  # rad, of the wrist's roll; wider where the gripper is low
+TURNED, TURNED_DOWN = 0.15, 0.3  # rad, of the wrist's roll; wider where it is on its way down
+NEAR, NEAR_DOWN = 0.012, 0.02  # m, from above a thing; so is this
 REACH = joint_limits()
 
 
@@ -153,13 +155,14 @@ class ExpertMoment:
         """Phases int [B]: of these rules, the first that holds decides."""
         p, family, wanted = self.p, self.family, self.wanted
         unwanted = self.holds & ~wanted & ~self.lost
-        turned = np.abs(self.roll - self.grasp_roll) < np.where(self.low, TURNED_LOW, TURNED)
-        aligned = (self.apart < np.where(self.low, 0.02, 0.012)) & turned
+        down = p[:, 2] < DOWN
+        turned = np.abs(self.roll - self.grasp_roll) < np.where(down, TURNED_DOWN, TURNED)
+        aligned = (self.apart < np.where(down, NEAR_DOWN, NEAR)) & turned
         there = np.abs(p[:, 2] - self.grasp_height) < self.grasp_error
         there &= self.apart < 0.012
         lowered = self.bottom < 0.06
-        level = np.abs(self.roll) < np.where(lowered, TURNED_LOW, TURNED)
-        over = (self.to_spot < np.where(lowered, 0.03, 0.012)) & level
+        level = np.abs(self.roll) < np.where(lowered, TURNED_DOWN, TURNED)
+        over = (self.to_spot < np.where(lowered, 0.03, NEAR_DOWN)) & level
         behind = (self.thing[:, 1] - p[:, 1]) * self.side
         pushing = (p[:, 2] < 0.06) & (np.abs(p[:, 0] - self.thing[:, 0]) < 0.02)
         pushing &= (behind > 0.012) & (behind < self.radius + 0.07)
