@@ -13,6 +13,7 @@ from embodied_kv.engine_config import EngineConfig
 from embodied_kv.runtime.compiled import Compiler
 from embodied_kv.types import Guide
 
+pytestmark = pytest.mark.timeout(600)  # compilers take their time
 CHUNK = TINY.chunk_size
 SIZE = dict(robots=1, rows=12, streams=2, time_budget=False, euler_steps=3, min_euler_steps=2)
 QUICK = 'denoise 1x0', 'extend 2x1'  # what is compiled where not all is
@@ -133,7 +134,6 @@ def test_a_compressed_prefix_is_read_eagerly(engines, observe):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize('engines', [(dict(robots=3, rtc='trained'), ALL)], indirect=True)
 def test_batches_with_guides_and_streams_of_their_own(engines, observe):
     random = np.random.default_rng(0)
@@ -151,7 +151,6 @@ def test_batches_with_guides_and_streams_of_their_own(engines, observe):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize('engines', [(dict(rtc='guided'), QUICK)], indirect=True)
 def test_guidance(engines, observe):
     plan = np.full((CHUNK, TINY.action_dim), 0.03, np.float32)
