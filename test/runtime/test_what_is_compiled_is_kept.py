@@ -8,7 +8,6 @@ from embodied_kv.runtime.buffer import Buffer, Buffers
 from embodied_kv.runtime.compiled import Compiler, trace
 
 WIDTH = 32
-pytestmark = pytest.mark.timeout(300)  # compilers take their time
 
 
 class Work:
