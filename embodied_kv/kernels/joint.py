@@ -31,10 +31,14 @@ def joint_attention(q: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Te
     return out.unflatten(2, (tokens, group)).transpose(1, 2).flatten(2, 3)
 
 
-def gathered(k: Tensor, v: Tensor, batch: RowBatch) -> tuple[Tensor, Tensor]:
-    """Each slot's row of k and v [rows, kv_heads, max_tokens, head_dim]; any row for padding."""
+def gathered(k: Tensor, v: Tensor, batch: RowBatch, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Each slot's row of k and v [rows, kv_heads, max_tokens, head_dim]; zero from lengths on.
+
+    What lay there before may be not finite, and no weight makes that zero. lengths: [slots].
+    """
     rows = batch.ids.clamp(min=0).long()
-    return k[rows], v[rows]
+    valid = before(lengths, k.shape[2])[..., None]
+    return torch.where(valid, k[rows], 0.0), torch.where(valid, v[rows], 0.0)
 
 
 def before(lengths: Tensor, most: int) -> Tensor:

@@ -54,8 +54,9 @@ class JointSuffix:
         """A suffix is never stored."""
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        keys, values = gathered(*self._prefixes.layers[layer], self._batch)
-        prefix = before(row_lengths(self._batch), keys.shape[2])
+        lengths = row_lengths(self._batch)
+        keys, values = gathered(*self._prefixes.layers[layer], self._batch, lengths)
+        prefix = before(lengths, keys.shape[2])
         seen = torch.cat([prefix, prefix.new_ones(len(q), 1, q.shape[1])], 2)
         return joint_attention(q, _beside(keys, k), _beside(values, v), seen)
 
@@ -88,16 +89,17 @@ class JointTail:
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         self.own.store(layer, q, k, v)
-        keys, values = gathered(*self._prefixes.layers[layer], self._prefix)
-        tail_keys, tail_values = gathered(*self._tails.layers[layer], self._tail)
+        lengths, starts = row_lengths(self._prefix), self._tail.starts
+        keys, values = gathered(*self._prefixes.layers[layer], self._prefix, lengths)
+        old_keys, old_values = gathered(*self._tails.layers[layer], self._tail, starts)
         slots, tokens = q.shape[:2]
-        prefix = before(row_lengths(self._prefix), keys.shape[2])
-        tail = before(self._tail.starts, tail_keys.shape[2])
+        prefix = before(lengths, keys.shape[2])
+        tail = before(starts, old_keys.shape[2])
         own = torch.ones(tokens, tokens, dtype=torch.bool, device=q.device).tril()
         parts = (part.expand(slots, tokens, -1) for part in (prefix, tail, own[None]))
         seen = torch.cat(tuple(parts), 2)
-        keys = _beside(torch.cat([keys, tail_keys], 2), k)
-        values = _beside(torch.cat([values, tail_values], 2), v)
+        keys = _beside(torch.cat([keys, old_keys], 2), k)
+        values = _beside(torch.cat([values, old_values], 2), v)
         return joint_attention(q, keys, values, seen)
 
     def keep(self) -> None:

@@ -47,9 +47,12 @@ def test_rows_are_gathered_with_their_lengths_and_padding_has_none(rows, seed):
     k = torch.arange(float(ROWS))[:, None, None, None].expand(ROWS, 1, MAX_TOKENS, DIM)
     lengths = np.random.default_rng(seed).integers(0, MAX_TOKENS + 1, (1, ROWS), dtype=np.int32)
     batch = RowBatch(len(rows) + 1, lengths, torch.from_numpy(lengths)).bind(rows, [0] * len(rows))
-    found, _ = gathered(k, k, batch)
     known = row_lengths(batch)
+    stale = torch.arange(MAX_TOKENS) >= torch.from_numpy(lengths[0])[:, None]
+    k = k.masked_fill(stale[:, None, :, None], float('nan'))  # of whoever had the row before
+    found, _ = gathered(k, k, batch, known)
     for slot, row in enumerate([*rows, -1]):
-        assert known[slot] == (lengths[0, row] if row >= 0 else 0)
-        assert row < 0 or (found[slot] == row).all()
+        length = known[slot]
+        assert length == (lengths[0, row] if row >= 0 else 0)
+        assert (found[slot, :, :length] == row).all() and not found[slot, :, length:].any()
     np.testing.assert_array_equal(before(known, MAX_TOKENS).sum(-1)[:, 0], known)
