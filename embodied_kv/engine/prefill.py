@@ -164,7 +164,7 @@ class Prefiller:
         for slot, source in enumerate(sources):
             packed[slot, : len(source)] = source
         self._source[: packed.numel()].copy_(packed.flatten())
-        view = self._views[kind, slots, tokens].bind(rows, lengths)
+        view = self._views[kind, slots, tokens]
         queries = [range(0)] * len(rows)
         if kind is Kind.SCORED_PREFILL:
             queries = [
@@ -172,6 +172,7 @@ class Prefiller:
                 for length, ids in zip(lengths, prompts, strict=True)
             ]
             view.bind_queries(queries)
+        view.bind(rows, lengths)
         self._encode(len(images))
         compiled = self._graphs.compiled(kind, rows=slots, tokens=tokens)
         if compiled is not None:

@@ -44,9 +44,3 @@ def gathered(k: Tensor, v: Tensor, batch: RowBatch, lengths: Tensor) -> tuple[Te
 def before(lengths: Tensor, most: int) -> Tensor:
     """bool [slots, 1, most]: which of `most` tokens lie before lengths [slots]."""
     return (torch.arange(most, device=lengths.device) < lengths[:, None])[:, None]
-
-
-def row_lengths(batch: RowBatch) -> Tensor:
-    """[slots]: valid tokens of each slot's row, of one length in all layers; 0 for padding."""
-    rows = batch.ids.clamp(min=0).long()
-    return torch.where(batch.ids < 0, 0, batch.device_lengths[0][rows])

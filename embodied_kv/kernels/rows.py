@@ -6,7 +6,7 @@ Knows row ids, lengths and positions. Does not know who owns a row, or why.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 
 import numpy as np
@@ -42,37 +42,68 @@ class BatchPlan:
     order: Tensor | None
 
 
+@dataclass(frozen=True, eq=False)
+class _Bound:
+    """What the bytes of a table say.
+
+    known: lengths, then offsets, of the live slots, by layer; alike: of all layers the same.
+    plans: of the layers that were asked for.
+    """
+
+    table: bytes
+    live: tuple[int, ...]
+    spans: tuple[tuple[int, int, int, int], ...]
+    known: np.ndarray
+    alike: bool
+    plans: dict[int, BatchPlan] = field(default_factory=dict)
+
+
 class RowBatch:
-    """Slot b of a batch reads row `rows[b]`, of which `lengths[layer, rows[b]]` tokens are valid.
+    """Slot b of a batch reads row `ids[b]`, of which `lengths[layer, b]` tokens are valid.
 
-    Made once for a number of slots, then bound to rows again and again: `bind` writes row ids and
-    positions into memory that never moves, and no byte of a cache. A slot that no row is bound to
-    is padding: its result is zero, and it stores nothing.
+    Made once for a number of slots, then bound to rows again and again: `bind` writes row ids,
+    positions and lengths into memory that never moves, and no byte of a cache. A slot that no row
+    is bound to is padding: its result is zero, and it stores nothing.
 
-    lengths: int32 [layers, rows], the arena's own, host memory. tokens: query tokens per slot.
-    causal: the slots' tokens lie in their rows, and each sees what lies before it and itself;
-    otherwise every valid token is visible to every query. offsets: int32 [layers, rows] where rows
-    are pieces of one ragged axis of tokens: where each begins.
+    lengths: int32 [layers, rows], the arena's own, host memory; [1, rows] where all layers agree.
+    tokens: query tokens per slot. causal: the slots' tokens lie in their rows, and each sees what
+    lies before it and itself; otherwise every valid token is visible to every query. offsets:
+    int32 [layers, rows] where rows are pieces of one ragged axis of tokens: where each begins.
+    table: its memory as the host writes it and as the device reads it, int32 of `size`, one and
+    the same on a CPU; whoever gave it sends it. Without, it has its own, and `bind` sends.
+
+    The table is what counts, whoever wrote it: a step may move starts and lengths on.
     """
 
     def __init__(
         self,
         slots: int,
         lengths: np.ndarray,
-        device_lengths: Tensor,
         tokens: int = 1,
         causal: bool = False,
         offsets: np.ndarray | None = None,
-        device_offsets: Tensor | None = None,
+        *,
+        device: str | torch.device = 'cpu',
+        table: tuple[np.ndarray, Tensor] | None = None,
     ) -> None:
         self.slots, self.tokens, self.causal = slots, tokens, causal
-        self.device_lengths, self.device_offsets = device_lengths, device_offsets
-        self._lengths, self._offsets = lengths, offsets
-        self._table = torch.zeros(3, slots, dtype=torch.int32, device=device_lengths.device)
-        self.ids, self.starts, self.counts = self._table.unbind(0)
-        self._bound: tuple[bytes | None, ...] = ()
-        self._plans: dict[int, BatchPlan] = {}  # by layer, of what is bound
+        self._lengths, self._offsets, self._is_own = lengths, offsets, table is None
+        if table is None:
+            host = np.zeros(self.size(slots, lengths, offsets), np.int32)
+            table = host, torch.from_numpy(host).to(device)
+        self._host, self.table = table
+        self.ids, self.starts, self.counts = self.table[:3].unbind(0)
+        self.lengths = self.table[3 : 3 + len(lengths)]
+        self.offsets = None if offsets is None else self.table[3 + len(lengths) :]
+        self._bound: _Bound | None = None
         self.bind(())
+
+    @staticmethod
+    def size(
+        slots: int, lengths: np.ndarray, offsets: np.ndarray | None = None
+    ) -> tuple[int, int]:
+        """Of a table: ids, starts, counts, then lengths and offsets by layer; by slots."""
+        return 3 + len(lengths) * (1 if offsets is None else 2), slots
 
     def bind(
         self,
@@ -84,61 +115,68 @@ class RowBatch:
 
         starts: where each slot's first token lies in its row; its tokens are the row's last ones
         where not given. counts: how many of the slot's tokens are its own, the rest is padding;
-        all where not given.
+        all where not given. Lengths and offsets are those of now.
         """
-        self.rows = tuple(rows)
-        self.live = tuple(slot for slot, row in enumerate(self.rows) if row != PADDING)
-        own = [self.tokens] * len(self.rows) if counts is None else counts
-        first = self._lengths[0, self.rows] - np.asarray(own, np.int32)
-        table = np.full((3, self.slots), ((PADDING,), (0,), (0,)), np.int32)
-        table[:, : len(self.rows)] = self.rows, first if starts is None else starts, own
-        table[1:, table[0] == PADDING] = 0
-        self._table.copy_(torch.from_numpy(table))
-        live = table[:, list(self.live)].tolist()
-        self.spans = tuple(zip(self.live, *live, strict=True))  # slot, row, start, count
-        # As they are now; the twin's plans are made when it asks for them.
-        self._valid = self._taken(self._lengths)
-        self._begins = None if self._offsets is None else self._taken(self._offsets)
-        parts = table, self._valid, self._begins
-        bound = tuple(None if part is None else part.tobytes() for part in parts)
-        if bound != self._bound:  # a batch keeps its prefix rows from step to step
-            self._bound, self._plans = bound, {}
+        rows = np.asarray(rows, np.int64).reshape(-1)
+        own = self.tokens if counts is None else counts
+        table = np.zeros((len(self._host), len(rows)), np.int32)
+        table[0], table[2], table[3:] = rows, own, self._known_of(rows)
+        table[1] = table[3] - table[2] if starts is None else starts
+        table[1:, rows == PADDING] = 0
+        self._host[:, : len(rows)] = table
+        self._host[0, len(rows) :], self._host[1:, len(rows) :] = PADDING, 0
+        if self._is_own and self.table.is_cuda:
+            self.table.copy_(torch.from_numpy(self._host))
         return self
 
-    def _taken(self, table: np.ndarray) -> np.ndarray:
-        """Of the live slots: [layers, live], or [1, live] where all layers agree."""
-        taken = table[:, [self.rows[slot] for slot in self.live]]
-        return taken[:1] if (taken == taken[:1]).all() else taken
+    def _known_of(self, rows: np.ndarray) -> np.ndarray:
+        """Lengths, then offsets, of these rows."""
+        parts = (self._lengths,) if self._offsets is None else (self._lengths, self._offsets)
+        return np.concatenate([part[:, rows] for part in parts])
 
     @classmethod
     def dense(cls, batch: int, length: int, tokens: int, device: torch.device) -> RowBatch:
         """Rows 0 .. batch-1 of an ordinary contiguous tensor, all of one length."""
         lengths = np.full((1, batch), length, np.int32)
-        return cls(batch, lengths, torch.from_numpy(lengths).to(device), tokens).bind(range(batch))
+        return cls(batch, lengths, tokens, device=device).bind(range(batch))
 
     @property
-    def memory(self) -> dict[str, Tensor]:
-        """What a kernel reads of it, by name; contiguous."""
-        memory = {'table': self._table, 'lengths': self.device_lengths}
-        return memory if self._offsets is None else memory | {'offsets': self.device_offsets}
+    def live(self) -> tuple[int, ...]:
+        """The slots that read."""
+        return self._now().live
+
+    @property
+    def spans(self) -> tuple[tuple[int, int, int, int], ...]:
+        """Slot, row, start and count of each slot that reads."""
+        return self._now().spans
+
+    def _now(self) -> _Bound:
+        """What the table says now; plans are kept as long as it says the same."""
+        table = self._host.tobytes()
+        if self._bound is None or table != self._bound.table:
+            live = np.flatnonzero(self._host[0] != PADDING).tolist()
+            own, layers = self._host[:, live], len(self._lengths)
+            spans = tuple(zip(live, *own[:3].tolist(), strict=True))
+            known = own[3:]
+            alike = bool((known == known[::layers].repeat(layers, 0)).all())
+            self._bound = _Bound(table, tuple(live), spans, known, alike)
+        return self._bound
 
     def plan(self, layer: int) -> BatchPlan:
         """How the twin walks this layer; layers of equal lengths and offsets share a plan."""
-        begins = self._begins
-        if len(self._valid) == 1 and (begins is None or len(begins) == 1):
-            layer = 0
-        if layer not in self._plans:
-            valid = self._valid[min(layer, len(self._valid) - 1)]
-            at = None if begins is None else tuple(begins[min(layer, len(begins) - 1)].tolist())
-            self._plans[layer] = make_plan(
-                tuple((slot, self.rows[slot]) for slot in self.live),
-                tuple(valid.tolist()),
-                at,
-                tuple(start for _, _, start, _ in self.spans) if self.causal else None,
+        now, layers = self._now(), len(self._lengths)
+        layer = 0 if now.alike else layer
+        if layer not in now.plans:
+            begins = None if self._offsets is None else tuple(now.known[layers + layer].tolist())
+            now.plans[layer] = make_plan(
+                tuple((slot, row) for slot, row, _, _ in now.spans),
+                tuple(now.known[layer].tolist()),
+                begins,
+                tuple(start for _, _, start, _ in now.spans) if self.causal else None,
                 self.tokens,
                 self.slots,
             )
-        return self._plans[layer]
+        return now.plans[layer]
 
 
 def make_plan(

@@ -44,7 +44,7 @@ def _row_attention(
     slot, kv_head, block = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     row = tl.load(ids + slot)
     is_row = row >= 0  # otherwise the slot is padding: no keys, and zero
-    length = tl.load(lengths + row, mask=is_row, other=0)
+    length = tl.load(lengths + slot)
     m = block * BLOCK_M + tl.arange(0, BLOCK_M)  # token m // group, head m % group of the KV head
     token = m // group
     query_at = (slot * tokens + token) * heads + kv_head * group + m % group
@@ -63,7 +63,7 @@ def _row_attention(
     total = tl.zeros([BLOCK_M], tl.float32)
     mixed = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     if RAGGED:  # rows are pieces of one axis of tokens
-        first = tl.load(offsets + row, mask=is_row, other=0).to(tl.int64) * stride_token
+        first = tl.load(offsets + slot).to(tl.int64) * stride_token
     else:
         first = row.to(tl.int64) * stride_row
     base = first + kv_head * stride_head
@@ -102,7 +102,7 @@ def row_attention(
         k, v = k.contiguous(), v.contiguous()
     out = torch.empty_like(q)
     lse = torch.empty(slots, tokens, heads, dtype=torch.float32, device=q.device)
-    lengths = batch.device_lengths
+    lengths, offsets = batch.lengths, batch.offsets
     group = heads // kv_heads
     block_m = max(16, min(64, triton.next_power_of_2(tokens * group)))
     grid = slots, kv_heads, triton.cdiv(tokens * group, block_m)
@@ -113,7 +113,7 @@ def row_attention(
         batch.ids,
         batch.starts,
         lengths[min(layer, len(lengths) - 1)],
-        lengths if batch.device_offsets is None else batch.device_offsets[layer],
+        lengths if offsets is None else offsets[layer],
         out,
         lse,
         dim**-0.5,
@@ -124,7 +124,7 @@ def row_attention(
         k.stride(1),
         k.stride(2),
         CAUSAL=batch.causal,
-        RAGGED=batch.device_offsets is not None,
+        RAGGED=offsets is not None,
         DIM=dim,
         BLOCK_D=triton.next_power_of_2(dim),
         BLOCK_M=block_m,

@@ -20,10 +20,9 @@ class Arena:
 
     layers: (k, v) of each layer, as attention takes them, [rows, kv_heads, max_tokens, head_dim].
 
-    lengths: int32 [layers, rows], valid tokens per layer and row, in host memory; `device_lengths`
-    is the same for kernels (the same memory on a CPU). positions: int64 [rows], the logical
-    position of the token that would come next. It is kept apart from the length: a compressed row
-    is shorter than its last position.
+    lengths: int32 [1, rows], valid tokens of each row in all layers. positions: int64 [rows], the
+    logical position of the token that would come next. Both are the host's alone: a step is told
+    what it needs of them.
     """
 
     def __init__(
@@ -41,8 +40,7 @@ class Arena:
         self.k = torch.zeros(shape, dtype=dtype, device=device)
         self.v = torch.zeros(shape, dtype=dtype, device=device)
         self.layers = tuple(zip(self.k.unbind(0), self.v.unbind(0), strict=True))
-        self.lengths = np.zeros((layers, rows), np.int32)
-        self.device_lengths = torch.from_numpy(self.lengths).to(device)
+        self.lengths = np.zeros((1, rows), np.int32)
         self.positions = np.zeros(rows, np.int64)
         self.rows, self.max_tokens = rows, max_tokens
 
@@ -70,23 +68,21 @@ class Arena:
 
     @property
     def bytes_used(self) -> int:
-        return int(self.lengths.sum()) * self.bytes_per_token
+        return int(self.lengths.sum()) * len(self.layers) * self.bytes_per_token
 
     @property
     def memory(self) -> list[Tensor | np.ndarray]:
         """All that it keeps."""
-        return [self.k, self.v, self.lengths, self.device_lengths, self.positions]
+        return [self.k, self.v, self.lengths, self.positions]
 
     def buffers(self, name: str) -> list[Buffer]:
         """Its K and V, for whoever computes with them."""
         return [Buffer(f'{name}.k', self.k), Buffer(f'{name}.v', self.v)]
 
     def set_length(self, rows: int | Sequence[int], length: int | np.ndarray) -> None:
-        """Sets length and position of uncompressed rows, in all layers."""
-        self.lengths[:, rows] = length
+        """Sets length and position of rows."""
+        self.lengths[0, rows] = length
         self.positions[rows] = length
-        if self.device.type != 'cpu':
-            self.device_lengths.copy_(torch.from_numpy(self.lengths), non_blocking=True)
 
     def row(self, row: int) -> tuple[Tensor, Tensor]:
         """The valid K and V of an uncompressed row: views [layers, kv_heads, length, head_dim]."""

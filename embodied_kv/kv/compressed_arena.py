@@ -23,9 +23,8 @@ class CompressedArena:
     """k, v: [1, kv_heads, tokens, head_dim], all layers on one axis; for rows of `source`.
 
     lengths, offsets: int32 [layers, rows], tokens of each layer's piece and where it begins, in
-    host memory; `device_lengths`, `device_offsets` are the same for kernels. positions: int64
-    [rows], the logical position of the token that would come next, as in the row it was taken
-    from: it does not depend on what was kept.
+    host memory. positions: int64 [rows], the logical position of the token that would come next,
+    as in the row it was taken from: it does not depend on what was kept.
     """
 
     def __init__(self, source: Arena, rows: int, tokens: int) -> None:
@@ -37,8 +36,6 @@ class CompressedArena:
         self.layers = ((self.k, self.v),) * layers
         self.lengths = np.zeros((layers, rows), np.int32)
         self.offsets = np.zeros((layers, rows), np.int32)
-        self.device_lengths = torch.from_numpy(self.lengths).to(device)
-        self.device_offsets = torch.from_numpy(self.offsets).to(device)
         self.positions = np.zeros(rows, np.int64)
         self.rows, self.tokens = rows, tokens
         self._free_rows = RowPool(rows)
@@ -70,8 +67,7 @@ class CompressedArena:
     @property
     def memory(self) -> list[Tensor | np.ndarray]:
         """All that it keeps."""
-        tables = self.lengths, self.device_lengths, self.offsets, self.device_offsets
-        return [self.k, self.v, *tables, self.positions]
+        return [self.k, self.v, self.lengths, self.offsets, self.positions]
 
     def buffers(self, name: str) -> list[Buffer]:
         """Its K and V, for whoever computes with them."""
@@ -93,7 +89,6 @@ class CompressedArena:
         self.lengths[:, row] = budgets
         self.offsets[:, row] = begin + np.cumsum([0, *budgets[:-1]])
         self.positions[row] = position
-        self._to_device()
         return row
 
     def give(self, row: int) -> None:
@@ -109,7 +104,6 @@ class CompressedArena:
         self._gaps = merged
         self.lengths[:, row] = 0
         self._free_rows.give(row)
-        self._to_device()
 
     def gather(self, row: int, source: Arena, source_row: int, kept: Sequence[Tensor]) -> None:
         """Copies the kept tokens of a row in: of each layer, positions int64 [kv_heads, n]."""
@@ -145,11 +139,6 @@ class CompressedArena:
         )
         idle = [r for r in range(self.rows) if r in self._free_rows and self.lengths[:, r].any()]
         assert not idle, f'free compressed rows {idle} have tokens'
-
-    def _to_device(self) -> None:
-        if self.k.device.type != 'cpu':
-            self.device_lengths.copy_(torch.from_numpy(self.lengths))
-            self.device_offsets.copy_(torch.from_numpy(self.offsets))
 
 
 def _first_fit(gaps: list[tuple[int, int]], needed: int) -> int | None:

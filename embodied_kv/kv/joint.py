@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from embodied_kv.kernels.joint import before, gathered, joint_attention, row_lengths
+from embodied_kv.kernels.joint import before, gathered, joint_attention
 from embodied_kv.kernels.rows import RowBatch
 from embodied_kv.kv.arena import Arena
 from embodied_kv.runtime.buffer import Buffer
@@ -54,7 +54,7 @@ class JointSuffix:
         """A suffix is never stored."""
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        lengths = row_lengths(self._batch)
+        lengths = self._batch.lengths[0]
         keys, values = gathered(*self._prefixes.layers[layer], self._batch, lengths)
         prefix = before(lengths, keys.shape[2])
         seen = torch.cat([prefix, prefix.new_ones(len(q), 1, q.shape[1])], 2)
@@ -89,7 +89,7 @@ class JointTail:
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         self.own.store(layer, q, k, v)
-        lengths, starts = row_lengths(self._prefix), self._tail.starts
+        lengths, starts = self._prefix.lengths[0], self._tail.starts
         keys, values = gathered(*self._prefixes.layers[layer], self._prefix, lengths)
         old_keys, old_values = gathered(*self._tails.layers[layer], self._tail, starts)
         slots, tokens = q.shape[:2]

@@ -32,7 +32,7 @@ class PlacedTokens:
         """positions: int64 [T], ascending."""
         arena, count = self._arena, len(positions)
         # A slot for each token: every one has its own limit, and none is padded.
-        self._batch = RowBatch(count, arena.lengths, arena.device_lengths, causal=True)
+        self._batch = RowBatch(count, arena.lengths, causal=True, device=arena.device)
         self._batch.bind([self._row] * count, starts=positions.tolist())
         return self
 
@@ -44,7 +44,7 @@ class PlacedTokens:
 
     def keys(self, layer: int) -> Tensor:
         """K of the whole row, [kv_heads, length, head_dim]; a view."""
-        length = int(self._arena.lengths[layer, self._row])
+        length = int(self._arena.lengths[0, self._row])
         return self._arena.layers[layer][0][self._row, :, :length]
 
     def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:

@@ -18,6 +18,7 @@ from embodied_kv.kernels.score import KvSegment, post_vision_statistics
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.views import PrefixWrite, TailAppend
 from embodied_kv.runtime.buffer import Buffer
+from embodied_kv.runtime.inputs import Fields, StepInputs
 
 
 class Scores:
@@ -50,28 +51,34 @@ class Scores:
 class _ScoringQueries:
     """Which of a slot's tokens are scoring queries: neighbours, at most `most` of them."""
 
-    def __init__(self, slots: int, most: int, device: torch.device) -> None:
+    def __init__(self, inputs: StepInputs, slots: int, most: int, device: torch.device) -> None:
         self._slots = torch.arange(slots, device=device)[:, None]
-        self._positions = torch.zeros(slots, most, dtype=torch.int64, device=device)
-        self._spans = torch.zeros(2, slots, dtype=torch.int32, device=device)
-        self.starts, self.counts = self._spans.unbind(0)
+        self._positions = inputs.cut('scoring.positions', slots, most)
+        self._spans = inputs.cut('scoring.spans', 2, slots)
+        self.starts, self.counts = self._spans.device.unbind(0)
+
+    @staticmethod
+    def fields(slots: int, most: int) -> dict[str, tuple[int, type[np.generic]]]:
+        return {
+            'scoring.positions': (slots * most, np.int64),
+            'scoring.spans': (2 * slots, np.int32),
+        }
 
     def bind(self, ranges: Sequence[range]) -> None:
-        spans = np.zeros((2, len(self._slots)), np.int32)
+        spans, positions = self._spans.host, self._positions.host
+        spans[:] = 0
         spans[:, : len(ranges)] = [[r.start for r in ranges], [len(r) for r in ranges]]
-        self._spans.copy_(torch.from_numpy(spans))
-        positions = spans[0][:, None] + np.arange(self._positions.shape[1])
         last = np.maximum(spans.sum(0) - 1, 0)[:, None]  # what is beyond is counted as padding
-        self._positions.copy_(torch.from_numpy(np.minimum(positions, last)))
+        positions[:] = np.minimum(spans[0][:, None] + np.arange(positions.shape[1]), last)
 
     @property
     def buffers(self) -> list[Buffer]:
         parts = dict(positions=self._positions, spans=self._spans)
-        return [Buffer(f'scoring.{name}', memory) for name, memory in parts.items()]
+        return [Buffer(f'scoring.{name}', part.device) for name, part in parts.items()]
 
     def of(self, q: Tensor) -> Tensor:
         """q [slots, tokens, heads, D] -> the scoring queries, [slots, most, heads, D]."""
-        return q[self._slots, self._positions]
+        return q[self._slots, self._positions.device]
 
 
 class _Scored:
@@ -84,7 +91,7 @@ class _Scored:
     _scoring: _ScoringQueries
 
     def bind_queries(self, ranges: Sequence[range]) -> None:
-        """Which of each slot's tokens are its scoring queries."""
+        """Which of each slot's tokens are its scoring queries; before `bind`, which sends it."""
         self._scoring.bind(ranges)
 
     @property
@@ -107,10 +114,25 @@ class ScoredPrefixWrite(_Scored, PrefixWrite):
     most: scoring queries of a slot at most.
     """
 
-    def __init__(self, arena: Arena, slots: int, tokens: int, scores: Scores, most: int) -> None:
-        super().__init__(arena, slots, tokens)
+    def __init__(
+        self,
+        arena: Arena,
+        slots: int,
+        tokens: int,
+        scores: Scores,
+        most: int,
+        inputs: StepInputs | None = None,
+    ) -> None:
+        most = min(most, tokens)
+        inputs = inputs or StepInputs(arena.device, self.fields(arena, slots, most))
+        super().__init__(arena, slots, tokens, inputs)
         self._scores = scores
-        self._scoring = _ScoringQueries(slots, min(most, tokens), arena.device)
+        self._scoring = _ScoringQueries(inputs, slots, most, arena.device)
+
+    @staticmethod
+    def fields(arena: Arena, slots: int, most: int) -> Fields:
+        """That it needs of its inputs."""
+        return {**PrefixWrite.fields(arena, slots), **_ScoringQueries.fields(slots, most)}
 
     def _segments(self, layer: int, k: Tensor) -> list[KvSegment]:
         return [KvSegment(k, self._batch.counts)]
@@ -123,11 +145,27 @@ class ScoredTailAppend(_Scored, TailAppend):
     """
 
     def __init__(
-        self, prefixes: Arena, decode_kv: Arena, slots: int, tokens: int, scores: Scores, most: int
+        self,
+        prefixes: Arena,
+        decode_kv: Arena,
+        slots: int,
+        tokens: int,
+        scores: Scores,
+        most: int,
+        inputs: StepInputs | None = None,
     ) -> None:
-        super().__init__(prefixes, decode_kv, slots, tokens)
+        most = min(most, tokens)
+        fields = self.fields(prefixes, decode_kv, slots, tokens, most)
+        inputs = inputs or StepInputs(prefixes.device, fields)
+        super().__init__(prefixes, decode_kv, slots, tokens, inputs=inputs)
         self._prefixes, self._scores = prefixes, scores
-        self._scoring = _ScoringQueries(slots, min(most, tokens), decode_kv.device)
+        self._scoring = _ScoringQueries(inputs, slots, most, decode_kv.device)
+
+    @staticmethod
+    def fields(prefixes: Arena, decode_kv: Arena, slots: int, tokens: int, most: int) -> Fields:
+        """That it needs of its inputs."""
+        reading = TailAppend.fields(prefixes, decode_kv, slots, tokens)
+        return {**reading, **_ScoringQueries.fields(slots, most)}
 
     def _segments(self, layer: int, k: Tensor) -> list[KvSegment]:
         question = KvSegment(k, self._tail.counts, self._scoring.starts)
@@ -136,11 +174,9 @@ class ScoredTailAppend(_Scored, TailAppend):
     def _prefix_keys(self, layer: int) -> KvSegment:
         """Of each slot's prefix row; on a CPU no copy is made of a single one."""
         keys = self._prefixes.layers[layer][0]
-        arena, batch = self._prefixes, self._prefix.whole
-        if not keys.is_cuda and len(batch.rows) == 1:
-            (row,) = batch.rows
-            length = int(arena.lengths[layer, row])
-            counts = torch.full((1,), length, dtype=torch.int32)
-            return KvSegment(keys[row : row + 1, :, :length], counts)
-        ids = batch.ids.clamp(min=0)
-        return KvSegment(keys[ids], arena.device_lengths[layer][ids])
+        batch = self._prefix.whole
+        if not keys.is_cuda and len(batch.spans) == batch.slots == 1:
+            ((_, row, _, _),) = batch.spans
+            length = int(batch.lengths[0, 0])
+            return KvSegment(keys[row : row + 1, :, :length], batch.lengths[0])
+        return KvSegment(keys[batch.ids.clamp(min=0)], batch.lengths[0])

@@ -3,13 +3,14 @@
 Three ways to use the same rows: write a prefix, read it under a suffix that is thrown away, read
 it under a tail that grows. `store` alone is for a last layer whose output nobody needs. The model
 never learns which one it was given. A view is made once for a number of slots and tokens and bound
-to rows again and again; slots without a row are padding. q: [slots, tokens, heads, head_dim]; k,
-v: [slots, tokens, kv_heads, head_dim]; the result is like q.
+to rows again and again; slots without a row are padding. What is bound lies in the fields of a
+step's inputs, which `bind` sends: whatever else is in them is written before. q: [slots, tokens,
+heads, head_dim]; k, v: [slots, tokens, kv_heads, head_dim]; the result is like q.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -22,7 +23,9 @@ from embodied_kv.kernels.store import store_rows
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.joint import JointPrefix, JointSuffix, JointTail, OwnKv
+from embodied_kv.kv.prefix_read import PrefixRead, batch_over, place, table_field
 from embodied_kv.runtime.buffer import Buffer
+from embodied_kv.runtime.inputs import Fields, StepInputs
 
 
 class KvView(Protocol):
@@ -34,22 +37,28 @@ class KvView(Protocol):
 class PrefixWrite:
     """Writes each slot's tokens into its prefix row; every valid token sees every other.
 
-    What lies behind a slot's valid tokens is neither stored nor seen.
+    What lies behind a slot's valid tokens is neither stored nor seen. inputs: with `fields`.
     """
 
-    def __init__(self, arena: Arena, slots: int, tokens: int) -> None:
+    def __init__(
+        self, arena: Arena, slots: int, tokens: int, inputs: StepInputs | None = None
+    ) -> None:
         self._arena, self.slots, self.tokens = arena, slots, tokens
         # Of its own: a row that is being written has no length yet for anybody else.
         self._lengths = np.zeros((1, arena.rows), np.int32)
-        lengths = torch.from_numpy(self._lengths).to(arena.device)
-        self._batch = RowBatch(slots, self._lengths, lengths, tokens)
+        self.inputs = inputs or StepInputs(arena.device, PrefixWrite.fields(arena, slots))
+        self._batch = batch_over(self.inputs, 'prefix', slots, self._lengths, tokens)
+
+    @staticmethod
+    def fields(arena: Arena, slots: int) -> Fields:
+        """That it needs of its inputs."""
+        return table_field('prefix', slots, arena.lengths)
 
     def bind(self, rows: Sequence[int], lengths: Sequence[int]) -> PrefixWrite:
         """rows: reserved ones. lengths: valid tokens of each slot."""
         self._lengths[0, list(rows)] = lengths
-        if self._arena.device.type != 'cpu':
-            self._batch.device_lengths.copy_(torch.from_numpy(self._lengths))
         self._batch.bind(rows, starts=[0] * len(rows), counts=lengths)
+        self.inputs.send()
         return self
 
     @property
@@ -60,7 +69,7 @@ class PrefixWrite:
     @property
     def buffers(self) -> list[Buffer]:
         """What it reads beside the arena."""
-        return _buffers({'prefix': self._batch})
+        return [Buffer('prefix.table', self._batch.table)]
 
     def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
         store_rows(k, v, *self._arena.layers[layer], self._batch)
@@ -70,78 +79,42 @@ class PrefixWrite:
         return row_attention(q, *self._arena.layers[layer], self._batch, layer)[0]
 
 
-class PrefixRead:
-    """What stands before a slot's own tokens: a prefix row, or a compressed copy of one.
-
-    flats: None where nothing is compressed.
-    """
-
-    def __init__(
-        self, prefixes: Arena, flats: CompressedArena | None, slots: int, tokens: int
-    ) -> None:
-        self.prefixes = prefixes
-        self._parts: list[tuple[Arena | CompressedArena, RowBatch]] = [
-            (prefixes, RowBatch(slots, prefixes.lengths, prefixes.device_lengths, tokens))
-        ]
-        if flats is not None:
-            batch = RowBatch(
-                slots,
-                flats.lengths,
-                flats.device_lengths,
-                tokens,
-                offsets=flats.offsets,
-                device_offsets=flats.device_offsets,
-            )
-            self._parts.append((flats, batch))
-
-    def bind(self, rows: Sequence[int], flats: Sequence[int] = ()) -> np.ndarray:
-        """rows, flats: of each slot, one of them -1. Returns where each slot goes on, int64."""
-        after = np.zeros(len(rows), np.int64)
-        for (arena, batch), bound in zip(self._parts, (rows, flats), strict=False):
-            batch.bind(bound)
-            taken = np.array(bound, np.int64)
-            if len(taken):
-                after += np.where(taken < 0, 0, arena.positions[taken])
-        return after
-
-    @property
-    def whole(self) -> RowBatch:
-        """The slots that read a prefix row."""
-        return self._parts[0][1]
-
-    @property
-    def buffers(self) -> list[Buffer]:
-        """What it reads beside K and V."""
-        names = ('prefix', 'flat')
-        return _buffers({n: batch for n, (_, batch) in zip(names, self._parts, strict=False)})
-
-    def attend(self, layer: int, q: Tensor) -> tuple[Tensor, Tensor]:
-        """Output and log-sum-exp of each slot; see `kernels.attention.row_attention`."""
-        # Eager, a kind that no slot reads costs nothing; captured, both are in the graph.
-        parts = [part for part in self._parts if q.is_cuda or part[1].live] or self._parts[:1]
-        read = [row_attention(q, *arena.layers[layer], b, layer) for arena, b in parts]
-        if len(read) == 1:
-            return read[0]
-        (out, lse), (more, more_lse) = read  # of every slot one is zero
-        return out + more, lse + more_lse
-
-
 class SuffixRead:
     """Reads each slot's prefix and the suffix itself, both whole; stores nothing.
 
     tokens: length of the suffix (the action horizon). positions: int64 [slots, tokens], logical.
+    inputs: with `fields`.
     """
 
     def __init__(
-        self, prefixes: Arena, slots: int, tokens: int, flats: CompressedArena | None = None
+        self,
+        prefixes: Arena,
+        slots: int,
+        tokens: int,
+        flats: CompressedArena | None = None,
+        inputs: StepInputs | None = None,
     ) -> None:
-        self._prefix = PrefixRead(prefixes, flats, slots, tokens)
+        if inputs is None:
+            fields = SuffixRead.fields(prefixes, slots, tokens, flats)
+            inputs = StepInputs(prefixes.device, fields)
+        self.inputs = inputs
+        self._prefix = PrefixRead(prefixes, flats, slots, tokens, self.inputs)
         self._suffix = RowBatch.dense(slots, tokens, tokens, prefixes.device)
-        self.positions = torch.zeros(slots, tokens, dtype=torch.int64, device=prefixes.device)
+        self._positions = self.inputs.cut('positions', slots, tokens)
+        self.positions = self._positions.device
+
+    @staticmethod
+    def fields(
+        prefixes: Arena, slots: int, tokens: int, flats: CompressedArena | None = None
+    ) -> Fields:
+        """That it needs of its inputs."""
+        positions = {'positions': (slots * tokens, np.int64)}
+        return PrefixRead.fields(prefixes, flats, slots) | positions
 
     def bind(self, rows: Sequence[int], flats: Sequence[int] = ()) -> SuffixRead:
         """rows, flats: of each slot, one of them -1."""
-        _place(self.positions, self._prefix.bind(rows, flats))
+        place(self._positions.host, self._prefix.bind(rows, flats))
+        self.inputs.send()
         return self
 
     @property
@@ -152,7 +125,7 @@ class SuffixRead:
     @property
     def buffers(self) -> list[Buffer]:
         """What it reads beside the arenas; how the suffix lies is a constant."""
-        return [*self._prefix.buffers, Buffer('suffix.positions', self.positions)]
+        return [*self._prefix.buffers, Buffer('positions', self.positions)]
 
     def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
         """A suffix is never stored."""
@@ -165,7 +138,7 @@ class SuffixRead:
 class TailAppend:
     """Appends each slot's tokens to its tail row and reads prefix and tail; the tail is causal.
 
-    positions: int64 [slots, tokens], logical.
+    positions: int64 [slots, tokens], logical. inputs: with `fields`.
     """
 
     def __init__(
@@ -175,12 +148,30 @@ class TailAppend:
         slots: int,
         tokens: int = 1,
         flats: CompressedArena | None = None,
+        inputs: StepInputs | None = None,
     ) -> None:
-        self._tails = tails
-        self._prefix = PrefixRead(prefixes, flats, slots, tokens)
-        self._tail = RowBatch(slots, tails.lengths, tails.device_lengths, tokens, causal=True)
-        self.positions = torch.zeros(slots, tokens, dtype=torch.int64, device=tails.device)
+        if inputs is None:
+            fields = TailAppend.fields(prefixes, tails, slots, tokens, flats)
+            inputs = StepInputs(prefixes.device, fields)
+        self.inputs = inputs
+        self._tails, self.slots, self.tokens = tails, slots, tokens
+        self._prefix = PrefixRead(prefixes, flats, slots, tokens, self.inputs)
+        self._tail = batch_over(self.inputs, 'tail', slots, tails.lengths, tokens, True)
+        self._positions = self.inputs.cut('positions', slots, tokens)
+        self.positions = self._positions.device
         self._slots = torch.arange(slots, device=tails.device)
+
+    @staticmethod
+    def fields(
+        prefixes: Arena,
+        tails: Arena,
+        slots: int,
+        tokens: int = 1,
+        flats: CompressedArena | None = None,
+    ) -> Fields:
+        """That it needs of its inputs."""
+        tail = table_field('tail', slots, tails.lengths)
+        return SuffixRead.fields(prefixes, slots, tokens, flats) | tail
 
     def bind(
         self, rows: Sequence[int], tails: Sequence[int], count: int, flats: Sequence[int] = ()
@@ -190,17 +181,20 @@ class TailAppend:
         tails: rows that count the new tokens already. count: new tokens of each slot, at most
         `tokens`.
         """
-        tails = list(tails)
-        starts = self._tails.positions[tails] - count
+        starts = self._tails.positions[list(tails)] - count
         self._tail.bind(tails, starts, [count] * len(tails))
-        _place(self.positions, self._prefix.bind(rows, flats) + starts)
+        place(self._positions.host, self._prefix.bind(rows, flats) + starts)
+        self.inputs.send()
         return self
 
     @property
     def buffers(self) -> list[Buffer]:
         """What it reads beside the arenas."""
-        positions = Buffer('tail.positions', self.positions)
-        return [*self._prefix.buffers, *_buffers({'tail': self._tail}), positions]
+        return [
+            *self._prefix.buffers,
+            Buffer('tail.table', self._tail.table),
+            Buffer('positions', self.positions),
+        ]
 
     @property
     def joint(self) -> JointTail:
@@ -215,6 +209,13 @@ class TailAppend:
             return hidden[:, 0]
         return hidden[self._slots, (self._tail.counts - 1).clamp(min=0)]
 
+    def advance(self) -> None:
+        """What comes next lies behind what was appended; a computation may end so."""
+        counts = self._tail.counts
+        self._tail.starts.add_(counts)
+        self._tail.lengths.add_(counts)
+        self.positions.add_(counts[:, None])
+
     def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
         store_rows(k, v, *self._tails.layers[layer], self._tail)
 
@@ -222,19 +223,3 @@ class TailAppend:
         self.store(layer, q, k, v)
         own = row_attention(q, *self._tails.layers[layer], self._tail, layer)
         return merge(self._prefix.attend(layer, q), own)
-
-
-def _place(positions: Tensor, starts: np.ndarray) -> None:
-    """Slot b begins at position starts[b]; padding at 0."""
-    slots, tokens = positions.shape
-    first = np.zeros((slots, 1), np.int64)
-    first[: len(starts), 0] = starts
-    positions.copy_(torch.from_numpy(first + np.arange(tokens)))
-
-
-def _buffers(batches: Mapping[str, RowBatch]) -> list[Buffer]:
-    return [
-        Buffer(f'{name}.{part}', memory)
-        for name, batch in batches.items()
-        for part, memory in batch.memory.items()
-    ]

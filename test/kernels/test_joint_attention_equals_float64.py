@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_kv.kernels.joint import before, gathered, joint_attention, row_lengths
+from embodied_kv.kernels.joint import before, gathered, joint_attention
 from embodied_kv.kernels.rows import RowBatch
 
 ROWS, MAX_TOKENS, HEADS, DIM = 6, 12, 4, 16
@@ -46,8 +46,8 @@ def test_any_mask_of_slots_or_of_queries(slots, tokens, kv_heads, each, seed):
 def test_rows_are_gathered_with_their_lengths_and_padding_has_none(rows, seed):
     k = torch.arange(float(ROWS))[:, None, None, None].expand(ROWS, 1, MAX_TOKENS, DIM)
     lengths = np.random.default_rng(seed).integers(0, MAX_TOKENS + 1, (1, ROWS), dtype=np.int32)
-    batch = RowBatch(len(rows) + 1, lengths, torch.from_numpy(lengths)).bind(rows, [0] * len(rows))
-    known = row_lengths(batch)
+    batch = RowBatch(len(rows) + 1, lengths).bind(rows, [0] * len(rows))
+    known = batch.lengths[0]
     stale = torch.arange(MAX_TOKENS) >= torch.from_numpy(lengths[0])[:, None]
     k = k.masked_fill(stale[:, None, :, None], float('nan'))  # of whoever had the row before
     found, _ = gathered(k, k, batch, known)

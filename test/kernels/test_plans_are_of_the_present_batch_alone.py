@@ -24,7 +24,7 @@ def held():
 
 def block(start, lengths):
     """A batch of neighbouring tokens of row 0, each of which sees those before it, and itself."""
-    batch = RowBatch(BLOCK, lengths, torch.from_numpy(lengths), causal=True)
+    batch = RowBatch(BLOCK, lengths, causal=True)
     return batch.bind([0] * BLOCK, starts=range(start, start + BLOCK))
 
 
@@ -40,7 +40,7 @@ def test_many_different_blocks_leave_nothing():
 
 def test_a_batch_bound_again_and_again_holds_one_plan_of_each_layer():
     lengths = np.full((2, ROWS), LENGTH, np.int32)
-    batch = RowBatch(1, lengths, torch.from_numpy(lengths), BLOCK, causal=True)
+    batch = RowBatch(1, lengths, BLOCK, causal=True)
     before = held()
     for start in range(LENGTH - BLOCK):
         batch.bind([0], starts=[start])
@@ -50,7 +50,7 @@ def test_a_batch_bound_again_and_again_holds_one_plan_of_each_layer():
 
 def test_what_is_bound_as_before_keeps_its_plan():
     lengths = np.array([[5, 7, 7, 3]], np.int32)
-    batch = RowBatch(3, lengths, torch.from_numpy(lengths))
+    batch = RowBatch(3, lengths)
     plan = batch.bind([1, 3]).plan(0)
     assert batch.bind([1, 3]).plan(0) is plan
     lengths[0, 3] = 4

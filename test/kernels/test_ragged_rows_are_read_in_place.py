@@ -33,10 +33,8 @@ def make_case(rows, tokens, kv_heads, seed):
     batch = RowBatch(
         len(rows) + 1,
         lengths,
-        torch.from_numpy(lengths),
         tokens,
         offsets=offsets,
-        device_offsets=torch.from_numpy(offsets),
     )
     return q, k, v, batch.bind(rows), lengths, offsets
 

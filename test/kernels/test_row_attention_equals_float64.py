@@ -40,7 +40,7 @@ def reference(q, k, v, batch, lengths):
 
 def bound(rows, lengths, tokens, causal=False, padding=0, own=None):
     slots = len(rows) + padding
-    batch = RowBatch(slots, lengths, torch.from_numpy(lengths), tokens, causal)
+    batch = RowBatch(slots, lengths, tokens, causal)
     counts = None if own is None else [own] * len(rows)
     return batch.bind(rows, counts=counts)
 

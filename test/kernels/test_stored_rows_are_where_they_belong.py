@@ -25,7 +25,7 @@ def make_case(rows, starts, counts, tokens, kv_heads, padding):
     k, v = torch.randn(2, slots, tokens, kv_heads, DIM, generator=generator)
     keys, values = torch.randn(2, ROWS, kv_heads, MAX_TOKENS, DIM, generator=generator)
     lengths = np.zeros((1, ROWS), np.int32)
-    batch = RowBatch(slots, lengths, torch.from_numpy(lengths), tokens)
+    batch = RowBatch(slots, lengths, tokens)
     return k, v, keys, values, batch.bind(rows, starts, counts)
 
 

@@ -28,10 +28,8 @@ class ContiguousAppend:
         self._k, self._v = k, v
         end = torch.tensor(lengths, dtype=torch.int32)
         self.positions = end[:, None].long() + torch.arange(tokens)
-        lengths_after = (end + tokens)[None]
-        self._batch = RowBatch(
-            len(lengths), lengths_after.numpy(), lengths_after, tokens, causal=True
-        ).bind(range(len(lengths)))
+        after = (end + tokens)[None].numpy()
+        self._batch = RowBatch(len(lengths), after, tokens, causal=True).bind(range(len(lengths)))
         self._ids = torch.arange(len(lengths))[:, None]
 
     def newest(self, hidden: Tensor) -> Tensor:

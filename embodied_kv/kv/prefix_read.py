@@ -1,0 +1,107 @@
+"""What stands before a slot's own tokens, and the fields by which a view is told what to read.
+
+Knows arenas and a step's inputs. Does not know what a slot appends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+from torch import Tensor
+
+from embodied_kv.kernels.attention import row_attention
+from embodied_kv.kernels.rows import RowBatch
+from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.compressed_arena import CompressedArena
+from embodied_kv.runtime.buffer import Buffer
+from embodied_kv.runtime.inputs import StepInputs
+
+
+class PrefixRead:
+    """What stands before a slot's own tokens: a prefix row, or a compressed copy of one.
+
+    flats: None where nothing is compressed.
+    """
+
+    def __init__(
+        self,
+        prefixes: Arena,
+        flats: CompressedArena | None,
+        slots: int,
+        tokens: int,
+        inputs: StepInputs,
+    ) -> None:
+        self.prefixes = prefixes
+        whole = batch_over(inputs, 'prefix', slots, prefixes.lengths, tokens)
+        self._parts: list[tuple[Arena | CompressedArena, RowBatch]] = [(prefixes, whole)]
+        if flats is not None:
+            tables = flats.lengths, tokens, False, flats.offsets
+            self._parts.append((flats, batch_over(inputs, 'flat', slots, *tables)))
+
+    @staticmethod
+    def fields(prefixes: Arena, flats: CompressedArena | None, slots: int) -> dict:
+        """That it needs of its inputs."""
+        found = table_field('prefix', slots, prefixes.lengths)
+        if flats is not None:
+            found |= table_field('flat', slots, flats.lengths, flats.offsets)
+        return found
+
+    def bind(self, rows: Sequence[int], flats: Sequence[int] = ()) -> np.ndarray:
+        """rows, flats: of each slot, one of them -1. Returns where each slot goes on, int64."""
+        after = np.zeros(len(rows), np.int64)
+        for (arena, batch), bound in zip(self._parts, (rows, flats), strict=False):
+            batch.bind(bound)
+            taken = np.array(bound, np.int64)
+            if len(taken):
+                after += np.where(taken < 0, 0, arena.positions[taken])
+        return after
+
+    @property
+    def whole(self) -> RowBatch:
+        """The slots that read a prefix row."""
+        return self._parts[0][1]
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        """What it reads beside K and V."""
+        names = 'prefix.table', 'flat.table'
+        return [Buffer(n, batch.table) for n, (_, batch) in zip(names, self._parts, strict=False)]
+
+    def attend(self, layer: int, q: Tensor) -> tuple[Tensor, Tensor]:
+        """Output and log-sum-exp of each slot; see `kernels.attention.row_attention`."""
+        # Eager, a kind that no slot reads costs nothing; captured, both are in the graph.
+        parts = [part for part in self._parts if q.is_cuda or part[1].live] or self._parts[:1]
+        read = [row_attention(q, *arena.layers[layer], b, layer) for arena, b in parts]
+        if len(read) == 1:
+            return read[0]
+        (out, lse), (more, more_lse) = read  # of every slot one is zero
+        return out + more, lse + more_lse
+
+
+def table_field(
+    name: str, slots: int, lengths: np.ndarray, offsets: np.ndarray | None = None
+) -> dict[str, tuple[int, type[np.generic]]]:
+    """The field of a batch of rows."""
+    return {name: (prod(RowBatch.size(slots, lengths, offsets)), np.int32)}
+
+
+def batch_over(
+    inputs: StepInputs,
+    name: str,
+    slots: int,
+    lengths: np.ndarray,
+    tokens: int,
+    causal: bool = False,
+    offsets: np.ndarray | None = None,
+) -> RowBatch:
+    """Over that field."""
+    own = inputs.cut(name, *RowBatch.size(slots, lengths, offsets))
+    return RowBatch(slots, lengths, tokens, causal, offsets, table=(own.host, own.device))
+
+
+def place(positions: np.ndarray, starts: np.ndarray) -> None:
+    """Slot b begins at position starts[b]; padding at 0."""
+    positions[:] = np.arange(positions.shape[1])
+    positions[: len(starts)] += starts[:, None]
