@@ -77,6 +77,12 @@ class EngineConfig:
     batch_multiple: int = _param(
         1, 'Decode batches are padded to a multiple of this; one graph each', range=(1, 256)
     )
+    decode_steps: int = _param(
+        1,
+        'Tokens that streams say between two looks at what else waits, where the time left allows '
+        'it; more spare a GPU its waits for the host',
+        range=(1, 256),
+    )
     compressed_rows: int = _param(
         2,
         'Room for compressed prefixes, in whole ones; 0: nothing is compressed',

@@ -115,6 +115,12 @@ class TimeBudget:
         since = now - self._last_frame
         return math.inf if since > 2 * self.period else self.period - self.margin - since
 
+    def times(self, now: float, kind: str, size: int, most: int) -> int:
+        """How often work of this kind and batch size fits the slack: once to `most` times."""
+        cost = self.costs.estimate(kind, size)
+        fits = self.slack(now) / cost if self.enabled and cost else math.inf
+        return max(1, int(min(most, fits)))
+
     def admits(self, now: float, kind: str, size: int = 1) -> bool:
         """Whether work of this kind and batch size fits the slack.
 

@@ -1,6 +1,7 @@
-"""Decoding: all live streams, of whatever frames, one token further in one batch.
+"""Decoding: all live streams, of whatever frames, one token or more further in one batch.
 
-Source: OxyGen, Algorithm 1.
+What a stream says next is chosen on the device, where it is also read next: a batch takes several
+steps without the host. Source: OxyGen, Algorithm 1.
 """
 
 from __future__ import annotations
@@ -17,55 +18,30 @@ from embodied_kv.engine import buckets
 from embodied_kv.engine.compression import Compression
 from embodied_kv.engine.graphs import Graphs, Kind
 from embodied_kv.engine_config import EngineConfig
+from embodied_kv.kernels.choose import best, drawn
 from embodied_kv.kv.decode_stream import DecodeStream, Query
-from embodied_kv.kv.joint import JointTail
 from embodied_kv.kv.manager import KvManager
 from embodied_kv.kv.scored import ScoredTailAppend
 from embodied_kv.kv.views import TailAppend
 from embodied_kv.model.pi05 import Pi05
 from embodied_kv.runtime.buffer import Buffer
+from embodied_kv.runtime.inputs import StepInputs, longest
+from embodied_kv.runtime.variants import Shape
 
 QUERY_STEP = 8  # tokens between two buckets of a query's length
 COMPILED_QUERY = 2 * QUERY_STEP  # tokens of the one that is compiled
 
+log = logging.getLogger(__name__)
 
-def choose(logits: Tensor, streams: Sequence[DecodeStream]) -> list[int | None]:
-    """The next token of each stream from logits [streams, vocab].
 
-    Greedy, or by inverse distribution function from one number that depends on the stream's seed
-    and its token count alone: the state of the random generator is the state of the stream. None
-    for a stream that none can be chosen for, which is logged.
+def share(stream: DecodeStream, ahead: int = 0) -> float:
+    """The number in [0, 1) by which a stream's next token is drawn, `ahead` tokens from now.
+
+    A function of its seed and its token count alone: the state of the random generator is the
+    state of the stream. Raises ValueError for a seed that is none.
     """
-    tokens: list[int | None] = []
-    for stream, own, token, score in zip(streams, logits, *_best(logits), strict=True):
-        try:
-            if not math.isfinite(score):  # the greatest is NaN if any is
-                raise FloatingPointError(f'its logits are not finite: the greatest is {score}')
-            tokens.append(
-                _draw(own.double() - score, stream) if stream.query.temperature > 0 else token
-            )
-        except Exception as error:  # a fault of this stream is not the others'
-            logging.getLogger(__name__).error('stream %d ended: %s', stream.id, error)
-            tokens.append(None)
-    return tokens
-
-
-def _best(logits: Tensor) -> tuple[list[int], list[float]]:
-    """The token of the greatest logit of each stream, and that logit."""
-    if logits.device.type == 'cpu':  # numpy's argmax is ten times faster than torch's
-        best = logits.numpy().argmax(-1)
-        return best.tolist(), logits.numpy()[np.arange(len(best)), best].tolist()
-    best = torch.stack([part.double() for part in logits.max(-1)])
-    scores, tokens = best.tolist()  # one wait for both
-    return [int(token) for token in tokens], scores
-
-
-def _draw(logits: Tensor, stream: DecodeStream) -> int:
-    """logits: float64 [vocab], the greatest is 0, so that no temperature is too small."""
-    philox = np.random.Philox(key=stream.query.seed, counter=len(stream.tokens))
-    share = np.random.Generator(philox).random()
-    cumulative = (logits / stream.query.temperature).softmax(-1).cumsum(-1)
-    return int(torch.searchsorted(cumulative, share * float(cumulative[-1])))
+    philox = np.random.Philox(key=stream.query.seed, counter=len(stream.tokens) + ahead)
+    return np.random.Generator(philox).random()
 
 
 class Decoder:
@@ -87,70 +63,114 @@ class Decoder:
             self._slots = buckets.doubling(config.streams)
         queries = buckets.multiples(config.decode_tokens, QUERY_STEP)
         self._queries = (*queries[:-1], config.decode_tokens)
-        most, device = self._slots[-1], model.device
-        room = max(most, config.decode_tokens)
-        self._ids = torch.zeros(room, dtype=torch.int64, device=device)
-        self._out = torch.zeros(most, model.config.backbone.vocab_size, device=device)
-        self._views: dict[tuple[Kind, int, int], TailAppend] = {}
-        self._joints: dict[tuple[int, int], JointTail] = {}
+        self._most = config.decode_steps
+        device = model.device
+        self._inputs = StepInputs(device, self._fields())
+        self._out = torch.zeros(self._slots[-1], model.config.backbone.vocab_size, device=device)
+        # What was chosen and its logit, of each step: [2, steps, slots], float64 for both.
+        self._said = torch.zeros(
+            2 * self._most * self._slots[-1], dtype=torch.float64, device=device
+        )
         for slots in self._slots:
-            self._capture(Kind.EXTEND, slots, 1)
+            view = self._capture(Kind.EXTEND, slots, 1)
+            self._capture_choice(view, slots)
+        if 1 not in self._slots:
+            self._capture_choice(self._view(Kind.EXTEND, 1, 1), 1)
         for tokens in self._queries:
             self._capture(Kind.EXTEND, 1, tokens)
         if compression.is_scored and compression.by != 'row':
             for tokens in self._queries:
                 self._capture(Kind.SCORED_EXTEND, 1, tokens)
+        compiled = Shape(Kind.EXTEND, 1, COMPILED_QUERY)
+        is_fast = str(compiled) in graphs.compiled_names
+        self._shortest = COMPILED_QUERY if is_fast else 0  # tokens of a query's bucket
 
-    def _capture(self, kind: Kind, slots: int, tokens: int) -> None:
-        model, kv, scores = self._model, self._kv, self._compression.scores
-        arenas = kv.prefixes, kv.decode_kv, slots, tokens
+    def _fields(self) -> dict:
+        kv, most = self._kv, self._compression.max_queries
+        sizes = [(slots, 1) for slots in self._slots] + [(1, n) for n in self._queries]
+        arenas = kv.prefixes, kv.decode_kv
+        uses = [TailAppend.fields(*arenas, *size, kv.compressed) for size in sizes]
+        uses += [ScoredTailAppend.fields(*arenas, 1, n, min(n, most)) for n in self._queries]
+        slots = self._slots[-1]
+        own = {
+            'ids': (max(slots, self._queries[-1]), np.int64),
+            'temperatures': (slots, np.float64),
+            'shares': (self._most * slots, np.float64),
+            'step': (1, np.int64),
+        }
+        return longest([own, *uses])
+
+    def _view(self, kind: Kind, slots: int, tokens: int) -> TailAppend:
+        arenas = self._kv.prefixes, self._kv.decode_kv, slots, tokens
         if kind is Kind.SCORED_EXTEND:
-            view = ScoredTailAppend(*arenas, scores, self._compression.max_queries)
-        else:
-            view = TailAppend(*arenas, kv.compressed)
-        ids, logits = self._ids[: slots * tokens].view(slots, tokens), self._out[:slots]
+            compression = self._compression
+            scored = compression.scores, compression.max_queries
+            return ScoredTailAppend(*arenas, *scored, self._inputs)
+        return TailAppend(*arenas, self._kv.compressed, self._inputs)
 
-        def extend() -> None:
-            logits.copy_(model.extend(ids, view))
+    def _capture(self, kind: Kind, slots: int, tokens: int) -> TailAppend:
+        model, kv, scored = self._model, self._kv, kind is Kind.SCORED_EXTEND
+        ids, logits = self._inputs.cut('ids', slots, tokens).device, self._out[:slots]
 
-        self._graphs.capture(
-            kind,
+        def extend(cache: TailAppend) -> None:
+            logits.copy_(model.extend(ids, cache))
+
+        bucket = self._graphs.capture(
+            Shape(kind, slots, tokens),
             extend,
-            [Buffer('logits', logits), *kv.decode_kv.buffers('decode_kv'), *scores.buffers],
-            [
+            self._view(kind, slots, tokens),
+            writes=[
+                Buffer('logits', logits),
+                *(self._compression.scores.buffers if scored else ()),
+            ],
+            stores=kv.decode_kv.buffers('decode_kv'),
+            reads=[
                 Buffer('ids', ids),
                 *kv.prefixes.buffers('prefixes'),
                 *kv.compressed.buffers('compressed'),
-                *view.buffers,
             ],
-            rows=slots,
-            tokens=tokens,
+            compiled=not scored and tokens in (1, COMPILED_QUERY),
         )
-        self._views[kind, slots, tokens] = view
-        if self._graphs.compiles and kind is Kind.EXTEND and tokens in (1, COMPILED_QUERY):
-            self._compile(view, ids, logits)
+        return bucket.view
 
-    def _compile(self, view: TailAppend, ids: Tensor, logits: Tensor) -> None:
-        """One more, compiled, for streams that read whole prefixes."""
-        (slots, tokens), joint = ids.shape, view.joint
+    def _capture_choice(self, view: TailAppend, slots: int) -> None:
+        """Logits -> the next token of each slot, which is also where it is read next."""
+        inputs, logits, said = self._inputs, self._out[:slots], self._results(slots)
+        number, ids = inputs.cut('step', 1).device, inputs.cut('ids', slots, 1).device
+        temperatures = inputs.cut('temperatures', slots).device
+        shares = inputs.cut('shares', self._most, slots).device
 
-        def extend() -> None:
-            logits.copy_(self._model.extend(ids, joint))
+        def choose(cache: TailAppend, draws: bool) -> None:
+            tokens, scores = best(logits)
+            if draws:
+                own = shares.index_select(0, number)[0]
+                tokens = drawn(logits, scores, tokens, temperatures, own)
+            both = torch.stack([tokens.double(), scores.double()])
+            said.index_copy_(1, number, both[:, None])
+            ids.copy_(tokens[:, None])
+            number.add_(1)
+            cache.advance()
 
-        self._joints[slots, tokens] = joint
-        self._graphs.compile(
-            Kind.EXTEND,
-            extend,
-            [Buffer('logits', logits), *joint.own.buffers],
-            [
-                Buffer('ids', ids),
-                *self._kv.prefixes.buffers('prefixes'),
-                *self._kv.decode_kv.buffers('decode_kv'),
-                *view.buffers,
-            ],
-            rows=slots,
-            tokens=tokens,
-        )
+        for kind, draws in ((Kind.CHOOSE, False), (Kind.DRAW, True)):
+            self._graphs.capture(
+                Shape(kind, slots),
+                lambda cache, draws=draws: choose(cache, draws),
+                view,
+                writes=[
+                    Buffer('said', said),
+                    Buffer('ids', ids),
+                    Buffer('step', number),
+                    *(b for b in view.buffers if b.name in ('tail.table', 'positions')),
+                ],
+                reads=[
+                    Buffer('logits', logits),
+                    Buffer('temperatures', temperatures),
+                    Buffer('shares', shares),
+                ],
+            )
+
+    def _results(self, slots: int) -> Tensor:
+        return self._said[: 2 * self._most * slots].view(2, self._most, slots)
 
     def padded(self, streams: int) -> int:
         """Slots of a batch of so many streams."""
@@ -158,10 +178,8 @@ class Decoder:
 
     def bucket(self, query: Query) -> int:
         """Tokens that a query is padded to when it is appended."""
-        sizes, tokens = self._queries, len(query.ids)
-        if tokens <= COMPILED_QUERY and (1, COMPILED_QUERY) in self._joints:
-            return COMPILED_QUERY
-        return buckets.smallest(sizes, tokens, 'tokens', 'raise engine.decode_tokens')
+        tokens = max(len(query.ids), self._shortest)
+        return buckets.smallest(self._queries, tokens, 'tokens', 'raise engine.decode_tokens')
 
     def begin(self, stream: DecodeStream) -> list[DecodeStream]:
         """Appends the query of a new stream, chooses its first token, and compresses its prefix.
@@ -169,61 +187,100 @@ class Decoder:
         The first token still reads the whole prefix, as in a prefill.
         """
         ids = list(stream.query.ids)
-        tokens = self.bucket(stream.query)
         decided = self._compression.decide()
         scored = decided.scores_question and not stream.lease.is_copy
         kind = Kind.SCORED_EXTEND if scored else Kind.EXTEND
+        shape = Shape(kind, 1, self.bucket(stream.query))
         if scored:
             queries = self._compression.question_queries(len(ids))
-            self._views[kind, 1, tokens].bind_queries([queries])
-        begun = self._extend([stream], [ids], kind, tokens)
+            self._graphs.get(shape).view.bind_queries([queries])
+        begun = self._extend([stream], [ids], shape)
         for stream in begun:
             self._compression.compress_stream(stream, decided)
         return begun
 
-    def step(self, streams: Sequence[DecodeStream]) -> list[DecodeStream]:
-        """One token further; returns the streams that moved."""
-        return self._extend(streams, [[stream.tokens[-1]] for stream in streams], Kind.EXTEND, 1)
-
-    def _logits(
-        self,
-        streams: Sequence[DecodeStream],
-        ids: Sequence[Sequence[int]],
-        kind: Kind,
-        tokens: int,
-    ) -> Tensor:
-        """Appends ids, equally many to each stream -> float32 [streams, vocab], until the next.
-
-        The streams have grown already. tokens: of the bucket.
-        """
-        slots = self.padded(len(streams)) if tokens == 1 else 1
-        batch = torch.zeros(slots, tokens, dtype=torch.int64)
-        batch[: len(streams), : len(ids[0])] = torch.tensor(ids)
-        self._ids[: batch.numel()].copy_(batch.flatten())
-        rows = [s.row for s in streams], [s.decode_row for s in streams]
-        copies = [s.lease.compressed_row for s in streams]
-        self._views[kind, slots, tokens].bind(*rows, len(ids[0]), copies)
-        compiled = self._graphs.compiled(kind, rows=slots, tokens=tokens)
-        if compiled is not None and max(copies) < 0:
-            compiled.replay()
-            self._joints[slots, tokens].keep()
-        else:
-            self._graphs.get(kind, rows=slots, tokens=tokens).replay()
-        return self._out[: len(streams)]
+    def step(self, streams: Sequence[DecodeStream], steps: int = 1) -> list[DecodeStream]:
+        """So many tokens further, at most what each may still say; returns who moved."""
+        ids = [[stream.tokens[-1]] for stream in streams]
+        return self._extend(streams, ids, Shape(Kind.EXTEND, self.padded(len(streams)), 1), steps)
 
     def _extend(
         self,
         streams: Sequence[DecodeStream],
         ids: Sequence[Sequence[int]],
-        kind: Kind,
-        tokens: int,
+        shape: Shape,
+        steps: int = 1,
     ) -> list[DecodeStream]:
         by_stream = dict(zip(streams, ids, strict=True))
-        live = self._kv.grow(streams, len(ids[0]))
+        live = self._kv.grow(streams, len(ids[0]) + steps - 1)
         try:
             if live:
-                logits = self._logits(live, [by_stream[stream] for stream in live], kind, tokens)
-                self._kv.update(live, choose(logits, live), self._eos)
+                said = self._run(live, [by_stream[stream] for stream in live], shape, steps)
+                self._kv.update(live, said, self._eos)
         finally:
             self._kv.end_step()
         return live
+
+    def _run(
+        self,
+        streams: Sequence[DecodeStream],
+        ids: Sequence[Sequence[int]],
+        shape: Shape,
+        steps: int,
+    ) -> list[list[int | None]]:
+        """Appends ids, equally many to each stream -> the tokens that each says then.
+
+        The streams have grown already. None for a token that none could be chosen for.
+        """
+        count, bucket = len(ids[0]), self._graphs.get(shape)
+        told = self._inputs.cut('ids', shape.rows, shape.tokens).host
+        told[:] = 0
+        told[: len(streams), :count] = ids
+        faults = self._draws(streams, shape.rows, steps)
+        rows = [s.row for s in streams], [s.decode_row for s in streams]
+        copies = [s.lease.compressed_row for s in streams]
+        bucket.view.bind(*rows, count, copies, steps - 1)
+        draws = any(stream.query.temperature > 0 for stream in streams)
+        choice = self._graphs.get(Shape(Kind.DRAW if draws else Kind.CHOOSE, shape.rows))
+        for _ in range(steps):
+            bucket.replay(whole=max(copies) < 0)
+            choice.replay()
+        tokens, scores = self._results(shape.rows)[:, :steps].to('cpu', copy=True).tolist()
+        return [
+            _said(stream, [step[slot] for step in tokens], [step[slot] for step in scores], fault)
+            for slot, (stream, fault) in enumerate(zip(streams, faults, strict=True))
+        ]
+
+    def _draws(
+        self, streams: Sequence[DecodeStream], slots: int, steps: int
+    ) -> list[Exception | None]:
+        """Tells how each slot's tokens are chosen; what is wrong with a stream, if anything is."""
+        inputs, faults = self._inputs, []
+        temperatures = inputs.cut('temperatures', slots).host
+        shares = inputs.cut('shares', self._most, slots).host
+        temperatures[:], shares[:] = 0, 0
+        inputs.cut('step', 1).host[:] = 0
+        for slot, stream in enumerate(streams):
+            faults.append(None)
+            if stream.query.temperature > 0:
+                try:
+                    shares[:steps, slot] = [share(stream, i) for i in range(steps)]
+                    temperatures[slot] = stream.query.temperature
+                except Exception as error:  # a fault of this stream is not the others'
+                    faults[-1] = error
+        return faults
+
+
+def _said(
+    stream: DecodeStream, tokens: Sequence[float], scores: Sequence[float], fault: Exception | None
+) -> list[int | None]:
+    """A stream's tokens up to one that could not be chosen, which is None, and logged."""
+    found: list[int | None] = []
+    for token, score in zip(tokens, scores, strict=True):
+        if fault is None and not math.isfinite(score):  # the greatest is NaN if any is
+            fault = FloatingPointError(f'its logits are not finite: the greatest is {score}')
+        if fault is not None:
+            log.error('stream %d ended: %s', stream.id, fault)
+            return [*found, None]
+        found.append(int(token))
+    return found

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from functools import partial
 from itertools import accumulate
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from embodied_kv.engine import buckets
 from embodied_kv.engine.graphs import Graphs, Kind
@@ -22,7 +20,8 @@ from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.views import KvView, SuffixRead
 from embodied_kv.model.pi05 import Pi05
 from embodied_kv.runtime.buffer import Buffer
-from embodied_kv.runtime.graph import Graph
+from embodied_kv.runtime.inputs import StepInputs
+from embodied_kv.runtime.variants import Shape
 
 
 def noise(seed: int, robot: str, sequence: int, shape: tuple[int, int]) -> np.ndarray:
@@ -34,10 +33,11 @@ def noise(seed: int, robot: str, sequence: int, shape: tuple[int, int]) -> np.nd
 class Denoiser:
     """Euler steps x <- x + dt v(x, t), dt = -1/n, from prefix rows that are only read.
 
-    One graph is one step, of any count: the schedules of all permitted counts lie one after
-    another, and the graph reads its entry at a schedule index that it counts up itself. So
-    planning fewer steps is replaying fewer times from another index. robots: chunks in one batch
-    at most. rtc, max_guidance: how a chunk goes on from the one that runs, see `guidance`.
+    One graph starts a chunk: its noise, its rotary tables. Another is one step, of any count: the
+    schedules of all permitted counts lie one after another, and the graph reads its entry at a
+    schedule index that it counts up itself. So planning fewer steps is replaying fewer times from
+    another index, and the host is asked nothing in between. robots: chunks in one batch at most.
+    rtc, max_guidance: how a chunk goes on from the one that runs, see `guidance`.
 
     Each step also leaves how far it moved every action: the length of its update over the robot's
     own dimensions, in normalised units (the U of Kairos, section 3.1).
@@ -72,67 +72,82 @@ class Denoiser:
             counts.repeat_interleave(torch.tensor(step_counts, device=device)),
             torch.zeros(1, dtype=torch.int64, device=device),
         )
-        self._guidance = MODES[rtc](model, self._steps, self._robots[-1], max_guidance)
+        chunk = c.chunk_size, c.padded_action_dim
+        size, most = robots * c.chunk_size * c.padded_action_dim, max(step_counts)
+        self._inputs = StepInputs(
+            device,
+            {'noise': (size, np.float32), 'first': (1, np.int64)}
+            | SuffixRead.fields(prefixes, robots, c.chunk_size, compressed)
+            | MODES[rtc].fields(robots, *chunk),
+        )
+        self._noise = self._inputs.cut('noise', robots, *chunk)
+        self._begin = self._inputs.cut('first', 1)
+        self._guidance = MODES[rtc](model, self._steps, self._inputs, robots, max_guidance)
         self._step = torch.zeros(1, dtype=torch.int64, device=device)
-        self._updates = torch.zeros(max(step_counts), robots, c.chunk_size, device=device)
-        self._x = torch.zeros(robots, c.chunk_size, c.padded_action_dim, device=device)
+        # In one piece, so that one copy brings them to the host.
+        self._results = torch.zeros(size + most * robots * c.chunk_size, device=device)
+        self._x = self._results[:size].view(robots, *chunk)
+        self._updates = self._results[size:].view(most, robots, c.chunk_size)
         half = robots, c.chunk_size, 1, c.backbone.head_dim // 2
         self._rope = tuple(torch.zeros(half, dtype=model.dtype, device=device) for _ in range(2))
-        self._views = {slots: self._capture(slots) for slots in self._robots}
+        for slots in self._robots:
+            self._capture(slots)
 
     def _times(self, steps: int) -> list[float]:
         # Each time is made in double and rounded once, as in the reference.
         return [1.0 + step * (-1.0 / steps) for step in range(steps)]
 
-    def _capture(self, slots: int) -> SuffixRead:
+    def _capture(self, slots: int) -> None:
         model, guidance, x = self._model, self._guidance, self._x[:slots]
-        index = self._steps.index
-        number, updates, own = self._step, self._updates[:, :slots], model.config.action_dim
-        view = SuffixRead(self._prefixes, slots, x.shape[1], self._compressed)
-        cos, sin = (part[:slots] for part in self._rope)
+        noise, first, index, number = self._noise, self._begin, self._steps.index, self._step
+        updates, own = self._updates[:, :slots], model.config.action_dim
+        view = SuffixRead(self._prefixes, slots, x.shape[1], self._compressed, self._inputs)
+        rope = tuple(part[:slots] for part in self._rope)
+
+        def start(cache: SuffixRead) -> None:
+            for part, made in zip(rope, model.suffix_rope(cache.positions), strict=True):
+                part.copy_(made)
+            x.copy_(noise.device[:slots])
+            index.copy_(first.device)
+            number.zero_()
 
         def step(cache: KvView) -> None:
-            update = guidance.update(x, lambda m: model.velocity(x, m, cache, (cos, sin)))
+            update = guidance.update(x, lambda m: model.velocity(x, m, cache, rope))
             x.sub_(update)
             moved = torch.linalg.vector_norm(update[..., :own], dim=-1)
             updates.index_copy_(0, number, moved[None])
             index.add_(1)
             number.add_(1)
 
-        writes = [
-            Buffer('x', x),
-            Buffer('updates', self._updates),
-            Buffer('schedule_index', index),
-            Buffer('step', number),
-        ]
-        reads = [
-            *self._prefixes.buffers('prefixes'),
-            *self._compressed.buffers('compressed'),
-            *view.buffers,
-            *guidance.buffers,
-            Buffer('cos', cos),
-            Buffer('sin', sin),
-        ]
-        self._graphs.capture(Kind.DENOISE, partial(step, view), writes, reads, rows=slots)
-        self._graphs.compile(Kind.DENOISE, partial(step, view.joint), writes, reads, rows=slots)
-        return view
-
-    def _graph(self, slots: int, copies: Sequence[int]) -> Graph:
-        """The compiled one, if there is one; it sees no compressed copies."""
-        compiled = self._graphs.compiled(Kind.DENOISE, rows=slots)
-        if compiled is not None and max(copies, default=-1) < 0:
-            return compiled
-        return self._graphs.get(Kind.DENOISE, rows=slots)
+        actions = [Buffer('x', x)]
+        counters = [Buffer('schedule_index', index), Buffer('step', number)]
+        tables = [Buffer(name, part) for name, part in zip(('cos', 'sin'), rope, strict=True)]
+        self._graphs.capture(
+            Shape(Kind.START, slots),
+            start,
+            view,
+            writes=[*actions, *counters, *tables],
+            reads=[Buffer('noise', noise.device[:slots]), Buffer('first', first.device)],
+        )
+        arenas = self._prefixes.buffers('prefixes'), self._compressed.buffers('compressed')
+        self._graphs.capture(
+            Shape(Kind.DENOISE, slots),
+            step,
+            view,
+            writes=[*actions, Buffer('updates', self._updates), *counters],
+            reads=[*arenas[0], *arenas[1], *guidance.buffers, *tables],
+            compiled=True,
+        )
 
     def run(
         self,
         rows: Sequence[int],
-        x: Tensor,
+        noise: np.ndarray,
         steps: int,
         copies: Sequence[int] = (),
         leftovers: Sequence[Leftover | None] = (),
-    ) -> tuple[Tensor, Tensor]:
-        """Noise x -> normalised actions, both float32 [slots, chunk, padded_action_dim].
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Noise -> normalised actions, both float32 [slots, chunk, padded_action_dim].
 
         And how far each step moved each action, float32 [slots, steps, chunk].
 
@@ -140,18 +155,22 @@ class Denoiser:
         one of the two is -1. leftovers: what each chunk goes on from; none: of nothing. Raises
         ValueError for more slots than fit one batch.
         """
-        slots = buckets.smallest(
-            self._robots, len(rows), 'chunks', 'raise engine.robots, or denoise fewer at once'
-        )
-        view = self._views[slots].bind(rows, copies)
-        for part, made in zip(self._rope, self._model.suffix_rope(view.positions), strict=True):
-            part[:slots].copy_(made)
-        self._x[: len(rows)].copy_(x)
-        self._guidance.bind(leftovers or [None] * len(rows), self._x)
-        self._steps.index.fill_(self._first[steps])
-        self._step.zero_()
-        graph = self._graph(slots, copies)
+        slots, count = self._slots(len(rows)), len(rows)
+        self._noise.host[:count] = noise
+        self._begin.host[:] = self._first[steps]
+        self._guidance.bind(leftovers or [None] * count, self._noise.host)
+        bucket = self._graphs.get(Shape(Kind.DENOISE, slots))
+        bucket.view.bind(rows, copies)
+        self._graphs.get(Shape(Kind.START, slots)).replay()
         for _ in range(steps):
-            graph.replay()
-        updates = self._updates[:steps, : len(rows)].transpose(0, 1)
-        return self._x[: len(rows)].clone(), updates.clone()
+            bucket.replay(whole=max(copies, default=-1) < 0)
+        made = self._results.to('cpu', copy=True).numpy()
+        x, updates = np.split(made, [self._x.numel()])
+        updates = updates.reshape(self._updates.shape)[:steps, :count]
+        return x.reshape(self._x.shape)[:count], updates.transpose(1, 0, 2)
+
+    def _slots(self, chunks: int) -> int:
+        """Of the batch that so many go into. Raises ValueError if there are too many."""
+        return buckets.smallest(
+            self._robots, chunks, 'chunks', 'raise engine.robots, or denoise fewer at once'
+        )

@@ -93,16 +93,8 @@ class Engine:
             self._prefiller = Prefiller(
                 policy, prefixes, config.robots, self.graphs, self.compression
             )
-            self._denoiser = Denoiser(
-                model,
-                prefixes,
-                compressed,
-                steps,
-                self.graphs,
-                config.robots,
-                config.rtc,
-                config.rtc_max_guidance,
-            )
+            rtc = config.robots, config.rtc, config.rtc_max_guidance
+            self._denoiser = Denoiser(model, prefixes, compressed, steps, self.graphs, *rtc)
             self._decoder = Decoder(
                 model, self.kv, policy.tokenizer.eos, config, self.graphs, self.compression
             )
@@ -170,13 +162,11 @@ class Engine:
         steps = self.budget.euler_plan(began, min(deadlines), len(leases))
         if steps == 0:
             return []
-        if noises is None:
-            noises = self._noises(leases)
-        x = torch.from_numpy(noises).to(self.policy.model.device)
+        noises = self._noises(leases) if noises is None else noises
         read = [self.kv.copy_of(lease.handle, ACTION) or lease for lease in leases]
         copies = [r.compressed_row for r in read]
-        made = self._denoiser.run([r.row for r in read], x, steps, copies, leftovers)
-        normalised, updates = (part.cpu().numpy() for part in made)
+        whole = [r.row for r in read]
+        normalised, updates = self._denoiser.run(whole, noises, steps, copies, leftovers)
         took = time.monotonic() - began
         self.committed += 1
         self.costs.observe('denoise_step', took / steps, len(leases))
@@ -200,8 +190,8 @@ class Engine:
         ]
 
     def _noises(self, leases: Sequence[Lease]) -> np.ndarray:
-        c, seed = self.policy.config, self.config.seed
-        shape, frames = (c.chunk_size, c.padded_action_dim), [lease.handle for lease in leases]
+        c, seed, frames = self.policy.config, self.config.seed, [lease.handle for lease in leases]
+        shape = c.chunk_size, c.padded_action_dim
         return np.stack([noise(seed, frame.robot, frame.sequence, shape) for frame in frames])
 
     def _leftovers(
@@ -255,10 +245,10 @@ class Engine:
 
     @torch.inference_mode()
     def decode(self) -> list[TextDelta]:
-        """The smallest unit of language work: a new stream's query, or one step of all streams.
+        """A unit of language work: a new stream's query, or `decode_steps` of all streams.
 
         A stream that no token can be chosen for ends with reason 'error'. An error of the whole
-        step ends all that took part, and is raised.
+        unit ends all that took part, and is raised.
         """
         batch = self._next_batch()
         try:
@@ -279,8 +269,13 @@ class Engine:
 
     def _advance(self, streams: Sequence[DecodeStream]) -> list[DecodeStream]:
         began = time.monotonic()
-        moved = self._decoder.step(streams) if streams else []
-        self.costs.observe('decode', time.monotonic() - began, self._decoder.padded(len(streams)))
+        if not streams:
+            return []
+        size = self._decoder.padded(len(streams))
+        left = min(stream.query.max_tokens - len(stream.tokens) for stream in streams)
+        steps = self.budget.times(began, 'decode', size, min(self.config.decode_steps, left))
+        moved = self._decoder.step(streams, steps)
+        self.costs.observe('decode', (time.monotonic() - began) / steps, size)
         return moved
 
     def deltas(self, moved: Sequence[DecodeStream] = ()) -> list[TextDelta]:

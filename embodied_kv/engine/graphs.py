@@ -1,35 +1,75 @@
 """The engine's computations as graphs, one per kind and bucket, captured before the first frame.
 
-Knows keys and the device's pool. Does not know what is computed. Nothing is captured later: a
-shape without a graph is an error.
+Knows shapes, views and the device's pool. Does not know what is computed. Nothing is captured
+later: a shape without a graph is an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from enum import IntEnum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from typing import Generic, Protocol, TypeVar
 
 import torch
 
+from embodied_kv.kv.joint import JointView
 from embodied_kv.runtime.buffer import Buffer, Buffers
-from embodied_kv.runtime.capture import Computation, Pool
+from embodied_kv.runtime.capture import Pool
 from embodied_kv.runtime.compiled import Compiler
 from embodied_kv.runtime.graph import Graph
-from embodied_kv.runtime.shape_key import ShapeKey
-from embodied_kv.runtime.variants import Variants
+from embodied_kv.runtime.inputs import StepInputs
+from embodied_kv.runtime.variants import Shape, Variants
 
-MAX_GRAPHS = 8192
+MOST = 8192  # graphs of an engine
 
 
-class Kind(IntEnum):
+class Kind(str, Enum):
     """What a graph computes."""
 
-    ENCODE_IMAGES = 1  # images -> tokens
-    PREFILL = 2  # tokens -> a prefix row
-    DENOISE = 3  # one Euler step
-    EXTEND = 4  # a query or a token per stream -> logits
-    SCORED_PREFILL = 5  # a prefill, and what its text attends to
-    SCORED_EXTEND = 6  # an extension, and what its query attends to
+    __str__ = str.__str__
+
+    ENCODE_IMAGES = 'encode_images'  # pixels -> tokens
+    PREFILL = 'prefill'  # tokens -> a prefix row
+    START = 'start'  # noise and positions -> what the first Euler step reads
+    DENOISE = 'denoise'  # one Euler step
+    EXTEND = 'extend'  # a query or a token per stream -> logits
+    CHOOSE = 'choose'  # logits -> the next token of each stream, where it goes, and what it is
+    DRAW = 'draw'  # the same, of streams that are sampled
+    SCORED_PREFILL = 'scored_prefill'  # a prefill, and what its text attends to
+    SCORED_EXTEND = 'scored_extend'  # an extension, and what its query attends to
+
+
+class View(Protocol):
+    """Of `kv.views`: what is bound to rows before a replay."""
+
+    inputs: StepInputs
+
+    @property
+    def buffers(self) -> list[Buffer]: ...
+
+    @property
+    def joint(self) -> JointView: ...
+
+
+V = TypeVar('V', bound=View)
+
+
+@dataclass(frozen=True, eq=False)
+class Bucket(Generic[V]):
+    """One size of a kind of work: the view that is bound to rows, and the graph over it.
+
+    compiled: the same work where no slot reads a compressed copy; None where there is none.
+    """
+
+    view: V
+    graph: Graph
+    compiled: Graph | None = None
+
+    def replay(self, whole: bool = True) -> None:
+        """Over what its buffers hold. whole: whether no slot reads a compressed copy."""
+        (self.graph if self.compiled is None or not whole else self.compiled).replay()
 
 
 class Graphs:
@@ -45,67 +85,82 @@ class Graphs:
         compiler: Compiler | None = None,
     ) -> None:
         self.pool, self._compiler = Pool(device, watched), compiler
-        self._variants = Variants(MAX_GRAPHS)
-        self._compiled: dict[ShapeKey, Graph] = {}
+        self._buckets: Variants[Bucket] = Variants(MOST)
 
     def __len__(self) -> int:
-        return len(self._variants)
-
-    def capture(
-        self,
-        kind: Kind,
-        fn: Computation,
-        writes: Iterable[Buffer],
-        reads: Iterable[Buffer],
-        *,
-        rows: int,
-        tokens: int = 0,
-    ) -> None:
-        """rows, tokens: the bucket, slots and tokens of each. Raises as `Graph.capture` does."""
-        key = ShapeKey.of(kind=kind, rows=rows, tail=tokens)
-        graph = Graph.capture(f'{kind.name.lower()} {rows}x{tokens}', fn, writes, self.pool, reads)
-        if self._variants.add(key, graph) is not None:
-            raise ValueError(f'more than {MAX_GRAPHS} graphs: raise engine.batch_multiple')
-
-    def compile(
-        self,
-        kind: Kind,
-        fn: Computation,
-        writes: Sequence[Buffer],
-        reads: Iterable[Buffer],
-        *,
-        rows: int,
-        tokens: int = 0,
-    ) -> None:
-        """One more of this bucket, compiled; none where that is not wanted, or cannot be."""
-        if self._compiler is None:
-            return
-        name = f'{kind.name.lower()} {rows}x{tokens}'
-        work = self._compiler.compile(name, fn, Buffers(writes))
-        if work is not None:
-            key = ShapeKey.of(kind=kind, rows=rows, tail=tokens)
-            self._compiled[key] = Graph.capture(name, work, writes, self.pool, reads)
+        """Buckets; one that is compiled has two graphs."""
+        return len(self._buckets)
 
     @property
     def compiles(self) -> bool:
         """Whether anything is to be compiled."""
         return self._compiler is not None
 
-    def compiled(self, kind: Kind, *, rows: int, tokens: int = 0) -> Graph | None:
-        """The compiled one of exactly this bucket, if there is one."""
-        return self._compiled.get(ShapeKey.of(kind=kind, rows=rows, tail=tokens))
+    def capture(
+        self,
+        shape: Shape,
+        work: Callable[[V], None],
+        view: V,
+        *,
+        writes: Sequence[Buffer],
+        stores: Sequence[Buffer] = (),
+        reads: Sequence[Buffer] = (),
+        compiled: bool = False,
+    ) -> Bucket[V]:
+        """Makes the bucket of this shape.
+
+        writes: all that it writes but what the view stores into rows of `stores`. reads: further
+        ones than the view's. compiled: whether it is also compiled, where anything is. Raises as
+        `Graph.capture` does.
+        """
+        view.inputs.send()  # nothing is bound: it may run, and no row is written
+        written = {buffer.name for buffer in writes}
+        reads = [b for b in (*reads, *view.buffers) if b.name not in written]
+        graph = Graph.capture(str(shape), partial(work, view), writes, self.pool, reads, stores)
+        fast = None
+        if compiled and self._compiler is not None:
+            fast = self._compile(shape, work, view.joint, writes, stores, reads)
+        bucket = Bucket(view, graph, fast)
+        self._buckets.add(shape, bucket)
+        return bucket
+
+    def _compile(
+        self,
+        shape: Shape,
+        work: Callable[[JointView], None],
+        view: JointView,
+        writes: Sequence[Buffer],
+        stores: Sequence[Buffer],
+        reads: Sequence[Buffer],
+    ) -> Graph | None:
+        writes = [*writes, *view.own_buffers]
+        package = self._compiler.compile(str(shape), partial(work, view), Buffers(writes))
+        if package is None:
+            return None
+
+        def run() -> None:
+            package()
+            view.keep()
+
+        return Graph.capture(str(shape), run, writes, self.pool, reads, stores)
+
+    def get(self, shape: Shape) -> Bucket:
+        """Of exactly this shape. Raises MissingVariant."""
+        return self._buckets.get(shape)
+
+    @property
+    def shapes(self) -> list[Shape]:
+        """Of the buckets there are."""
+        return [shape for shape, _ in self._buckets.items()]
 
     @property
     def compiled_names(self) -> list[str]:
         """What of it is compiled."""
-        return [graph.name for graph in self._compiled.values()]
-
-    def get(self, kind: Kind, *, rows: int, tokens: int = 0) -> Graph:
-        """Of exactly this bucket. Raises MissingVariant."""
-        return self._variants.get(ShapeKey.of(kind=kind, rows=rows, tail=tokens))
+        return [str(shape) for shape, made in self._buckets.items() if made.compiled is not None]
 
     @property
     def buffers(self) -> list[Buffer]:
         """All that the graphs read or write, but for weights and tables."""
-        graphs = (*map(self._variants.get, self._variants.keys()), *self._compiled.values())
+        buckets = [bucket for _, bucket in self._buckets.items()]
+        graphs = [graph for b in buckets for graph in (b.graph, b.compiled) if graph is not None]
         return list({b.address: b for graph in graphs for b in graph.buffers}.values())

@@ -18,6 +18,7 @@ from embodied_kv.model.expert import Modulation
 from embodied_kv.model.pi05 import Pi05
 from embodied_kv.model.policy import Policy
 from embodied_kv.runtime.buffer import Buffer
+from embodied_kv.runtime.inputs import Fields, StepInputs
 from embodied_kv.types import Guide
 
 Velocity = Callable[[Modulation], Tensor]
@@ -97,11 +98,18 @@ class Off:
 
     buffers: Sequence[Buffer] = ()
 
-    def __init__(self, model: Pi05, steps: Steps, robots: int, max_guidance: float) -> None:
+    def __init__(
+        self, model: Pi05, steps: Steps, inputs: StepInputs, robots: int, max_guidance: float
+    ) -> None:
         self._model, self._steps = model, steps
 
-    def bind(self, leftovers: Sequence[Leftover | None], x: Tensor) -> None:
-        """For the next chunks: what each goes on from. x: their noise, [slots, chunk, dim]."""
+    @staticmethod
+    def fields(robots: int, chunk: int, dim: int) -> Fields:
+        """That it needs of its step's inputs."""
+        return {}
+
+    def bind(self, leftovers: Sequence[Leftover | None], noise: np.ndarray) -> None:
+        """For the next chunks: what each goes on from. noise: of each, [slots, chunk, dim]."""
 
     def update(self, x: Tensor, velocity: Velocity) -> Tensor:
         """What the next step takes from x [slots, chunk, dim].
@@ -118,25 +126,28 @@ class Trained(Off):
     (arXiv 2512.05964).
     """
 
-    def __init__(self, model: Pi05, steps: Steps, robots: int, max_guidance: float) -> None:
-        super().__init__(model, steps, robots, max_guidance)
-        c, device = model.config, model.device
-        (clean,) = model.expert.modulation(torch.zeros(1, device=device))
+    def __init__(
+        self, model: Pi05, steps: Steps, inputs: StepInputs, robots: int, max_guidance: float
+    ) -> None:
+        super().__init__(model, steps, inputs, robots, max_guidance)
+        (clean,) = model.expert.modulation(torch.zeros(1, device=model.device))
         self._clean = clean.scale, clean.shift, clean.gate
-        self._given = torch.zeros(robots, c.chunk_size, dtype=torch.int64, device=device)
-        self.buffers = [Buffer('given', self._given)]
+        self._given = inputs.cut('given', robots, model.config.chunk_size)
+        self.buffers = [Buffer('given', self._given.device)]
 
-    def bind(self, leftovers: Sequence[Leftover | None], x: Tensor) -> None:
-        given = np.zeros((len(leftovers), x.shape[1]), np.int64)
+    @staticmethod
+    def fields(robots: int, chunk: int, dim: int) -> Fields:
+        return {'given': (robots * chunk, np.int64)}
+
+    def bind(self, leftovers: Sequence[Leftover | None], noise: np.ndarray) -> None:
+        self._given.host[: len(leftovers)] = 0
         for slot, leftover in enumerate(leftovers):
-            if leftover is not None and leftover.delay:
-                given[slot, : leftover.delay] = 1
-                known = torch.from_numpy(leftover.actions[: leftover.delay])
-                x[slot, : leftover.delay].copy_(known)
-        self._given[: len(given)].copy_(torch.from_numpy(given))
+            if leftover is not None:
+                self._given.host[slot, : leftover.delay] = 1
+                noise[slot, : leftover.delay] = leftover.actions[: leftover.delay]
 
     def update(self, x: Tensor, velocity: Velocity) -> Tensor:
-        given = self._given[: len(x)]
+        given = self._given.device[: len(x)]
         moved = velocity(self._modulation(given)) / self._steps.counts[self._steps.index]
         return moved * (1 - given)[..., None]
 
@@ -156,27 +167,34 @@ class Guided(Off):
     backward pass.
     """
 
-    def __init__(self, model: Pi05, steps: Steps, robots: int, max_guidance: float) -> None:
-        super().__init__(model, steps, robots, max_guidance)
-        c, device = model.config, model.device
+    def __init__(
+        self, model: Pi05, steps: Steps, inputs: StepInputs, robots: int, max_guidance: float
+    ) -> None:
+        super().__init__(model, steps, inputs, robots, max_guidance)
         self._gains = gain(steps.times, max_guidance)
-        size = robots, c.chunk_size
-        self._target = torch.zeros(*size, c.padded_action_dim, device=device)
-        self._weights = torch.zeros(*size, 1, device=device)
-        self.buffers = [Buffer('target', self._target), Buffer('weights', self._weights)]
+        c, size = model.config, (robots, model.config.chunk_size)
+        self._target = inputs.cut('target', *size, c.padded_action_dim)
+        self._weights = inputs.cut('weights', *size, 1)
+        parts = dict(target=self._target, weights=self._weights)
+        self.buffers = [Buffer(name, part.device) for name, part in parts.items()]
 
-    def bind(self, leftovers: Sequence[Leftover | None], x: Tensor) -> None:
-        self._weights[: len(leftovers)].zero_()
+    @staticmethod
+    def fields(robots: int, chunk: int, dim: int) -> Fields:
+        size = robots * chunk
+        return {'target': (size * dim, np.float32), 'weights': (size, np.float32)}
+
+    def bind(self, leftovers: Sequence[Leftover | None], noise: np.ndarray) -> None:
+        self._target.host[: len(leftovers)], self._weights.host[: len(leftovers)] = 0, 0
         for slot, leftover in enumerate(leftovers):
             if leftover is not None:
-                self._target[slot].copy_(torch.from_numpy(leftover.actions))
-                self._weights[slot, :, 0].copy_(torch.from_numpy(leftover.weights))
+                self._target.host[slot] = leftover.actions
+                self._weights.host[slot, :, 0] = leftover.weights
 
     def update(self, x: Tensor, velocity: Velocity) -> Tensor:
         steps, slots = self._steps, len(x)
         v = velocity(steps.modulation())
         finished = x - steps.times[steps.index] * v
-        error = (self._target[:slots] - finished) * self._weights[:slots]
+        error = (self._target.device[:slots] - finished) * self._weights.device[:slots]
         return (v - self._gains[steps.index] * error) / steps.counts[steps.index]
 
 

@@ -9,22 +9,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from embodied_kv.config import ModelConfig
 from embodied_kv.engine import buckets
 from embodied_kv.engine.compression import Compression, Decisions
 from embodied_kv.engine.graphs import Graphs, Kind
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.joint import JointPrefix
 from embodied_kv.kv.scored import ScoredPrefixWrite
 from embodied_kv.kv.views import KvView, PrefixWrite
 from embodied_kv.model.policy import Policy
 from embodied_kv.runtime.buffer import Buffer
+from embodied_kv.runtime.inputs import StepInputs
+from embodied_kv.runtime.variants import Shape
 from embodied_kv.types import Observation
 
 LENGTHS = 16  # buckets of a prefix's length
@@ -48,6 +47,28 @@ class Written:
     queries: int
 
 
+class Pixels:
+    """The images of a step, as a graph reads them."""
+
+    own_buffers = ()
+
+    def __init__(self, inputs: StepInputs, count: int, size: int) -> None:
+        self.inputs = inputs
+        self.values = inputs.cut('pixels', count, size, size, 3).device
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        return [Buffer('pixels', self.values)]
+
+    @property
+    def joint(self) -> Pixels:
+        """The same for a compiler."""
+        return self
+
+    def keep(self) -> None:
+        """Nothing: it stores nothing."""
+
+
 class Prefiller:
     """Writes observations into reserved rows. robots: how many of them at most at once."""
 
@@ -66,66 +87,74 @@ class Prefiller:
         step = -(-c.prefix_tokens // (LENGTHS * ALIGNED)) * ALIGNED
         whole = buckets.multiples(c.prefix_tokens, step)
         self._lengths = (*whole[:-1], c.prefix_tokens)
-        self._compiled_lengths = {
+        compiled = {
             buckets.smallest(self._lengths, math.ceil(share * c.prefix_tokens), '', '')
             for share in (COMPILED if graphs.compiles else ())
         }
         size, images = c.vision.image_size, robots * len(c.views)
+        queries = min(compression.max_queries, c.prefix_tokens)
+        self._inputs = StepInputs(
+            model.device,
+            ScoredPrefixWrite.fields(prefixes, robots, queries)
+            | {
+                'text': (robots * c.max_text, np.int64),
+                'source': (robots * c.prefix_tokens, np.int64),
+                'pixels': (images * size * size * 3, policy.processing.resize.dtype),
+            },
+        )
+        self._pixels = self._inputs.cut('pixels', images, size, size, 3)
+        self._text = self._inputs.cut('text', robots, c.max_text)
         like = dict(dtype=model.dtype, device=model.device)
-        self._images = torch.zeros(images, 3, size, size, **like)
         self._image_tokens = torch.zeros(images * c.vision.tokens, c.backbone.width, **like)
-        index = dict(dtype=torch.int64, device=model.device)
-        self._text = torch.zeros(robots, c.max_text, **index)
-        self._source = torch.zeros(robots * c.prefix_tokens, **index)
-        self._views: dict[tuple[Kind, int, int], PrefixWrite] = {}
-        self._joints: dict[int, JointPrefix] = {}  # by tokens
         for count in range(1, images + 1):
             self._capture_encode_images(count)
+        self._fast: dict[int, int] = {}  # a length -> the compiled one that it is padded to
         for slots in self._robots:
             for tokens in self._lengths:
-                self._capture_prefill(Kind.PREFILL, PrefixWrite(prefixes, slots, tokens))
+                view = PrefixWrite(prefixes, slots, tokens, self._inputs)
+                self._capture(Kind.PREFILL, view, slots == 1 and tokens in compiled)
                 if compression.is_scored:
-                    scored = compression.scores, compression.max_queries
+                    scored = compression.scores, compression.max_queries, self._inputs
                     view = ScoredPrefixWrite(prefixes, slots, tokens, *scored)
-                    self._capture_prefill(Kind.SCORED_PREFILL, view)
+                    self._capture(Kind.SCORED_PREFILL, view)
 
     def _capture_encode_images(self, count: int) -> None:
-        model, images = self._policy.model, self._images[:count]
-        encoded = self._image_tokens[: count * self._policy.config.vision.tokens]
+        policy, c = self._policy, self._policy.config
+        encoded = self._image_tokens[: count * c.vision.tokens]
 
-        def encode() -> None:
-            encoded.copy_(model.embed_images(images).flatten(0, 1))
+        def encode(images: Pixels) -> None:
+            pixels = policy.normalised(images.values)
+            encoded.copy_(policy.model.embed_images(pixels).flatten(0, 1))
 
         self._graphs.capture(
-            Kind.ENCODE_IMAGES,
+            Shape(Kind.ENCODE_IMAGES, count),
             encode,
-            [Buffer('image_tokens', encoded)],
-            [Buffer('images', images)],
-            rows=count,
+            Pixels(self._inputs, count, c.vision.image_size),
+            writes=[Buffer('image_tokens', encoded)],
+            compiled=count == len(c.views),
         )
-        if count == len(self._policy.config.views):
-            writes, reads = [Buffer('image_tokens', encoded)], [Buffer('images', images)]
-            self._graphs.compile(Kind.ENCODE_IMAGES, encode, writes, reads, rows=count)
 
-    def _capture_prefill(self, kind: Kind, view: PrefixWrite) -> None:
+    def _capture(self, kind: Kind, view: PrefixWrite, compiled: bool = False) -> None:
         model, slots, tokens = self._policy.model, view.slots, view.tokens
-        encoded, text = self._image_tokens[: self._text_begins(slots)], self._text[:slots]
-        source = self._source[: slots * tokens].view(slots, tokens)
+        encoded, text = self._image_tokens[: self._text_begins(slots)], self._text.device[:slots]
+        source = self._inputs.cut('source', slots, tokens).device
 
         def prefill(cache: KvView) -> None:
             packed = torch.cat([encoded, model.embed_tokens(text).flatten(0, 1)])
             model.prefill(packed[source], cache)
 
         inputs = dict(image_tokens=encoded, text=text, source=source)
-        reads = [*(Buffer(name, tensor) for name, tensor in inputs.items()), *view.buffers]
-        size = dict(rows=slots, tokens=tokens)
-        writes = [*self._prefixes.buffers('prefixes'), *self._compression.scores.buffers]
-        self._graphs.capture(kind, partial(prefill, view), writes, reads, **size)
-        self._views[kind, slots, tokens] = view
-        if kind is Kind.PREFILL and slots == 1 and tokens in self._compiled_lengths:
-            joint = self._joints[tokens] = view.joint
-            work = partial(prefill, joint)
-            self._graphs.compile(kind, work, joint.own.buffers, reads, **size)
+        bucket = self._graphs.capture(
+            Shape(kind, slots, tokens),
+            prefill,
+            view,
+            writes=self._compression.scores.buffers if kind is Kind.SCORED_PREFILL else [],
+            stores=self._prefixes.buffers('prefixes'),
+            reads=[Buffer(name, tensor) for name, tensor in inputs.items()],
+            compiled=compiled,
+        )
+        if bucket.compiled is not None:
+            self._fast |= {n: tokens for n in self._lengths if n <= tokens and n not in self._fast}
 
     def _text_begins(self, slots: int) -> int:
         """Where text lies behind the image tokens of so many robots, before it is packed."""
@@ -150,51 +179,39 @@ class Prefiller:
     ) -> list[Written]:
         """Each checked observation into its row, in one batch. Raises ValueError."""
         slots = self._slots(len(observations))
-        images = self._policy.images([image for o in observations for image in o.images])
-        self._images[: len(images)].copy_(images)
+        pixels = self._policy.pixels([image for o in observations for image in o.images])
+        self._pixels.host[: len(pixels)] = pixels
         prompts = [self._policy.prompt_ids(o.instruction, o.state) for o in observations]
-        for text, ids in zip(self._text, prompts, strict=False):
-            text[: len(ids)] = torch.tensor(ids)
+        for text, ids in zip(self._text.host, prompts, strict=False):
+            text[: len(ids)] = ids
         views = [sum(view is not None for view in o.images) for o in observations]
         sources = self._sources(views, [len(ids) for ids in prompts], slots)
         lengths = [len(source) for source in sources]
         kind = Kind.SCORED_PREFILL if decided.scores_frame else Kind.PREFILL
         tokens = self._tokens(kind, slots, max(lengths))
-        packed = torch.zeros(slots, tokens, dtype=torch.int64)
-        for slot, source in enumerate(sources):
-            packed[slot, : len(source)] = source
-        self._source[: packed.numel()].copy_(packed.flatten())
-        view = self._views[kind, slots, tokens]
+        packed = self._inputs.cut('source', slots, tokens).host
+        packed[:] = 0
+        for own, source in zip(packed, sources, strict=False):
+            own[: len(source)] = source
+        bucket = self._graphs.get(Shape(kind, slots, tokens))
         queries = [range(0)] * len(rows)
         if kind is Kind.SCORED_PREFILL:
             queries = [
                 self._compression.prompt_queries(length, len(ids))
                 for length, ids in zip(lengths, prompts, strict=True)
             ]
-            view.bind_queries(queries)
-        view.bind(rows, lengths)
-        self._encode(len(images))
-        compiled = self._graphs.compiled(kind, rows=slots, tokens=tokens)
-        if compiled is not None:
-            compiled.replay()
-            self._joints[tokens].keep()
-        else:
-            self._graphs.get(kind, rows=slots, tokens=tokens).replay()
+            bucket.view.bind_queries(queries)
+        bucket.view.bind(rows, lengths)
+        self._graphs.get(Shape(Kind.ENCODE_IMAGES, len(pixels))).replay()
+        bucket.replay()
         return [Written(n, len(own)) for n, own in zip(lengths, queries, strict=True)]
-
-    def _encode(self, images: int) -> None:
-        compiled = self._graphs.compiled(Kind.ENCODE_IMAGES, rows=images)
-        (compiled or self._graphs.get(Kind.ENCODE_IMAGES, rows=images)).replay()
 
     def _tokens(self, kind: Kind, slots: int, longest: int) -> int:
         """The bucket of so many tokens; a compiled one where there is one. Raises ValueError."""
-        for tokens in sorted(self._compiled_lengths):
-            size = dict(rows=slots, tokens=tokens)
-            if tokens >= longest and self._graphs.compiled(kind, **size) is not None:
-                return tokens
-        return buckets.smallest(self._lengths, longest, 'tokens', 'shorten the prompt')
+        tokens = buckets.smallest(self._lengths, longest, 'tokens', 'shorten the prompt')
+        return self._fast.get(tokens, tokens) if kind is Kind.PREFILL and slots == 1 else tokens
 
-    def _sources(self, views: Sequence[int], texts: Sequence[int], slots: int) -> list[Tensor]:
+    def _sources(self, views: Sequence[int], texts: Sequence[int], slots: int) -> list[np.ndarray]:
         """Of each slot, where its tokens lie before they are packed.
 
         views: present ones of each; texts: tokens of its prompt.
@@ -202,9 +219,9 @@ class Prefiller:
         c, begins, image = self._policy.config, self._text_begins(slots), 0
         sources = []
         for slot, (present, text) in enumerate(zip(views, texts, strict=True)):
-            tokens = torch.arange(image * c.vision.tokens, (image + present) * c.vision.tokens)
+            tokens = np.arange(image * c.vision.tokens, (image + present) * c.vision.tokens)
             image += present
-            sources.append(torch.cat([tokens, begins + slot * c.max_text + torch.arange(text)]))
+            sources.append(np.concatenate([tokens, begins + slot * c.max_text + np.arange(text)]))
         return sources
 
     def _slots(self, frames: int) -> int:

@@ -24,6 +24,26 @@ def store_rows(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, batch: RowBat
         torch_store_rows(k, v, keys, values, batch)
 
 
+def store_layers(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, batch: RowBatch) -> None:
+    """`store_rows` of all layers at once.
+
+    k, v: [layers, slots, tokens, kv_heads, head_dim]; keys, values: [layers, rows, kv_heads,
+    max_tokens, head_dim], a whole arena.
+    """
+    if k.is_cuda or not batch.spans:
+        for layer in zip(k, v, keys, values, strict=True):
+            store_rows(*layer, batch)
+    elif batch.tokens == 1:  # one indexed write
+        slots, rows, starts, _ = map(list, zip(*batch.spans, strict=True))
+        keys[:, rows, :, starts] = k[:, slots, 0].transpose(0, 1)
+        values[:, rows, :, starts] = v[:, slots, 0].transpose(0, 1)
+    else:
+        for slot, row, start, count in batch.spans:
+            own = slice(start, start + count)
+            keys[:, row, :, own] = k[:, slot, :count].transpose(1, 2)
+            values[:, row, :, own] = v[:, slot, :count].transpose(1, 2)
+
+
 def torch_store_rows(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, batch: RowBatch) -> None:
     """The kernel's twin."""
     live, most = len(batch.live), keys.shape[2]

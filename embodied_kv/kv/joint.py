@@ -7,11 +7,15 @@ into a row while a compiled computation runs: what is to be stored lies in `own`
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
 from embodied_kv.kernels.joint import before, gathered, joint_attention
 from embodied_kv.kernels.rows import RowBatch
+from embodied_kv.kernels.store import store_layers
 from embodied_kv.kv.arena import Arena
 from embodied_kv.runtime.buffer import Buffer
 
@@ -33,19 +37,21 @@ class OwnKv:
 
     def keep(self, arena: Arena, batch: RowBatch) -> None:
         """Into the rows of an arena, where the batch is bound to."""
-        if self.k.shape[2] == 1:  # one indexed write
-            slots, rows, starts, _ = map(list, zip(*batch.spans, strict=True))
-            arena.k[:, rows, :, starts] = self.k[:, slots, 0].transpose(0, 1)
-            arena.v[:, rows, :, starts] = self.v[:, slots, 0].transpose(0, 1)
-            return
-        for slot, row, start, count in batch.spans:
-            own = slice(start, start + count)
-            arena.k[:, row, :, own] = self.k[:, slot, :count].transpose(1, 2)
-            arena.v[:, row, :, own] = self.v[:, slot, :count].transpose(1, 2)
+        store_layers(self.k, self.v, arena.k, arena.v, batch)
+
+
+class JointView(Protocol):
+    """own_buffers: what it writes while the computation runs; `keep`: into rows, afterwards."""
+
+    own_buffers: Sequence[Buffer]
+
+    def keep(self) -> None: ...
 
 
 class JointSuffix:
     """Each slot's prefix row, and the suffix itself, whole; stores nothing."""
+
+    own_buffers: Sequence[Buffer] = ()
 
     def __init__(self, prefixes: Arena, batch: RowBatch) -> None:
         self._prefixes, self._batch = prefixes, batch
@@ -59,6 +65,9 @@ class JointSuffix:
         prefix = before(lengths, keys.shape[2])
         seen = torch.cat([prefix, prefix.new_ones(len(q), 1, q.shape[1])], 2)
         return joint_attention(q, _beside(keys, k), _beside(values, v), seen)
+
+    def keep(self) -> None:
+        """Nothing."""
 
 
 class JointTail:
@@ -74,7 +83,7 @@ class JointTail:
         positions: Tensor,
     ) -> None:
         self._prefixes, self._prefix = prefixes, prefix
-        self._tails, self._tail, self.own = tails, tail, own
+        self._tails, self._tail, self.own, self.own_buffers = tails, tail, own, own.buffers
         self.positions = positions
 
     def newest(self, hidden: Tensor) -> Tensor:
@@ -111,6 +120,7 @@ class JointPrefix:
 
     def __init__(self, prefixes: Arena, batch: RowBatch, own: OwnKv) -> None:
         self._prefixes, self._batch, self.own = prefixes, batch, own
+        self.own_buffers = own.buffers
 
     def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
         self.own.store(layer, q, k, v)

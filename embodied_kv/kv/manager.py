@@ -138,18 +138,25 @@ class KvManager(CompressedRows):
             row.release()
 
     def update(
-        self, streams: Sequence[DecodeStream], tokens: Sequence[int | None], eos: int
+        self, streams: Sequence[DecodeStream], said: Sequence[Sequence[int | None]], eos: int
     ) -> None:
-        """A step is over: a token more for each; who said `eos`, is full or has none ends."""
+        """A step is over, of one token or more for each; who said `eos`, is full or has none ends.
+
+        said: the tokens of each stream; what comes after its end is nobody's.
+        """
         with self._lock:
-            for stream, token in zip(streams, tokens, strict=True):
-                if token is None or token == eos:
-                    self.release(stream, 'error' if token is None else 'eos')
-                elif not stream.reason:
-                    stream.tokens.append(token)
-                    if len(stream.tokens) == stream.query.max_tokens:
-                        self.release(stream, 'length')
+            for stream, tokens in zip(streams, said, strict=True):
+                for token in tokens:
+                    self._say(stream, token, eos)
             self.end_step()
+
+    def _say(self, stream: DecodeStream, token: int | None, eos: int) -> None:
+        if token is None or token == eos:
+            self.release(stream, 'error' if token is None else 'eos')
+        elif not stream.reason:
+            stream.tokens.append(token)
+            if len(stream.tokens) == stream.query.max_tokens:
+                self.release(stream, 'length')
 
     def end_step(self) -> None:
         """Nobody computes with the streams any more: frees what ended ones held."""

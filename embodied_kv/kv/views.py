@@ -174,14 +174,19 @@ class TailAppend:
         return SuffixRead.fields(prefixes, slots, tokens, flats) | tail
 
     def bind(
-        self, rows: Sequence[int], tails: Sequence[int], count: int, flats: Sequence[int] = ()
+        self,
+        rows: Sequence[int],
+        tails: Sequence[int],
+        count: int,
+        flats: Sequence[int] = (),
+        ahead: int = 0,
     ) -> TailAppend:
         """rows, flats: of each slot, one of them -1.
 
-        tails: rows that count the new tokens already. count: new tokens of each slot, at most
-        `tokens`.
+        tails: rows that count the new tokens already, and `ahead` more that come after them.
+        count: new tokens of each slot, at most `tokens`.
         """
-        starts = self._tails.positions[list(tails)] - count
+        starts = self._tails.positions[list(tails)] - count - ahead
         self._tail.bind(tails, starts, [count] * len(tails))
         place(self._positions.host, self._prefix.bind(rows, flats) + starts)
         self.inputs.send()
@@ -213,7 +218,6 @@ class TailAppend:
         """What comes next lies behind what was appended; a computation may end so."""
         counts = self._tail.counts
         self._tail.starts.add_(counts)
-        self._tail.lengths.add_(counts)
         self.positions.add_(counts[:, None])
 
     def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:

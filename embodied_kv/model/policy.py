@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from embodied_kv.config import ModelConfig
@@ -54,10 +55,17 @@ class Policy:
         """Whether some prompt, that with the widest state, has to cut the instruction."""
         return self._prompt(instruction, np.ones(self.config.state_dim, np.float32))[1]
 
+    def pixels(self, images: Sequence[np.ndarray | None]) -> np.ndarray:
+        """Present views, resized: [present, size, size, 3] of the dtype of `processing.resize`."""
+        return self.processing.resize.resized(images, self.config.vision.image_size)
+
+    def normalised(self, pixels: Tensor) -> Tensor:
+        """Such pixels as the tower takes them: [present, 3, size, size] in [-1, 1]."""
+        return self.processing.resize.normalised(pixels).to(self.model.dtype)
+
     def images(self, images: Sequence[np.ndarray | None]) -> Tensor:
         """Present views as the tower takes them: [present, 3, size, size] in [-1, 1]."""
-        pixels = self.processing.resize.to_model(images, self.config.vision.image_size)
-        return pixels.to(self.model.device, self.model.dtype)
+        return self.normalised(torch.from_numpy(self.pixels(images)).to(self.model.device))
 
     def actions(self, normalised: np.ndarray, state: np.ndarray) -> np.ndarray:
         """The network's [chunk, padded] -> absolute actions, float32 [chunk, action_dim].

@@ -67,15 +67,20 @@ class Pool:
         return self._stream.device
 
     @torch.inference_mode()
-    def capture(self, fn: Computation, buffers: Buffers) -> Replayable:
+    def capture(
+        self, fn: Computation, buffers: Buffers, stores: Buffers | None = None
+    ) -> Replayable:
         """Captures `fn` and leaves the buffers as they were.
+
+        stores: further memory that it writes, but not as its inputs are now; it is not kept.
 
         On CUDA it runs before that, as first runs allocate, compile and tune, which cannot be
         captured; where nothing is captured it runs only under watch. Raises ValueError for a
         buffer on another device, TypeError for a result, UndeclaredWrite, Moved, and what `fn`
         raises.
         """
-        for buffer in buffers:
+        written = Buffers([*buffers, *(stores or ())])
+        for buffer in written:
             if buffer.device.type != 'cpu' and buffer.device != self.device:
                 raise ValueError(
                     f'buffer {buffer.name!r} is on {buffer.device}, the pool on {self.device}'
@@ -83,7 +88,7 @@ class Pool:
         work = Eager(fn)
         if self.watched or self._stream.cuda is not None:
             with self._aside(), unchanged(buffers):
-                with DeclaredWrites(buffers) if self.watched else nullcontext():
+                with DeclaredWrites(written) if self.watched else nullcontext():
                     _warm_up(fn, buffers)
                 if self._stream.cuda is not None:
                     _warm_up(fn, buffers)

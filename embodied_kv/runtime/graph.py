@@ -33,13 +33,15 @@ class Graph:
         buffers: Iterable[Buffer],
         pool: Pool,
         reads: Iterable[Buffer] = (),
+        stores: Iterable[Buffer] = (),
     ) -> Graph:
         """A CUDA graph on a CUDA pool, `fn` itself on a CPU; the buffers keep their bytes.
 
-        reads: further ones, that it does not write. Raises what `Pool.capture` raises.
+        reads: further ones, that it does not write. stores: further ones that it writes, but not
+        while it is captured. Raises what `Pool.capture` raises.
         """
-        written = Buffers(buffers)
-        return cls(name, pool.capture(fn, written), (*written, *reads))
+        written, stored = Buffers(buffers), Buffers(stores)
+        return cls(name, pool.capture(fn, written, stored), (*written, *stored, *reads))
 
     @classmethod
     def adopt(cls, name: str, work: Replayable, buffers: Iterable[Buffer]) -> Graph:

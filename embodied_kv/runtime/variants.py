@@ -1,64 +1,59 @@
-"""The graphs of one computation, by shape: a bounded table.
+"""What was made for exact shapes, and for no other.
 
-Knows keys and when each was used last. Does not know how to make what is missing: that costs a
-capture, which nobody may pay unasked.
+Knows kinds and two sizes. Does not know how to make what is missing: that costs a capture, which
+nobody may pay unasked.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from typing import Generic, NamedTuple, TypeVar
 
-from embodied_kv.runtime.graph import Graph
-from embodied_kv.runtime.shape_key import ShapeKey
+T = TypeVar('T')
 
 
 class MissingVariant(LookupError):
-    """No graph has this shape; the message says which have one."""
+    """There is nothing of this shape; the message says which there are."""
 
 
-class Variants:
-    """At most `capacity` graphs; the one unused for longest makes room for a new one.
+class Shape(NamedTuple):
+    """The kind of a computation and its sizes; one that plays no part is 0."""
 
-    Raises ValueError for a capacity below 1.
-    """
+    kind: str
+    rows: int
+    tokens: int = 0
+
+    def __str__(self) -> str:
+        return f'{self.kind} {self.rows}x{self.tokens}'
+
+
+class Variants(Generic[T]):
+    """At most `capacity` of them; none ever makes room for another."""
 
     def __init__(self, capacity: int) -> None:
-        if capacity < 1:
-            raise ValueError(f'a table of variants holds at least 1, not {capacity}')
         self.capacity = capacity
-        self._graphs: OrderedDict[ShapeKey, Graph] = OrderedDict()  # unused for longest first
+        self._made: dict[Shape, T] = {}
 
     def __len__(self) -> int:
-        return len(self._graphs)
+        return len(self._made)
 
-    def __contains__(self, key: ShapeKey) -> bool:
-        """Asking is not using."""
-        return key in self._graphs
+    def items(self) -> list[tuple[Shape, T]]:
+        """In the order in which they were added."""
+        return list(self._made.items())
 
-    def keys(self) -> tuple[ShapeKey, ...]:
-        """Unused for longest first."""
-        return tuple(self._graphs)
-
-    def get(self, key: ShapeKey) -> Graph:
-        """The graph of exactly this shape, which counts as used. Raises MissingVariant."""
-        if key not in self._graphs:
-            known = '; '.join(map(str, self._graphs)) or 'none'
+    def get(self, shape: Shape) -> T:
+        """Of exactly this shape. Raises MissingVariant."""
+        if shape not in self._made:
+            alike = [str(other) for other in self._made if other.kind == shape.kind]
             raise MissingVariant(
-                f'no graph was captured for {key}, or it made room for another '
-                f'(capacity {self.capacity}); there are: {known}'
+                f'nothing was captured for {shape}; of its kind there are: '
+                f'{", ".join(alike) or "none"}'
             )
-        self._graphs.move_to_end(key)
-        return self._graphs[key]
+        return self._made[shape]
 
-    def add(self, key: ShapeKey, graph: Graph) -> ShapeKey | None:
-        """Adds a graph, which counts as used; returns the key that made room for it, if one did.
-
-        Raises ValueError if the shape has a graph.
-        """
-        if key in self._graphs:
-            raise ValueError(f'{key} has a graph: {self._graphs[key].name!r}')
-        evicted = None
+    def add(self, shape: Shape, made: T) -> None:
+        """Raises ValueError for a shape that is there, and where it is full."""
+        if shape in self._made:
+            raise ValueError(f'{shape} is there already')
         if len(self) == self.capacity:
-            evicted, _ = self._graphs.popitem(last=False)
-        self._graphs[key] = graph
-        return evicted
+            raise ValueError(f'there is no room for {shape}: {self.capacity} shapes at most')
+        self._made[shape] = made

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embodied_kv.engine import buckets
-from embodied_kv.runtime.variants import MissingVariant
+from embodied_kv.engine.graphs import Kind
+from embodied_kv.runtime.variants import MissingVariant, Shape
 
 
 def test_more_frames_than_robots_are_refused(make_engine, observe):
@@ -36,8 +37,8 @@ def test_a_query_that_no_decode_row_holds_is_refused_at_admission(make_engine, o
 
 
 def test_a_shape_without_a_graph_is_an_error(make_engine):
-    with pytest.raises(MissingVariant, match='no graph was captured'):
-        make_engine().graphs.get(2, rows=1, tokens=3)
+    with pytest.raises(MissingVariant, match='nothing was captured for prefill 1x3'):
+        make_engine().graphs.get(Shape(Kind.PREFILL, 1, 3))
 
 
 @given(most=st.integers(1, 300), step=st.integers(1, 40), needed=st.integers(1, 300))

@@ -23,9 +23,9 @@ class Robot:
         self.engine = engine
         (self.handle,) = engine.prefill([frame])
         self.actor = next(
-            engine.graphs.get(Kind.PREFILL, rows=1, tokens=key.fields['tail'])
-            for key in engine.graphs._variants.keys()
-            if key.fields['kind'] == Kind.PREFILL and engine.graphs._variants.get(key).replays
+            graph
+            for shape in engine.graphs.shapes
+            if shape.kind is Kind.PREFILL and (graph := engine.graphs.get(shape).graph).replays
         )
         self.text = self.actor.buffers['text']
         self.planner = HybridPlanner(PLANNER_TINY, random_hybrid(PLANNER_TINY, seed=2))

@@ -9,7 +9,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from embodied_kv.engine import decode
+from embodied_kv.engine.decode import Decoder
 
 MARGIN = 1e-4
 TOLERANCE = 2e-5
@@ -25,18 +25,19 @@ Arrival = st.tuples(
 @contextmanager
 def recorded_logits():
     """Every step's logits by stream: {stream: [logits, ...]}."""
-    record, choose = {}, decode.choose
+    record, run = {}, Decoder._run
 
-    def recording(logits, streams):
-        for row, stream in zip(logits, streams, strict=True):
+    def recording(decoder, streams, *others):
+        said = run(decoder, streams, *others)
+        for row, stream in zip(decoder._out, streams, strict=False):
             record.setdefault(stream, []).append(row.clone())
-        return choose(logits, streams)
+        return said
 
-    decode.choose = recording
+    Decoder._run = recording
     try:
         yield record
     finally:
-        decode.choose = choose
+        Decoder._run = run
 
 
 def finish(engine):

@@ -8,9 +8,10 @@ from capsule_sessions import begin, capsules_of, scratch
 from torch import Tensor
 
 from embodied_kv.kv.views import PrefixWrite, SuffixRead, TailAppend
+from embodied_kv.runtime.inputs import Field, StepInputs
 
 PLAIN = (str, bytes, int, float, complex, bool, type(None), range)
-VIEWS = (PrefixWrite, SuffixRead, TailAppend)  # bound before each replay
+VIEWS = (PrefixWrite, SuffixRead, TailAppend, StepInputs, Field)  # written before each replay
 
 
 def walk(thing: object, path: str, seen: set[int]) -> Iterator[tuple[str, Tensor | np.ndarray]]:

@@ -47,7 +47,10 @@ def test_what_is_soiled_is_no_small_part(make_engine):
     soil(engine)
     names = {buffer.name for buffer in engine.graphs.buffers}
     inputs = {
-        'images',
+        'pixels',
+        'noise',
+        'temperatures',
+        'shares',
         'image_tokens',
         'text',
         'source',

@@ -14,15 +14,16 @@ def test_every_graph_writes_its_buffers_alone(make_engine, policy):
 
 def test_there_is_a_graph_for_every_bucket_and_none_for_a_length(make_engine):
     engine = make_engine(robots=3, streams=5, batch_multiple=2, decode_tokens=20)
-    keys = [key.fields for key in engine.graphs._variants.keys()]
 
     def shapes(kind):
-        return [(key['rows'], key['tail']) for key in keys if key['kind'] == kind]
+        return [shape[1:] for shape in engine.graphs.shapes if shape.kind is kind]
 
     lengths = sorted({tokens for _, tokens in shapes(Kind.PREFILL)})
     assert shapes(Kind.ENCODE_IMAGES) == [(n, 0) for n in range(1, 3 * len(TINY.views) + 1)]
     assert shapes(Kind.PREFILL) == [(rows, n) for rows in (1, 2, 3) for n in lengths]
     assert lengths[-1] == TINY.prefix_tokens and len(lengths) <= 16
+    assert shapes(Kind.START) == shapes(Kind.DENOISE)
     assert shapes(Kind.DENOISE) == [(1, 0), (2, 0), (3, 0)]  # of any number of Euler steps
     steps, queries = [(2, 1), (4, 1), (6, 1)], [(1, 8), (1, 16), (1, 20)]
     assert shapes(Kind.EXTEND) == steps + queries
+    assert shapes(Kind.CHOOSE) == shapes(Kind.DRAW) == [(2, 0), (4, 0), (6, 0), (1, 0)]

@@ -4,7 +4,9 @@ import math
 
 from capsule_sessions import begin, capsules_of, go_on
 
+from embodied_kv.engine.graphs import Kind
 from embodied_kv.engine.warmup import warm_up
+from embodied_kv.runtime.variants import Shape
 from embodied_kv.session.engine_part import Branch
 
 
@@ -29,7 +31,7 @@ def test_no_verb_of_engine_or_capsules_captures(make_engine, observe):
 def test_graphs_are_replayed_whatever_the_step_count(make_engine, observe):
     engine = make_engine(min_euler_steps=2, euler_steps=4)
     (handle,) = engine.prefill([observe(1)])
-    graph = engine.graphs.get(3, rows=1)
+    graph = engine.graphs.get(Shape(Kind.DENOISE, 1)).graph
     with engine.kv.acquire(handle) as lease:
         for steps in (2, 3, 4):
             engine.budget.euler_steps, before = steps, graph.replays

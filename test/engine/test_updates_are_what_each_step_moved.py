@@ -6,16 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-
-class Recorded:
-    """Replays a graph, and keeps x as it was before the first step and after each."""
-
-    def __init__(self, graph, x):
-        self._graph, self._x, self.seen = graph, x, [x.clone()]
-
-    def replay(self):
-        self._graph.replay()
-        self.seen.append(self._x.clone())
+from embodied_kv.engine.graphs import Bucket
 
 
 @pytest.mark.parametrize('steps', [1, 4, 10])
@@ -23,22 +14,23 @@ class Recorded:
 def test_updates_are_differences_of_x(make_engine, observe, monkeypatch, steps):
     engine = make_engine(min_euler_steps=1, robots=2)
     (handle,) = engine.prefill([observe(1)])
-    c, denoiser, recorded = engine.policy.config, engine._denoiser, []
-    get = denoiser._graphs.get
+    c, denoiser, seen = engine.policy.config, engine._denoiser, []
+    replay = Bucket.replay
 
-    def record(kind, **key):
-        recorded.append(Recorded(get(kind, **key), denoiser._x))
-        return recorded[-1]
+    def recorded(bucket, whole=True):
+        """Keeps x as it is after each replay, the first of which begins the chunk."""
+        replay(bucket, whole)
+        seen.append(denoiser._x.clone())
 
-    monkeypatch.setattr(denoiser._graphs, 'get', record)
-    noise = torch.randn(1, c.chunk_size, c.padded_action_dim)
-    denoiser._x[:1] = noise
+    monkeypatch.setattr(Bucket, 'replay', recorded)
+    noise = torch.randn(1, c.chunk_size, c.padded_action_dim).numpy()
     made, updates = denoiser.run([handle.row], noise, steps)
-    x = torch.stack(recorded[-1].seen)[:, 0, :, : c.action_dim]
-    wanted = (x[:-1] - x[1:]).double().norm(dim=-1)
+    x = torch.stack(seen)[:, 0, :, : c.action_dim]
+    assert len(x) == steps + 1 and np.array_equal(x[0], noise[0, :, : c.action_dim])
+    wanted = (x[:-1] - x[1:]).double().norm(dim=-1).numpy()
     assert updates.shape == (1, steps, c.chunk_size)
-    torch.testing.assert_close(updates[0].double(), wanted, atol=1e-5, rtol=1e-5)
-    assert torch.equal(made[0, :, : c.action_dim], x[-1])
+    np.testing.assert_allclose(updates[0], wanted, atol=1e-5, rtol=1e-5)
+    assert np.array_equal(made[0, :, : c.action_dim], x[-1])
 
 
 def test_a_chunk_carries_its_own_updates(make_engine, observe):

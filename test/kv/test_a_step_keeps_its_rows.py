@@ -24,7 +24,7 @@ def test_a_stream_that_ends_in_a_step_keeps_its_rows_until_it_is_over(kv):
     assert kv.streams() == [] and kv.take_ended() == [stream]
     assert lengths(kv, stream) == (2, 7)
     kv.check_integrity()
-    kv.update(live, [9], EOS)
+    kv.update(live, [[9]], EOS)
     assert stream.tokens == []
     assert lengths(kv, stream) == (0, 0)
     kv.check_integrity()
@@ -54,7 +54,7 @@ def test_a_decode_row_of_a_step_is_given_to_a_new_stream_only_afterwards(kv):
     while not old[0].reason:  # it has ended the oldest, and waits
         pass
     assert not made
-    kv.update(live, [9, 9], EOS)
+    kv.update(live, [[9], [9]], EOS)
     creator.join(10)
     assert made[0].decode_row == old[0].decode_row
     assert old[0].reason == 'evicted' and old[1].tokens == [9]

@@ -99,7 +99,7 @@ def test_a_limit_that_is_lowered_while_a_stream_waits_holds():
     while not live[0].reason:  # it has ended the only one, and waits for its row
         pass
     kv.set_limits(streams=0)
-    kv.update(live, [9], eos=1)
+    kv.update(live, [[9]], eos=1)
     creator.join(10)
     assert refused == ['the limits allow no stream: raise them with kv/set_limits']
     assert kv.stats().leases == 0

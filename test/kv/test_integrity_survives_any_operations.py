@@ -95,7 +95,7 @@ class RandomOperations:
         while self.random.random() < 0.3:  # other threads do not wait for a step to be over
             getattr(self, self.random.choice(['cancel', 'limits', 'acquire', 'give_back']))()
             self.kv.check_integrity()
-        self.kv.update(live, self.random.integers(EOS, 9, len(live)).tolist(), EOS)
+        self.kv.update(live, self.random.integers(EOS, 9, (len(live), 1)).tolist(), EOS)
 
     def cancel(self):
         if self.kv.streams():

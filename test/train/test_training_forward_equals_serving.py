@@ -76,7 +76,7 @@ def test_euler_steps_on_the_tape_equal_the_denoiser(objective, batch):
     _, prefix, _ = objective.fill(batch)
     for step in range(steps):
         x = x - objective.velocity(x, torch.full((len(ROWS),), 1 - step / steps), prefix) / steps
-    torch.testing.assert_close(x, served, **TOLERANCE)
+    torch.testing.assert_close(x, torch.from_numpy(served), **TOLERANCE)
 
 
 @torch.no_grad()

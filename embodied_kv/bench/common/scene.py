@@ -68,8 +68,7 @@ def open_stream(engine: Engine, handle: KvHandle, tokens: int, said: int = 0):
         k, v = engine.kv.decode_kv.row(stream.decode_row)
         k.normal_()
         v.normal_()
-        for token in range(said):
-            engine.kv.update(live, [10 + token % 50], eos=-1)
+        engine.kv.update(live, [[10 + token % 50 for token in range(said)]], eos=-1)
     return stream
 
 

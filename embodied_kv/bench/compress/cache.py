@@ -27,9 +27,9 @@ from embodied_kv.bench.compress.scores import (
     Scorer,
 )
 from embodied_kv.bench.compress.ways import EARLY, ROW, STREAM, Way
-from embodied_kv.engine.decode import choose
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine_config import EngineConfig
+from embodied_kv.kernels.choose import best
 from embodied_kv.kv.decode_stream import DecodeStream, Query
 from embodied_kv.kv.handle import Lease
 from embodied_kv.kv.views import TailAppend
@@ -137,7 +137,8 @@ class Harness:
         return self._model.extend(batch, view), view
 
     def _update(self, streams: Sequence[DecodeStream], logits: Tensor) -> None:
-        self._kv.update(streams, choose(logits, streams), self._policy.tokenizer.eos)
+        said = [[token] for token in best(logits)[0].tolist()]
+        self._kv.update(streams, said, self._policy.tokenizer.eos)
 
     # ------------------------------------------------------------------ answers
 

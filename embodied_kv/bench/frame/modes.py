@@ -211,8 +211,8 @@ MANAGED = [
     (views.SuffixRead, 'bind'),
     (views.TailAppend, 'bind'),
     (views.TailAppend, 'store'),
-    (rows, 'make_plan'),
-    (decode, 'choose'),
+    (rows.RowBatch, 'plan'),
+    (decode.Decoder, '_draws'),
     (engine.Engine, 'deltas'),
 ]
 

@@ -48,15 +48,21 @@ class Resize:
         canvas[top : top + height, left : left + width] = self.fit(image, height, width)
         return canvas
 
-    def to_model(self, images: Sequence[NDArray[np.uint8] | None], size: int) -> Tensor:
-        """The views that are present, in order: float32 [present, 3, size, size] in [-1, 1]."""
+    def resized(self, images: Sequence[NDArray[np.uint8] | None], size: int) -> NDArray:
+        """The views that are present, in order: [present, size, size, 3] of `dtype`."""
         present = [self.pad(image, size) for image in images if image is not None]
-        if not present:
-            return torch.empty(0, 3, size, size)
-        pixels = torch.from_numpy(np.stack(present)).permute(0, 3, 1, 2)
+        return np.stack(present) if present else np.empty((0, size, size, 3), self.dtype)
+
+    def normalised(self, pixels: Tensor) -> Tensor:
+        """Such pixels [n, size, size, 3], on any device: float32 [n, 3, size, size] in [-1, 1]."""
+        pixels = pixels.permute(0, 3, 1, 2)
         return self.spread(
             pixels.to(torch.float32, memory_format=torch.contiguous_format, copy=True)
         )
+
+    def to_model(self, images: Sequence[NDArray[np.uint8] | None], size: int) -> Tensor:
+        """The views that are present, in order: float32 [present, 3, size, size] in [-1, 1]."""
+        return self.normalised(torch.from_numpy(self.resized(images, size)))
 
 
 def _interpolated(image: NDArray, height: int, width: int) -> NDArray:
