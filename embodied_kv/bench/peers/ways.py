@@ -85,7 +85,7 @@ class Way:
 
 @contextmanager
 def ours(policy: Network, first: Asked, threads: int, compile: str) -> Iterator[Way]:
-    """An engine's calls. compile: as the parameter of that name. Raises Refused where it cannot."""
+    """An engine's calls. compile: as its parameter. Raises Refused where it cannot compile."""
     config = EngineConfig(
         rows=4,
         streams=1,
