@@ -76,6 +76,7 @@ def test_the_greatest_difference_is_of_all_frames_and_of_denoising():
     assert measure.greatest_difference(way(), frames, way()) == 0
     assert measure.greatest_difference(way(error=0.5), frames, way()) == 0.5
     assert measure.greatest_difference(way(denoised=-0.25), frames, way()) == 0.25
+    assert np.isnan(measure.greatest_difference(way(denoised=np.nan), frames, way()))
 
 
 @pytest.mark.parametrize('error', [2e-3, np.nan])

@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib.metadata import version
 from math import inf
 from pathlib import Path
 
@@ -67,6 +68,7 @@ def run(args: argparse.Namespace) -> dict:
         tolerance=RESULT,
         differences=differences,
         compile_mode=both.compile_mode,
+        transformers=version('transformers'),
         ceilings=ceiling,
         rows=rows,
         ratios=ratios,

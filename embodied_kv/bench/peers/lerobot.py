@@ -26,7 +26,7 @@ from embodied_kv.config import ModelConfig
 REPOSITORY = 'https://github.com/huggingface/lerobot'
 TRIED = '7427f31801f944f5ec9ce53cda02862ce7d1638b'
 STEPS = 10  # Euler steps of a chunk
-MODEL = 'lerobot.policies.pi05.modeling_pi05'
+MODEL, GEMMA = 'lerobot.policies.pi05.modeling_pi05', 'lerobot.policies.pi_gemma'
 # Packages of which single modules are imported: their __init__ would import the rest of LeRobot.
 BARE = (
     *('lerobot', 'lerobot.configs', 'lerobot.policies', 'lerobot.policies.pi05'),
@@ -94,11 +94,12 @@ def _import(package: Path) -> ModuleType:
             module = sys.modules.setdefault(name, ModuleType(name))
             vars(module).update(dict.fromkeys(missing, StandIn))
         model = import_module(MODEL)
-    except (ImportError, AttributeError, SyntaxError) as error:
+        _accept_cache_position(import_module(GEMMA))
+    except Exception as error:  # whatever code of another day may raise
+        reason = str(error).strip().splitlines() or [type(error).__name__]
         raise Refused(
-            f'the model in {package} cannot be imported ({error}): that of {TRIED} can'
+            f'the model in {package} cannot be imported ({reason[0]}): that of {TRIED} can'
         ) from error
-    _accept_cache_position(sys.modules['lerobot.policies.pi_gemma'])
     return model
 
 
@@ -109,7 +110,7 @@ def _public(module: ModuleType) -> dict[str, Any]:
 def _accept_cache_position(module: ModuleType) -> None:
     """Let it call `create_causal_mask` of a transformers that is newer than its own.
 
-    It gives `cache_position`, which was ignored, then dropped, as positions say the same.
+    It gives `cache_position` too, which decides nothing beside its masks, as they are whole.
     """
     made = module.create_causal_mask
     if 'cache_position' not in inspect.signature(made).parameters:

@@ -23,7 +23,7 @@ def greatest_difference(way: Way, frames: Sequence[Asked], reference: Way) -> fl
     """Of the chunks of all frames, and of that which is denoised from a held prefix."""
     pairs = [(way.frame(asked), reference.frame(asked)) for asked in frames]
     pairs.append((way.denoise(), pairs[0][1]))
-    return max(float(np.abs(a - b).max()) for a, b in pairs)
+    return float(np.max([np.abs(a - b) for a, b in pairs]))  # NaN, where there is one
 
 
 def check(
