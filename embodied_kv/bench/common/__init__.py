@@ -5,5 +5,6 @@
 - scene: frames and live streams without a camera.
 - physics: operations and bytes that a phase cannot do without; clock: time, taken in turn, and
   the machine's ceilings.
-- paired: how much two ways differ over the same questions.
+- paired: how much two ways differ over the same questions; ratio: how many times as long one
+  takes as another, over the same rounds.
 """

@@ -20,6 +20,11 @@ from rich.console import Console
 from rich.table import Table
 
 OUT = Path('out/bench')
+# Of a CPU, by `torch.cpu.get_capabilities`: what decides how fast it multiplies, x86 then Arm.
+FLAGS = (
+    *('avx2', 'fma3', 'avx512_f', 'avx512_vnni', 'avx512_bf16', 'avx512_fp16', 'amx_bf16'),
+    *('amx_fp16', 'fp16_arith', 'sve', 'sve2', 'bf16', 'i8mm'),
+)
 
 
 def machine(device: str = 'cpu') -> dict:
@@ -32,6 +37,7 @@ def machine(device: str = 'cpu') -> dict:
         )
     facts = dict(
         cpu=name,
+        cpu_flags=[flag for flag in FLAGS if torch.cpu.get_capabilities().get(flag)],
         cores=os.cpu_count(),
         threads=torch.get_num_threads(),
         torch=torch.__version__,
