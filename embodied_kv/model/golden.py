@@ -41,7 +41,8 @@ EQUAL = {
 class Golden:
     """inputs: by name, without `input.`. expected: by name, without `expected.`; read on demand.
 
-    device: that inputs, expected quantities and the model lie on. Raises CheckpointError where the file, an input or a dimension is missing or impossible.
+    device: that inputs, expected quantities and the model lie on. Raises CheckpointError where the
+    file, an input or a dimension is missing or impossible.
     """
 
     def __init__(self, path: str | Path, device: str = 'cpu') -> None:
