@@ -135,7 +135,7 @@ def measure(
 
 @torch.inference_mode()
 def run(args: argparse.Namespace) -> dict:
-    """Measures; after each number of views it prints what it has, should it be cut."""
+    """Measures; for a program it prints what it has after each row, should it be cut."""
     policy, ways = random_policy(args), list(WAYS)[: 1 + args.compile]
     ceilings = clock.ceilings(args.device, 1 if args.dry else 5)
     found = dict(ok=True, preset=args.preset, dtype=policy.config.dtype, rows=[], engines=[])
@@ -146,11 +146,13 @@ def run(args: argparse.Namespace) -> dict:
             with uncompiled(args.dry):
                 engines[way] = engine(policy, views, way, args.device)
             found['engines'].append(about(engines[way], views, way, time.monotonic() - began))
-        found['rows'] += measure(engines, ceilings, args)
+        for measured in measure(engines, ceilings, args):
+            found['rows'].append(measured)
+            if args.json:
+                print(json.dumps(found), flush=True)
         if args.compile:
             found |= compared(engines)
         found |= dict(busy=card(), memory=memory(args.device))
-        print(json.dumps(found), flush=True)
         del engines
     if not args.json:
         report.show(f'{args.preset}, {args.device}, {policy.config.dtype}', found['rows'])

@@ -161,7 +161,8 @@ STAGES = (
     ),
     Stage(
         'compression', 'What does a tenth of the cache cost and save?',
-        f'{BENCH}.compress.speed', CUDA, ('compress.speed',), 5, _compression, f'{GPU}.dry',
+        f'{BENCH}.compress.speed', (*CUDA, '--quick'), ('compress.speed',), 5, _compression,
+        f'{GPU}.dry',
     ),
     Stage(
         'loading', 'Do loads of stored KV run beside the computation?',
