@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_kv.bench.gpu import kernels, loading, real, replay
+from embodied_kv.bench.gpu import kernels, launches, loading, real, replay
 from embodied_kv.config import TINY
 
 ABOUT = dict(kernel='attention', case='prefill', head_dim=256, dtype='float32')
@@ -78,6 +78,14 @@ def test_the_floor_of_a_frame_is_that_of_its_phases():
     )
     row = real.row('frame', [0.01, 0.02, 0.03], 0.005)
     assert (row['ms'], row['floor_ms'], row['of_floor']) == (20.0, 5.0, 0.25)
+
+
+def test_launches_are_counted_and_copies_are_none():
+    a, b = torch.ones(2, 8, 8).unbind(0)
+    found = {kernel.name: kernel for kernel in launches.kernels(lambda: (a @ b, b @ a), 'cpu')}
+    assert found['aten::mm'].launches == 2 and found['aten::mm'].us > 0
+    some = [launches.Kernel('gemm', 3, 9.0), launches.Kernel('Memcpy HtoD', 2, 1.0)]
+    assert launches.counted(some) == 3
 
 
 def test_a_prompt_is_of_segments_and_a_question():

@@ -43,10 +43,10 @@ def kernels(work: Callable[[], object], device: str) -> list[Kernel]:
     own = DeviceType.CUDA if cuda else DeviceType.CPU
     found: dict[str, Kernel] = {}
     for event in profiler.events():
-        if event.device_type == own:
+        if event.device_type == own and not event.is_user_annotation:
             kernel = found.setdefault(event.name, Kernel(event.name))
             kernel.launches += 1
-            kernel.us += event.self_device_time_total if cuda else event.self_cpu_time_total
+            kernel.us += event.time_range.elapsed_us() if cuda else event.self_cpu_time_total
     return sorted(found.values(), key=lambda kernel: -kernel.us)
 
 
