@@ -14,6 +14,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle
 
 import numpy as np
 import torch
@@ -28,6 +29,7 @@ from embodied_kv.model.dtype import served
 
 BATCHES = (1, 2, 4, 8, 16)
 WARM_UP = 2  # calls that do not count
+FRAMES = 8  # other ones, in turn
 EAGER, COMPILED = WAYS = ('eager', 'compiled')
 COMPILE = {EAGER: 'off', COMPILED: 'auto'}
 
@@ -41,13 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--ways', nargs='+', choices=WAYS, default=list(WAYS))
 
 
-def phases(engine: Engine, repeats: int) -> Iterator[Phase]:
+def phases(engine: Engine, repeats: int, batches: Sequence[int] = BATCHES) -> Iterator[Phase]:
     """Each by the engine's own calls; whoever asks for the next one has done with the last."""
     c = engine.policy.config
-    frames = iter(range(10_000))
+    frames = cycle([scene.observation(c, number) for number in range(FRAMES)])
 
     def prefill() -> None:
-        engine.prefill([scene.observation(c, next(frames))])
+        engine.prefill([next(frames)])
 
     yield 'prefill', prefill, 1, physics.prefill(c, c.prefix_tokens, len(c.views))
     (handle,) = engine.prefill([scene.observation(c, 0)])
@@ -58,7 +60,7 @@ def phases(engine: Engine, repeats: int) -> Iterator[Phase]:
 
         need = physics.denoise_step(c, handle.length)
         yield 'denoise step', denoise, engine.config.euler_steps, need
-        for batch in BATCHES:
+        for batch in batches:
             while len(engine.kv.streams()) < batch:  # each over a frame of its own
                 frame = scene.copy_frame(engine, handle, 0)
                 scene.open_stream(engine, frame, engine.config.decode_tokens - 16, said=1)

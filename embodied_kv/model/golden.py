@@ -41,10 +41,12 @@ EQUAL = {
 class Golden:
     """inputs: by name, without `input.`. expected: by name, without `expected.`; read on demand.
 
-    Raises CheckpointError where the file, an input or a dimension is missing or impossible.
+    device: that inputs, expected quantities and the model lie on. Raises CheckpointError where the
+    file, an input or a dimension is missing or impossible.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, device: str = 'cpu') -> None:
+        self.device = device
         self._tensors = Weights(path)
         self._weights = Weights(path, ignore=('input.', 'expected.'))
         self.config = config_of(self._tensors.metadata)
@@ -55,7 +57,7 @@ class Golden:
 
     def read(self, name: str) -> Tensor:
         """An expected quantity."""
-        return self._tensors.read(f'expected.{name}')
+        return self._tensors.read(f'expected.{name}').to(self.device)
 
     def model(self) -> Pi05:
         """The model, with the file's weights in float32."""
@@ -64,16 +66,16 @@ class Golden:
         except ValueError as error:
             raise CheckpointError(str(error)) from error
         fill(model, self._weights, self.config)
-        return model
+        return model.to(self.device)
 
     def times(self) -> Tensor:
         """Our own, float32 [steps]."""
-        return grid(number(self._tensors.metadata, 'num_steps'))
+        return grid(number(self._tensors.metadata, 'num_steps')).to(self.device)
 
     def _input(self, name: str) -> Tensor:
         if f'input.{name}' not in self._tensors.names:
             raise CheckpointError(f'input.{name} is missing')
-        tensor = self._tensors.read(f'input.{name}')
+        tensor = self._tensors.read(f'input.{name}').to(self.device)
         return tensor.bool() if 'mask' in name else tensor
 
     def _check_inputs(self) -> None:

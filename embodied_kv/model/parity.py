@@ -59,6 +59,7 @@ class Prefix:
             max_tokens=c.prefix_tokens,
             head_dim=c.backbone.head_dim,
             dtype=torch.float32,
+            device=golden.device,
         )
         packed = pad_sequence(
             [e[v] for e, v in zip(self.embeddings, self.valid, strict=True)], batch_first=True
@@ -78,7 +79,7 @@ class Prefix:
 
     def quantities(self, model: Pi05) -> dict[str, Quantity]:
         valid, samples = self.valid, range(len(self.valid))
-        steps = torch.arange(valid.shape[1])
+        steps = torch.arange(valid.shape[1], device=valid.device)
         packed_index = self.scatter(steps.expand_as(valid), fill=-1)
         last = [int(steps[mask].max()) for mask in valid]
         hidden = torch.stack([self.hidden[s, self.lengths[s] - 1] for s in samples])
@@ -133,7 +134,7 @@ def suffix_quantities(golden: Golden, model: Pi05, prefix: Prefix) -> dict[str, 
     velocity = [model.velocity(x, t, cache, rope) for x, t in zip(given[:-1], tables, strict=True)]
     condition = model.expert.conditioning(times)[:, None].expand(-1, samples, -1)
     seen = prefix.valid[:, None].expand(-1, chunk, -1)
-    every = torch.ones(samples, chunk, chunk, dtype=torch.bool)
+    every = seen.new_ones(samples, chunk, chunk)
 
     found = {
         'suffix_position_ids': Quantity(cache.positions, EXACT),
@@ -161,21 +162,21 @@ def suffix_quantities(golden: Golden, model: Pi05, prefix: Prefix) -> dict[str, 
 
 
 @torch.inference_mode()
-def compare(path: str) -> bool:
+def compare(path: str, device: str = 'cpu') -> bool:
     """Print a line for every recorded quantity, then the verdict; true if all are ok."""
     if is_case(path):
-        return compare_case(path)
-    golden = Golden(path)
+        return compare_case(path, device)
+    golden = Golden(path, device)
     model = golden.model()
     prefix = Prefix(golden, model)
     known = prefix.quantities(model) | suffix_quantities(golden, model, prefix)
     return report(path, golden.expected, golden.read, known)
 
 
-def compare_case(path: str) -> bool:
+def compare_case(path: str, device: str = 'cpu') -> bool:
     """As `compare`: every record of a case, from raw pictures to robot actions."""
     case = Case(path)
-    policy = case.checkpoint.load(dtype='float32')
+    policy = case.checkpoint.load(device, dtype='float32')
     known, names = {}, []
     for record in case.records:
         found = Replay(case, policy, record).quantities()
@@ -190,10 +191,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description='Compare the model with recorded numbers of a public reference.',
     )
     parser.add_argument('files', nargs='+', metavar='FILE', help='golden file, or a folder')
-    status = 0
-    for path in parser.parse_args(arguments).files:
+    parser.add_argument('--device', default='cpu', help='that computes: cpu or cuda')
+    args, status = parser.parse_args(arguments), 0
+    torch.backends.cudnn.allow_tf32 = False  # a convolution's float32 would have 10 bits
+    for path in args.files:
         try:
-            status = max(status, 0 if compare(path) else 1)
+            status = max(status, 0 if compare(path, args.device) else 1)
         except CheckpointError as error:
             print(f'{path}: cannot be compared: {error}', file=sys.stderr)
             status = 2

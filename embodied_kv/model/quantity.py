@@ -26,10 +26,12 @@ class Quantity:
         """
         if self.value.shape != theirs.shape:
             return float('inf'), False
-        difference = (self.value.double() - theirs.double()).abs().nan_to_num(float('inf'))
+        difference = (self.value.cpu().double() - theirs.cpu().double()).abs()
+        difference = difference.nan_to_num(float('inf'))
         within = difference <= self.tolerance
         if self.where is not None:
-            difference, within = difference[self.where], within[self.where]
+            where = self.where.cpu()
+            difference, within = difference[where], within[where]
         error = float(difference.max()) if difference.numel() else 0.0
         return error, bool(within.all())
 

@@ -26,7 +26,7 @@ EXACT, PIXEL, CHUNK, VELOCITY, ROUNDING = 1e-12, 1e-6, 1e-4, 1.5e-4, 1e-6
 def predict(
     policy: Policy, images: Tensor, ids: list[int], noise: Tensor, times: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The first velocity and the chunk, float32 [1, chunk, padded].
+    """The first velocity and the chunk, float32 [1, chunk, padded], on the host.
 
     images: [present, 3, S, S]. noise: [1, chunk, padded]. times: float32 [steps], from 1 down.
     """
@@ -41,17 +41,18 @@ def predict(
         max_tokens=policy.config.prefix_tokens,
         head_dim=b.head_dim,
         dtype=model.dtype,
+        device=model.device,
     )
     model.prefill(packed, PrefixWrite(arena, 1, tokens).bind([0], [tokens]))
     arena.set_length(0, tokens)
     cache = SuffixRead(arena, 1, chunk).bind([0])
     rope = model.suffix_rope(cache.positions)
-    x, first = noise, None
-    for table in model.expert.modulation(times):
+    x, first = noise.to(model.device), None
+    for table in model.expert.modulation(times.to(model.device)):
         velocity = model.velocity(x, table, cache, rope)
         first = velocity if first is None else first
         x = x - velocity / len(times)
-    return first, x
+    return first.cpu(), x.cpu()
 
 
 class Replay:

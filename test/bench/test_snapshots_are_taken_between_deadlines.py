@@ -11,7 +11,8 @@ from embodied_kv.bench.deadline import serve
 def measured():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(serve, 'SNAPSHOT_EVERY', 0.3)
-        args = argparse.Namespace(preset='tiny', deadlines=15, period=0.1, threads=1, device='cpu')
+        run = dict(deadlines=15, period=0.1, threads=1, device='cpu', compile='off')
+        args = argparse.Namespace(preset='tiny', views=None, **run)
         return serve.serve(args, time_budget=True, freeze=True)
 
 

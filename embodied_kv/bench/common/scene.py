@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 
@@ -30,6 +31,13 @@ class FullPolicy(Policy):
     def prompt_ids(self, instruction: str, state: np.ndarray) -> list[int]:
         digits = (np.abs(np.resize(state, self.config.max_text)) * 100).astype(int)
         return [self.tokenizer.bos, *(3 + digits[1:] % 200).tolist()]
+
+
+def with_views(c: ModelConfig, count: int | None) -> ModelConfig:
+    """The same model with its first views alone; None: with all. Raises ValueError."""
+    if count is not None and not 1 <= count <= len(c.views):
+        raise ValueError(f'{c.name} has {len(c.views)} views, not {count}')
+    return replace(c, views=c.views[:count])
 
 
 def observation(

@@ -1,10 +1,11 @@
 """How many of 6,000 chunks come too late in 10 Hz control under an endless language backlog.
 
 A frame's stamp is the moment it was due; its chunk must be published before stamp + period,
-prefill included. The backlog never ends: a stream that finishes is replaced at once. Four runs:
-with the time budget; the same while the session is frozen once a second, from a thread of its
-own as a service does it; without the budget (decode whenever nothing else waits, always all Euler
-steps); and an empty loop that only sleeps to each period, the machine's own floor.
+prefill included. The backlog never ends: a stream that finishes is replaced at once. Four runs,
+unless fewer are asked for: with the time budget; the same while the session is frozen once a
+second, from a thread of its own as a service does it; without the budget (decode whenever nothing
+else waits, always all Euler steps); and an empty loop that only sleeps to each period, the
+machine's own floor.
 
 Physics: a frame costs prefill + denoising; what is left of the period is slack; slack over the
 cost of a decode step, times the streams in the batch, is the number of tokens that fit. A snapshot
@@ -15,11 +16,19 @@ frame's slack.
 from __future__ import annotations
 
 import argparse
+from functools import partial
 
 from embodied_kv.bench.common import report
 from embodied_kv.bench.common.command import add_device, command
 from embodied_kv.bench.deadline.plot import plot
 from embodied_kv.bench.deadline.serve import empty, figures, serve
+
+RUNS = {
+    'budget on': partial(serve, time_budget=True),
+    'budget on, snapshots': partial(serve, time_budget=True, freeze=True),
+    'budget off': partial(serve, time_budget=False),
+    'empty loop': empty,
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,24 +41,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--period', type=float, default=0.1, help='s; below 0.1 time is compressed'
     )
+    parser.add_argument('--views', type=int, help='the first ones of the preset alone')
+    parser.add_argument('--compile', default='off', help='as engine.compile')
+    parser.add_argument('--runs', nargs='+', choices=RUNS, default=list(RUNS))
 
 
 def run(args: argparse.Namespace) -> dict:
     """Measures every run, prints the table, and returns all figures."""
     args.deadlines = 600 if args.quick else args.deadlines
-    runs = {
-        'budget on': serve(args, time_budget=True),
-        'budget on, snapshots': serve(args, time_budget=True, freeze=True),
-        'budget off': serve(args, time_budget=False),
-        'empty loop': empty(args),
-    }
+    runs = {name: RUNS[name](args) for name in args.runs}
     rows = [figures(name, args, **measured) for name, measured in runs.items()]
-    snapshots = runs['budget on, snapshots']['snapshots']
-    note = (
-        f'period {args.period * 1e3:.0f} ms{" (time compressed)" * (args.period < 0.1)}; '
-        '{count} snapshots of {mb:.2f} MB, ms of the engine thread: p50 {p50_ms:.2f}, '
-        'max {max_ms:.2f}'.format(**snapshots)
-    )
+    snapshots = runs.get('budget on, snapshots', {}).get('snapshots')
+    note = f'period {args.period * 1e3:.0f} ms{" (time compressed)" * (args.period < 0.1)}'
+    if snapshots:
+        note += (
+            '; {count} snapshots of {mb:.2f} MB, ms of the engine thread: p50 {p50_ms:.2f}, '
+            'max {max_ms:.2f}'.format(**snapshots)
+        )
     if not args.json:
         report.show(f'deadline, {args.preset}, {args.device}', rows, note)
         plot({name: measured['late'] for name, measured in runs.items()}, args.period)

@@ -88,13 +88,17 @@ def sleep_until(moment: float) -> None:
     time.sleep(max(0.0, moment - time.monotonic()))
 
 
+def engine_config(**settings: object) -> EngineConfig:
+    """Of the engine that serves; what is compiled for it serves all that has this one."""
+    return EngineConfig(rows=STREAMS + 6, streams=STREAMS, **settings)
+
+
 def serve(args: argparse.Namespace, time_budget: bool, freeze: bool = False) -> dict:
     """One run of the engine -> `late`, s from stamp to publication of each chunk, and figures."""
+    c = scene.with_views(served(preset(args.preset), args.device), args.views)
     engine = Engine(
-        scene.FullPolicy.random(served(preset(args.preset), args.device), device=args.device),
-        EngineConfig(
-            rows=STREAMS + 6, streams=STREAMS, time_budget=time_budget, threads=args.threads
-        ),
+        scene.FullPolicy.random(c, device=args.device),
+        engine_config(time_budget=time_budget, threads=args.threads, compile=args.compile),
         period=args.period,
     )
     torch.set_num_threads(args.threads)

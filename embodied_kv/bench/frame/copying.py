@@ -27,10 +27,11 @@ class ContiguousAppend:
     def __init__(self, k: Tensor, v: Tensor, lengths: list[int], tokens: int) -> None:
         self._k, self._v = k, v
         end = torch.tensor(lengths, dtype=torch.int32)
-        self.positions = end[:, None].long() + torch.arange(tokens)
+        self.positions = (end[:, None].long() + torch.arange(tokens)).to(k.device)
         after = (end + tokens)[None].numpy()
-        self._batch = RowBatch(len(lengths), after, tokens, causal=True).bind(range(len(lengths)))
-        self._ids = torch.arange(len(lengths))[:, None]
+        batch = RowBatch(len(lengths), after, tokens, causal=True, device=k.device)
+        self._batch = batch.bind(range(len(lengths)))
+        self._ids = torch.arange(len(lengths), device=k.device)[:, None]
 
     def newest(self, hidden: Tensor) -> Tensor:
         """Hidden states of the last tokens, [slots, width]."""
@@ -83,7 +84,7 @@ class CopyingStreams:
         self.copying += time.perf_counter() - began
         for step in range(steps):
             lengths = [s['length'] + step for s in streams]
-            ids = torch.tensor([[s['said'][-1]] for s in streams])
+            ids = torch.tensor([[s['said'][-1]] for s in streams], device=k.device)
             chosen = (
                 self._model.extend(ids, ContiguousAppend(k, v, lengths, 1)).argmax(-1).tolist()
             )
@@ -100,8 +101,7 @@ class CopyingStreams:
     def _begin(self, stream: dict) -> int:
         k, v = (part[:, None] for part in stream['cache'])
         view = ContiguousAppend(k, v, [stream['length']], len(stream['ids']))
-        stream['said'].append(
-            int(self._model.extend(torch.tensor([stream['ids']]), view).argmax())
-        )
+        ids = torch.tensor([stream['ids']], device=k.device)
+        stream['said'].append(int(self._model.extend(ids, view).argmax()))
         stream['length'] += len(stream['ids'])
         return 1

@@ -1,0 +1,180 @@
+"""The stages of the programme, the most valuable first.
+
+Knows commands, their limits and what their figures say in a line. Does not know how they are run,
+nor torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+CUDA, CPU = ('--device', 'cuda'), ('--device', 'cpu')
+GPU = 'embodied_kv.bench.gpu'
+BENCH = 'embodied_kv.bench'
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One command, in a process of its own.
+
+    asks: the question that it answers. module, words: `python -m module words` on a card; dry: the
+    same for `--dry`, with tiny dimensions on a CPU. minutes: that it may take. say: its figures in
+    a line. option: of the programme, without which it is skipped; its value follows the words.
+    """
+
+    name: str
+    asks: str
+    module: str
+    words: Sequence[str]
+    dry: Sequence[str]
+    minutes: float
+    say: Callable[[dict], str]
+    dry_module: str = ''
+    option: str = ''
+
+    def command(self, dry: bool, value: str = '') -> list[str]:
+        """What comes after the interpreter. value: of `option`."""
+        module = self.dry_module or self.module if dry else self.module
+        own = [f'--{self.option}', value] if self.option else []
+        return ['-m', module, *(self.dry if dry else self.words), *own, '--json']
+
+
+def _checks(found: dict) -> str:
+    rows = found['rows']
+    bad = [row for row in rows if not row['ok']]
+    first = f', first: {_short(bad[0])}' if bad else ''
+    return f'{len(rows) - len(bad)} of {len(rows)} agree{first}'
+
+
+def _short(row: dict) -> str:
+    """What a row is about, and what went wrong."""
+    return ', '.join(str(value) for value in row.values() if isinstance(value, str) and value)
+
+
+def _facts(found: dict) -> str:
+    best = found['ceilings']
+    rate, moved = best['gflops'] / 1e3, best['gbytes']
+    return f'{rate:.4g} TFLOP/s in bfloat16, {moved:.4g} GB/s'
+
+
+def _frames(found: dict) -> str:
+    frames = [row for row in found['rows'] if row['phase'] == 'frame']
+    said = [
+        f'{row["views"]} views {row["way"]} {row["ms"]:.4g} ms ({row["of_floor"]:.0%})'
+        for row in frames
+    ]
+    return 'frame, and of its floor: ' + ', '.join(said)
+
+
+def _deadline(found: dict) -> str:
+    row = found['rows'][0]
+    return (
+        f'{row["misses"]} of {row["deadlines"]} missed, p99 {row["p99_ms"]:.4g} ms, '
+        f'{row["mean_euler"]:.3g} Euler steps, {row["tokens_s"]:.0f} tokens/s'
+    )
+
+
+def _ways(found: dict) -> str:
+    row = found['rows'][-1]
+    return ', '.join(f'{k[:-3]} {v:.4g} ms' for k, v in row.items() if k.endswith('_ms'))
+
+
+def _capsule(found: dict) -> str:
+    last, action = found['prefixes'][-1], found['action']
+    return (
+        f'first token {last["speedup"]:.3g} times sooner at {last["length"]} tokens, first action '
+        f'{action["speedup"]:.3g} times'
+    )
+
+
+def _compression(found: dict) -> str:
+    best = max(found['decode'], key=lambda row: row['speedup'])
+    return (
+        f'a step up to {best["speedup"]:.3g} times faster ({best["model"]}, {best["context"]} '
+        f'tokens, {best["batch"]} streams)'
+    )
+
+
+def _loading(found: dict) -> str:
+    best: dict[str, dict] = {}
+    for row in found['rows']:
+        best[row['method']] = min(row, best.get(row['method'], row), key=lambda r: r['ms'])
+    said = [f'{name} {row["ms"]:.4g} ms ({row["policy"]})' for name, row in best.items()]
+    return 'first token at best: ' + ', '.join(said)
+
+
+def _top(found: dict) -> str:
+    return ', '.join(f'{row["phase"]}: {row["launches"]} launches' for row in found['phases'])
+
+
+def _peers(found: dict) -> str:
+    return ', '.join(f'{k} {v}' for k, v in found.items() if not isinstance(v, (list, dict)))[:200]
+
+
+TINY = ('--preset', 'tiny', *CPU)
+PI05 = ('--preset', 'pi05', *CUDA)
+SERVED = ('--views', '2', '--runs', 'budget on')
+FRAME = ('--modes', 'isolated', 'shared', 'batched', 'copying', 'parallel')
+
+STAGES = (
+    Stage(
+        'facts', 'Which card is it, and what can it do at best?',
+        f'{GPU}.facts', CUDA, CPU, 1, _facts,
+    ),
+    Stage(
+        'kernels', 'Do the Triton kernels make what their torch twins make?',
+        f'{GPU}.kernels', CUDA, (*CPU, '--dry'), 3, _checks,
+    ),
+    Stage(
+        'replay', "Is a replayed graph the computation that was captured, and the CPU's?",
+        f'{GPU}.replay', CUDA, CPU, 3, _checks,
+    ),
+    Stage(
+        'agree', 'Are the numbers those of openpi and LeRobot?',
+        f'{GPU}.agree', CUDA, CPU, 3, _checks,
+    ),
+    Stage(
+        'pi05', 'How long does a frame of pi05 take, captured, beside the floor?',
+        f'{GPU}.real', (*PI05, '--views', '2', '1', '3'), (*TINY, '--views', '2', '--dry'),
+        5, _frames,
+    ),
+    Stage(
+        'pi05_compiled', 'And compiled, then captured?',
+        f'{GPU}.real', (*PI05, '--views', '2', '--compile'),
+        (*TINY, '--views', '2', '--compile', '--dry'), 8, _frames,
+    ),
+    Stage(
+        'deadline', 'Do chunks come in time at 50 Hz, beside language that never ends?',
+        f'{BENCH}.deadline',
+        (*PI05, '--period', '0.02', '--deadlines', '6000', '--compile', 'auto', *SERVED),
+        (*TINY, '--deadlines', '15', *SERVED), 6, _deadline,
+    ),
+    Stage(
+        'frame', 'What does sharing one cache save?',
+        f'{BENCH}.frame', (*PI05, '--tokens', '30', '--steps', '5', '--frames', '10', *FRAME),
+        (*TINY, '--tokens', '6', '--steps', '5', '--frames', '1', *FRAME), 5, _ways,
+    ),
+    Stage(
+        'capsule', 'What does a restored state save, and is it the same to the byte?',
+        f'{BENCH}.capsule', (*PI05, '--quick'), ('capsule',), 4, _capsule, f'{GPU}.dry',
+    ),
+    Stage(
+        'compression', 'What does a tenth of the cache cost and save?',
+        f'{BENCH}.compress.speed', (*CUDA, '--quick'), ('compress.speed',), 5, _compression,
+        f'{GPU}.dry',
+    ),
+    Stage(
+        'loading', 'Do loads of stored KV run beside the computation?',
+        f'{GPU}.loading', CUDA, (*CPU, '--dry'), 3, _loading,
+    ),
+    Stage(
+        'peers', "How does LeRobot's own pi0.5 do, with the same weights?",
+        f'{BENCH}.peers', CUDA, CPU, 6, _peers, option='lerobot',
+    ),
+    Stage(
+        'top', 'Where does the time go, kernel by kernel?',
+        f'{GPU}.top', (*PI05, '--views', '2'), (*TINY, '--views', '2'), 3, _top,
+    ),
+)  # fmt: skip
+NAMES = tuple(stage.name for stage in STAGES)

@@ -1,0 +1,32 @@
+"""`tools/gpu --dry` from anywhere: stages are run, figures are marked, the rest is skipped."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+TOOL = Path(__file__).resolve().parents[2] / 'tools' / 'gpu'
+
+
+def test_the_tool_says_its_stages():
+    run = subprocess.run([TOOL, '--help'], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0 and 'facts, kernels, replay, agree, pi05' in run.stdout
+
+
+@pytest.mark.slow
+def test_the_cheapest_stages_are_run(tmp_path):
+    names = ('facts', 'kernels', 'loading', 'peers')
+    words = [TOOL, '--dry', '--out', tmp_path / 'found', '--stages', *names]
+    run = subprocess.run(words, capture_output=True, text=True, timeout=240, cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    found = {name: json.loads((tmp_path / f'found/{name}.json').read_text()) for name in names}
+    assert {name: f['status'] for name, f in found.items()} == {
+        'facts': 'ok',
+        'kernels': 'ok',
+        'loading': 'ok',
+        'peers': 'skipped',
+    }
+    assert all(f['dry'] for f in found.values())
+    assert found['kernels']['figures']['ok'] and found['loading']['figures']['ok']
+    assert 'Dry' in run.stdout and '16 of 16 agree' in run.stdout

@@ -1,0 +1,47 @@
+"""A stage that fails, crashes, hangs or refuses says so, and ends no other."""
+
+import pytest
+from gpu_stages import Programme, lives, stage
+
+
+@pytest.fixture
+def programme(tmp_path, monkeypatch):
+    return Programme(tmp_path, monkeypatch)
+
+
+def test_every_end_has_its_name_and_the_next_stage_is_run(programme):
+    names = ('bad', 'crash', 'unequal', 'silent', 'refuse', 'good')
+    assert programme(*names) == 1
+    said = {
+        name: (programme.found(name)['status'], programme.found(name)['reason']) for name in names
+    }
+    assert said == {
+        'bad': ('failed', 'exit status 1: SystemError: illegal access'),
+        'crash': ('failed', 'SIGSEGV: it said nothing'),
+        'unequal': ('failed', 'what it compares differs'),
+        'silent': ('failed', 'it printed no figures'),
+        'refuse': ('skipped', 'it said nothing'),
+        'good': ('ok', ''),
+    }
+
+
+def test_a_stage_that_hangs_is_ended_with_what_it_started(programme):
+    assert programme(stage('hang', minutes=2 / 60), 'good') == 1
+    found = programme.found('hang')
+    assert (found['status'], found['reason']) == ('ended', 'ended after 2 s')
+    assert found['seconds'] < 20
+    assert found['figures'] == dict(rows=[dict(n=2)]), 'what it had said is kept'
+    assert not lives(int((programme.folder / 'child').read_text()))
+    assert programme.found('good')['status'] == 'ok'
+
+
+def test_a_stage_without_its_option_is_skipped(programme):
+    assert programme(stage('good', option='lerobot')) == 0
+    found = programme.found('good')
+    assert (found['status'], programme.times('good')) == ('skipped', 0)
+    assert found['reason'] == 'no path is given: --lerobot PATH'
+
+
+def test_its_option_is_handed_on(programme, tmp_path):
+    programme(stage('good', option='lerobot'), words=('--lerobot', str(tmp_path)))
+    assert programme.found('good')['command'].endswith(f' --lerobot {tmp_path} --json')
