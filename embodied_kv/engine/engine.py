@@ -30,6 +30,7 @@ from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.kv.manager import KvManager
 from embodied_kv.model.policy import Policy
 from embodied_kv.runtime.compiled import Compiler
+from embodied_kv.runtime.stream import Stream
 from embodied_kv.types import ActionChunk, Guide, Observation, TextDelta
 
 
@@ -116,7 +117,7 @@ class Engine:
         self.budget.frame_began(began)
         with self.kv.reserving(len(observations), began) as rows:
             written = self._prefiller.run(observations, rows, decided)
-            self._finish()
+            Stream.current(self.policy.model.device).synchronize()  # done when the device says so
             took = time.monotonic() - began
             handles = []
             for slot, (o, row, prefix) in enumerate(zip(observations, rows, written, strict=True)):
@@ -284,10 +285,3 @@ class Engine:
         # One that another thread ends from now on says so with the next deltas, and not twice.
         said = [self.texts.delta(stream) for stream in moved if not stream.reason]
         return said + [self.texts.delta(stream, stream.reason) for stream in ended]
-
-    # ------------------------------------------------------------------ the device
-
-    def _finish(self) -> None:
-        """Work is done when the device says so, not when it was launched."""
-        if self.policy.model.device.type == 'cuda':
-            torch.cuda.current_stream().synchronize()

@@ -21,6 +21,7 @@ import torch
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.jobs import Jobs, Queue
 from embodied_kv.kv.handle import KvHandle, Lease
+from embodied_kv.runtime.stream import Stream
 from embodied_kv.text import trace
 from embodied_kv.throttle import Throttled
 from embodied_kv.types import ActionChunk, Guide, Observation, TextDelta
@@ -53,8 +54,12 @@ class DeviceThread(threading.Thread):
         fault = None
         try:
             torch.set_num_threads(self.engine.config.threads)
-            while not self._jobs.closed:
-                self._turn()
+            device = self.engine.policy.model.device
+            stream = Stream.on(device)  # nobody else launches on it, or relies on its order
+            stream.wait(Stream.current(device).record())  # as the engine was made
+            with stream.use():
+                while not self._jobs.closed:
+                    self._turn()
         except BaseException as error:
             logging.getLogger(__name__).critical('the device thread ended', exc_info=True)
             fault = error

@@ -4,7 +4,8 @@ Weights and arenas are exact; work is an estimate, which `gpu.real` measures on 
 
 Physics: weights once, whoever reads them; a prefix row and the decode KV of a stream by their
 tokens. All graphs share one pool of scratch, so that the largest computation counts: a prefill, or
-the logits of all streams. While a graph is captured, the arena that it writes is there twice.
+the logits of all streams. What a graph stores into rows is not kept while it is captured, since no
+row is bound then: no arena is ever there twice.
 """
 
 from __future__ import annotations
@@ -40,14 +41,13 @@ FLOAT = 4  # bytes
 
 @dataclass(frozen=True)
 class Taken:
-    """Bytes. work: buffers and scratch of all graphs; capture: what capturing takes besides."""
+    """Bytes. work: buffers and scratch of all graphs."""
 
     weights: int
     prefixes: int
     decode_kv: int
     compressed: int
     work: int
-    capture: int
 
     @property
     def arenas(self) -> int:
@@ -57,7 +57,7 @@ class Taken:
     @property
     def total(self) -> float:
         """At most, while the engine is made, with what the driver takes."""
-        return self.weights + self.arenas + self.work + self.capture + CONTEXT
+        return self.weights + self.arenas + self.work + CONTEXT
 
 
 def taken(c: ModelConfig, e: EngineConfig) -> Taken:
@@ -73,7 +73,6 @@ def taken(c: ModelConfig, e: EngineConfig) -> Taken:
         decode_kv=decode_kv,
         compressed=blocks * per_token // c.backbone.layers,
         work=work(c, e),
-        capture=max(prefixes, decode_kv),
     )
 
 
@@ -106,7 +105,7 @@ def rows(c: ModelConfig) -> list[dict]:
     for count, streams in SIZES:
         t = taken(c, EngineConfig(rows=count, streams=streams))
         parts = dict(weights=t.weights, prefixes=t.prefixes, decode_kv=t.decode_kv)
-        parts |= dict(compressed=t.compressed, work=t.work, capture=t.capture, in_all=t.total)
+        parts |= dict(compressed=t.compressed, work=t.work, in_all=t.total)
         row = dict(rows=count, streams=streams) | {n: f'{x / GIB:.2f}' for n, x in parts.items()}
         fits = {card: 'yes' if t.total <= room * GIB else 'no' for card, room in CARDS.items()}
         found.append(row | fits)
