@@ -21,6 +21,7 @@ import torch
 
 from embodied_kv.bench.common import physics, report, scene
 from embodied_kv.bench.common.command import add_engine, command
+from embodied_kv.bench.common.launched import launches
 from embodied_kv.bench.common.pictures import plt, save
 from embodied_kv.config import preset
 from embodied_kv.engine.engine import Engine
@@ -103,12 +104,15 @@ def run(args: argparse.Namespace) -> dict:
             took = in_turn([work for _, work, _, _ in parts], args.repeats, args.device)
             times = dict(zip(ways, (seconds / steps for seconds in took), strict=True))
             rows.append(row(phase, times, need, ceiling))
+    graphs = engines[-1].graphs
+    launched = {name: launches(path) / c.backbone.layers for name, path in graphs.packages.items()}
     if not args.json:
         note = f'ceilings: {ceiling["gflops"]:.0f} GFLOP/s, {ceiling["gbytes"]:.1f} GB/s'
+        for name, count in launched.items():
+            note += f'\nlaunches by layers, compiled: {name} {count:.1f}'
         report.show(f'parts, {args.preset}, {args.device}, {c.dtype}', rows, note)
         plot(rows)
-    graphs = engines[-1].graphs.compiled_names
-    return dict(preset=args.preset, ceilings=ceiling, compiled=graphs, rows=rows)
+    return dict(preset=args.preset, ceilings=ceiling, launches_by_layers=launched, rows=rows)
 
 
 def row(phase: str, times: dict[str, float], need: dict[str, float], ceiling: dict) -> dict:

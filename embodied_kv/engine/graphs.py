@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
+from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 import torch
@@ -152,6 +153,11 @@ class Graphs:
     def shapes(self) -> list[Shape]:
         """Of the buckets there are."""
         return [shape for shape, _ in self._buckets.items()]
+
+    @property
+    def packages(self) -> dict[str, Path]:
+        """Of what is compiled, by name: where it lies."""
+        return {} if self._compiler is None else dict(self._compiler.packages)
 
     @property
     def compiled_names(self) -> list[str]:

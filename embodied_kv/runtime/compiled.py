@@ -87,7 +87,8 @@ class Compiler:
     """Compiled computations of one process, kept in a folder. threads: that they will run on.
 
     say: takes a line for the user before what takes long; the log, if not given. folder: the
-    user's own, if not given. made, loaded: how many so far.
+    user's own, if not given. made: how many so far. packages: by name, where each lies that
+    was loaded.
     """
 
     def __init__(
@@ -96,7 +97,8 @@ class Compiler:
         say: Callable[[str], object] | None = None,
         folder: Path | None = None,
     ) -> None:
-        self.made = self.loaded = 0
+        self.made = 0
+        self.packages: dict[str, Path] = {}
         self._threads, self._say = threads, say or log.info
         self._folder = folder or default_folder()
 
@@ -105,9 +107,10 @@ class Compiler:
 
         buffers: all that it writes.
         """
-        traced = trace(fn, buffers)
-        path = self._folder / f'{traced.digest(self._threads)}.pt2'
+        path = None
         try:
+            traced = trace(fn, buffers)
+            path = self._folder / f'{traced.digest(self._threads)}.pt2'
             if not path.exists():
                 self._say(f'compiling {name}, once: it takes about half a minute')
                 began = time.monotonic()
@@ -115,12 +118,13 @@ class Compiler:
                 self._say(f'compiled {name} in {time.monotonic() - began:.0f} s: {path}')
                 self.made += 1
             package = torch._inductor.aoti_load_package(str(path), run_single_threaded=True)
-        except Exception as error:  # whatever a compiler, or a disk, may raise
-            path.unlink(missing_ok=True)
+        except Exception as error:  # whatever a tracer, a compiler or a disk may raise
+            if path is not None:
+                path.unlink(missing_ok=True)
             reason = str(error).strip().splitlines() or [type(error).__name__]
             self._say(f'{name} is not compiled and runs eagerly: {reason[0][:300]}')
             return None
-        self.loaded += 1
+        self.packages[name] = path
         inputs = traced.inputs
 
         def run() -> None:

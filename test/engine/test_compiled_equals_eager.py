@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from embodied_kv.bench.common.launched import launches
 from embodied_kv.config import TINY
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.fingerprint import fingerprint
@@ -117,6 +118,15 @@ def test_nothing_is_compiled_or_traced_in_the_loop(engines, observe, monkeypatch
         assert_chunks_alike(engines, [observe(number, instruction='x' * 5 * number)])
         assert_words_alike(engines, [observe(number)], ['Narrate:'])
     assert engines[1].graphs.pool.captures == captures
+
+
+def test_a_layer_launches_few_kernels(engines):
+    packages = engines[1].graphs.packages
+    assert set(packages) >= set(QUICK)
+    layers = TINY.backbone.layers
+    for name, path in packages.items():
+        most = 16 * layers + 5 if name.startswith('denoise') else 18 * layers + 5
+        assert 3 * layers < launches(path) <= most, name
 
 
 def test_its_capsules_are_not_those_of_an_eager_engine(engines):

@@ -54,12 +54,15 @@ def test_it_equals_the_function_over_what_its_memory_holds_and_is_loaded_the_nex
     run()
     same()
     torch.testing.assert_close(work.x, same.x, atol=1e-6, rtol=0)
-    assert (compiler.made, compiler.loaded) == (1, 1) and 'compiling work, once' in said[0]
+    assert (compiler.made, list(compiler.packages)) == (
+        1,
+        ['work'],
+    ) and 'compiling work, once' in said[0]
     again, other = Compiler(say=said.append, folder=tmp_path / 'kept'), Work()
     said.clear()
     run = again.compile('work', other, other.buffers)
     run()
-    assert (again.made, again.loaded, said) == (0, 1, []) and other.count == 1
+    assert (again.made, again.packages, said) == (0, compiler.packages, []) and other.count == 1
 
 
 def test_a_key_tells_operations_layouts_and_threads_apart():
@@ -80,6 +83,16 @@ def test_without_a_compiler_it_is_eager_and_says_why(compiler, said, monkeypatch
     work = Work()
     assert compiler.compile('work', work, work.buffers) is None
     assert said[-1] == 'work is not compiled and runs eagerly: no C++ compiler'
+
+
+def test_what_cannot_be_traced_is_eager_and_says_why(compiler, said):
+    class Odd(Work):
+        def __call__(self):
+            raise NotImplementedError('no tracer knows it')
+
+    work = Odd()
+    assert compiler.compile('work', work, work.buffers) is None
+    assert said == ['work is not compiled and runs eagerly: no tracer knows it']
 
 
 def test_a_file_that_cannot_be_loaded_is_dropped_and_said(compiler, said, tmp_path):
