@@ -9,6 +9,8 @@ from torch import Tensor
 
 from embodied_kv.kernels.rows import RowBatch
 
+FEW = 4  # slots up to which views are quicker than an index
+
 
 def store_rows(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, batch: RowBatch) -> None:
     """Token t of slot b goes to position starts[b] + t of row ids[b], for t < counts[b].
@@ -33,7 +35,7 @@ def store_layers(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, batch: RowB
     if k.is_cuda or not batch.spans:
         for layer in zip(k, v, keys, values, strict=True):
             store_rows(*layer, batch)
-    elif batch.tokens == 1:  # one indexed write
+    elif batch.tokens == 1 and len(batch.spans) > FEW:  # one indexed write
         slots, rows, starts, _ = map(list, zip(*batch.spans, strict=True))
         keys[:, rows, :, starts] = k[:, slots, 0].transpose(0, 1)
         values[:, rows, :, starts] = v[:, slots, 0].transpose(0, 1)

@@ -87,11 +87,16 @@ class Pool:
                 )
         work = Eager(fn)
         if self.watched or self._stream.cuda is not None:
-            with self._aside(), unchanged(buffers):
-                with DeclaredWrites(written) if self.watched else nullcontext():
+            with self._aside():
+                # Each run begins where the first does: what a run counts up may have an end.
+                with (
+                    unchanged(buffers),
+                    DeclaredWrites(written) if self.watched else nullcontext(),
+                ):
                     _warm_up(fn, buffers)
                 if self._stream.cuda is not None:
-                    _warm_up(fn, buffers)
+                    with unchanged(buffers):
+                        _warm_up(fn, buffers)
                     work = self._record(fn)
         self.captures += 1
         return work

@@ -125,10 +125,10 @@ class Compiler:
             self._say(f'{name} is not compiled and runs eagerly: {reason[0][:300]}')
             return None
         self.packages[name] = path
-        inputs = traced.inputs
+        inputs, loader = traced.inputs, package.loader
 
-        def run() -> None:
-            package(*inputs)
+        def run() -> None:  # past the package's own call, which walks all inputs as a tree
+            loader.boxed_run(list(inputs))
 
         return run
 

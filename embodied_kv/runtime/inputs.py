@@ -36,7 +36,7 @@ class StepInputs:
 
     def __init__(self, device: str | torch.device, fields: Fields) -> None:
         self._begins: dict[str, int] = {}
-        self._fields = dict(fields)
+        self._fields, self._cuts = dict(fields), {}
         end = 0
         for name, (numbers, kind) in fields.items():
             self._begins[name] = end
@@ -50,6 +50,11 @@ class StepInputs:
 
         Raises LookupError for no such field, ValueError for more numbers than it has.
         """
+        if (name, shape) not in self._cuts:
+            self._cuts[name, shape] = self._cut(name, shape)
+        return self._cuts[name, shape]
+
+    def _cut(self, name: str, shape: tuple[int, ...]) -> Field:
         if name not in self._fields:
             raise LookupError(f'no field {name!r}; there are: {", ".join(self._fields)}')
         most, kind = self._fields[name]
