@@ -96,14 +96,19 @@ def run(args: argparse.Namespace) -> dict:
     ways = [way for way in WAYS if way in args.ways]
     engines = [made(args, way) for way in ways]
     c = engines[0].policy.config
-    ceiling = report.ceilings(getattr(torch, c.dtype), args.device)
-    rows = []
+    dtype, found = getattr(torch, c.dtype), []
+    ceilings = [report.ceilings(dtype, args.device)]
     with torch.inference_mode():
         for parts in zip(*(phases(engine, args.repeats) for engine in engines), strict=True):
             phase, _, steps, need = parts[0]
             took = in_turn([work for _, work, _, _ in parts], args.repeats, args.device)
             times = dict(zip(ways, (seconds / steps for seconds in took), strict=True))
-            rows.append(row(phase, times, need, ceiling))
+            found.append((phase, times, need))
+    ceilings.append(
+        report.ceilings(dtype, args.device)
+    )  # a shared machine hides one, now and then
+    ceiling = {name: max(each[name] for each in ceilings) for name in ceilings[0]}
+    rows = [row(*each, ceiling) for each in found]
     graphs = engines[-1].graphs
     launched = {name: launches(path) / c.backbone.layers for name, path in graphs.packages.items()}
     if not args.json:
