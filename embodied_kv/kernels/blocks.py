@@ -91,6 +91,16 @@ def attention_tile(queries: int, head_dim: int, itemsize: int, card: Card) -> Ti
     )
 
 
+def splits_of(programs: int, keys: int, tile: Tile, card: Card) -> int:
+    """Into how many splits keys are cut, so that so many programs, times splits, fill the card.
+
+    keys: at most. A split costs an output in float32, written and read again: it is worth as many
+    bytes of keys and values, 16 bits each.
+    """
+    least = max(tile.keys, 2 * tile.queries)
+    return max(1, min(card.processors // programs, keys // least))
+
+
 def _sizes(largest: int, widest: int) -> Iterator[tuple[int, int, int]]:
     """Queries, keys and stages, the best first.
 

@@ -96,12 +96,10 @@ def _row_attention(
 def row_attention(
     q: Tensor, k: Tensor, v: Tensor, batch: RowBatch, layer: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """See `embodied_kv.kernels.attention.row_attention`; k and v share their strides."""
-    q = q.contiguous()
+    """See `embodied_kv.kernels.attention.row_attention`."""
+    q, (k, v) = q.contiguous(), alike(k, v)
     slots, tokens, heads, dim = q.shape
     kv_heads = k.shape[1]
-    if k.stride() != v.stride() or k.stride(3) != 1:
-        k, v = k.contiguous(), v.contiguous()
     out = torch.empty_like(q)
     lse = torch.empty(slots, tokens, heads, dtype=torch.float32, device=q.device)
     lengths, offsets = batch.lengths, batch.offsets
@@ -135,3 +133,10 @@ def row_attention(
         num_warps=tile.warps,
     )
     return out, lse
+
+
+def alike(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values of the same strides, the last dimension dense: as kernels read them."""
+    if k.stride() == v.stride() and k.stride(3) == 1:
+        return k, v
+    return k.contiguous(), v.contiguous()

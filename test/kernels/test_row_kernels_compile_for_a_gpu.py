@@ -9,7 +9,7 @@ pytest.importorskip('triton', reason='the Triton kernels need the triton package
 
 from gpu_builds import COUNT, EXACT, HALF, build
 
-from embodied_kv.kernels import triton_attention, triton_store
+from embodied_kv.kernels import triton_attention, triton_segments, triton_store
 from embodied_kv.kernels.blocks import (
     LIMITS,
     Card,
@@ -21,7 +21,9 @@ from embodied_kv.kernels.blocks import (
 TYPES = {
     **dict.fromkeys(('q', 'k', 'v', 'keys', 'values', 'out'), HALF),
     **dict.fromkeys(('ids', 'starts', 'counts', 'lengths', 'offsets'), COUNT),
-    'lse': EXACT,
+    **dict.fromkeys([f'{of}_{part}' for of in ('whole', 'flat', 'own') for part in 'kv'], HALF),
+    **dict.fromkeys(triton_segments.TABLES, COUNT),
+    **dict.fromkeys(('lse', 'parts'), EXACT),
     'scale': 'fp32',
 }
 # On every card at the head of pi05; the smaller heads of the other presets are slow to go through.
@@ -35,25 +37,46 @@ ONE_TOKEN, CHUNK = 8, 400  # queries that share a KV head: of a decode step, of 
 def compiled(tmp_path, monkeypatch):
     monkeypatch.setenv('TRITON_CACHE_DIR', str(tmp_path))
 
-    def call(function, fixed, capability, **options):
+    def call(function, fixed, capability, types=TYPES, **options):
         arch = 10 * capability[0] + capability[1]
-        return build(function, fixed, TYPES, arch, tmp_path, **options)
+        return build(function, fixed, types, arch, tmp_path, **options)
 
     return call
 
 
-@pytest.mark.parametrize('queries, causal, ragged', [(CHUNK, 0, 0), (ONE_TOKEN, 1, 1)])
+ROWS, SEGMENTS = triton_attention._row_attention, triton_segments._segments_attention
+IN_PARTS = TYPES | {'out': EXACT}  # of which each split has its own
+
+
+@pytest.mark.parametrize(
+    'kernel, types, queries, fixed',
+    [
+        (ROWS, TYPES, CHUNK, dict(CAUSAL=False, RAGGED=False)),
+        (ROWS, TYPES, ONE_TOKEN, dict(CAUSAL=True, RAGGED=True)),
+        (SEGMENTS, IN_PARTS, CHUNK, dict(CAUSAL=False, FLAT=True)),
+        (SEGMENTS, IN_PARTS, ONE_TOKEN, dict(CAUSAL=True, FLAT=True)),
+        (SEGMENTS, TYPES, ONE_TOKEN, dict(CAUSAL=True, FLAT=False)),
+    ],
+    ids=['chunk', 'token', 'chunk in segments', 'token in segments', 'token, nothing compressed'],
+)
 @pytest.mark.parametrize('dim', HEADS)
 @pytest.mark.parametrize('card', CARDS)
-def test_attention_fits_on_a_card(compiled, card, dim, queries, causal, ragged):
+def test_attention_fits_on_a_card(compiled, card, dim, kernel, types, queries, fixed):
     tile = attention_tile(queries, dim, 2, Card(card, LIMITS[card], 1))
-    fixed = dict(CAUSAL=causal, RAGGED=ragged, DIM=dim, BLOCK_D=width(dim))
-    fixed |= dict(BLOCK_M=tile.queries, BLOCK_N=tile.keys)
+    sizes = dict(DIM=dim, BLOCK_D=width(dim), BLOCK_M=tile.queries, BLOCK_N=tile.keys)
     stages = dict(num_stages=tile.stages, num_warps=tile.warps)
-    made = compiled(triton_attention._row_attention, fixed, card, **stages)
+    made = compiled(kernel, fixed | sizes, card, types, **stages)
     foretold = shared_bytes(dim, 2, tile.queries, tile.keys, tile.stages, card)
     assert made.shared <= foretold <= LIMITS[card]
     assert made.spilled == 0, made
+
+
+@pytest.mark.parametrize('dim', HEADS)
+@pytest.mark.parametrize('card', CARDS)
+def test_a_merge_of_splits_fits_on_a_card(compiled, card, dim):
+    fixed = dict(DIM=dim, BLOCK_D=width(dim), BLOCK_R=triton_segments.MERGED)
+    made = compiled(triton_segments._merge_splits, fixed, card)
+    assert made.shared <= LIMITS[card] and made.spilled == 0, made
 
 
 @pytest.mark.parametrize('dim', HEADS)
