@@ -137,6 +137,6 @@ def row_attention(
 
 def alike(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Keys and values of the same strides, the last dimension dense: as kernels read them."""
-    if k.stride() == v.stride() and k.stride(3) == 1:
+    if k.stride() == v.stride() and k.stride(-1) == 1:
         return k, v
     return k.contiguous(), v.contiguous()

@@ -11,7 +11,7 @@ from triton.compiler import ASTSource
 
 PTXAS = Path(triton.__file__).parent / 'backends/nvidia/bin/ptxas'
 HALF, EXACT, COUNT = '*bf16', '*fp32', '*i32'
-STRIDE = re.compile(r'stride_\w+|\w+_(slot|row|token|head)')
+STRIDE = re.compile(r'stride_\w+|\w+_(layer|slot|row|token|head)')
 
 
 class Build(NamedTuple):

@@ -139,7 +139,8 @@ padding = (-1, -1, -1)
 check([(1, -1, 2), padding, (-1, 1, 1), (-1, 2, 3)], 1, 1, False)
 check([(0, -1, 1), (-1, 0, 2), (3, -1, 3)], 3, 2, False)  # two prefixes without any token
 check([(2, -1, 0), (-1, 1, 0), padding], 5, 1, True, splits=(1, 7))
-check([(2, -1, 2), padding, (1, -1, 3)], 17, 1, False, compressed=False, splits=(1, 2))
+# Each tile of keys a split of its own: of some a query sees nothing.
+check([(2, -1, 2), padding, (1, -1, 3)], 17, 1, False, compressed=False, splits=(1, 9))
 print('equal')
 """
 
