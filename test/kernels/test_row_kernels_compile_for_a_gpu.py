@@ -82,6 +82,6 @@ def test_a_merge_of_splits_fits_on_a_card(compiled, card, dim):
 @pytest.mark.parametrize('dim', HEADS)
 @pytest.mark.parametrize('card', CARDS)
 def test_store_compiles(compiled, card, dim):
-    fixed = dict(DIM=dim, BLOCK_D=width(dim), BLOCK_T=16)
+    fixed = dict(DIM=dim, BLOCK_D=width(dim), BLOCK_T=triton_store.BLOCK_TOKENS)
     made = compiled(triton_store._store_layers, fixed, card)
     assert made.shared <= LIMITS[card] and made.spilled == 0, made

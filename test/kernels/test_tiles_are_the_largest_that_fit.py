@@ -1,4 +1,4 @@
-"""Tiles of attention fill a card's shared memory, and never exceed it."""
+"""Tiles of attention fill a card's shared memory, splits its processors; neither exceeds it."""
 
 from types import SimpleNamespace
 
@@ -15,6 +15,7 @@ from embodied_kv.kernels.blocks import (
     attention_tile,
     card_of,
     shared_bytes,
+    splits_of,
 )
 
 CARDS = st.builds(
@@ -46,6 +47,20 @@ def test_a_tile_fits(queries, head_dim, itemsize, card):
 def test_cards_with_more_room_take_more_keys(capability, tile):
     chosen = attention_tile(400, 256, 2, Card(capability, LIMITS[capability], 1))
     assert chosen == Tile(64, *tile, 8)
+
+
+@given(st.integers(1, 500), st.integers(1, 5000), st.sampled_from([16, 64]))
+def test_splits_fill_the_card_and_are_worth_it(programs, keys, queries):
+    tile, card = Tile(queries, 64, 2, 4), Card((9, 0), LIMITS[9, 0], 132)
+    splits = splits_of(programs, keys, tile, card)
+    assert splits == 1 or (programs * splits <= 132 and keys // splits >= max(64, 2 * queries))
+
+
+def test_one_stream_is_read_by_many_programs():
+    card = Card((9, 0), LIMITS[9, 0], 132)
+    assert splits_of(1, 968 + 96, Tile(16, 64, 3, 4), card) == 16
+    assert splits_of(7, 968 + 50, Tile(64, 64, 2, 8), card) == 7
+    assert splits_of(200, 968, Tile(16, 64, 3, 4), card) == 1
 
 
 def test_what_fits_nowhere_is_an_error():
