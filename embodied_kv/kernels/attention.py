@@ -100,7 +100,10 @@ def segments_attention(
 
 
 def torch_segments_attention(q: Tensor, segments: Sequence[Segment], layer: int = 0) -> Tensor:
-    """The kernel's twin; what no slot reads costs nothing."""
+    """The kernel's twin; what no slot reads costs nothing.
+
+    Where a slot has a row, that has a token: torch's CPU attention divides by their number.
+    """
     *prefixes, own = segments
     prefixes = [segment for segment in prefixes if segment.batch.live] or prefixes[:1]
     prefix, *others = (torch_row_attention(q, *segment, layer) for segment in prefixes)
