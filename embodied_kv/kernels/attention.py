@@ -1,16 +1,18 @@
-"""Attention that reads rows of an arena where they lie, and the merge of two such reads.
+"""Attention that reads rows of an arena where they lie, over one segment or over several.
 
-`row_attention` is a Triton kernel on CUDA and its torch twin elsewhere. Attention over several
-segments (a prefix row, then decode KV) is one call per segment and a merge by log-sum-exp, so no
-segment is ever copied next to another.
+`row_attention` and `segments_attention` are Triton kernels on CUDA, torch twins elsewhere. The
+twin of the second is one call per segment and a merge by log-sum-exp, the kernel walks all of them
+at once. No segment is ever copied next to another.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from embodied_kv.kernels.rows import RowBatch
+from embodied_kv.kernels.rows import RowBatch, Segment
 
 
 def row_attention(
@@ -77,6 +79,37 @@ def _attend_run(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[T
     out = out.reshape(rows, kv_heads, queries, group, dim).transpose(1, 2)
     lse = lse.reshape(rows, kv_heads, queries, group).transpose(1, 2)
     return out.reshape(slots, tokens, heads, dim), lse.reshape(slots, tokens, heads)
+
+
+def segments_attention(
+    q: Tensor, segments: Sequence[Segment], layer: int = 0, splits: int | None = None
+) -> Tensor:
+    """Softmax attention of each slot's queries over its prefix and its own tokens, shaped like q.
+
+    q: [slots, tokens, heads, head_dim]. segments: rows of an arena; where there are compressed
+    copies, pieces of their ragged axis; last the slots' own tokens, alone of all maybe causal. Of
+    the former, one has a row for a slot. What a slot without any gets there is finite, no more.
+    splits: into how many parts a kernel cuts the keys, each a program; as many as fill the card
+    where not given. Results with more of them differ by the order of sums; the twin has one.
+    """
+    if q.is_cuda:
+        from embodied_kv.kernels.triton_segments import segments_attention as triton_segments
+
+        return triton_segments(q, segments, layer, splits)
+    return torch_segments_attention(q, segments, layer)
+
+
+def torch_segments_attention(q: Tensor, segments: Sequence[Segment], layer: int = 0) -> Tensor:
+    """The kernel's twin; what no slot reads costs nothing.
+
+    Where a slot has a row, that has a token: torch's CPU attention divides by their number.
+    """
+    *prefixes, own = segments
+    prefixes = [segment for segment in prefixes if segment.batch.live] or prefixes[:1]
+    prefix, *others = (torch_row_attention(q, *segment, layer) for segment in prefixes)
+    for out, lse in others:  # of every slot all but one are zero
+        prefix = prefix[0] + out, prefix[1] + lse
+    return merge(prefix, torch_row_attention(q, *own, layer))
 
 
 def merge(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -177,6 +178,14 @@ class RowBatch:
                 self.slots,
             )
         return now.plans[layer]
+
+
+class Segment(NamedTuple):
+    """Keys that a slot reads: k, v [rows, kv_heads, max_tokens, head_dim], of them its row."""
+
+    k: Tensor
+    v: Tensor
+    batch: RowBatch
 
 
 def make_plan(

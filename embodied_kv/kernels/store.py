@@ -1,6 +1,6 @@
 """Writing new keys and values into rows of an arena, each slot's at its own positions.
 
-`store_rows` is a Triton kernel on CUDA and its torch twin elsewhere.
+One Triton kernel on CUDA, torch twins elsewhere.
 """
 
 from __future__ import annotations
@@ -32,10 +32,19 @@ def store_layers(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, batch: RowB
     k, v: [layers, slots, tokens, kv_heads, head_dim]; keys, values: [layers, rows, kv_heads,
     max_tokens, head_dim], a whole arena.
     """
-    if k.is_cuda or not batch.spans:
-        for layer in zip(k, v, keys, values, strict=True):
-            store_rows(*layer, batch)
-    elif batch.tokens == 1 and len(batch.spans) > FEW:  # one indexed write
+    if k.is_cuda:
+        from embodied_kv.kernels.triton_store import store_layers as triton_store_layers
+
+        triton_store_layers(k, v, keys, values, batch)
+    else:
+        torch_store_layers(k, v, keys, values, batch)
+
+
+def torch_store_layers(
+    k: Tensor, v: Tensor, keys: Tensor, values: Tensor, batch: RowBatch
+) -> None:
+    """The kernel's twin, for what fits into its row."""
+    if batch.tokens == 1 and len(batch.spans) > FEW:  # one indexed write
         slots, rows, starts, _ = map(list, zip(*batch.spans, strict=True))
         keys[:, rows, :, starts] = k[:, slots, 0].transpose(0, 1)
         values[:, rows, :, starts] = v[:, slots, 0].transpose(0, 1)

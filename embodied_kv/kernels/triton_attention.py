@@ -11,12 +11,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from embodied_kv.kernels.blocks import attention_tile, card_of, width
 from embodied_kv.kernels.rows import RowBatch
 
-BLOCK_KEYS = 64
+# Of a table by layer some rows are aligned and some are not: one kernel reads either.
+TABLES = ['ids', 'starts', 'lengths', 'offsets']
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=TABLES)
 def _row_attention(
     q,
     k,
@@ -94,18 +96,16 @@ def _row_attention(
 def row_attention(
     q: Tensor, k: Tensor, v: Tensor, batch: RowBatch, layer: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """See `embodied_kv.kernels.attention.row_attention`; k and v share their strides."""
-    q = q.contiguous()
+    """See `embodied_kv.kernels.attention.row_attention`."""
+    q, (k, v) = q.contiguous(), alike(k, v)
     slots, tokens, heads, dim = q.shape
     kv_heads = k.shape[1]
-    if k.stride() != v.stride() or k.stride(3) != 1:
-        k, v = k.contiguous(), v.contiguous()
     out = torch.empty_like(q)
     lse = torch.empty(slots, tokens, heads, dtype=torch.float32, device=q.device)
     lengths, offsets = batch.lengths, batch.offsets
     group = heads // kv_heads
-    block_m = max(16, min(64, triton.next_power_of_2(tokens * group)))
-    grid = slots, kv_heads, triton.cdiv(tokens * group, block_m)
+    tile = attention_tile(tokens * group, dim, k.element_size(), card_of(q.device))
+    grid = slots, kv_heads, triton.cdiv(tokens * group, tile.queries)
     _row_attention[grid](
         q,
         k,
@@ -126,8 +126,17 @@ def row_attention(
         CAUSAL=batch.causal,
         RAGGED=offsets is not None,
         DIM=dim,
-        BLOCK_D=triton.next_power_of_2(dim),
-        BLOCK_M=block_m,
-        BLOCK_N=BLOCK_KEYS,
+        BLOCK_D=width(dim),
+        BLOCK_M=tile.queries,
+        BLOCK_N=tile.keys,
+        num_stages=tile.stages,
+        num_warps=tile.warps,
     )
     return out, lse
+
+
+def alike(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values of the same strides, the last dimension dense: as kernels read them."""
+    if k.stride() == v.stride() and k.stride(-1) == 1:
+        return k, v
+    return k.contiguous(), v.contiguous()

@@ -1,4 +1,4 @@
-"""`store_rows` as a Triton kernel: one program per slot, KV head and block of tokens.
+"""Stores as a Triton kernel: one program per layer, slot, KV head and block of tokens.
 
 Row ids, starts and counts are device tensors: a captured graph can be rebound to other rows.
 """
@@ -9,13 +9,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from embodied_kv.kernels.blocks import width
 from embodied_kv.kernels.rows import RowBatch
+from embodied_kv.kernels.triton_attention import alike
 
 BLOCK_TOKENS = 64
 
 
-@triton.jit
-def _store_rows(
+# The tables' rows may be aligned or not: one kernel reads either.
+@triton.jit(do_not_specialize_on_alignment=['ids', 'starts', 'counts'])
+def _store_layers(
     k,
     v,
     keys,
@@ -23,9 +26,12 @@ def _store_rows(
     ids,
     starts,
     counts,
+    slots,
+    new_layer,
     new_slot,
     new_token,
     new_head,
+    old_layer,
     old_row,
     old_head,
     old_token,
@@ -34,25 +40,33 @@ def _store_rows(
     BLOCK_D: tl.constexpr,
     BLOCK_T: tl.constexpr,
 ):
-    slot, head, block = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    slot, layer = tl.program_id(0) % slots, (tl.program_id(0) // slots).to(tl.int64)
+    head, block = tl.program_id(1), tl.program_id(2)
     row, count = tl.load(ids + slot), tl.load(counts + slot)  # a padding slot has no tokens
     token = block * BLOCK_T + tl.arange(0, BLOCK_T)
     d = tl.arange(0, BLOCK_D)
     at = tl.load(starts + slot) + token
     fits = (at >= 0) & (at < max_tokens)  # never into the row beside it
     own = (fits & (token < count))[:, None] & (d < DIM)[None, :]
-    source = slot * new_slot + head * new_head + token[:, None] * new_token + d[None, :]
-    target = row.to(tl.int64) * old_row + head * old_head + at[:, None] * old_token + d[None, :]
+    source = layer * new_layer + slot * new_slot + head * new_head
+    source = source + token[:, None] * new_token + d[None, :]
+    target = layer * old_layer + row.to(tl.int64) * old_row + head * old_head
+    target = target + at[:, None] * old_token + d[None, :]
     tl.store(keys + target, tl.load(k + source, mask=own), mask=own)
     tl.store(values + target, tl.load(v + source, mask=own), mask=own)
 
 
 def store_rows(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, batch: RowBatch) -> None:
-    """See `embodied_kv.kernels.store.store_rows`; keys and values share their strides."""
-    k, v = k.contiguous(), v.contiguous()
-    slots, tokens, kv_heads, dim = k.shape
+    """See `embodied_kv.kernels.store.store_rows`."""
+    store_layers(k[None], v[None], keys[None], values[None], batch)
+
+
+def store_layers(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, batch: RowBatch) -> None:
+    """See `embodied_kv.kernels.store.store_layers`; keys and values share their strides."""
+    k, v = alike(k, v)
+    layers, slots, tokens, kv_heads, dim = k.shape
     block = min(BLOCK_TOKENS, triton.next_power_of_2(tokens))
-    _store_rows[slots, kv_heads, triton.cdiv(tokens, block)](
+    _store_layers[layers * slots, kv_heads, triton.cdiv(tokens, block)](
         k,
         v,
         keys,
@@ -60,10 +74,11 @@ def store_rows(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, batch: RowBat
         batch.ids,
         batch.starts,
         batch.counts,
-        *k.stride()[:3],
-        *keys.stride()[:3],
-        keys.shape[2],
+        slots,
+        *k.stride()[:4],
+        *keys.stride()[:4],
+        keys.shape[3],
         DIM=dim,
-        BLOCK_D=triton.next_power_of_2(dim),
+        BLOCK_D=width(dim),
         BLOCK_T=block,
     )

@@ -11,8 +11,8 @@ from math import prod
 import numpy as np
 from torch import Tensor
 
-from embodied_kv.kernels.attention import row_attention
-from embodied_kv.kernels.rows import RowBatch
+from embodied_kv.kernels.attention import segments_attention
+from embodied_kv.kernels.rows import RowBatch, Segment
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.runtime.buffer import Buffer
@@ -69,15 +69,10 @@ class PrefixRead:
         names = 'prefix.table', 'flat.table'
         return [Buffer(n, batch.table) for n, (_, batch) in zip(names, self._parts, strict=False)]
 
-    def attend(self, layer: int, q: Tensor) -> tuple[Tensor, Tensor]:
-        """Output and log-sum-exp of each slot; see `kernels.attention.row_attention`."""
-        # Eager, a kind that no slot reads costs nothing; captured, both are in the graph.
-        parts = [part for part in self._parts if q.is_cuda or part[1].live] or self._parts[:1]
-        read = [row_attention(q, *arena.layers[layer], b, layer) for arena, b in parts]
-        if len(read) == 1:
-            return read[0]
-        (out, lse), (more, more_lse) = read  # of every slot one is zero
-        return out + more, lse + more_lse
+    def attend(self, layer: int, q: Tensor, own: Segment) -> Tensor:
+        """Over it and over the slots' own tokens; see `kernels.attention.segments_attention`."""
+        parts = (Segment(*arena.layers[layer], batch) for arena, batch in self._parts)
+        return segments_attention(q, (*parts, own), layer)
 
 
 def table_field(

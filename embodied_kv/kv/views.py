@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embodied_kv.kernels.attention import merge, row_attention
-from embodied_kv.kernels.rows import RowBatch
+from embodied_kv.kernels.attention import row_attention
+from embodied_kv.kernels.rows import RowBatch, Segment
 from embodied_kv.kernels.store import store_rows
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.compressed_arena import CompressedArena
@@ -131,8 +131,8 @@ class SuffixRead:
         """A suffix is never stored."""
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        own = row_attention(q, k.transpose(1, 2), v.transpose(1, 2), self._suffix)
-        return merge(self._prefix.attend(layer, q), own)
+        own = Segment(k.transpose(1, 2), v.transpose(1, 2), self._suffix)
+        return self._prefix.attend(layer, q, own)
 
 
 class TailAppend:
@@ -225,5 +225,5 @@ class TailAppend:
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         self.store(layer, q, k, v)
-        own = row_attention(q, *self._tails.layers[layer], self._tail, layer)
-        return merge(self._prefix.attend(layer, q), own)
+        own = Segment(*self._tails.layers[layer], self._tail)
+        return self._prefix.attend(layer, q, own)

@@ -41,7 +41,7 @@ def test_what_is_not_a_number_differs():
 
 def test_every_kernel_is_checked_at_every_head_and_dtype():
     rows = [about for about, _, _ in kernels.checks(False, 'cpu')]
-    for kernel in ('attention', 'joint', 'statistics', 'stored'):
+    for kernel in ('attention', 'segments', 'joint', 'statistics', 'stored'):
         met = {(row['head_dim'], row['dtype']) for row in rows if row['kernel'] == kernel}
         assert met == {(dim, t) for dim in (48, 80, 256) for t in ('float32', 'bfloat16')}
 

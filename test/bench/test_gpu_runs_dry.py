@@ -29,4 +29,4 @@ def test_the_cheapest_stages_are_run(tmp_path):
     }
     assert all(f['dry'] for f in found.values())
     assert found['kernels']['figures']['ok'] and found['loading']['figures']['ok']
-    assert 'Dry' in run.stdout and '16 of 16 agree' in run.stdout
+    assert 'Dry' in run.stdout and '18 of 18 agree' in run.stdout

@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -24,9 +24,9 @@ from torch import Tensor
 from embodied_kv.bench.common import report
 from embodied_kv.bench.common.command import add_device, command
 from embodied_kv.kernels import score
-from embodied_kv.kernels.attention import torch_row_attention
+from embodied_kv.kernels.attention import torch_row_attention, torch_segments_attention
 from embodied_kv.kernels.joint import joint_attention
-from embodied_kv.kernels.rows import PADDING, RowBatch
+from embodied_kv.kernels.rows import PADDING, RowBatch, Segment
 from embodied_kv.kernels.store import torch_store_rows
 
 TOLERANCES = {torch.float32: 5e-5, torch.bfloat16: 2e-2}
@@ -110,6 +110,28 @@ def attention(case: Case, dim: int, dtype: torch.dtype, device: str) -> float:
     return worst
 
 
+def segments(case: Case, dim: int, dtype: torch.dtype, device: str) -> float:
+    """Prefixes, every third of them compressed, and tails, in one call."""
+    from embodied_kv.kernels.triton_segments import segments_attention
+
+    q = random((case.slots, case.tokens, case.heads, dim), dtype, 1)
+    parts = case, replace(case, layers=1), replace(case, most=case.tokens + 96, causal=True)
+    ours, twins = [], []
+    for number, part in enumerate(parts):
+        rows = max(4, part.slots)
+        ragged = 1, part.kv_heads, rows * part.most, dim
+        shape = ragged if part.layers else (rows, part.kv_heads, part.most, dim)
+        kv = [random(shape, dtype, 2 + 2 * number + n) for n in (0, 1)]
+        ours.append(Segment(*(x.to(device, dtype) for x in kv), batch(part, device)))
+        twins.append(Segment(*kv, batch(part, 'cpu')))
+    for whole, compressed, _ in (ours, twins):
+        for segment, is_read in ((whole, (1, 0, 1)), (compressed, (0, 1, 0))):
+            bound = enumerate(segment.batch.ids.tolist())
+            segment.batch.bind([row if is_read[slot % 3] else PADDING for slot, row in bound])
+    out = segments_attention(q.to(device, dtype), ours)
+    return difference(out, torch_segments_attention(q, twins))
+
+
 def stored(case: Case, dim: int, dtype: torch.dtype, device: str) -> float:
     """0 where the same numbers lie in the same places, and nothing else was touched."""
     from embodied_kv.kernels.triton_store import store_rows
@@ -176,6 +198,8 @@ def checks(
                 works = dict(attention=attention)
                 if not case.layers:
                     works |= dict(joint=joint, statistics=statistics)
+                if not case.layers and not case.causal:
+                    works |= dict(segments=segments)
                 if case.causal:
                     works |= dict(stored=stored)
                 for kernel, work in works.items():
