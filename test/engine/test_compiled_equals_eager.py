@@ -17,6 +17,7 @@ from embodied_kv.types import Guide
 pytestmark = pytest.mark.timeout(600)  # compilers take their time
 CHUNK = TINY.chunk_size
 SIZE = dict(robots=1, rows=12, streams=2, time_budget=False, euler_steps=3, min_euler_steps=2)
+SIZE |= dict(decode_steps=2)
 QUICK = 'denoise 1x0', 'extend 2x1'  # what is compiled where not all is
 ALL = ''
 

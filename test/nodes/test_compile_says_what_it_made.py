@@ -1,5 +1,7 @@
 """`python -m embodied_kv.nodes.compile`: an engine's graphs ahead of time, or what is wrong."""
 
+from types import SimpleNamespace
+
 import pytest
 import yaml
 
@@ -34,7 +36,8 @@ def test_each_graph_is_named_and_said_before_it_takes_its_time(params, monkeypat
         path.touch()
 
     monkeypatch.setattr(compiled, '_build', build)
-    monkeypatch.setattr('torch._inductor.aoti_load_package', lambda *_, **__: lambda *inputs: None)
+    package = SimpleNamespace(loader=SimpleNamespace(boxed_run=lambda inputs: []))
+    monkeypatch.setattr('torch._inductor.aoti_load_package', lambda *_, **__: package)
     main(['--params', str(params())])
     said = capsys.readouterr().out
     for name in ('encode_images', 'prefill 1x', 'denoise 1x', 'extend 1x1', 'extend 2x1'):

@@ -53,6 +53,7 @@ def engine(device: str, captured: bool, ratio: float) -> Engine:
     config = EngineConfig(
         rows=12,
         streams=8,
+        decode_steps=2,  # so that tokens are fed back without the host
         time_budget=False,
         min_euler_steps=9,
         language_keep_ratio=ratio,
