@@ -1,8 +1,11 @@
-"""Sizes of the memory's planner, with the preset that the package ships. Does not know torch."""
+"""Sizes of the memory's planner: that which the package ships, and one that also plans missions.
+
+Does not know torch.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from embodied_kv.config import BackboneConfig
 
@@ -35,4 +38,11 @@ PLANNER_TABLETOP = PlannerConfig(
         rope_theta=10_000_000.0,
     ),
     max_tokens=1280,
+)
+
+# The same keys by position; more words, and two more layers to put a mission together.
+PLANNER_MISSIONS = replace(
+    PLANNER_TABLETOP,
+    name='planner_missions',
+    backbone=replace(PLANNER_TABLETOP.backbone, layers=8, vocab_size=640),
 )

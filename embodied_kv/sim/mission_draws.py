@@ -45,7 +45,8 @@ def draw_table(rng: np.random.Generator, records: int) -> KnownTable:
         f'{colours.pop()} {any_of(rng, RECEPTACLES)}'
         for _ in range(rng.choice(3, p=(0.05, 0.25, 0.7)))
     ]
-    count = int(rng.integers(2, 5 if len(places) == 2 else 6))
+    most = 4 if len(places) == 2 else 5
+    count = int(max(rng.integers(2, most, 2, endpoint=True)))
     shapes = MOVABLE[:2] if rng.random() < 0.4 else MOVABLE
     if rng.random() < 0.4:
         names = [f'{colour} {any_of(rng, shapes)}' for colour in colours[:count]]

@@ -8,17 +8,11 @@ import pytest
 from embodied_kv.sim.household import draw_household
 from embodied_kv.sim.household_questions import all_questions, answer
 from embodied_kv.train.common.objective import EMPTY
-from embodied_kv.train.planner.corpus import NAMES, corpus, planner_tokenizer
-from embodied_kv.train.planner.lessons import (
-    ENDS,
-    LIDS,
-    LOCATIONS,
-    LessonSampler,
-    in_some_order,
-    tokens_of,
-)
+from embodied_kv.train.planner.corpus import NAMES, planner_tokenizer, whole_corpus
+from embodied_kv.train.planner.lessons import LessonSampler, in_some_order, tokens_of
+from embodied_kv.train.planner.pages import ENDS, LIDS, LOCATIONS, THREADS
 
-TOKENIZER = planner_tokenizer(512)
+TOKENIZER = planner_tokenizer(640, whole_corpus())
 
 
 @pytest.fixture(scope='module', params=[8, 30, 80])
@@ -46,7 +40,7 @@ def pages(lesson):
 
 
 def test_every_word_is_one_token():
-    for text in corpus():
+    for text in whole_corpus():
         words = len(TOKENIZER.backend.pre_tokenizer.pre_tokenize_str(text))
         assert len(TOKENIZER.encode(text)) == words
         assert TOKENIZER.decode(TOKENIZER.encode(text)) == text
@@ -130,7 +124,8 @@ def labels(states, name):
     task = states.get(name, '') if name.startswith('last') else name
     number = int(task.split()[1]) - 1 if task.startswith('task') and name in states else EMPTY
     found = zip((LOCATIONS, ENDS, LIDS), thread, strict=True)
-    return [*(EMPTY if word is None else words.index(word) for words, word in found), number]
+    known = [EMPTY if word is None else words.index(word) for words, word in found]
+    return [*known, number, EMPTY, EMPTY]
 
 
 def test_threads_lead_where_the_sentences_before_lead(lesson):
@@ -146,7 +141,7 @@ def test_threads_lead_where_the_sentences_before_lead(lesson):
             states[name] = state
             wanted[end - 1] = labels(states, name)
         for at, thread in enumerate(lesson.threads[b, : lesson.memory.shape[1]].tolist()):
-            assert thread == wanted.get(at, [EMPTY] * 4)
+            assert thread == wanted.get(at, [EMPTY] * len(THREADS))
 
 
 def test_threads_of_a_question_are_those_of_its_names(lesson):
@@ -155,7 +150,7 @@ def test_threads_of_a_question_are_those_of_its_names(lesson):
         states = dict(fact.split(': ') for fact in facts)
         packed, threads = lesson.packed[b].flatten().tolist(), lesson.threads[b, width:].tolist()
         for at, thread in enumerate(threads):
-            if thread == [EMPTY] * 4:
+            if thread == [EMPTY] * len(THREADS):
                 continue
             said, name = TOKENIZER.decode(packed[: at + 1]), TOKENIZER.decode([packed[at]]).strip()
             if found := re.search(r'last put ((?:in|on)to the \w+ \w+)(\?\nA:)?$', said):

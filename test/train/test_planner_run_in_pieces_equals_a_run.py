@@ -10,8 +10,8 @@ from embodied_kv.model.planner_checkpoint import load_planner
 from embodied_kv.model.planner_config import PlannerConfig
 from embodied_kv.train.planner.trainer import PlannerRecipe, PlannerTrainer, train
 
-CONFIG = PlannerConfig('test', BackboneConfig(32, 3, 4, 2, 8, 48, 512), max_tokens=1280)
-RECIPE = PlannerRecipe(most=(10, 12), steps=(2, 2), tokens=600, middle=2)
+CONFIG = PlannerConfig('test', BackboneConfig(32, 3, 4, 2, 8, 48, 640), max_tokens=1280)
+RECIPE = PlannerRecipe(most=(10, 12), records=(5, 6), steps=(2, 2), tokens=600, middle=2, late=3)
 
 
 @pytest.fixture(scope='module')
@@ -77,5 +77,6 @@ def test_the_rate_rises_stays_and_falls_to_zero():
     assert recipe.learning_rate(500) == recipe.rate
     assert recipe.learning_rate(recipe.total) == 0
     assert recipe.segments(0) == (8, 16) and recipe.segments(5000) == (8, 80)
+    assert recipe.history(0) == (5, 8) and recipe.history(5000) == (5, 40)
     with pytest.raises(ValueError, match='as many stages'):
         PlannerRecipe(steps=(1,))

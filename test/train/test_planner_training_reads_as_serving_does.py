@@ -9,12 +9,13 @@ from embodied_kv.config import BackboneConfig
 from embodied_kv.model.planner_checkpoint import random_planner
 from embodied_kv.model.planner_config import PlannerConfig
 from embodied_kv.train.common.objective import EMPTY
-from embodied_kv.train.planner.corpus import planner_tokenizer
+from embodied_kv.train.planner.corpus import planner_tokenizer, whole_corpus
 from embodied_kv.train.planner.exam import GrowingCache
 from embodied_kv.train.planner.lessons import LessonSampler
+from embodied_kv.train.planner.mission_lessons import MissionSampler
 from embodied_kv.train.planner.reading import PlannerObjective
 
-CONFIG = PlannerConfig('test', BackboneConfig(32, 3, 4, 2, 8, 48, 512), max_tokens=1280)
+CONFIG = PlannerConfig('test', BackboneConfig(32, 3, 4, 2, 8, 48, 640), max_tokens=1280)
 
 
 def plain(planner, memory, packed, answers):
@@ -28,13 +29,15 @@ def plain(planner, memory, packed, answers):
     return F.cross_entropy(logits[at], answers[at], reduction='none'), exact
 
 
-@pytest.mark.parametrize('segments', [8, 40])
-def test_losses_of_a_lesson_equal_those_behind_plain_prefills(segments):
+@pytest.mark.parametrize(
+    ('sampler', 'size'), [(LessonSampler, 8), (LessonSampler, 40), (MissionSampler, 9)]
+)
+def test_losses_of_a_lesson_equal_those_behind_plain_prefills(sampler, size):
     torch.manual_seed(0)
-    planner = random_planner(CONFIG, planner_tokenizer(512), seed=1)
-    lesson = LessonSampler(planner.tokenizer).lesson(np.random.default_rng(0), 2, segments)
+    planner = random_planner(CONFIG, planner_tokenizer(640, whole_corpus()), seed=1)
+    lesson = sampler(planner.tokenizer).lesson(np.random.default_rng(0), 2, size)
     with torch.no_grad():
-        values = PlannerObjective(planner.model, middle=2)(lesson)
+        values = PlannerObjective(planner.model, middle=2, late=3)(lesson)
         losses, exacts = [], []
         for b, length in enumerate(lesson.lengths):
             for n, segment in enumerate(lesson.segment[b]):
@@ -55,9 +58,9 @@ def test_losses_of_a_lesson_equal_those_behind_plain_prefills(segments):
 
 
 def test_an_answer_is_exact_where_no_token_of_it_is_wrong():
-    planner = random_planner(CONFIG, planner_tokenizer(512), seed=1)
+    planner = random_planner(CONFIG, planner_tokenizer(640, whole_corpus()), seed=1)
     lesson = LessonSampler(planner.tokenizer).lesson(np.random.default_rng(0), 2, 10)
-    objective = PlannerObjective(planner.model, middle=2)
+    objective = PlannerObjective(planner.model, middle=2, late=3)
     with torch.no_grad():
         assert not objective(lesson)['exact'].any()
         # Weights of zero say token 0 always: right where every label is 0.
@@ -69,7 +72,7 @@ def test_an_answer_is_exact_where_no_token_of_it_is_wrong():
 
 
 def test_a_cache_that_was_cut_reads_on_as_if_nothing_had_been():
-    planner = random_planner(CONFIG, planner_tokenizer(512), seed=1)
+    planner = random_planner(CONFIG, planner_tokenizer(640, whole_corpus()), seed=1)
     ids = torch.arange(12)[None] + 5
     places = torch.arange(12)[None]
     cache = GrowingCache()

@@ -31,13 +31,13 @@ def test_a_command_says_its_name_and_its_recipe(name, monkeypatch, capsys):
 
 
 def test_options_become_a_recipe(monkeypatch):
-    words = 'command --steps 2 3 --most 10 12 --rate 0.5 --seed 7'
+    words = 'command --steps 2 3 --most 10 12 --records 6 8 --rate 0.5 --seed 7'
     monkeypatch.setattr(sys, 'argv', words.split())
     given = []
     command.run(
         command.parser('a', 'Text.'), PlannerRecipe, lambda _, recipe: given.append(recipe)
     )
-    assert given == [PlannerRecipe(steps=(2, 3), most=(10, 12), rate=0.5, seed=7)]
+    assert given == [PlannerRecipe(steps=(2, 3), most=(10, 12), records=(6, 8), rate=0.5, seed=7)]
 
 
 @pytest.mark.parametrize('words', ['--steps 2', '--rate 0.5'])

@@ -1,12 +1,18 @@
-"""`python -m embodied_kv.train.planner`: trains the memory's planner on drawn households."""
+"""`python -m embodied_kv.train.planner`: trains the planner on households and missions."""
 
-from embodied_kv.train.common.command import run_for_minutes
+from pathlib import Path
+
+from embodied_kv.train.common.command import parser, run
 from embodied_kv.train.planner.trainer import PlannerRecipe, train
 
 
 def main() -> None:
     """Parse the command line and train."""
-    run_for_minutes('planner', __doc__, PlannerRecipe, train)
+    command = parser('planner', __doc__)
+    command.add_argument('--out', type=Path, default=Path('out/train/planner'), help='folder')
+    command.add_argument('--minutes', type=float, default=600.0, help='that this may take')
+    command.add_argument('--init', type=Path, help='a planner to start from, with its words')
+    run(command, PlannerRecipe, lambda a, recipe: train(a.out, recipe, a.minutes, init=a.init))
 
 
 if __name__ == '__main__':

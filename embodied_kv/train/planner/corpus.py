@@ -1,4 +1,4 @@
-"""The planner's tokenizer: bytes, and the words that households are talked about with.
+"""The planner's tokenizer: bytes, and the words of households and of missions.
 
 A word is one token, and so are a name ("red cube", "left table") and the number of a task, each
 with the space before it: what a thing is called is one symbol to be looked for, as it is to
@@ -7,7 +7,8 @@ whoever reads it. Any other text still has an encoding: byte by byte.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import product
 
 from tokenizers import Regex, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
@@ -25,6 +26,10 @@ from embodied_kv.sim.household import (
     into,
 )
 from embodied_kv.sim.household_questions import NEXT, WORDS
+from embodied_kv.sim.mission_phrases import every_phrase
+from embodied_kv.sim.mission_table import FLOOR, PLACE_NAMES, TABLE
+from embodied_kv.sim.scene import COLOURS, MOVABLE, RECEPTACLES
+from embodied_kv.sim.tasks import PHRASES, SIDES
 
 SPECIALS = ('<pad>', '<eos>', '<bos>')
 NAMES = (*OBJECT_NAMES, *CARRIER_NAMES, *LIDDED_NAMES, *TABLES)
@@ -49,10 +54,43 @@ def corpus() -> Iterator[str]:
         yield answer_words(words.format(x=x, into=into(y)))
 
 
-def planner_tokenizer(vocab_size: int) -> Tokenizer:
-    """Raises ValueError if a vocabulary of that size does not hold every word of the corpus.
+def mission_corpus() -> Iterator[str]:
+    """The same of missions on a table."""
+    x, y = OBJECT_NAMES[0], PLACE_NAMES[0]
+    fill = {'x': x, 'y': y, 'q': 'where', 'at': f'in the {y}', 'into': f'into the {y}'}
+    fill |= {'off': f'off the {y}', 'on': 'onto', 'held': x}
+    phrases = [*every_phrase(), *(words for forms in PHRASES.values() for words in forms)]
+    for words, side, word in product(phrases, SIDES, (*COLOURS, *MOVABLE)):
+        yield question_words(f'mission: {words.format(side=side, w=word, **fill)}; part 1')
+        yield answer_words(words.format(side=side, w=word, **fill))
+    for word in (*RECEPTACLES, *MOVABLE, *COLOURS, TABLE):
+        yield answer_words(f'I know no {word}, but more than one {word}, and nothing {word}')
+    yield question_words('last moved 12, 10; done: say; failed: say')
+    yield segment_words(f'{y}: holds the {x} and the {x}')
+    yield segment_words(f'task 1: put the {x} out of the {y}, from the {TABLE}, not finished')
+    yield segment_words(f'last move of the {x}: task 1, on the {FLOOR}, next to the {x}')
+    for words in (
+        'over',
+        'impossible: the bin is full, I cannot move it, I do not know where it was',
+        'impossible: I moved nothing, the bin is to stay, there is nothing to put it next to',
+        'impossible: I do not understand',
+        'give up: pick up the bin',
+        'say: I hold nothing, it was held by the robot last',
+    ):
+        yield answer_words(words)
 
-    The fewest tokens win (a unigram model whose tokens all cost the same).
+
+def whole_corpus() -> Iterator[str]:
+    """All that a planner of both reads and says."""
+    yield from corpus()
+    yield from mission_corpus()
+
+
+def planner_tokenizer(vocab_size: int, texts: Iterable[str] | None = None) -> Tokenizer:
+    """texts: whose words are tokens; None for those of households.
+
+    The fewest tokens win (a unigram model whose tokens all cost the same). Raises ValueError if a
+    vocabulary of that size does not hold every word.
     """
     pieces = Regex(rf' ?\b(?:{"|".join(NAMES)})\b| ?\w+|\s|[^\w\s]+')
     split = pre_tokenizers.Sequence(
@@ -61,7 +99,7 @@ def planner_tokenizer(vocab_size: int) -> Tokenizer:
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    words = {word for text in corpus() for word, _ in split.pre_tokenize_str(text)}
+    words = {word for text in texts or corpus() for word, _ in split.pre_tokenize_str(text)}
     single = sorted(byte_symbols())
     tokens = [*SPECIALS, *single, *sorted(words - {*single})]
     if len(tokens) > vocab_size:
@@ -69,4 +107,4 @@ def planner_tokenizer(vocab_size: int) -> Tokenizer:
     backend = Backend(models.Unigram([(token, -1.0) for token in tokens]))
     backend.pre_tokenizer = split
     backend.decoder = decoders.ByteLevel()
-    return Tokenizer(backend, 'the tokenizer of households')
+    return Tokenizer(backend, "the planner's tokenizer")

@@ -5,68 +5,30 @@ Knows households, words and token ids. Does not know the model or an optimiser.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from embodied_kv.model.planner_words import HEAD, answer_words, question_words, segment_words
 from embodied_kv.model.tokenizer import Tokenizer
-from embodied_kv.sim.household import (
-    CARRIER_NAMES,
-    LIDDED_NAMES,
-    OBJECT_NAMES,
-    ROBOT,
-    TABLES,
-    TASKS,
-    Fact,
-    Household,
-    draw_household,
-    into,
-)
+from embodied_kv.sim.household import ROBOT, Fact, Household, draw_household, into
 from embodied_kv.sim.household_questions import Answer, Question, answer, draw_question
 from embodied_kv.train.common.objective import EMPTY
 from embodied_kv.train.planner.corpus import NAMES
+from embodied_kv.train.planner.pages import (
+    ENDS,
+    LIDS,
+    LOCATIONS,
+    Asked,
+    Lesson,
+    Page,
+    lesson_of,
+)
 
 LINE = 44  # tokens of a line of questions: two of the longest
 DROPPED = 0.1  # of the facts of half the households, as when not all is in view
 KINDS = {'next': 0.36, 'table': 0.25, 'last': 0.2, 'where': 0.07, 'lid': 0.05, 'held': 0.07}
 ABOUT = {'last': 'last {y}', 'held': ROBOT, 'next': ROBOT}  # what a question is about unsaid
-LOCATIONS = (*LIDDED_NAMES, *CARRIER_NAMES, *TABLES, ROBOT)
-ENDS = (*TABLES, ROBOT, *OBJECT_NAMES)
-LIDS = (*LIDDED_NAMES, 'none')
-THREADS = (len(LOCATIONS), len(ENDS), len(LIDS), TASKS)
-
-
-@dataclass(frozen=True, eq=False)
-class Lesson:
-    """Prompts, right-padded, and behind each some lines of questions with their answers.
-
-    memory: long [B, M]. lengths: long [B]. packed, segment, offset, answer: long [B, N, L], as in
-    `objective.Batch`; a line has questions; what facts are about, alone and as questions name it,
-    fills what room is left.
-
-    threads: long [B, M + N * L, 4], EMPTY where there is nothing to know: which of LOCATIONS a
-    thing is in or on, to which of ENDS its thread leads, which of LIDS is closed around it, and a
-    task's number, less 1. A task's record leads from its receptacle to its object; so does a
-    receptacle's note of what was last put there, or a question that asks for it; the robot's state
-    to what it holds, or to itself. As far as what was read before tells. Known of a segment at its
-    last token, of a thing where a record or a question names it, at a question's end of what it is
-    about unsaid.
-
-    truths: of the questions, in order: kind and hops of each.
-    """
-
-    memory: Tensor
-    lengths: Tensor
-    packed: Tensor
-    segment: Tensor
-    offset: Tensor
-    answer: Tensor
-    threads: Tensor
-    truths: tuple[tuple[str, int], ...]
 
 
 def lines_of(segments: int) -> int:
@@ -96,42 +58,11 @@ class LessonSampler:
         """Prompts of so many segments, asked as much as goes into their lines; kinds: shares."""
         lines = lines_of(segments)
         pages = [self._page(rng, segments, lines, kinds) for _ in range(prompts)]
-        length = max(len(page.memory) for page in pages)
-        shape = (prompts, lines, LINE)
-        memory = np.full((prompts, length), self._tokenizer.pad)
-        threads = np.full((prompts, length + lines * LINE, len(THREADS)), EMPTY)
-        packed, segment = np.full(shape, self._tokenizer.pad), np.full(shape, -1)
-        offset, said = np.zeros(shape, int), np.full(shape, EMPTY)
-        for b, page in enumerate(pages):
-            memory[b, : len(page.memory)] = page.memory
-            for at, thread in page.threads.items():
-                threads[b, at] = thread
-            for n, line in enumerate(page.lines):
-                begin = 0
-                for s, asked in enumerate(line):
-                    end = begin + len(asked.ids)
-                    packed[b, n, begin:end], segment[b, n, begin:end] = asked.ids, s
-                    offset[b, n, begin:end] = asked.begin + np.arange(len(asked.ids))
-                    said[b, n, end - len(asked.answer) : end] = asked.answer
-                    for at, thread in asked.threads.items():
-                        threads[b, length + n * LINE + begin + at] = thread
-                    begin = end
-        return Lesson(
-            memory=torch.from_numpy(memory),
-            lengths=torch.tensor([len(page.memory) for page in pages]),
-            packed=torch.from_numpy(packed),
-            segment=torch.from_numpy(segment),
-            offset=torch.from_numpy(offset),
-            answer=torch.from_numpy(said),
-            threads=torch.from_numpy(threads),
-            truths=tuple(
-                a.truth for page in pages for line in page.lines for a in line if a.truth
-            ),
-        )
+        return lesson_of(pages, LINE, self._tokenizer)
 
     def _page(
         self, rng: np.random.Generator, segments: int, lines: int, kinds: dict[str, float]
-    ) -> _Page:
+    ) -> Page:
         household = draw_household(rng, segments)
         facts = in_some_order(rng, household)
         if rng.random() < 0.5:
@@ -149,7 +80,7 @@ class LessonSampler:
         records = [f'task {number}' for number in household.tasks]
         notes = [f'last {receptacle}' for receptacle in household.last]
         named = [id for id in (*household.where, *records, *records, *notes) if id in seen]
-        page = _Page(memory, threads, [[] for _ in range(lines)])
+        page = Page(memory, threads, [[] for _ in range(lines)])
         drawn = iter(rng.choice(list(kinds), 16 * lines, p=list(kinds.values())).tolist())
         for line in page.lines:
             room = LINE
@@ -169,7 +100,7 @@ class LessonSampler:
                 if (room := room - len(ids)) < 0:
                     break
                 known = {len(ids) - 1: thread(household, named[i], seen)}
-                line.append(_Asked(ids, [], known, begin=int(rng.integers(LINE // 2))))
+                line.append(Asked(ids, [], known, begin=int(rng.integers(LINE // 2))))
         return page
 
     @staticmethod
@@ -181,7 +112,7 @@ class LessonSampler:
 
     def _asked(
         self, household: Household, question: Question, truth: Answer, seen: set[str]
-    ) -> _Asked:
+    ) -> Asked:
         ids = self._encode(question_words(question.text))
         said = self._encode(answer_words(truth.text))
         threads = {}
@@ -193,30 +124,9 @@ class LessonSampler:
             threads[len(ids) - 1] = thread(
                 household, ABOUT[question.kind].format(y=question.place), seen
             )
-        return _Asked(
+        return Asked(
             [*ids, *said], [*said, self._tokenizer.eos], threads, (question.kind, truth.hops)
         )
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """A question, or a name or number alone, which has no answer.
-
-    answer: what follows each of the last ids. begin: where it stands behind the memory.
-    """
-
-    ids: list[int]
-    answer: list[int]
-    threads: dict[int, tuple[int, ...]]
-    truth: tuple[str, int] | None = None
-    begin: int = 0
-
-
-@dataclass(frozen=True)
-class _Page:
-    memory: list[int]
-    threads: dict[int, tuple[int, ...]]
-    lines: list[list[_Asked]]
 
 
 def thread(household: Household, id: str, seen: set[str]) -> tuple[int, ...]:

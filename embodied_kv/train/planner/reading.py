@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from embodied_kv.model.planner import Planner
 from embodied_kv.train.common.objective import EMPTY
 from embodied_kv.train.common.views import seen
-from embodied_kv.train.planner.lessons import THREADS, Lesson
+from embodied_kv.train.planner.pages import THINGS, THREADS, Lesson
 
 BLOCKS = 4  # of a prompt's rows
 
@@ -86,21 +86,23 @@ class LessonCache:
 
 
 class PlannerObjective(nn.Module):
-    """A planner, and a head that only training has: where threads lead.
+    """A planner, and two heads that only training has: where threads lead, what is meant.
 
-    middle: layers after which it is read.
+    middle, late: layers after which they are read.
     """
 
-    def __init__(self, planner: Planner, middle: int) -> None:
+    def __init__(self, planner: Planner, middle: int, late: int) -> None:
         super().__init__()
-        self.planner, self.middle = planner, middle
-        self.threads = nn.Linear(planner.config.backbone.width, sum(THREADS))
+        self.planner, self.middle, self.late = planner, middle, late
+        width = planner.config.backbone.width
+        self.threads, self.meant = nn.Linear(width, sum(THREADS)), nn.Linear(width, THINGS)
 
     def forward(self, lesson: Lesson) -> dict[str, Tensor]:
-        """Losses 'answers' and 'threads'; 'exact': bool [questions]; 'followed': share of ends.
+        """Losses 'answers', 'threads', 'meant'; 'exact': bool [questions]; two shares.
 
-        An answer is exact when each of its tokens, and <eos>, follows from those before it: then,
-        and only then, it is what greedy decoding says.
+        'followed' is that of ends, 'understood' of places where all that is meant is known. An
+        answer is exact when each of its tokens, and <eos>, follows from those before it: then, and
+        only then, it is what greedy decoding says.
         """
         backbone = self.planner.backbone
         batch, m = lesson.memory.shape
@@ -114,6 +116,8 @@ class PlannerObjective(nn.Module):
             hidden = self.planner.layer(i, hidden, cache, rope)
             if i + 1 == self.middle:
                 threads, followed = self._follow(hidden, lesson.threads)
+            if i + 1 == self.late:
+                meant, understood = self._understand(hidden, lesson)
         said = lesson.answer
         at = (said != EMPTY).nonzero(as_tuple=True)
         last = hidden[:, m:].unflatten(1, said.shape[1:])[at]
@@ -121,8 +125,10 @@ class PlannerObjective(nn.Module):
         return {
             'answers': F.cross_entropy(logits, said[at]),
             'threads': threads,
+            'meant': meant,
             'exact': _exact(lesson, at, logits.argmax(-1) == said[at]),
             'followed': followed,
+            'understood': understood,
         }
 
     def _follow(self, hidden: Tensor, threads: Tensor) -> tuple[Tensor, Tensor]:
@@ -138,6 +144,16 @@ class PlannerObjective(nn.Module):
         ends, wanted = guesses.split(THREADS, -1)[1], threads[at][:, 1]
         right = ends.argmax(-1) == wanted
         return sum(losses), right[wanted != EMPTY].float().mean()
+
+    def _understand(self, hidden: Tensor, lesson: Lesson) -> tuple[Tensor, Tensor]:
+        """The loss on what is meant, and the share of places where all of it is right."""
+        if not len(lesson.meant_at):
+            return hidden.new_zeros(()) * self.meant.bias.sum(), hidden.new_ones(())
+        read = hidden[tuple(lesson.meant_at.T)]
+        guesses = self.meant(F.rms_norm(read, read.shape[-1:])).float()
+        loss = F.binary_cross_entropy_with_logits(guesses, lesson.meant)
+        right = ((guesses > 0) == (lesson.meant > 0.5)).all(-1)
+        return THINGS / 4 * loss, right.float().mean()
 
 
 def _exact(lesson: Lesson, at: tuple[Tensor, ...], right: Tensor) -> Tensor:

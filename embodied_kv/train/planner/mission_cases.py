@@ -1,0 +1,192 @@
+"""Moments of drawn missions, to be learnt from: a memory, and much that may be asked of it.
+
+One mission has come about in its memory as it would in life, with failures. The others are asked
+of the same memory: at any part, and with steps tried that need not be in its records, for nothing
+but a record's number decides by them. Knows missions and chance. Does not know tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from embodied_kv.model.mission_words import Tried as Told
+from embodied_kv.model.mission_words import mission_question
+from embodied_kv.sim.household import Fact, any_of
+from embodied_kv.sim.mission_draws import PARTS, choose, draw_mission, draw_part, draw_table
+from embodied_kv.sim.mission_oracle import Progress, Step, Tried, begin, next_step
+from embodied_kv.sim.mission_phrases import say_mission
+from embodied_kv.sim.mission_rollout import roll_out
+from embodied_kv.sim.mission_table import LAST, TABLE, KnownTable
+from embodied_kv.sim.missions import Impossible, Mission, Part, place_of
+from embodied_kv.sim.tasks import Task
+
+SUCCESS = 0.7  # of a step of the mission that came about
+OWN = 3  # times that it is asked for, in other words each time
+OVER = 0.04  # share of questions behind the last part
+FAILED = 0.3  # share of questions in which steps were tried in vain
+GARBLED = 0.03  # share of questions with a word that nobody knows
+UNKNOWN = 'I do not understand'
+
+
+@dataclass(frozen=True)
+class Case:
+    """One question on a memory. said: the parts' words; truth: the right answer.
+
+    meant: things that each part is about, None where that has no meaning; left: what is still to
+    be moved in the part at hand.
+    """
+
+    said: tuple[str, ...]
+    mission: Mission
+    progress: Progress
+    truth: str
+    meant: tuple[tuple[str, ...] | None, ...] = ()
+    left: tuple[str, ...] = ()
+
+    @property
+    def question(self) -> str:
+        words = ''.join(self.said)
+        return question_of(words, self.progress)
+
+    @property
+    def kind(self) -> str:
+        parts, part = self.mission.parts, self.progress.part
+        return parts[part].kind if part < len(parts) else 'over'
+
+
+def question_of(words: str, progress: Progress) -> str:
+    """As `mission_question`; words: of the mission."""
+    tried = [Told(one.task.phrase(0) if one.task else 'say: ', one.done) for one in progress.tried]
+    return mission_question(words, progress.part + 1, progress.moves, tried)
+
+
+def draw_moment(rng: np.random.Generator, records: int) -> tuple[KnownTable, Iterator[Case]]:
+    """A table whose history began with so many records, and endless cases on it."""
+    before = draw_table(rng, records)
+    mission = draw_mission(rng, before)
+    turns = list(roll_out(mission, before, rng, SUCCESS))
+    turn = turns[int(rng.integers(max(1, len(turns) - 1)))]
+    return turn.table, _cases(rng, turn.table, mission, turn.progress)
+
+
+def _cases(
+    rng: np.random.Generator, table: KnownTable, mission: Mission, progress: Progress
+) -> Iterator[Case]:
+    for _ in range(OWN):
+        yield case_of(rng, table, mission, progress)
+    while True:
+        yield draw_case(rng, table)
+
+
+def draw_case(rng: np.random.Generator, table: KnownTable) -> Case:
+    """A mission at some part of it, on a table that knows nothing of the parts before."""
+    parts = list(draw_mission(rng, table, kind=choose(rng, PARTS | {'say': 0.12})).parts)
+    parts = parts[: 1 + int(rng.integers(3))]
+    before = [draw_part(rng, table, choose(rng, PARTS)) for _ in range(rng.integers(3))]
+    before = before[: 3 - len(parts)]
+    mission = Mission((*before, *parts))
+    if rng.random() < OVER:
+        part = len(mission.parts)
+        return case_of(rng, table, mission, Progress(part, table.moves[:LAST]))
+    progress = replace(_draw_done(rng, parts[0], table), part=len(before))
+    if rng.random() < FAILED:
+        progress = _fail(rng, mission, table, progress)
+    case = case_of(rng, table, mission, progress)
+    return _garble(rng, case) if rng.random() < GARBLED else case
+
+
+def _draw_done(rng: np.random.Generator, part: Part, table: KnownTable) -> Progress:
+    """What may have been done in a part by now; the moves before it are older ones then."""
+    start = begin(table)
+    if part.kind in ('undo', 'back') and table.moves and rng.random() < 0.4:
+        count = int(rng.integers(1, max(part.steps, 1), endpoint=True))
+        done = [Tried(table.records[n].task, True) for n in reversed(table.moves[:count])]
+        return Progress(0, table.moves[count : count + LAST], tuple(done))
+    if part.kind == 'say' and rng.random() < 0.4:
+        return replace(start, tried=(Tried(None, True),))
+    if part.kind in ('put', 'take') and rng.random() < 0.6:
+        there = [name for name in _meant(part, table) or () if name not in _left(part, table)]
+        done = [name for name in there if rng.random() < 0.6]
+        return replace(start, tried=tuple(Tried(_came(rng, part, table, n), True) for n in done))
+    return start
+
+
+def _came(rng: np.random.Generator, part: Part, table: KnownTable, name: str) -> Task:
+    """The step that may have brought a thing to where it is."""
+    place = table.where[name]
+    if place in table.places:
+        return Task('put', name, place)
+    return Task('take', name, any_of(rng, table.places or (TABLE,)))
+
+
+def _fail(
+    rng: np.random.Generator, mission: Mission, table: KnownTable, progress: Progress
+) -> Progress:
+    """The next steps were in vain, some; what was picked up may be in the gripper or not."""
+    for _ in range(rng.choice((1, 2, 3, 4), p=(0.35, 0.25, 0.25, 0.15))):
+        step = next_step(mission, table, progress)
+        if step.kind != 'task':
+            break
+        picked = step.task.family == 'pick' and rng.random() < 0.7
+        progress = progress.after(step, picked, table)
+    return progress
+
+
+def case_of(
+    rng: np.random.Generator, table: KnownTable, mission: Mission, progress: Progress
+) -> Case:
+    """A moment of a mission, in some words."""
+    said = tuple(say_mission(mission, rng))
+    step = next_step(mission, table, progress)
+    meant = tuple(_meant(part, table) for part in mission.parts)
+    return Case(said, mission, progress, step.text, meant, _still(mission, table, progress, step))
+
+
+def _still(mission: Mission, table: KnownTable, progress: Progress, step: Step) -> tuple[str, ...]:
+    if progress.part >= len(mission.parts) or step.kind in ('say', 'impossible'):
+        return ()
+    part = mission.parts[progress.part]
+    if part.kind in ('put', 'take'):
+        return _left(part, table)
+    return (step.task.target,) if step.task else ()
+
+
+def _meant(part: Part, table: KnownTable) -> tuple[str, ...] | None:
+    if part.kind in ('undo', 'say'):
+        return None
+    try:
+        return tuple(part.which.of(table))
+    except Impossible:
+        return None
+
+
+def _left(part: Part, table: KnownTable) -> tuple[str, ...]:
+    try:
+        goal = TABLE if part.kind == 'take' else place_of(part.place, table)
+    except Impossible:
+        return ()
+    return tuple(name for name in _meant(part, table) or () if table.where[name] != goal)
+
+
+def _garble(rng: np.random.Generator, case: Case) -> Case:
+    """A thing that the part at hand names is called by a word that means nothing."""
+    at = case.progress.part
+    names = case.mission.parts[at].which.names
+    if not names:
+        return case
+    letters = rng.choice(list('abcdefghijklmnopqrstuvwxyz'), int(rng.integers(4, 9)))
+    said = list(case.said)
+    said[at] = said[at].replace(any_of(rng, names), ''.join(letters))
+    meant = (*case.meant[:at], None, *case.meant[at + 1 :])
+    truth = f'impossible: {UNKNOWN}'
+    return replace(case, said=tuple(said), truth=truth, meant=meant, left=())
+
+
+def in_some_order(rng: np.random.Generator, facts: Sequence[Fact]) -> list[Fact]:
+    """Facts as they came, or, as often, in any order."""
+    if rng.random() < 0.5:
+        return list(facts)
+    return [facts[i] for i in rng.permutation(len(facts))]
