@@ -13,13 +13,13 @@ from embodied_kv.train.planner.trainer import PlannerRecipe
 from embodied_kv.train.policy.recipe import PolicyRecipe
 
 RECIPES = dict(policy=PolicyRecipe, planner=PlannerRecipe, needle=NeedleRecipe, judge=JudgeRecipe)
-COMMANDS = {**dict.fromkeys(('policy.generate', 'planner.exam', 'evaluate')), **RECIPES}
+WHOLE = ('policy.generate', 'planner.exam', 'planner.mission_exam')  # commands of one module
+COMMANDS = {**dict.fromkeys((*WHOLE, 'evaluate')), **RECIPES}
 
 
 @pytest.mark.parametrize('name', COMMANDS)
 def test_a_command_says_its_name_and_its_recipe(name, monkeypatch, capsys):
-    whole = name.endswith(('.generate', '.exam'))
-    module = import_module(f'embodied_kv.train.{name}' + ('' if whole else '.__main__'))
+    module = import_module(f'embodied_kv.train.{name}' + ('' if name in WHOLE else '.__main__'))
     monkeypatch.setattr(sys, 'argv', ['command', '--help'])
     with pytest.raises(SystemExit) as caught:
         module.main()

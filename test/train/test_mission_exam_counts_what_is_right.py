@@ -1,0 +1,34 @@
+"""The exam of missions asks for every step, and counts a mission as right to its end alone."""
+
+from embodied_kv.sim.missions import KINDS
+from embodied_kv.train.planner.mission_exam import plan_missions, report
+
+RECORDS = (5, 20)
+
+
+def test_the_first_wrong_answer_ends_a_mission():
+    found = list(plan_missions(lambda texts, question: 'nothing', 3, RECORDS, seed=0))
+    assert [len(one.turns) for one in found] == [1, 1, 1]
+    assert [one.mission.parts[0].kind for one in found] == list(KINDS[:3])
+    _, cells = report(found)
+    assert cells['all missions'] == cells['all answers'] == 0
+
+
+def test_who_answers_as_the_rules_do_is_right_to_the_end():
+    rules = list(plan_missions(None, 14, RECORDS, seed=1))
+    answers = iter([turn.right.text for one in rules for turn in one.turns])
+    asked = []
+
+    def ask(texts, question):
+        asked.append((texts, question))
+        return next(answers)
+
+    found = list(plan_missions(ask, 14, RECORDS, seed=1))
+    turns = [turn for one in found for turn in one.turns]
+    for (texts, question), turn in zip(asked, turns, strict=True):
+        assert sorted(texts) == sorted(fact.text for fact in turn.table.facts())
+        assert question.endswith('say') or f'part {turn.progress.part + 1}' in question
+    table, cells = report(found)
+    assert set(cells.values()) == {100.0}
+    assert f'{"all missions":28}  100.0     14' in table
+    assert {'answer done', 'part undo', 'missions up to 20 records'} <= cells.keys()
