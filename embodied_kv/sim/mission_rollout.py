@@ -6,7 +6,6 @@ the oracle is one planner of several.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -16,14 +15,8 @@ from embodied_kv.sim.mission_draws import draw_accident
 from embodied_kv.sim.mission_oracle import Progress, Step, begin, next_step
 from embodied_kv.sim.mission_table import KnownTable
 from embodied_kv.sim.missions import Mission
-from embodied_kv.sim.tasks import PHRASES, Task
 
 MOST = 60  # steps of a mission
-TEMPLATES = [
-    (family, re.compile(words.format(x='(?P<x>.+)', y='(?P<y>.+)', side='(?P<s>.+)', **way)))
-    for family, (words, *_) in PHRASES.items()
-    for way in (dict(on='into', off='out of'), dict(on='on', off='off'))
-]
 
 
 @dataclass(frozen=True)
@@ -34,16 +27,6 @@ class Turn:
     progress: Progress
     right: Step
     said: str
-
-
-def parse_task(words: str) -> Task | None:
-    """The task of an instruction in its plainest words (`Task.phrase(0)`); None for any other."""
-    for family, template in TEMPLATES:
-        if match := template.fullmatch(words):
-            named = match.groupdict()
-            task = Task(family, named['x'], named.get('y', ''), named.get('s', ''))
-            return task if task.phrase(0) == words else None
-    return None
 
 
 def roll_out(

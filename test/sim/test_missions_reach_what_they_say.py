@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from embodied_kv.sim.mission_draws import draw_mission, draw_table
 from embodied_kv.sim.mission_oracle import next_step
 from embodied_kv.sim.mission_phrases import say_mission
-from embodied_kv.sim.mission_rollout import parse_task, roll_out
+from embodied_kv.sim.mission_rollout import roll_out
 from embodied_kv.sim.mission_table import TABLE, KnownTable
 from embodied_kv.sim.missions import Mission, Part, Which, place_of
 from embodied_kv.sim.tasks import Task
@@ -40,9 +40,9 @@ def reached(part, before, after):
     match part.kind:
         case 'put' | 'take':
             goal = TABLE if part.kind == 'take' else place_of(part.place, before)
-            moved = [name for name in then if now[name] != then[name]]
+            moved = {name for name in then if now[name] != then[name]}
             meant = part.which.of(before)
-            return all(now[name] == goal for name in meant) and set(moved) <= set(meant)
+            return all(now[name] == goal for name in meant) and moved <= {*meant, before.held}
         case 'next':
             place = part.place if part.place in now else place_of(part.place, before)
             return after.next_to(part.which.names[0], place)
@@ -81,7 +81,6 @@ def test_every_mission_ends_whatever_fails(seed):
     for turn in turns:
         if turn.right.kind == 'task':
             assert not turn.table.hindrance(turn.right.task)
-            assert parse_task(turn.right.text) == turn.right.task
 
 
 def test_things_come_by_colour_and_then_by_shape():

@@ -27,7 +27,7 @@ from embodied_kv.train.common.views import dense_attention, seen
 from embodied_kv.train.planner.lessons import in_some_order
 
 UNSEEN = 2_000_003  # seed of households that nothing is learnt from, nor judged by in training
-LONGEST = 24  # tokens of an answer
+LONGEST = 16  # tokens of an answer
 
 
 @dataclass(frozen=True)
