@@ -175,7 +175,7 @@ class Memory(SuiteNode):
     # ------------------------------------------------------------------ services
 
     def _upsert(self, request: MemoryUpsert.Request, response: MemoryUpsert.Response) -> None:
-        drafts = [(segment.id, segment.kind, segment.text) for segment in request.segments]
+        drafts = [draft for segment in request.segments for draft in self._drafts(segment)]
         changes = self._planning.upsert(*drafts)
         changed = [change for change in changes if change.changed]
         response.segments = [conversions.segment_message(change.segment) for change in changes]
@@ -185,6 +185,12 @@ class Memory(SuiteNode):
             f'{response.changed} of {len(changes)} segments are new or other; the KV of '
             f'{response.lost} units is invalid'
         )
+
+    def _drafts(self, segment: MemorySegment) -> list[Draft]:
+        """Of one segment; a task without an id gets its number here."""
+        if segment.kind == 'task' and not segment.id:
+            return self._notes.conclude(segment.text.strip())
+        return [(segment.id, segment.kind, segment.text)]
 
     def _remove(self, request: MemoryRemove.Request, response: MemoryRemove.Response) -> None:
         response.lost = len(self._planning.remove(request.id).lost)

@@ -1,4 +1,4 @@
-"""The robot: perception, action, language, session and memory in one process, on one engine."""
+"""The robot: all nodes of a suite in one process, on one engine."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from embodied_kv.nodes.action import Action
 from embodied_kv.nodes.common import executable
 from embodied_kv.nodes.language import Language
 from embodied_kv.nodes.memory import Memory
+from embodied_kv.nodes.mission import Mission
 from embodied_kv.nodes.perception import Perception
 from embodied_kv.nodes.session import Session
 
 
 def main() -> None:
     """Run the executable `robot`."""
-    executable.run(Perception, Action, Language, Session, Memory)
+    executable.run(Perception, Action, Language, Session, Memory, Mission)
 
 
 if __name__ == '__main__':

@@ -5,10 +5,13 @@ gives out segments as (id, kind, text). It believes what language says of finish
 nothing else; what nobody is asked, it does not know.
 
 - The answer to a question about the robot: `robot: holds the red cube`.
+- Answers to where a thing is, or what a place holds, whoever asked (`eyes.learnt`).
 - What language narrates when a task is done, for it says then how things are: `red cube: in the
   blue bin`.
 - Tasks, by number: `task 3: put the red cube into the blue bin`, written when language says that
-  it is done, or that it was not when another instruction comes.
+  it is done, or that it was not when another instruction comes. Who gave the instruction may
+  conclude it, and knows more: `task 3: put the red cube into the blue bin, from the table`, and
+  `last move of the red cube: task 3`.
 """
 
 from __future__ import annotations
@@ -17,7 +20,10 @@ import re
 from collections.abc import Iterable
 
 from embodied_kv.sim.expert import Phase
-from embodied_kv.sim.language import NARRATE, SUBTASK, SUBTASKS
+from embodied_kv.sim.eyes import learnt
+from embodied_kv.sim.language import HELD, NARRATE, SUBTASK, SUBTASKS
+from embodied_kv.sim.mission_memory import RECORD, parse_task
+from embodied_kv.sim.mission_table import MOVES
 
 Draft = tuple[str, str, str]
 
@@ -41,6 +47,7 @@ class NoteTaker:
         records = sorted((step, int(match[1])) for step, match in found if match)
         self._numbers = [number for _, number in records]  # the oldest first
         self._instruction, self._told, self._done = '', 0, False
+        self._number = 0  # of the record of the instruction in force, 0 before there is one
         self._holds = ''
 
     def tell(self, instruction: str, stamp: int) -> list[Draft]:
@@ -51,7 +58,7 @@ class NoteTaker:
         over = []
         if self._instruction and not self._done:
             over = self._record(f'{self._instruction}, not finished')
-        self._instruction, self._told, self._done = instruction, stamp, False
+        self._instruction, self._told, self._done, self._number = instruction, stamp, False, 0
         return over
 
     def hear(self, query: str, answer: str, stamp: int) -> list[Draft]:
@@ -62,6 +69,8 @@ class NoteTaker:
         query, answer = query.strip(), answer.strip()
         if query == self._question and answer:
             return self._hold(answer)
+        if query != HELD and (found := learnt(query, answer)):
+            return found
         if not self._instruction or stamp < self._told + HEARD:
             return []
         if query == SUBTASK and answer == DONE and not self._done:
@@ -84,12 +93,35 @@ class NoteTaker:
             return [(match[1], 'object', f'{match[1]}: held by the {ROBOT}')]
         return []
 
-    def _record(self, text: str) -> list[Draft]:
+    def conclude(self, text: str) -> list[Draft]:
+        """A task is over, and its record says `text`, in place of what was written of it."""
+        instruction = next(iter(text.split(',')), '').strip()
+        own = instruction == self._instruction
+        drafts = self._record(text, self._number if own else 0)
+        if own:
+            self._done = True
+        match = RECORD.fullmatch(drafts[0][2]) if drafts else None
+        task = parse_task(instruction)
+        if match and task and match[3] and task.family in MOVES:
+            thing = task.target
+            words = f'last move of the {thing}: task {match[1]}'
+            drafts.append((f'last {thing}', 'note', words))
+        return drafts
+
+    def _record(self, text: str, number: int = 0) -> list[Draft]:
+        """number: to be written anew; 0 for a new one."""
         if not self._tasks:
             return []
-        if len(self._numbers) < self._tasks:
-            number = max(self._numbers, default=0) + 1
-        else:
-            number = self._numbers.pop(0)
-        self._numbers.append(number)
+        if not number:
+            number = self._next_number()
+            self._numbers.append(number)
+        self._number = number
         return [(f'task {number}', 'task', f'task {number}: {text}')]
+
+    def _next_number(self) -> int:
+        """The next free one behind the newest, round and round; the oldest where none is free."""
+        if len(self._numbers) >= self._tasks:
+            return self._numbers.pop(0)
+        newest = self._numbers[-1] if self._numbers else 0
+        numbers = ((newest + i) % self._tasks + 1 for i in range(self._tasks))
+        return next(number for number in numbers if number not in self._numbers)

@@ -31,6 +31,7 @@ EVERY = 0.1  # s between two looks at a goal, and two feedbacks
 ECHOES = 16  # instructions of our own that are awaited on the topic
 ASK_EVERY = 1.0  # s between two questions whether it is done
 DONE, ABORTED, CANCELLED = 'done', 'aborted', 'cancelled'
+TIME_IS_OVER = 'the time limit is over'
 
 
 class Goal:
@@ -189,7 +190,7 @@ class InstructionServer:
         elif guard.state != ARMED:
             self._end(ABORTED, f'the arm is {guard.state}{guard.reason and ": "}{guard.reason}')
         elif goal.time_limit and goal.seconds >= goal.time_limit:
-            self._end(ABORTED, 'the time limit is over')
+            self._end(ABORTED, TIME_IS_OVER)
         else:
             goal.handle.publish_feedback(goal.feedback())
             self._ask_if_due(goal)

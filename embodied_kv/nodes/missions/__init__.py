@@ -1,0 +1,1 @@
+"""What a mission asks of the other nodes: services, topics, and its part of a capsule."""

@@ -1,0 +1,158 @@
+"""Services, answers in words and actions, for a thread that waits and may be interrupted.
+
+Knows clients. Does not know what is asked. The node's executor answers, so it is another thread
+that waits here.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from rclpy.action import ActionClient
+from rclpy.task import Future
+
+from embodied_kv.action import ExecuteInstruction
+from embodied_kv.msg import TextDelta
+from embodied_kv.nodes.common import qos
+from embodied_kv.nodes.common.lifecycle_node import SuiteNode
+from embodied_kv.nodes.control.instruction_server import TIME_IS_OVER
+from embodied_kv.planning.mission import Interrupted, Outcome
+from embodied_kv.srv import Ask, MemoryPlan, MemoryQuery, MemoryRemove, MemoryUpsert
+
+SERVICES = {
+    'language/ask': Ask,
+    'memory/plan': MemoryPlan,
+    'memory/query': MemoryQuery,
+    'memory/remove': MemoryRemove,
+    'memory/upsert': MemoryUpsert,
+}
+PATIENCE = 20.0  # s for an answer, and for a service to be there
+AT_ONCE = 8  # questions
+TRIES = 3  # of a question whose stream gave way
+KEPT = 256  # streams whose words are kept
+LOOK = 0.02  # s between two looks whether it was interrupted
+
+
+class Calls:
+    """Clients of a node, until its cleanup."""
+
+    def __init__(self, node: SuiteNode) -> None:
+        self._clients = {name: node.create_client(kind, name) for name, kind in SERVICES.items()}
+        self._acting = ActionClient(node, ExecuteInstruction, 'execute_instruction')
+        self._reason = ''  # why whoever waits is to stop
+        self._words: OrderedDict[int, str] = OrderedDict()  # of streams, whoever asked
+        self._ends: dict[int, str] = {}
+        self._lock = threading.Lock()
+        node.subscribe(TextDelta, 'language/text', self._hear, qos.TEXT, always=True)
+
+    def close(self, node: SuiteNode) -> None:
+        """No more calls."""
+        self._acting.destroy()
+        for client in self._clients.values():
+            node.destroy_client(client)
+
+    def interrupt(self, reason: str) -> None:
+        """Whoever waits here, or will, is told; '' takes it back."""
+        self._reason = reason
+
+    # ------------------------------------------------------------------ on the waiting thread
+
+    def call(self, name: str, **fields: object) -> object:
+        """A service's response. Raises Interrupted, also where the service is not there."""
+        return self._answered(name, self._send(name, **fields))
+
+    def ask(self, questions: Sequence[str]) -> list[str]:
+        """What the policy answers on the newest frame; '' where its stream gave way each time."""
+        answers = []
+        for begin in range(0, len(questions), AT_ONCE):
+            answers += self._ask(questions[begin : begin + AT_ONCE])
+        return answers
+
+    def act(self, instruction: str, time_limit: float) -> Outcome:
+        """Until the policy says that it is done, or time is up. Raises Interrupted otherwise."""
+        self._there(self._acting.server_is_ready, 'execute_instruction')
+        goal = ExecuteInstruction.Goal(instruction=instruction, time_limit=time_limit)
+        handle = self._wait(self._acting.send_goal_async(goal))
+        if not handle.accepted:
+            raise Interrupted('the arm is not armed: arm it, and give the mission again')
+        ended = handle.get_result_async()
+        try:
+            result = self._wait(ended, patience=None).result
+        except Interrupted:
+            handle.cancel_goal_async()  # the arm comes to rest
+            raise
+        if not result.success and result.message != TIME_IS_OVER:
+            raise Interrupted(result.message)
+        return Outcome(result.success, result.message)
+
+    def _ask(self, questions: Sequence[str]) -> list[str]:
+        found: dict[str, str] = {}
+        for _ in range(TRIES):
+            asked = [q for q in dict.fromkeys(questions) if q not in found]
+            sent = [(q, self._send('language/ask', question=q)) for q in asked]
+            streams = [(q, self._answered('language/ask', future).stream) for q, future in sent]
+            for question, stream in streams:
+                answer = self._said(stream)
+                if answer is not None:
+                    found[question] = answer
+        return [found.get(question, '') for question in questions]
+
+    def _said(self, stream: int) -> str | None:
+        """The words of a stream that ended by itself; None of one that was cut off."""
+        until = time.monotonic() + PATIENCE
+        while stream not in self._ends:
+            self._check()
+            if time.monotonic() > until:
+                raise Interrupted('language does not answer: is it active, do cameras send?')
+            time.sleep(LOOK)
+        with self._lock:
+            whole = self._ends.pop(stream) in ('eos', 'length')
+            words = self._words.pop(stream, '')
+        return words.strip() if whole else None
+
+    def _send(self, name: str, **fields: object) -> Future:
+        client = self._clients[name]
+        self._there(client.service_is_ready, name)
+        return client.call_async(SERVICES[name].Request(**fields))
+
+    def _answered(self, name: str, future: Future) -> object:
+        response = self._wait(future)
+        if not response.ok:
+            raise Interrupted(f'{name}: {response.message}')
+        return response
+
+    def _there(self, is_ready: object, name: str) -> None:
+        until = time.monotonic() + PATIENCE
+        while not is_ready():
+            self._check()
+            if time.monotonic() > until:
+                raise Interrupted(f'{name} is not there: is its node active?')
+            time.sleep(LOOK)
+
+    def _wait(self, future: Future, patience: float | None = PATIENCE) -> object:
+        until = None if patience is None else time.monotonic() + patience
+        while not future.done():
+            self._check()
+            if until is not None and time.monotonic() > until:
+                raise Interrupted('a node does not answer')
+            time.sleep(LOOK)
+        return future.result()
+
+    def _check(self) -> None:
+        if self._reason:
+            raise Interrupted(self._reason)
+
+    # ------------------------------------------------------------------ on the node's thread
+
+    def _hear(self, message: TextDelta) -> None:
+        with self._lock:
+            stream = message.stream
+            self._words[stream] = self._words.pop(stream, '') + message.text
+            if message.finished:
+                self._ends[stream] = message.reason
+            while len(self._words) > KEPT:
+                oldest, _ = self._words.popitem(last=False)
+                self._ends.pop(oldest, None)

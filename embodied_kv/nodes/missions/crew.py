@@ -1,0 +1,129 @@
+"""What a mission asks of a robot, by the services of its suite.
+
+Knows which service says what, and the words of a look at the table. Does not know in which order
+a mission asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from embodied_kv.capsule.capsule import CapsuleError
+from embodied_kv.msg import MemorySegment
+from embodied_kv.nodes.missions.calls import Calls
+from embodied_kv.nodes.missions.mission_part import MissionPart
+from embodied_kv.planning.mission import Outcome
+from embodied_kv.session.robot_session import RobotSession
+from embodied_kv.sim.eyes import Look, Seen, look_around, look_at
+from embodied_kv.sim.mission_memory import parse_task, read_table
+from embodied_kv.sim.mission_table import MOVES, KnownTable
+
+ALL = 1000  # segments
+BOUNDARY = 'mission-boundary'
+UNKNOWN = 'table'  # where a thing lay of which nobody said where
+
+
+class Crew:
+    """`planning.mission.Robot`, whose every call waits for a service or several.
+
+    session: whose computation is marked and rewound. part: of it, which stays as it is meanwhile.
+    step_seconds: that a step may take. on_words: told what the mission says. on_fault: told what
+    could not be done.
+    """
+
+    def __init__(
+        self,
+        calls: Calls,
+        session: RobotSession,
+        part: MissionPart,
+        step_seconds: float,
+        on_words: Callable[[str], None],
+        on_fault: Callable[[str], None],
+    ) -> None:
+        self._calls, self._session, self._part = calls, session, part
+        self._step_seconds = step_seconds
+        self._lay: Mapping[str, str] = {}  # where things lay before the step
+        self._on_words, self._on_fault = on_words, on_fault
+
+    def look(self, instruction: str = '') -> None:
+        known = self._known()
+        self._learn(look_at(instruction, known) if instruction else look_around(known))
+
+    def moves(self) -> tuple[int, ...]:
+        return self._known().moves
+
+    def plan(self, question: str) -> str:
+        return self._calls.call('memory/plan', question=question).text
+
+    def act(self, instruction: str) -> Outcome:
+        self._lay = self._known().where
+        return self._calls.act(instruction, self._step_seconds)
+
+    def remember(self, instruction: str, done: bool) -> None:
+        task = parse_task(instruction)
+        text = f'{instruction}, not finished'
+        if done and task is not None and task.family in MOVES:
+            text = f'{instruction}, from the {self._lay.get(task.target, UNKNOWN)}'
+        elif done:
+            text = instruction
+        self._upsert([('', 'task', text)])
+
+    def mark(self, step: int) -> None:
+        try:
+            self._drop()
+            self._session.snapshot(BOUNDARY)
+        except CapsuleError as error:
+            self._on_fault(f'no boundary before step {step}: {error}')
+
+    def rewind(self) -> None:
+        try:
+            with self._part.as_it_is():
+                self._session.rollback(BOUNDARY)
+        except CapsuleError as error:
+            self._on_fault(f'not rewound: {error}')
+
+    def say(self, words: str) -> None:
+        self._on_words(words)
+
+    def memory(self) -> tuple[str, ...]:
+        return tuple(segment.text for segment in self._segments())
+
+    def note(self, words: str) -> None:
+        self._on_fault(words)
+
+    def _drop(self) -> None:
+        if any(record.name == BOUNDARY for record in self._session.registry.entries()):
+            self._session.registry.drop(BOUNDARY)
+
+    def _known(self) -> KnownTable:
+        """What memory tells, records in the order in which they were made."""
+        return read_table(self.memory())
+
+    def _segments(self) -> list[MemorySegment]:
+        """All that is remembered, the oldest change first."""
+        found = self._calls.call('memory/query', segments=ALL).segments
+        return sorted(found, key=lambda segment: (segment.step, _number(segment.id)))
+
+    def _learn(self, look: Look) -> None:
+        try:
+            questions = next(look)
+            while True:
+                questions = look.send(self._calls.ask(questions))
+        except StopIteration as over:
+            self._remember(over.value)
+
+    def _remember(self, seen: Seen) -> None:
+        self._upsert(seen.drafts)
+        for id in seen.gone:
+            self._calls.call('memory/remove', id=id)
+
+    def _upsert(self, drafts: object) -> None:
+        segments = [MemorySegment(id=id, kind=kind, text=text) for id, kind, text in drafts]
+        if segments:
+            self._calls.call('memory/upsert', segments=segments)
+
+
+def _number(id: str) -> int:
+    """Of a record of a task; they are numbered as they come."""
+    _, _, number = id.partition('task ')
+    return int(number) if number.isdecimal() else 0

@@ -1,0 +1,222 @@
+"""A mission in words, as steps: plan, instruct, act, check, remember.
+
+Knows in which order things happen, and how far a mission is. Does not know ROS, tokens, tables or
+how anything is done: that is the `Robot`'s. One thread runs a mission and waits; any thread may
+read how far it is, or interrupt it.
+
+Whether a step is done, the robot's own eyes and words say. A step that failed may be rewound: the
+computation goes back to where it was before the step, what is seen now is remembered, and the
+planner plans anew. The arm is never rewound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from typing import Protocol
+
+from embodied_kv.model.mission_words import PlannerAnswer, Tried, mission_question, read_answer
+
+MOST_STEPS = 40  # of a mission, the failed ones included
+MOST_PLANS = 3  # for a step, where the planner says nothing that can be read
+
+
+class Interrupted(Exception):
+    """The mission is to end now; the message says why."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of a step. why: it ended, in words."""
+
+    done: bool
+    why: str = ''
+
+
+class Robot(Protocol):
+    """What a mission asks of a robot. Everything waits until it is done, or raises Interrupted."""
+
+    def look(self, instruction: str = '') -> None:
+        """What is seen now is remembered: all of it, or what a step was about."""
+
+    def moves(self) -> tuple[int, ...]:
+        """Numbers of the records of steps that moved a thing, the newest first."""
+
+    def plan(self, question: str) -> str:
+        """The planner's answer, with what is remembered in view."""
+
+    def act(self, instruction: str) -> Outcome:
+        """The policy does it, until it says itself that it is done, or time is up."""
+
+    def remember(self, instruction: str, done: bool) -> None:
+        """A step is over: what was moved, from where, or that it was in vain."""
+
+    def mark(self, step: int) -> None:
+        """A boundary of the computation, before a step."""
+
+    def rewind(self) -> None:
+        """The computation goes back to the last boundary."""
+
+    def say(self, words: str) -> None:
+        """To whoever gave the mission."""
+
+    def memory(self) -> tuple[str, ...]:
+        """What is remembered, in sentences."""
+
+    def note(self, words: str) -> None:
+        """To whoever watches: nothing that the mission was asked to say."""
+
+
+@dataclass(frozen=True)
+class MissionState:
+    """How far a mission is. words: as it was given. part: of its parts, from 1.
+
+    moves: see `Robot.moves`, when the part began. tried: steps of the part. said: answers that
+    were given. steps: carried out so far. acting: the instruction in force, '' between two steps.
+    memory: what was remembered then, in sentences.
+    """
+
+    words: str
+    part: int = 1
+    moves: tuple[int, ...] = ()
+    tried: tuple[Tried, ...] = ()
+    said: tuple[str, ...] = ()
+    steps: int = 0
+    acting: str = ''
+    memory: tuple[str, ...] = ()
+
+    @property
+    def question(self) -> str:
+        """For the planner."""
+        return mission_question(self.words, self.part, self.moves, self.tried)
+
+    def in_part(self, part: int, moves: tuple[int, ...]) -> MissionState:
+        """At the beginning of a part."""
+        return replace(self, part=part, moves=moves, tried=())
+
+    def after(self, step: str, done: bool) -> MissionState:
+        """Once a step is over."""
+        tried = (*self.tried, Tried(step, done))
+        return replace(self, tried=tried, steps=self.steps + 1, acting='')
+
+    def facts(self) -> dict[str, object]:
+        """Plain values, from which `read_state` makes it again."""
+        return asdict(self)
+
+
+def read_state(facts: object) -> MissionState:
+    """What `MissionState.facts` wrote. Raises ValueError for anything else."""
+    try:
+        tried = tuple(Tried(str(one['step']), bool(one['done'])) for one in facts['tried'])
+        state = MissionState(
+            str(facts['words']),
+            int(facts['part']),
+            tuple(int(number) for number in facts['moves']),
+            tried,
+            tuple(str(words) for words in facts['said']),
+            int(facts['steps']),
+            str(facts['acting']),
+            tuple(str(text) for text in facts['memory']),
+        )
+    except (TypeError, KeyError, ValueError) as error:
+        raise ValueError(f'this is no state of a mission: {error!r}') from error
+    if not state.words.strip() or state.part < 1 or state.steps < 0:
+        raise ValueError('this is no state of a mission: it has no words, or counts below nothing')
+    return state
+
+
+@dataclass(frozen=True)
+class MissionEnd:
+    """success: all of it was done. why: one sentence. state: how far it was."""
+
+    success: bool
+    why: str
+    state: MissionState = field(repr=False)
+
+
+class Mission:
+    """One mission, from where `state` says. on_state: told of every change, on the same thread.
+
+    rewinds: whether a failed step rolls the computation back.
+    """
+
+    def __init__(
+        self,
+        robot: Robot,
+        state: MissionState,
+        *,
+        rewinds: bool = True,
+        on_state: Callable[[MissionState], None] = lambda state: None,
+    ) -> None:
+        self._robot, self._rewinds, self._on_state = robot, rewinds, on_state
+        self.state = state
+
+    def run(self) -> MissionEnd:
+        """To its end, whatever that is. Raises nothing that a `Robot` may raise."""
+        try:
+            return self._run()
+        except Interrupted as reason:
+            return self._end(False, str(reason))
+
+    def _run(self) -> MissionEnd:
+        self._begin()
+        while self.state.steps < MOST_STEPS:
+            answer = self._plan()
+            match answer.kind:
+                case 'over':
+                    return self._end(True, f'{self.state.steps} steps')
+                case 'impossible' | 'give up':
+                    return self._end(False, f'{answer.kind}: {answer.words}')
+                case 'done':
+                    self._now(self.state.in_part(self.state.part + 1, self._robot.moves()))
+                case 'say':
+                    self._say(answer.words)
+                case 'step':
+                    self._step(answer.words)
+        return self._end(False, f'not over after {MOST_STEPS} steps')
+
+    def _begin(self) -> None:
+        """A mission that goes on says first how memory has moved on without it.
+
+        A step that was cut off is told again: it is soon over where it had been done.
+        """
+        state, robot = self.state, self._robot
+        if state.memory:
+            differ = sorted({*robot.memory()} ^ {*state.memory})
+            if differ:
+                robot.note(f'memory has moved on by {len(differ)} sentences: {"; ".join(differ)}')
+        if state.acting:
+            self._step(state.acting)
+        robot.look()
+        if not state.steps and not state.acting:
+            self._now(state.in_part(state.part, robot.moves()))
+
+    def _plan(self) -> PlannerAnswer:
+        for _ in range(MOST_PLANS):
+            try:
+                return read_answer(self._robot.plan(self.state.question))
+            except ValueError as error:
+                fault = error
+        raise Interrupted(f'the planner has no answer: {fault}')
+
+    def _say(self, words: str) -> None:
+        self._robot.say(words)
+        self._now(replace(self.state.after(f'say: {words}', True), said=(*self.state.said, words)))
+
+    def _step(self, instruction: str) -> None:
+        robot = self._robot
+        robot.mark(self.state.steps)
+        self._now(replace(self.state, acting=instruction))
+        outcome = robot.act(instruction)
+        robot.remember(instruction, outcome.done)
+        if not outcome.done and self._rewinds:
+            robot.rewind()
+        robot.look(instruction)
+        self._now(self.state.after(instruction, outcome.done))
+
+    def _now(self, state: MissionState) -> None:
+        self.state = replace(state, memory=self._robot.memory())
+        self._on_state(self.state)
+
+    def _end(self, success: bool, why: str) -> MissionEnd:
+        return MissionEnd(success, why, self.state)

@@ -1,0 +1,128 @@
+"""A robot in words: it sees and says what is true of a table, and does what it is told, or fails.
+
+A stand-in for arm, eyes and planner; memory is written from its answers alone, as the suite does.
+"""
+
+import numpy as np
+
+from embodied_kv.model.mission_words import read_answer
+from embodied_kv.planning.mission import Outcome
+from embodied_kv.sim.eyes import look_around, look_at
+from embodied_kv.sim.language import HELD
+from embodied_kv.sim.mission_draws import draw_accident
+from embodied_kv.sim.mission_memory import parse_task, read_table
+from embodied_kv.sim.mission_oracle import Progress, Tried, next_step
+from embodied_kv.sim.mission_table import FLOOR, MOVES, ROBOT
+from embodied_kv.sim.notes import NoteTaker
+
+
+class TableRobot:
+    """table: the truth. mission: in parsed form, for the rules that plan. success: of a step."""
+
+    def __init__(self, table, mission, success=1.0, seed=0, known=True):
+        self.table, self._mission, self._success = table, mission, success
+        self._rng = np.random.default_rng(seed)
+        facts = table.facts() if known else ()
+        records = [fact.id for fact in facts if fact.kind == 'task']
+        self._notes = NoteTaker('', 48, [(id, step) for step, id in enumerate(records)])
+        self._memory = {fact.id: fact.text for fact in facts}
+        self.calls, self.said, self.noted, self.interrupt = [], [], [], None
+
+    # ------------------------------------------------------------------ as a mission asks
+
+    def look(self, instruction=''):
+        self.calls.append('look')
+        known = read_table(self.memory())
+        look = look_at(instruction, known) if instruction else look_around(known)
+        try:
+            questions = next(look)
+            while True:
+                questions = look.send([self.answer(question) for question in questions])
+        except StopIteration as over:
+            for id, _, text in over.value.drafts:
+                self._memory[id] = text
+            for id in over.value.gone:
+                self._memory.pop(id)
+
+    def moves(self):
+        return read_table(self.memory()).moves
+
+    def plan(self, question):
+        self.question = question
+        if self.interrupt:
+            self.interrupt('plan')
+        return next_step(self._mission, read_table(self.memory()), self._progress()).text
+
+    def act(self, instruction):
+        self.calls.append(instruction)
+        if self.interrupt:
+            self.interrupt(instruction)
+        task, self._lay = parse_task(instruction), dict(self.table.where)
+        self.done = self._rng.random() < self._success and not self.table.hindrance(task)
+        if self.done:
+            self.table = self.table.do(task)
+        else:
+            self.table = self.table.fail(task, draw_accident(self._rng, task, self.table))
+        return Outcome(self.done, 'as it went')
+
+    def remember(self, instruction, done):
+        task = parse_task(instruction)
+        self._notes.tell(instruction, 0)
+        moved = done and task.family in MOVES
+        lay = self._lay[task.target]
+        origin = self.table.lay if lay == ROBOT else lay
+        words = f'{instruction}, from the {origin}' if moved else instruction
+        for id, _, text in self._notes.conclude(words if done else f'{instruction}, not finished'):
+            self._memory.pop(id, None)  # the newest is the last
+            self._memory[id] = text
+
+    def mark(self, step):
+        self.calls.append('mark')
+
+    def rewind(self):
+        self.calls.append('rewind')
+
+    def say(self, words):
+        self.said.append(words)
+
+    def memory(self):
+        return tuple(self._memory.values())
+
+    def note(self, words):
+        self.noted.append(words)
+
+    # ------------------------------------------------------------------ what is true
+
+    def answer(self, question):
+        """What a policy without fault answers."""
+        words = question.rstrip('?').split()
+        if question == HELD:
+            return self.table.holds(ROBOT)
+        name = ' '.join(words[-2:])
+        match words[0]:
+            case 'Where':
+                return self.table.lies(name) if self.table.where[name] != ROBOT else HELD_BY
+            case 'Do':
+                return 'yes' if any(words[-2] in name for name in self.things) else 'no'
+            case 'What' if words[1] == 'shape':
+                (name,) = [name for name in self.things if words[4] in name]
+                return name.split()[1]
+        return self.table.holds(name)
+
+    @property
+    def things(self):
+        on_floor = [name for name, place in self.table.where.items() if place == FLOOR]
+        return [n for n in (*self.table.where, *self.table.places) if n not in on_floor]
+
+    def _progress(self):
+        state = self.run.state
+        tried = tuple(Tried(self._task(one.step), one.done) for one in state.tried)
+        return Progress(state.part - 1, state.moves[:3], tried)
+
+    @staticmethod
+    def _task(step):
+        answer = read_answer(step)
+        return parse_task(answer.words) if answer.kind == 'step' else None
+
+
+HELD_BY = 'held by the robot'

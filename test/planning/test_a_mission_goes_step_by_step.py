@@ -1,0 +1,155 @@
+"""Plan, instruct, act, look, remember: a mission is done, given up, or gone on with."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from table_robot import TableRobot
+
+from embodied_kv.planning.mission import (
+    MOST_PLANS,
+    Interrupted,
+    Mission,
+    MissionState,
+    read_state,
+)
+from embodied_kv.sim.mission_draws import draw_mission, draw_table
+from embodied_kv.sim.mission_oracle import next_step
+from embodied_kv.sim.mission_rollout import roll_out
+from embodied_kv.sim.mission_table import TABLE, KnownTable
+from embodied_kv.sim.missions import Mission as Parsed
+from embodied_kv.sim.missions import Part, Which
+
+LYING = KnownTable({'red cube': TABLE, 'blue cylinder': TABLE}, ('green bin',))
+TIDY = Parsed(
+    (
+        Part('put', Which(names=('red cube', 'blue cylinder')), 'green bin'),
+        Part('say', Which(), 'green bin', about='inside'),
+    )
+)
+
+
+def begun(robot, state=None, **how):
+    robot.run = Mission(robot, state or MissionState('tidy up'), **how)
+    return robot.run
+
+
+def test_each_step_is_marked_acted_looked_at_and_remembered():
+    robot = TableRobot(LYING, TIDY)
+    end = begun(robot).run()
+    assert end.success and end.state.steps == 3
+    steps = 'put the red cube into the green bin', 'put the blue cylinder into the green bin'
+    wanted = ['look']
+    for step in steps:
+        wanted += ['mark', step, 'look']
+    assert [call for call in robot.calls if call] == wanted
+    said = ['the green bin holds the blue cylinder and the red cube']
+    assert robot.said == said == list(end.state.said)
+    assert 'task 1: put the red cube into the green bin, from the table' in robot.memory()
+    assert 'last move of the blue cylinder: task 2' in robot.memory()
+
+
+@given(st.integers(0, 10**6), st.sampled_from([1.0, 0.7]))
+def test_what_the_rules_do_with_the_truth_a_mission_does_from_what_was_seen(seed, success):
+    rng = np.random.default_rng(seed)
+    table = draw_table(rng, 5)
+    mission = draw_mission(rng, table)
+    robot = TableRobot(table, mission, success, seed)
+    end = begun(robot).run()
+    last = next_step(mission, robot.table, robot._progress())
+    assert end.success == (last.kind == 'over')
+    if success == 1.0:
+        *_, turn = roll_out(mission, table, np.random.default_rng(0), 1.0)
+        assert robot.table.where == turn.table.where
+        assert end.success == (turn.right.kind == 'over')
+
+
+def test_a_failed_step_rewinds_the_computation_and_is_planned_anew():
+    robot = TableRobot(LYING, TIDY, success=0.0)
+    end = begun(robot).run()
+    assert not end.success and end.why.startswith('give up: put the red cube')
+    acted = [call for call in robot.calls if call.startswith(('put', 'pick'))]
+    assert robot.calls.count('rewind') == len(acted) == end.state.steps > 1
+    assert f'task 1: {acted[0]}, not finished' in robot.memory()
+    stays = TableRobot(LYING, TIDY, success=0.0)
+    begun(stays, rewinds=False).run()
+    assert 'rewind' not in stays.calls
+
+
+def test_an_interrupted_mission_says_why_and_where_it_was():
+    robot = TableRobot(LYING, TIDY)
+
+    def interrupt(what):
+        if what.startswith('put the blue'):
+            raise Interrupted('the arm is stopped')
+
+    robot.interrupt = interrupt
+    end = begun(robot).run()
+    assert not end.success and end.why == 'the arm is stopped'
+    assert end.state.acting == 'put the blue cylinder into the green bin'
+
+
+def test_a_mission_goes_on_from_its_facts_with_the_step_that_was_cut_off():
+    robot = TableRobot(LYING, TIDY)
+
+    def interrupt(what):
+        if what.startswith('put the blue'):
+            raise Interrupted('killed')
+
+    robot.interrupt = interrupt
+    facts = json.loads(json.dumps(begun(robot).run().state.facts()))
+    robot.interrupt, robot.calls = None, []
+    end = begun(robot, read_state(facts)).run()
+    assert end.success and end.state.steps == 3 and not robot.noted
+    assert [call for call in robot.calls if call.startswith('put')] == [facts['acting']]
+
+
+def test_memory_that_has_moved_on_is_said():
+    robot = TableRobot(LYING, TIDY)
+    state = MissionState('tidy up', memory=('red cube: on the moon',))
+    assert begun(robot, state).run().success
+    (noted,) = robot.noted
+    assert 'red cube: on the moon' in noted and 'red cube: on the table' in noted
+
+
+def test_every_change_is_told():
+    told = []
+    end = begun(TableRobot(LYING, TIDY), on_state=told.append).run()
+    assert told[-1] == end.state and [state.part for state in told] == sorted(
+        state.part for state in told
+    )
+
+
+def test_a_planner_without_an_answer_ends_it():
+    robot = TableRobot(LYING, TIDY)
+    asked = []
+    robot.plan = lambda question: asked.append(question) or ' '
+    end = begun(robot).run()
+    assert not end.success and 'said nothing' in end.why and len(asked) == MOST_PLANS
+
+
+def test_a_planner_that_never_ends_is_ended():
+    robot = TableRobot(LYING, TIDY)
+    robot.plan = lambda question: 'say: hello'
+    end = begun(robot).run()
+    assert not end.success and 'not over after' in end.why
+
+
+@pytest.mark.parametrize(
+    'change',
+    [
+        dict(words=' '),
+        dict(part=0),
+        dict(part='one'),
+        dict(tried=[{'step': 'x'}]),
+        dict(moves=None),
+        dict(steps=-1),
+    ],
+)
+def test_a_damaged_state_is_refused(change):
+    with pytest.raises(ValueError, match='no state of a mission'):
+        read_state(MissionState('tidy up').facts() | change)
+    with pytest.raises(ValueError, match='no state of a mission'):
+        read_state(None)
