@@ -26,4 +26,4 @@ def frame(kv, sequence=0, robot='', length=4):
 def write(kv, row, sequence=0, robot='', length=4):
     """The frame in a reserved row."""
     facts = dict(robot=robot, sequence=sequence, stamp=0, deadline=math.inf)
-    return kv.commit(row, length, **facts)
+    return kv.frames.commit(row, length, **facts)
