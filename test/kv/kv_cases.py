@@ -25,7 +25,7 @@ def frame(kv, sequence=0, robot='', length=4):
     return write(kv, kv.reserve(0.0), sequence, robot, length)
 
 
-def write(kv, row, sequence=0, robot='', length=4):
+def write(kv, row, sequence=0, robot='', length=4, deadline=math.inf, prefill_ms=0.0):
     """The frame in a reserved row."""
-    facts = dict(robot=robot, sequence=sequence, stamp=0, deadline=math.inf)
-    return kv.frames.commit(row, length, **facts)
+    facts = dict(robot=robot, sequence=sequence, stamp=0, prefill_ms=prefill_ms)
+    return kv.frames.commit(row, length, deadline=deadline, **facts)

@@ -27,13 +27,21 @@ def some(handle, tokens):
 class Machine(RuleBasedStateMachine):
     @initialize()
     def start(self):
-        self.now, self.frames = 0.0, 0
+        self.now = 0.0
         self.kv = make_manager(6, 4, (6, 256), clock=lambda: self.now, layers=2)
         self.writing, self.handles, self.leases, self.live = [], [], [], []
         self.offers = []  # made at some time
 
     def of(self, items, index):
         return items[index % len(items)]
+
+    @rule(robot=st.sampled_from('ab'))
+    def prefill(self, robot):
+        try:
+            row = self.kv.reserve(self.now)
+        except OutOfRows:
+            return
+        self.handles.append(write(self.kv, row, 0, robot, 8, self.now))
 
     @precondition(lambda self: len(self.writing) < 2)
     @rule()
@@ -46,11 +54,8 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.writing)
     @rule(length=st.integers(1, 16), robot=st.sampled_from('ab'), lasts=st.floats(-1, 2))
     def commit(self, length, robot, lasts):
-        self.frames += 1
-        facts = dict(robot=robot, sequence=self.frames, stamp=0, prefill_ms=4.0)
-        self.handles.append(
-            self.kv.frames.commit(self.writing.pop(), length, deadline=self.now + lasts, **facts)
-        )
+        row, deadline = self.writing.pop(), self.now + lasts
+        self.handles.append(write(self.kv, row, 0, robot, length, deadline))
 
     @precondition(lambda self: self.writing)
     @rule()
@@ -210,9 +215,7 @@ def kv(clock):
 
 
 def test_a_frame_goes_after_its_grace_and_with_its_copies(kv, clock):
-    row = kv.reserve(0.0)
-    facts = dict(robot='', sequence=1, stamp=0, prefill_ms=30.0)
-    handle = kv.frames.commit(row, 8, deadline=-1.0, **facts)
+    handle = write(kv, kv.reserve(0.0), length=8, deadline=-1.0, prefill_ms=30.0)
     with kv.frames.acquire(handle) as lease:
         kv.keep_copy(['action'], kv.copies.compress(lease, some(handle, 2)))
         clock[0] = 1.5
@@ -227,9 +230,7 @@ def test_a_frame_goes_after_its_grace_and_with_its_copies(kv, clock):
 
 
 def test_a_stream_costs_its_prefill_and_its_tokens(kv):
-    row = kv.reserve(0.0)
-    facts = dict(robot='', sequence=1, stamp=0, prefill_ms=30.0)
-    handle = kv.frames.commit(row, 8, deadline=1e9, **facts)
+    handle = write(kv, kv.reserve(0.0), length=8, prefill_ms=30.0)
     stream = kv.create(handle, Query('?', [3], max_tokens=9))
     for token in (4, 5):
         kv.streams.update(kv.streams.grow([stream], 1), [[token]], EOS)
