@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, Self
 
 Place = tuple[int, int]  # row and generation: names a frame of this process for ever
 
@@ -36,11 +36,12 @@ class KvHandle:
 
     @property
     def place(self) -> Place:
+        """What it names within its process."""
         return self.row, self.generation
 
 
 class LeaseOwner(Protocol):
-    """Who gave a lease: the pool of what it reads."""
+    """Who gave a lease, and does what it is asked: the pool of what it reads."""
 
     def share(self, lease: Lease) -> Lease: ...
 
@@ -78,7 +79,7 @@ class Lease:
         if owner is not None:
             owner.give_back(self)
 
-    def __enter__(self) -> Lease:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
