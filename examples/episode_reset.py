@@ -62,7 +62,7 @@ def act(engine: Engine, table: Tabletop, instruction: str, sequence: int) -> Act
 def speak(engine: Engine) -> str:
     """What the live streams still say."""
     text = ''
-    while engine.kv.streams():
+    while engine.kv.streams.live():
         text += ''.join(delta.text for delta in engine.decode())
     return text
 
@@ -94,7 +94,7 @@ def main(argv: list[str] | None = None) -> None:
         task = draw_task(table.objects(), np.random.default_rng(SCENE), 'pick')
         instruction, rollout = task.phrase(0), Rollout(table)
         first = act(engine, table, instruction, sequence=0)
-        engine.open(engine.kv.current(), 'Subtask:')
+        engine.open(engine.kv.frames.current(), 'Subtask:')
         said = ''.join(delta.text for delta in engine.decode())
         capsule, _ = capsules.snapshot('start')
         print(f'{instruction}: its start is a capsule of {capsule.bytes / 1e3:.0f} kB')

@@ -62,7 +62,7 @@ def phases(engine: Engine, repeats: int, batches: Sequence[int] = BATCHES) -> It
         need = physics.denoise_step(c, handle.length)
         yield 'denoise step', denoise, engine.config.euler_steps, need
         for batch in batches:
-            while len(engine.kv.streams()) < batch:  # each over a frame of its own
+            while len(engine.kv.streams.live()) < batch:  # each over a frame of its own
                 frame = scene.copy_frame(engine, handle, 0)
                 scene.open_stream(engine, frame, engine.config.decode_tokens - 16, said=1)
             context = handle.length + 8 + repeats // 2

@@ -7,6 +7,7 @@ next one, so whoever keeps the table replaces it when a copy is done and not bef
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, replace
 from functools import cache
@@ -75,7 +76,8 @@ def _pins() -> bool:
 class TierCopier:
     """The memory of a device, that of the host, and a disk if there is one.
 
-    In memory a capsule has one copy at most, beside the one on the disk.
+    In memory a capsule has one copy at most, beside the one on the disk. byte_seconds: s a byte,
+    of the last copy between device and host; 0 before the first.
     """
 
     def __init__(
@@ -84,7 +86,7 @@ class TierCopier:
         device: torch.device | str,
         copy: Callable[[Tensor, torch.device], Tensor],
     ) -> None:
-        self.disk, self._copy = disk, copy
+        self.disk, self._copy, self.byte_seconds = disk, copy, 0.0
         self._devices = {Tier.DEVICE: torch.device(device), Tier.HOST: torch.device('cpu')}
 
     def loaded(self, item: CapsuleCopy) -> CapsuleCopy:
@@ -100,8 +102,10 @@ class TierCopier:
         if tier is Tier.DISK:
             self.disk.save(item.capsule)
             return replace(item, tiers=item.tiers | {tier})
-        device = self._devices[tier]
+        device, began = self._devices[tier], time.perf_counter()
         tensors = {name: self._copy(t, device) for name, t in item.capsule.tensors.items()}
+        if item.tiers - {Tier.DISK} and item.bytes:
+            self.byte_seconds = (time.perf_counter() - began) / item.bytes
         capsule = replace(item.capsule, tensors=tensors)
         return replace(item, tiers=item.tiers & {Tier.DISK} | {tier}, capsule=capsule)
 

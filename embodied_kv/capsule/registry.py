@@ -139,6 +139,45 @@ class Registry:
             self._keep(self._with_copy(self._item(name), tier, self.capacities), {tier, Tier.DISK})
             self._touch(name)
 
+    def could_leave(self) -> dict[str, tuple[int, Tier]]:
+        """By name: bytes on the device that are not needed there, and what has it without them.
+
+        None of them would be lost, or cost another capsule.
+        """
+        with self._lock:
+            items = list(self._items.values())
+        found = {item.name: (item.bytes, self._below(item)) for item in items}
+        return {name: (size, tier) for name, (size, tier) in found.items() if tier is not None}
+
+    def leave_device(self, name: str) -> int:
+        """Gives the copy on the device up, as `could_leave` says -> bytes freed; it is no use.
+
+        0 where it may not leave.
+        """
+        with self._changing:
+            with self._lock:
+                item = self._items.get(name)
+            tier = None if item is None else self._below(item)
+            if tier is None:
+                return 0
+            item = self._copier.copied(item, tier)
+            self._keep(item, item.tiers - {Tier.DEVICE})
+            return item.bytes
+
+    def _below(self, item: CapsuleCopy) -> Tier | None:
+        """What has it without its copy on the device; None: nobody, or it is pinned."""
+        if item.pinned or Tier.DEVICE not in item.tiers:
+            return None
+        most = self.capacities.of(Tier.HOST)
+        if most and self.used(Tier.HOST) + item.bytes <= most:
+            return Tier.HOST
+        return Tier.DISK if Tier.DISK in item.tiers else None
+
+    @property
+    def byte_seconds(self) -> float:
+        """Seconds a byte, of the last copy between device and host; 0 before the first."""
+        return self._copier.byte_seconds
+
     def drop(self, name: str) -> None:
         """Gives it up in every tier; also a damaged file of that name, which is not listed."""
         with self._changing:

@@ -19,7 +19,7 @@ from embodied_kv.config import ModelConfig
 from embodied_kv.engine.prompt_scores import PromptScores
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.decode_stream import DecodeStream
-from embodied_kv.kv.handle import KvHandle, Lease
+from embodied_kv.kv.handle import CopyLease, KvHandle, RowLease
 from embodied_kv.kv.manager import LANGUAGE, KvManager
 from embodied_kv.kv.scored import Scores
 
@@ -151,7 +151,7 @@ class Compression:
     def compress_stream(self, stream: DecodeStream, decided: Decisions) -> None:
         """A stream whose question was appended goes on reading a copy of its own.
 
-        Where there is no room it goes on reading the row (`KvManager.allocation_failures` counts).
+        Where there is no room it goes on reading the row (`CopyPool.allocation_failures` counts).
         """
         if not decided.by_question or stream.reason or stream.lease.is_copy:
             return
@@ -161,9 +161,9 @@ class Compression:
             stats = self._prompts.added(handle, stats)
         copy = self._compress(stream.lease, stats, decided.keep_ratios[LANGUAGE])
         if copy is not None:
-            self._kv.hold_copy(stream, copy)
+            self._kv.streams.hold_copy(stream, copy)
 
-    def _compress(self, lease: Lease, stats: Statistics, keep_ratio: float) -> Lease | None:
+    def _compress(self, lease: RowLease, stats: Statistics, keep_ratio: float) -> CopyLease | None:
         """A lease on the copy; None if nothing is left out, or there is no room."""
         n = lease.handle.length
         if total_budget(keep_ratio, self._layers, n) == self._layers * n:
@@ -171,7 +171,7 @@ class Compression:
         kept = self.method.select(stats, keep_ratio)
         if sum(positions.shape[1] for positions in kept) == self._layers * n:
             return None
-        return self._kv.compress(lease, kept)
+        return self._kv.copies.compress(lease, kept)
 
     def _statistics(self, slot: int, n: int, queries: int) -> Statistics:
         if self.method.queries is None:

@@ -21,6 +21,7 @@ from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kernels.choose import best, drawn
 from embodied_kv.kv.decode_stream import DecodeStream, Query
 from embodied_kv.kv.manager import KvManager
+from embodied_kv.kv.prefix_read import rows_read
 from embodied_kv.kv.scored import ScoredTailAppend
 from embodied_kv.kv.views import TailAppend
 from embodied_kv.model.pi05 import Pi05
@@ -212,13 +213,13 @@ class Decoder:
         steps: int = 1,
     ) -> list[DecodeStream]:
         by_stream = dict(zip(streams, ids, strict=True))
-        live = self._kv.grow(streams, len(ids[0]) + steps - 1)
+        live = self._kv.streams.grow(streams, len(ids[0]) + steps - 1)
         try:
             if live:
                 said = self._run(live, [by_stream[stream] for stream in live], shape, steps)
-                self._kv.update(live, said, self._eos)
+                self._kv.streams.update(live, said, self._eos)
         finally:
-            self._kv.end_step()
+            self._kv.streams.end_step()
         return live
 
     def _run(
@@ -237,9 +238,9 @@ class Decoder:
         told[:] = 0
         told[: len(streams), :count] = ids
         faults = self._draws(streams, shape.rows, steps)
-        rows = [s.row for s in streams], [s.decode_row for s in streams]
-        copies = [s.lease.compressed_row for s in streams]
-        bucket.view.bind(*rows, count, copies, steps - 1)
+        rows, copies = rows_read([stream.lease for stream in streams])
+        tails = [stream.decode_row for stream in streams]
+        bucket.view.bind(rows, tails, count, copies, steps - 1)
         draws = any(stream.query.temperature > 0 for stream in streams)
         choice = self._graphs.get(Shape(Kind.DRAW if draws else Kind.CHOOSE, shape.rows))
         for _ in range(steps):

@@ -26,8 +26,9 @@ from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.decode_stream import DecodeStream, Query
-from embodied_kv.kv.handle import KvHandle, Lease
+from embodied_kv.kv.handle import KvHandle, RowLease
 from embodied_kv.kv.manager import KvManager
+from embodied_kv.kv.prefix_read import rows_read
 from embodied_kv.model.policy import Policy
 from embodied_kv.runtime.compiled import Compiler
 from embodied_kv.runtime.stream import Stream
@@ -130,7 +131,7 @@ class Engine:
     def _commit(self, o: Observation, row: int, length: int, took: float) -> KvHandle:
         self.states[row] = o.state
         self.guides.pop(row, None)
-        return self.kv.commit(
+        return self.kv.frames.commit(
             row,
             length,
             robot=o.robot,
@@ -145,7 +146,7 @@ class Engine:
     @torch.inference_mode()
     def denoise(
         self,
-        leases: Sequence[Lease],
+        leases: Sequence[RowLease],
         deadlines: Sequence[float],
         noises: np.ndarray | None = None,
         guides: Sequence[Guide | None] = (),
@@ -164,10 +165,9 @@ class Engine:
         if steps == 0:
             return []
         noises = self._noises(leases) if noises is None else noises
-        read = [self.kv.copy_of(lease.handle, ACTION) or lease for lease in leases]
-        copies = [r.compressed_row for r in read]
-        whole = [r.row for r in read]
-        normalised, updates = self._denoiser.run(whole, noises, steps, copies, leftovers)
+        with self.kv.reading(leases, ACTION) as read:
+            rows, copies = rows_read(read)
+            normalised, updates = self._denoiser.run(rows, noises, steps, copies, leftovers)
         took = time.monotonic() - began
         self.committed += 1
         self.costs.observe('denoise_step', took / steps, len(leases))
@@ -190,13 +190,13 @@ class Engine:
             )
         ]
 
-    def _noises(self, leases: Sequence[Lease]) -> np.ndarray:
+    def _noises(self, leases: Sequence[RowLease]) -> np.ndarray:
         c, seed, frames = self.policy.config, self.config.seed, [lease.handle for lease in leases]
         shape = c.chunk_size, c.padded_action_dim
         return np.stack([noise(seed, frame.robot, frame.sequence, shape) for frame in frames])
 
     def _leftovers(
-        self, leases: Sequence[Lease], guides: Sequence[Guide | None]
+        self, leases: Sequence[RowLease], guides: Sequence[Guide | None]
     ) -> list[Leftover | None]:
         if self.config.rtc == 'off':
             return []
@@ -228,7 +228,7 @@ class Engine:
 
     def cancel(self, stream: int) -> None:
         """Ends a stream. Raises KeyError."""
-        self.kv.release(self.kv.get(stream), 'cancelled')
+        self.kv.streams.release(self.kv.streams.get(stream), 'cancelled')
 
     def decode_fits(self, now: float) -> bool:
         """Whether there is a stream and one more decode step fits the slack."""
@@ -241,7 +241,7 @@ class Engine:
 
     def _next_batch(self) -> list[DecodeStream]:
         """Whom the next unit of language work moves: the oldest new stream, or all there are."""
-        streams = self.kv.streams()
+        streams = self.kv.streams.live()
         return [stream for stream in streams if stream.is_new][:1] or streams
 
     @torch.inference_mode()
@@ -256,7 +256,7 @@ class Engine:
             moved = self._begin(batch[0]) if batch and batch[0].is_new else self._advance(batch)
         except BaseException:  # which of them is at fault cannot be told
             for stream in batch:
-                self.kv.release(stream, 'error')
+                self.kv.streams.release(stream, 'error')
             raise
         self.committed += 1
         return self.deltas(moved)
@@ -276,12 +276,13 @@ class Engine:
         left = min(stream.query.max_tokens - len(stream.tokens) for stream in streams)
         steps = self.budget.times(began, 'decode', size, min(self.config.decode_steps, left))
         moved = self._decoder.step(streams, steps)
-        self.costs.observe('decode', (time.monotonic() - began) / steps, size)
+        self.kv.streams.token_seconds = took = (time.monotonic() - began) / steps
+        self.costs.observe('decode', took, size)
         return moved
 
     def deltas(self, moved: Sequence[DecodeStream] = ()) -> list[TextDelta]:
         """What the moved streams said, and the end of those that ended since the last call."""
-        ended = self.kv.take_ended()
+        ended = self.kv.streams.take_ended()
         # One that another thread ends from now on says so with the next deltas, and not twice.
         said = [self.texts.delta(stream) for stream in moved if not stream.reason]
         return said + [self.texts.delta(stream, stream.reason) for stream in ended]

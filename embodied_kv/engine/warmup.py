@@ -31,7 +31,7 @@ def warm_up(engine: Engine) -> None:
     engine.costs.clear()
     _rehearse(engine)
     # The frames have expired; who reserves a row takes theirs back.
-    engine.kv.abandon(engine.kv.reserve(time.monotonic()))
+    engine.kv.frames.abandon(engine.kv.reserve(time.monotonic()))
 
 
 def _rehearse(engine: Engine) -> None:
@@ -87,5 +87,5 @@ def _decode(engine: Engine, handle: KvHandle, size: int) -> None:
         engine.decode()
     engine.decode()
     for stream in streams:
-        engine.kv.release(stream, 'cancelled')
+        engine.kv.streams.release(stream, 'cancelled')
     engine.deltas()

@@ -45,17 +45,10 @@ class BatchPlan:
 
 @dataclass(frozen=True, eq=False)
 class _Bound:
-    """What the bytes of a table say.
-
-    known: lengths, then offsets, of the live slots, by layer; alike: of all layers the same.
-    plans: of the layers that were asked for.
-    """
+    """What the bytes of a table say; plans: of the layers that were asked for."""
 
     table: bytes
-    live: tuple[int, ...]
     spans: tuple[tuple[int, int, int, int], ...]
-    known: np.ndarray
-    alike: bool
     plans: dict[int, BatchPlan] = field(default_factory=dict)
 
 
@@ -144,7 +137,7 @@ class RowBatch:
     @property
     def live(self) -> tuple[int, ...]:
         """The slots that read."""
-        return self._now().live
+        return tuple(slot for slot, _, _, _ in self._now().spans)
 
     @property
     def spans(self) -> tuple[tuple[int, int, int, int], ...]:
@@ -155,29 +148,31 @@ class RowBatch:
         """What the table says now; plans are kept as long as it says the same."""
         table = self._host.tobytes()
         if self._bound is None or table != self._bound.table:
-            live = np.flatnonzero(self._host[0] != PADDING).tolist()
-            own, layers = self._host[:, live], len(self._lengths)
-            spans = tuple(zip(live, *own[:3].tolist(), strict=True))
-            known = own[3:]
-            alike = bool((known == known[::layers].repeat(layers, 0)).all())
-            self._bound = _Bound(table, tuple(live), spans, known, alike)
+            slots = zip(range(self.slots), *self._host[:3].tolist(), strict=True)
+            self._bound = _Bound(table, tuple(slot for slot in slots if slot[1] != PADDING))
         return self._bound
 
     def plan(self, layer: int) -> BatchPlan:
         """How the twin walks this layer; layers of equal lengths and offsets share a plan."""
-        now, layers = self._now(), len(self._lengths)
-        layer = 0 if now.alike else layer
+        now = self._now()
         if layer not in now.plans:
-            begins = None if self._offsets is None else tuple(now.known[layers + layer].tolist())
-            now.plans[layer] = make_plan(
-                tuple((slot, row) for slot, row, _, _ in now.spans),
-                tuple(now.known[layer].tolist()),
-                begins,
-                tuple(start for _, _, start, _ in now.spans) if self.causal else None,
-                self.tokens,
-                self.slots,
-            )
+            now.plans[layer] = self._plan(layer, now)
         return now.plans[layer]
+
+    def _plan(self, layer: int, now: _Bound) -> BatchPlan:
+        layers = len(self._lengths)
+        known = self._host[3:, list(self.live)]
+        if layer and bool((known == known[::layers].repeat(layers, 0)).all()):
+            return self.plan(0)
+        begins = None if self._offsets is None else tuple(known[layers + layer].tolist())
+        return make_plan(
+            tuple((slot, row) for slot, row, _, _ in now.spans),
+            tuple(known[layer].tolist()),
+            begins,
+            tuple(start for _, _, start, _ in now.spans) if self.causal else None,
+            self.tokens,
+            self.slots,
+        )
 
 
 class Segment(NamedTuple):

@@ -70,6 +70,10 @@ class Arena:
     def bytes_used(self) -> int:
         return int(self.lengths.sum()) * len(self.layers) * self.bytes_per_token
 
+    def bytes_of(self, row: int) -> int:
+        """In use by a row."""
+        return int(self.lengths[0, row]) * len(self.layers) * self.bytes_per_token
+
     @property
     def memory(self) -> list[Tensor | np.ndarray]:
         """All that it keeps."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.rows import RowPool
+from embodied_kv.kv.rows import FreeRows
 from embodied_kv.runtime.buffer import Buffer
 
 BLOCK = 32  # tokens that a block is rounded up to
@@ -38,7 +38,7 @@ class CompressedArena:
         self.offsets = np.zeros((layers, rows), np.int32)
         self.positions = np.zeros(rows, np.int64)
         self.rows, self.tokens = rows, tokens
-        self._free_rows = RowPool(rows)
+        self._free_rows = FreeRows(rows)
         self._gaps = [(0, tokens)] if tokens else []  # free [begin, end), ascending, apart
 
     @property
@@ -53,6 +53,10 @@ class CompressedArena:
     @property
     def bytes_used(self) -> int:
         return self.tokens_used * self.bytes_per_token
+
+    def bytes_of(self, row: int) -> int:
+        """In use by a row."""
+        return int(self.lengths[:, row].sum()) * self.bytes_per_token
 
     @property
     def tokens_used(self) -> int:

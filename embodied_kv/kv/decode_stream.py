@@ -56,11 +56,6 @@ class DecodeStream:
     reason: str = ''
 
     @property
-    def row(self) -> int:
-        """Its prefix row; -1 where it reads a compressed copy."""
-        return self.lease.row
-
-    @property
     def is_new(self) -> bool:
         """Its query is not in its decode KV yet."""
         return not self.tokens

@@ -1,9 +1,11 @@
-"""The name of a row, and the right to read it."""
+"""The name of a row, and the right to read it, or a compressed copy of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar, Protocol, Self
+
+Place = tuple[int, int]  # row and generation: names a frame of this process for ever
 
 
 class Stale(LookupError):
@@ -32,38 +34,77 @@ class KvHandle:
     prefill_ms: float = 0.0
     robot: str = ''
 
+    @property
+    def place(self) -> Place:
+        """What it names within its process."""
+        return self.row, self.generation
+
+
+class LeaseOwner(Protocol):
+    """Who gave a lease, and does what it is asked: the pool of what it reads."""
+
+    def share(self, lease: Lease) -> Lease: ...
+
+    def give_back(self, lease: Lease) -> None: ...
+
+    def freed_by(self, lease: Lease) -> int: ...
+
 
 class Lease:
-    """The right to read a row until `release`. While one is out, nobody writes the row.
+    """The right to read a frame until `release`: a RowLease, or a CopyLease.
 
-    compressed_row: the row of the compressed arena that is read in place of the prefix row, which
-    is not held; -1: none.
+    While one is out, nobody writes what it reads.
     """
 
-    def __init__(
-        self, handle: KvHandle, give_back: Callable[[Lease], None], compressed_row: int = -1
-    ) -> None:
-        self.handle, self.compressed_row = handle, compressed_row
-        self._give_back: Callable[[Lease], None] | None = give_back
+    is_copy: ClassVar[bool]
+
+    def __init__(self, handle: KvHandle, owner: LeaseOwner) -> None:
+        self.handle = handle
+        self._owner: LeaseOwner | None = owner
 
     @property
-    def is_copy(self) -> bool:
-        """Whether a compressed copy is read: then no prefix row is held."""
-        return self.compressed_row >= 0
+    def frees(self) -> int:
+        """Bytes in use that nobody needs any more once it is released."""
+        return 0 if self._owner is None else self._owner.freed_by(self)
 
-    @property
-    def row(self) -> int:
-        """The prefix row that is read; -1 where a compressed row is."""
-        return -1 if self.is_copy else self.handle.row
+    def share(self) -> Lease:
+        """Another lease on what this one reads. Raises Stale where it was released."""
+        if self._owner is None:
+            raise Stale(f'the lease on frame {self.handle.sequence} was released')
+        return self._owner.share(self)
 
     def release(self) -> None:
-        """Gives the row back; a second call does nothing."""
-        give_back, self._give_back = self._give_back, None
-        if give_back is not None:
-            give_back(self)
+        """Gives it back; a second call does nothing."""
+        owner, self._owner = self._owner, None
+        if owner is not None:
+            owner.give_back(self)
 
-    def __enter__(self) -> Lease:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+class RowLease(Lease):
+    """Reads the prefix row itself."""
+
+    is_copy = False
+
+    @property
+    def row(self) -> int:
+        """The prefix row."""
+        return self.handle.row
+
+
+class CopyLease(Lease):
+    """Reads a compressed copy; the prefix row is not held.
+
+    compressed_row: of the compressed arena.
+    """
+
+    is_copy = True
+
+    def __init__(self, handle: KvHandle, owner: LeaseOwner, compressed_row: int) -> None:
+        super().__init__(handle, owner)
+        self.compressed_row = compressed_row

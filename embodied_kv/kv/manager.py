@@ -1,38 +1,41 @@
 """Who holds which row: the unified KV cache manager of OxyGen (section 3.2).
 
-Its four operations on a generation state are `create`, `get`, `update` and `release`; batching
-only writes row ids (`kv.views`). Every method may be called from any thread. The law that
-`check_integrity` proves: free + held = rows, for prefixes and for decode KV, and every held row
-says why it is held.
+It composes three pools, `frames`, `copies` and `streams`, and does what concerns more than one of
+them; the rest is theirs. Of the paper's four operations on a generation state, `create` is here,
+`get`, `update` and `release` are those of `streams`; batching only writes row ids (`kv.views`).
+Every method may be called from any thread. The law that `check_integrity` proves: free + held =
+rows, for prefixes, copies and decode KV, and every held row says why it is held.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
-from itertools import chain, count
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import chain
 
 import numpy as np
 from torch import Tensor
 
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.compressed_arena import CompressedArena
-from embodied_kv.kv.compressed_rows import CompressedRows
+from embodied_kv.kv.copy_pool import CopyPool
 from embodied_kv.kv.decode_stream import DecodeStream, Query
-from embodied_kv.kv.handle import KvHandle, Lease
-from embodied_kv.kv.rows import RowPool
+from embodied_kv.kv.handle import CopyLease, KvHandle, Lease, RowLease
+from embodied_kv.kv.pool import Pool
+from embodied_kv.kv.prefix_pool import PrefixPool
 from embodied_kv.kv.stats import KvStats
+from embodied_kv.kv.stream_pool import StreamPool
 
 LANGUAGE = 'language'  # the consumer that decode streams are
 
 
-class KvManager(CompressedRows):
-    """Prefix rows and the decode streams on them; each appends to its own row of `decode_kv`.
+class KvManager:
+    """Frames, compressed copies of them, and the decode streams on them.
 
     reserved: prefix rows that language never holds, so that an action never waits for a row.
-    grace: seconds that an unleased frame outlives its deadline.
+    grace: seconds that an unleased frame outlives its deadline. clock: s, steady.
     """
 
     def __init__(
@@ -42,18 +45,24 @@ class KvManager(CompressedRows):
         compressed: CompressedArena,
         reserved: int = 2,
         grace: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(prefixes, compressed, grace)
-        self.decode_kv, self.reserved = decode_kv, reserved
+        self.prefixes, self.decode_kv, self.compressed = prefixes, decode_kv, compressed
+        self._lock = threading.RLock()
+        self.copies = CopyPool(compressed, prefixes, self._lock)
+        self.frames = PrefixPool(
+            prefixes,
+            self._lock,
+            on_free=self.copies.forget,
+            bytes_beside=self.copies.bytes_kept,
+            grace=grace,
+            clock=clock,
+        )
+        self.streams = StreamPool(decode_kv, self._lock)
+        self.pools: tuple[Pool, ...] = (self.frames, self.copies, self.streams)
+        self.reserved = reserved
         self.language_rows_max = prefixes.rows - reserved
         self.streams_max = decode_kv.rows
-        self._free_decode_rows = RowPool(decode_kv.rows)
-        self._streams: OrderedDict[int, DecodeStream] = OrderedDict()  # oldest first
-        self._stepping: set[DecodeStream] = set()  # a step computes with what they hold
-        self._step_over = threading.Condition(self._lock)
-        self._ended: list[DecodeStream] = []
-        self._numbers = count(1)
-        self._evictions = 0
 
     @property
     def memory(self) -> list[Tensor | np.ndarray]:
@@ -62,6 +71,91 @@ class KvManager(CompressedRows):
             m for arena in (self.prefixes, self.compressed, self.decode_kv) for m in arena.memory
         ]
 
+    # ------------------------------------------------------------------ room for prefills
+
+    def reserve(self, now: float) -> int:
+        """A free row to write a prefix into; whoever calls commits or abandons it.
+
+        now: s, steady clock. Raises OutOfRows if every row is held.
+        """
+        (row,) = self._reserve(1, now)
+        return row
+
+    @contextmanager
+    def reserving(self, count: int, now: float) -> Iterator[list[int]]:
+        """So many rows to write prefixes into; what is not committed within is free afterwards.
+
+        now: s, steady clock. Raises OutOfRows, and holds none, if there are not as many.
+        """
+        with self._lock:
+            rows = self._reserve(count, now)
+            places = [self.frames.place(row) for row in rows]
+        try:
+            yield rows
+        finally:
+            with self._lock:
+                for place in places:
+                    if self.frames.is_writing(place):
+                        self.frames.abandon(place[0])
+
+    def _reserve(self, count: int, now: float) -> list[int]:
+        with self._lock:
+            self.frames.expire(now)
+            if (lacking := count - self.frames.rows_free) > 0:
+                self._make_room(lacking)
+            return self.frames.take(count)
+
+    def _make_room(self, rows: int) -> None:
+        """Ends the oldest streams whose end frees so many rows; none if that is not possible."""
+        freed = [
+            readers for row, readers in self.streams.by_row().items() if self._frees(row, readers)
+        ]
+        if len(freed) >= rows:
+            self.streams.evict(chain.from_iterable(freed[:rows]))
+
+    def _frees(self, row: int, readers: Sequence[DecodeStream]) -> bool:
+        """Whether the row is free as soon as all streams that read it end."""
+        nobody_else = self.frames.is_held_by(row, (stream.lease for stream in readers))
+        return nobody_else and not self.streams.is_stepping(readers)
+
+    # ------------------------------------------------------------------ rows and copies
+
+    def acquire(self, handle: KvHandle, consumer: str = '') -> Lease:
+        """The right to read the handle's frame. Raises Stale with the reason.
+
+        For a consumer whose copy there is, a lease on that alone; else on the row.
+        """
+        with self._lock:
+            lease = self.frames.acquire(handle)
+            copy = self.copies.acquire(handle, consumer)
+            if copy is None:
+                return lease
+            lease.release()
+            return copy
+
+    @contextmanager
+    def reading(self, leases: Sequence[RowLease], consumer: str) -> Iterator[list[Lease]]:
+        """What a consumer reads of these frames, held for as long as the block.
+
+        Its copy of a frame where there is one, else the row.
+        """
+        with ExitStack() as held:
+            read: list[Lease] = []
+            for lease in leases:
+                copy = self.copies.acquire(lease.handle, consumer)
+                read.append(lease if copy is None else held.enter_context(copy))
+            yield read
+
+    def keep_copy(self, consumers: Sequence[str], copy: CopyLease) -> None:
+        """The copy is what these consumers read of its frame, as long as the frame's row lives."""
+        with self._lock:
+            if self.frames.holds(copy.handle):
+                self.copies.keep(consumers, copy)
+            else:
+                copy.release()
+
+    # ------------------------------------------------------------------ streams
+
     def create(self, handle: KvHandle, query: Query) -> DecodeStream:
         """A new stream over the handle's frame; ends the oldest ones where a bound is reached.
 
@@ -69,7 +163,7 @@ class KvManager(CompressedRows):
         one. Raises Stale as `acquire` does, ValueError if the query does not fit a row of decode
         KV.
         """
-        self._check_fits(query)
+        self.streams.check_fits(query)
         with self._lock, ExitStack() as undo:
             lease = undo.enter_context(self.acquire(handle, LANGUAGE))
             stream = self._join(lease, query)
@@ -82,120 +176,18 @@ class KvManager(CompressedRows):
         Whoever calls fills its decode row, of length `stream.extent`, before the next step. Bounds
         and errors are those of `create`.
         """
-        self._check_fits(query)
+        self.streams.check_fits(query)
         with self._lock:
-            stream = self._join(lease, query, tokens)
-            self.decode_kv.set_length(stream.decode_row, stream.extent)
-            return stream
-
-    def _check_fits(self, query: Query) -> None:
-        needed = len(query.ids) + query.max_tokens
-        if needed > self.decode_kv.max_tokens:
-            raise ValueError(
-                f'a query of {len(query.ids)} tokens and an answer of {query.max_tokens} do not '
-                f'fit the {self.decode_kv.max_tokens} tokens of decode KV: shorten it, or raise '
-                'engine.decode_tokens'
-            )
+            return self._join(lease, query, tokens)
 
     def _join(self, lease: Lease, query: Query, tokens: Sequence[int] = ()) -> DecodeStream:
         while True:  # the limits may change during a wait
             if min(self.streams_max, self.language_rows_max) < 1:
                 raise ValueError('the limits allow no stream: raise them with kv/set_limits')
             self._shrink_to(self.streams_max - 1, self.language_rows_max, joining=lease)
-            if self._free_decode_rows:
-                break
-            self._step_over.wait()
-        number, row = next(self._numbers), self._free_decode_rows.take()
-        self._streams[number] = DecodeStream(number, lease, row, query, list(tokens))
-        return self._streams[number]
-
-    def get(self, stream: int) -> DecodeStream:
-        """The live stream of that number. Raises KeyError with a message for the user."""
-        with self._lock:
-            if stream not in self._streams:
-                raise KeyError(f'no live stream {stream}')
-            return self._streams[stream]
-
-    def grow(self, streams: Sequence[DecodeStream], tokens: int) -> list[DecodeStream]:
-        """A step begins: each stream gets room for `tokens` more; returns those that still live.
-
-        Until `update` or `end_step`, what the streams hold stays as it is, even if they end.
-        """
-        with self._lock:
-            live = [stream for stream in streams if not stream.reason]
-            self._stepping.update(live)
-            rows = [stream.decode_row for stream in live]
-            self.decode_kv.set_length(rows, self.decode_kv.lengths[0, rows] + tokens)
-            return live
-
-    def hold_copy(self, stream: DecodeStream, copy: Lease) -> None:
-        """From now on the stream reads the copy, and gives its prefix row back."""
-        with self._lock:
-            if stream.reason and stream not in self._stepping:
-                copy.release()
-                return
-            stream.lease, row = copy, stream.lease
-            row.release()
-
-    def update(
-        self, streams: Sequence[DecodeStream], said: Sequence[Sequence[int | None]], eos: int
-    ) -> None:
-        """A step is over, of one token or more for each; who said `eos`, is full or has none ends.
-
-        said: the tokens of each stream; what comes after its end is nobody's.
-        """
-        with self._lock:
-            for stream, tokens in zip(streams, said, strict=True):
-                for token in tokens:
-                    self._say(stream, token, eos)
-            self.end_step()
-
-    def _say(self, stream: DecodeStream, token: int | None, eos: int) -> None:
-        if token is None or token == eos:
-            self.release(stream, 'error' if token is None else 'eos')
-        elif not stream.reason:
-            stream.tokens.append(token)
-            if len(stream.tokens) == stream.query.max_tokens:
-                self.release(stream, 'length')
-
-    def end_step(self) -> None:
-        """Nobody computes with the streams any more: frees what ended ones held."""
-        with self._lock:
-            ended = [stream for stream in self._stepping if stream.reason]
-            self._stepping.clear()
-            for stream in ended:
-                self._free(stream)
-            self._step_over.notify_all()
-
-    def release(self, stream: DecodeStream, reason: str) -> None:
-        """Ends a stream: its decode row is free at once, or after the step that reads it.
-
-        Its prefix is free with the last lease.
-        """
-        with self._lock:
-            if stream.reason:
-                return
-            stream.reason = reason
-            del self._streams[stream.id]
-            self._ended.append(stream)
-            if stream not in self._stepping:
-                self._free(stream)
-
-    def _free(self, stream: DecodeStream) -> None:
-        self.decode_kv.set_length(stream.decode_row, 0)
-        self._free_decode_rows.give(stream.decode_row)
-        stream.lease.release()
-
-    def streams(self) -> list[DecodeStream]:
-        """The live streams, oldest first."""
-        with self._lock:
-            return list(self._streams.values())
-
-    def take_ended(self) -> list[DecodeStream]:
-        """Streams that ended since the last call, each exactly once."""
-        with self._lock:
-            ended, self._ended = self._ended, []
-            return ended
+            if self.streams.rows_free:
+                return self.streams.add(lease, query, tokens)
+            self.streams.wait_for_step()
 
     def set_limits(self, *, rows: int | None = None, streams: int | None = None) -> None:
         """Bounds what language may hold; ends the oldest streams above a bound.
@@ -212,77 +204,58 @@ class KvManager(CompressedRows):
             self.streams_max = self.streams_max if streams is None else streams
             self._shrink_to(self.streams_max, self.language_rows_max)
 
-    def _by_row(self) -> dict[int, list[DecodeStream]]:
-        """The streams of each prefix row that language holds.
-
-        First the row that would be free first if the oldest streams ended one after another.
-        """
-        rows: dict[int, list[DecodeStream]] = {}
-        for stream in self._streams.values():
-            if not stream.lease.is_copy:
-                rows[stream.row] = [*rows.pop(stream.row, ()), stream]
-        return rows
-
     def _shrink_to(self, streams: int, rows: int, joining: Lease | None = None) -> None:
         """Ends the oldest streams until so many are left, on so many rows.
 
         The row of `joining` counts among them, and stays.
         """
-        self._evict(self.streams()[: max(0, len(self._streams) - streams)])
+        self.streams.evict(self.streams.live()[: max(0, len(self.streams) - streams)])
         own = set() if joining is None or joining.is_copy else {joining.row}
-        others = [readers for row, readers in self._by_row().items() if row not in own]
-        self._evict(chain.from_iterable(others[: max(0, len(others) + len(own) - rows)]))
+        by_row = self.streams.by_row()
+        others = [readers for row, readers in by_row.items() if row not in own]
+        self.streams.evict(chain.from_iterable(others[: max(0, len(others) + len(own) - rows)]))
 
-    def _make_room(self, rows: int) -> None:
-        """Ends the oldest streams whose end frees so many rows; none if that is not possible."""
-        freed = [readers for row, readers in self._by_row().items() if self._frees(row, readers)]
-        if len(freed) >= rows:
-            self._evict(chain.from_iterable(freed[:rows]))
-
-    def _frees(self, row: int, readers: Sequence[DecodeStream]) -> bool:
-        """Whether the row is free as soon as all streams that read it end."""
-        nobody_else = self._leases[row] == {stream.lease for stream in readers}
-        return nobody_else and not self._is_current(row) and self._stepping.isdisjoint(readers)
-
-    def _evict(self, streams: Iterable[DecodeStream]) -> None:
-        for stream in streams:
-            self._evictions += 1
-            self.release(stream, 'evicted')
+    # ------------------------------------------------------------------ numbers and laws
 
     def stats(self) -> KvStats:
+        """As it is now."""
         with self._lock:
             return KvStats(
                 rows=self.prefixes.rows,
-                rows_free=len(self._free_prefixes),
+                rows_free=self.frames.rows_free,
                 rows_reserved=self.reserved,
-                leases=sum(map(len, self._leases.values())),
-                streams=len(self._streams),
+                leases=self.frames.leased,
+                streams=len(self.streams),
                 streams_max=self.streams_max,
                 language_rows_max=self.language_rows_max,
-                bytes=self.prefixes.bytes + self.decode_kv.bytes + self.compressed.bytes,
-                bytes_used=sum(
-                    a.bytes_used for a in (self.prefixes, self.decode_kv, self.compressed)
-                ),
-                compressed=len(self._readers),
-                bytes_saved=self.bytes_saved,
-                prefills=self._prefills,
-                evictions=self._evictions,
+                bytes=sum(pool.bytes for pool in self.pools),
+                bytes_used=sum(pool.bytes_used for pool in self.pools),
+                compressed=len(self.copies),
+                bytes_saved=self._bytes_saved(),
+                prefills=self.frames.prefills,
+                evictions=self.streams.evictions,
             )
+
+    def _bytes_saved(self) -> int:
+        """Full rows that would be held if nothing were compressed, less what the copies take.
+
+        Negative where many streams keep copies of their own of one frame.
+        """
+        copied = self.copies.handles().values()
+        full = sum(handle.length for handle in copied if not self.frames.holds(handle))
+        per_token, layers = self.compressed.bytes_per_token, len(self.compressed.layers)
+        return full * layers * per_token - self.copies.bytes_used
 
     def check_integrity(self) -> None:
         """Raises AssertionError with the broken law."""
         with self._lock:
-            super().check_integrity()
-            holders = {*self._streams.values(), *self._stepping}
-            owners = Counter(stream.decode_row for stream in holders)
-            for row in range(self.decode_kv.rows):
-                taken = row not in self._free_decode_rows
-                assert owners[row] == taken, f'decode row {row}: {owners[row]} owners'
-            for stream in holders:
-                assert self._is_out(stream.lease), f'stream {stream.id} has no lease'
-            for stream in holders - self._stepping:
-                length = int(self.decode_kv.lengths[0, stream.decode_row])
-                assert length == stream.extent, f'stream {stream.id}: {length} tokens'
-            rows = len(self._by_row())
+            for pool in self.pools:
+                pool.check_integrity()
+            for stream in self.streams.holders:
+                pool = self.copies if stream.lease.is_copy else self.frames
+                assert pool.has_out(stream.lease), f'stream {stream.id} has no lease'
+            for handle in self.copies.kept():
+                assert self.frames.holds(handle), f'frame {handle.sequence} is gone, with copies'
+            rows = len(self.streams.by_row())
             assert rows <= self.language_rows_max, f'language holds {rows} rows'
-            assert len(self._streams) <= self.streams_max, f'{len(self._streams)} streams'
+            assert len(self.streams) <= self.streams_max, f'{len(self.streams)} streams'

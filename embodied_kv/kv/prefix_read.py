@@ -15,6 +15,7 @@ from embodied_kv.kernels.attention import segments_attention
 from embodied_kv.kernels.rows import RowBatch, Segment
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.compressed_arena import CompressedArena
+from embodied_kv.kv.handle import Lease
 from embodied_kv.runtime.buffer import Buffer
 from embodied_kv.runtime.inputs import StepInputs
 
@@ -73,6 +74,13 @@ class PrefixRead:
         """Over it and over the slots' own tokens; see `kernels.attention.segments_attention`."""
         parts = (Segment(*arena.layers[layer], batch) for arena, batch in self._parts)
         return segments_attention(q, (*parts, own), layer)
+
+
+def rows_read(leases: Sequence[Lease]) -> tuple[list[int], list[int]]:
+    """As a view is bound: the prefix row and the compressed row of each lease, one of them -1."""
+    rows = [-1 if lease.is_copy else lease.row for lease in leases]
+    copies = [lease.compressed_row if lease.is_copy else -1 for lease in leases]
+    return rows, copies
 
 
 def table_field(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 
 
-class RowPool:
+class FreeRows:
     """The free rows of an arena. `generation[row]` counts how often the row was taken."""
 
     def __init__(self, rows: int) -> None:

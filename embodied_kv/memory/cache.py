@@ -6,9 +6,13 @@ Knows keys, tensors and a capacity in bytes. Does not know where a layer comes f
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
+from functools import partial
 from threading import Lock
 
 from torch import Tensor
+
+from embodied_kv.kv.pool import Evictable
 
 Layer = tuple[Tensor, Tensor]
 
@@ -17,14 +21,18 @@ class HostCache:
     """The k and v of (key, layer), each with memory of its own; least recently used ones go first.
 
     capacity: bytes, never exceeded; a layer that is larger by itself is not kept. Any thread may
-    use it. hits, misses: of `get`, so far.
+    use it. hits, misses: of `get`, so far. Its bytes are those of what is there: as a pool it
+    holds no more of the machine than is in use.
     """
+
+    name = 'host cache'
 
     def __init__(self, capacity: int) -> None:
         if capacity < 0:
             raise ValueError(f'a cache of {capacity} bytes cannot be: 0 keeps nothing')
         self.capacity, self.bytes, self.hits, self.misses = capacity, 0, 0, 0
         self._layers: OrderedDict[tuple[str, int], Layer] = OrderedDict()
+        self._seconds: dict[tuple[str, int], float] = {}  # what the load of each took
         self._lock = Lock()
 
     def __len__(self) -> int:
@@ -40,8 +48,8 @@ class HostCache:
                 self._layers.move_to_end((key, layer))
             return found
 
-    def put(self, key: str, layer: int, kv: Layer) -> None:
-        """In place of what was there."""
+    def put(self, key: str, layer: int, kv: Layer, seconds: float = 0.0) -> None:
+        """In place of what was there. seconds: that it took to load; 0: not known."""
         with self._lock:
             self._remove((key, layer))
             size = _bytes(kv)
@@ -49,7 +57,7 @@ class HostCache:
                 return
             while self.bytes + size > self.capacity:
                 self._remove(next(iter(self._layers)))
-            self._layers[key, layer] = kv
+            self._layers[key, layer], self._seconds[key, layer] = kv, seconds
             self.bytes += size
 
     def drop(self, key: str, layers: int) -> None:
@@ -61,6 +69,45 @@ class HostCache:
     def _remove(self, entry: tuple[str, int]) -> None:
         if (kv := self._layers.pop(entry, None)) is not None:
             self.bytes -= _bytes(kv)
+            del self._seconds[entry]
+
+    # ------------------------------------------------------------------ as a pool
+
+    @property
+    def bytes_used(self) -> int:
+        return self.bytes
+
+    def evictable(self) -> list[Evictable]:
+        """Each key's layers together, least recently used keys first; whoever reads one keeps it.
+
+        cost: of their loads.
+        """
+        with self._lock:
+            entries: dict[str, list[tuple[str, int]]] = {}
+            for entry in self._layers:
+                entries.setdefault(entry[0], []).append(entry)
+            return [
+                Evictable(
+                    sum(_bytes(self._layers[entry]) for entry in own),
+                    sum(self._seconds[entry] for entry in own),
+                    partial(self._evict, own),
+                )
+                for own in entries.values()
+            ]
+
+    def _evict(self, entries: Iterable[tuple[str, int]]) -> int:
+        with self._lock:
+            before = self.bytes
+            for entry in entries:
+                self._remove(entry)
+            return before - self.bytes
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError with the broken law: what is there is counted, and fits."""
+        with self._lock:
+            there = sum(map(_bytes, self._layers.values()))
+            assert there == self.bytes <= self.capacity, f'{there} bytes cached, not {self.bytes}'
+            assert self._layers.keys() == self._seconds.keys(), 'loads without their layers'
 
 
 def _bytes(kv: Layer) -> int:

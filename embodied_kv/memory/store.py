@@ -12,6 +12,7 @@ Source: KEEP, section 5: `load_memory`, over a table of where each memory lies.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -238,8 +239,9 @@ class MemoryStore:
         if not 0 <= layer < kept.file.layers:
             raise LookupError(f'no layer {layer}: this KV has {kept.file.layers}')
         if (found := self.cache.get(memory_id, layer)) is None:
+            began = time.perf_counter()
             found = self._files.read(kept.file, layer)
-            self.cache.put(memory_id, layer, found)
+            self.cache.put(memory_id, layer, found, time.perf_counter() - began)
             if self._kv.get(memory_id) is not kept:  # it went while it was read
                 self.cache.drop(memory_id, kept.file.layers)
         return found

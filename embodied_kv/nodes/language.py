@@ -65,7 +65,7 @@ class Language(SuiteNode):
     def stop(self) -> None:
         self.host.session(self.robot).engine_part.on_resumed = lambda streams: None
         for stream in list(self._streams.values()):
-            self.host.engine.kv.release(stream, 'cancelled')
+            self.host.engine.kv.streams.release(stream, 'cancelled')
         self.host.flush()
         self.host.unlisten(self._hear)
         self._publish()
@@ -131,8 +131,8 @@ class Language(SuiteNode):
         if not 0 <= request.temperature < math.inf:
             raise ValueError(f'temperature is {request.temperature}: 0 is greedy, more is freer')
         kv = self.host.engine.kv
-        newest = kv.current(self.robot)
-        if newest is None or newest.deadline + kv.grace < time.monotonic():
+        newest = kv.frames.current(self.robot)
+        if newest is None or newest.deadline + kv.frames.grace < time.monotonic():
             raise ValueError(
                 'there is no frame to ask about: do the cameras send, is perception active?'
             )
@@ -150,7 +150,7 @@ class Language(SuiteNode):
         stream = self._streams.get(request.stream)
         if stream is None or stream.reason:
             raise LookupError(f'no live stream {request.stream}')
-        self.host.engine.kv.release(stream, 'cancelled')
+        self.host.engine.kv.streams.release(stream, 'cancelled')
         self.host.device.wake()
         response.message = f'stream {request.stream} is cancelled'
 

@@ -101,13 +101,13 @@ class Perception(SuiteNode):
     def _evict(self, request: Evict.Request, response: Evict.Response) -> None:
         kv = self.host.engine.kv
         free = kv.stats().rows_free
-        streams = kv.streams()
+        streams = kv.streams.live()
         if request.stream:
-            streams = [kv.get(request.stream)]
+            streams = [kv.streams.get(request.stream)]
         elif not request.all:
             streams = streams[:1]
         for stream in streams:
-            kv.release(stream, 'evicted')
+            kv.streams.release(stream, 'evicted')
         self.host.device.wake()
         response.ended, response.rows_freed = len(streams), max(0, kv.stats().rows_free - free)
         response.message = f'{response.ended} streams ended'

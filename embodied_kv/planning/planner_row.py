@@ -3,11 +3,16 @@
 Knows the model, the row, and what the row holds. Does not know memory, or what the tokens mean.
 Every piece of computation goes through `step`; whoever owns the device gets it back after some
 tokens of a layer, and after each token of an answer.
+
+What the last prompt left in the row can be given up between two uses: the row is a pool of KV.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 
 import torch
@@ -15,6 +20,7 @@ from torch import Tensor, nn
 
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.placed import PlacedTokens
+from embodied_kv.kv.pool import Evictable
 from embodied_kv.memory.prefill import Load, Prefill, Step, Work
 from embodied_kv.memory.prompt import Prompt
 from embodied_kv.memory.reuse import FullRecompute, Reuse
@@ -26,7 +32,9 @@ from embodied_kv.planning.reuse_methods import reuse_method
 
 
 class PlannerRow:
-    """load: stored KV, as `Prefill` takes it. One caller at a time."""
+    """load: stored KV, as `Prefill` takes it. One caller at a time, but for what a pool does."""
+
+    name = 'planner row'
 
     def __init__(self, model: Planner, load: Load, config: PlanningConfig, step: Step) -> None:
         b = model.config.backbone
@@ -46,6 +54,13 @@ class PlannerRow:
         )
         self._filled_by = ''  # the method that filled the row; '' where that did not end well
         self._reuse = reuse_method(config.method, config, b.layers)
+        self._using = threading.Lock()
+        self._fills = 0  # so far: the name of what lies in the row
+        self._token_seconds = 0.0  # of the last prefill that computed everything, by its length
+
+    def in_use(self) -> AbstractContextManager:
+        """For as long as the block, what is in the row stays: from `fill` to the end of `say`."""
+        return self._using
 
     def loads(self, method: str) -> bool:
         """Whether a method reads stored KV. Raises ValueError for an unknown one."""
@@ -55,17 +70,24 @@ class PlannerRow:
         """As `Prefill.run`. What the last prompt left in the row counts for its own method."""
         if method != self._filled_by:
             self._reuse = self._new(method)
-        self._filled_by = ''
-        filled = self._prefill.run(prompt, self._reuse)
+        filled = self._run(prompt, self._reuse)
         self._filled_by = method
         return filled
 
+    def _run(self, prompt: Prompt, reuse: Reuse) -> tuple[Tensor, Work]:
+        self._filled_by, self._fills = '', self._fills + 1
+        began = time.perf_counter()
+        hidden, work = self._prefill.run(prompt, reuse)
+        if min(work.computed) == prompt.length:
+            self._token_seconds = (time.perf_counter() - began) / prompt.length
+        return hidden, work
+
     def compute(self, unit: Unit, tokens: Sequence[Sequence[int]]) -> UnitKv:
         """The KV of a unit from its segments' tokens, computed together from position 0 on."""
-        self._filled_by = ''
         everything = [token for segment in tokens for token in segment]
-        self._prefill.run(Prompt((), (), everything), FullRecompute())
-        k, v = self._step(self._copied)
+        with self.in_use():
+            self._run(Prompt((), (), everything), FullRecompute())
+            k, v = self._step(self._copied)
         return UnitKv(unit, k, v, tuple(map(len, tokens)))
 
     def say(self, hidden: Tensor, length: int, eos: int) -> Iterator[int]:
@@ -80,6 +102,47 @@ class PlannerRow:
                 return
             yield token
             work = partial(self._next, token, position)
+
+    # ------------------------------------------------------------------ as a pool, of any thread
+
+    @property
+    def bytes(self) -> int:
+        return self.arena.bytes
+
+    @property
+    def bytes_used(self) -> int:
+        return self.arena.bytes_used
+
+    def evictable(self) -> list[Evictable]:
+        """What the last prompt left, between two uses; the next one finds nothing resident.
+
+        cost: of computing all of it, by the last prefill that did so; 0 for a unit's KV, which is
+        kept elsewhere, and for a prompt that ended badly.
+        """
+        if self._using.locked() or not (used := self.bytes_used):
+            return []
+        length = int(self.arena.lengths[0, 0]) if self._filled_by else 0
+        cost = length * self._token_seconds
+        return [Evictable(used, cost, partial(self._evict, self._fills))]
+
+    def _evict(self, fill: int) -> int:
+        """fill: the number of that which is to go."""
+        if not self._using.acquire(blocking=False):
+            return 0
+        try:
+            freed = self.bytes_used if fill == self._fills else 0
+            if freed:
+                self._filled_by = ''
+                self.arena.set_length(0, 0)
+            return freed
+        finally:
+            self._using.release()
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError with the broken law: what may be resident lies in the row."""
+        length = int(self.arena.lengths[0, 0])
+        assert length <= self.arena.max_tokens, f'the planner row has {length} tokens'
+        assert length or not self._filled_by, f'the planner row is empty, not {self._filled_by}'
 
     def _new(self, method: str) -> Reuse:
         return reuse_method(method, self._config, len(self.arena.layers))

@@ -96,6 +96,7 @@ class Planning:
             )
             self._row = PlannerRow(planner.model, store.load_memory, self.config, step)
             self._close = undo.pop_all()
+        self.pools = self._row, store.cache  # that hold KV
         self._invalidation = Invalidation()
         for segment in store.list():
             self._invalidation.note(segment.id, self.memory.groups.tokens(segment.id))
@@ -241,11 +242,12 @@ class Planning:
         fresh = self._compute(self.memory.missing(units)) if loads else 0
         computed = time.perf_counter()
         prompt = self._prompts.prompt(units, ask.ids, loads)
-        hidden, work = self._row.fill(prompt, ask.method)
-        saying = self._row.say(hidden, prompt.length, self._planner.tokenizer.eos)
-        said = list(islice(saying, 1))
-        first = time.perf_counter()
-        said += saying
+        with self._row.in_use():
+            hidden, work = self._row.fill(prompt, ask.method)
+            saying = self._row.say(hidden, prompt.length, self._planner.tokenizer.eos)
+            said = list(islice(saying, 1))
+            first = time.perf_counter()
+            said += saying
         self._plans += 1
         return Plan(
             text=self._planner.tokenizer.decode(said).strip(),

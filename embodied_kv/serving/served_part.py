@@ -40,7 +40,7 @@ class ServedPart(EnginePart):
         if number is None:
             return
         facts = frozen.facts['rows'][number]
-        handle = self._kv.commit(
+        handle = self._kv.frames.commit(
             self._written(frozen, number),
             facts['length'],
             robot=self.robot,

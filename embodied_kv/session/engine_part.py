@@ -20,11 +20,9 @@ from embodied_kv.capsule.capsule import CapsuleError, Fact
 from embodied_kv.capsule.part import FrozenPart
 from embodied_kv.engine.compression import ACTION
 from embodied_kv.engine.engine import Engine
-from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.decode_stream import DecodeStream, Query
-from embodied_kv.kv.handle import KvHandle, Lease
-from embodied_kv.session import frozen_guide
+from embodied_kv.kv.handle import CopyLease, KvHandle, Lease, RowLease
+from embodied_kv.session import frozen_guide, frozen_kv
 from embodied_kv.types import ActionChunk
 
 
@@ -56,7 +54,7 @@ class EnginePart:
     @property
     def stamp(self) -> int:
         """ns, of the robot's newest frame; 0 before the first."""
-        handle = self._kv.current(self.robot)
+        handle = self._kv.frames.current(self.robot)
         return handle.stamp if handle else 0
 
     def freeze(self) -> FrozenPart:
@@ -66,36 +64,46 @@ class EnginePart:
         [kv_heads, tokens of all layers, head_dim]; 'row/I/state' [state]; 'stream/I/k', '.../v'.
         """
         streams = self.streams()
-        if not streams:
-            return self._frozen(())
-        # As in a step: whoever ends a stream meanwhile, from another thread, frees it afterwards.
-        try:
-            return self._frozen(self._kv.grow(streams, 0))
-        finally:
-            self._kv.end_step()
+        with ExitStack() as held:
+            current = self._kv.frames.acquire_current(self.robot)
+            action = None
+            if current is not None:
+                held.enter_context(current)
+                action = self._kv.copies.acquire(current.handle, ACTION)
+            if action is not None:
+                held.enter_context(action)
+            if not streams:
+                return self._frozen((), current, action)
+            # As in a step: whoever ends a stream meanwhile, from another thread, frees it
+            # afterwards.
+            held.callback(self._kv.streams.end_step)
+            return self._frozen(self._kv.streams.grow(streams, 0), current, action)
 
-    def _frozen(self, streams: Sequence[DecodeStream]) -> FrozenPart:
-        current = self._kv.current(self.robot)
-        action = None if current is None else self._kv.copy_of(current, ACTION)
-        read = {_read_by(stream.lease): stream.lease.handle for stream in streams}
-        if current is not None:
-            read[current.row, -1] = current
-        if action is not None:
-            read[_read_by(action)] = action.handle
-        numbers = {rows: i for i, rows in enumerate(read)}
+    def _frozen(
+        self,
+        streams: Sequence[DecodeStream],
+        current: RowLease | None,
+        action: CopyLease | None,
+    ) -> FrozenPart:
+        """current, action: the newest frame, and what its actions read instead of its row."""
+        leases = [stream.lease for stream in streams] + [current, action]
+        read = {_read_by(lease): lease for lease in leases if lease is not None}
+        numbers = {what: i for i, what in enumerate(read)}
         tensors: dict[str, Tensor] = {}
-        for (row, copy), i in numbers.items():
-            if copy < 0:
-                tensors |= _copies(f'row/{i}', *self._kv.prefixes.row(row))
+        for i, lease in enumerate(read.values()):
+            if lease.is_copy:
+                block = self._kv.compressed.block(lease.compressed_row)
+                tensors |= frozen_kv.copied(f'row/{i}', *block)
+            else:
+                row = lease.row
+                tensors |= frozen_kv.copied(f'row/{i}', *self._kv.prefixes.row(row))
                 tensors[f'row/{i}/state'] = torch.from_numpy(self._engine.states[row].copy())
                 tensors |= frozen_guide.tensors(f'row/{i}/guide', self._engine.guides.get(row))
-            else:
-                tensors |= _copies(f'row/{i}', *self._kv.compressed.block(copy))
         for i, stream in enumerate(streams):
-            tensors |= _copies(f'stream/{i}', *self._kv.decode_kv.row(stream.decode_row))
+            tensors |= frozen_kv.copied(f'stream/{i}', *self._kv.decode_kv.row(stream.decode_row))
         facts = {
-            'rows': [self._row_facts(copy, handle) for (_, copy), handle in read.items()],
-            'current': None if current is None else numbers[current.row, -1],
+            'rows': [self._row_facts(lease) for lease in read.values()],
+            'current': None if current is None else numbers[_read_by(current)],
             'action': None if action is None else numbers[_read_by(action)],
             'streams': [
                 {
@@ -109,15 +117,17 @@ class EnginePart:
         }
         return FrozenPart(tensors, facts)
 
-    def _row_facts(self, copy: int, handle: KvHandle) -> dict[str, Fact]:
+    def _row_facts(self, lease: Lease) -> dict[str, Fact]:
         """budgets: tokens of each layer of a compressed copy; None: the row is whole."""
-        budgets = None if copy < 0 else self._kv.compressed.lengths[:, copy].tolist()
+        handle, budgets = lease.handle, None
+        if lease.is_copy:
+            budgets = self._kv.compressed.lengths[:, lease.compressed_row].tolist()
         frame = {'sequence': handle.sequence, 'stamp': handle.stamp, 'length': handle.length}
         return {**frame, 'budgets': budgets}
 
     def streams(self) -> list[DecodeStream]:
         """The robot's live ones, oldest first."""
-        return [s for s in self._kv.streams() if s.lease.handle.robot == self.robot]
+        return [s for s in self._kv.streams.live() if s.lease.handle.robot == self.robot]
 
     # ------------------------------------------------------------------ resuming
 
@@ -144,18 +154,18 @@ class EnginePart:
             )
         for i, row in enumerate(rows):
             if row['budgets'] is None:
-                _check_shape(frozen, f'row/{i}', self._kv.prefixes, row['length'])
+                frozen_kv.check_row(frozen, f'row/{i}', self._kv.prefixes, row['length'])
             else:
-                _check_block(frozen, f'row/{i}', self._kv.compressed, row['budgets'])
+                frozen_kv.check_block(frozen, f'row/{i}', self._kv.compressed, row['budgets'])
         for i, stream in enumerate(streams):
-            _check_shape(frozen, f'stream/{i}', self._kv.decode_kv, _extent(stream))
+            frozen_kv.check_row(frozen, f'stream/{i}', self._kv.decode_kv, _extent(stream))
 
     def resume(self, frozen: FrozenPart) -> None:
         """The frozen streams go on instead of the robot's present ones, which end 'replaced'."""
         present = self.streams()
         self.branch(frozen, [Branch()])
         for stream in present:
-            self._kv.release(stream, 'replaced')
+            self._kv.streams.release(stream, 'replaced')
 
     def branch(self, frozen: FrozenPart, branches: Sequence[Branch]) -> list[list[DecodeStream]]:
         """Each frozen stream goes on once for every branch, beside all others.
@@ -182,14 +192,18 @@ class EnginePart:
         """Stream i of the capsule, on an adopted row, with decode KV of its own; undo: ends it."""
         facts = frozen.facts['streams'][i]
         seed = {} if branch.seed is None else {'seed': branch.seed}
-        lease = self._kv.share(row)
+        lease = row.share()
         try:
             stream = self._kv.resume(lease, Query(**facts['query'] | seed), facts['tokens'])
         except ValueError as error:
             lease.release()
             raise CapsuleError(str(error)) from error
-        undo.callback(self._kv.release, stream, 'error')
-        _fill(frozen, f'stream/{i}', self._kv.decode_kv, stream.decode_row)
+        undo.callback(self._kv.streams.release, stream, 'error')
+        try:  # as in a step: its row stays its own, whoever ends it meanwhile
+            if self._kv.streams.grow([stream], 0):
+                frozen_kv.fill(frozen, f'stream/{i}', self._kv.decode_kv, stream.decode_row)
+        finally:
+            self._kv.streams.end_step()
         self._engine.texts.resume(stream, facts['said'])
         return stream
 
@@ -199,23 +213,23 @@ class EnginePart:
         if facts['budgets'] is not None:
             return self._adopt_copy(frozen, number, self._gone(facts))
         row, frame = self._written(frozen, number), {n: facts[n] for n in ('sequence', 'stamp')}
-        return self._kv.adopt(row, facts['length'], robot=self.robot, **frame)
+        return self._kv.frames.adopt(row, facts['length'], robot=self.robot, **frame)
 
     def _written(self, frozen: FrozenPart, number: int) -> int:
         """A reserved row of this arena that holds row `number` of the capsule."""
         row = self._kv.reserve(time.monotonic())
         try:
-            _fill(frozen, f'row/{number}', self._kv.prefixes, row)
+            frozen_kv.fill(frozen, f'row/{number}', self._kv.prefixes, row)
             self._engine.states[row] = frozen.tensors[f'row/{number}/state'].cpu().numpy()
         except BaseException:
-            self._kv.abandon(row)
+            self._kv.frames.abandon(row)
             raise
         return row
 
-    def _adopt_copy(self, frozen: FrozenPart, number: int, handle: KvHandle) -> Lease:
+    def _adopt_copy(self, frozen: FrozenPart, number: int, handle: KvHandle) -> CopyLease:
         """Row `number` of the capsule, in a compressed row; handle: of its frame."""
         facts = frozen.facts['rows'][number]
-        copy = self._kv.adopt_compressed(facts['budgets'], facts['length'], handle)
+        copy = self._kv.copies.adopt(facts['budgets'], facts['length'], handle)
         if copy is None:
             raise CapsuleError('no room for a compressed prefix: raise engine.compressed_rows')
         with ExitStack() as undo:
@@ -230,7 +244,7 @@ class EnginePart:
         """Names a frame of which only a compressed copy is left: no row can be read by it."""
         frame = facts['sequence'], facts['length']
         of = self._kv.prefixes.layout, facts['stamp'], -math.inf
-        return KvHandle(self._kv.process_id, -1, -1, *frame, *of, robot=self.robot)
+        return KvHandle(self._kv.frames.process_id, -1, -1, *frame, *of, robot=self.robot)
 
     # ------------------------------------------------------------------ replay
 
@@ -242,59 +256,23 @@ class EnginePart:
         number = frozen.facts['current']
         if number is None:
             raise CapsuleError('the capsule has no frame: it was taken before the first one')
-        with self._adopt(frozen, number) as lease:
+        with ExitStack() as held:
+            lease = held.enter_context(self._adopt(frozen, number))
             if (copy := frozen.facts['action']) is not None:
-                self._kv.keep_copy([ACTION], self._adopt_copy(frozen, copy, lease.handle))
+                action = self._adopt_copy(frozen, copy, lease.handle)
+                held.enter_context(action.share())
+                self._kv.keep_copy([ACTION], action)
             guides = [frozen_guide.thawed(frozen, f'row/{number}/guide')]
             (chunk,) = self._engine.denoise([lease], [math.inf], noises, guides)
         return chunk
 
 
-def _read_by(lease: Lease) -> tuple[int, int]:
-    """What it reads: a prefix row and -1, or -1 and a compressed row."""
-    return lease.row, lease.compressed_row
+def _read_by(lease: Lease) -> tuple[bool, int]:
+    """Whether it reads a compressed row, and which row."""
+    return lease.is_copy, lease.compressed_row if lease.is_copy else lease.row
 
 
 def _extent(facts: Mapping) -> int:
     """Tokens in the decode KV of a frozen stream."""
     tokens = facts['tokens']
     return len(facts['query']['ids']) + len(tokens) - 1 if tokens else 0
-
-
-def _copies(name: str, k: Tensor, v: Tensor) -> dict[str, Tensor]:
-    """Contiguous copies of valid K and V."""
-    dense = torch.contiguous_format
-    return {f'{name}/k': k.clone(memory_format=dense), f'{name}/v': v.clone(memory_format=dense)}
-
-
-def _fill(frozen: FrozenPart, name: str, arena: Arena, row: int) -> None:
-    for kind, target in (('k', arena.k), ('v', arena.v)):
-        saved = frozen.tensors[f'{name}/{kind}']
-        target[:, row, :, : saved.shape[2]].copy_(saved)
-
-
-def _check_shape(frozen: FrozenPart, name: str, arena: Arena, length: int) -> None:
-    layers, _, heads, most, dim = arena.k.shape
-    _check(frozen, name, (layers, heads, length, dim), arena.k.dtype)
-    if length > most:
-        raise CapsuleError(f'{name} has {length} tokens, a row here holds {most}')
-
-
-def _check_block(
-    frozen: FrozenPart, name: str, arena: CompressedArena, budgets: Sequence[int]
-) -> None:
-    _, heads, _, dim = arena.k.shape
-    if len(budgets) != len(arena.layers):
-        raise CapsuleError(f'{name} has {len(budgets)} layers, here are {len(arena.layers)}')
-    _check(frozen, name, (heads, sum(budgets), dim), arena.k.dtype)
-
-
-def _check(frozen: FrozenPart, name: str, wanted: tuple[int, ...], dtype: torch.dtype) -> None:
-    for kind in 'kv':
-        saved = frozen.tensors.get(f'{name}/{kind}')
-        if saved is None or tuple(saved.shape) != wanted or saved.dtype != dtype:
-            there = 'missing' if saved is None else f'{list(saved.shape)} of {saved.dtype}'
-            raise CapsuleError(
-                f'{name}/{kind} is {there}, not {list(wanted)} of {dtype}: the capsule is of '
-                'another model'
-            )

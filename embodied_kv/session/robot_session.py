@@ -67,7 +67,7 @@ class RobotSession:
     ) -> None:
         self._engine, self._registry, self._call = engine, registry, call
         self.engine_part = EnginePart(engine, robot)
-        self.name = f'{engine.kv.process_id[:8]}{robot}'
+        self.name = f'{engine.kv.frames.process_id[:8]}{robot}'
         self.limits = limits or Limits()
         self.scene: Callable[[], SceneSummary | None] = lambda: None
         self.on_hold: Callable[[], None] = lambda: None
@@ -181,7 +181,7 @@ class RobotSession:
             frozen[SCENE] = FrozenPart(arrays, scene.facts())
         number = self._engine.committed
         return Capsule(
-            name or f'{self._engine.kv.process_id[:8]}-{number}',
+            name or f'{self._engine.kv.frames.process_id[:8]}-{number}',
             Boundary(self.name, number, self.engine_part.stamp),
             self.registry.fingerprint,
             {f'{part}/{n}': t for part, f in frozen.items() for n, t in f.tensors.items()},

@@ -28,7 +28,7 @@ def serve(tiny, frame, question, **config):
     text = ''.join(delta.text for delta in engine.decode())
     row = stream.lease.compressed_row
     keys = [engine.kv.compressed.piece(layer, row)[0].clone() for layer in range(4)]
-    while engine.kv.streams():
+    while engine.kv.streams.live():
         text += ''.join(delta.text for delta in engine.decode())
     return keys, text
 
@@ -64,7 +64,7 @@ def test_the_whole_is_what_serving_says_uncompressed(tiny):
         (handle,) = engine.prefill([observe(1)])
         engine.open(handle, question, max_tokens=TOKENS)
         text = ''
-        while engine.kv.streams():
+        while engine.kv.streams.live():
             text += ''.join(delta.text for delta in engine.decode())
         said = harness.answers(harness.ask(seen, question), [None, *ways])
         assert {answer.text for answer in said.values()} == {text}

@@ -36,7 +36,9 @@ def test_no_row_or_stream_is_left_over(tiny):
             assert all(1 <= answer.tokens <= 6 for answer in said.values())
         harness.release(seen)
     kv = harness.engine.kv
-    assert not kv.streams() and not kv.allocation_failures and kv.stats().evictions == 0
+    assert (
+        not kv.streams.live() and not kv.copies.allocation_failures and kv.stats().evictions == 0
+    )
     kv.check_integrity()
     last = harness.prefill(observe(3))
     assert kv.stats().compressed == 0  # copies of a frame go with it

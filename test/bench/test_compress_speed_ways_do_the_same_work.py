@@ -36,10 +36,12 @@ def test_all_ways_answer_about_one_frame(engines):
     calls = request.frame(engines, 3, 6, 'cpu')
     full = engines['full'].kv
     for way, engine in engines.items():
-        pairs = zip(*(kv.prefixes.row(kv.current().row) for kv in (full, engine.kv)), strict=True)
+        pairs = zip(
+            *(kv.prefixes.row(kv.frames.current().row) for kv in (full, engine.kv)), strict=True
+        )
         for wanted, got in pairs:
             torch.testing.assert_close(got, wanted, atol=0, rtol=0)
-        assert not engine.kv.streams() and engine.kv.allocation_failures == 0
+        assert not engine.kv.streams.live() and engine.kv.copies.allocation_failures == 0
         engine.kv.check_integrity()
         assert all(calls[phase][way]['took'] > 0 for phase in calls)
 
@@ -70,10 +72,7 @@ def test_a_stream_keeps_its_share(engines, way):
     engine.decode()
     layers = TINY.backbone.layers
     if way == 'full':
-        assert (
-            stream.lease.compressed_row < 0
-            and engine.kv.decode_kv.lengths[0, stream.decode_row] == 24
-        )
+        assert not stream.lease.is_copy and engine.kv.decode_kv.lengths[0, stream.decode_row] == 24
     else:
         assert (
             engine.kv.compressed.lengths[:, stream.lease.compressed_row].sum()

@@ -12,7 +12,7 @@ from embodied_kv.capsule.disk import Disk
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.jobs import Job
 from embodied_kv.kv.handle import Lease
-from embodied_kv.kv.manager import KvManager
+from embodied_kv.kv.stream_pool import StreamPool
 from embodied_kv.memory.files import KvFiles
 
 CAPSULES = {'snapshot', 'load', 'move', 'drop'}
@@ -55,14 +55,14 @@ def test_futures_that_nobody_answers(soaked, monkeypatch):
 
 
 def test_streams_that_end_twice(soaked, monkeypatch):
-    take = KvManager.take_ended
-    monkeypatch.setattr(KvManager, 'take_ended', lambda kv: take(kv) * 2)
+    take = StreamPool.take_ended
+    monkeypatch.setattr(StreamPool, 'take_ended', lambda streams: take(streams) * 2)
     assert 'a stream ends once' in soaked(LANGUAGE)
 
 
 def test_streams_that_never_say_that_they_ended(soaked, monkeypatch):
-    take = KvManager.take_ended
-    monkeypatch.setattr(KvManager, 'take_ended', lambda kv: take(kv)[1:])
+    take = StreamPool.take_ended
+    monkeypatch.setattr(StreamPool, 'take_ended', lambda streams: take(streams)[1:])
     assert 'streams that never say that they ended' in soaked(LANGUAGE)
 
 

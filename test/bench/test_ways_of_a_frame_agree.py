@@ -51,7 +51,7 @@ def test_copying_says_what_sharing_says(policy):
         streams.append(engine.open(handle, QUERY, max_tokens=20))
         copies.open(engine.kv.prefixes, handle.row, list(streams[-1].query.ids), tokens=20)
     said = list(copies.streams)
-    while engine.kv.streams():
+    while engine.kv.streams.live():
         engine.decode()
     while len(copies):
         copies.decode(steps=3)

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tier_stand_ins import FOREIGN, OURS, MemoryDisk, capsule, same
 
 from embodied_kv.capsule.capsule import CapsuleError
+from embodied_kv.capsule.device_pool import DevicePool
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import NoRoom, Policy, Tier, TierCapacities
 
@@ -164,6 +165,27 @@ class Machine(RuleBasedStateMachine):
             self.registry.drop(name)
             del self.made[name]
             self.saved.discard(name)
+
+    @rule(data=st.data())
+    def leave_the_device(self, data):
+        pool, before = DevicePool(self.registry), self.where()
+        offers, names = pool.evictable(), list(self.registry.could_leave())
+        if not offers:
+            return
+        index = data.draw(st.integers(0, len(offers) - 1))
+        used, order = pool.bytes_used, [e.name for e in self.registry.entries()]
+        try:
+            assert offers[index].evict() == offers[index].bytes == used - pool.bytes_used
+        except MemoryError:
+            assert self.where() == before
+            return
+        assert offers[index].evict() == 0
+        after, name = self.where(), names[index]
+        assert after.pop(name) | {HOST} == before.pop(name) - {DEVICE} | {
+            HOST
+        }  # or the disk alone
+        assert after == before and name not in self.pinned
+        assert [e.name for e in self.registry.entries()] == order
 
     @rule(disk=st.booleans())
     def fail_soon(self, disk):

@@ -30,7 +30,7 @@ def begin(engine, frame, steps=3, questions=QUESTIONS, **how):
     """Streams on a frame, so many decode steps old; their numbers."""
     (handle,) = engine.prefill([frame])
     streams = [engine.open(handle, q, max_tokens=12, **how).id for q in questions]
-    while any(stream.is_new for stream in engine.kv.streams()):
+    while any(stream.is_new for stream in engine.kv.streams.live()):
         engine.decode()
     for _ in range(steps):
         engine.decode()
@@ -39,9 +39,9 @@ def begin(engine, frame, steps=3, questions=QUESTIONS, **how):
 
 def go_on(engine):
     """What each live stream still says, by number: text and all its tokens."""
-    streams = {stream.id: stream for stream in engine.kv.streams()}
+    streams = {stream.id: stream for stream in engine.kv.streams.live()}
     texts = dict.fromkeys(streams, '')
-    while engine.kv.streams():
+    while engine.kv.streams.live():
         for delta in engine.decode():
             if delta.stream in texts:
                 texts[delta.stream] += delta.text
@@ -50,13 +50,13 @@ def go_on(engine):
 
 def dirty(engine, observe):
     """Overwrites every live buffer with another session's."""
-    for stream in engine.kv.streams():
-        engine.kv.release(stream, 'cancelled')
+    for stream in engine.kv.streams.live():
+        engine.kv.streams.release(stream, 'cancelled')
     engine.deltas()
     for number in range(900, 908):
         begin(engine, observe(number, robot='other'), questions=('What is it?',))
-    for stream in engine.kv.streams():
-        engine.kv.release(stream, 'cancelled')
+    for stream in engine.kv.streams.live():
+        engine.kv.streams.release(stream, 'cancelled')
     engine.deltas()
     engine.kv.prefixes.k.fill_(7)
     engine.kv.prefixes.v.fill_(-7)

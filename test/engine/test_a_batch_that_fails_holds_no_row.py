@@ -1,15 +1,19 @@
 """Whatever fails between the first row and the last copy: no row stays behind, nor a lease."""
 
+from operator import attrgetter
+
 import pytest
 
-from embodied_kv.kv.prefix_rows import OutOfRows
+from embodied_kv.kv.prefix_pool import OutOfRows
 from embodied_kv.serving.batch import serve
 
 
 def held(engine):
     """Rows that are neither free nor some robot's newest frame."""
     engine.kv.check_integrity()
-    current = {h.row for h in map(engine.kv.current, ('', 'r0', 'r1', 'r2')) if h is not None}
+    current = {
+        h.row for h in map(engine.kv.frames.current, ('', 'r0', 'r1', 'r2')) if h is not None
+    }
     stats = engine.kv.stats()
     return stats.rows - stats.rows_free - len(current), stats.leases
 
@@ -27,16 +31,18 @@ def test_a_batch_for_which_there_are_too_few_rows(make_engine, observe):
             with pytest.raises(OutOfRows, match='3 wanted'):
                 engine.prefill(batch(observe, 3))
     for row in others:
-        engine.kv.abandon(row)
+        engine.kv.frames.abandon(row)
     assert held(engine) == (0, 0)
     assert len(engine.prefill(batch(observe, 3))) == 3
 
 
-@pytest.mark.parametrize('part', ['_prefiller.run', 'compression.compress_frame', 'kv.commit'])
+@pytest.mark.parametrize(
+    'part', ['_prefiller.run', 'compression.compress_frame', 'kv.frames.commit']
+)
 def test_a_prefill_that_fails_half_way(make_engine, observe, monkeypatch, part):
     engine = make_engine(robots=3)
-    owner, name = part.split('.')
-    monkeypatch.setattr(getattr(engine, owner), name, lambda *_, **__: 1 / 0)
+    owner, name = part.rsplit('.', 1)
+    monkeypatch.setattr(attrgetter(owner)(engine), name, lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         engine.prefill(batch(observe, 3))
     assert held(engine) == (0, 0)
@@ -57,6 +63,6 @@ def test_leases_whose_denoising_fails(make_engine, observe, monkeypatch):
     engine = make_engine()
     monkeypatch.setattr(engine._denoiser, 'run', lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        with engine.kv.leases(engine.prefill([observe(0)])) as leases:
+        with engine.kv.frames.leases(engine.prefill([observe(0)])) as leases:
             engine.denoise(leases, [0.0])
     assert held(engine) == (0, 0)

@@ -88,4 +88,4 @@ def test_an_engine_of_other_weights_refuses_it(make_engine, observe, tmp_path):
     stranger = Registry('0' * 32, disk=Disk(tmp_path))
     with pytest.raises(CapsuleError, match='weights'):
         capsules_of(after, stranger).restore('kept', seen(11))
-    assert after.kv.streams() == []
+    assert after.kv.streams.live() == []

@@ -90,8 +90,8 @@ def test_a_planner_that_does_not_fit_leaves_all_as_it_is(make_engine, observe, w
         stranger = HybridPlanner(PLANNER_TINY, random_hybrid(PLANNER_TINY, seed=4))
         capsules.register(PlannerPart(stranger))
         problem = 'a planner with other weights'
-    live, length = engine.kv.streams(), planner.length
+    live, length = engine.kv.streams.live(), planner.length
     with pytest.raises(CapsuleError, match=problem):
         capsules.rollback('here')
-    assert engine.kv.streams() == live
+    assert engine.kv.streams.live() == live
     assert planner.length == length

@@ -28,7 +28,7 @@ def test_a_batch_equals_each_alone_and_holds_no_row(make_engine, observe):
         np.testing.assert_allclose(one.updates, other.updates, atol=1e-5)
         assert (one.stamp, one.sequence) == (other.stamp, other.sequence)
     assert engine.kv.stats().leases == 0
-    engine.kv.abandon(engine.kv.reserve(later()))
+    engine.kv.frames.abandon(engine.kv.reserve(later()))
     assert engine.kv.stats().rows_free == engine.kv.stats().rows
 
 

@@ -41,10 +41,14 @@ def test_the_row_of_the_newest_round_is_kept_until_the_next_one(served):
     engine, kept, rounds, _ = served
     for number in range(3):
         rounds(number, '/a', '/b')
-        assert engine.kv.current('/a').sequence == engine.kv.current('/b').sequence == number
+        assert (
+            engine.kv.frames.current('/a').sequence
+            == engine.kv.frames.current('/b').sequence
+            == number
+        )
         assert engine.kv.stats().leases == 2
     kept.clear()
-    engine.kv.abandon(engine.kv.reserve(time.monotonic()))
+    engine.kv.frames.abandon(engine.kv.reserve(time.monotonic()))
     assert engine.kv.stats().rows_free == engine.kv.stats().rows
     engine.kv.check_integrity()
 
@@ -55,7 +59,9 @@ def test_of_more_robots_than_rows_those_served_last_keep_theirs(served):
     for robot in ('/a', '/b', '/c', '/d'):
         rounds(0, robot)
     rounds(1, '/b', '/d')  # a full batch finds its rows
-    held = {robot for robot in ('/a', '/b', '/c', '/d') if engine.kv.current(robot) is not None}
+    held = {
+        robot for robot in ('/a', '/b', '/c', '/d') if engine.kv.frames.current(robot) is not None
+    }
     assert held == {'/b', '/c', '/d'}
     engine.kv.check_integrity()
 
@@ -67,14 +73,17 @@ def test_a_restored_row_equals_the_one_that_was_frozen(served):
     ours.snapshot('three', summary('/a'))
     rounds(4, '/a', '/b')
     ours.restore('three', summary('/a'))
-    assert engine.kv.current('/a').sequence == 3 and engine.kv.current('/b').sequence == 4
+    assert (
+        engine.kv.frames.current('/a').sequence == 3
+        and engine.kv.frames.current('/b').sequence == 4
+    )
     ours.snapshot('again', summary('/a'))
     one, other = (ours.registry.get(name).tensors for name in ('three', 'again'))
     assert one.keys() == other.keys() and any(name.endswith('/k') for name in one)
     assert all(one[name].equal(other[name]) for name in one if name.startswith('session/'))
     np.testing.assert_allclose(ours.replay('again').values, chunk.values, atol=1e-5)
     rounds(5, '/a')  # the next round takes its place
-    assert engine.kv.current('/a').sequence == 5 and engine.kv.stats().leases == 2
+    assert engine.kv.frames.current('/a').sequence == 5 and engine.kv.stats().leases == 2
     engine.kv.check_integrity()
 
 
@@ -83,10 +92,10 @@ def test_a_row_that_gave_way_is_not_in_the_capsule_and_a_restore_leaves_what_the
     ours = capsules('/a')
     rounds(0, '/a')
     kept.drop('/a')
-    engine.kv.abandon(engine.kv.reserve(time.monotonic()))
+    engine.kv.frames.abandon(engine.kv.reserve(time.monotonic()))
     capsule, _ = ours.snapshot('empty', summary('/a'))
     assert not any(name.startswith('session/') for name in capsule.tensors)
     rounds(1, '/a')
     ours.restore('empty', summary('/a'))
-    assert engine.kv.current('/a').sequence == 1
+    assert engine.kv.frames.current('/a').sequence == 1
     engine.kv.check_integrity()

@@ -2,7 +2,7 @@
 
 from capsule_sessions import begin, capsules_of, go_on
 
-from embodied_kv.session import engine_part
+from embodied_kv.session import frozen_kv
 
 
 def test_a_stream_that_ends_meanwhile_is_kept_whole(make_engine, observe, monkeypatch):
@@ -10,17 +10,17 @@ def test_a_stream_that_ends_meanwhile_is_kept_whole(make_engine, observe, monkey
     begin(engine, observe(1))
     capsules = capsules_of(engine)
     capsules.snapshot('before')
-    copies = engine_part._copies
+    copies = frozen_kv.copied
 
     def end_all_and_copy(*arguments):
-        for stream in engine.kv.streams():
-            engine.kv.release(stream, 'cancelled')
+        for stream in engine.kv.streams.live():
+            engine.kv.streams.release(stream, 'cancelled')
         return copies(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine_part, '_copies', end_all_and_copy)
+        patch.setattr(frozen_kv, 'copied', end_all_and_copy)
         capsules.snapshot('meanwhile')
-    assert engine.kv.streams() == []
+    assert engine.kv.streams.live() == []
     engine.kv.check_integrity()
     capsules.rollback('before')
     expected = list(go_on(engine).values())

@@ -41,7 +41,7 @@ def recorded_logits():
 
 
 def finish(engine):
-    while engine.kv.streams():
+    while engine.kv.streams.live():
         engine.decode()
 
 
@@ -100,7 +100,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(make_engine, observe):
         engine.prefill([observe(sequence)])  # other frames come and go between two tokens
         if sequence == 7:
             seen = observe(sequence + 100)
-            with engine.kv.leases(engine.prefill([seen])) as leases:
+            with engine.kv.frames.leases(engine.prefill([seen])) as leases:
                 engine.denoise(leases, [seen.deadline])
     finish(engine)
     assert (parts.tokens, parts.reason) == (whole.tokens, whole.reason)

@@ -68,7 +68,7 @@ def said(engine, seen, queries):
     tails = {}
     while any(not stream.reason for stream in streams):
         engine.decode()
-        for stream in engine.kv.streams():
+        for stream in engine.kv.streams.live():
             length = int(engine.kv.decode_kv.lengths[0, stream.decode_row])
             tails[stream.id] = engine.kv.decode_kv.k[:, stream.decode_row, :, :length].clone()
     engine.deltas()

@@ -63,7 +63,7 @@ def test_decoding_reads_the_kept_tokens_alone(make_engine, observe, name):
     (handle,) = engine.prefill([observe(1)])
     stream = engine.open(handle, QUESTIONS[0], max_tokens=12)
     engine.decode()
-    assert stream.lease.compressed_row >= 0
+    assert stream.lease.is_copy
     copied = CopiedCache(engine, stream)
     wanted = engine.policy.model.extend(torch.tensor([[stream.tokens[-1]]]), copied)
     engine.decode()
@@ -109,7 +109,7 @@ def test_a_batch_of_whole_and_compressed_equals_each_alone(make_engine, observe)
             engine.compression.set_keep_ratio(LANGUAGE, 0.3 if number % 2 else 1.0)
             streams.append(engine.open(handle, question, max_tokens=10))
             engine.decode()
-            assert (streams[-1].lease.compressed_row >= 0) == bool(number % 2)
+            assert (streams[-1].lease.is_copy) == bool(number % 2)
         while any(not stream.reason for stream in streams):
             engine.decode()
         engine.kv.check_integrity()
@@ -125,7 +125,7 @@ def test_actions_read_their_own_copy(make_engine, observe):
     for engine in (whole, small):
         (handle,) = engine.prefill([observe(1)])
         acted.append(act(engine, handle))
-        assert say(engine, handle) == say(whole, whole.kv.current())
+        assert say(engine, handle) == say(whole, whole.kv.frames.current())
     assert small.kv.stats().compressed == 1
     assert not np.array_equal(*acted)
     small.prefill([observe(2)])
@@ -161,8 +161,8 @@ def test_without_room_a_stream_reads_the_whole_row(make_engine, observe):
     streams = [engine.open(handle, q, max_tokens=12) for q in QUESTIONS]
     for _ in streams:
         engine.decode()
-    assert [stream.lease.compressed_row >= 0 for stream in streams] == [True, False, False]
-    assert engine.kv.allocation_failures == 2
+    assert [stream.lease.is_copy for stream in streams] == [True, False, False]
+    assert engine.kv.copies.allocation_failures == 2
     engine.kv.check_integrity()
 
 

@@ -112,7 +112,7 @@ def test_streams_are_decoded_in_the_slack_and_end_once(start, observe):
     handle = device.prefill(observe(0)).result(TIMEOUT)
     streams = [device.engine.open(handle, text, max_tokens=6) for text in ('Subtask:', 'Done?')]
     device.wake()
-    wait_for(lambda: not device.engine.kv.streams())
+    wait_for(lambda: not device.engine.kv.streams.live())
     wait_for(lambda: len([d for d in said if d.finished]) == 2)
     for stream in streams:
         mine = [d for d in said if d.stream == stream.id]

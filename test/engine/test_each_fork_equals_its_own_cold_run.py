@@ -25,10 +25,10 @@ def test_each_of_8_forks_equals_its_own_run(make_engine, observe):
     begin(engine, observe(1), 3, ('Subtask:',), temperature=1.0, seed=0)
     capsules = capsules_of(engine)
     capsules.snapshot('here')
-    for stream in engine.kv.streams():
-        engine.kv.release(stream, 'cancelled')
+    for stream in engine.kv.streams.live():
+        engine.kv.streams.release(stream, 'cancelled')
     branches, _ = capsules.fork('here', [Branch(seed) for seed in SEEDS])
-    rows = {stream.row for streams in branches for stream in streams}
+    rows = {stream.lease.row for streams in branches for stream in streams}
     assert len(rows) == 1  # one copy of the prefix for all
     said = list(go_on(engine).values())
     assert len(set(said)) > 1  # the branches differ
@@ -52,10 +52,10 @@ def test_more_branches_than_streams_are_refused(make_engine, observe):
     begin(engine, observe(1))
     capsules = capsules_of(engine)
     capsules.snapshot('here')
-    live = engine.kv.streams()
+    live = engine.kv.streams.live()
     with pytest.raises(CapsuleError, match='9 streams are to go on, but there may be only 8'):
         capsules.fork('here', [Branch()] * 3)
-    assert engine.kv.streams() == live
+    assert engine.kv.streams.live() == live
 
 
 def test_a_fork_into_nothing_is_refused(make_engine, observe):

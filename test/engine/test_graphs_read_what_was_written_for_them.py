@@ -31,7 +31,7 @@ def lived(engine, observe, dirty):
         for _ in range(3):
             dirty(engine)
             made += [np.array(delta.tokens) for delta in engine.decode()]
-    made += [np.array(stream.tokens) for stream in engine.kv.streams()]
+    made += [np.array(stream.tokens) for stream in engine.kv.streams.live()]
     return made
 
 

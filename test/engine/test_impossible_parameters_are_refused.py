@@ -78,7 +78,7 @@ def test_at_its_bounds_an_engine_acts_and_speaks(policy, observe, parameters):
     for frame in range(2):
         robots = [observe(frame, robot=f'r{i}') for i in range(config.robots)]
         handles = engine.prefill(robots)
-        with engine.kv.leases(handles) as leases:
+        with engine.kv.frames.leases(handles) as leases:
             assert len(engine.denoise(leases, [o.deadline for o in robots])) == config.robots
         engine.open(handles[0], 'w' * (config.decode_tokens - 1), max_tokens=1)
     assert 1 in [delta.tokens for delta in engine.decode()]

@@ -17,7 +17,7 @@ def test_no_verb_of_engine_or_capsules_captures(make_engine, observe):
     capsules = capsules_of(engine)
     begin(engine, observe(1))
     capsules.snapshot('here')
-    with engine.kv.acquire(engine.kv.current()) as lease:
+    with engine.kv.acquire(engine.kv.frames.current()) as lease:
         engine.denoise([lease], [math.inf])
     engine.decode()
     capsules.rollback('here')

@@ -13,7 +13,7 @@ def answers(engine, observe, disturb=lambda engine, streams: None, **how):
     for _ in streams:
         engine.decode()
     disturb(engine, streams)
-    while engine.kv.streams():
+    while engine.kv.streams.live():
         engine.decode()
     engine.kv.check_integrity()
     assert engine.kv.stats().leases == 0
@@ -76,4 +76,4 @@ def test_an_impossible_one_is_not_opened(make_engine, observe, how):
     (handle,) = engine.prefill([observe(1)])
     with pytest.raises(ValueError, match=f'{next(iter(how))} is'):
         engine.open(handle, 'what?', **how)
-    assert engine.kv.streams() == []
+    assert engine.kv.streams.live() == []

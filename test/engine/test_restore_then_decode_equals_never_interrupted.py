@@ -85,7 +85,7 @@ def test_present_streams_of_the_robot_end_and_those_of_others_live(make_engine, 
     (other,) = begin(engine, observe(2, robot='other'), questions=('Subtask:',))
     old = {stream.id for stream in capsules.engine_part.streams()}
     capsules.rollback('here')
-    assert engine.kv.get(other).reason == ''
+    assert engine.kv.streams.get(other).reason == ''
     assert not old & {stream.id for stream in capsules.engine_part.streams()}
     ended = {delta.stream: delta.reason for delta in engine.deltas()}
     assert ended == dict.fromkeys(old, 'replaced')
@@ -96,7 +96,7 @@ def test_restored_rows_have_new_handles_old_stamps_and_no_deadline(make_engine, 
     begin(engine, observe(5))
     capsules = capsules_of(engine)
     capsules.snapshot('here')
-    before = engine.kv.current('')
+    before = engine.kv.frames.current('')
     capsules.rollback('here')
     (handle,) = {stream.lease.handle for stream in capsules.engine_part.streams()}
     assert (handle.process_id, handle.stamp, handle.sequence) == (
@@ -106,7 +106,7 @@ def test_restored_rows_have_new_handles_old_stamps_and_no_deadline(make_engine, 
     )
     assert (handle.row, handle.generation) != (before.row, before.generation)
     assert handle.deadline == -float('inf')
-    assert engine.kv.current('') == before  # what the action reads is the present
+    assert engine.kv.frames.current('') == before  # what the action reads is the present
 
 
 def test_too_many_streams_are_refused_and_nothing_changes(make_engine, observe):
@@ -114,12 +114,12 @@ def test_too_many_streams_are_refused_and_nothing_changes(make_engine, observe):
     begin(engine, observe(1))
     capsules = capsules_of(engine)
     capsules.snapshot('here')
-    live = {stream.id for stream in engine.kv.streams()}
+    live = {stream.id for stream in engine.kv.streams.live()}
     engine.kv.set_limits(streams=2)
-    left = {stream.id for stream in engine.kv.streams()}
+    left = {stream.id for stream in engine.kv.streams.live()}
     with pytest.raises(CapsuleError, match='3 streams are to go on, but there may be only 2'):
         capsules.rollback('here')
-    assert {stream.id for stream in engine.kv.streams()} == left < live
+    assert {stream.id for stream in engine.kv.streams.live()} == left < live
 
 
 def test_a_hold_resumes_nothing(make_engine, observe):
@@ -127,10 +127,10 @@ def test_a_hold_resumes_nothing(make_engine, observe):
     begin(engine, observe(1))
     capsules = capsules_of(engine)
     capsules.snapshot('here')
-    live = [stream.id for stream in engine.kv.streams()]
+    live = [stream.id for stream in engine.kv.streams.live()]
     resumed = capsules.restore('here', None)
     assert resumed.decision == Decision(
         Depth.HOLD, 'there is no fresh observation: the robot holds'
     )
     assert resumed.streams == ()
-    assert [stream.id for stream in engine.kv.streams()] == live
+    assert [stream.id for stream in engine.kv.streams.live()] == live

@@ -20,13 +20,13 @@ def test_another_question_after_the_rollback_is_answered_as_if_it_were_the_first
 ):
     cold = make_engine()
     begin(cold, observe(1))
-    expected = ask(cold, cold.kv.streams()[0], 'Is it done?')
+    expected = ask(cold, cold.kv.streams.live()[0], 'Is it done?')
 
     engine = make_engine()
     begin(engine, observe(1))
     capsules = capsules_of(engine)
     capsules.snapshot('fork-in-the-road')
-    ask(engine, engine.kv.streams()[0], 'What colour is the cube?')
+    ask(engine, engine.kv.streams.live()[0], 'What colour is the cube?')
     begin(engine, observe(2))
     capsules.rollback('fork-in-the-road')
     assert ask(engine, capsules.engine_part.streams()[0], 'Is it done?') == expected

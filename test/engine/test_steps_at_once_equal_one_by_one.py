@@ -19,10 +19,10 @@ def said(engine, observe, how=HOW):
     for _ in streams:
         engine.decode()
     tails, deltas = {}, []
-    while engine.kv.streams():
+    while engine.kv.streams.live():
         deltas += engine.decode()
         engine.kv.check_integrity()
-        for stream in engine.kv.streams():
+        for stream in engine.kv.streams.live():
             length = int(engine.kv.decode_kv.lengths[0, stream.decode_row])
             assert length == stream.extent
             tails[stream.id] = engine.kv.decode_kv.k[:, stream.decode_row, :, :length].clone()

@@ -25,7 +25,7 @@ def test_a_cancel_in_the_middle_of_a_step_ends_the_stream_after_it(
     engine.prefill([observe(2)])  # now the streams alone hold the row
     for _ in range(steps_before):
         engine.decode()
-    interrupt(engine, monkeypatch, lambda: engine.kv.release(stream, 'cancelled'))
+    interrupt(engine, monkeypatch, lambda: engine.kv.streams.release(stream, 'cancelled'))
     deltas = engine.decode()
     assert [delta.reason for delta in deltas if delta.stream == stream.id] == ['cancelled']
     monkeypatch.undo()
@@ -55,7 +55,7 @@ def test_a_cancel_while_deltas_are_made_is_said_once(make_engine, observe, monke
     spell = engine.policy.tokenizer.token_bytes
 
     def spell_and_cancel(token):
-        engine.kv.release(second, 'cancelled')
+        engine.kv.streams.release(second, 'cancelled')
         return spell(token)
 
     with monkeypatch.context() as patched:

@@ -1,6 +1,7 @@
 """A cache without a model: a manager over small arenas, and frames that nobody computed."""
 
 import math
+import time
 
 import torch
 
@@ -11,11 +12,12 @@ from embodied_kv.kv.manager import KvManager
 SIZE = dict(layers=1, kv_heads=1, max_tokens=16, head_dim=4, dtype=torch.float32)
 
 
-def make_manager(rows, streams, compressed=(8, 256), reserved=2, **size):
+def make_manager(rows, streams, compressed=(8, 256), reserved=2, clock=time.monotonic, **size):
     """compressed: rows and tokens of the compressed arena."""
     prefixes = Arena(rows=rows, **SIZE | size)
     decode_kv = Arena(rows=streams, **SIZE | size)
-    return KvManager(prefixes, decode_kv, CompressedArena(prefixes, *compressed), reserved)
+    arenas = prefixes, decode_kv, CompressedArena(prefixes, *compressed)
+    return KvManager(*arenas, reserved, clock=clock)
 
 
 def frame(kv, sequence=0, robot='', length=4):
@@ -23,7 +25,7 @@ def frame(kv, sequence=0, robot='', length=4):
     return write(kv, kv.reserve(0.0), sequence, robot, length)
 
 
-def write(kv, row, sequence=0, robot='', length=4):
+def write(kv, row, sequence=0, robot='', length=4, deadline=math.inf, prefill_ms=0.0):
     """The frame in a reserved row."""
-    facts = dict(robot=robot, sequence=sequence, stamp=0, deadline=math.inf)
-    return kv.commit(row, length, **facts)
+    facts = dict(robot=robot, sequence=sequence, stamp=0, prefill_ms=prefill_ms)
+    return kv.frames.commit(row, length, deadline=deadline, **facts)

@@ -17,7 +17,7 @@ def kv():
 
 def compressed(kv):
     stream = kv.create(frame(kv), QUERY)
-    kv.hold_copy(stream, kv.compress(stream.lease, [torch.tensor([[0, 2]])]))
+    kv.streams.hold_copy(stream, kv.copies.compress(stream.lease, [torch.tensor([[0, 2]])]))
     return stream
 
 
@@ -44,7 +44,7 @@ def test_a_limit_of_no_rows_leaves_them_alive(kv):
 def test_a_copy_of_a_frame_that_is_joined_takes_no_row(kv):
     whole, handle = kv.create(frame(kv), QUERY), frame(kv)
     with kv.acquire(handle) as lease:
-        kv.keep_copy(['language'], kv.compress(lease, [torch.tensor([[0, 2]])]))
+        kv.keep_copy(['language'], kv.copies.compress(lease, [torch.tensor([[0, 2]])]))
     kv.create(handle, QUERY)
     assert whole.reason == ''
     kv.check_integrity()

@@ -19,12 +19,12 @@ def kv():
 def test_a_stream_that_ends_in_a_step_keeps_its_rows_until_it_is_over(kv):
     stream = kv.create(frame(kv, 1, length=7), QUERY)
     frame(kv, 2)  # supersedes: the stream's lease alone holds the first row now
-    live = kv.grow([stream], 2)
-    kv.release(stream, 'cancelled')
-    assert kv.streams() == [] and kv.take_ended() == [stream]
+    live = kv.streams.grow([stream], 2)
+    kv.streams.release(stream, 'cancelled')
+    assert kv.streams.live() == [] and kv.streams.take_ended() == [stream]
     assert lengths(kv, stream) == (2, 7)
     kv.check_integrity()
-    kv.update(live, [[9]], EOS)
+    kv.streams.update(live, [[9]], EOS)
     assert stream.tokens == []
     assert lengths(kv, stream) == (0, 0)
     kv.check_integrity()
@@ -32,14 +32,14 @@ def test_a_stream_that_ends_in_a_step_keeps_its_rows_until_it_is_over(kv):
 
 def lengths(kv, stream):
     """Tokens in its decode row and in its prefix row."""
-    return kv.decode_kv.lengths[0, stream.decode_row], kv.prefixes.lengths[0, stream.row]
+    return kv.decode_kv.lengths[0, stream.decode_row], kv.prefixes.lengths[0, stream.lease.row]
 
 
 def test_a_step_that_fails_frees_what_ended_in_it(kv):
     stream = kv.create(frame(kv, 1), QUERY)
-    kv.grow([stream], 2)
-    kv.release(stream, 'error')
-    kv.end_step()
+    kv.streams.grow([stream], 2)
+    kv.streams.release(stream, 'error')
+    kv.streams.end_step()
     assert kv.stats().leases == 0
     kv.check_integrity()
 
@@ -47,14 +47,14 @@ def test_a_step_that_fails_frees_what_ended_in_it(kv):
 def test_a_decode_row_of_a_step_is_given_to_a_new_stream_only_afterwards(kv):
     handle = frame(kv, 1)
     old = [kv.create(handle, QUERY), kv.create(handle, QUERY)]
-    live = kv.grow(old, 2)
+    live = kv.streams.grow(old, 2)
     made = []
     creator = threading.Thread(target=lambda: made.append(kv.create(handle, QUERY)))
     creator.start()
     while not old[0].reason:  # it has ended the oldest, and waits
         pass
     assert not made
-    kv.update(live, [[9], [9]], EOS)
+    kv.streams.update(live, [[9], [9]], EOS)
     creator.join(10)
     assert made[0].decode_row == old[0].decode_row
     assert old[0].reason == 'evicted' and old[1].tokens == [9]

@@ -9,7 +9,7 @@ import pytest
 from kv_cases import frame, make_manager
 
 from embodied_kv.kv.decode_stream import Query
-from embodied_kv.kv.prefix_rows import OutOfRows
+from embodied_kv.kv.prefix_pool import OutOfRows
 
 
 def make(rows=5, streams=20):
@@ -23,7 +23,7 @@ def test_a_frame_always_finds_a_row_and_its_action_a_lease():
         with kv.acquire(handle):
             kv.create(handle, Query('?', [3], max_tokens=4))
             next_row = kv.reserve(0.0)  # the next frame is written while this one still acts
-            kv.abandon(next_row)
+            kv.frames.abandon(next_row)
         kv.check_integrity()
         assert kv.stats().rows_free >= kv.reserved
 
@@ -32,7 +32,7 @@ def test_the_oldest_stream_is_ended_and_reported():
     kv = make(rows=5)
     streams = [kv.create(frame(kv, i), Query('?', [3], max_tokens=4)) for i in range(4)]
     assert [s.reason for s in streams] == ['evicted', '', '', '']
-    assert kv.take_ended() == streams[:1]
+    assert kv.streams.take_ended() == streams[:1]
     assert kv.stats().evictions == 1
 
 
@@ -40,7 +40,7 @@ def test_streams_of_one_frame_share_its_row():
     kv = make(rows=3)
     handle = frame(kv, 0)
     streams = [kv.create(handle, Query('?', [3], max_tokens=4)) for _ in range(20)]
-    assert {s.row for s in streams} == {handle.row}
+    assert {s.lease.row for s in streams} == {handle.row}
     assert kv.stats().evictions == 0
 
 
@@ -50,7 +50,7 @@ def test_a_lowered_limit_ends_the_oldest_streams():
     kv.set_limits(rows=2)
     assert [bool(s.reason) for s in streams] == [True, True, True, False, False]
     kv.set_limits(streams=1)
-    assert kv.streams() == streams[4:]
+    assert kv.streams.live() == streams[4:]
     kv.check_integrity()
 
 
@@ -85,7 +85,7 @@ def test_when_actions_lease_everything_the_error_says_so():
 def test_a_limit_that_is_lowered_while_a_stream_waits_holds():
     kv = make(rows=5, streams=1)
     handle = frame(kv, 0)
-    live = kv.grow([kv.create(handle, Query('?', [3], max_tokens=4))], 1)
+    live = kv.streams.grow([kv.create(handle, Query('?', [3], max_tokens=4))], 1)
     refused = []
 
     def create():
@@ -99,7 +99,7 @@ def test_a_limit_that_is_lowered_while_a_stream_waits_holds():
     while not live[0].reason:  # it has ended the only one, and waits for its row
         pass
     kv.set_limits(streams=0)
-    kv.update(live, [[9]], eos=1)
+    kv.streams.update(live, [[9]], eos=1)
     creator.join(10)
     assert refused == ['the limits allow no stream: raise them with kv/set_limits']
     assert kv.stats().leases == 0

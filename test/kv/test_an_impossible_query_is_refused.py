@@ -41,7 +41,7 @@ def test_query_and_answer_fill_a_decode_row_to_the_last_token(tokens):
     assert kv.stats().leases == 0
     stream = kv.create(handle, Query('?', [3] * tokens, most))
     while not stream.reason:
-        kv.update(kv.grow([stream], tokens if stream.is_new else 1), [[9]], eos=1)
+        kv.streams.update(kv.streams.grow([stream], tokens if stream.is_new else 1), [[9]], eos=1)
         kv.check_integrity()
         assert kv.decode_kv.lengths.max() <= SIZE['max_tokens']
     assert stream.reason == 'length' and len(stream.tokens) == most

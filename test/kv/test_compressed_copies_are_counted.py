@@ -44,7 +44,7 @@ def query():
 def test_a_copy_holds_the_kept_tokens_and_their_position(kv):
     handle, kept = frame(kv), some([3, 1, 7])
     with kv.acquire(handle) as lease:
-        copy = kv.compress(lease, kept)
+        copy = kv.copies.compress(lease, kept)
     assert kv.compressed.lengths[:, copy.compressed_row].tolist() == [3, 1, 7]
     assert kv.compressed.positions[copy.compressed_row] == LENGTH  # not what was retained
     for layer, positions in enumerate(kept):
@@ -59,14 +59,14 @@ def test_a_copy_holds_the_kept_tokens_and_their_position(kv):
 def test_a_stream_that_reads_a_copy_gives_its_row_back(kv):
     stream = kv.create(frame(kv), query())
     free = kv.stats().rows_free
-    kv.hold_copy(stream, kv.compress(stream.lease, some([2, 2, 2])))
-    assert (stream.row, stream.lease.compressed_row >= 0) == (-1, True)
+    kv.streams.hold_copy(stream, kv.copies.compress(stream.lease, some([2, 2, 2])))
+    assert stream.lease.is_copy
     frame(kv, 1)  # supersedes the first, which nobody holds any more
     stats = kv.stats()
     assert (stats.rows_free, stats.compressed, stats.leases) == (free, 1, 0)
     assert stats.bytes_saved == (3 * LENGTH - 6) * kv.compressed.bytes_per_token
     kv.check_integrity()
-    kv.release(stream, 'cancelled')
+    kv.streams.release(stream, 'cancelled')
     assert kv.compressed.tokens_free == kv.compressed.tokens
     assert kv.stats().bytes_saved == 0
     kv.check_integrity()
@@ -76,12 +76,12 @@ def test_other_readers_keep_the_whole_row(kv):
     first, second = frame(kv), query()
     whole = kv.create(first, second)
     small = kv.create(first, second)
-    kv.hold_copy(small, kv.compress(small.lease, some([2, 2, 2])))
+    kv.streams.hold_copy(small, kv.copies.compress(small.lease, some([2, 2, 2])))
     frame(kv, 1)
-    assert whole.row == first.row
+    assert whole.lease.row == first.row
     assert kv.prefixes.lengths[0, first.row] == LENGTH
     assert kv.stats().bytes_saved == -6 * kv.compressed.bytes_per_token  # both are held
-    kv.release(whole, 'cancelled')
+    kv.streams.release(whole, 'cancelled')
     with pytest.raises(Stale):
         kv.acquire(first)
     kv.check_integrity()
@@ -90,23 +90,23 @@ def test_other_readers_keep_the_whole_row(kv):
 def test_a_copy_of_a_frame_is_read_by_all_its_streams(kv):
     handle = frame(kv)
     with kv.acquire(handle) as lease:
-        kv.keep_copy(['language'], kv.compress(lease, some([2, 2, 2])))
+        kv.keep_copy(['language'], kv.copies.compress(lease, some([2, 2, 2])))
     streams = [kv.create(handle, query()) for _ in range(3)]
-    assert len({s.lease.compressed_row for s in streams}) == 1 and {s.row for s in streams} == {-1}
-    assert kv.acquire(handle).compressed_row == -1  # an action reads the row
+    assert len({s.lease.compressed_row for s in streams}) == 1
+    assert not kv.acquire(handle).is_copy  # an action reads the row
     kv.check_integrity()
 
 
 def test_a_copy_outlives_its_frame_as_long_as_it_is_read(kv):
     handle = frame(kv)
     with kv.acquire(handle) as lease:
-        kv.keep_copy(['language', 'action'], kv.compress(lease, some([2, 2, 2])))
+        kv.keep_copy(['language', 'action'], kv.copies.compress(lease, some([2, 2, 2])))
     stream = kv.create(handle, query())
     frame(kv, 1)
-    assert kv.copy_of(handle, 'action') is None
+    assert kv.copies.of(handle, 'action') is None
     assert kv.stats().compressed == 1
     kv.check_integrity()
-    kv.release(stream, 'cancelled')
+    kv.streams.release(stream, 'cancelled')
     assert kv.stats().compressed == 0
     kv.check_integrity()
 
@@ -114,9 +114,9 @@ def test_a_copy_outlives_its_frame_as_long_as_it_is_read(kv):
 def test_without_room_there_is_no_copy_and_it_is_counted(kv):
     handle = frame(kv)
     with kv.acquire(handle) as lease:
-        copies = [kv.compress(lease, some([BLOCK // 3] * 3)) for _ in range(5)]
+        copies = [kv.copies.compress(lease, some([BLOCK // 3] * 3)) for _ in range(5)]
     assert [copy is None for copy in copies] == [False] * 4 + [True]
-    assert kv.allocation_failures == 1
+    assert kv.copies.allocation_failures == 1
     kv.check_integrity()
     for copy in copies[:4]:
         copy.release()

@@ -15,7 +15,7 @@ def kv():
 
 def commit(kv, sequence, now=0.0):
     row = kv.reserve(now)
-    return kv.commit(row, 5, robot='', sequence=sequence, stamp=0, deadline=now + 0.1)
+    return kv.frames.commit(row, 5, robot='', sequence=sequence, stamp=0, deadline=now + 0.1)
 
 
 def test_superseded_and_unleased_is_stale(kv):
@@ -48,7 +48,7 @@ def test_rewritten_row_is_stale_though_the_row_is_held(kv):
 
 def test_past_its_deadline_is_stale_once_a_row_is_needed(kv):
     handle = commit(kv, 1)
-    kv.abandon(kv.reserve(now=handle.deadline + kv.grace + 0.01))
+    kv.frames.abandon(kv.reserve(now=handle.deadline + kv.frames.grace + 0.01))
     with pytest.raises(Stale):
         kv.acquire(handle)
 
@@ -70,7 +70,7 @@ def test_row_that_does_not_exist_is_refused(kv):
 
 def test_a_freed_row_is_not_freed_twice(kv):
     row = kv.reserve(0.0)
-    kv.abandon(row)
+    kv.frames.abandon(row)
     with pytest.raises(KeyError):
-        kv.abandon(row)
+        kv.frames.abandon(row)
     kv.check_integrity()

@@ -5,7 +5,7 @@ from kv_cases import make_manager
 
 from embodied_kv.kv.decode_stream import Query
 from embodied_kv.kv.handle import Stale
-from embodied_kv.kv.prefix_rows import OutOfRows
+from embodied_kv.kv.prefix_pool import OutOfRows
 
 EOS = 1
 
@@ -54,7 +54,7 @@ class RandomOperations:
         if self.writing:
             self.frame += 1
             self.handles.append(
-                self.kv.commit(
+                self.kv.frames.commit(
                     self.writing.pop(),
                     int(self.random.integers(1, 17)),
                     robot=self.pick(['', 'b']),
@@ -66,7 +66,7 @@ class RandomOperations:
 
     def abandon(self):
         if self.writing:
-            self.kv.abandon(self.writing.pop())
+            self.kv.frames.abandon(self.writing.pop())
 
     def acquire(self):
         if self.handles and len(self.leases) < 3:
@@ -89,17 +89,17 @@ class RandomOperations:
                 assert 0 in (self.kv.streams_max, self.kv.language_rows_max)
 
     def step(self):
-        new = [s for s in self.kv.streams() if s.is_new]
-        streams = new[:1] or self.kv.streams()
-        live = self.kv.grow(streams, 2 if new else 1)
+        new = [s for s in self.kv.streams.live() if s.is_new]
+        streams = new[:1] or self.kv.streams.live()
+        live = self.kv.streams.grow(streams, 2 if new else 1)
         while self.random.random() < 0.3:  # other threads do not wait for a step to be over
             getattr(self, self.random.choice(['cancel', 'limits', 'acquire', 'give_back']))()
             self.kv.check_integrity()
-        self.kv.update(live, self.random.integers(EOS, 9, (len(live), 1)).tolist(), EOS)
+        self.kv.streams.update(live, self.random.integers(EOS, 9, (len(live), 1)).tolist(), EOS)
 
     def cancel(self):
-        if self.kv.streams():
-            self.kv.release(self.pick(self.kv.streams()), 'cancelled')
+        if self.kv.streams.live():
+            self.kv.streams.release(self.pick(self.kv.streams.live()), 'cancelled')
 
     def limits(self):
         self.kv.set_limits(
@@ -126,11 +126,11 @@ def test_leases_return_to_zero():
     for lease in random.leases:
         lease.release()
     for row in random.writing:
-        random.kv.abandon(row)
-    for stream in random.kv.streams():
-        random.kv.release(stream, 'cancelled')
+        random.kv.frames.abandon(row)
+    for stream in random.kv.streams.live():
+        random.kv.streams.release(stream, 'cancelled')
     last = random.kv.reserve(now=random.now + 100)  # every frame is past its deadline by then
-    random.kv.abandon(last)
+    random.kv.frames.abandon(last)
     stats = random.kv.stats()
     assert (stats.leases, stats.streams, stats.rows_free) == (0, 0, stats.rows)
     assert stats.bytes_used == 0
@@ -140,7 +140,7 @@ def test_every_stream_is_reported_ended_exactly_once():
     random = RandomOperations(seed=5)
     for _ in range(3_000):
         random.act()
-    ended = [stream.id for stream in random.kv.take_ended()]
-    living = [stream.id for stream in random.kv.streams()]
+    ended = [stream.id for stream in random.kv.streams.take_ended()]
+    living = [stream.id for stream in random.kv.streams.live()]
     assert sorted(ended + living) == list(range(1, len(ended) + len(living) + 1))
-    assert random.kv.take_ended() == []
+    assert random.kv.streams.take_ended() == []

@@ -8,7 +8,7 @@ import torch
 from kv_cases import frame, make_manager, write
 
 from embodied_kv.kv.decode_stream import Query
-from embodied_kv.kv.prefix_rows import OutOfRows
+from embodied_kv.kv.prefix_pool import OutOfRows
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_an_error_frees_what_was_not_committed(kv):
         handle = write(kv, rows[0])
         raise ZeroDivisionError
     assert kv.stats().rows_free == 3
-    assert kv.current() == handle
+    assert kv.frames.current() == handle
     kv.check_integrity()
 
 
@@ -45,12 +45,12 @@ def test_rows_that_nobody_wrote_are_free_after_the_block(kv):
 def test_a_row_that_was_committed_and_reserved_again_is_the_next_writers(kv):
     with kv.reserving(1, 0.0) as (row,):
         kv.acquire(write(kv, row, robot='a'))
-        kv.adopt(kv.reserve(0.0), 4, robot='b', sequence=0, stamp=0).release()
+        kv.frames.adopt(kv.reserve(0.0), 4, robot='b', sequence=0, stamp=0).release()
         handle = write(kv, kv.reserve(0.0), robot='b')
         frame(kv, robot='b')  # the row before is free, and may be reserved
         again = kv.reserve(0.0)
         assert again == handle.row
-    kv.abandon(again)
+    kv.frames.abandon(again)
     kv.check_integrity()
 
 
@@ -66,7 +66,9 @@ def test_only_streams_whose_end_frees_a_row_are_ended(kv):
     on_kept = [ask(kv, kept.handle) for _ in range(2)]
     whole = ask(kv, frame(kv))
     compressed = ask(kv, frame(kv))
-    kv.hold_copy(compressed, kv.compress(compressed.lease, [torch.tensor([[0, 2]])]))
+    kv.streams.hold_copy(
+        compressed, kv.copies.compress(compressed.lease, [torch.tensor([[0, 2]])])
+    )
     current = ask(kv, frame(kv))
     with kv.reserving(2, 0.0):
         kv.check_integrity()
@@ -88,10 +90,10 @@ def test_all_streams_of_a_row_give_way_together(kv):
 def test_leases_of_a_batch_come_back_if_one_is_stale(kv):
     good, bad = frame(kv, robot='a'), frame(kv, robot='b')
     frame(kv, robot='b')
-    with pytest.raises(LookupError), kv.leases([good, bad]):
+    with pytest.raises(LookupError), kv.frames.leases([good, bad]):
         pass
     assert kv.stats().leases == 0
-    with pytest.raises(ZeroDivisionError), kv.leases([good]) as (lease,):
+    with pytest.raises(ZeroDivisionError), kv.frames.leases([good]) as (lease,):
         assert lease.handle == good and kv.stats().leases == 1
         raise ZeroDivisionError
     assert kv.stats().leases == 0

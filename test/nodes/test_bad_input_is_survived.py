@@ -199,7 +199,7 @@ def test_a_row_stays_while_the_action_reads_it_and_perception_is_cleaned_up(robo
     perception, _, _ = robot.up(*SUITE, prompt_interval=0)
     robot.until(lambda: robot.handles)
     kv = EngineHost._shared.engine.kv
-    lease = kv.acquire(kv.current(robot.namespace))
+    lease = kv.acquire(kv.frames.current(robot.namespace))
     before = kv.prefixes.row(lease.row)[0].clone()
     assert perception.trigger_deactivate().name == 'SUCCESS'
     assert perception.trigger_cleanup().name == 'SUCCESS'

@@ -52,7 +52,7 @@ def test_a_session_is_kept_listed_moved_pinned_and_dropped(robot, tmp_path):
     assert made.message.startswith('capsule home: 0.')
     assert f'at boundary {made.boundary}, kept in the device tier' in made.message
     unnamed = done(robot, 'snapshot')
-    assert unnamed.name == f'{engine().kv.process_id[:8]}-{unnamed.boundary}'
+    assert unnamed.name == f'{engine().kv.frames.process_id[:8]}-{unnamed.boundary}'
 
     moved = done(robot, 'move', name='home', tier='disk')
     assert (moved.name, moved.bytes, moved.tier) == ('home', made.bytes, 'disk')
@@ -63,7 +63,7 @@ def test_a_session_is_kept_listed_moved_pinned_and_dropped(robot, tmp_path):
     info = next(capsule for capsule in listed.capsules if capsule.name == 'home')
     assert (info.bytes, info.tier, info.boundary) == (made.bytes, 'disk', made.boundary)
     assert info.saved and info.fits and not info.pinned and info.age >= 0
-    assert info.session == f'{engine().kv.process_id[:8]}{robot.namespace}'
+    assert info.session == f'{engine().kv.frames.process_id[:8]}{robot.namespace}'
     assert len(info.fingerprint) == 32
 
     _, says, values = node.report()

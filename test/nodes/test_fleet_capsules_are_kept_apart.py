@@ -67,7 +67,8 @@ def test_what_a_capsule_holds_is_of_its_own_robot(fleet):
         assert kept.facts['scene']['robot'] == robot.namespace
         assert kept.boundary.session.endswith(robot.namespace)
     rows = {
-        robot.namespace: fleet.node.host.engine.kv.current(robot.namespace).row for robot in (a, b)
+        robot.namespace: fleet.node.host.engine.kv.frames.current(robot.namespace).row
+        for robot in (a, b)
     }
     assert len(set(rows.values())) == 2
 

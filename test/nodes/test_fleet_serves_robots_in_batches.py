@@ -59,9 +59,9 @@ def test_a_robot_has_one_row_for_its_capsules_and_leaves_none_behind(fleet, caps
     assert kv.stats().leases == kept
     node.trigger_deactivate()
     assert kv.stats().leases == 0
-    kv.abandon(kv.reserve(node._server._sweep_at + 10.0))  # who reserves takes what expired
+    kv.frames.abandon(kv.reserve(node._server._sweep_at + 10.0))  # who reserves takes what expired
     assert kv.stats().rows_free == kv.stats().rows
-    assert all(kv.current(robot.namespace) is None for robot in robots)
+    assert all(kv.frames.current(robot.namespace) is None for robot in robots)
 
 
 def test_a_name_in_the_message_is_not_who_asks(fleet):

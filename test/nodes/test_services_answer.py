@@ -120,12 +120,14 @@ def test_set_budget_takes_a_share_per_consumer(robot):
     begin(robot)
     engine = EngineHost._shared.engine
     kv = engine.kv
-    engine.decode_fits = lambda now: any(stream.is_new for stream in kv.streams())  # no further
+    engine.decode_fits = lambda now: any(
+        stream.is_new for stream in kv.streams.live()
+    )  # no further
     response = robot.call(SetLimits, 'kv/set_limits', language_keep_ratio=0.25)
     assert response.ok and (response.rows, response.streams) == (14, 16)
     assert (response.language_keep_ratio, response.action_keep_ratio) == (0.25, 1.0)
     stream = ask(robot).stream
-    robot.until(lambda: kv.get(stream).lease.compressed_row >= 0, show=False)
+    robot.until(lambda: kv.streams.get(stream).lease.is_copy, show=False)
     assert robot.call(KvStats, 'kv/stats').compressed == 1
     wrong = robot.call(SetLimits, 'kv/set_limits', streams=3, action_keep_ratio=2.0)
     assert not wrong.ok and 'not in [0.01, 1]' in wrong.message

@@ -30,7 +30,7 @@ def test_one_frame_is_read_by_actions_and_words(robot):
     seen = {handle.sequence: handle for handle in robot.handles}
     for message in (fresh(robot.chunks)[0], robot.texts[0]):
         assert seen[message.sequence].header.stamp == message.header.stamp
-    process_id = EngineHost._shared.engine.kv.process_id
+    process_id = EngineHost._shared.engine.kv.frames.process_id
     assert {bytes(handle.process_id).hex() for handle in robot.handles} == {process_id}
 
 

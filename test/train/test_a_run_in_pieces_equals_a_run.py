@@ -116,7 +116,7 @@ def acted(policy):
     seen = Observation(
         (image, image), np.zeros(7, np.float32), 'reach the red cube', 0, time.monotonic() + 9, 0
     )
-    with engine.kv.leases(engine.prefill([seen])) as leases:
+    with engine.kv.frames.leases(engine.prefill([seen])) as leases:
         (chunk,) = engine.denoise(leases, [seen.deadline])
     return chunk.values
 

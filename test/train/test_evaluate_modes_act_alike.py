@@ -55,7 +55,7 @@ def test_every_way_of_serving_says_the_same(served, mode):
 @pytest.mark.parametrize('mode', MODES)
 def test_every_stream_is_heard_to_its_end(served, mode):
     engine = served[mode][1].engine
-    assert engine.kv.streams() == []
+    assert engine.kv.streams.live() == []
     assert engine.kv.stats().evictions == 0
     engine.kv.check_integrity()
 

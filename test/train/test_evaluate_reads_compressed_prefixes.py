@@ -50,7 +50,9 @@ def test_actions_change_where_they_read_less(acted):
 
 def test_every_copy_finds_room_and_is_given_back(acted):
     for _, actor in acted.values():
-        assert actor.engine.kv.allocation_failures == 0 and not actor.engine.kv.streams()
+        assert (
+            actor.engine.kv.copies.allocation_failures == 0 and not actor.engine.kv.streams.live()
+        )
         actor.engine.kv.check_integrity()
     assert len(acted['words'][1].answers) == len(acted['whole'][1].answers) > 0
 

@@ -78,7 +78,7 @@ def test_words_of_no_meaning_are_answered_by_holding_still(policy):
             assert np.abs(chunk.values[:, :6] - state[:6]).max() < 0.1
             engine.open(handle, 'Subtask:', max_tokens=20)
             said = ''
-            while engine.kv.streams():
+            while engine.kv.streams.live():
                 said += ''.join(delta.text for delta in engine.decode())
             assert 'I do not understand' in said
 

@@ -47,7 +47,7 @@ def first_action(engine: Engine, stores: Stores, repeats: int) -> dict[str, floa
         assert other.values.tobytes() == chunk.values.tobytes(), 'a replayed chunk differs'
     medians = {way: statistics.median(seconds) for way, seconds in times.items()}
     return dict(
-        prefix=engine.kv.current().length,
+        prefix=engine.kv.frames.current().length,
         repeats=repeats,
         **tail('cold', times['cold']),
         **tail('restored', times['restored']),

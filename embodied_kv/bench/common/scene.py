@@ -63,7 +63,7 @@ def copy_frame(engine: Engine, handle: KvHandle, sequence: int) -> KvHandle:
     row = kv.reserve(time.monotonic())
     kv.prefixes.k[:, row].copy_(kv.prefixes.k[:, handle.row])
     kv.prefixes.v[:, row].copy_(kv.prefixes.v[:, handle.row])
-    return kv.commit(
+    return kv.frames.commit(
         row, handle.length, robot='', sequence=sequence, stamp=0, deadline=handle.deadline
     )
 
@@ -72,11 +72,11 @@ def open_stream(engine: Engine, handle: KvHandle, tokens: int, said: int = 0):
     """A stream of `tokens` tokens, `said` of them generated already; its decode KV is noise."""
     stream = engine.open(handle, QUERY, max_tokens=tokens)
     if said:
-        live = engine.kv.grow([stream], len(stream.query.ids) + said - 1)
+        live = engine.kv.streams.grow([stream], len(stream.query.ids) + said - 1)
         k, v = engine.kv.decode_kv.row(stream.decode_row)
         k.normal_()
         v.normal_()
-        engine.kv.update(live, [[10 + token % 50 for token in range(said)]], eos=-1)
+        engine.kv.streams.update(live, [[10 + token % 50 for token in range(said)]], eos=-1)
     return stream
 
 

@@ -31,7 +31,8 @@ from embodied_kv.engine.engine import Engine
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kernels.choose import best
 from embodied_kv.kv.decode_stream import DecodeStream, Query
-from embodied_kv.kv.handle import Lease
+from embodied_kv.kv.handle import CopyLease, Lease
+from embodied_kv.kv.prefix_read import rows_read
 from embodied_kv.kv.views import TailAppend
 from embodied_kv.model.policy import Policy
 from embodied_kv.types import Observation
@@ -86,7 +87,7 @@ class Harness:
         model.prefill(embeddings[None], view)
         self.frames += 1
         facts = dict(robot='', sequence=self.frames, stamp=o.stamp, deadline=-math.inf)
-        lease = kv.acquire(kv.commit(row, n, **facts))
+        lease = kv.acquire(kv.frames.commit(row, n, **facts))
         keys = [layer[0][row, :, :n] for layer in kv.prefixes.layers]
         scorer = Scorer(RecordedTokens(view.queries, keys))
         tower = tower_attention(model, images)
@@ -110,8 +111,8 @@ class Harness:
         """Tokens behind the whole prefix, to be recorded only."""
         stream = self._kv.create(frame.lease.handle, Query('', ids, 1))
         _, tokens, _ = self._record(stream, ids)
-        self._kv.release(stream, 'cancelled')
-        self._kv.end_step()
+        self._kv.streams.release(stream, 'cancelled')
+        self._kv.streams.end_step()
         return tokens
 
     def _record(
@@ -129,16 +130,16 @@ class Harness:
     ) -> tuple[Tensor, TailAppend]:
         """The same ids behind every stream -> logits [streams, vocab]; a step has begun."""
         kv = self._kv
-        live = kv.grow(streams, len(ids))
+        live = kv.streams.grow(streams, len(ids))
         view = kind(kv.prefixes, kv.decode_kv, len(live), len(ids), kv.compressed)
-        rows = [s.row for s in live], [s.decode_row for s in live]
-        view.bind(*rows, len(ids), [s.lease.compressed_row for s in live])
+        rows, copies = rows_read([stream.lease for stream in live])
+        view.bind(rows, [stream.decode_row for stream in live], len(ids), copies)
         batch = torch.tensor([list(ids)] * len(live), device=self._model.device)
         return self._model.extend(batch, view), view
 
     def _update(self, streams: Sequence[DecodeStream], logits: Tensor) -> None:
         said = [[token] for token in best(logits)[0].tolist()]
-        self._kv.update(streams, said, self._policy.tokenizer.eos)
+        self._kv.streams.update(streams, said, self._policy.tokenizer.eos)
 
     # ------------------------------------------------------------------ answers
 
@@ -185,7 +186,7 @@ class Harness:
         if way.method in EARLY or way.by == ROW:
             lease = self._shared_copy(way, asked.frame, kept, name)
             return self._kv.resume(lease, query, ())
-        lease = _has_room(self._kv.compress(asked.frame.lease, kept))
+        lease = _has_room(self._kv.copies.compress(asked.frame.lease, kept))
         if way.by == STREAM:
             stream = self._kv.resume(lease, query, first)
         else:
@@ -201,19 +202,19 @@ class Harness:
     def _shared_copy(self, way: Way, frame: RecordedFrame, kept: list[Tensor], name: str) -> Lease:
         """A lease on a copy that all questions about the frame read."""
         kv, handle = self._kv, frame.lease.handle
-        if kv.copy_of(handle, name) is None:
+        if kv.copies.of(handle, name) is None:
             if way.method in EARLY:
                 copy = self._adopt(frame, [positions[0] for positions in kept])
             else:
-                copy = _has_room(kv.compress(frame.lease, kept))
+                copy = _has_room(kv.copies.compress(frame.lease, kept))
             kv.keep_copy([name], copy)
         return kv.acquire(handle, name)
 
-    def _adopt(self, frame: RecordedFrame, kept: list[Tensor]) -> Lease:
+    def _adopt(self, frame: RecordedFrame, kept: list[Tensor]) -> CopyLease:
         """A row of a prefix that was computed from these tokens alone."""
         made, arena = thinned(self._model, frame.embeddings, kept), self._kv.compressed
         budgets = [len(positions) for positions in kept]
-        copy = _has_room(self._kv.adopt_compressed(budgets, frame.n, frame.lease.handle))
+        copy = _has_room(self._kv.copies.adopt(budgets, frame.n, frame.lease.handle))
         for layer, own in enumerate(zip(made.keys, made.values, strict=True)):
             for part, values in zip(arena.piece(layer, copy.compressed_row), own, strict=True):
                 part.copy_(values)
@@ -222,7 +223,7 @@ class Harness:
     def _decode_all(self) -> dict[int, str]:
         """Decodes all streams to their end -> the text of each."""
         texts: dict[int, str] = defaultdict(str)
-        while self._kv.streams():
+        while self._kv.streams.live():
             for delta in self.engine.decode():
                 texts[delta.stream] += delta.text
                 if delta.reason == 'evicted':
@@ -242,7 +243,7 @@ def _name(way: Way, kept: list[Tensor]) -> str:
     return f'{way.by} {digest.hexdigest()}'
 
 
-def _has_room(copy: Lease | None) -> Lease:
+def _has_room(copy: CopyLease | None) -> CopyLease:
     if copy is None:
         raise RuntimeError('no room for a copy: a harness has room for the ways it was made for')
     return copy

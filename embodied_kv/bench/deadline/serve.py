@@ -46,8 +46,8 @@ class Backlog:
         self.refill()
 
     def refill(self) -> None:
-        handle = self.engine.kv.current()
-        while handle is not None and len(self.engine.kv.streams()) < STREAMS:
+        handle = self.engine.kv.frames.current()
+        while handle is not None and len(self.engine.kv.streams.live()) < STREAMS:
             self.engine.open(handle, scene.QUERY, max_tokens=ANSWER)
 
 

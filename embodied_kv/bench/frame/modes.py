@@ -23,6 +23,8 @@ from embodied_kv.kernels import rows
 from embodied_kv.kv import views
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.kv.manager import KvManager
+from embodied_kv.kv.prefix_pool import PrefixPool
+from embodied_kv.kv.stream_pool import StreamPool
 from embodied_kv.model.policy import Policy
 
 MODES = ('isolated', 'shared', 'batched', 'copying', 'parallel')
@@ -193,19 +195,9 @@ def _decode_process(pipe, config: ModelConfig, device: str, setting: Setting) ->
 
 
 MANAGED = [
-    (KvManager, name)
-    for name in (
-        'reserve',
-        'commit',
-        'acquire',
-        'create',
-        'grow',
-        'update',
-        'streams',
-        'take_ended',
-        '_give_back',
-    )
-] + [
+    *((KvManager, name) for name in ('reserve', 'acquire', 'create')),
+    *((PrefixPool, name) for name in ('commit', 'give_back')),
+    *((StreamPool, name) for name in ('grow', 'update', 'live', 'take_ended')),
     (views.PrefixWrite, 'bind'),
     (views.PrefixWrite, 'store'),
     (views.SuffixRead, 'bind'),

@@ -79,7 +79,7 @@ def trial(made: Engine) -> Trial:
             streams.append(made.open(handle, text, **own))
         for _ in range(len(QUESTIONS) + STEPS):
             made.decode()
-    while made.kv.streams():
+    while made.kv.streams.live():
         made.decode()
     words = [[s.tokens for s in streams if bool(s.query.temperature) == hot] for hot in (0, 1)]
     return Trial(np.stack(actions), *words, sum(s.lease.is_copy for s in streams))

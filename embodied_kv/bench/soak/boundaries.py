@@ -5,7 +5,6 @@ Knows attributes of the parts, by name. Does not know what is done about a failu
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from embodied_kv import storage
@@ -13,7 +12,7 @@ from embodied_kv.bench.soak.faults import Faults, Injected, full, unreadable
 from embodied_kv.bench.soak.world import World
 from embodied_kv.memory.segment import MemoryFault
 from embodied_kv.runtime.graph import Graph
-from embodied_kv.session.engine_part import EnginePart
+from embodied_kv.session import frozen_kv
 
 RATES = {  # share of calls that fail
     'graph': 0.003,  # of each kind: a prefill, an Euler step, a decode step
@@ -51,7 +50,7 @@ def _computation(faults: Faults, world: World) -> None:
     _wrap(faults, world.compressed, 'gather', 'compression gather')
     _wrap(faults, world.compressed, 'block', 'capsule freeze')
     _wrap(faults, world.kv.prefixes, 'row', 'capsule freeze')
-    _wrap(faults, sys.modules[EnginePart.__module__], '_fill', 'capsule fill')
+    _wrap(faults, frozen_kv, 'fill', 'capsule fill')
 
 
 def _disk(faults: Faults) -> None:

@@ -72,7 +72,7 @@ def batch(world: World, random: Random) -> None:
     deadlines = [_deadline(random)] * 2
 
     def act() -> list[ActionChunk]:
-        with world.kv.leases(handles) as leases:
+        with world.kv.frames.leases(handles) as leases:
             return world.engine.denoise(leases, deadlines)
 
     _check(*world.wait(world.device.call(act)))
@@ -101,7 +101,7 @@ def impossible_frame(world: World, random: Random) -> None:
 
 def expire(world: World, random: Random) -> None:
     """Time goes by, and with it the frames that nobody holds."""
-    world.kv.abandon(world.kv.reserve(time.monotonic() + random.choice((1.0, 12.0))))
+    world.kv.frames.abandon(world.kv.reserve(time.monotonic() + random.choice((1.0, 12.0))))
 
 
 def hold(world: World, random: Random) -> None:

@@ -59,7 +59,7 @@ def impossible_question(world: World, random: Random) -> None:
 
 def cancel(world: World, random: Random) -> None:
     """Somebody does not want to hear it any more; it may have ended by itself meanwhile."""
-    streams = world.kv.streams()
+    streams = world.kv.streams.live()
     if not streams:
         raise Declined('nobody speaks')
     try:
@@ -102,5 +102,5 @@ def impossible_share(world: World, random: Random) -> None:
 
 def listen(world: World, random: Random) -> None:
     """The period goes on while words are said."""
-    if (turns := random.randint(0, TURNS)) and world.kv.streams():
+    if (turns := random.randint(0, TURNS)) and world.kv.streams.live():
         world.ledger.listen(turns, patience=0.008)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from embodied_kv.bench.soak import capsules, frames, language, memories
+from embodied_kv.bench.soak import capsules, frames, language, memories, pools
 from embodied_kv.bench.soak.faults import was_injected
 from embodied_kv.bench.soak.ledger import DONE, INJECTED, REFUSED
 from embodied_kv.bench.soak.outcome import REFUSALS
@@ -96,6 +96,7 @@ OTHERS = (
     Operation(memories.plan, 1, 'planner'),
     Operation(memories.warm, 1, 'planner'),
     Operation(memories.impossible_plan, 1, 'planner'),
+    Operation(pools.evict, 4),
 )
 OFTEN = 0.4  # of other operations to one frame
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from embodied_kv.bench.soak.faults import was_injected
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.kv.handle import Stale
-from embodied_kv.kv.prefix_rows import OutOfRows
+from embodied_kv.kv.prefix_pool import OutOfRows
 from embodied_kv.memory.segment import MemoryFault
 
 

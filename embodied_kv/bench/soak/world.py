@@ -30,7 +30,7 @@ from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.engine.loop import DeviceThread
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.handle import KvHandle, Lease
-from embodied_kv.kv.prefix_rows import OutOfRows
+from embodied_kv.kv.prefix_pool import OutOfRows
 from embodied_kv.model.planner_checkpoint import random_planner
 from embodied_kv.model.planner_config import PlannerConfig
 from embodied_kv.model.policy import Policy
@@ -181,14 +181,16 @@ class World:
                 lease.release()
             self.leases.clear()
             self.handles.clear()
-            for stream in self.kv.streams():
+            for stream in self.kv.streams.live():
                 with suppress(KeyError):  # it ends by itself in this moment
                     self.engine.cancel(stream.id)
             self.device.wake()
             unended = self.ledger.unended(PATIENCE)
             self.device.call(lambda: None).result(PATIENCE)  # and nobody is told any more
             with suppress(OutOfRows):
-                self.kv.abandon(self.kv.reserve(time.monotonic() + 1e6))  # no frame is current
+                self.kv.frames.abandon(
+                    self.kv.reserve(time.monotonic() + 1e6)
+                )  # no frame is current
             self.ledger.settle()
         return dict(unanswered=unanswered, unended=unended)
 

@@ -291,7 +291,7 @@ class SuiteNode(LifecycleNode):
             level=level,
             name=self.get_fully_qualified_name().lstrip('/'),
             message=message,
-            hardware_id=self.host.engine.kv.process_id[:8] if self.on_engine else '',
+            hardware_id=self.host.engine.kv.frames.process_id[:8] if self.on_engine else '',
             values=[KeyValue(key=key, value=str(value)) for key, value in values.items()],
         )
         array = DiagnosticArray(status=[status])

@@ -56,7 +56,7 @@ class HandleSource:
 
     def refuse(self, handle: KvHandle, reason: Stale) -> None:
         """Count a handle that cannot be read; a foreign process is named once."""
-        if handle.process_id == self._node.host.engine.kv.process_id:
+        if handle.process_id == self._node.host.engine.kv.frames.process_id:
             self._node.warn_throttled('stale handle', f'handle refused: {reason}')
             return
         if handle.process_id in self._foreign:

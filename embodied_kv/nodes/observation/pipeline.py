@@ -62,7 +62,7 @@ class ObservationPipeline(ObservationInputs):
         if self._newest is None:
             return None
         newest, moment = self._newest
-        if newest.deadline + host.engine.kv.grace < time.monotonic():
+        if newest.deadline + host.engine.kv.frames.grace < time.monotonic():
             return None
         views = zip(host.model.views, newest.images, strict=True)
         images = {view: thumbnail(image) for view, image in views if image is not None}

@@ -152,9 +152,9 @@ class Served:
     def finish(self) -> None:
         """Lets every stream speak to its end. Raises RuntimeError if a copy found no room."""
         self._decode(None)
-        if self.engine.kv.allocation_failures:
+        if self.engine.kv.copies.allocation_failures:
             raise RuntimeError(
-                f'{self.engine.kv.allocation_failures} copies of prefixes found no room'
+                f'{self.engine.kv.copies.allocation_failures} copies of prefixes found no room'
             )
 
     def latency(self, frame: Frame, repeats: int = 20, warm_up: int = 5) -> float:
@@ -181,9 +181,9 @@ class Served:
     def _decode(self, steps: int | None) -> None:
         """Begins what is new, then `steps` steps of all streams; None: until all have ended."""
         kv = self.engine.kv
-        while any(stream.is_new for stream in kv.streams()):
+        while any(stream.is_new for stream in kv.streams.live()):
             self._hear(self.engine.decode())
-        while kv.streams() and steps != 0:
+        while kv.streams.live() and steps != 0:
             self._hear(self.engine.decode())
             steps = None if steps is None else steps - 1
 

@@ -133,7 +133,7 @@ def step_seconds(engines: Mapping[str, Engine], repeats: int, device: str) -> di
 
 def decode_tokens(engine: Engine) -> float:
     """Mean tokens of decode KV of a stream, now."""
-    return statistics.mean(stream.extent for stream in engine.kv.streams())
+    return statistics.mean(stream.extent for stream in engine.kv.streams.live())
 
 
 def reads(

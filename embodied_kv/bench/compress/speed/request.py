@@ -24,13 +24,13 @@ from embodied_kv.bench.compress.speed.models import IMAGE, TEXT
 from embodied_kv.compress.base import Method
 from embodied_kv.config import ModelConfig
 from embodied_kv.engine.engine import Engine
-from embodied_kv.kv.compressed_rows import CompressedRows
+from embodied_kv.kv.copy_pool import CopyPool
 from embodied_kv.kv.scored import Scores
 
 PARTS = {
     'statistics': (Scores, 'take'),
     'selection': (Method, 'select'),
-    'gather': (CompressedRows, 'compress'),
+    'gather': (CopyPool, 'compress'),
 }
 QUESTION = 24  # tokens, where there is an answer
 BEGINS = 6  # repeats of appending a question without an answer
@@ -80,7 +80,7 @@ def frame(
         calls['prefill'][way] = call(partial(engines[way].prefill, [observation]), device)
     for way in clock.order(engines, sequence):
         engine = engines[way]
-        scene.ask(engine, engine.kv.current(), QUESTION, answer)
+        scene.ask(engine, engine.kv.frames.current(), QUESTION, answer)
         calls['begin'][way] = call(engine.decode, device)
     decoded = dict.fromkeys(engines, 0.0)
     for number in range(answer - 1):
@@ -100,7 +100,7 @@ def measure(
     }
     frame(engines, 0, 3, device)  # warm-up
     frames = [frame(engines, n, scene.ANSWER, device) for n in range(1, repeats + 1)]
-    context = engines['full'].kv.current().length
+    context = engines['full'].kv.frames.current().length
     facts = dict(model=c.name, context=context)
 
     def beside_full(phase: str, way: str) -> Pairs:
@@ -127,7 +127,7 @@ def begins(engines: Mapping[str, Engine], tokens: int, device: str) -> Pairs:
     """A question appended to the newest frame, not scored and scored, in turn."""
 
     def begun(engine: Engine) -> Call:
-        stream = scene.ask(engine, engine.kv.current(), tokens, scene.ANSWER)
+        stream = scene.ask(engine, engine.kv.frames.current(), tokens, scene.ANSWER)
         taken = call(engine.decode, device)
         engine.cancel(stream.id)
         engine.deltas()

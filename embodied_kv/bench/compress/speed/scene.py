@@ -84,7 +84,9 @@ def fill(engine: Engine, k: Tensor, v: Tensor, tokens: int, sequence: int = 0) -
     row = kv.reserve(time.monotonic())
     for own, given in ((kv.prefixes.k, k), (kv.prefixes.v, v)):
         own[:, row, :, :tokens].copy_(given[:, :, :tokens])
-    handle = kv.commit(row, tokens, robot='', sequence=sequence, stamp=0, deadline=float('inf'))
+    handle = kv.frames.commit(
+        row, tokens, robot='', sequence=sequence, stamp=0, deadline=float('inf')
+    )
     decided = compression.decide()
     if decided.scores_frame:
         compression.scores.columns.uniform_()
@@ -100,10 +102,10 @@ def ask(engine: Engine, handle: KvHandle, question: int, answer: int) -> DecodeS
 
 def grow(engine: Engine, values: Tensor, context: int, batch: int) -> None:
     """Streams until there are so many, each about a frame of its own, with one token said."""
-    for number in range(len(engine.kv.streams()), batch):
+    for number in range(len(engine.kv.streams.live()), batch):
         ask(engine, fill(engine, values, values, context, number), SHORT, ANSWER)
         engine.decode()
-    live, allocation_failures = len(engine.kv.streams()), engine.kv.allocation_failures
+    live, allocation_failures = len(engine.kv.streams.live()), engine.kv.copies.allocation_failures
     assert live == batch and not allocation_failures, (
         f'{live} streams, {allocation_failures} were not compressed'
     )

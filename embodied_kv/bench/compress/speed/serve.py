@@ -95,11 +95,11 @@ def fill_up(policy: FullPolicy, context: int, config: Mapping[str, object]) -> t
     engine = scene.make_engine(policy, context, **config)
     values = scene.noise(engine)
     for number in range(engine.kv.decode_kv.rows + 1):
-        live = len(engine.kv.streams())
+        live = len(engine.kv.streams.live())
         handle = scene.fill(engine, values, values, context, number)
         scene.ask(engine, handle, scene.SHORT, scene.ANSWER)
         engine.decode()
         stats = engine.kv.stats()
-        if stats.evictions or engine.kv.allocation_failures:
+        if stats.evictions or engine.kv.copies.allocation_failures:
             return stats.bytes, live
     raise AssertionError('a cache holds more streams than it has decode rows')

@@ -1,0 +1,117 @@
+"""An engine whose graphs are compiled makes the chunks that the public references recorded."""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from cases import ALOHA, CASES, LEROBOT, LIBERO
+
+from embodied_kv.engine.engine import Engine
+from embodied_kv.engine_config import EngineConfig
+from embodied_kv.model.golden import Golden
+from embodied_kv.model.parity import RESULT
+from embodied_kv.model.policy import Policy
+from embodied_kv.model.processing.images import BILINEAR
+from embodied_kv.model.recorded import Case
+from embodied_kv.runtime.compiled import Compiler
+from embodied_kv.types import Observation
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # compilers take their time
+GOLDEN = LEROBOT.parent / 'pi05_tiny_a.safetensors'
+RECORDS = {LEROBOT: 'plain', LIBERO: 'plain', ALOHA: 'edge'}
+
+
+@pytest.fixture
+def compiled(tmp_path, monkeypatch):
+    """An engine of a policy, of which what makes a chunk is compiled."""
+    compile = Compiler.compile
+
+    def make(policy):
+        names = 'encode_images', f'prefill 1x{policy.config.prefix_tokens}', 'denoise'
+
+        def chosen(self, name, *others):
+            return compile(self, name, *others) if name.startswith(names) else None
+
+        monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+        monkeypatch.setattr(Compiler, 'compile', chosen)
+        size = dict(rows=4, streams=1, decode_tokens=16, time_budget=False)
+        return Engine(policy, EngineConfig(**size, compile='auto'))
+
+    return make
+
+
+def chunk(engine, noise, images, state, instruction):
+    """What the engine makes of one observation, by compiled graphs alone."""
+    seen = Observation(
+        images=images,
+        state=state,
+        instruction=instruction,
+        stamp=0,
+        deadline=math.inf,
+        sequence=1,
+    )
+    before = replays(engine)
+    (handle,) = engine.prefill([seen])
+    with engine.kv.acquire(handle) as lease:
+        (made,) = engine.denoise([lease], [math.inf], noise)
+    ran = {name.split()[0] for name, count in replays(engine).items() if count > before[name]}
+    some_are_missing = any(image is None for image in images)  # one size of images is compiled
+    assert ran == {'prefill', 'denoise'} | (set() if some_are_missing else {'encode_images'})
+    return made.values
+
+
+def replays(engine):
+    """Of each graph that is compiled."""
+    buckets = {str(shape): engine.graphs.get(shape) for shape in engine.graphs.shapes}
+    return {name: b.compiled.replays for name, b in buckets.items() if b.compiled is not None}
+
+
+@pytest.mark.parametrize('folder', CASES, ids=lambda folder: folder.name)
+def test_a_recorded_observation_becomes_the_recorded_chunk(compiled, folder):
+    case, record = Case(folder), RECORDS[folder]
+    policy = case.checkpoint.load(dtype='float32')
+    seen = case.images(record), case.state(record), case.instruction(record)
+    values = chunk(compiled(policy), case.noise().numpy(), *seen)
+    theirs = case.read(record, 'actions').reshape(values.shape).numpy()
+    scale = policy.processing.normalizer.action_scale.unit
+    # The engine's times are LeRobot's; openpi's differ in the last bit of float32.
+    tolerance = 1e-4 if folder == LEROBOT else 5e-4
+    assert (np.abs(values - theirs) <= tolerance * scale + 1e-6).all()
+
+
+@dataclass(frozen=True, eq=False)
+class Samples(Policy):
+    """The golden file's model: instruction and pictures name the sample that it sees."""
+
+    golden: Golden | None = None
+
+    def prompt_ids(self, instruction, state):
+        number = int(instruction)
+        valid = self.golden.inputs['token_mask'][number]
+        return self.golden.inputs['tokens'][number][valid].tolist()
+
+    def pixels(self, images):
+        (number,) = {int(image.max()) for image in images if image is not None}
+        shown = [image is not None for image in images]
+        recorded = self.golden.inputs['images'][number][shown]
+        return ((recorded + 1) / 2).permute(0, 2, 3, 1).numpy()
+
+    def actions(self, normalised, state):
+        return np.array(normalised)
+
+
+def test_samples_become_their_recorded_actions(compiled):
+    golden = Golden(GOLDEN)
+    config, random = golden.config, Policy.random(golden.config)
+    processing = replace(random.processing, resize=BILINEAR)
+    model = golden.model()
+    engine = compiled(Samples(config, model, random.tokenizer, processing, golden=golden))
+    state = np.zeros(config.state_dim, np.float32)
+    for number, shown in enumerate(golden.inputs['image_masks'].tolist()):
+        picture = np.full((8, 8, 3), number, np.uint8)
+        images = [picture if there else None for there in shown]
+        noise = golden.inputs['noise'][[number]].numpy()
+        values = chunk(engine, noise, images, state, str(number))
+        theirs = golden.read('actions')[number].numpy()
+        np.testing.assert_allclose(values, theirs, rtol=0, atol=RESULT)
