@@ -171,7 +171,7 @@ class Mission(SuiteNode):
             return
         running.calls.interrupt(why)
         running.thread.join()
-        running.calls.close(self)
+        running.calls.close()
         end = running.end
         self._publish(end.state, end)
         self.log_info('mission', f'mission {"done" if end.success else "ended"}: {end.why}')

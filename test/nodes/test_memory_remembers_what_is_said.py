@@ -112,3 +112,41 @@ def test_records_take_the_place_of_the_oldest():
         'task 4',
         'task 3',
     ]
+
+
+def test_a_task_that_is_concluded_has_one_record_and_says_where_it_moved_what_from():
+    memory = NoteTaker(HELD, 48)
+    memory.tell(PUT, 0)
+    assert memory.hear(SUBTASK, DONE, 10**9) == [('task 1', 'task', f'task 1: {PUT}')]
+    assert memory.conclude(f'{PUT}, from the table') == [
+        ('task 1', 'task', f'task 1: {PUT}, from the table'),
+        ('last red cube', 'note', 'last move of the red cube: task 1'),
+    ]
+    memory.tell('reach the plate', 2 * 10**9)
+    unfinished = [('task 2', 'task', 'task 2: reach the plate, not finished')]
+    assert memory.conclude('reach the plate, not finished') == unfinished
+    assert memory.tell('pick up the mug', 3 * 10**9) == [], 'it was concluded'
+    other = [('task 3', 'task', 'task 3: reach the red cube')]
+    assert memory.conclude('reach the red cube') == other, 'somebody else gave it'
+
+
+def test_answers_tell_where_things_are_whoever_asked():
+    memory = NoteTaker(HELD, 48)
+    red = [('red cube', 'object', 'red cube: on the green plate')]
+    assert memory.hear('Where is the red cube?', 'on the green plate', 0) == red
+    held = [('red cube', 'object', 'red cube: held by the robot')]
+    assert memory.hear('Where is the red cube?', 'held by the robot', 0) == held
+    bin = [('blue bin', 'place', 'blue bin: holds the red cube')]
+    assert memory.hear('What is in the blue bin?', 'the red cube', 0) == bin
+    assert memory.hear('Where is the red cube?', 'yes', 0) == []
+
+
+def test_a_task_without_an_id_gets_its_number(robot, tmp_path):
+    begin(robot, tmp_path)
+    for text in ('put the red cube into the blue bin, from the table', 'reach the red cube'):
+        done(robot, 'upsert', segments=segments(('', 'task', text)))
+    assert texts(robot) == {
+        'task 1': 'task 1: put the red cube into the blue bin, from the table',
+        'last red cube': 'last move of the red cube: task 1',
+        'task 2': 'task 2: reach the red cube',
+    }

@@ -9,9 +9,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rclpy.action import ActionClient
+from rclpy.action.client import ClientGoalHandle
 from rclpy.task import Future
 
 from embodied_kv.action import ExecuteInstruction
@@ -37,22 +38,27 @@ LOOK = 0.02  # s between two looks whether it was interrupted
 
 
 class Calls:
-    """Clients of a node, until its cleanup."""
+    """Clients of a node, until `close`."""
 
     def __init__(self, node: SuiteNode) -> None:
+        self._node = node
         self._clients = {name: node.create_client(kind, name) for name, kind in SERVICES.items()}
         self._acting = ActionClient(node, ExecuteInstruction, 'execute_instruction')
+        self._goal: ClientGoalHandle | None = None  # of the instruction in force
         self._reason = ''  # why whoever waits is to stop
         self._words: OrderedDict[int, str] = OrderedDict()  # of streams, whoever asked
         self._ends: dict[int, str] = {}
         self._lock = threading.Lock()
-        node.subscribe(TextDelta, 'language/text', self._hear, qos.TEXT, always=True)
+        self._texts = node.create_subscription(TextDelta, 'language/text', self._hear, qos.TEXT)
 
-    def close(self, node: SuiteNode) -> None:
-        """No more calls."""
+    def close(self) -> None:
+        """No more calls; an instruction that is still in force ends, and the arm comes to rest."""
+        if self._goal is not None:
+            self._goal.cancel_goal_async()
         self._acting.destroy()
+        self._node.destroy_subscription(self._texts)
         for client in self._clients.values():
-            node.destroy_client(client)
+            self._node.destroy_client(client)
 
     def interrupt(self, reason: str) -> None:
         """Whoever waits here, or will, is told; '' takes it back."""
@@ -75,15 +81,12 @@ class Calls:
         """Until the policy says that it is done, or time is up. Raises Interrupted otherwise."""
         self._there(self._acting.server_is_ready, 'execute_instruction')
         goal = ExecuteInstruction.Goal(instruction=instruction, time_limit=time_limit)
-        handle = self._wait(self._acting.send_goal_async(goal))
+        handle = self._wait(self._on_node(lambda: self._acting.send_goal_async(goal)))
         if not handle.accepted:
             raise Interrupted('the arm is not armed: arm it, and give the mission again')
-        ended = handle.get_result_async()
-        try:
-            result = self._wait(ended, patience=None).result
-        except Interrupted:
-            handle.cancel_goal_async()  # the arm comes to rest
-            raise
+        self._goal = handle
+        result = self._wait(self._on_node(handle.get_result_async), patience=None).result
+        self._goal = None
         if not result.success and result.message != TIME_IS_OVER:
             raise Interrupted(result.message)
         return Outcome(result.success, result.message)
@@ -117,6 +120,10 @@ class Calls:
         client = self._clients[name]
         self._there(client.service_is_ready, name)
         return client.call_async(SERVICES[name].Request(**fields))
+
+    def _on_node(self, send: Callable[[], Future]) -> Future:
+        """Sends on the node's thread: elsewhere, an answer may come before it is waited for."""
+        return self._wait(self._node.executor.create_task(send))
 
     def _answered(self, name: str, future: Future) -> object:
         response = self._wait(future)

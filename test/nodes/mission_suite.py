@@ -1,0 +1,146 @@
+"""The suite as a mission node hears it: a stand-in that serves the truth of a table in words."""
+
+import time
+
+from rclpy.action import ActionClient, ActionServer, CancelResponse, GoalResponse
+from table_robot import TableRobot
+
+from embodied_kv.action import ExecuteInstruction
+from embodied_kv.action import Mission as MissionAction
+from embodied_kv.msg import MemorySegment, MissionState, TextDelta
+from embodied_kv.nodes.common import qos
+from embodied_kv.nodes.control.instruction_server import TIME_IS_OVER
+from embodied_kv.nodes.mission import Mission
+from embodied_kv.srv import Ask, MemoryPlan, MemoryQuery, MemoryRemove, MemoryUpsert
+
+
+class TableSuite(TableRobot):
+    """Language, memory and `execute_instruction` over a TableRobot.
+
+    armed: whether goals are accepted. slow: an instruction is never over by itself. asked: all
+    questions. refuses: a service that answers `ok: false`.
+    """
+
+    def __init__(self, robot, table, mission, **how):
+        super().__init__(table, mission, **how)
+        self.armed, self.slow, self.refuses = True, False, ''
+        self.asked, self.goals, self.told = [], [], []
+        self._stream, self._ended = 0, {}
+        self.robot, node = robot, robot.node
+        self._texts = node.create_publisher(TextDelta, 'language/text', qos.TEXT)
+        for kind, name, serve in (
+            (Ask, 'language/ask', self._ask),
+            (MemoryPlan, 'memory/plan', self._plan),
+            (MemoryQuery, 'memory/query', self._query),
+            (MemoryRemove, 'memory/remove', self._remove),
+            (MemoryUpsert, 'memory/upsert', self._upsert),
+        ):
+            node.create_service(kind, name, self._served(name, serve))
+        self._server = ActionServer(
+            node,
+            ExecuteInstruction,
+            'execute_instruction',
+            self._execute,
+            goal_callback=lambda _: GoalResponse.ACCEPT if self.armed else GoalResponse.REJECT,
+            handle_accepted_callback=self._begin,
+            cancel_callback=lambda _: CancelResponse.ACCEPT,
+        )
+        node.create_timer(0.02, self._look_at_goals)
+        node.create_subscription(MissionState, 'mission/state', self.told.append, qos.STATUS)
+
+    def up(self, *others, **parameters):
+        """The mission node beside it, and other nodes, and a client of its action."""
+        nodes = self.robot.up(*others, Mission, **parameters)
+        self.node = nodes[-1] if others else nodes
+        self._client = ActionClient(self.robot.node, MissionAction, 'mission')
+        assert self._client.wait_for_server(10.0)
+        return self.node
+
+    def send(self, mission='tidy up', **goal):
+        """A goal's handle."""
+        self.feedback = []
+        future = self._client.send_goal_async(
+            MissionAction.Goal(mission=mission, **goal),
+            lambda message: self.feedback.append(message.feedback),
+        )
+        self.robot.until(future.done, show=False)
+        return future.result()
+
+    def result(self, handle):
+        """Status and result, once it is over."""
+        future = handle.get_result_async()
+        self.robot.until(future.done, show=False)
+        return future.result().status, future.result().result
+
+    @property
+    def run(self):
+        """What a TableRobot's planner looks at."""
+        return self.node._running.run
+
+    # ------------------------------------------------------------------ services
+
+    def _served(self, name, serve):
+        def served(request, response):
+            if name == self.refuses:
+                response.message = 'not today'
+                return response
+            serve(request, response)
+            response.ok = True
+            return response
+
+        return served
+
+    def _ask(self, request, response):
+        self.asked.append(request.question)
+        self._stream += 1
+        response.stream = self._stream
+        said = TextDelta(stream=self._stream, text=self.answer(request.question))
+        said.finished, said.reason = True, 'eos'
+        self._texts.publish(said)
+
+    def _plan(self, request, response):
+        response.text = self.plan(request.question)
+
+    def _query(self, request, response):
+        response.segments = [
+            MemorySegment(id=id, text=text, step=i)
+            for i, (id, text) in enumerate(self._memory.items())
+        ]
+
+    def _remove(self, request, response):
+        del self._memory[request.id]
+
+    def _upsert(self, request, response):
+        for segment in request.segments:
+            drafts = [(segment.id, segment.kind, segment.text)]
+            if segment.kind == 'task' and not segment.id:
+                drafts = self._notes.conclude(segment.text)
+            for id, kind, text in drafts:
+                if kind == 'task':
+                    self._memory.pop(id, None)
+                self._memory[id] = text
+
+    # ------------------------------------------------------------------ the arm
+
+    def _begin(self, handle):
+        instruction = handle.request.instruction
+        self._notes.tell(instruction, 0)
+        outcome = None if self.slow else self.act(instruction)
+        self.goals.append((handle, time.monotonic() + 0.05, outcome))
+
+    def _look_at_goals(self):
+        for goal in [*self.goals]:
+            handle, until, outcome = goal
+            over = outcome is not None and time.monotonic() >= until
+            if over or handle.is_cancel_requested:
+                self.goals.remove(goal)
+                self._ended[bytes(handle.goal_id.uuid)] = over and outcome.done
+                handle.execute()
+
+    def _execute(self, handle):
+        done = self._ended.pop(bytes(handle.goal_id.uuid))
+        if handle.is_cancel_requested:
+            handle.canceled()
+        else:
+            (handle.succeed if done else handle.abort)()
+        return ExecuteInstruction.Result(success=done, message='' if done else TIME_IS_OVER)

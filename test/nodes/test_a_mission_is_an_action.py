@@ -1,0 +1,142 @@
+"""`mission`: a goal in words is carried out by the services of a suite, and says how it stands.
+
+The suite is a stand-in that tells the truth; the policy is none of the matter here.
+"""
+
+import pytest
+from action_msgs.msg import GoalStatus
+from mission_suite import TableSuite
+
+from embodied_kv.nodes.session import Session
+from embodied_kv.sim.mission_table import TABLE, KnownTable
+from embodied_kv.sim.missions import Mission, Part, Which
+from embodied_kv.srv import CapsuleList, CapsuleRollback, CapsuleSnapshot
+
+LYING = KnownTable({'red cube': TABLE, 'blue cylinder': TABLE}, ('green bin',))
+TIDY = Mission(
+    (
+        Part('put', Which(names=('red cube', 'blue cylinder')), 'green bin'),
+        Part('say', Which(), 'green bin', about='inside'),
+    )
+)
+SAID = 'the green bin holds the blue cylinder and the red cube'
+
+
+@pytest.fixture
+def suite(robot):
+    suite = TableSuite(robot, LYING, TIDY)
+    suite.up()
+    return suite
+
+
+def test_a_mission_is_done_step_by_step_and_says_what_it_was_asked_to(suite):
+    goal = suite.send()
+    assert goal.accepted
+    status, result = suite.result(goal)
+    assert status == GoalStatus.STATUS_SUCCEEDED and result.success, result.message
+    assert result.said == [SAID] and result.steps == 3 and result.seconds > 0
+    assert suite.table.where == {'red cube': 'green bin', 'blue cylinder': 'green bin'}
+    assert 'task 1: put the red cube into the green bin, from the table' in suite.memory()
+    steps = [told.step for told in suite.feedback if told.step]
+    assert steps and steps[0] == 'put the red cube into the green bin'
+    suite.robot.until(lambda: suite.told and not suite.told[-1].running, show=False)
+    assert suite.told[-1].success and suite.told[-1].said == [SAID]
+
+
+def test_it_begins_by_looking_where_nothing_is_known(suite, robot):
+    suite._memory.clear()
+    _, result = suite.result(suite.send())
+    assert result.success, result.message
+    assert 'Do you see the red cube?' in suite.asked and 'Where is the red cube?' in suite.asked
+
+
+def test_what_is_gone_is_forgotten(suite):
+    suite._memory['cyan ball'] = 'cyan ball: on the table'
+    assert suite.result(suite.send())[1].success
+    assert 'cyan ball' not in suite._memory
+
+
+def test_a_cancelled_mission_stops_the_arm(suite):
+    suite.slow = True
+    goal = suite.send()
+    suite.robot.until(lambda: suite.goals, show=False)
+    suite.robot.until(goal.cancel_goal_async().done, show=False)
+    status, result = suite.result(goal)
+    assert status == GoalStatus.STATUS_CANCELED and result.message == 'cancelled'
+    suite.robot.until(lambda: not suite.goals, show=False)
+
+
+def test_another_mission_takes_its_place(suite):
+    suite.slow = True
+    first = suite.send()
+    suite.robot.until(lambda: suite.goals, show=False)
+    suite.slow = False
+    second = suite.send()
+    assert 'another mission' in suite.result(first)[1].message
+    assert suite.result(second)[1].success
+
+
+def test_an_arm_that_is_not_armed_ends_it(suite):
+    suite.armed = False
+    status, result = suite.result(suite.send())
+    assert status == GoalStatus.STATUS_ABORTED and 'arm it' in result.message
+
+
+def test_a_failed_step_is_tried_again_and_then_given_up(suite):
+    suite._success = 0.0
+    status, result = suite.result(suite.send())
+    assert status == GoalStatus.STATUS_ABORTED
+    assert result.message.startswith('give up: put the red cube') and result.steps > 1
+    assert any(text.endswith(', not finished') for text in suite.memory())
+
+
+@pytest.mark.parametrize(
+    'goal', [dict(mission=' '), dict(mission='x' * 500), dict(step_time_limit=-1.0)]
+)
+def test_a_goal_that_makes_no_sense_is_refused(suite, goal):
+    assert not suite.send(**goal).accepted
+
+
+@pytest.mark.parametrize('service', ['memory/plan', 'memory/query', 'language/ask'])
+def test_a_service_that_refuses_ends_it_with_what_it_said(suite, service):
+    suite.refuses = service
+    status, result = suite.result(suite.send())
+    assert status == GoalStatus.STATUS_ABORTED
+    assert result.message == f'{service}: not today'
+
+
+def test_a_node_that_is_deactivated_ends_it(suite):
+    suite.slow = True
+    goal = suite.send()
+    suite.robot.until(lambda: suite.goals, show=False)
+    suite.node.trigger_deactivate()
+    assert 'not active' in suite.result(goal)[1].message
+    assert not suite.send().accepted
+
+
+def test_a_mission_goes_back_with_its_session_and_on_from_there(robot, tmp_path):
+    suite = TableSuite(robot, LYING, TIDY)
+    suite.up(Session, folder=str(tmp_path))
+    suite.slow = True
+    goal = suite.send()
+    suite.robot.until(lambda: suite.goals, show=False)
+    assert robot.call(CapsuleSnapshot, 'capsule/snapshot', name='here').ok
+    suite.robot.until(goal.cancel_goal_async().done, show=False)
+    suite.result(goal)
+    suite.robot.until(lambda: not suite.goals, show=False)
+    suite.slow = False
+    suite.told.clear()
+    back = robot.call(CapsuleRollback, 'capsule/rollback', name='here')
+    assert back.ok, back.message
+    suite.robot.until(lambda: suite.told and not suite.told[-1].running, show=False)
+    assert suite.told[-1].success and suite.told[-1].steps == 3
+    assert suite.told[0].running and suite.told[0].mission == 'tidy up'
+
+
+def test_a_failed_step_rewinds_the_session_and_not_the_mission(robot, tmp_path):
+    suite = TableSuite(robot, LYING, TIDY, success=0.0)
+    suite.up(Session, folder=str(tmp_path))
+    status, result = suite.result(suite.send())
+    assert status == GoalStatus.STATUS_ABORTED and result.message.startswith('give up')
+    listed = robot.call(CapsuleList, 'capsule/list')
+    assert [capsule.name for capsule in listed.capsules] == ['mission-boundary']
