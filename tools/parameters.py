@@ -11,6 +11,7 @@ from embodied_kv.nodes.fleet.client_node import FleetClientParams
 from embodied_kv.nodes.fleet.server_node import FleetParams
 from embodied_kv.nodes.language import LanguageParams
 from embodied_kv.nodes.memory import MemoryParams
+from embodied_kv.nodes.mission import MissionParams
 from embodied_kv.nodes.observation.params import ObservationParams
 from embodied_kv.nodes.session import SessionParams
 from embodied_kv.planning.config import PlanningConfig
@@ -36,6 +37,7 @@ PARTS = (
     ('`session`', '', SessionParams),
     ('`memory`', '', MemoryParams),
     ('`memory`: planning', '', PlanningConfig),
+    ('`mission`', '', MissionParams),
     ('`fleet`', '', FleetParams),
     ('`action` of a robot of a fleet (executable `fleet_client`)', '', FleetClientParams),
 )

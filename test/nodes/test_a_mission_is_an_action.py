@@ -38,7 +38,7 @@ def test_a_mission_is_done_step_by_step_and_says_what_it_was_asked_to(suite):
     assert suite.table.where == {'red cube': 'green bin', 'blue cylinder': 'green bin'}
     assert 'task 1: put the red cube into the green bin, from the table' in suite.memory()
     steps = [told.step for told in suite.feedback if told.step]
-    assert steps and steps[0] == 'put the red cube into the green bin'
+    assert steps and all(step.startswith('put the ') for step in steps)
     suite.robot.until(lambda: suite.told and not suite.told[-1].running, show=False)
     assert suite.told[-1].success and suite.told[-1].said == [SAID]
 
@@ -103,6 +103,13 @@ def test_a_service_that_refuses_ends_it_with_what_it_said(suite, service):
     status, result = suite.result(suite.send())
     assert status == GoalStatus.STATUS_ABORTED
     assert result.message == f'{service}: not today'
+
+
+def test_what_is_no_instruction_is_never_told_to_the_arm(suite):
+    suite.plan = lambda question: 'in the blue bin'
+    status, result = suite.result(suite.send())
+    assert status == GoalStatus.STATUS_ABORTED and not suite.calls
+    assert result.message == "the planner said 'in the blue bin', which is no instruction"
 
 
 def test_a_node_that_is_deactivated_ends_it(suite):

@@ -12,6 +12,7 @@ from embodied_kv.nodes.action import Action, ActionParams
 from embodied_kv.nodes.common.parameters import SuiteParams
 from embodied_kv.nodes.language import Language, LanguageParams
 from embodied_kv.nodes.memory import MemoryParams
+from embodied_kv.nodes.mission import MissionParams
 from embodied_kv.nodes.observation.params import ObservationParams
 from embodied_kv.nodes.perception import Perception
 from embodied_kv.nodes.session import SessionParams
@@ -26,6 +27,7 @@ PARTS = {
     '/**/language': [('', LanguageParams)],
     '/**/session': [('', SessionParams)],
     '/**/memory': [('', MemoryParams), ('', PlanningConfig)],
+    '/**/mission': [('', MissionParams)],
     '/**/sim': [('', SimParams)],
 }
 

@@ -12,11 +12,12 @@ from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.msg import MemorySegment
 from embodied_kv.nodes.missions.calls import Calls
 from embodied_kv.nodes.missions.mission_part import MissionPart
-from embodied_kv.planning.mission import Outcome
+from embodied_kv.planning.mission import Interrupted, Outcome
 from embodied_kv.session.robot_session import RobotSession
 from embodied_kv.sim.eyes import Look, Seen, look_around, look_at
 from embodied_kv.sim.mission_memory import parse_task, read_table
 from embodied_kv.sim.mission_table import MOVES, KnownTable
+from embodied_kv.text import shown
 
 ALL = 1000  # segments
 BOUNDARY = 'mission-boundary'
@@ -56,6 +57,8 @@ class Crew:
         return self._calls.call('memory/plan', question=question).text
 
     def act(self, instruction: str) -> Outcome:
+        if parse_task(instruction) is None:
+            raise Interrupted(f'the planner said {shown(instruction)!r}, which is no instruction')
         self._lay = self._known().where
         return self._calls.act(instruction, self._step_seconds)
 
