@@ -7,11 +7,11 @@ It believes what the policy says. Knows words. Does not know who answers, nor me
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 
 from embodied_kv.sim.language import HELD, in_or_on
-from embodied_kv.sim.mission_memory import parse_task
+from embodied_kv.sim.mission_memory import parse_task, read_table
 from embodied_kv.sim.mission_table import KnownTable
 from embodied_kv.sim.scene import COLOURS, MOVABLE, RECEPTACLES
 
@@ -65,30 +65,62 @@ def look_around(known: KnownTable) -> Look:
             names[colour] = f'{colour} {shape.strip()}'
     there = [name for colour, name in names.items() if colour in colours]
     gone = tuple(name for colour, name in names.items() if colour not in colours)
-    return (yield from _ask([*_about(there), HELD], gone))
+    return (yield from _ask(there, known, gone))
 
 
 def look_at(instruction: str, known: KnownTable) -> Look:
-    """At what an instruction was about: its thing, where it was and where it should be."""
+    """At what an instruction was about: its thing, and all places."""
     task = parse_task(instruction)
-    if task is None:
-        return (yield from _ask([HELD]))
-    lay = known.where.get(task.target, '')
-    names = dict.fromkeys(name for name in (task.target, task.place, lay) if ' ' in name)
-    return (yield from _ask([*_about([*names]), HELD]))
+    things = [task.target] if task is not None else []
+    return (yield from _ask([*things, *known.places], known))
 
 
-def _about(names: Sequence[str]) -> list[str]:
-    """Where these things are, or what is in them."""
-    return [
-        f'What is {in_or_on(name)} the {name}?'
-        if name.endswith(RECEPTACLES)
-        else f'Where is the {name}?'
-        for name in names
+def _ask(names: Sequence[str], known: KnownTable, gone: tuple[str, ...] = ()) -> Look:
+    """Where these things are, what lies in these places, and what is held.
+
+    An answer to the one has to agree with those to the other, else what was known stays: one
+    mistake in twenty would else be remembered of every table of five things.
+    """
+    places = [name for name in names if name.endswith(RECEPTACLES)]
+    things = [name for name in names if name not in places]
+    answers = yield [
+        *(f'Where is the {name}?' for name in things),
+        *(f'What is {in_or_on(name)} the {name}?' for name in places),
+        HELD,
     ]
+    where, inside, (held,) = _split(answers, len(things), len(places))
+    drafts = []
+    for name, answer in zip(things, where, strict=True):
+        new = name not in known.where
+        if new or _agree(name, answer, dict(zip(places, inside, strict=True)), held):
+            drafts += learnt(f'Where is the {name}?', answer)
+    lie = dict(known.where) | {name: _place(text) for name, _, text in drafts}
+    lie = {name: place for name, place in lie.items() if name not in gone}
+    for name in places:
+        holds = ' and '.join(f'the {thing}' for thing in sorted(lie) if lie[thing] == name)
+        drafts.append((name, 'place', f'{name}: holds {holds or "nothing"}'))
+    held = next((f'the {name}' for name, place in lie.items() if place == ROBOT), 'nothing')
+    return Seen((*drafts, (ROBOT, 'agent', f'{ROBOT}: holds {held}')), gone)
 
 
-def _ask(questions: list[str], gone: tuple[str, ...] = ()) -> Look:
-    answers = yield questions
-    pairs = zip(questions, answers, strict=True)
-    return Seen(tuple(draft for pair in pairs for draft in learnt(*pair)), gone)
+def _split(answers: Sequence[str], *counts: int) -> list[Sequence[str]]:
+    """The first so many answers, the next so many, …, and the rest."""
+    parts, begin = [], 0
+    for count in counts:
+        parts.append(answers[begin : begin + count])
+        begin += count
+    return [*parts, answers[begin:]]
+
+
+def _agree(name: str, where: str, inside: Mapping[str, str], held: str) -> bool:
+    """Whether what places and gripper are said to hold is what the thing's own answer says."""
+    found = {place for place, words in inside.items() if f'the {name}' in words.split(' and ')}
+    if held.strip() == f'the {name}':
+        found.add(ROBOT)
+    place = _place(f'{name}: {where.strip()}')
+    return found == ({place} & {*inside, ROBOT})
+
+
+def _place(text: str) -> str:
+    """Where a thing is by its sentence: a place, the robot, or the table."""
+    return next(iter(read_table([text]).where.values()), '')

@@ -1,0 +1,105 @@
+"""A look at the table asks one thing twice over: one mistake changes nothing that was known."""
+
+import pytest
+
+from embodied_kv.sim.eyes import learnt, look_around, look_at
+from embodied_kv.sim.language import HELD
+from embodied_kv.sim.mission_table import TABLE, KnownTable
+
+KNOWN = KnownTable({'red cube': TABLE, 'blue cylinder': 'green bin'}, ('green bin', 'cyan plate'))
+TRUE = {
+    'Where is the red cube?': 'on the table',
+    'Where is the blue cylinder?': 'in the green bin',
+    'What is in the green bin?': 'the blue cylinder',
+    'What is on the cyan plate?': 'nothing',
+    HELD: 'nothing',
+    'What shape is the red thing?': 'cube',
+    'What shape is the blue thing?': 'cylinder',
+    'What shape is the green thing?': 'bin',
+    'What shape is the cyan thing?': 'plate',
+}
+COLOURS = {'red', 'blue', 'green', 'cyan'}
+
+
+def seen(look, **wrong):
+    """What a look finds; `wrong` are answers by question, colours that are seen."""
+    answers = TRUE | wrong.get('answers', {})
+    colours = wrong.get('colours', COLOURS)
+    try:
+        questions = next(look)
+        while True:
+            questions = look.send(
+                [
+                    ('yes' if set(q.split()) & colours else 'no')
+                    if q.startswith('Do you see')
+                    else answers[q]
+                    for q in questions
+                ]
+            )
+    except StopIteration as over:
+        return {id: text for id, _, text in over.value.drafts}, over.value.gone
+
+
+FACTS = {
+    'red cube': 'red cube: on the table',
+    'blue cylinder': 'blue cylinder: in the green bin',
+    'green bin': 'green bin: holds the blue cylinder',
+    'cyan plate': 'cyan plate: holds nothing',
+    'robot': 'robot: holds nothing',
+}
+
+
+def test_a_table_of_which_nothing_is_known_is_found():
+    assert seen(look_around(KnownTable({}, ()))) == (FACTS, ())
+
+
+def test_what_is_known_is_confirmed():
+    assert seen(look_around(KNOWN)) == (FACTS, ())
+
+
+@pytest.mark.parametrize(
+    'answers',
+    [
+        {'Where is the red cube?': 'on the cyan plate'},
+        {'Where is the blue cylinder?': 'on the table'},
+        {'What is in the green bin?': 'nothing'},
+        {'What is on the cyan plate?': 'the red cube'},
+        {HELD: 'the red cube'},
+        {'Where is the red cube?': 'yes'},
+    ],
+)
+def test_one_mistake_changes_nothing_that_was_known(answers):
+    for look in (look_around(KNOWN), look_at('pick up the red cube', KNOWN)):
+        found, gone = seen(look, answers=answers)
+        assert FACTS | found == FACTS and not gone
+
+
+def test_two_answers_that_agree_do():
+    moved = {
+        'Where is the red cube?': 'on the cyan plate',
+        'What is on the cyan plate?': 'the red cube',
+    }
+    found, _ = seen(look_at('put the red cube on the cyan plate', KNOWN), answers=moved)
+    assert found['red cube'] == 'red cube: on the cyan plate'
+    assert found['cyan plate'] == 'cyan plate: holds the red cube'
+    held = {'Where is the blue cylinder?': 'held by the robot', HELD: 'the blue cylinder'}
+    held['What is in the green bin?'] = 'nothing'
+    found, _ = seen(look_at('pick up the blue cylinder', KNOWN), answers=held)
+    assert found['robot'] == 'robot: holds the blue cylinder'
+    assert found['green bin'] == 'green bin: holds nothing'
+
+
+def test_a_colour_that_is_not_seen_is_gone():
+    found, gone = seen(look_around(KNOWN), colours=COLOURS - {'blue'})
+    assert gone == ('blue cylinder',) and 'blue cylinder' not in found
+    assert found['green bin'] == 'green bin: holds nothing'
+
+
+def test_a_known_thing_keeps_its_name_whatever_shape_is_said():
+    found, _ = seen(look_around(KNOWN), answers={'What shape is the red thing?': 'cylinder'})
+    assert found['red cube'] == FACTS['red cube']
+
+
+def test_what_is_no_place_is_not_learnt():
+    assert learnt('Where is the red cube?', 'yes') == [] == learnt('Is it done?', 'yes')
+    assert learnt(HELD, ' ') == [] == learnt('What is in the green bin?', '')
