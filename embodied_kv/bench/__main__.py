@@ -18,6 +18,7 @@ DEFAULT = (
     ('fleet.profile',),
     ('fleet.serving', '--quick'),
     ('inputs', '--quick'),
+    ('mission', '--quick'),
     ('soak', '--quick'),
 )
 FULL = (
@@ -39,6 +40,7 @@ FULL = (
     ('fleet.profile',),
     ('fleet.serving',),
     ('inputs',),
+    ('mission',),
     ('soak',),
 )
 

@@ -1,0 +1,122 @@
+"""Missions on drawn scenes: what lies where, what was done before, what is wanted, what is right.
+
+Knows scenes, tables and the rules of missions. Does not know who carries them out. Seeds of scenes
+begin where no training, evaluation or demo has any.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from embodied_kv.sim.household import any_of
+from embodied_kv.sim.language import where_is
+from embodied_kv.sim.mission_draws import draw_mission
+from embodied_kv.sim.mission_memory import read_table
+from embodied_kv.sim.mission_phrases import say_mission
+from embodied_kv.sim.mission_rollout import roll_out
+from embodied_kv.sim.mission_table import ROOM, TABLE, KnownTable
+from embodied_kv.sim.missions import Mission
+from embodied_kv.sim.scene import MOVABLE, RECEPTACLES, SceneConfig
+from embodied_kv.sim.tabletop import Tabletop, Truth
+from embodied_kv.sim.tasks import Task, task_scene
+
+FIRST_SCENE = 5_000_000
+RECORDS = (5, 20)  # of tasks before
+TRIES = 200  # draws of a mission that is wanted
+ENDS = ('over', 'impossible')
+
+
+@dataclass(frozen=True)
+class Case:
+    """A scene, what was done there before, and what is wanted.
+
+    needs_memory: it cannot be done from what is seen alone. table: the truth, with its history.
+    after: the table once all of it is done. said: what is to be said. ends: one of ENDS.
+    """
+
+    number: int
+    needs_memory: bool
+    table: KnownTable
+    mission: Mission
+    words: str
+    after: KnownTable
+    said: tuple[str, ...]
+    ends: str
+
+
+def scene(image_size: int) -> SceneConfig:
+    """Two places, two to four things, of which some are put away."""
+    return task_scene('put', crowded=True, image_size=image_size)
+
+
+def draw_case(table: Tabletop, number: int) -> Case:
+    """The scene of that number, which the table is in from then on, and a mission there.
+
+    Every other one needs memory.
+    """
+    table.reset(FIRST_SCENE + number)
+    rng = np.random.default_rng((FIRST_SCENE, number))
+    lying = true_table(table.truth())
+    known = with_history(rng, lying, int(rng.integers(*RECORDS, endpoint=True)))
+    needs = number % 2 == 1
+    for _ in range(TRIES):
+        mission = draw_mission(rng, known)
+        *_, last = turns = list(roll_out(mission, known, rng, 1.0))
+        if needs_memory(mission) == needs and last.right.kind in ENDS and len(turns) > 2:
+            break
+    said = tuple(turn.right.words for turn in turns if turn.right.kind == 'say')
+    words = ''.join(say_mission(mission, rng))
+    return Case(number, needs, known, mission, words, last.table, said, last.right.kind)
+
+
+def needs_memory(mission: Mission) -> bool:
+    """Whether it asks for what was done before."""
+    return any(part.kind in ('back', 'undo') or part.about == 'moved' for part in mission.parts)
+
+
+def true_table(truth: Truth) -> KnownTable:
+    """What lies where, in words, without any record."""
+    names = [thing.name for thing in truth.things if thing.shape in MOVABLE]
+    places = tuple(thing.name for thing in truth.things if thing.shape in RECEPTACLES)
+    texts = [f'{name}: {where_is(name, truth)[-1]}' for name in names]
+    lying = read_table(texts)
+    return KnownTable(lying.where, places, lying.beside)
+
+
+def with_history(rng: np.random.Generator, lying: KnownTable, records: int) -> KnownTable:
+    """The same table after so many tasks, or some more, the last of which made it as it lies."""
+    table = KnownTable(dict.fromkeys(lying.where, TABLE), lying.places)
+    for _ in range(records):
+        name = any_of(rng, list(table.where))
+        if (task := _move(table, name, any_of(rng, [TABLE, *table.places]))) is not None:
+            table = table.do(task)
+    while off := [name for name in table.where if table.where[name] != lying.where[name]]:
+        task = next((t for n in off if (t := _move(table, n, lying.where[n]))), None)
+        table = table.do(task or _move(table, off[0], TABLE))  # two that change places
+    return KnownTable(lying.where, lying.places, lying.beside, table.records)
+
+
+def _move(table: KnownTable, name: str, place: str) -> Task | None:
+    """The task that brings a thing to a place; None where there is no such."""
+    if table.where[name] == place:
+        return None
+    if place == TABLE:
+        return Task('take', name, table.where[name])
+    return Task('put', name, place) if len(table.inside(place)) < ROOM else None
+
+
+def is_done(case: Case, truth: Truth, said: tuple[str, ...]) -> bool:
+    """Whether all lies where it should, and nothing else was moved or said."""
+    now = true_table(truth)
+    beside = {n: w for n, w in case.after.beside.items() if case.table.beside.get(n) != w}
+    lies = all(
+        now.beside.get(name) == words or _is_next(now, name, words)
+        for name, words in beside.items()
+    )
+    return now.where == dict(case.after.where) and lies and said == case.said
+
+
+def _is_next(now: KnownTable, name: str, words: str) -> bool:
+    return now.beside.get(words.removeprefix('next to the ')) == f'next to the {name}'

@@ -1,0 +1,242 @@
+"""A suite in simulated time: the tabletop, a policy behind the engine, a planner over its memory.
+
+Knows the engine, planning and the clock of the scene. Does not know which mission it is given.
+While the robot looks and plans, the arm stands: what that takes is measured, and added.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from embodied_kv.control.rtc import passed
+from embodied_kv.engine.engine import Engine
+from embodied_kv.kv.handle import KvHandle
+from embodied_kv.planning.mission import Interrupted, MissionState, Outcome
+from embodied_kv.planning.planning import Planning
+from embodied_kv.sim.expert import plan as expert_plan
+from embodied_kv.sim.eyes import Look, look_around, look_at
+from embodied_kv.sim.language import DONE
+from embodied_kv.sim.mission_memory import parse_task, read_table
+from embodied_kv.sim.mission_oracle import Progress, Tried, next_step
+from embodied_kv.sim.mission_table import MOVES, KnownTable
+from embodied_kv.sim.missions import Mission
+from embodied_kv.sim.notes import NoteTaker
+from embodied_kv.sim.rollout import Rollout
+from embodied_kv.sim.scene import CAMERAS
+from embodied_kv.sim.tables import Orders, Tables
+from embodied_kv.sim.tabletop import Tabletop
+from embodied_kv.sim.tasks import Judge
+from embodied_kv.types import Observation
+
+ASK_EVERY, STEP_SECONDS = 1.0, 20.0  # s, as the nodes do
+WORDS = 48  # tokens of an answer
+AT_ONCE = 8  # questions
+
+
+@dataclass(frozen=True)
+class How:
+    """Who does what.
+
+    planner: `model` or `rules`. policy: `model` or `expert`. memory: what is known at first,
+    `all`, `none` or `stale`. method: of reuse, for planning. latency: s from an observation to its
+    chunk.
+    """
+
+    planner: str = 'model'
+    policy: str = 'model'
+    memory: str = 'all'
+    method: str = 'keep'
+    latency: float = 0.04
+
+
+@dataclass
+class Account:
+    """What a mission took: s of acting, looking and planning, plans, and steps.
+
+    failed: steps. wrong_beliefs: plans made of what was not so. wrong_plans: those that the rules
+    would not have made of the same memory.
+    """
+
+    acting: float = 0.0
+    looking: float = 0.0
+    planning: float = 0.0
+    plans: int = 0
+    failed: int = 0
+    wrong_beliefs: int = 0
+    wrong_plans: int = 0
+    steps: list[tuple[str, bool]] = field(default_factory=list)  # the family, whether it was done
+
+
+class SimulatedRobot:
+    """`planning.mission.Robot` on a table that stands in its scene.
+
+    state: how far the mission is, for the rules. truth: the table as it is, for the account.
+    """
+
+    def __init__(
+        self,
+        table: Tabletop,
+        engine: Engine,
+        planning: Planning,
+        mission: Mission,
+        how: How,
+        state: Callable[[], MissionState],
+        truth: Callable[[], KnownTable],
+    ) -> None:
+        self._table, self._engine, self._planning = table, engine, planning
+        self._mission, self._how, self._state, self._truth = mission, how, state, truth
+        self._rollout = Rollout(table)
+        self._dt = engine.policy.config.action_dt
+        records = [(s.id, i) for i, s in enumerate(planning.memory.store.list('task'))]
+        self._notes, self._sequence = NoteTaker('', 48, records), 0
+        self.account, self.said = Account(), []
+
+    # ------------------------------------------------------------------ memory
+
+    def memory(self) -> tuple[str, ...]:
+        """Things first, then records as they were made."""
+        segments = self._planning.memory.store.list()
+        records = sorted((s for s in segments if s.kind == 'task'), key=lambda s: s.step)
+        return tuple(s.text for s in (*(s for s in segments if s.kind != 'task'), *records))
+
+    def moves(self) -> tuple[int, ...]:
+        return read_table(self.memory()).moves
+
+    def remember(self, instruction: str, done: bool) -> None:
+        task = parse_task(instruction)
+        self._notes.tell(instruction, 0)
+        text = f'{instruction}, not finished'
+        if done and task.family in MOVES:
+            text = f'{instruction}, from the {self._lay.get(task.target, "table")}'
+        elif done:
+            text = instruction
+        self._planning.advance()
+        self._planning.upsert(*self._notes.conclude(text))
+
+    # ------------------------------------------------------------------ looking and planning
+
+    def look(self, instruction: str = '') -> None:
+        known, began = read_table(self.memory()), time.perf_counter()
+        self._learn(look_at(instruction, known) if instruction else look_around(known))
+        self.account.looking += time.perf_counter() - began
+
+    def _learn(self, look: Look) -> None:
+        (handle,) = self._engine.prefill([self._observe('')])
+        try:
+            questions = next(look)
+            while True:
+                questions = look.send(self._ask(handle, questions))
+        except StopIteration as over:
+            self._planning.upsert(*over.value.drafts)
+            for id in over.value.gone:
+                self._planning.remove(id)
+
+    def plan(self, question: str) -> str:
+        began, known = time.perf_counter(), read_table(self.memory())
+        right = next_step(self._mission, known, self._progress()).text
+        said = right
+        if self._how.planner == 'model':
+            said = self._planning.plan(question, method=self._how.method).text
+        self.account.planning += time.perf_counter() - began
+        self.account.plans += 1
+        self.account.wrong_plans += said != right
+        self.account.wrong_beliefs += dict(known.where) != dict(self._truth().where)
+        return said
+
+    def _progress(self) -> Progress:
+        state = self._state()
+        tried = tuple(Tried(parse_task(one.step), one.done) for one in state.tried)
+        return Progress(state.part - 1, state.moves[:3], tried)
+
+    # ------------------------------------------------------------------ acting
+
+    def act(self, instruction: str) -> Outcome:
+        task, began = parse_task(instruction), self._rollout.time
+        if task is None:
+            raise Interrupted(f'the planner said {instruction!r}, which is no instruction')
+        self._lay = dict(read_table(self.memory()).where)
+        judge, ask_at = Judge(task, self._table.truth()), began + ASK_EVERY
+        while self._rollout.time - began < STEP_SECONDS:
+            start = self._rollout.time
+            done = self._period(instruction, task, start, start >= ask_at)
+            ask_at = start + ASK_EVERY if start >= ask_at else ask_at
+            judge.see(self._table.truth())
+            if done or (self._how.policy == 'expert' and judge.done):
+                break
+        else:
+            done = False
+        self._rest()
+        self.account.acting += self._rollout.time - began
+        self.account.failed += not judge.done
+        self.account.steps.append((task.family, judge.done))
+        return Outcome(done or (self._how.policy == 'expert' and judge.done))
+
+    def _period(self, instruction: str, task: object, start: float, asks: bool) -> bool:
+        """A control period; whether the policy says that it is done."""
+        said = False
+        if self._how.policy == 'expert':
+            truth = self._table.truth()
+            names = [[thing.name for thing in truth.things]]
+            orders = Orders.of([task], names)
+            state = self._table.state()[None]
+            chunk = expert_plan(state, Tables.of([truth]), orders, 10)[0][0]
+        else:
+            (handle,) = self._engine.prefill([self._observe(instruction)])
+            with self._engine.kv.acquire(handle) as lease:
+                (made,) = self._engine.denoise([lease], [math.inf])
+            chunk = made.values
+            said = asks and self._ask(handle, [DONE])[0].lower().startswith('yes')
+        self._rollout.advance(self._how.latency)
+        if passed(self._how.latency, self._dt, len(chunk)) < len(chunk):
+            self._rollout.follow(chunk, start, self._dt)
+        self._rollout.advance(start + self._dt - self._rollout.time)
+        return said
+
+    def _rest(self) -> None:
+        """The arm comes to rest where it is."""
+        here = np.repeat(self._table.state()[None].astype(np.float64), 2, 0)
+        self._rollout.follow(here, self._rollout.time, self._dt)
+        self._rollout.advance(self._dt)
+
+    def _observe(self, instruction: str) -> Observation:
+        images = self._table.render()
+        self._sequence += 1
+        return Observation(
+            images=tuple(images[name] for name in CAMERAS),
+            state=self._table.state(),
+            instruction=instruction,
+            stamp=self._sequence,
+            deadline=-math.inf,
+            sequence=self._sequence,
+        )
+
+    def _ask(self, handle: KvHandle, questions: list[str]) -> list[str]:
+        """What the policy answers on a frame, some questions at once."""
+        engine, answers = self._engine, []
+        for begin in range(0, len(questions), AT_ONCE):
+            asked = questions[begin : begin + AT_ONCE]
+            streams = [engine.open(handle, question, max_tokens=WORDS) for question in asked]
+            while engine.kv.streams.live():
+                engine.decode()
+            decode = engine.policy.tokenizer.decode
+            answers += [decode(stream.tokens).strip() for stream in streams]
+        return answers
+
+    # ------------------------------------------------------------------ the rest of a robot
+
+    def mark(self, step: int) -> None:
+        """Between two steps nothing decodes here, and no chunk is left: there is nothing."""
+
+    def rewind(self) -> None:
+        """Nor to roll back."""
+
+    def say(self, words: str) -> None:
+        self.said.append(words)
+
+    def note(self, words: str) -> None:
+        """Nobody watches."""
