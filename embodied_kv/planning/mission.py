@@ -99,6 +99,11 @@ class MissionState:
         tried = (*self.tried, Tried(step, done))
         return replace(self, tried=tried, steps=self.steps + 1, acting='')
 
+    def in_vain(self) -> MissionState:
+        """As if the last step had not been done."""
+        *before, last = self.tried
+        return replace(self, tried=(*before, replace(last, done=False)))
+
     def facts(self) -> dict[str, object]:
         """Plain values, from which `read_state` makes it again."""
         return asdict(self)
@@ -171,6 +176,9 @@ class Mission:
                     self._now(self.state.in_part(self.state.part + 1, self._robot.moves()))
                 case 'say':
                     self._say(answer.words)
+                case 'step' if self._is_again(answer.words):
+                    self._robot.remember(answer.words, False)
+                    self._now(self.state.in_vain())
                 case 'step':
                     self._step(answer.words)
         return self._end(False, f'not over after {MOST_STEPS} steps')
@@ -202,6 +210,13 @@ class Mission:
     def _say(self, words: str) -> None:
         self._robot.say(words)
         self._now(replace(self.state.after(f'say: {words}', True), said=(*self.state.said, words)))
+
+    def _is_again(self, instruction: str) -> bool:
+        """Whether the last step is planned anew, though the robot said that it was done.
+
+        By what was seen then it was not, and that many a time would be for ever.
+        """
+        return self.state.tried[-1:] == (Tried(instruction, True),)
 
     def _step(self, instruction: str) -> None:
         robot = self._robot

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from embodied_kv.sim.language import HELD, in_or_on
 from embodied_kv.sim.mission_memory import parse_task, read_table
-from embodied_kv.sim.mission_table import KnownTable
+from embodied_kv.sim.mission_table import TABLE, KnownTable
 from embodied_kv.sim.scene import COLOURS, MOVABLE, RECEPTACLES
 
 Draft = tuple[str, str, str]  # id, kind, text of a segment
@@ -46,6 +46,15 @@ def learnt(question: str, answer: str) -> list[Draft]:
     if (match := INSIDE.fullmatch(question)) and answer:
         return [(match[1], 'place', f'{match[1]}: holds {answer}')]
     return []
+
+
+def beside(instruction: str) -> list[Draft]:
+    """What is so once an instruction is done, and no answer tells: next to what, at which side."""
+    task = parse_task(instruction)
+    if task is None or task.family not in ('next', 'push'):
+        return []
+    where = f'on the {task.side}' if task.side else f'next to the {task.place}'
+    return [(task.target, 'object', f'{task.target}: {where}')]
 
 
 def look_around(known: KnownTable) -> Look:
@@ -92,6 +101,8 @@ def _ask(names: Sequence[str], known: KnownTable, gone: tuple[str, ...] = ()) ->
     drafts = []
     for name, answer in zip(things, where, strict=True):
         new = name not in known.where
+        if known.beside.get(name) and answer.strip() == f'on the {TABLE}':
+            continue  # which is as true of what is next to something, or at a side
         if new or _agree(name, answer, dict(zip(places, inside, strict=True)), held):
             drafts += learnt(f'Where is the {name}?', answer)
     lie = dict(known.where) | {name: _place(text) for name, _, text in drafts}

@@ -7,12 +7,12 @@ import numpy as np
 
 from embodied_kv.model.mission_words import read_answer
 from embodied_kv.planning.mission import Outcome
-from embodied_kv.sim.eyes import look_around, look_at
+from embodied_kv.sim.eyes import beside, look_around, look_at
 from embodied_kv.sim.language import HELD
 from embodied_kv.sim.mission_draws import draw_accident
 from embodied_kv.sim.mission_memory import parse_task, read_table
 from embodied_kv.sim.mission_oracle import Progress, Tried, next_step
-from embodied_kv.sim.mission_table import FLOOR, MOVES, ROBOT
+from embodied_kv.sim.mission_table import FLOOR, MOVES, ROBOT, TABLE
 from embodied_kv.sim.notes import NoteTaker
 
 
@@ -75,6 +75,8 @@ class TableRobot:
         for id, _, text in self._notes.conclude(words if done else f'{instruction}, not finished'):
             self._memory.pop(id, None)  # the newest is the last
             self._memory[id] = text
+        if done:
+            self._memory |= {id: text for id, _, text in beside(instruction)}
 
     def mark(self, step):
         self.calls.append('mark')
@@ -100,8 +102,12 @@ class TableRobot:
             return self.table.holds(ROBOT)
         name = ' '.join(words[-2:])
         match words[0]:
+            case 'Where' if self.table.where[name] == ROBOT:
+                return HELD_BY
+            case 'Where' if self.table.where[name] == TABLE:
+                return 'on the table'  # the plainest of all that is true
             case 'Where':
-                return self.table.lies(name) if self.table.where[name] != ROBOT else HELD_BY
+                return self.table.lies(name)
             case 'Do':
                 return 'yes' if any(words[-2] in name for name in self.things) else 'no'
             case 'What' if words[1] == 'shape':

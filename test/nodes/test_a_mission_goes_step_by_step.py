@@ -13,6 +13,7 @@ from embodied_kv.planning.mission import (
     Interrupted,
     Mission,
     MissionState,
+    Outcome,
     read_state,
 )
 from embodied_kv.sim.mission_draws import draw_mission, draw_table
@@ -76,6 +77,23 @@ def test_a_failed_step_rewinds_the_computation_and_is_planned_anew():
     stays = TableRobot(LYING, TIDY, success=0.0)
     begun(stays, rewinds=False).run()
     assert 'rewind' not in stays.calls
+
+
+def test_a_step_that_is_said_to_be_done_and_is_not_is_in_vain():
+    robot = TableRobot(LYING, TIDY)
+    act = robot.act
+
+    def boast(instruction):
+        robot.calls.append(instruction)
+        robot._lay = dict(robot.table.where)
+        return Outcome(True) if instruction.startswith('put the red') else act(instruction)
+
+    robot.act = boast
+    end = begun(robot).run()
+    assert not end.success and end.why.startswith('give up: put the red cube')
+    red = [one.done for one in end.state.tried if one.step.startswith('put the red')]
+    assert red and not any(red) and end.state.steps < 8
+    assert 'task 1: put the red cube into the green bin, not finished' in robot.memory()
 
 
 def test_an_interrupted_mission_says_why_and_where_it_was():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from embodied_kv.sim.eyes import learnt, look_around, look_at
+from embodied_kv.sim.eyes import beside, learnt, look_around, look_at
 from embodied_kv.sim.language import HELD
 from embodied_kv.sim.mission_table import TABLE, KnownTable
 
@@ -103,3 +103,14 @@ def test_a_known_thing_keeps_its_name_whatever_shape_is_said():
 def test_what_is_no_place_is_not_learnt():
     assert learnt('Where is the red cube?', 'yes') == [] == learnt('Is it done?', 'yes')
     assert learnt(HELD, ' ') == [] == learnt('What is in the green bin?', '')
+
+
+def test_what_is_next_to_something_stays_so_while_it_lies_on_the_table():
+    lying = KnownTable(KNOWN.where, KNOWN.places, {'red cube': 'next to the cyan plate'})
+    assert 'red cube' not in seen(look_around(lying))[0]
+    drafts = [('red cube', 'object', 'red cube: next to the cyan plate')]
+    assert beside('put the red cube beside the cyan plate') == drafts
+    assert beside('push the red cube to the left') == [
+        ('red cube', 'object', 'red cube: on the left')
+    ]
+    assert beside('pick up the red cube') == [] == beside('what is this?')

@@ -19,7 +19,7 @@ from embodied_kv.kv.handle import KvHandle
 from embodied_kv.planning.mission import Interrupted, MissionState, Outcome
 from embodied_kv.planning.planning import Planning
 from embodied_kv.sim.expert import plan as expert_plan
-from embodied_kv.sim.eyes import Look, look_around, look_at
+from embodied_kv.sim.eyes import Look, beside, look_around, look_at
 from embodied_kv.sim.language import DONE
 from embodied_kv.sim.mission_memory import parse_task, read_table
 from embodied_kv.sim.mission_oracle import Progress, Tried, next_step
@@ -116,7 +116,7 @@ class SimulatedRobot:
         elif done:
             text = instruction
         self._planning.advance()
-        self._planning.upsert(*self._notes.conclude(text))
+        self._planning.upsert(*self._notes.conclude(text), *(beside(instruction) if done else ()))
 
     # ------------------------------------------------------------------ looking and planning
 

@@ -14,7 +14,7 @@ from embodied_kv.nodes.missions.calls import Calls
 from embodied_kv.nodes.missions.mission_part import MissionPart
 from embodied_kv.planning.mission import Interrupted, Outcome
 from embodied_kv.session.robot_session import RobotSession
-from embodied_kv.sim.eyes import Look, Seen, look_around, look_at
+from embodied_kv.sim.eyes import Look, Seen, beside, look_around, look_at
 from embodied_kv.sim.mission_memory import parse_task, read_table
 from embodied_kv.sim.mission_table import MOVES, KnownTable
 from embodied_kv.text import shown
@@ -69,7 +69,7 @@ class Crew:
             text = f'{instruction}, from the {self._lay.get(task.target, UNKNOWN)}'
         elif done:
             text = instruction
-        self._upsert([('', 'task', text)])
+        self._upsert([('', 'task', text), *(beside(instruction) if done else ())])
 
     def mark(self, step: int) -> None:
         try:
