@@ -37,6 +37,7 @@ ROBOT = {  # the file's own, of the simulated robot; others have none, or pi0.5'
     'engine.euler_steps': 4,
     'engine.min_euler_steps': 2,
     'engine.compile': 'auto',
+    'engine.rtc': 'trained',
 }
 
 
