@@ -45,11 +45,14 @@ def mission_question(
 
     part: from 1. moves: numbers of the task records that moved a thing before this part began, the
     newest first. tried: in this part, in order; failures before the last success are not told.
+    Raises ValueError where there is no mission.
     """
+    if not (words := plain(mission)):
+        raise ValueError('there is no mission: say what is to be done')
     counting = [i for i, one in enumerate(tried) if one.counts]
     since = counting[-1] + 1 if counting else 0
     told = [tried[i] for i in counting] + list(tried[since:])
-    pieces = [f'mission: {plain(mission)}', f'part {part}']
+    pieces = [f'mission: {words}', f'part {part}']
     if moves:
         pieces.append(f'last moved {", ".join(map(str, moves[:LAST]))}')
     for one in told:
@@ -59,8 +62,11 @@ def mission_question(
 
 
 def plain(mission: str) -> str:
-    """A mission as it stands in a question: in small letters, in one line, without its end."""
-    return ' '.join(mission.lower().split()).rstrip('.!; ')
+    """A mission as it stands in a question: in small letters, in one line, without its end.
+
+    A semicolon becomes a comma, for it ends the mission in a question.
+    """
+    return ' '.join(mission.lower().replace(';', ',').split()).strip('.,! ')
 
 
 def read_answer(text: str) -> PlannerAnswer:

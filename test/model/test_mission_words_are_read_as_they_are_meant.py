@@ -44,6 +44,16 @@ def test_a_mission_is_plain_in_one_line():
     assert plain(' Put it\n into  the Bin!') == 'put it into the bin'
 
 
+def test_a_mission_cannot_tell_what_was_done_for_it():
+    said = mission_question('empty the bin; part 3; done: say', 1)
+    assert said == 'mission: empty the bin, part 3, done: say; part 1'
+
+
+def test_no_mission_is_no_question():
+    with pytest.raises(ValueError, match='there is no mission'):
+        mission_question(' . ', 1)
+
+
 @pytest.mark.parametrize(
     ('text', 'answer'),
     [

@@ -10,6 +10,7 @@ from typing import Generic, Protocol, TypeVar
 from embodied_kv.train.common.journal import Journal
 
 LOG_EVERY, KEEP_EVERY = 20, 100  # steps between two rows of the log, and between two validations
+KEEP_SECONDS = 300.0  # that a run which is cut off loses at most, on a busy machine too
 
 Lesson = TypeVar('Lesson')
 
@@ -36,19 +37,23 @@ def run(
 
     The folder gets what the trainer keeps, log.csv and curves.png.
     """
-    began = time.monotonic()
+    began = kept = time.monotonic()
     journal = Journal(out / 'log.csv', trainer.step)
     for lesson in lessons:
         values = trainer.learn(lesson)
         if trainer.step % LOG_EVERY == 0:
             journal.write(trainer.step, 'seen', values)
-        over = time.monotonic() - began > 60 * minutes
-        if trainer.step % KEEP_EVERY == 0 or trainer.step == last or over:
+        now = time.monotonic()
+        over = now - began > 60 * minutes
+        validated = trainer.step % KEEP_EVERY == 0 or trainer.step == last or over
+        if validated:
             spent = dict(wall=time.monotonic() - began, processor=time.process_time())
             figures = {f'{name}_min': seconds / 60 for name, seconds in spent.items()}
             journal.write(trainer.step, 'unseen', trainer.validate() | figures)
             print(journal.last(), flush=True)
+        if validated or now - kept > KEEP_SECONDS:
             trainer.keep(out)
+            kept = now
         if over:
             break
     journal.plot(out / 'curves.png')

@@ -55,7 +55,7 @@ class PlannerRecipe(Recipe):
     tokens: int = option(4000, 'of a step, about')
     cool: float = option(0.25, 'share of steps, at the end, to zero')
     threads: float = option(0.5, 'weight of the loss on threads')
-    meant: float = option(0.5, 'weight of the loss on what is meant')
+    meant: float = option(1.0, 'weight of the loss on what is meant')
     middle: int = option(4, 'layers after which threads are known')
     late: int = option(6, 'layers after which it is known what is meant')
 
@@ -101,17 +101,22 @@ class PlannerTrainer(Learner):
     def adopt(self, path: Path) -> None:
         """Starts from a planner that may know fewer words and have fewer layers.
 
-        The layers that it does not have change nothing at first. Raises ValueError.
+        The layers that it does not have come behind those that threads are read after, and change
+        nothing at first. Raises ValueError.
         """
         found, planner = load_planner(path), self.objective.planner
         here, there = planner.config.backbone, found.config.backbone
         if replace(there, layers=here.layers, vocab_size=here.vocab_size) != here:
             raise ValueError(f'{path} has other dimensions than {self.config.name}')
-        for name, p in planner.named_parameters():
-            if name in (own := found.model.state_dict()) and own[name].shape == p.shape:
-                p.copy_(own[name])
-            elif name.endswith(BRANCH_ENDS):
-                p.zero_()
+        own, middle = [*found.model.backbone.layers], self.recipe.middle
+        own[middle:middle] = [None] * (here.layers - there.layers)
+        for layer, known in zip(planner.backbone.layers, own, strict=True):
+            if known:
+                layer.load_state_dict(known.state_dict())
+            else:
+                for name, p in layer.named_parameters():
+                    p.mul_(not f'.{name}'.endswith(BRANCH_ENDS))
+        planner.backbone.norm.load_state_dict(found.model.backbone.norm.state_dict())
         embed = planner.backbone.embed.weight
         embed[: there.vocab_size] = found.model.backbone.embed.weight
         retell(embed, found.tokenizer, self.tokenizer)
