@@ -78,10 +78,8 @@ class Timed(Scheduler):
 class Stepped(FleetServer):
     """A server without a thread: who has its clock steps it."""
 
-    def __init__(
-        self, dispatcher: Dispatcher, *arguments: object, clock: Callable[[], float]
-    ) -> None:
-        super().__init__(dispatcher, *arguments, clock=clock)
+    def __init__(self, dispatcher: Dispatcher, *arguments: object, **options: object) -> None:
+        super().__init__(dispatcher, *arguments, **options)
         self.scheduler = dispatcher.scheduler = Timed(dispatcher.scheduler)
 
     def start(self) -> None:
