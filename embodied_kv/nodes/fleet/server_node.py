@@ -168,7 +168,8 @@ class Fleet(SuiteNode):
             self._language.silence(robot)
 
     def _robot_capsules(self, actor: RobotProxy) -> FleetSession:
-        return FleetSession(self.host, self._kept, actor, **self._options)
+        own = partial(self._language.own, actor.robot) if self._language else lambda streams: None
+        return FleetSession(self.host, self._kept, self._shares, actor, own, **self._options)
 
     def _proxy(self, robot: str) -> RobotProxy:
         return RobotProxy(self, robot, self.host.model, self.embodiment.axes)

@@ -6,12 +6,13 @@ namespace alone, so no robot can see, restore or drop what another one keeps.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 
+from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.common.lifecycle_node import SUCCESS
 from embodied_kv.nodes.control.session_parts import ActionPart, InstructionPart
@@ -20,23 +21,32 @@ from embodied_kv.nodes.fleet.robot_proxy import RobotProxy, RoundPart
 from embodied_kv.nodes.session import Session
 from embodied_kv.serving.batch import KeptRows
 from embodied_kv.serving.served_part import ServedPart
+from embodied_kv.serving.shares import StreamShares
 from embodied_kv.session.robot_session import Resumed
-from embodied_kv.srv import CapsuleFork, CapsuleRestore, CapsuleRollback
+from embodied_kv.srv import CapsuleRestore, CapsuleRollback
 
 
 class FleetSession(Session):
     """Answers `capsule/*` in the namespace of one robot of a fleet.
 
-    host: the fleet's. kept: the rows of its robots. actor: the robot itself.
+    host: the fleet's. kept, shares: of its robots. actor: the robot itself. own: takes the streams
+    that a capsule resumed, on the engine's thread.
     """
 
     on_engine = False
 
     def __init__(
-        self, host: EngineHost, kept: KeptRows, actor: RobotProxy, **arguments: object
+        self,
+        host: EngineHost,
+        kept: KeptRows,
+        shares: StreamShares,
+        actor: RobotProxy,
+        own: Callable[[Sequence[DecodeStream]], None],
+        **arguments: object,
     ) -> None:
         super().__init__(namespace=actor.robot, **arguments)
-        self._fleet_host, self._kept, self._actor = host, kept, actor
+        self._fleet_host, self._actor, self._own = host, actor, own
+        self._kept, self._shares = kept, shares
 
     def find_host(self) -> EngineHost:
         return self._fleet_host
@@ -44,7 +54,8 @@ class FleetSession(Session):
     def setup(self) -> None:
         super().setup()
         session, actor, model = self._session, self._actor, self.host.model
-        session.engine_part = ServedPart(self.host.engine, self.robot, self._kept)
+        session.engine_part = ServedPart(self.host.engine, self.robot, self._kept, self._shares)
+        session.engine_part.on_resumed = self._own
         for part in (
             session.engine_part,
             InstructionPart(lambda: actor.instruction, actor.tell),
@@ -69,10 +80,7 @@ class FleetSession(Session):
         self, response: CapsuleRestore.Response | CapsuleRollback.Response, resumed: Resumed
     ) -> None:
         super()._fill_resumed(response, resumed)
-        response.message = f'{resumed.decision.reason}; its task is {self._actor.send()} now'
-
-    def _fork(self, request: CapsuleFork.Request, response: CapsuleFork.Response) -> None:
-        raise ValueError('a robot of a fleet has no streams that could be forked: restore instead')
+        response.message += f'; its task is {self._actor.send()} now'
 
 
 class SessionThread(NodeThread):
