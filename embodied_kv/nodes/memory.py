@@ -21,16 +21,14 @@ from embodied_kv.model.planner_checkpoint import load_planner
 from embodied_kv.msg import MemorySegment, TextDelta
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.lifecycle_node import OK, WARN, SuiteNode
-from embodied_kv.nodes.common.parameters import SuiteParams
 from embodied_kv.nodes.robot_memory import (
     PRECOMPUTE_EVERY,
     MemoryParams,
     RobotMemory,
-    own_planner,
+    can_plan,
     planner_of,
 )
 from embodied_kv.planning.config import MIB, PlanningConfig
-from embodied_kv.text import reason
 
 T = TypeVar('T')
 
@@ -46,14 +44,7 @@ class Memory(SuiteNode):
     @property
     def autostart(self) -> bool:
         """Not without a planner: that of the parameter, or of the contract."""
-        if not super().autostart or self.get_parameter('planner').value:
-            return super().autostart
-        try:
-            own_planner(self.params.read(SuiteParams).embodiment().contract)
-        except ValueError as error:
-            self.log_info('planner', f'memory stays unconfigured: {reason(error)}')
-            return False
-        return True
+        return super().autostart and can_plan(self)
 
     def setup(self) -> None:
         params = self.params.read(MemoryParams)

@@ -20,7 +20,8 @@ from embodied_kv.memory.segment import MemoryFault
 from embodied_kv.model.planner_checkpoint import LoadedPlanner, bundled_planner
 from embodied_kv.msg import MemorySegment, TextDelta
 from embodied_kv.nodes.common import conversions
-from embodied_kv.nodes.common.parameters import param
+from embodied_kv.nodes.common.lifecycle_node import SuiteNode
+from embodied_kv.nodes.common.parameters import SuiteParams, param
 from embodied_kv.planning.config import MIB, PlanningConfig
 from embodied_kv.planning.plan import MemoryStats as Stats
 from embodied_kv.planning.plan import Plan
@@ -29,6 +30,7 @@ from embodied_kv.robots.contract import Contract
 from embodied_kv.sim.language import HELD
 from embodied_kv.sim.notes import Draft, NoteTaker
 from embodied_kv.srv import MemoryPlan, MemoryQuery, MemoryRemove, MemoryStats, MemoryUpsert
+from embodied_kv.text import reason
 
 PRECOMPUTED = 4  # units between two requests
 PRECOMPUTE_EVERY = 0.5  # s
@@ -98,10 +100,12 @@ class RobotMemory:
         self._notes = NoteTaker(params.held_question, params.task_records, known)
         self._answers: dict[int, str] = {}  # of streams that speak
         self._computes = Lock()  # one thread plans or computes ahead
+        self.changed = True  # since all that was missing was computed
 
     def close(self) -> None:
-        """Nothing that was remembered is lost without it."""
-        self._close.close()
+        """After the plan that is being made. Nothing that was remembered is lost without it."""
+        with self._computes:
+            self._close.close()
 
     def begin(self) -> None:
         """What was said before is no answer any more."""
@@ -146,19 +150,23 @@ class RobotMemory:
         try:
             if drafts:
                 self._planning.upsert(*drafts)
+                self.changed = True
         except MemoryFault as fault:
             self._warn('segment', f'not remembered: {fault}')
 
     def advance(self) -> None:
         """A step of the world has passed."""
-        self._planning.advance()
+        if self._planning.advance():
+            self.changed = True
 
     def precompute(self) -> None:
         """Some KV that is missing, unless a plan is being made."""
         if not self._computes.acquire(blocking=False):
             return
         try:
-            self._planning.warm(PRECOMPUTED)
+            self.changed = False  # first: what is learnt meanwhile is missing
+            if self._planning.warm(PRECOMPUTED):
+                self.changed = True
         except MemoryFault as fault:
             self._warn('precompute', f'not precomputed: {fault}')
         finally:
@@ -169,6 +177,7 @@ class RobotMemory:
     def _upsert(self, request: MemoryUpsert.Request, response: MemoryUpsert.Response) -> None:
         drafts = [(segment.id, segment.kind, segment.text) for segment in request.segments]
         changes = self._planning.upsert(*drafts)
+        self.changed = True
         changed = [change for change in changes if change.changed]
         response.segments = [conversions.segment_message(change.segment) for change in changes]
         response.changed = len(changed)
@@ -180,6 +189,7 @@ class RobotMemory:
 
     def _remove(self, request: MemoryRemove.Request, response: MemoryRemove.Response) -> None:
         response.lost = len(self._planning.remove(request.id).lost)
+        self.changed = True
         response.message = (
             f'{request.id} is forgotten, and the KV of {response.lost} units with it'
         )
@@ -216,6 +226,18 @@ def _about(plan: Plan) -> str:
         f'{len(plan.segments)} in view, {plan.computed_share:.0%} of {plan.tokens} '
         f'tokens computed, the first after {plan.seconds_first_token * 1e3:.0f} ms'
     )
+
+
+def can_plan(node: SuiteNode) -> bool:
+    """Whether there is a planner for a node of memory; it says why not."""
+    if node.get_parameter('planner').value:
+        return True
+    try:
+        own_planner(node.params.read(SuiteParams).embodiment().contract)
+    except ValueError as error:
+        node.log_info('planner', f'memory stays unconfigured: {reason(error)}')
+        return False
+    return True
 
 
 def planner_of(params: MemoryParams, contract: Contract) -> Path:

@@ -8,8 +8,10 @@ engine but for the end of a step.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+
+from rclpy.publisher import Publisher
 
 from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.kv.handle import KvHandle, Stale
@@ -30,14 +32,20 @@ UNSAID = 8  # ends of a robot that are still to be published; with more it has t
 class FleetLanguage(RobotsNode):
     """Publishes `language/text` and answers `language/ask` and `language/cancel` of every robot.
 
-    kept: the rows that are read. shares: of the engine's streams.
+    kept: the rows that are read. shares: of the engine's streams. on_said: takes a robot and each
+    of its messages, too.
     """
 
     def __init__(
-        self, host: EngineHost, kept: KeptRows, shares: StreamShares, **arguments: object
+        self,
+        host: EngineHost,
+        kept: KeptRows,
+        shares: StreamShares,
+        on_said: Callable[[str, TextDeltaMsg], None],
+        **arguments: object,
     ) -> None:
         super().__init__('language', host, LanguageParams, **arguments)
-        self._kept, self._shares = kept, shares
+        self._kept, self._shares, self._on_said = kept, shares, on_said
         self._voices: dict[str, Voice] = {}
         self._silent: set[str] = set()  # robots that are there and ask for nothing
         self._heard: deque[TextDelta] = deque()  # of any stream, from the device thread
@@ -71,7 +79,7 @@ class FleetLanguage(RobotsNode):
                 self.host,
                 self.embodiment.contract.language,
                 lambda: self.params.read(LanguageParams),
-                texts.publish,
+                partial(self._say, robot, texts),
                 lambda asked: self._shares.room(robot, ends=asked),
             )
             closing.callback(self._voices.pop, robot)
@@ -122,6 +130,10 @@ class FleetLanguage(RobotsNode):
                 said[speakers[delta.stream]].append(delta)
         for voice, deltas in said.items():
             voice.say(deltas)
+
+    def _say(self, robot: str, texts: Publisher, message: TextDeltaMsg) -> None:
+        texts.publish(message)
+        self._on_said(robot, message)
 
     def _ask(self, robot: str, request: Ask.Request, response: Ask.Response) -> None:
         voice = self._voices[robot]

@@ -9,12 +9,15 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from functools import partial
 
 from rclpy.executors import Executor
+from rclpy.impl.implementation_singleton import rclpy_implementation
 
 from embodied_kv.text import trace
 from embodied_kv.throttle import Throttled
 
+InvalidHandle = rclpy_implementation.InvalidHandle
 WAKE = 0.2  # s between two looks for events, if nothing wakes it
 
 
@@ -45,10 +48,14 @@ class NodeThread(threading.Thread):
                 event = self._events.get()
                 if event is None:
                     return
-                try:
-                    event()
-                except Exception as error:
-                    text = f'{self.name}: an event of a robot failed\n{trace(error)}'
-                    self._faults(type(error).__name__, text)
+                self._survive(event)
             self._faults.flush()
-            self.executor.spin_once(timeout_sec=WAKE)
+            self._survive(partial(self.executor.spin_once, timeout_sec=WAKE))
+
+    def _survive(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except InvalidHandle:
+            pass  # a robot left while the answer of its service was made
+        except Exception as error:
+            self._faults(type(error).__name__, f'{self.name}: work failed\n{trace(error)}')

@@ -59,6 +59,9 @@ class FleetParams:
     language: bool = param(
         True, "Continue the contract's prompts, and answer language/* in each robot's namespace"
     )
+    memory: bool = param(
+        True, 'Remember what each robot learns, and answer memory/* in its namespace'
+    )
 
     cloud: str = param(
         '', "Ray address of one more engine, 'local' for a cluster of this machine; '' uses none"

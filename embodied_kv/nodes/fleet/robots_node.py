@@ -38,6 +38,11 @@ class RobotsNode(SuiteNode):
         return self._fleet_host
 
     @property
+    def ready(self) -> bool:
+        """Whether it has what it needs; without, it says why and the fleet does without it."""
+        return True
+
+    @property
     def robots(self) -> list[str]:
         """Who is served."""
         return sorted(self._closing)

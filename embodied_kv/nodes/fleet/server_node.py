@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from rclpy.executors import SingleThreadedExecutor
+from rclpy.executors import MultiThreadedExecutor, SingleThreadedExecutor
 
 from embodied_kv.engine.guidance import leftover
 from embodied_kv.fleet import profile
@@ -17,12 +17,13 @@ from embodied_kv.fleet.engines import EngineState
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.protocol import Receipt, Verdict
 from embodied_kv.fleet.trace_writer import TraceWriter
-from embodied_kv.msg import FleetRequest
+from embodied_kv.msg import FleetRequest, TextDelta
 from embodied_kv.nodes.common import executable
 from embodied_kv.nodes.common.lifecycle_node import ERROR, OK, SUCCESS, WARN, SuiteNode
 from embodied_kv.nodes.fleet import messages
 from embodied_kv.nodes.fleet.connections import Connections
 from embodied_kv.nodes.fleet.language import FleetLanguage
+from embodied_kv.nodes.fleet.memory import FleetMemory
 from embodied_kv.nodes.fleet.params import FleetParams
 from embodied_kv.nodes.fleet.robot_proxy import RobotProxy
 from embodied_kv.nodes.fleet.robots_node import RobotsNode, RobotsThread
@@ -31,9 +32,11 @@ from embodied_kv.serving.batch import KeptRows, batch_seconds, profile_of, serve
 from embodied_kv.serving.fleet_server import FleetServer, Result
 from embodied_kv.serving.remote import RemoteEngine
 from embodied_kv.serving.shares import StreamShares
+from embodied_kv.serving.slack import Slack
 from embodied_kv.types import Guide, Observation
 
 HERE, CLOUD = 'here', 'cloud'  # the engine of this process, and one in a Ray cluster
+PLANS = 64  # robots that plan at the same time; others wait for one of them
 
 
 class Fleet(SuiteNode):
@@ -62,15 +65,20 @@ class Fleet(SuiteNode):
         p, engine = self._params, self.host.engine
         self._kept = KeptRows(engine) if p.capsules or p.language else None
         self._shares = StreamShares(engine)
-        self._language = (
-            self._beside(FleetLanguage, self._kept, self._shares) if p.language else None
-        )
+        self._slack = Slack(self._nobody_waits)
+        self._language = self._memory = None
+        if p.language:
+            self._language = self._beside(FleetLanguage, self._kept, self._shares, self._said)
+        if p.memory:
+            self._memory = self._beside(FleetMemory, self._slack)
         self.every(0.2, self._update_connections)
 
-    def _beside(self, kind: type[RobotsNode], *given: object) -> RobotsNode:
-        """A node that serves the robots beside this one, until cleanup."""
+    def _beside(self, kind: type[RobotsNode], *given: object) -> RobotsNode | None:
+        """A node that serves the robots beside this one, until cleanup; None: it cannot."""
         node = kind(self.host, *given, namespace=self.get_namespace(), **self._options)
         self._release.callback(node.end)
+        if not node.ready:
+            return None
         if node.trigger_configure() != SUCCESS:
             raise ValueError(f'{node.get_name()} cannot be configured, for the reason above')
         return node
@@ -109,23 +117,28 @@ class Fleet(SuiteNode):
             found = profile_of(model, self._cloud.seconds)
             engines.append(EngineState(CLOUD, found, p.link))
             serve[CLOUD] = self._cloud
+        self._instructions: dict[str, str] = {}  # that memory knows of
         self._threads: list[SessionThread | RobotsThread] = []
         if p.capsules:
             self._threads.append(SessionThread(self, self._proxy, self._robot_capsules))
         if self._language:
-            self._threads.append(
-                RobotsThread(self._language, SingleThreadedExecutor(context=self.context))
-            )
+            executor = SingleThreadedExecutor(context=self.context)
+            self._threads.append(RobotsThread(self._language, executor))
+        self._learns = None
+        if self._memory:
+            executor = MultiThreadedExecutor(PLANS, context=self.context)
+            self._learns = RobotsThread(self._memory, executor)
+            self._threads.append(self._learns)
         self._server = self._new_server(
             Dispatcher(p.order, engines, p.stale_after),
             serve,
             self._deliver,
             p.robot_timeout,
             trace,
-            on_idle=self.host.device.wake,
+            on_idle=self._on_idle,
             on_vanished=self._silent,
         )
-        self.host.engine.budget.forecast = self._slack
+        self.host.engine.budget.forecast = self._slack.seconds
         self._connections = Connections(
             self,
             p.names,
@@ -158,6 +171,7 @@ class Fleet(SuiteNode):
 
     def _left(self, robot: str) -> None:
         self._server.vanish(robot)
+        self._instructions.pop(robot, None)
         for thread in self._threads:
             thread.close(robot)
         if self._kept:
@@ -186,6 +200,7 @@ class Fleet(SuiteNode):
             self._deliver(robot, message.task, message.round, Receipt(Verdict.REFUSED, str(error)))
             return
         self._server.submit(request, seen)
+        self._told(robot, seen)
 
     def _guide(self, message: FleetRequest, seen: Observation) -> Guide | None:
         """What its chunk is to go on from. Raises ValueError here, before others are with it."""
@@ -210,9 +225,24 @@ class Fleet(SuiteNode):
             self._language.served(f.robot for f, r in served if not isinstance(r, Exception))
         return results
 
-    def _slack(self, now: float) -> float:
-        """For how long, s, this process's engine has time for words."""
+    # ------------------------------------------------------------------ beside chunks
+
+    def _nobody_waits(self, now: float) -> float:
+        """For how long, s, this process's engine has time for more than chunks."""
         return self._server.slack(HERE, now)
+
+    def _on_idle(self) -> None:
+        self.host.device.wake()
+        self._slack.opened()
+
+    def _said(self, robot: str, message: TextDelta) -> None:
+        if self._learns:
+            self._learns.put(partial(self._memory.hear, robot, message))
+
+    def _told(self, robot: str, seen: Observation) -> None:
+        if self._learns and self._instructions.get(robot) != seen.instruction:
+            self._instructions[robot] = seen.instruction
+            self._learns.put(partial(self._memory.tell, robot, seen.instruction, seen.stamp))
 
     # ------------------------------------------------------------------ diagnostics
 

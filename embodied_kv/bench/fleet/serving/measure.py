@@ -100,7 +100,7 @@ def order(
     named = dict(checkpoint=checkpoint, profile=str(profile), trace=trace, scheduler=scheduler)
     return dict(
         parameters=dict(contract='tabletop', preset='tabletop', autostart=False)
-        | dict(capsules=False, language=False)
+        | dict(capsules=False, language=False, memory=False)
         | engine
         | named,
         habits=dict(
