@@ -17,6 +17,7 @@ DEFAULT = (
     ('fleet', '--quick'),
     ('fleet.profile',),
     ('fleet.serving', '--quick'),
+    ('fleet.speech', '--quick'),
     ('inputs', '--quick'),
     ('soak', '--quick'),
 )
@@ -38,6 +39,7 @@ FULL = (
     ('latency',),
     ('fleet.profile',),
     ('fleet.serving',),
+    ('fleet.speech',),
     ('inputs',),
     ('soak',),
 )

@@ -43,7 +43,7 @@ class NodeThread(threading.Thread):
         self.executor.shutdown()
 
     def run(self) -> None:
-        while True:
+        while self.executor.context.ok():
             while not self._events.empty():
                 event = self._events.get()
                 if event is None:
