@@ -58,7 +58,7 @@ def engine_config(robots: int) -> dict[str, object]:
     streams = STREAMS * robots
     return dict(
         robots=BATCH,
-        rows=BATCH + robots + streams,
+        rows=max(2 * BATCH, BATCH + robots + streams),
         reserved_rows=min(64, BATCH + robots),
         streams=streams,
         compressed_rows=0,
