@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 
 class Costs:
@@ -66,6 +66,9 @@ class TimeBudget:
     period: s between two frames. margin: s kept free before each deadline and each expected
     prefill. allowed: s from a frame to its deadline, if not a period. With `enabled` off
     everything is always allowed.
+
+    forecast: where frames do not come by a period, says of a moment for how many seconds from then
+    on none is waiting or expected.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class TimeBudget:
             min_euler_steps,
             enabled,
         )
+        self.forecast: Callable[[float], float] | None = None
         self._last_frame = self._gave_up = -math.inf
 
     def frame_began(self, now: float) -> None:
@@ -112,6 +116,8 @@ class TimeBudget:
 
     def slack(self, now: float) -> float:
         """Seconds until the next prefill is expected; unbounded once frames stop coming."""
+        if self.forecast is not None:
+            return self.forecast(now) - self.margin
         since = now - self._last_frame
         return math.inf if since > 2 * self.period else self.period - self.margin - since
 

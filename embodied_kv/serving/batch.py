@@ -19,7 +19,7 @@ from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.prefill import BadObservation
 from embodied_kv.engine.warmup import blank
 from embodied_kv.fleet.profile import Profile
-from embodied_kv.kv.handle import Lease
+from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.types import ActionChunk, Observation
 
 REPEATS = 5  # of each batch size
@@ -31,7 +31,7 @@ class Late(TimeoutError):
 
 
 class KeptRows:
-    """The newest row of each robot, leased until its next one: its capsules freeze that.
+    """The newest row of each robot, leased until its next one: capsules and language read it.
 
     There is room for those that a full batch does not need; beyond that, the row of whoever was
     served longest ago gives way.
@@ -48,6 +48,11 @@ class KeptRows:
         self._leases[robot] = lease
         while len(self._leases) > self.most:
             self.drop(next(iter(self._leases)))
+
+    def newest(self, robot: str) -> KvHandle | None:
+        """Names the robot's row; None where none is kept. From any thread."""
+        lease = self._leases.get(robot)
+        return lease.handle if lease else None
 
     def drop(self, robot: str) -> None:
         """The robot has gone."""

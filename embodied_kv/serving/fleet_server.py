@@ -20,6 +20,7 @@ from functools import partial
 from embodied_kv.control.execution_horizon import judged
 from embodied_kv.fleet.dispatcher import Dispatcher
 from embodied_kv.fleet.engines import Dispatch
+from embodied_kv.fleet.forecast import Forecast
 from embodied_kv.fleet.protocol import Answer, Receipt, Request, Verdict
 from embodied_kv.fleet.scheduler import Waiting
 from embodied_kv.fleet.trace_writer import TraceWriter
@@ -55,7 +56,8 @@ class FleetServer(threading.Thread):
     serve: what each of the dispatcher's engines does with a batch, by its name. deliver: takes
     every receipt, on this thread. robot_timeout: s after which a robot that says nothing is gone.
     clock: what `now` is, s, never falling; whoever gives it one of their own calls `step` in place
-    of `start`.
+    of `start`. on_idle: called on this thread whenever no request waits for an engine.
+    on_vanished: called on it with the name of a robot that is gone.
     """
 
     def __init__(
@@ -66,11 +68,15 @@ class FleetServer(threading.Thread):
         robot_timeout: float,
         trace_writer: TraceWriter | None = None,
         clock: Callable[[], float] = time.monotonic,
+        on_idle: Callable[[], None] = lambda: None,
+        on_vanished: Callable[[str], None] = lambda robot: None,
     ) -> None:
         super().__init__(name='fleet', daemon=True)
         self._clock = clock
         self.dispatcher, self._serve, self._deliver = dispatcher, serve, deliver
         self._robot_timeout, self._trace = robot_timeout, trace_writer
+        self._on_idle, self._on_vanished = on_idle, on_vanished
+        self._forecast = Forecast()
         self._events: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._observations: dict[str, Observation] = {}  # robot -> the newest of its newest round
         self._restore: dict[str, float] = {}  # engine -> when it is tried again
@@ -87,11 +93,22 @@ class FleetServer(threading.Thread):
 
     def finish(self, robot: str, task: str) -> None:
         """A robot's task is over."""
-        self._events.put(lambda: self.dispatcher.finish(robot, task))
+        self._events.put(partial(self._finish, robot, task))
 
     def vanish(self, robot: str) -> None:
         """A robot is gone."""
         self._events.put(partial(self._vanish, robot))
+
+    def slack(self, engine: str, now: float) -> float:
+        """For how long, s, nobody waits for this engine or is expected to ask it; 0: somebody is.
+
+        An engine is waited for while a batch of its is under way, or a request in no batch yet.
+        """
+        dispatcher = self.dispatcher
+        waits = dispatcher.queue or dispatcher.engines[engine].in_flight
+        if waits or not self._events.empty():
+            return 0.0
+        return max(0.0, self._forecast.next(now) - now)
 
     def stop(self) -> None:
         """Ends the thread. What engines still answer is nobody's."""
@@ -123,6 +140,8 @@ class FleetServer(threading.Thread):
             except Exception as error:  # one robot's fault must not end the others' service
                 self._faults(type(error).__name__, f'serving a fleet failed\n{trace(error)}')
                 self.counts['faults'] += 1
+        if not self.dispatcher.queue:
+            self._on_idle()
         return True
 
     def wake(self) -> float:
@@ -139,8 +158,10 @@ class FleetServer(threading.Thread):
             receipt = self.dispatcher.submit(request, now)
         if receipt.verdict in (Verdict.QUEUED, Verdict.DUPLICATE):
             self._observations[request.robot] = observation
-        if self._trace and receipt.verdict is Verdict.QUEUED:
-            self._trace.asked(request)
+        if receipt.verdict is Verdict.QUEUED:
+            self._forecast.asked(request.robot)
+            if self._trace:
+                self._trace.asked(request)
         if receipt.answer is not None:
             receipt = _receipt(receipt.answer)
         self._reply(request.robot, request.task, request.round, receipt)
@@ -149,13 +170,19 @@ class FleetServer(threading.Thread):
         self.counts[receipt.verdict.value] += 1
         self._deliver(robot, task, round, receipt)
 
+    def _finish(self, robot: str, task: str) -> None:
+        self.dispatcher.finish(robot, task)
+        self._forecast.asked(robot)
+
     def _vanish(self, robot: str) -> None:
         self.dispatcher.vanish(robot)
         self._forget(robot)
 
     def _forget(self, robot: str) -> None:
         self._observations.pop(robot, None)
+        self._forecast.forget(robot)
         self.counts['vanished'] += 1
+        self._on_vanished(robot)
         if self._trace:
             self._trace.forget(robot)
 
@@ -207,11 +234,19 @@ class FleetServer(threading.Thread):
             for waiting, request, result in zip(dispatch.batch, asked, results, strict=True)
         ]
         first = self.dispatcher.done(dispatch.engine, dispatch.number, answers, now)
-        for request, answer in zip(asked, answers, strict=True):
+        for waiting, request, answer in zip(dispatch.batch, asked, answers, strict=True):
             if any(answer is one for one in first):
                 if self._trace:
                     self._trace.answered(request, answer, now - dispatch.sent)
+                self._expect(waiting, request, answer, now)
                 self._reply(answer.robot, answer.task, answer.round, _receipt(answer))
+
+    def _expect(self, waiting: Waiting, request: Request, answer: Answer, now: float) -> None:
+        """When the robot asks again, by what its request said of the execution before."""
+        chunk, before = answer.chunk.chunk, request.execution
+        if chunk is not None and before is not None:
+            ahead, lasts = before.remaining * chunk.dt, answer.execution_horizon * chunk.dt
+            self._forecast.answered(answer.robot, waiting.arrived, ahead, lasts, now)
 
     # ------------------------------------------------------------------ diagnostics
 

@@ -10,13 +10,14 @@ from capsule_sessions import capsules_of
 from embodied_kv.capsule.reentry import SceneSummary
 from embodied_kv.serving.batch import KeptRows, serve
 from embodied_kv.serving.served_part import ServedPart
+from embodied_kv.serving.shares import StreamShares
 
 
 @pytest.fixture
 def served(make_engine, observe):
     """An engine that keeps rows; serves round `n` of robots; capsules of a robot."""
     engine = make_engine(robots=2, rows=5)
-    kept = KeptRows(engine)
+    kept, shares = KeptRows(engine), StreamShares(engine)
 
     def rounds(number, *robots):
         frames = [replace(observe(number + 10 * i), robot=r) for i, r in enumerate(robots)]
@@ -25,7 +26,8 @@ def served(make_engine, observe):
 
     def capsules(robot):
         made = capsules_of(engine, robot=robot)
-        made.engine_part = ServedPart(engine, robot, kept)
+        shares.join(robot)
+        made.engine_part = ServedPart(engine, robot, kept, shares)
         made.register(made.engine_part)
         return made
 

@@ -138,3 +138,14 @@ def test_estimates_of_a_size_come_from_the_next_larger_one():
         3.0,
         6.0,
     ]
+
+
+def test_a_forecast_takes_the_place_of_the_period():
+    budget = make()
+    budget.costs.observe('decode', 0.01)
+    budget.frame_began(0.0)
+    assert budget.admits(0.0, 'decode') and not budget.admits(0.09, 'decode')
+    budget.forecast = lambda now: {0.0: 0.0, 0.09: 0.0151}[now]
+    assert not budget.admits(0.0, 'decode') and budget.admits(0.09, 'decode')
+    budget.forecast = lambda now: math.inf
+    assert budget.times(0.0, 'decode', 1, 8) == 8

@@ -90,6 +90,7 @@ class Fleets:
             'profile': self.profile,
             'execution_horizon': 'static:4',
             'folder': self.folder,
+            'memory': False,
         } | options
         self.node = self.first.up(Fleet, **options)
         return self.node

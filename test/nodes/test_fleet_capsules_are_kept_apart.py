@@ -83,12 +83,12 @@ def test_what_a_robot_kept_in_memory_and_its_row_go_with_it(fleet):
     fleet.acting.remove(a)
     fleet.live(lambda: a.namespace not in node._connections.robots)
     fleet.live(lambda: node.host.engine.kv.stats().leases == 1)
-    fleet.live(lambda: a.namespace not in node._sessions._nodes)
+    fleet.live(lambda: a.namespace not in node._threads[0]._nodes)
     assert fleet.call(b, CapsuleSnapshot, 'capsule/snapshot', name='home').ok
 
 
 def test_without_capsules_no_row_is_kept_and_nobody_answers(fleet):
-    node = fleet.up(capsules=False)
+    node = fleet.up(capsules=False, language=False)
     robot = fleet.act()
     fleet.live(lambda: robot.chunks)
     assert node.host.engine.kv.stats().leases == 0

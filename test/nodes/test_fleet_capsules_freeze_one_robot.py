@@ -9,6 +9,7 @@ from embodied_kv.control.trajectory_executor import FRESH, PREVIOUS, SOURCES
 from embodied_kv.msg import FleetAnswer, FleetRequest
 from embodied_kv.nodes.fleet.messages import ANSWER, ANSWERS, REQUEST, REQUESTS
 from embodied_kv.srv import (
+    Ask,
     CapsuleFork,
     CapsuleRestore,
     CapsuleRollback,
@@ -24,7 +25,7 @@ def fleet(robots, tmp_path):
 @pytest.fixture
 def robot(fleet):
     """It acts, and has something left to execute."""
-    fleet.up(max_age=60.0, engine__time_budget=False)
+    fleet.up(max_age=60.0, engine__time_budget=False, prompt_interval=0)
     robot = fleet.act()
     robot.asked, robot.answers = [], []
     robot.node.create_subscription(FleetAnswer, ANSWER, robot.answers.append, ANSWERS)
@@ -114,10 +115,29 @@ def test_a_world_that_moved_on_lets_the_robot_hold_or_plan_only(fleet, robot):
     assert answer.ok and answer.depth == 'planner' and 'joint' in answer.message
 
 
+def test_streams_are_frozen_forked_and_restored_with_their_robot(fleet, robot):
+    engine = fleet.node.host.engine
+    decode_fits, engine.decode_fits = engine.decode_fits, lambda now: False  # streams stay
+    asked = fleet.call(robot, Ask, 'language/ask', question='what is red?', max_tokens=6)
+    assert asked.ok, asked.message
+    saved = frozen_amid(fleet, robot, 'asked')
+    assert len(saved.facts['session']['streams']) == 1
+    forked = fleet.call(robot, CapsuleFork, 'capsule/fork', name='asked', seeds=[1, 2])
+    assert forked.ok and forked.streams_each == 1 and len(forked.streams) == 2, forked.message
+    back = fleet.call(robot, CapsuleRestore, 'capsule/restore', name='asked')
+    assert back.ok and len(back.streams) == 1, back.message
+    assert 'going on: stream' in back.message and 'its task is' in back.message
+    engine.decode_fits = decode_fits
+    replaced = {asked.stream, *forked.streams}
+    fleet.live(lambda: {t.stream for t in robot.texts if t.finished} == replaced | {*back.streams})
+    reasons = {text.stream: text.reason for text in robot.texts if text.finished}
+    assert {reasons[stream] for stream in replaced} == {'replaced'}
+    assert reasons[back.streams[0]] in ('length', 'eos')
+    engine.kv.check_integrity()
+
+
 def test_what_a_fleet_robot_cannot_do_is_refused_with_the_reason(fleet, robot):
     frozen_amid(fleet, robot, 'one')
-    answer = fleet.call(robot, CapsuleFork, 'capsule/fork', name='one', branches=2)
-    assert not answer.ok and 'no streams' in answer.message
     robot.suite[0].trigger_deactivate()
     for kind, name in ((CapsuleSnapshot, 'snapshot'), (CapsuleRestore, 'restore')):
         answer = fleet.call(robot, kind, f'capsule/{name}', name='one')

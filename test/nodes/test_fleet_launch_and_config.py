@@ -14,10 +14,13 @@ from embodied_kv.engine_config import EngineConfig
 from embodied_kv.nodes.action import ActionParams
 from embodied_kv.nodes.common.parameters import SuiteParams
 from embodied_kv.nodes.fleet.client_node import FleetClientParams
-from embodied_kv.nodes.fleet.server_node import FleetParams
+from embodied_kv.nodes.fleet.params import FleetParams
 from embodied_kv.nodes.observation.params import ObservationParams
+from embodied_kv.nodes.robot_memory import MemoryParams
 from embodied_kv.nodes.session import SessionParams
 from embodied_kv.nodes.sim.node import SimParams
+from embodied_kv.nodes.voice import LanguageParams
+from embodied_kv.planning.config import PlanningConfig
 
 ROOT = Path(__file__).parents[2]
 LAUNCH = ROOT / 'launch' / 'fleet.launch.py'
@@ -26,6 +29,8 @@ PARTS = {
     '/**': [SuiteParams],
     '/**/fleet': [FleetParams],
     '/**/session': [SessionParams],
+    '/**/language': [LanguageParams],
+    '/**/memory': [MemoryParams, PlanningConfig],
     '/**/action': [ActionParams, ObservationParams, FleetClientParams],
     '/**/sim': [SimParams],
 }
@@ -51,6 +56,13 @@ def test_the_yaml_holds_every_parameter_of_the_fleet_with_its_default():
     assert given | left == asdict(FleetParams())
     assert not left.keys() & given.keys()
     assert asdict(FleetClientParams()).items() <= CONFIG['/**/action']['ros__parameters'].items()
+
+
+def test_rows_are_enough_for_the_streams_of_the_robots_that_it_is_sized_for():
+    engine = EngineConfig(**CONFIG['/**/fleet']['ros__parameters']['engine'])
+    robots = engine.reserved_rows - engine.robots
+    assert robots == 32 and engine.streams == 2 * robots
+    assert engine.rows == engine.robots + robots + engine.streams
 
 
 def test_every_executable_that_it_starts_exists():

@@ -59,7 +59,12 @@ def fleet(ros, tmp_path):
             'checkpoint': 'random',
             'profile': str(path),
         }
-        values |= {'engine.robots': 2, 'engine.time_budget': False, 'capsules': False}
+        values |= {
+            'engine.robots': 2,
+            'engine.time_budget': False,
+            'capsules': False,
+            'language': False,
+        }
         starts = [0.013 * robot for robot in range(len(tasks))]
         world = Played()
         running = Run(Order(values | parameters, HABITS, starts, tasks), world)

@@ -49,7 +49,7 @@ def test_a_batch_gives_each_robot_the_chunk_that_it_gets_alone(fleet):
 
 @pytest.mark.parametrize('capsules, kept', [(True, 3), (False, 0)])
 def test_a_robot_has_one_row_for_its_capsules_and_leaves_none_behind(fleet, capsules, kept):
-    node = fleet.up(capsules=capsules)
+    node = fleet.up(capsules=capsules, language=False)
     robots = [fleet.join(seed=i) for i in range(3)]
     for round in range(2):
         for robot in robots:

@@ -12,7 +12,8 @@ from embodied_kv.nodes.action import Action, ActionParams
 from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.common.parameters import SuiteParams
 from embodied_kv.nodes.fleet.client_node import FleetClient, FleetClientParams
-from embodied_kv.nodes.fleet.server_node import Fleet, FleetParams
+from embodied_kv.nodes.fleet.params import FleetParams
+from embodied_kv.nodes.fleet.server_node import Fleet
 from embodied_kv.nodes.language import Language, LanguageParams
 from embodied_kv.nodes.memory import Memory, MemoryParams
 from embodied_kv.nodes.observation.params import ObservationParams

@@ -4,4 +4,5 @@
 - paper: what Kairos reports; plots: pictures.
 - profile: `python -m embodied_kv.bench.fleet.profile`, what a batch of robots costs.
 - serving: `python -m embodied_kv.bench.fleet.serving`, the real node, in virtual time.
+- speech: `python -m embodied_kv.bench.fleet.speech`, the same with words.
 """

@@ -4,106 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from embodied_kv.control import execution_horizon
+from rclpy.executors import MultiThreadedExecutor, SingleThreadedExecutor
+
 from embodied_kv.engine.guidance import leftover
 from embodied_kv.fleet import profile
 from embodied_kv.fleet.dispatcher import Dispatcher
-from embodied_kv.fleet.engines import EngineState, Link
-from embodied_kv.fleet.policies import BUCKET_ORDERS, SCHEDULERS, Kairos, scheduler
+from embodied_kv.fleet.engines import EngineState
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.protocol import Receipt, Verdict
-from embodied_kv.fleet.scheduler import Scheduler
 from embodied_kv.fleet.trace_writer import TraceWriter
-from embodied_kv.msg import FleetRequest
+from embodied_kv.msg import FleetRequest, TextDelta
 from embodied_kv.nodes.common import executable
-from embodied_kv.nodes.common.lifecycle_node import ERROR, OK, WARN, SuiteNode
-from embodied_kv.nodes.common.parameters import one_of, param
+from embodied_kv.nodes.common.lifecycle_node import ERROR, OK, SUCCESS, WARN, SuiteNode
 from embodied_kv.nodes.fleet import messages
 from embodied_kv.nodes.fleet.connections import Connections
+from embodied_kv.nodes.fleet.language import FleetLanguage
+from embodied_kv.nodes.fleet.memory import FleetMemory
+from embodied_kv.nodes.fleet.params import FleetParams
 from embodied_kv.nodes.fleet.robot_proxy import RobotProxy
+from embodied_kv.nodes.fleet.robots_node import RobotsNode, RobotsThread
 from embodied_kv.nodes.fleet.session import FleetSession, SessionThread
 from embodied_kv.serving.batch import KeptRows, batch_seconds, profile_of, serve
 from embodied_kv.serving.fleet_server import FleetServer, Result
 from embodied_kv.serving.remote import RemoteEngine
+from embodied_kv.serving.shares import StreamShares
+from embodied_kv.serving.slack import Slack
 from embodied_kv.types import Guide, Observation
 
 HERE, CLOUD = 'here', 'cloud'  # the engine of this process, and one in a Ray cluster
-
-
-@dataclass(frozen=True)
-class FleetParams:
-    """Who is served, and in which order."""
-
-    robots: str = param(
-        '', "Namespaces that are served, separated by commas; '' serves all that ask"
-    )
-    scheduler: str = param(
-        'kairos', 'Who goes first: kairos, fifo, autellix, shortest', check=one_of([*SCHEDULERS])
-    )
-    buckets: int = param(10, 'Buckets of the wait ratio, for kairos', range=(1, 1000))
-    aging: int = param(
-        50, 'A request rises a bucket after so many decisions without it', range=(1, 100_000)
-    )
-    bucket_order: str = param(
-        'longest',
-        'Order within a bucket: longest, shortest or fifo',
-        check=one_of(BUCKET_ORDERS),
-        old='within',
-    )
-    execution_horizon: str = param(
-        'confidence:0.2:3',
-        'H of requests that name none: whole, static:H or confidence:T:H_MIN',
-        check=execution_horizon.parse,
-        old='horizon',
-    )
-    stale_after: float = param(
-        0.1,
-        'An observation that waited longer, s, counts as stale',
-        range=(0.0, 60.0),
-        old='fresh',
-    )
-    robot_timeout: float = param(
-        10.0,
-        'A robot that says nothing for so long, s, has vanished',
-        range=(0.1, 3600.0),
-        old='silence',
-    )
-    profile: str = param(
-        '', "YAML file of the engine's seconds by batch size; '' measures them when configured"
-    )
-    trace: str = param('', "File to write what is executed into; '' writes none")
-    capsules: bool = param(
-        True, "Keep each robot's newest row, and answer capsule/* in its namespace"
-    )
-
-    cloud: str = param(
-        '', "Ray address of one more engine, 'local' for a cluster of this machine; '' uses none"
-    )
-    cloud_device: str = param('cuda', 'Device of that engine: cpu or cuda')
-    cloud_latency: float = param(0.02, 'Of the network to it, one way, s', range=(0.0, 10.0))
-    cloud_mbit: float = param(100.0, 'Megabits per second, either way', range=(0.001, 1e6))
-
-    @property
-    def link(self) -> Link:
-        """The network to the cloud."""
-        rate = self.cloud_mbit * 1e6 / 8
-        return Link(self.cloud_latency, rate, rate)
-
-    @property
-    def order(self) -> Scheduler:
-        """The scheduler with its settings."""
-        if self.scheduler == 'kairos':
-            return Kairos(self.buckets, self.aging, self.bucket_order)
-        return scheduler(self.scheduler)
-
-    @property
-    def names(self) -> list[str]:
-        """The robots, as namespaces."""
-        given = [name.strip().strip('/') for name in self.robots.split(',')]
-        return [f'/{name}' for name in given if name]
+PLANS = 64  # robots that plan at the same time; others wait for one of them
 
 
 class Fleet(SuiteNode):
@@ -129,8 +62,26 @@ class Fleet(SuiteNode):
             f'{seconds * 1e3:.0f} ms',
         )
         self._cloud = self._remote() if self._params.cloud else None
-        self._kept = KeptRows(self.host.engine) if self._params.capsules else None
+        p, engine = self._params, self.host.engine
+        self._kept = KeptRows(engine) if p.capsules or p.language else None
+        self._shares = StreamShares(engine)
+        self._slack = Slack(self._nobody_waits)
+        self._language = self._memory = None
+        if p.language:
+            self._language = self._beside(FleetLanguage, self._kept, self._shares, self._said)
+        if p.memory:
+            self._memory = self._beside(FleetMemory, self._slack)
         self.every(0.2, self._update_connections)
+
+    def _beside(self, kind: type[RobotsNode], *given: object) -> RobotsNode | None:
+        """A node that serves the robots beside this one, until cleanup; None: it cannot."""
+        node = kind(self.host, *given, namespace=self.get_namespace(), **self._options)
+        self._release.callback(node.end)
+        if not node.ready:
+            return None
+        if node.trigger_configure() != SUCCESS:
+            raise ValueError(f'{node.get_name()} cannot be configured, for the reason above')
+        return node
 
     def _measured(self) -> Profile:
         p, most = self._params, self.host.engine.config.robots
@@ -166,9 +117,28 @@ class Fleet(SuiteNode):
             found = profile_of(model, self._cloud.seconds)
             engines.append(EngineState(CLOUD, found, p.link))
             serve[CLOUD] = self._cloud
-        self._sessions = SessionThread(self, self._robot_capsules) if p.capsules else None
-        dispatcher = Dispatcher(p.order, engines, p.stale_after)
-        self._server = self._new_server(dispatcher, serve, self._deliver, p.robot_timeout, trace)
+        self._instructions: dict[str, str] = {}  # that memory knows of
+        self._threads: list[SessionThread | RobotsThread] = []
+        if p.capsules:
+            self._threads.append(SessionThread(self, self._proxy, self._robot_capsules))
+        if self._language:
+            executor = SingleThreadedExecutor(context=self.context)
+            self._threads.append(RobotsThread(self._language, executor))
+        self._learns = None
+        if self._memory:
+            executor = MultiThreadedExecutor(PLANS, context=self.context)
+            self._learns = RobotsThread(self._memory, executor)
+            self._threads.append(self._learns)
+        self._server = self._new_server(
+            Dispatcher(p.order, engines, p.stale_after),
+            serve,
+            self._deliver,
+            p.robot_timeout,
+            trace,
+            on_idle=self._on_idle,
+            on_vanished=self._silent,
+        )
+        self.host.engine.budget.forecast = self._slack.seconds
         self._connections = Connections(
             self,
             p.names,
@@ -178,14 +148,16 @@ class Fleet(SuiteNode):
             on_left=self._left,
         )
         self._server.start()
-        if self._sessions:
-            self._sessions.start()
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
         self._server.stop()
         self._connections.close()
-        if self._sessions:
-            self._sessions.stop()
+        for thread in self._threads:
+            thread.stop()
+        self.host.engine.budget.forecast = None
+        if self._kept:
             self.host.device.call(self._kept.clear).result()
 
     def _update_connections(self) -> None:
@@ -194,17 +166,27 @@ class Fleet(SuiteNode):
     # ------------------------------------------------------------------ who is there
 
     def _joined(self, robot: str) -> None:
-        if self._sessions:
-            self._sessions.open(RobotProxy(self, robot, self.host.model, self.embodiment.axes))
+        for thread in self._threads:
+            thread.open(robot)
 
     def _left(self, robot: str) -> None:
         self._server.vanish(robot)
-        if self._sessions:
-            self._sessions.close(robot)
+        self._instructions.pop(robot, None)
+        for thread in self._threads:
+            thread.close(robot)
+        if self._kept:
             self.host.device.call(lambda: self._kept.drop(robot))
 
+    def _silent(self, robot: str) -> None:
+        if self._language:
+            self._language.silence(robot)
+
     def _robot_capsules(self, actor: RobotProxy) -> FleetSession:
-        return FleetSession(self.host, self._kept, actor, **self._options)
+        own = partial(self._language.own, actor.robot) if self._language else lambda streams: None
+        return FleetSession(self.host, self._kept, self._shares, actor, own, **self._options)
+
+    def _proxy(self, robot: str) -> RobotProxy:
+        return RobotProxy(self, robot, self.host.model, self.embodiment.axes)
 
     # ------------------------------------------------------------------ what robots say
 
@@ -218,6 +200,7 @@ class Fleet(SuiteNode):
             self._deliver(robot, message.task, message.round, Receipt(Verdict.REFUSED, str(error)))
             return
         self._server.submit(request, seen)
+        self._told(robot, seen)
 
     def _guide(self, message: FleetRequest, seen: Observation) -> Guide | None:
         """What its chunk is to go on from. Raises ValueError here, before others are with it."""
@@ -232,8 +215,34 @@ class Fleet(SuiteNode):
         self._connections.send(robot, answer)
 
     def _serve(self, frames: Sequence[Observation], deadline: float) -> Future[list[Result]]:
-        engine, kept = self.host.engine, self._kept
-        return self.host.device.call(lambda: serve(engine, frames, deadline, kept))
+        return self.host.device.call(partial(self._batch, frames, deadline))
+
+    def _batch(self, frames: Sequence[Observation], deadline: float) -> list[Result]:
+        """On the device thread; words begin when the chunks are on their way."""
+        results = serve(self.host.engine, frames, deadline, self._kept)
+        if self._language:
+            served = zip(frames, results, strict=True)
+            self._language.served(f.robot for f, r in served if not isinstance(r, Exception))
+        return results
+
+    # ------------------------------------------------------------------ beside chunks
+
+    def _nobody_waits(self, now: float) -> float:
+        """For how long, s, this process's engine has time for more than chunks."""
+        return self._server.slack(HERE, now)
+
+    def _on_idle(self) -> None:
+        self.host.device.wake()
+        self._slack.opened()
+
+    def _said(self, robot: str, message: TextDelta) -> None:
+        if self._learns:
+            self._learns.put(partial(self._memory.hear, robot, message))
+
+    def _told(self, robot: str, seen: Observation) -> None:
+        if self._learns and self._instructions.get(robot) != seen.instruction:
+            self._instructions[robot] = seen.instruction
+            self._learns.put(partial(self._memory.tell, robot, seen.instruction, seen.stamp))
 
     # ------------------------------------------------------------------ diagnostics
 

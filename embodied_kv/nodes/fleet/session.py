@@ -6,43 +6,47 @@ namespace alone, so no robot can see, restore or drop what another one keeps.
 
 from __future__ import annotations
 
-import logging
-import queue
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 
+from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.common.lifecycle_node import SUCCESS
 from embodied_kv.nodes.control.session_parts import ActionPart, InstructionPart
+from embodied_kv.nodes.fleet.node_thread import NodeThread
 from embodied_kv.nodes.fleet.robot_proxy import RobotProxy, RoundPart
 from embodied_kv.nodes.session import Session
 from embodied_kv.serving.batch import KeptRows
 from embodied_kv.serving.served_part import ServedPart
+from embodied_kv.serving.shares import StreamShares
 from embodied_kv.session.robot_session import Resumed
-from embodied_kv.srv import CapsuleFork, CapsuleRestore, CapsuleRollback
-from embodied_kv.text import trace
-from embodied_kv.throttle import Throttled
-
-WAKE = 0.2  # s between two looks for robots that have come or gone
+from embodied_kv.srv import CapsuleRestore, CapsuleRollback
 
 
 class FleetSession(Session):
     """Answers `capsule/*` in the namespace of one robot of a fleet.
 
-    host: the fleet's. kept: the rows of its robots. actor: the robot itself.
+    host: the fleet's. kept, shares: of its robots. actor: the robot itself. own: takes the streams
+    that a capsule resumed, on the engine's thread.
     """
 
     on_engine = False
 
     def __init__(
-        self, host: EngineHost, kept: KeptRows, actor: RobotProxy, **arguments: object
+        self,
+        host: EngineHost,
+        kept: KeptRows,
+        shares: StreamShares,
+        actor: RobotProxy,
+        own: Callable[[Sequence[DecodeStream]], None],
+        **arguments: object,
     ) -> None:
         super().__init__(namespace=actor.robot, **arguments)
-        self._fleet_host, self._kept, self._actor = host, kept, actor
+        self._fleet_host, self._actor, self._own = host, actor, own
+        self._kept, self._shares = kept, shares
 
     def find_host(self) -> EngineHost:
         return self._fleet_host
@@ -50,7 +54,8 @@ class FleetSession(Session):
     def setup(self) -> None:
         super().setup()
         session, actor, model = self._session, self._actor, self.host.model
-        session.engine_part = ServedPart(self.host.engine, self.robot, self._kept)
+        session.engine_part = ServedPart(self.host.engine, self.robot, self._kept, self._shares)
+        session.engine_part.on_resumed = self._own
         for part in (
             session.engine_part,
             InstructionPart(lambda: actor.instruction, actor.tell),
@@ -75,77 +80,57 @@ class FleetSession(Session):
         self, response: CapsuleRestore.Response | CapsuleRollback.Response, resumed: Resumed
     ) -> None:
         super()._fill_resumed(response, resumed)
-        response.message = f'{resumed.decision.reason}; its task is {self._actor.send()} now'
-
-    def _fork(self, request: CapsuleFork.Request, response: CapsuleFork.Response) -> None:
-        raise ValueError('a robot of a fleet has no streams that could be forked: restore instead')
+        response.message += f'; its task is {self._actor.send()} now'
 
 
-class SessionThread(threading.Thread):
-    """The thread that answers for the capsules of all robots: it may wait, the fleet does not.
+class SessionThread(NodeThread):
+    """Answers for the capsules of all robots.
 
-    node: whose executor serves the robots' answers. make: the node of one robot, not configured.
+    node: whose executor serves the robots' answers. proxy: of a robot, by its name. make: the node
+    of one robot, not configured.
     """
 
-    def __init__(self, node: Node, make: Callable[[RobotProxy], FleetSession]) -> None:
-        super().__init__(name='fleet capsules', daemon=True)
-        self._make = make
-        self._events: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._executor = SingleThreadedExecutor(context=node.context)
-        self._faults = Throttled(logging.getLogger(__name__).error)
+    def __init__(
+        self,
+        node: Node,
+        proxy: Callable[[str], RobotProxy],
+        make: Callable[[RobotProxy], FleetSession],
+    ) -> None:
+        super().__init__('fleet capsules', SingleThreadedExecutor(context=node.context))
+        self._proxy, self._make = proxy, make
         self._nodes: dict[str, FleetSession] = {}
         self._actors: dict[str, RobotProxy] = {}
 
     # ------------------------------------------------------------------ from the fleet's thread
 
-    def open(self, actor: RobotProxy) -> None:
+    def open(self, robot: str) -> None:
         """A robot has come."""
-        self._actors[actor.robot] = actor
-        self._put(partial(self._open, actor))
+        actor = self._actors[robot] = self._proxy(robot)
+        self.put(partial(self._open, actor))
 
     def close(self, robot: str) -> None:
         """It has gone; what it kept in memory is given up."""
-        self._put(partial(self._close, robot))
+        self.put(partial(self._close, robot))
         self._actors.pop(robot).close()
 
     def stop(self) -> None:
         """All have gone, and the thread ends."""
-        self._put(None)
-        self.join()
-        self._executor.shutdown()
+        for robot in list(self._actors):
+            self.put(partial(self._close, robot))
+        super().stop()
         for actor in self._actors.values():
             actor.close()
 
-    def _put(self, event: Callable[[], None] | None) -> None:
-        self._events.put(event)
-        self._executor.wake()
-
     # ------------------------------------------------------------------ the thread
-
-    def run(self) -> None:
-        while True:
-            while not self._events.empty():
-                event = self._events.get()
-                if event is None:
-                    for robot in list(self._nodes):
-                        self._close(robot)
-                    return
-                try:
-                    event()
-                except Exception as error:  # one robot's capsules are not the others'
-                    text = f'the capsules of a robot failed\n{trace(error)}'
-                    self._faults(type(error).__name__, text)
-            self._faults.flush()
-            self._executor.spin_once(timeout_sec=WAKE)
 
     def _open(self, actor: RobotProxy) -> None:
         node = self._nodes[actor.robot] = self._make(actor)
-        self._executor.add_node(node)
+        self.executor.add_node(node)
         if node.trigger_configure() == SUCCESS:
             node.trigger_activate()
 
     def _close(self, robot: str) -> None:
         node = self._nodes.pop(robot, None)
         if node is not None:
-            self._executor.remove_node(node)
+            self.executor.remove_node(node)
             node.end()

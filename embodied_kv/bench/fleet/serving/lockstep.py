@@ -33,8 +33,9 @@ from rclpy.parameter import Parameter
 
 from embodied_kv.bench.fleet.serving.robot import PATIENCE, Habits, Player, RobotTopics, World
 from embodied_kv.bench.fleet.serving.schedule import Act, Schedule
+from embodied_kv.bench.fleet.serving.speech import Speech
 from embodied_kv.fleet.dispatcher import Dispatcher
-from embodied_kv.fleet.protocol import Receipt
+from embodied_kv.fleet.protocol import Receipt, Verdict
 from embodied_kv.fleet.scheduler import Scheduler, Waiting
 from embodied_kv.nodes.common import executable
 from embodied_kv.nodes.common.engine_host import EngineHost
@@ -52,13 +53,16 @@ class Order:
 
     parameters: of the fleet's node. habits: of its robots. starts: when each begins, s. tasks: of
     each, one after another, and again until all robots have done theirs once; the numbers mean
-    something to the world alone.
+    something to the world alone. speech: what words are charged, s by kind and size;
+    None for a mute fleet. streams: of all robots, at most; 0: as many as the engine has.
     """
 
     parameters: Mapping[str, object]
     habits: Habits
     starts: Sequence[float]
     tasks: Sequence[Sequence[int]]
+    speech: Mapping[str, Mapping[int, float]] | None = None
+    streams: int = 0
 
 
 class Timed(Scheduler):
@@ -78,10 +82,8 @@ class Timed(Scheduler):
 class Stepped(FleetServer):
     """A server without a thread: who has its clock steps it."""
 
-    def __init__(
-        self, dispatcher: Dispatcher, *arguments: object, clock: Callable[[], float]
-    ) -> None:
-        super().__init__(dispatcher, *arguments, clock=clock)
+    def __init__(self, dispatcher: Dispatcher, *arguments: object, **options: object) -> None:
+        super().__init__(dispatcher, *arguments, **options)
         self.scheduler = dispatcher.scheduler = Timed(dispatcher.scheduler)
 
     def start(self) -> None:
@@ -97,16 +99,30 @@ class Stepped(FleetServer):
 
 
 class Lockstep(Fleet):
-    """The fleet node in the time of a schedule.
+    """The fleet node in virtual time.
 
     receipts: sent to each robot. charged, computed: s of all batches, by the profile and in truth.
+    latencies: s from each round's first request to its answer. speech: from `start` on.
     """
 
-    def __init__(self, schedule: Schedule, **arguments: object) -> None:
+    def __init__(self, schedule: Schedule, order: Order, **arguments: object) -> None:
         super().__init__(partial(Stepped, clock=lambda: schedule.now), **arguments)
-        self._schedule, self._wakes = schedule, math.inf
+        self._schedule, self._order, self._wakes = schedule, order, math.inf
         self.receipts: Counter[str] = Counter()
         self.charged = self.computed = 0.0
+        self._asked: dict[str, float] = {}  # robot -> moment
+        self.latencies: list[float] = []
+
+    def start(self) -> None:
+        super().start()
+        order, kv = self._order, self.host.engine.kv
+        kv.set_limits(streams=order.streams or kv.decode_kv.rows)
+        self.speech = Speech(self.host, self._schedule, order.speech or {}, self._slack.seconds)
+
+    @property
+    def has_met(self) -> list[str]:
+        """The robots that may speak."""
+        return self._language.robots if self._language else self._connections.robots
 
     @property
     def server(self) -> Stepped:
@@ -123,22 +139,28 @@ class Lockstep(Fleet):
         if (moment := self.server.wake()) < self._wakes:
             self._wakes = moment
             self._schedule.at(moment, self._wake)
+        self.speech.step()
 
     def _wake(self) -> None:
         self._wakes = math.inf
 
     def _deliver(self, robot: str, task: str, round: int, receipt: Receipt) -> None:
         self.receipts[robot] += 1
+        if receipt.verdict is Verdict.QUEUED:
+            self._asked[robot] = self._schedule.now
+        elif receipt.verdict is Verdict.ANSWERED and robot in self._asked:
+            self.latencies.append(self._schedule.now - self._asked.pop(robot))
         super()._deliver(robot, task, round, receipt)
 
     def _serve(self, frames: Sequence[Observation], deadline: float) -> Future[list[Result]]:
         began = time.perf_counter()
         results = super()._serve(frames, math.inf).result()
         self.computed += time.perf_counter() - began
+        self.host.device.background(lambda: None).result()  # prompts have begun
         seconds = self._profile.latency(len(frames))
         self.charged += seconds
         promise: Future[list[Result]] = Future()
-        moment = self._schedule.now + seconds
+        moment = max(self._schedule.now, self.speech.free) + seconds
         self._schedule.at(moment, partial(promise.set_result, results))
         return promise
 
@@ -161,7 +183,7 @@ class Run:
         robots = [f'/serving{i}' for i in range(len(order.tasks))]
         values = dict(order.parameters) | {'robots': ','.join(robots)}
         overrides = [Parameter(name, value=value) for name, value in values.items()]
-        node = self._node = Lockstep(self._schedule, parameter_overrides=overrides)
+        node = self._node = Lockstep(self._schedule, order, parameter_overrides=overrides)
         self._closing.callback(node.end)
         self._executor = SingleThreadedExecutor()
         self._closing.callback(self._executor.shutdown)
@@ -180,6 +202,7 @@ class Run:
         """The tasks as they went, and what the fleet did meanwhile; plain values."""
         players = self._players.values()
         self._until(lambda: all(player.topics.is_open for player in players), 'they met')
+        self._until(lambda: len(self._node.has_met) == len(players), 'all were known')
         self._schedule.run(lambda: not all(player.is_done for player in players), self._settle)
         node, counts = self._node, self._node.server.counts
         return dict(
@@ -190,6 +213,9 @@ class Run:
             computed=node.computed,
             span=self._schedule.now,
             decisions=node.server.scheduler.decisions,
+            latencies=node.latencies,
+            said=[text.strip() for text in node.speech.said.values()],
+            spoken=node.speech.costs.spent,
         )
 
     def close(self) -> None:

@@ -99,7 +99,8 @@ def order(
     engine = {f'engine.{name}': value for name, value in _engine().items()}
     named = dict(checkpoint=checkpoint, profile=str(profile), trace=trace, scheduler=scheduler)
     return dict(
-        parameters=dict(contract='tabletop', preset='tabletop', autostart=False, capsules=False)
+        parameters=dict(contract='tabletop', preset='tabletop', autostart=False)
+        | dict(capsules=False, language=False, memory=False)
         | engine
         | named,
         habits=dict(

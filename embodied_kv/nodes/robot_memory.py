@@ -1,0 +1,258 @@
+"""What one robot remembers and plans with: its store, its notes, and the answers of `memory/*`.
+
+Knows the requests of services and what messages mean for memory. Does not know topics, timers or
+threads: whoever owns it hands it what is said, and calls it by threads that may wait for files and
+for the engine's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Lock
+
+from embodied_kv.memory.encoder import Encoder
+from embodied_kv.memory.prefill import Step
+from embodied_kv.memory.segment import MemoryFault
+from embodied_kv.model.planner_checkpoint import LoadedPlanner, bundled_planner
+from embodied_kv.msg import MemorySegment, TextDelta
+from embodied_kv.nodes.common import conversions
+from embodied_kv.nodes.common.lifecycle_node import SuiteNode
+from embodied_kv.nodes.common.parameters import SuiteParams, param
+from embodied_kv.planning.config import MIB, PlanningConfig
+from embodied_kv.planning.plan import MemoryStats as Stats
+from embodied_kv.planning.plan import Plan
+from embodied_kv.planning.planning import Planning
+from embodied_kv.robots.contract import Contract
+from embodied_kv.sim.language import HELD
+from embodied_kv.sim.notes import Draft, NoteTaker
+from embodied_kv.srv import MemoryPlan, MemoryQuery, MemoryRemove, MemoryStats, MemoryUpsert
+from embodied_kv.text import reason
+
+PRECOMPUTED = 4  # units between two requests
+PRECOMPUTE_EVERY = 0.5  # s
+
+
+@dataclass(frozen=True)
+class MemoryParams:
+    """Where memory is kept, who plans with it, and what is remembered unasked."""
+
+    folder: str = param(
+        '~/.ros/embodied_kv/memory',
+        "Of the memory; a suite with a namespace has a folder of that name in it; '' forgets all "
+        'at cleanup',
+    )
+    planner: str = param('', "Folder of a planner's weights and tokenizer; '' is the contract's")
+    discard_foreign_kv: bool = param(
+        False,
+        'Where the folder holds KV of another planner, drop that and keep the segments',
+        old='renew',
+    )
+    encoder: str = param(
+        'hashing',
+        'Of meaning: hashing, minilm, auto, or a folder of a sentence-transformers model',
+    )
+    step_seconds: float = param(
+        5.0, 'How long a step of the world is, s; 0: steps do not pass', range=(0.0, 1e6)
+    )
+    precompute: bool = param(
+        True, 'Compute missing KV before a plan asks for it', 'live', old='ahead'
+    )
+    held_question: str = param(
+        HELD, "What language answers to this is what the robot holds; '' remembers none"
+    )
+    task_records: int = param(
+        48, 'Tasks that are remembered, the oldest go; 0: none', range=(0, 100_000)
+    )
+
+
+class RobotMemory:
+    """One robot's. planner, encoder: may be those of others, too. robot: its namespace.
+
+    step: runs each piece of computation. warn: takes the kind of a fault and a line about it.
+    Raises as `Planning`.
+    """
+
+    def __init__(
+        self,
+        planner: LoadedPlanner,
+        encoder: Encoder,
+        params: MemoryParams,
+        config: PlanningConfig,
+        robot: str,
+        step: Step,
+        warn: Callable[[str, str], None],
+    ) -> None:
+        self._warn = warn
+        with ExitStack() as undo:
+            if params.folder:
+                folder = Path(params.folder).expanduser() / robot.strip('/')
+            else:
+                folder = Path(undo.enter_context(TemporaryDirectory()))
+            renew = params.discard_foreign_kv
+            self._planning = Planning(planner, folder, config, encoder, step, renew)
+            undo.callback(self._planning.close)
+            known = [(s.id, s.step) for s in self._planning.memory.store.list('task')]
+            self._close = undo.pop_all()
+        self._notes = NoteTaker(params.held_question, params.task_records, known)
+        self._answers: dict[int, str] = {}  # of streams that speak
+        self._computes = Lock()  # one thread plans or computes ahead
+        self.changed = True  # since all that was missing was computed
+
+    def close(self) -> None:
+        """After the plan that is being made. Nothing that was remembered is lost without it."""
+        with self._computes:
+            self._close.close()
+
+    def begin(self) -> None:
+        """What was said before is no answer any more."""
+        self._answers.clear()
+
+    @property
+    def stats(self) -> Stats:
+        """As it is now."""
+        return self._planning.stats()
+
+    @property
+    def verbs(self) -> Mapping[str, tuple[type, Callable]]:
+        """The services `memory/VERB`: type and answer. `plan` waits."""
+        return {
+            'upsert': (MemoryUpsert, self._upsert),
+            'remove': (MemoryRemove, self._remove),
+            'query': (MemoryQuery, self._query),
+            'plan': (MemoryPlan, self._plan),
+            'stats': (MemoryStats, self._stats),
+        }
+
+    # ------------------------------------------------------------------ what is learnt
+
+    def observe(self, message: MemorySegment) -> None:
+        """What any node observes."""
+        self._remember([(message.id, message.kind, message.text)])
+
+    def hear(self, message: TextDelta) -> None:
+        """What the robot says."""
+        answer = self._answers.pop(message.stream, '') + message.text
+        if not message.finished:
+            self._answers[message.stream] = answer
+        elif message.reason == 'eos':
+            stamp = conversions.nanoseconds(message.header.stamp)
+            self._remember(self._notes.hear(message.query, answer, stamp))
+
+    def tell(self, instruction: str, stamp: int) -> None:
+        """What the robot is told, at ns of the ROS clock; again: nothing changes."""
+        self._remember(self._notes.tell(instruction, stamp))
+
+    def _remember(self, drafts: list[Draft]) -> None:
+        try:
+            if drafts:
+                self._planning.upsert(*drafts)
+                self.changed = True
+        except MemoryFault as fault:
+            self._warn('segment', f'not remembered: {fault}')
+
+    def advance(self) -> None:
+        """A step of the world has passed."""
+        if self._planning.advance():
+            self.changed = True
+
+    def precompute(self) -> None:
+        """Some KV that is missing, unless a plan is being made."""
+        if not self._computes.acquire(blocking=False):
+            return
+        try:
+            self.changed = False  # first: what is learnt meanwhile is missing
+            if self._planning.warm(PRECOMPUTED):
+                self.changed = True
+        except MemoryFault as fault:
+            self._warn('precompute', f'not precomputed: {fault}')
+        finally:
+            self._computes.release()
+
+    # ------------------------------------------------------------------ services
+
+    def _upsert(self, request: MemoryUpsert.Request, response: MemoryUpsert.Response) -> None:
+        drafts = [draft for segment in request.segments for draft in self._drafts(segment)]
+        changes = self._planning.upsert(*drafts)
+        self.changed = True
+        changed = [change for change in changes if change.changed]
+        response.segments = [conversions.segment_message(change.segment) for change in changes]
+        response.changed = len(changed)
+        response.lost = len({key for change in changed for key in change.lost})
+        response.message = (
+            f'{response.changed} of {len(changes)} segments are new or other; the KV of '
+            f'{response.lost} units is invalid'
+        )
+
+    def _drafts(self, segment: MemorySegment) -> list[Draft]:
+        """Of one segment; a task without an id gets its number here."""
+        if segment.kind == 'task' and not segment.id:
+            return self._notes.conclude(segment.text.strip())
+        return [(segment.id, segment.kind, segment.text)]
+
+    def _remove(self, request: MemoryRemove.Request, response: MemoryRemove.Response) -> None:
+        response.lost = len(self._planning.remove(request.id).lost)
+        self.changed = True
+        response.message = (
+            f'{request.id} is forgotten, and the KV of {response.lost} units with it'
+        )
+
+    def _query(self, request: MemoryQuery.Request, response: MemoryQuery.Response) -> None:
+        found = self._planning.query(request.question, request.segments, request.kind)
+        response.segments = [conversions.segment_message(match.segment) for match in found]
+        response.scores = [match.score for match in found]
+        response.joint = [match.static for match in found]
+        response.message = '; '.join(match.segment.text for match in found) or 'nothing'
+
+    def _plan(self, request: MemoryPlan.Request, response: MemoryPlan.Response) -> None:
+        with self._computes:
+            plan = self._planning.plan(
+                request.question,
+                request.tokens or None,
+                request.segments or None,
+                request.method or None,
+            )
+        conversions.fill_plan(plan, response)
+        response.message = _about(plan)
+
+    def _stats(self, _: MemoryStats.Request, response: MemoryStats.Response) -> None:
+        stats = self._planning.stats()
+        conversions.fill_memory_stats(stats, response)
+        response.message = (
+            f'{stats.segments} segments in {stats.static} static and {stats.dynamic} dynamic '
+            f'groups; KV of {stats.kept} units, {stats.bytes / MIB:.1f} MiB; {stats.plans} plans'
+        )
+
+
+def _about(plan: Plan) -> str:
+    return (
+        f'{len(plan.segments)} in view, {plan.computed_share:.0%} of {plan.tokens} '
+        f'tokens computed, the first after {plan.seconds_first_token * 1e3:.0f} ms'
+    )
+
+
+def can_plan(node: SuiteNode) -> bool:
+    """Whether there is a planner for a node of memory; it says why not."""
+    if node.get_parameter('planner').value:
+        return True
+    try:
+        own_planner(node.params.read(SuiteParams).embodiment().contract)
+    except ValueError as error:
+        node.log_info('planner', f'memory stays unconfigured: {reason(error)}')
+        return False
+    return True
+
+
+def planner_of(params: MemoryParams, contract: Contract) -> Path:
+    """The folder of the planner: that of the parameter, or the contract's."""
+    return Path(params.planner).expanduser() if params.planner else own_planner(contract)
+
+
+def own_planner(contract: Contract) -> Path:
+    """The contract's. Raises ValueError where it names none, or one that the package has not."""
+    if not contract.language.planner:
+        raise ValueError('the contract names no planner, language: {planner: …}')
+    return Path(bundled_planner(contract.language.planner))

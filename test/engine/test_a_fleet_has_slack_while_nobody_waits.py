@@ -1,0 +1,148 @@
+"""A fleet's engine has time for language while no request waits for it or is expected."""
+
+import math
+from concurrent.futures import Future
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from embodied_kv.control.execution_horizon import Static
+from embodied_kv.fleet.dispatcher import Dispatcher
+from embodied_kv.fleet.engines import EngineState, Link
+from embodied_kv.fleet.forecast import LATE
+from embodied_kv.fleet.policies import Fifo
+from embodied_kv.fleet.profile import Profile
+from embodied_kv.fleet.protocol import LastExecution, Request
+from embodied_kv.serving.fleet_server import FleetServer
+from embodied_kv.types import ActionChunk
+
+DT, H = 0.1, 5
+PROFILE = Profile('p', (1,), (0.2,), 100)
+
+
+def chunk(frame):
+    updates = np.ones((4, 10), np.float32)
+    return ActionChunk(np.zeros((10, 7), np.float32), DT, 0, 0.0, 0, 4, 1.0, 1.0, updates=updates)
+
+
+class Fleet:
+    """A server whose clock and engines are the test's. pending: what each engine owes, by name."""
+
+    def __init__(self, *engines):
+        self.now, self.pending, self.idle, self.gone = 0.0, {}, [], []
+        engines = engines or (EngineState('here', PROFILE),)
+        self.server = FleetServer(
+            Dispatcher(Fifo(), engines),
+            {engine.name: self._serve(engine.name) for engine in engines},
+            lambda *told: None,
+            2.0,
+            clock=lambda: self.now,
+            on_idle=lambda: self.idle.append(self.now),
+            on_vanished=self.gone.append,
+        )
+
+    def _serve(self, name):
+        def serve(frames, deadline):
+            self.pending[name] = Future(), frames
+            return self.pending[name][0]
+
+        return serve
+
+    def ask(self, robot='/r', round=0, remaining=None, engine='here'):
+        told = None if remaining is None else LastExecution(round - 1, 0.0, 0.1, remaining)
+        frame = SimpleNamespace(robot=robot)
+        request = Request(robot, 't', round, 0.0, Static(H), 10, told)
+        self.server.submit(request, frame)
+
+    def answer(self, engine='here'):
+        future, frames = self.pending.pop(engine)
+        future.set_result([chunk(frame) for frame in frames])
+
+    def slack(self, engine='here'):
+        return self.server.slack(engine, self.now)
+
+
+@pytest.fixture
+def fleet():
+    return Fleet()
+
+
+def test_there_is_none_from_a_request_to_its_answer(fleet):
+    assert fleet.slack() == math.inf
+    fleet.ask()
+    assert fleet.slack() == 0.0  # before the server's thread has seen it
+    fleet.server.step()
+    assert fleet.slack() == 0.0 and fleet.pending
+    fleet.answer()
+    assert fleet.slack() == 0.0  # the batch is over, and nobody has looked who is next
+    fleet.server.step()
+    assert fleet.slack() > 0.0
+
+
+def test_it_ends_when_the_next_request_is_expected(fleet):
+    for round in range(2):
+        fleet.ask(round=round, remaining=1 if round else None)
+        fleet.server.step()
+        fleet.now += 0.05  # less than the action that remains: the robot never stands still
+        fleet.answer()
+        fleet.server.step()
+        if not round:
+            assert fleet.slack() == math.inf  # nothing is known of a first round
+    expected = 0.05 + (H - 1) * DT
+    assert fleet.slack() == pytest.approx(expected - fleet.now)
+    fleet.now = expected + LATE / 2
+    assert fleet.slack() == 0.0
+    fleet.now = expected + 2 * LATE  # it does not ask: nobody waits for it for ever
+    assert fleet.slack() == math.inf
+
+
+def test_a_task_that_is_over_and_a_robot_that_is_gone_are_not_expected(fleet):
+    for end in (lambda: fleet.server.finish('/r', 't'), lambda: fleet.server.vanish('/r')):
+        fleet.ask(round=1, remaining=1)
+        fleet.server.step()
+        fleet.answer()
+        fleet.server.step()
+        assert fleet.slack() < 1.0
+        end()
+        fleet.server.step()
+        assert fleet.slack() == math.inf
+        fleet.server.vanish('/r')
+        fleet.server.step()
+
+
+def test_a_request_that_waits_behind_a_batch_leaves_none_when_that_is_over(fleet):
+    fleet.ask('/a')
+    fleet.server.step()
+    fleet.ask('/b')
+    fleet.server.step()
+    fleet.answer()
+    fleet.server.step()  # the batch of /b begins
+    assert fleet.slack() == 0.0 and fleet.pending
+
+
+def test_what_another_engine_computes_is_none_of_its_business():
+    near = Link(0.0, 1e9, 1e9)
+    edge, cloud = EngineState('here', PROFILE), EngineState('cloud', PROFILE, near)
+    fleet = Fleet(edge, cloud)
+    edge.alive = False  # so the cloud takes it
+    fleet.ask()
+    fleet.server.step()
+    assert fleet.slack('here') == math.inf and fleet.slack('cloud') == 0.0
+
+
+def test_who_computes_is_told_when_nobody_waits_and_of_robots_that_are_gone(fleet):
+    fleet.ask()
+    fleet.server.step()
+    fleet.ask('/b')
+    fleet.idle.clear()
+    fleet.server.step()
+    assert fleet.idle == []  # /b waits
+    fleet.answer()
+    fleet.server.step()
+    fleet.answer()
+    fleet.server.step()
+    assert fleet.idle
+    fleet.now = 10.0
+    fleet.server.step()
+    assert sorted(fleet.gone) == ['/b', '/r']

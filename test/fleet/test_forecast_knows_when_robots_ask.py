@@ -1,0 +1,51 @@
+"""The next request of a robot is expected when its timing makes it ask."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from embodied_kv.fleet.forecast import LATE, Forecast
+from embodied_kv.fleet.request_timing import RequestTiming
+
+DT = 0.1
+
+
+@given(
+    ahead=st.integers(0, 3),
+    rounds=st.lists(st.tuples(st.integers(4, 10), st.floats(0.0, 0.35)), min_size=2, max_size=8),
+)
+def test_a_robot_asks_at_its_moment_whatever_its_answers_take(ahead, rounds):
+    timing, forecast, now = RequestTiming(DT, ahead, 60.0), Forecast(), 5.0
+    timing.begin('t')
+    for number, (horizon, seconds) in enumerate(rounds):
+        told = timing.execution(now)
+        asked, answered = now, now + seconds
+        timing.ask(asked)
+        timing.take(horizon, asked, answered)
+        now = max(answered, timing.ends - ahead * DT)  # as `due` says
+        if number:
+            ahead_of_end = told.remaining * DT
+            forecast.answered('r', asked, ahead_of_end, horizon * DT, answered)
+            assert forecast.next(answered) == pytest.approx(now, abs=1e-6)
+
+
+def test_the_first_of_those_that_are_still_to_come_is_expected():
+    forecast = Forecast()
+    assert forecast.next(0.0) == math.inf
+    for robot, lasts in (('a', 3.0), ('b', 1.0), ('c', 2.0)):
+        forecast.answered(robot, 0.0, 0.0, lasts, 0.0)
+    assert forecast.next(0.0) == 1.0
+    forecast.asked('b')
+    forecast.forget('nobody')
+    assert forecast.next(0.0) == 2.0
+    forecast.forget('c')
+    assert forecast.next(0.0) == 3.0
+
+
+def test_who_does_not_ask_is_waited_for_a_little_and_no_longer():
+    forecast = Forecast()
+    forecast.answered('r', 0.0, 0.0, 1.0, 0.0)
+    assert forecast.next(1.0 + 0.9 * LATE) == 1.0
+    assert forecast.next(1.0 + 1.1 * LATE) == math.inf

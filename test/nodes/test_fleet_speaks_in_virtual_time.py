@@ -1,0 +1,70 @@
+"""A fleet that speaks in virtual time: its words fill the slack, and its chunks hardly notice."""
+
+import numpy as np
+import pytest
+from test_fleet_lockstep_is_exact import DT, HABITS, H, Played
+
+from embodied_kv.bench.fleet.serving.lockstep import Order, Run
+from embodied_kv.nodes.common.engine_host import EngineHost
+
+CHUNK = 0.05  # s
+WORDS = {'begin': {8: 0.004, 48: 0.004}, 'decode': {1: 0.002, 16: 0.006}}
+TASKS = [[3, 2], [4, 1], [2, 3]]
+
+
+@pytest.fixture
+def fleet(ros, tmp_path):
+    """Runs a fleet whose words cost so much; None: it is mute."""
+
+    def run(speech, tasks=TASKS, streams=0):
+        path = tmp_path / 'profile.yaml'
+        path.write_text(f'engine: e\nsizes: [1, 2]\nseconds: [{CHUNK}, 0.06]\nchunk_bytes: 9\n')
+        values = {'contract': 'tabletop', 'preset': 'tiny', 'checkpoint': 'random'}
+        values |= {'profile': str(path), 'engine.robots': 2, 'capsules': False, 'memory': False}
+        values |= {'language': speech is not None, 'prompt_interval': 1, 'max_tokens': 6}
+        values |= {'engine.margin_ms': 0.0, 'engine.rows': 32}
+        starts = [0.113 * robot for robot in range(len(tasks))]
+        order = Order(values, HABITS, starts, tasks, speech, streams)
+        running = Run(order, Played())
+        try:
+            found = running.run()
+            running._node.host.engine.kv.check_integrity()
+            return found
+        finally:
+            running.close()
+
+    yield run
+    EngineHost.close()
+
+
+def test_two_runs_say_the_same_and_are_equal_to_the_digit(fleet):
+    one, other = fleet(WORDS), fleet(WORDS)
+    assert one['said'] == other['said'] and any(one['said'])
+    for key in ('tasks', 'latencies', 'spoken', 'charged', 'span'):
+        assert one[key] == other[key]
+
+
+def test_whom_it_expects_it_keeps_waiting_for_nothing(fleet):
+    """Alone nobody comes unexpected but in the second round, of which nothing is known."""
+    mute, speaking = fleet(None, [[8]]), fleet(WORDS, [[8]])
+    assert not mute['said'] and mute['spoken'] == 0 < speaking['spoken']
+    late = np.array(speaking['latencies'][:8]) - np.array(mute['latencies'][:8])
+    assert np.allclose(np.delete(late, 1), 0.0) and 0 <= late[1] <= 0.006 + 1e-9
+    assert speaking['spoken'] + speaking['charged'] <= speaking['span'] + 1e-9
+
+
+def test_a_request_waits_for_one_unit_of_words_at_most(fleet):
+    mute, speaking = fleet(None), fleet(WORDS)
+    assert max(speaking['latencies']) <= max(mute['latencies']) + 2 * 0.006 + 0.06
+
+
+def test_words_that_fit_nowhere_are_not_said(fleet):
+    never = {kind: dict.fromkeys(sizes, H * DT) for kind, sizes in WORDS.items()}
+    spoken = fleet(never, [[6]])['spoken']
+    # Nobody is expected before the second round, and when the task is over.
+    assert spoken <= 2 * H * DT + 1e-9
+
+
+def test_there_are_no_more_streams_than_told(fleet):
+    few, many = fleet(WORDS, streams=3), fleet(WORDS, streams=12)
+    assert len(few['said']) < len(many['said'])
