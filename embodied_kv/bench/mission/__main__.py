@@ -13,8 +13,8 @@ rules        the rules that the planner learnt from, in its place
 expert       the scripted expert, which sees the truth, in place of the policy's actions
 rules+expert both: what looking alone costs
 
-Physics: a mission cannot succeed oftener than its steps do. `product` is of the rates of success at
-which this way took them, by family, mean over missions; what is below it was lost by looking,
+Physics: a mission cannot succeed oftener than its steps do. `product` is of the rates at which
+this way's steps were done, by family, mean over missions; what is below it was lost by looking,
 planning and checking.
 """
 
