@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from rclpy.action import ActionServer, CancelResponse, GoalResponse
 from rclpy.action.server import ServerGoalHandle
+from std_msgs.msg import String
 
 from embodied_kv.action import Mission as MissionAction
 from embodied_kv.msg import MissionState as MissionStateMsg
@@ -89,6 +90,7 @@ class Mission(SuiteNode):
         self._coming: tuple[MissionState | None, ...] = ()  # from a capsule; None: none was on
         self._session = self.host.session(self.robot)
         self._part = MissionPart(lambda: self._state, self._bring_back)
+        self._instructions = self.publisher(String, 'instruction', qos.INSTRUCTION)
         self._states = self.publisher(MissionStateMsg, 'mission/state', qos.STATUS)
         self._server = ActionServer(
             self,
@@ -139,12 +141,12 @@ class Mission(SuiteNode):
         self, state: MissionState, handle: ServerGoalHandle | None, seconds: float = 0.0
     ) -> None:
         self._end('another mission takes its place')
+        self._instructions.publish(String())  # the arm stands while the mission looks and plans
         params = self.params.read(MissionParams)
         calls = Calls(self)
         crew = Crew(
             calls,
             self._session,
-            self._part,
             seconds or params.step_time_limit,
             on_words=lambda words: self.log_info('said', f'the mission says: {words}'),
             on_fault=lambda words: self.log_warning('mission', words),

@@ -10,7 +10,7 @@ Source: Execution-State Capsules, section 3.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeVar
@@ -123,10 +123,11 @@ class RobotSession:
         decision = choose_depth(_scene(capsule), now, self.limits)
         return self._resume(capsule, decision)
 
-    def rollback(self, name: str = '') -> Resumed:
+    def rollback(self, name: str = '', but: Collection[str] = ()) -> Resumed:
         """This same session goes on from its capsule of that name, or from its newest one.
 
         What was said since is given up; the actor's state is not restored, as the world went on.
+        but: names of parts that stay as they are.
         Raises CapsuleError for a capsule of another session.
         """
         capsule = self.registry.get(name or self._newest())
@@ -136,7 +137,7 @@ class RobotSession:
                 f'{self.name}: a session rolls back to its own boundaries only; restore it instead'
             )
         back = self._engine.committed - capsule.boundary.number
-        return self._resume(capsule, Decision(Depth.PLANNER, f'{back} steps back'))
+        return self._resume(capsule, Decision(Depth.PLANNER, f'{back} steps back'), but)
 
     def fork(
         self, name: str, branches: Sequence[Branch]
@@ -188,10 +189,11 @@ class RobotSession:
             {part: f.facts for part, f in frozen.items()},
         )
 
-    def _resume(self, capsule: Capsule, decision: Decision) -> Resumed:
+    def _resume(self, capsule: Capsule, decision: Decision, but: Collection[str] = ()) -> Resumed:
         frozen = self._frozen(capsule)
         deep = DEEP_ENOUGH[decision.depth]
-        parts = [p for p in self._parts.values() if p.depth in deep and p.name in frozen]
+        named = frozen.keys() - {*but}
+        parts = [p for p in self._parts.values() if p.depth in deep and p.name in named]
 
         def work() -> tuple[int, ...]:
             for part in parts:

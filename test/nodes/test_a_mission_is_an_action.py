@@ -6,7 +6,9 @@ The suite is a stand-in that tells the truth; the policy is none of the matter h
 import pytest
 from action_msgs.msg import GoalStatus
 from mission_suite import TableSuite
+from std_msgs.msg import String
 
+from embodied_kv.nodes.control.session_parts import InstructionPart
 from embodied_kv.nodes.session import Session
 from embodied_kv.sim.mission_table import TABLE, KnownTable
 from embodied_kv.sim.missions import Mission, Part, Which
@@ -64,6 +66,28 @@ def test_a_cancelled_mission_stops_the_arm(suite):
     status, result = suite.result(goal)
     assert status == GoalStatus.STATUS_CANCELED and result.message == 'cancelled'
     suite.robot.until(lambda: not suite.goals, show=False)
+
+
+def test_a_step_that_is_accepted_only_after_the_cancel_is_cancelled_too(suite):
+    suite.slow = True
+    goal, calls = suite.send(), []
+    suite.robot.until(lambda: suite.node._running.calls._sent is not None, show=False)
+    calls.append(suite.node._running.calls)
+    suite.node._end('cancelled in between')  # on the node's thread, as its timer would
+    assert calls[0]._sent is not None
+    assert suite.result(goal)[1].message == 'cancelled in between'
+    suite.robot.until(lambda: not suite.goals and not suite._ended, show=False)
+    suite.robot.spin(0.5)
+    assert not suite.goals, 'the arm is told nothing any more'
+
+
+def test_the_arm_stands_while_a_mission_begins(suite):
+    told = []
+    suite.robot.node.create_subscription(
+        String, 'instruction', lambda message: told.append(message.data), 10
+    )
+    assert suite.result(suite.send())[1].success
+    assert told[0] == '' and len(told) == 1, 'steps are goals of the action node'
 
 
 def test_another_mission_takes_its_place(suite):
@@ -138,6 +162,18 @@ def test_a_mission_goes_back_with_its_session_and_on_from_there(robot, tmp_path)
     suite.robot.until(lambda: suite.told and not suite.told[-1].running, show=False)
     assert suite.told[-1].success and suite.told[-1].steps == 3
     assert suite.told[0].running and suite.told[0].mission == 'tidy up'
+
+
+def test_a_rewound_step_does_not_tell_the_arm_what_was_told_before(robot, tmp_path):
+    suite = TableSuite(robot, LYING, TIDY, success=0.0)
+    suite.up(Session, folder=str(tmp_path))
+    resumed = []
+    session = suite.node.host.session(suite.node.robot)
+    session.register(InstructionPart(lambda: 'from before', resumed.append))
+    assert not suite.result(suite.send())[1].success
+    assert not resumed
+    session.rollback('mission-boundary')
+    assert resumed == ['from before'], 'a rollback that somebody asks for does'
 
 
 def test_a_failed_step_rewinds_the_session_and_not_the_mission(robot, tmp_path):

@@ -12,7 +12,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 from rclpy.action import ActionClient
-from rclpy.action.client import ClientGoalHandle
 from rclpy.task import Future
 
 from embodied_kv.action import ExecuteInstruction
@@ -44,7 +43,7 @@ class Calls:
         self._node = node
         self._clients = {name: node.create_client(kind, name) for name, kind in SERVICES.items()}
         self._acting = ActionClient(node, ExecuteInstruction, 'execute_instruction')
-        self._goal: ClientGoalHandle | None = None  # of the instruction in force
+        self._sent: Future | None = None  # the goal of the instruction that is told
         self._reason = ''  # why whoever waits is to stop
         self._words: OrderedDict[int, str] = OrderedDict()  # of streams, whoever asked
         self._ends: dict[int, str] = {}
@@ -53,9 +52,10 @@ class Calls:
 
     def close(self) -> None:
         """No more calls; an instruction that is still in force ends, and the arm comes to rest."""
-        if self._goal is not None:
-            self._goal.cancel_goal_async()
-        self._acting.destroy()
+        if self._sent is not None:
+            self._sent.add_done_callback(self._cancel)  # also where it is accepted only later
+        else:
+            self._acting.destroy()
         self._node.destroy_subscription(self._texts)
         for client in self._clients.values():
             self._node.destroy_client(client)
@@ -81,12 +81,12 @@ class Calls:
         """Until the policy says that it is done, or time is up. Raises Interrupted otherwise."""
         self._there(self._acting.server_is_ready, 'execute_instruction')
         goal = ExecuteInstruction.Goal(instruction=instruction, time_limit=time_limit)
-        handle = self._wait(self._on_node(lambda: self._acting.send_goal_async(goal)))
+        handle = self._wait(self._on_node(lambda: self._send_goal(goal)))
         if not handle.accepted:
+            self._sent = None
             raise Interrupted('the arm is not armed: arm it, and give the mission again')
-        self._goal = handle
         result = self._wait(self._on_node(handle.get_result_async), patience=None).result
-        self._goal = None
+        self._sent = None
         if not result.success and result.message != TIME_IS_OVER:
             raise Interrupted(result.message)
         return Outcome(result.success, result.message)
@@ -153,6 +153,19 @@ class Calls:
             raise Interrupted(self._reason)
 
     # ------------------------------------------------------------------ on the node's thread
+
+    def _send_goal(self, goal: ExecuteInstruction.Goal) -> Future:
+        """Not once it was interrupted: nobody waits for its end then, nor for this future."""
+        if self._reason:
+            return Future()
+        self._sent = self._acting.send_goal_async(goal)
+        return self._sent
+
+    def _cancel(self, sent: Future) -> None:
+        handle = sent.result()
+        if handle is not None and handle.accepted:
+            handle.cancel_goal_async()
+        self._acting.destroy()
 
     def _hear(self, message: TextDelta) -> None:
         with self._lock:

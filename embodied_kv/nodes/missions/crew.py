@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.msg import MemorySegment
+from embodied_kv.nodes.control.session_parts import InstructionPart
 from embodied_kv.nodes.missions.calls import Calls
 from embodied_kv.nodes.missions.mission_part import MissionPart
 from embodied_kv.planning.mission import Interrupted, Outcome
@@ -21,28 +22,27 @@ from embodied_kv.text import shown
 
 ALL = 1000  # segments
 BOUNDARY = 'mission-boundary'
+# A rewound step tells the arm nothing: an instruction from before the mission is not told again.
+STAY = MissionPart.name, InstructionPart.name
 UNKNOWN = 'table'  # where a thing lay of which nobody said where
 
 
 class Crew:
     """`planning.mission.Robot`, whose every call waits for a service or several.
 
-    session: whose computation is marked and rewound. part: of it, which stays as it is meanwhile.
-    step_seconds: that a step may take. on_words: told what the mission says. on_fault: told what
-    could not be done.
+    session: whose computation is marked and rewound. step_seconds: that a step may take. on_words:
+    told what the mission says. on_fault: told what could not be done.
     """
 
     def __init__(
         self,
         calls: Calls,
         session: RobotSession,
-        part: MissionPart,
         step_seconds: float,
         on_words: Callable[[str], None],
         on_fault: Callable[[str], None],
     ) -> None:
-        self._calls, self._session, self._part = calls, session, part
-        self._step_seconds = step_seconds
+        self._calls, self._session, self._step_seconds = calls, session, step_seconds
         self._lay: Mapping[str, str] = {}  # where things lay before the step
         self._on_words, self._on_fault = on_words, on_fault
 
@@ -80,8 +80,7 @@ class Crew:
 
     def rewind(self) -> None:
         try:
-            with self._part.as_it_is():
-                self._session.rollback(BOUNDARY)
+            self._session.rollback(BOUNDARY, but=STAY)
         except CapsuleError as error:
             self._on_fault(f'not rewound: {error}')
 

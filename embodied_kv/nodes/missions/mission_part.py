@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.part import FrozenPart
@@ -20,16 +19,7 @@ class MissionPart:
         state: Callable[[], MissionState | None],
         go_on: Callable[[MissionState | None], None],
     ) -> None:
-        self._state, self._go_on, self._stays = state, go_on, False
-
-    @contextmanager
-    def as_it_is(self) -> Iterator[None]:
-        """A mission that rewinds its own computation stays where it is itself."""
-        self._stays = True
-        try:
-            yield
-        finally:
-            self._stays = False
+        self._state, self._go_on = state, go_on
 
     def buffers(self) -> tuple:
         """None: a mission is words and numbers."""
@@ -46,8 +36,7 @@ class MissionPart:
 
     def resume(self, frozen: FrozenPart) -> None:
         """It goes on from there; the one that runs ends."""
-        if not self._stays:
-            self._go_on(self._read(frozen))
+        self._go_on(self._read(frozen))
 
     @staticmethod
     def _read(frozen: FrozenPart) -> MissionState | None:
