@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from embodied_kv.compress.base import Statistics
 from embodied_kv.compress.budget import total_budget
-from embodied_kv.compress.limits import MAX_QUERIES, check_keep_ratio, scoring_queries
+from embodied_kv.compress.limits import check_keep_ratio, scoring_queries
 from embodied_kv.compress.registry import method
 from embodied_kv.config import ModelConfig
 from embodied_kv.engine.prompt_scores import PromptScores
@@ -84,7 +84,7 @@ class Compression:
         self.set_keep_ratio(LANGUAGE, config.language_keep_ratio)
         self.set_keep_ratio(ACTION, config.action_keep_ratio)
         self.max_queries = {'window': self.method.window, 'all': model.prefix_tokens}.get(
-            self.method.queries, MAX_QUERIES
+            self.method.queries, model.max_text
         )
         self._prompts = PromptScores(config.rows)
         self.scores = Scores(
@@ -127,10 +127,6 @@ class Compression:
         """Positions of the queries that score a prefix whose last `text` tokens are text."""
         return scoring_queries(self.method.queries, prefix, text, window=self.method.window)
 
-    def question_queries(self, tokens: int) -> range:
-        """Positions in a question of the queries that score its prefix."""
-        return range(max(0, tokens - MAX_QUERIES), tokens)
-
     # ------------------------------------------------------------------ compressing
 
     def compress_frame(
@@ -155,7 +151,7 @@ class Compression:
         """
         if not decided.by_question or stream.reason or stream.lease.is_copy:
             return
-        handle, queries = stream.lease.handle, len(self.question_queries(len(stream.query.ids)))
+        handle, queries = stream.lease.handle, len(stream.query.ids)
         stats = self._statistics(0, handle.length, queries)
         if decided.by == 'text':
             stats = self._prompts.added(handle, stats)

@@ -87,11 +87,11 @@ class Decoder:
         self._shortest = COMPILED_QUERY if is_fast else 0  # tokens of a query's bucket
 
     def _fields(self) -> dict:
-        kv, most = self._kv, self._compression.max_queries
+        kv = self._kv
         sizes = [(slots, 1) for slots in self._slots] + [(1, n) for n in self._queries]
         arenas = kv.prefixes, kv.decode_kv
         uses = [TailAppend.fields(*arenas, *size, kv.compressed) for size in sizes]
-        uses += [ScoredTailAppend.fields(*arenas, 1, n, min(n, most)) for n in self._queries]
+        uses += [ScoredTailAppend.fields(*arenas, 1, n) for n in self._queries]
         slots = self._slots[-1]
         own = {
             'ids': (max(slots, self._queries[-1]), np.int64),
@@ -104,9 +104,7 @@ class Decoder:
     def _view(self, kind: Kind, slots: int, tokens: int) -> TailAppend:
         arenas = self._kv.prefixes, self._kv.decode_kv, slots, tokens
         if kind is Kind.SCORED_EXTEND:
-            compression = self._compression
-            scored = compression.scores, compression.max_queries
-            return ScoredTailAppend(*arenas, *scored, self._inputs)
+            return ScoredTailAppend(*arenas, self._compression.scores, self._inputs)
         return TailAppend(*arenas, self._kv.compressed, self._inputs)
 
     def _capture(self, kind: Kind, slots: int, tokens: int) -> TailAppend:
@@ -193,8 +191,7 @@ class Decoder:
         kind = Kind.SCORED_EXTEND if scored else Kind.EXTEND
         shape = Shape(kind, 1, self.bucket(stream.query))
         if scored:
-            queries = self._compression.question_queries(len(ids))
-            self._graphs.get(shape).view.bind_queries([queries])
+            self._graphs.get(shape).view.bind_queries([range(len(ids))])
         begun = self._extend([stream], [ids], shape)
         for stream in begun:
             self._compression.compress_stream(stream, decided)
