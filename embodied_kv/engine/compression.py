@@ -9,7 +9,7 @@ the choice itself is `compress`'s.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from embodied_kv.compress.base import Statistics
 from embodied_kv.compress.budget import total_budget
@@ -75,6 +75,7 @@ class Compression:
         self._kv, b = kv, model.backbone
         self._layers, self._kv_heads = b.layers, b.kv_heads
         self.method, self.by = method(config.compress), config.compress_by
+        self.method.check(b.heads, b.kv_heads, b.head_dim, model.prefix_tokens)
         if self.by != 'row' and self.method.queries not in (None, 'post_vision'):
             raise ValueError(
                 f'{self.method.name} is scored by queries of the prefix itself: set '
@@ -164,6 +165,9 @@ class Compression:
         n = lease.handle.length
         if total_budget(keep_ratio, self._layers, n) == self._layers * n:
             return None
+        if self.method.reads_kv:
+            keys, values = self._kv.prefixes.row(lease.row)
+            stats = replace(stats, keys=keys, values=values)
         kept = self.method.select(stats, keep_ratio)
         if sum(positions.shape[1] for positions in kept) == self._layers * n:
             return None
