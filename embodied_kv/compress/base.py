@@ -105,8 +105,8 @@ class Method:
         The last `recent` of a layer's budget (rounded, halves up) are the prefix's last positions;
         the others are each KV head's highest scores of what is left, ties to the lower position.
         Everything is kept, unscored, for keep_ratio 1 and where the prefix is too short
-        (`budget.total_budget`, `shortest`). Raises ValueError for keep_ratio outside [0.01, 1], and if the
-        method needs queries and there were none.
+        (`budget.total_budget`, `shortest`). Raises ValueError for keep_ratio outside [0.01, 1],
+        and if the method needs queries and there were none.
         """
         layers, n = stats.layers, stats.n
         if total_budget(keep_ratio, layers, n) == layers * n or n < self.shortest:
