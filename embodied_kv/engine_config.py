@@ -96,6 +96,12 @@ class EngineConfig:
         'or text (both)',
         choices=('stream', 'row', 'text'),
     )
+    compress_after: int = _param(
+        0,
+        'Tokens of its answer that a stream says from its whole prefix, and chooses by beside its '
+        'question, before it is compressed',
+        range=(0, 4),
+    )
     language_keep_ratio: float = _param(
         1.0, 'Share of a prefix that language keeps', range=(0.01, 1.0), old='language_alpha'
     )
@@ -152,6 +158,11 @@ class EngineConfig:
         for name, limit in (('min_euler_steps', 'euler_steps'), ('batch_multiple', 'streams')):
             if (value := getattr(self, name)) > (most := getattr(self, limit)):
                 return f'engine.{name} is {value}, above engine.{limit} {most}: lower it'
+        if self.compress_after and self.compress_by == 'row':
+            return (
+                f'engine.compress_after is {self.compress_after}, but engine.compress_by is row: '
+                'what is chosen once a frame sees no answer; set one to 0, or the other to text'
+            )
         for name in ('language_keep_ratio', 'action_keep_ratio'):
             if (ratio := getattr(self, name)) < 1 and not self.compressed_rows:
                 return (

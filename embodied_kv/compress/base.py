@@ -73,6 +73,8 @@ class Method:
     name = ''
     queries = None  # by which it wants to be scored: 'post_vision', 'all', 'window' or None
     window = 0  # how many queries 'window' means
+    reads_kv = False  # whether it looks at keys and values
+    shortest = 1  # tokens of a prefix that it can choose from; a shorter one is kept whole
 
     recent: float = 0.1
     p: float = 0.01
@@ -82,6 +84,12 @@ class Method:
             raise ValueError(f'recent is {self.recent}, not a share: it must be in [0, 1]')
         if not 0 < self.p < 1:
             raise ValueError(f'p is {self.p}: a threshold must be in (0, 1)')
+
+    def check(self, heads: int, kv_heads: int, head_dim: int, longest: int) -> None:
+        """Raises ValueError where it cannot choose from prefixes of such a model.
+
+        longest: tokens of a prefix, at most.
+        """
 
     def budgets(self, stats: Statistics, keep_ratio: float) -> list[int]:
         """Tokens kept per layer; their sum is `budget.total_budget`. Here: equally many."""
@@ -97,11 +105,11 @@ class Method:
         The last `recent` of a layer's budget (rounded, halves up) are the prefix's last positions;
         the others are each KV head's highest scores of what is left, ties to the lower position.
         Everything is kept, unscored, for keep_ratio 1 and where the prefix is too short
-        (`budget.total_budget`). Raises ValueError for keep_ratio outside [0.01, 1], and if the
-        method needs queries and there were none.
+        (`budget.total_budget`, `shortest`). Raises ValueError for keep_ratio outside [0.01, 1],
+        and if the method needs queries and there were none.
         """
         layers, n = stats.layers, stats.n
-        if total_budget(keep_ratio, layers, n) == layers * n:
+        if total_budget(keep_ratio, layers, n) == layers * n or n < self.shortest:
             everything = torch.arange(n, device=stats.columns.device)
             return [everything.repeat(stats.kv_heads, 1) for _ in range(layers)]
         if self.queries is not None and not stats.queries:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 MIN_KEEP_RATIO = 0.01  # Algorithm 1 clips a layer's budget here: a smaller total could not be met
-MAX_QUERIES = 50  # scoring queries at most; the paper takes the last 50 (5.2)
 
 
 def check_keep_ratio(keep_ratio: float) -> None:
@@ -24,10 +23,10 @@ def scoring_queries(
     question: tokens of a question appended to it; 0: the prefix is scored by itself. window: how
     many queries a method of wanted 'window' takes.
 
-    'post_vision' is the question where there is one, else the text behind the images, and at most
-    50 of their last tokens; a prompt without images is all text. 'all' is every token, 'window'
-    the last ones (all, if there are fewer), None nothing. Raises ValueError if 'post_vision' is
-    wanted and no text follows the images.
+    'post_vision' is all of the question where there is one, else all text behind the images
+    (VL-Cache's tau, 4.1; its measurements of speed took the last 50, 5.2); a prompt without images
+    is all text. 'all' is every token, 'window' the last ones (all, if there are fewer), None
+    nothing. Raises ValueError if 'post_vision' is wanted and no text follows the images.
     """
     end = prefix + question
     if wanted is None:
@@ -44,4 +43,4 @@ def scoring_queries(
             'no text follows the images, so nothing scores them: score by an appended question, '
             'or take a method that needs no queries (streaming_llm, random)'
         )
-    return range(end - min(asked, MAX_QUERIES), end)
+    return range(end - asked, end)

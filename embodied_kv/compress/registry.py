@@ -21,8 +21,8 @@ METHODS: dict[str, type[Method]] = {
 def method(name: str, **fields: object) -> Method:
     """The method of that name, with its fields set; 'kvpress:CLASS' is a scorer of kvpress.
 
-    Raises ValueError that lists the names, or that a field is out of range; ImportError if kvpress
-    is asked for and not installed.
+    Raises ValueError that lists the names, or that a field is out of range, or as `from_kvpress`
+    does.
     """
     if name.startswith(PREFIX):
         return from_kvpress(name.removeprefix(PREFIX), **fields)

@@ -1,7 +1,8 @@
 """Who reads compressed prefixes, how strongly compressed, and what their tokens are chosen by.
 
 Language: by stream, from each question as it is appended; by row, once for a frame, from the
-prompt's own text; or by text, from both. Actions: by row, as they ask nothing. A keep
+prompt's own text; or by text, from both. By stream and by text the first tokens of an answer may
+be waited for, and score as well (deferred choice). Actions: by row, as they ask nothing. A keep
 ratio of 1 is no compression: nothing is scored or copied. Knows methods, scores and the manager;
 the choice itself is `compress`'s.
 """
@@ -9,11 +10,11 @@ the choice itself is `compress`'s.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from embodied_kv.compress.base import Statistics
 from embodied_kv.compress.budget import total_budget
-from embodied_kv.compress.limits import MAX_QUERIES, check_keep_ratio, scoring_queries
+from embodied_kv.compress.limits import check_keep_ratio, scoring_queries
 from embodied_kv.compress.registry import method
 from embodied_kv.config import ModelConfig
 from embodied_kv.engine.prompt_scores import PromptScores
@@ -31,12 +32,13 @@ class Decisions:
     """How one frame, or one question, is compressed: taken when it begins, and passed down.
 
     keep_ratios: by consumer, the share of the cache that it keeps. by: as
-    `EngineConfig.compress_by`. is_scored: the method ranks by attention, and there is room for
-    what it chooses.
+    `EngineConfig.compress_by`. after: tokens of an answer that come before the choice. is_scored:
+    the method ranks by attention, and there is room for what it chooses.
     """
 
     keep_ratios: Mapping[str, float]
     by: str
+    after: int
     is_scored: bool
 
     @property
@@ -49,8 +51,16 @@ class Decisions:
 
     @property
     def by_question(self) -> bool:
-        """Whether each stream is compressed, when its question was appended."""
+        """Whether each stream is compressed, by its question and the beginning of its answer."""
         return self.by != 'row' and self.keep_ratios[LANGUAGE] < 1
+
+    def until_choice(self, stream: DecodeStream) -> int | None:
+        """Tokens that a stream still says before it is compressed.
+
+        None: that is behind it, or never comes.
+        """
+        left = self.after - len(stream.tokens)
+        return left if self.by_question and left >= 0 and not stream.lease.is_copy else None
 
     @property
     def keeps_prompt(self) -> bool:
@@ -62,11 +72,6 @@ class Decisions:
         """Whether a prefill is to be scored."""
         return self.is_scored and bool(self.by_row or self.keeps_prompt)
 
-    @property
-    def scores_question(self) -> bool:
-        """Whether a question is to score its prefix."""
-        return self.is_scored and self.by_question
-
 
 class Compression:
     """keep_ratios: by consumer, the share of the cache that it keeps; see `set_keep_ratio`."""
@@ -75,6 +80,8 @@ class Compression:
         self._kv, b = kv, model.backbone
         self._layers, self._kv_heads = b.layers, b.kv_heads
         self.method, self.by = method(config.compress), config.compress_by
+        self._after = config.compress_after
+        self.method.check(b.heads, b.kv_heads, b.head_dim, model.prefix_tokens)
         if self.by != 'row' and self.method.queries not in (None, 'post_vision'):
             raise ValueError(
                 f'{self.method.name} is scored by queries of the prefix itself: set '
@@ -84,9 +91,9 @@ class Compression:
         self.set_keep_ratio(LANGUAGE, config.language_keep_ratio)
         self.set_keep_ratio(ACTION, config.action_keep_ratio)
         self.max_queries = {'window': self.method.window, 'all': model.prefix_tokens}.get(
-            self.method.queries, MAX_QUERIES
+            self.method.queries, model.max_text
         )
-        self._prompts = PromptScores(config.rows)
+        self.prompts = PromptScores(config.rows)
         self.scores = Scores(
             config.robots,
             b.layers,
@@ -121,15 +128,11 @@ class Compression:
 
     def decide(self) -> Decisions:
         """What holds for a frame, or a question, that begins; keep ratios may change meanwhile."""
-        return Decisions(dict(self.keep_ratios), self.by, self.is_scored)
+        return Decisions(dict(self.keep_ratios), self.by, self._after, self.is_scored)
 
     def prompt_queries(self, prefix: int, text: int) -> range:
         """Positions of the queries that score a prefix whose last `text` tokens are text."""
         return scoring_queries(self.method.queries, prefix, text, window=self.method.window)
-
-    def question_queries(self, tokens: int) -> range:
-        """Positions in a question of the queries that score its prefix."""
-        return range(max(0, tokens - MAX_QUERIES), tokens)
 
     # ------------------------------------------------------------------ compressing
 
@@ -138,7 +141,7 @@ class Compression:
     ) -> None:
         """Makes the copies that consumers of this frame share; slot: of the prefill's batch."""
         if decided.keeps_prompt:
-            self._prompts.keep(handle, self._statistics(slot, handle.length, queries))
+            self.prompts.keep(handle, self._statistics(slot, handle.length, queries))
         wanted = decided.by_row
         for keep_ratio in set(wanted.values()):
             stats = self._statistics(slot, handle.length, queries)
@@ -148,17 +151,16 @@ class Compression:
                 readers = [consumer for consumer in wanted if wanted[consumer] == keep_ratio]
                 self._kv.keep_copy(readers, copy)
 
-    def compress_stream(self, stream: DecodeStream, decided: Decisions) -> None:
-        """A stream whose question was appended goes on reading a copy of its own.
+    def compress_stream(self, stream: DecodeStream, queries: int, decided: Decisions) -> None:
+        """A stream goes on reading a copy of its own, chosen by what was appended last.
 
-        Where there is no room it goes on reading the row (`CopyPool.allocation_failures` counts).
+        queries: how many tokens that was. Where there is no room it goes on reading the row
+        (`CopyPool.allocation_failures` counts).
         """
-        if not decided.by_question or stream.reason or stream.lease.is_copy:
-            return
-        handle, queries = stream.lease.handle, len(self.question_queries(len(stream.query.ids)))
+        handle = stream.lease.handle
         stats = self._statistics(0, handle.length, queries)
         if decided.by == 'text':
-            stats = self._prompts.added(handle, stats)
+            stats = self.prompts.added(handle, stats)
         copy = self._compress(stream.lease, stats, decided.keep_ratios[LANGUAGE])
         if copy is not None:
             self._kv.streams.hold_copy(stream, copy)
@@ -168,6 +170,9 @@ class Compression:
         n = lease.handle.length
         if total_budget(keep_ratio, self._layers, n) == self._layers * n:
             return None
+        if self.method.reads_kv:
+            keys, values = self._kv.prefixes.row(lease.row)
+            stats = replace(stats, keys=keys, values=values)
         kept = self.method.select(stats, keep_ratio)
         if sum(positions.shape[1] for positions in kept) == self._layers * n:
             return None

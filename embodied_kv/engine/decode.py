@@ -19,7 +19,7 @@ from embodied_kv.engine.compression import Compression
 from embodied_kv.engine.graphs import Graphs, Kind
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kernels.choose import best, drawn
-from embodied_kv.kv.decode_stream import DecodeStream, Query
+from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.kv.manager import KvManager
 from embodied_kv.kv.prefix_read import rows_read
 from embodied_kv.kv.scored import ScoredTailAppend
@@ -87,11 +87,11 @@ class Decoder:
         self._shortest = COMPILED_QUERY if is_fast else 0  # tokens of a query's bucket
 
     def _fields(self) -> dict:
-        kv, most = self._kv, self._compression.max_queries
+        kv = self._kv
         sizes = [(slots, 1) for slots in self._slots] + [(1, n) for n in self._queries]
         arenas = kv.prefixes, kv.decode_kv
         uses = [TailAppend.fields(*arenas, *size, kv.compressed) for size in sizes]
-        uses += [ScoredTailAppend.fields(*arenas, 1, n, min(n, most)) for n in self._queries]
+        uses += [ScoredTailAppend.fields(*arenas, 1, n) for n in self._queries]
         slots = self._slots[-1]
         own = {
             'ids': (max(slots, self._queries[-1]), np.int64),
@@ -104,9 +104,7 @@ class Decoder:
     def _view(self, kind: Kind, slots: int, tokens: int) -> TailAppend:
         arenas = self._kv.prefixes, self._kv.decode_kv, slots, tokens
         if kind is Kind.SCORED_EXTEND:
-            compression = self._compression
-            scored = compression.scores, compression.max_queries
-            return ScoredTailAppend(*arenas, *scored, self._inputs)
+            return ScoredTailAppend(*arenas, self._compression.scores, self._inputs)
         return TailAppend(*arenas, self._kv.compressed, self._inputs)
 
     def _capture(self, kind: Kind, slots: int, tokens: int) -> TailAppend:
@@ -177,27 +175,29 @@ class Decoder:
         """Slots of a batch of so many streams."""
         return buckets.smallest(self._slots, streams, 'streams', 'raise engine.streams')
 
-    def bucket(self, query: Query) -> int:
-        """Tokens that a query is padded to when it is appended."""
-        tokens = max(len(query.ids), self._shortest)
+    def bucket(self, stream: DecodeStream) -> int:
+        """Tokens that a query, and what was answered, is padded to when it is appended."""
+        tokens = max(len(stream.query.ids) + len(stream.tokens), self._shortest)
         return buckets.smallest(self._queries, tokens, 'tokens', 'raise engine.decode_tokens')
 
     def begin(self, stream: DecodeStream) -> list[DecodeStream]:
-        """Appends the query of a new stream, chooses its first token, and compresses its prefix.
+        """Appends a stream's query and what it said; where it is due, the prefix is compressed.
 
-        The first token still reads the whole prefix, as in a prefill.
+        Of a new stream, or of one that has said as much as the choice waits for: its tokens are
+        computed again, to score. The token that comes next still reads the whole prefix, as in a
+        prefill.
         """
-        ids = list(stream.query.ids)
+        ids = [*stream.query.ids, *stream.tokens]
         decided = self._compression.decide()
-        scored = decided.scores_question and not stream.lease.is_copy
-        kind = Kind.SCORED_EXTEND if scored else Kind.EXTEND
-        shape = Shape(kind, 1, self.bucket(stream.query))
+        chooses = decided.until_choice(stream) == 0
+        scored = chooses and decided.is_scored
+        shape = Shape(Kind.SCORED_EXTEND if scored else Kind.EXTEND, 1, self.bucket(stream))
         if scored:
-            queries = self._compression.question_queries(len(ids))
-            self._graphs.get(shape).view.bind_queries([queries])
-        begun = self._extend([stream], [ids], shape)
-        for stream in begun:
-            self._compression.compress_stream(stream, decided)
+            self._graphs.get(shape).view.bind_queries([range(len(ids))])
+        begun = self._extend([stream], [ids], shape, grows=len(ids) - stream.extent)
+        for stream in begun if chooses else ():
+            if not stream.reason:
+                self._compression.compress_stream(stream, len(ids), decided)
         return begun
 
     def step(self, streams: Sequence[DecodeStream], steps: int = 1) -> list[DecodeStream]:
@@ -211,9 +211,11 @@ class Decoder:
         ids: Sequence[Sequence[int]],
         shape: Shape,
         steps: int = 1,
+        grows: int = 1,
     ) -> list[DecodeStream]:
+        """grows: tokens by which the first step makes a stream's decode KV longer."""
         by_stream = dict(zip(streams, ids, strict=True))
-        live = self._kv.streams.grow(streams, len(ids[0]) + steps - 1)
+        live = self._kv.streams.grow(streams, grows + steps - 1)
         try:
             if live:
                 said = self._run(live, [by_stream[stream] for stream in live], shape, steps)

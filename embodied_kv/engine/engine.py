@@ -232,28 +232,34 @@ class Engine:
 
     def decode_fits(self, now: float) -> bool:
         """Whether there is a stream and one more decode step fits the slack."""
-        batch = self._next_batch()
+        batch, is_alone = self._next_batch()
         if not batch:
             return False
-        if batch[0].is_new:
-            return self.budget.admits(now, 'begin', self._decoder.bucket(batch[0].query))
+        if is_alone:
+            return self.budget.admits(now, 'begin', self._decoder.bucket(batch[0]))
         return self.budget.admits(now, 'decode', self._decoder.padded(len(batch)))
 
-    def _next_batch(self) -> list[DecodeStream]:
-        """Whom the next unit of language work moves: the oldest new stream, or all there are."""
-        streams = self.kv.streams.live()
-        return [stream for stream in streams if stream.is_new][:1] or streams
+    def _next_batch(self) -> tuple[list[DecodeStream], bool]:
+        """Whom the next unit of language work moves, and whether it is one that goes alone.
+
+        The oldest stream that is new, or is to be compressed now; or all there are.
+        """
+        streams, decided = self.kv.streams.live(), self.compression.decide()
+        for stream in streams:
+            if stream.is_new or decided.until_choice(stream) == 0:
+                return [stream], True
+        return streams, False
 
     @torch.inference_mode()
     def decode(self) -> list[TextDelta]:
-        """A unit of language work: a new stream's query, or `decode_steps` of all streams.
+        """A unit of language work: a query of one stream, or `decode_steps` of all streams.
 
         A stream that no token can be chosen for ends with reason 'error'. An error of the whole
         unit ends all that took part, and is raised.
         """
-        batch = self._next_batch()
+        batch, is_alone = self._next_batch()
         try:
-            moved = self._begin(batch[0]) if batch and batch[0].is_new else self._advance(batch)
+            moved = self._begin(batch[0]) if is_alone else self._advance(batch)
         except BaseException:  # which of them is at fault cannot be told
             for stream in batch:
                 self.kv.streams.release(stream, 'error')
@@ -262,10 +268,10 @@ class Engine:
         return self.deltas(moved)
 
     def _begin(self, stream: DecodeStream) -> list[DecodeStream]:
-        began = time.monotonic()
+        began, bucket = time.monotonic(), self._decoder.bucket(stream)
         moved = self._decoder.begin(stream)
         took = time.monotonic() - began
-        self.costs.observe('begin', took, self._decoder.bucket(stream.query))
+        self.costs.observe('begin', took, bucket)
         return moved
 
     def _advance(self, streams: Sequence[DecodeStream]) -> list[DecodeStream]:
@@ -273,7 +279,11 @@ class Engine:
         if not streams:
             return []
         size = self._decoder.padded(len(streams))
-        left = min(stream.query.max_tokens - len(stream.tokens) for stream in streams)
+        decided = self.compression.decide()
+        left = min(
+            decided.until_choice(stream) or stream.query.max_tokens - len(stream.tokens)
+            for stream in streams
+        )
         steps = self.budget.times(began, 'decode', size, min(self.config.decode_steps, left))
         moved = self._decoder.step(streams, steps)
         self.kv.streams.token_seconds = took = (time.monotonic() - began) / steps

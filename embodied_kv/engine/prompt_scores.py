@@ -27,14 +27,19 @@ class PromptScores:
         own = replace(prompt, columns=prompt.columns.clone(), density=prompt.density.clone())
         self._by_row[handle.row] = handle.generation, own
 
+    def of(self, handle: KvHandle) -> Statistics | None:
+        """What is kept of this frame."""
+        generation, prompt = self._by_row[handle.row] or (None, None)
+        return prompt if generation == handle.generation else None
+
     def added(self, handle: KvHandle, question: Statistics) -> Statistics:
         """The question's, and the prompt's if they are kept: sums of columns, means of densities.
 
         Densities are weighted by visible entries: of a prompt's query the prefix, of the
         question's also the question up to itself.
         """
-        generation, prompt = self._by_row[handle.row] or (None, None)
-        if generation != handle.generation:
+        prompt = self.of(handle)
+        if prompt is None:
             return question
         m, n = question.queries, question.n
         own, others = m * n + m * (m + 1) // 2, prompt.queries * n  # visible entries

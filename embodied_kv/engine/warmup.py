@@ -70,20 +70,21 @@ def _denoise_all(engine: Engine, lease: Lease) -> None:
 
 def _begin_all(engine: Engine, handle: KvHandle) -> None:
     """Begin streams whose queries fill 1, 2, 4 ... steps of length, and the longest there is."""
-    longest = engine.config.decode_tokens - 1  # and a token is generated
+    said = engine.config.compress_after + 1  # until a stream is compressed
+    longest = engine.config.decode_tokens - said
     for steps in doubling(-(-longest // QUERY_STEP)):
         ids = (0,) * min(steps * QUERY_STEP, longest)
-        engine.kv.create(handle, Query(QUERY, ids, max_tokens=1))
-        engine.decode()
+        stream = engine.kv.create(handle, Query(QUERY, ids, max_tokens=said))
+        while not stream.reason:
+            engine.decode()
 
 
 def _decode(engine: Engine, handle: KvHandle, size: int) -> None:
     """Begin `size` streams and take one step of all."""
-    half = engine.config.decode_tokens // 2
-    streams = [
-        engine.open(handle, QUERY[: half - 1], max_tokens=min(3, half)) for _ in range(size)
-    ]
-    while any(stream.is_new and not stream.reason for stream in streams):
+    half, after = engine.config.decode_tokens // 2, engine.config.compress_after
+    most = min(3 + after, half)
+    streams = [engine.open(handle, QUERY[: half - 1], max_tokens=most) for _ in range(size)]
+    while any(len(stream.tokens) <= after and not stream.reason for stream in streams):
         engine.decode()
     engine.decode()
     for stream in streams:

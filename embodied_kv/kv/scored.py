@@ -139,7 +139,7 @@ class ScoredPrefixWrite(_Scored, PrefixWrite):
 
 
 class ScoredTailAppend(_Scored, TailAppend):
-    """Appends questions to empty decode rows, each scored by its own queries.
+    """Appends questions to empty decode rows, each scored by all of its own queries.
 
     They see the valid keys of the prefix row and the question up to themselves.
     """
@@ -151,21 +151,19 @@ class ScoredTailAppend(_Scored, TailAppend):
         slots: int,
         tokens: int,
         scores: Scores,
-        most: int,
         inputs: StepInputs | None = None,
     ) -> None:
-        most = min(most, tokens)
-        fields = self.fields(prefixes, decode_kv, slots, tokens, most)
+        fields = self.fields(prefixes, decode_kv, slots, tokens)
         inputs = inputs or StepInputs(prefixes.device, fields)
         super().__init__(prefixes, decode_kv, slots, tokens, inputs=inputs)
         self._prefixes, self._scores = prefixes, scores
-        self._scoring = _ScoringQueries(inputs, slots, most, decode_kv.device)
+        self._scoring = _ScoringQueries(inputs, slots, tokens, decode_kv.device)
 
     @staticmethod
-    def fields(prefixes: Arena, decode_kv: Arena, slots: int, tokens: int, most: int) -> Fields:
+    def fields(prefixes: Arena, decode_kv: Arena, slots: int, tokens: int) -> Fields:
         """That it needs of its inputs."""
         reading = TailAppend.fields(prefixes, decode_kv, slots, tokens)
-        return {**reading, **_ScoringQueries.fields(slots, most)}
+        return {**reading, **_ScoringQueries.fields(slots, tokens)}
 
     def _segments(self, layer: int, k: Tensor) -> list[KvSegment]:
         question = KvSegment(k, self._tail.counts, self._scoring.starts)

@@ -18,11 +18,12 @@ from torch import Tensor
 
 from embodied_kv.capsule.capsule import CapsuleError, Fact
 from embodied_kv.capsule.part import FrozenPart
+from embodied_kv.compress.base import Statistics
 from embodied_kv.engine.compression import ACTION
 from embodied_kv.engine.engine import Engine
 from embodied_kv.kv.decode_stream import DecodeStream, Query
 from embodied_kv.kv.handle import CopyLease, KvHandle, Lease, RowLease
-from embodied_kv.session import frozen_guide, frozen_kv
+from embodied_kv.session import frozen_guide, frozen_kv, frozen_scores
 from embodied_kv.types import ActionChunk
 
 
@@ -89,6 +90,7 @@ class EnginePart:
         leases = [stream.lease for stream in streams] + [current, action]
         read = {_read_by(lease): lease for lease in leases if lease is not None}
         numbers = {what: i for i, what in enumerate(read)}
+        scores = [self._scores(lease, streams) for lease in read.values()]
         tensors: dict[str, Tensor] = {}
         for i, lease in enumerate(read.values()):
             if lease.is_copy:
@@ -99,10 +101,11 @@ class EnginePart:
                 tensors |= frozen_kv.copied(f'row/{i}', *self._kv.prefixes.row(row))
                 tensors[f'row/{i}/state'] = torch.from_numpy(self._engine.states[row].copy())
                 tensors |= frozen_guide.tensors(f'row/{i}/guide', self._engine.guides.get(row))
+                tensors |= frozen_scores.tensors(f'row/{i}', scores[i])
         for i, stream in enumerate(streams):
             tensors |= frozen_kv.copied(f'stream/{i}', *self._kv.decode_kv.row(stream.decode_row))
         facts = {
-            'rows': [self._row_facts(lease) for lease in read.values()],
+            'rows': list(map(self._row_facts, read.values(), scores)),
             'current': None if current is None else numbers[_read_by(current)],
             'action': None if action is None else numbers[_read_by(action)],
             'streams': [
@@ -117,13 +120,24 @@ class EnginePart:
         }
         return FrozenPart(tensors, facts)
 
-    def _row_facts(self, lease: Lease) -> dict[str, Fact]:
-        """budgets: tokens of each layer of a compressed copy; None: the row is whole."""
+    def _row_facts(self, lease: Lease, scores: Statistics | None) -> dict[str, Fact]:
+        """budgets: tokens of each layer of a compressed copy; None: the row is whole.
+
+        scored: tokens of its text that scored it, for streams that wait to be compressed, or None.
+        """
         handle, budgets = lease.handle, None
         if lease.is_copy:
             budgets = self._kv.compressed.lengths[:, lease.compressed_row].tolist()
         frame = {'sequence': handle.sequence, 'stamp': handle.stamp, 'length': handle.length}
-        return {**frame, 'budgets': budgets}
+        return {**frame, 'budgets': budgets, 'scored': scores and scores.queries}
+
+    def _scores(self, lease: Lease, streams: Sequence[DecodeStream]) -> Statistics | None:
+        """What the text of a whole row attended to, where streams on it wait to be compressed."""
+        decided = self._engine.compression.decide()
+        waiting = (s.lease for s in streams if decided.until_choice(s) is not None)
+        if _read_by(lease) not in map(_read_by, waiting):
+            return None
+        return self._engine.compression.prompts.of(lease.handle)
 
     def streams(self) -> list[DecodeStream]:
         """The robot's live ones, oldest first."""
@@ -155,6 +169,7 @@ class EnginePart:
         for i, row in enumerate(rows):
             if row['budgets'] is None:
                 frozen_kv.check_row(frozen, f'row/{i}', self._kv.prefixes, row['length'])
+                frozen_scores.check(frozen, f'row/{i}', row, self._engine.policy.config.backbone)
             else:
                 frozen_kv.check_block(frozen, f'row/{i}', self._kv.compressed, row['budgets'])
         for i, stream in enumerate(streams):
@@ -213,7 +228,11 @@ class EnginePart:
         if facts['budgets'] is not None:
             return self._adopt_copy(frozen, number, self._gone(facts))
         row, frame = self._written(frozen, number), {n: facts[n] for n in ('sequence', 'stamp')}
-        return self._kv.frames.adopt(row, facts['length'], robot=self.robot, **frame)
+        lease = self._kv.frames.adopt(row, facts['length'], robot=self.robot, **frame)
+        if facts.get('scored'):
+            scores = frozen_scores.thawed(frozen, f'row/{number}', facts, self._kv.prefixes)
+            self._engine.compression.prompts.keep(lease.handle, scores)
+        return lease
 
     def _written(self, frozen: FrozenPart, number: int) -> int:
         """A reserved row of this arena that holds row `number` of the capsule."""

@@ -1,4 +1,4 @@
-"""Ours by all text: the last 50 tokens of the prompt's text, and the question, score together."""
+"""Ours by all text: the prompt's text and the question score together."""
 
 import pytest
 from compress_bench_cases import QUESTIONS, answered
@@ -16,7 +16,7 @@ def test_queries_are_prompt_and_question(asked):
     seen, behind = asked.frame, len(asked.tokens)
     assert statistics(Way(OURS, 0.1, STRICT), seen, asked).queries == behind
     wide = statistics(Way(WIDE, 0.1, STRICT), seen, asked)
-    assert wide.queries == min(50, seen.text) + behind
+    assert wide.queries == seen.text + behind
     end = seen.n + behind
     wanted = seen.scorer.statistics(range(end - wide.queries, end), 0.01, asked.tokens)
     assert wide.columns.equal(wanted.columns) and wide.density.equal(wanted.density)

@@ -1,5 +1,6 @@
-"""Scorers of kvpress as methods, with a stand-in for the package of the same interface."""
+"""Scorers of kvpress as methods, with a stand-in for the package of the same conventions."""
 
+import importlib
 import sys
 from dataclasses import dataclass
 from types import ModuleType
@@ -10,12 +11,17 @@ from compress_cases import make_statistics
 
 from embodied_kv.compress.registry import method
 
+SIZES = dict(heads=4, kv_heads=2, head_dim=8, longest=100)
+
 
 @dataclass
 class ScorerPress:
     """As in kvpress: score(module, hidden_states, keys, values, attentions, kwargs)."""
 
     compression_ratio: float = 0.0
+
+    def __post_init__(self):
+        assert 0 <= self.compression_ratio < 1, 'Compression ratio must be between 0 and 1'
 
     def score(self, module, hidden_states, keys, values, attentions, kwargs):
         raise NotImplementedError
@@ -30,26 +36,63 @@ class KnormPress(ScorerPress):
 
 
 @dataclass
-class ObservedAttentionPress(ScorerPress):
+class RandomPress(ScorerPress):
+    seed: int | None = None
+
     def score(self, module, hidden_states, keys, values, attentions, kwargs):
-        scores = attentions.sum(2)
-        return scores.view(1, keys.shape[1], -1, hidden_states.shape[1]).mean(2)
+        return torch.rand(keys.shape[:-1], generator=torch.Generator().manual_seed(self.seed))
+
+
+@dataclass
+class ObservedAttentionPress(ScorerPress):
+    """The mean over the queries that see a token where attention is causal: n ... 1 of them."""
+
+    def score(self, module, hidden_states, keys, values, attentions, kwargs):
+        assert attentions is not None, 'Set attn_implementation="eager" to use this hook'
+        n = keys.shape[2]
+        scores = attentions.sum(2) / torch.arange(n, 0, -1)
+        return scores.view(1, keys.shape[1], -1, n).mean(2)
 
 
 @dataclass
 class SnapKVPress(ScorerPress):
+    """What stands before a window, by its mean attention; the window above all else."""
+
+    window_size: int = 64
+
+    def score(self, module, hidden_states, keys, values, attentions, kwargs):
+        n, window = hidden_states.shape[1], self.window_size
+        assert n > window, f'Query length {n} should be greater than the window size {window}'
+        scores = attentions[..., -window:, :-window].mean(-2)
+        scores = scores.view(1, keys.shape[1], -1, n - window).mean(2)
+        return torch.nn.functional.pad(scores, (0, window), value=scores.max().item() + 1)
+
+
+@dataclass
+class AskingPress(ScorerPress):
     def score(self, module, hidden_states, keys, values, attentions, kwargs):
         return module.q_proj(hidden_states)
+
+
+@dataclass
+class UndefinedPress(ScorerPress):
+    def score(self, module, hidden_states, keys, values, attentions, kwargs):
+        scores = keys.sum(-1)
+        scores[..., 3] = float('nan')
+        return scores
 
 
 class ComposedPress:
     """A press that scores nothing."""
 
 
+SCORERS = (KnormPress, RandomPress, ObservedAttentionPress, SnapKVPress, AskingPress)
+
+
 @pytest.fixture
 def package(monkeypatch):
     module = ModuleType('kvpress')
-    for cls in (ScorerPress, KnormPress, ObservedAttentionPress, SnapKVPress, ComposedPress):
+    for cls in (ScorerPress, *SCORERS, UndefinedPress, ComposedPress):
         setattr(module, cls.__name__, cls)
     monkeypatch.setitem(sys.modules, 'kvpress', module)
 
@@ -60,23 +103,65 @@ def statistics(**others):
 
 
 def test_a_scorer_of_keys_selects_like_a_method(package):
-    press, stats = method('kvpress:KnormPress', recent=0, options=dict(order=1)), statistics()
-    assert press.name == 'kvpress:KnormPress' and press.queries is None
+    press, stats = method('kvpress:KnormPress(order=1.0)', recent=0), statistics()
+    assert press.name == 'kvpress:KnormPress' and press.queries is None and press.reads_kv
     for layer, part in enumerate(press.select(stats, 0.2)):
         best = (-stats.keys[layer].norm(1, dim=-1)).topk(20).indices.sort(-1).values
         assert torch.equal(part, best)
 
 
-def test_a_scorer_of_attention_gets_the_accumulated_attention(package):
-    press, stats = method('kvpress:ObservedAttentionPress', queries='all'), statistics()
+def test_a_scorer_of_attention_divides_it_by_n_to_1(package):
+    press, stats = method('kvpress:ObservedAttentionPress'), statistics()
     assert press.queries == 'all'
-    for a, b in zip(press.select(stats, 0.2), method('h2o').select(stats, 0.2), strict=True):
-        assert torch.equal(a, b)
+    wanted = stats.grouped(stats.columns / torch.arange(100, 0, -1))
+    torch.testing.assert_close(press.scores(stats), wanted)
 
 
-def test_a_scorer_that_needs_a_model_is_refused(package):
-    with pytest.raises(ValueError, match="asks for more of a model.*'q_proj'.*only scorers"):
-        method('kvpress:SnapKVPress').select(statistics(), 0.2)
+def test_a_scorer_of_a_window_gets_its_mean_and_keeps_it(package):
+    press, stats = method('kvpress:SnapKVPress(window_size=10)'), statistics(queries=10)
+    assert press.queries == 'window' and press.window == 10
+    scores = press.scores(stats)
+    torch.testing.assert_close(scores[..., :-10], stats.grouped(stats.columns / 10)[..., :-10])
+    for part in press.select(stats, 0.2):
+        assert part[:, -10:].tolist() == [list(range(90, 100))] * 2
+
+
+def test_a_prefix_no_longer_than_the_window_is_kept_whole(package):
+    press, stats = method('kvpress:SnapKVPress(window_size=100)'), statistics()
+    assert [part.shape[1] for part in press.select(stats, 0.2)] == [100] * 3
+
+
+def test_a_window_that_no_prefix_exceeds_is_refused(package):
+    with pytest.raises(ValueError, match='the last 100 tokens.*has 100.*window_size'):
+        method('kvpress:SnapKVPress(window_size=100)').check(**SIZES)
+    method('kvpress:SnapKVPress(window_size=99)').check(**SIZES)
+
+
+def test_a_random_one_draws_from_seed_0_unless_told(package):
+    stats = statistics()
+    picks = [
+        method(f'kvpress:RandomPress{seed}').select(stats, 0.2)[0]
+        for seed in ('', '(seed=0)', '(seed=1)')
+    ]
+    assert torch.equal(*picks[:2]) and not torch.equal(*picks[1:])
+
+
+@pytest.mark.parametrize('name', ['Asking', 'Scorer'])
+def test_a_scorer_that_needs_more_is_refused_before_anything_is_served(package, name):
+    with pytest.raises(ValueError, match=f'kvpress:{name}Press cannot score a prefix here'):
+        method(f'kvpress:{name}Press').check(**SIZES)
+
+
+def test_a_failed_assertion_of_a_scorer_is_told_with_its_name(package):
+    press = method('kvpress:SnapKVPress')
+    press.press.window_size = 200
+    with pytest.raises(ValueError, match=r'kvpress:SnapKVPress .*AssertionError: Query length'):
+        press.scores(statistics(queries=64))
+
+
+def test_a_score_that_is_no_number_is_the_lowest(package):
+    press = method('kvpress:UndefinedPress', recent=0)
+    assert all(3 not in part for part in press.select(statistics(), 0.9))
 
 
 def test_statistics_without_keys_are_refused(package):
@@ -90,7 +175,28 @@ def test_what_is_no_scorer_is_refused(package, name):
         method(f'kvpress:{name}')
 
 
+@pytest.mark.parametrize('text', ['', 'Knorm Press', 'KnormPress(2)', 'KnormPress(order=x)'])
+def test_what_cannot_be_read_says_what_to_write(package, text):
+    with pytest.raises(ValueError, match=r'write kvpress:CLASS, or kvpress:CLASS\(option=value\)'):
+        method(f'kvpress:{text}')
+
+
+@pytest.mark.parametrize('options', ['(length=2)', '(compression_ratio=2)'])
+def test_options_that_a_scorer_does_not_take_are_refused(package, options):
+    with pytest.raises(ValueError, match='kvpress:KnormPress.* cannot be made: '):
+        method(f'kvpress:KnormPress{options}')
+
+
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, 'kvpress', None)
-    with pytest.raises(ImportError, match='needs the package kvpress, which is not installed'):
+    with pytest.raises(ValueError, match='needs the package kvpress, which is not installed'):
+        method('kvpress:KnormPress')
+
+
+def test_what_the_package_needs_and_is_missing_is_named(monkeypatch):
+    def lacking(name):
+        raise ModuleNotFoundError("No module named 'requests'", name='requests')
+
+    monkeypatch.setattr(importlib, 'import_module', lacking)
+    with pytest.raises(ValueError, match="installed, but cannot be imported.*'requests'"):
         method('kvpress:KnormPress')

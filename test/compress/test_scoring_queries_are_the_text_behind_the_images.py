@@ -14,9 +14,9 @@ def test_a_question_scores_instead_where_there_is_one():
     assert scoring_queries('post_vision', 100, text=0, question=7) == range(100, 107)
 
 
-def test_at_most_the_last_50_score():
-    assert scoring_queries('post_vision', 200, text=80) == range(150, 200)
-    assert scoring_queries('post_vision', 200, text=80, question=60) == range(210, 260)
+def test_all_of_a_long_text_scores():
+    assert scoring_queries('post_vision', 968, text=200) == range(768, 968)
+    assert scoring_queries('post_vision', 200, text=80, question=160) == range(200, 360)
 
 
 def test_a_prompt_without_images_is_all_text():

@@ -90,8 +90,9 @@ class Harness:
         lease = kv.acquire(kv.frames.commit(row, n, **facts))
         keys = [layer[0][row, :, :n] for layer in kv.prefixes.layers]
         scorer = Scorer(RecordedTokens(view.queries, keys))
+        tokens, own = (len(image_tokens), len(ids)), kv.prefixes.row(row)
         tower = tower_attention(model, images)
-        return RecordedFrame(lease, len(image_tokens), len(ids), embeddings, tower, scorer)
+        return RecordedFrame(lease, *tokens, own, embeddings, tower, scorer)
 
     def release(self, frame: RecordedFrame) -> None:
         """The frame's row and copies are freed with the next frame."""

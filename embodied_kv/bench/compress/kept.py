@@ -24,12 +24,14 @@ from embodied_kv.kv.handle import Lease
 class RecordedFrame:
     """A frame in its row: `vision` image tokens, then `text` tokens.
 
-    embeddings: [n, width]. tower: `early.tower_attention` of its views.
+    kv: its K and V, [layers, kv_heads, n, head_dim]. embeddings: [n, width]. tower:
+    `early.tower_attention` of its views.
     """
 
     lease: Lease
     vision: int
     text: int
+    kv: tuple[Tensor, Tensor]
     embeddings: Tensor
     tower: tuple[Tensor, Tensor]
     scorer: Scorer
@@ -91,7 +93,11 @@ def _select(way: Way, frame: RecordedFrame, asked: RecordedQuestion | None) -> l
     if way.method in EARLY:
         heads = frame.scorer.prefix.keys[0].shape[0]
         return [positions.expand(heads, -1) for positions in _early(way, frame, asked)]
-    return rule(way, frame).select(statistics(way, frame, asked), way.keep_ratio)
+    scoring, stats = rule(way, frame), statistics(way, frame, asked)
+    if scoring.reads_kv:
+        keys, values = frame.kv
+        stats = replace(stats, keys=keys, values=values)
+    return scoring.select(stats, way.keep_ratio)
 
 
 def _early(way: Way, frame: RecordedFrame, asked: RecordedQuestion | None) -> list[Tensor]:

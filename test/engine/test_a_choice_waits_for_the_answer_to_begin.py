@@ -1,0 +1,145 @@
+"""Deferred choice: a stream says n tokens from its whole prefix before it is compressed."""
+
+import pytest
+import torch
+from capsule_sessions import capsules_of, dirty, go_on
+
+from embodied_kv.capsule.disk import Disk
+from embodied_kv.capsule.registry import Registry
+from embodied_kv.capsule.tiers import Tier
+from embodied_kv.engine.fingerprint import fingerprint
+from embodied_kv.engine.warmup import warm_up
+from embodied_kv.session.engine_part import Branch
+
+QUESTIONS = ('Subtask:', 'What is in the gripper?', 'Narrate: and what for?')
+SAID = 10
+KEPT = dict(language_keep_ratio=0.3, compressed_rows=4)
+
+
+def opened(engine, frame, questions=QUESTIONS, **how):
+    (handle,) = engine.prefill([frame])
+    return [engine.open(handle, q, max_tokens=SAID, **how) for q in questions]
+
+
+def say(engine, frame, questions=QUESTIONS, **how):
+    streams = opened(engine, frame, questions, **how)
+    while any(not stream.reason for stream in streams):
+        engine.decode()
+    engine.kv.check_integrity()
+    return [stream.tokens for stream in streams]
+
+
+@pytest.mark.parametrize('name', ['vl_cache', 'streaming_llm'])
+@pytest.mark.parametrize('after', [0, 1, 3, 4])
+def test_tokens_up_to_the_choice_are_those_of_the_whole_prefix(make_engine, observe, after, name):
+    whole = say(make_engine(), observe(1))
+    said = say(make_engine(compress_after=after, compress=name, **KEPT), observe(1))
+    assert [tokens[: after + 1] for tokens in said] == [tokens[: after + 1] for tokens in whole]
+    assert said != whole
+
+
+@pytest.mark.parametrize('after', [0, 2])
+def test_each_stream_is_compressed_when_it_has_said_as_much(make_engine, observe, after):
+    engine = make_engine(compress_after=after, **KEPT)
+    streams = opened(engine, observe(1))
+    while any(not stream.reason for stream in streams):
+        engine.decode()
+        for stream in streams:
+            assert stream.reason or stream.lease.is_copy == (len(stream.tokens) > after)
+    engine.kv.check_integrity()
+
+
+@torch.inference_mode()
+def test_the_choice_is_by_the_question_and_the_answer(make_engine, observe):
+    """What is kept is what a longer question, that ends in the answer, would have kept."""
+    engine = make_engine(compress_after=2, **KEPT)
+    (stream,) = opened(engine, observe(1), QUESTIONS[:1])
+    while not stream.lease.is_copy:
+        engine.decode()
+    kept = [part.clone() for part in engine.kv.compressed.block(stream.lease.compressed_row)]
+    other = make_engine(**KEPT)
+    (handle,) = other.prefill([observe(1)])
+    ids = [*stream.query.ids, *stream.tokens[:2]]
+    longer = other.kv.create(handle, type(stream.query)('', ids, SAID))
+    other.decode()
+    assert longer.tokens[0] == stream.tokens[2]
+    block = other.kv.compressed.block(longer.lease.compressed_row)
+    assert all(torch.equal(own, part) for own, part in zip(kept, block, strict=True))
+
+
+@pytest.mark.parametrize('steps', [1, 4])
+def test_a_batch_says_what_each_says_alone(make_engine, observe, steps):
+    config = dict(compress_after=2, decode_steps=steps, **KEPT)
+    together = say(make_engine(**config), observe(1))
+    alone = [say(make_engine(**config), observe(1), [question])[0] for question in QUESTIONS]
+    assert together == alone
+
+
+@pytest.mark.parametrize('by', ['text', 'stream'])
+@pytest.mark.parametrize('work', [1, 4, 6, 12])  # units: before, among and after the choices
+def test_restored_streams_say_what_they_would_have_said(make_engine, observe, by, work):
+    engine = make_engine(compress_after=2, compress_by=by, **KEPT)
+    opened(engine, observe(1), temperature=1.0, seed=5)
+    for _ in range(work):
+        engine.decode()
+    capsules = capsules_of(engine)
+    capsules.snapshot('here')
+    expected = go_on(engine)
+    dirty(engine, observe)
+    capsules.rollback('here')
+    assert list(go_on(engine).values()) == list(expected.values())
+    engine.kv.check_integrity()
+
+
+def test_another_engine_chooses_alike_from_the_disk(make_engine, observe, tmp_path):
+    engine = make_engine(compress_after=3, **KEPT)
+    opened(engine, observe(1))
+    for _ in range(4):
+        engine.decode()
+    saved = capsules_of(engine, Registry(fingerprint(engine), disk=Disk(tmp_path)))
+    saved.snapshot('here', tier=Tier.DISK)
+    expected = go_on(engine)
+    other = make_engine(compress_after=3, **KEPT)
+    other.prefill([observe(5)])
+    there = capsules_of(other, Registry(fingerprint(other), disk=Disk(tmp_path)))
+    there.fork('here', [Branch()])
+    assert list(go_on(other).values()) == list(expected.values())
+    other.kv.check_integrity()
+
+
+def test_without_room_a_stream_goes_on_with_its_row(make_engine, observe):
+    engine = make_engine(compress_after=1, compressed_rows=1, language_keep_ratio=0.9)
+    streams = opened(engine, observe(1))
+    while any(len(stream.tokens) < 3 for stream in streams):
+        engine.decode()
+    assert [stream.lease.is_copy for stream in streams] == [True, False, False]
+    assert engine.kv.copies.allocation_failures == 2
+    engine.kv.check_integrity()
+
+
+def test_a_choice_goes_into_the_slack_only_if_one_of_its_length_fits(make_engine, observe):
+    engine = make_engine(time_budget=True, compress_after=4, **KEPT)
+    (stream,) = opened(engine, observe(1), ['what?'])  # a bucket of 8 tokens, and then of 16
+    while len(stream.tokens) < 4:
+        engine.decode()
+    engine.costs.clear()
+    for size, seconds in ((8, 0.001), (16, 0.050)):
+        engine.costs.observe('begin', seconds, size)
+    until_next = engine.budget._last_frame + engine.budget.period - engine.budget.margin
+    assert not engine.decode_fits(until_next - 0.040) and engine.decode_fits(until_next - 0.060)
+
+
+def test_warm_up_goes_through_the_choice(make_engine):
+    engine = make_engine(time_budget=True, streams=2, compress_after=2, **KEPT)
+    warm_up(engine)
+    assert {'begin', 'decode'} <= set(engine.costs._measured)
+    assert set(engine.costs._measured['decode']) >= {2}
+    assert engine.kv.stats().streams == engine.kv.stats().compressed == 0
+    engine.kv.check_integrity()
+
+
+def test_what_is_chosen_once_a_frame_waits_for_no_answer(make_engine):
+    with pytest.raises(ValueError, match='engine.compress_after is 2, but engine.compress_by is'):
+        make_engine(compress_after=2, compress_by='row')
+    with pytest.raises(ValueError, match='engine.compress_after is 5: it must be from 0 to 4'):
+        make_engine(compress_after=5)
