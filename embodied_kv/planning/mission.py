@@ -178,9 +178,9 @@ class Mission:
     def _begin(self) -> None:
         """A step that was cut off is told again: it is soon over where it had been done."""
         state, robot = self.state, self._robot
+        robot.look()
         if state.acting:
             self._step(state.acting)
-        robot.look()
         if not state.steps and not state.acting:
             self._now(state.in_part(state.part, robot.moves()))
 

@@ -59,9 +59,16 @@ class Crew:
         return self._calls.call('memory/plan', question=question).text
 
     def act(self, instruction: str) -> Outcome:
-        if parse_task(instruction) is None:
+        task, known = parse_task(instruction), self._known()
+        if task is None:
             raise Interrupted(f'the planner said {shown(instruction)!r}, which is no instruction')
-        self._lay = self._known().where
+        there = {'', *known.where, *known.places}
+        for name in (task.target, task.place):
+            if name not in there:
+                raise Interrupted(
+                    f'the planner said {shown(instruction)!r}, but no {name} has been seen'
+                )
+        self._lay = known.where
         return self._calls.act(instruction, self._step_seconds)
 
     def remember(self, instruction: str, done: bool) -> None:
