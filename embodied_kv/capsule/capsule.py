@@ -10,11 +10,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from torch import Tensor
 
 Fact = None | bool | int | float | str | list['Fact'] | dict[str, 'Fact']  # what JSON can say
+
+
+def facts_of(value: object) -> dict[str, Fact]:
+    """The fields of a dataclass as facts: lists where it has tuples, dicts where dataclasses."""
+    return {name: _fact(one) for name, one in asdict(value).items()}
+
+
+def _fact(value: object) -> Fact:
+    if isinstance(value, dict):
+        return {name: _fact(one) for name, one in value.items()}
+    return [_fact(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 class CapsuleError(ValueError):

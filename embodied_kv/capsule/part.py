@@ -41,5 +41,8 @@ class Part(Protocol):
     def check(self, frozen: FrozenPart) -> None:
         """Raises CapsuleError for what could not be resumed. Changes nothing."""
 
-    def resume(self, frozen: FrozenPart) -> None:
-        """Goes on from there, with what was checked, instead of from where it stands."""
+    def resume(self, frozen: FrozenPart) -> str | None:
+        """Goes on from there, with what was checked, instead of from where it stands.
+
+        Returns what whoever asked for it has to know, in words; None or '' for nothing.
+        """

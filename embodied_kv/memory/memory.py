@@ -50,6 +50,11 @@ class Memory:
     def __len__(self) -> int:
         return len(self._segments)
 
+    @property
+    def sentences(self) -> dict[str, str]:
+        """Text by id, after the last change; never waits for one that is being written."""
+        return {id: segment.text for id, segment in self._segments.copy().items()}
+
     def upsert(self, *segments: tuple[str, str, str]) -> tuple[Change, ...]:
         """Adds or changes segments given as (id, kind, text), all or none of them.
 
@@ -66,10 +71,10 @@ class Memory:
                 for s, same in zip(new, known, strict=True)
             ]
             changes = self.store.upsert(*drafts)
-            for draft, change in zip(drafts, changes, strict=True):
-                if change.changed:
-                    segment = change.segment
-                    self._segments[segment.id] = segment
+            changed = {c.segment.id: c.segment for c in changes if c.changed}
+            self._segments.update(changed)  # at once: `sentences` takes no lock
+            for draft in drafts:
+                if segment := changed.get(draft.id):
                     self.groups.put(segment.id, draft.embedding, sizes[segment.id], segment.step)
             self._note()
             return changes

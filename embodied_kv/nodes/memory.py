@@ -59,6 +59,9 @@ class Memory(SuiteNode):
             self.warn_throttled,
         )
         self._release.callback(self._memory.close)
+        session, part = self.host.session(self.robot), self._memory.part
+        session.register(part)
+        self._release.callback(session.unregister, part)
         self.serve_all('memory', self._memory.verbs)
         self.subscribe(MemorySegment, 'memory/observe', self._memory.observe, qos.MEMORY)
         self.subscribe(TextDelta, 'language/text', self._memory.hear, qos.TEXT)

@@ -23,6 +23,7 @@ from embodied_kv.nodes.common import conversions
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.nodes.common.parameters import SuiteParams, param
 from embodied_kv.planning.config import MIB, PlanningConfig
+from embodied_kv.planning.memory_part import MemoryPart
 from embodied_kv.planning.plan import MemoryStats as Stats
 from embodied_kv.planning.plan import Plan
 from embodied_kv.planning.planning import Planning
@@ -101,6 +102,11 @@ class RobotMemory:
         self._answers: dict[int, str] = {}  # of streams that speak
         self._computes = Lock()  # one thread plans or computes ahead
         self.changed = True  # since all that was missing was computed
+
+    @property
+    def part(self) -> MemoryPart:
+        """Of the robot's capsules."""
+        return MemoryPart(self._planning)
 
     def close(self) -> None:
         """After the plan that is being made. Nothing that was remembered is lost without it."""

@@ -178,7 +178,10 @@ class Session(SuiteNode):
         record = self._record(resumed.capsule.name)
         conversions.fill_capsule(response, record, resumed.seconds, resumed.decision.depth)
         response.streams = resumed.streams
-        response.message = f'{resumed.decision.reason}; {_going_on(resumed.streams)}'
+        said = resumed.decision.reason, _going_on(resumed.streams), *resumed.notes
+        response.message = '; '.join(said)
+        for note in resumed.notes:
+            self.log_info('resumed', f'capsule {record.name}: {note}')
 
     def _fork(self, request: CapsuleFork.Request, response: CapsuleFork.Response) -> None:
         most = self.host.engine.kv.streams_max

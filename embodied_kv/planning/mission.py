@@ -12,9 +12,10 @@ planner plans anew. The arm is never rewound.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from embodied_kv.capsule.capsule import Fact, facts_of
 from embodied_kv.model.mission_words import PlannerAnswer, Tried, mission_question, read_answer
 
 MOST_STEPS = 40  # of a mission, the failed ones included
@@ -60,12 +61,6 @@ class Robot(Protocol):
     def say(self, words: str) -> None:
         """To whoever gave the mission."""
 
-    def memory(self) -> tuple[str, ...]:
-        """What is remembered, in sentences."""
-
-    def note(self, words: str) -> None:
-        """To whoever watches: nothing that the mission was asked to say."""
-
 
 @dataclass(frozen=True)
 class MissionState:
@@ -73,7 +68,6 @@ class MissionState:
 
     moves: see `Robot.moves`, when the part began. tried: steps of the part. said: answers that
     were given. steps: carried out so far. acting: the instruction in force, '' between two steps.
-    memory: what was remembered then, in sentences.
     """
 
     words: str
@@ -83,7 +77,6 @@ class MissionState:
     said: tuple[str, ...] = ()
     steps: int = 0
     acting: str = ''
-    memory: tuple[str, ...] = ()
 
     @property
     def question(self) -> str:
@@ -104,9 +97,9 @@ class MissionState:
         *before, last = self.tried
         return replace(self, tried=(*before, replace(last, done=False)))
 
-    def facts(self) -> dict[str, object]:
+    def facts(self) -> dict[str, Fact]:
         """Plain values, from which `read_state` makes it again."""
-        return asdict(self)
+        return facts_of(self)
 
 
 def read_state(facts: object) -> MissionState:
@@ -121,7 +114,6 @@ def read_state(facts: object) -> MissionState:
             tuple(str(words) for words in facts['said']),
             int(facts['steps']),
             str(facts['acting']),
-            tuple(str(text) for text in facts['memory']),
         )
     except (TypeError, KeyError, ValueError) as error:
         raise ValueError(f'this is no state of a mission: {error!r}') from error
@@ -184,18 +176,11 @@ class Mission:
         return self._end(False, f'not over after {MOST_STEPS} steps')
 
     def _begin(self) -> None:
-        """A mission that goes on says first how memory has moved on without it.
-
-        A step that was cut off is told again: it is soon over where it had been done.
-        """
+        """A step that was cut off is told again: it is soon over where it had been done."""
         state, robot = self.state, self._robot
-        if state.memory:
-            differ = sorted({*robot.memory()} ^ {*state.memory})
-            if differ:
-                robot.note(f'memory has moved on by {len(differ)} sentences: {"; ".join(differ)}')
+        robot.look()
         if state.acting:
             self._step(state.acting)
-        robot.look()
         if not state.steps and not state.acting:
             self._now(state.in_part(state.part, robot.moves()))
 
@@ -230,8 +215,8 @@ class Mission:
         self._now(self.state.after(instruction, outcome.done))
 
     def _now(self, state: MissionState) -> None:
-        self.state = replace(state, memory=self._robot.memory())
-        self._on_state(self.state)
+        self.state = state
+        self._on_state(state)
 
     def _end(self, success: bool, why: str) -> MissionEnd:
         return MissionEnd(success, why, self.state)

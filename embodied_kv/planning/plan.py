@@ -43,6 +43,32 @@ class Plan:
 
 
 @dataclass(frozen=True)
+class PlanRequest:
+    """A question, its tokens, and what may be in view of it. began: s, when it was asked."""
+
+    began: float
+    question: str
+    ids: list[int]
+    tokens: int
+    segments: int | None
+    method: str
+
+
+@dataclass(frozen=True)
+class PlanRecord:
+    """A plan, token for token: what a capsule knows of the planner.
+
+    units: keys of what was in view, in order. prompt, answer: tokens.
+    """
+
+    question: str
+    method: str
+    units: tuple[str, ...]
+    prompt: tuple[int, ...]
+    answer: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Match:
     """A segment that was looked for. score: similarity. static: computed with its group."""
 

@@ -22,7 +22,6 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from threading import RLock
@@ -37,7 +36,7 @@ from embodied_kv.memory.store import Change, MemoryStore
 from embodied_kv.memory.unit import Unit
 from embodied_kv.model.planner_checkpoint import LoadedPlanner
 from embodied_kv.planning.config import PlanningConfig
-from embodied_kv.planning.plan import Match, MemoryStats, Plan
+from embodied_kv.planning.plan import Match, MemoryStats, Plan, PlanRecord, PlanRequest
 from embodied_kv.planning.planner_row import PlannerRow, check_planner
 from embodied_kv.planning.prompts import PlannerPrompts, memory_fingerprint
 
@@ -45,18 +44,6 @@ log = logging.getLogger(__name__)
 
 RETRIES = 3  # with stored KV, before all is computed from its text
 BATCH = 16  # units whose KV goes into one transaction
-
-
-@dataclass(frozen=True)
-class _PlanRequest:
-    """A question, its tokens, and what may be in view of it. began: s, when it was asked."""
-
-    began: float
-    question: str
-    ids: list[int]
-    tokens: int
-    segments: int | None
-    method: str
 
 
 class Planning:
@@ -84,8 +71,8 @@ class Planning:
         self._lock, self._close = RLock(), ExitStack()
         self._plans = self._fresh = self._groups_lost = 0
         with ExitStack() as undo:
-            fingerprint = memory_fingerprint(planner, self._prompts)
-            store = MemoryStore(folder, fingerprint, self.config.cache_bytes, renew)
+            self.fingerprint = memory_fingerprint(planner, self._prompts)
+            store = MemoryStore(folder, self.fingerprint, self.config.cache_bytes, renew)
             undo.enter_context(store)
             self.memory = Memory(
                 store,
@@ -96,6 +83,7 @@ class Planning:
             )
             self._row = PlannerRow(planner.model, store.load_memory, self.config, step)
             self._close = undo.pop_all()
+        self.last: PlanRecord | None = None  # plan; a capsule may put another one here
         self.pools = self._row, store.cache  # that hold KV
         self._invalidation = Invalidation()
         for segment in store.list():
@@ -222,7 +210,7 @@ class Planning:
         asked = self._prompts.question(question)
         tokens = min(self.config.tokens if tokens is None else tokens, self._room(asked))
         segments = segments or self.config.segments or None
-        ask = _PlanRequest(began, question, asked, tokens, segments, method)
+        ask = PlanRequest(began, question, asked, tokens, segments, method)
         for retries in range(RETRIES):
             try:
                 return self._plan(ask, loads, retries)
@@ -234,7 +222,7 @@ class Planning:
                 break
         return self._plan(ask, False, RETRIES)
 
-    def _plan(self, ask: _PlanRequest, loads: bool, retries: int) -> Plan:
+    def _plan(self, ask: PlanRequest, loads: bool, retries: int) -> Plan:
         """loads: whether stored KV is read; else all is computed, whatever the method."""
         units = self.memory.retrieve(ask.question, ask.tokens, ask.segments)
         units = self._available(units) if loads else units
@@ -249,6 +237,8 @@ class Planning:
             first = time.perf_counter()
             said += saying
         self._plans += 1
+        keys, ids = tuple(unit.key for unit in units), tuple(prompt.ids.tolist())
+        self.last = PlanRecord(ask.question, ask.method, keys, ids, tuple(said))
         return Plan(
             text=self._planner.tokenizer.decode(said).strip(),
             whole=len(said) < self.config.answer_tokens,

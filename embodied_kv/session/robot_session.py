@@ -25,6 +25,7 @@ from embodied_kv.capsule.tiers import Tier
 from embodied_kv.engine.engine import Engine
 from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.session.engine_part import Branch, EnginePart
+from embodied_kv.text import shown
 from embodied_kv.types import ActionChunk
 
 T = TypeVar('T')
@@ -38,12 +39,16 @@ DEEP_ENOUGH = {  # what is resumed at each depth
 
 @dataclass(frozen=True)
 class Resumed:
-    """What a verb did. seconds: of the engine's thread. streams: numbers of those that go on."""
+    """What a verb did. seconds: of the engine's thread. streams: numbers of those that go on.
+
+    notes: what parts have to say of it, and which parts of the capsule found nobody.
+    """
 
     capsule: Capsule
     decision: Decision
     streams: tuple[int, ...]
     seconds: float
+    notes: tuple[str, ...] = ()
 
 
 class RobotSession:
@@ -195,17 +200,19 @@ class RobotSession:
         named = frozen.keys() - {*but}
         parts = [p for p in self._parts.values() if p.depth in deep and p.name in named]
 
-        def work() -> tuple[int, ...]:
+        def work() -> tuple[tuple[int, ...], list[str | None]]:
             for part in parts:
                 part.check(frozen[part.name])
-            for part in parts:
-                part.resume(frozen[part.name])
+            notes = [part.resume(frozen[part.name]) for part in parts]
             if decision.depth is Depth.HOLD:
                 self.on_hold()
-            return tuple(stream.id for stream in self.engine_part.streams()) if parts else ()
+            streams = tuple(s.id for s in self.engine_part.streams()) if parts else ()
+            return streams, notes
 
-        streams, seconds = self._on_engine(work)
-        return Resumed(capsule, decision, streams, seconds)
+        (streams, notes), seconds = self._on_engine(work)
+        missing = sorted(named - self._parts.keys() - {SCENE}) if deep else ()
+        notes += [f'nobody here goes on with its part {shown(name)}' for name in missing]
+        return Resumed(capsule, decision, streams, seconds, tuple(filter(None, notes)))
 
     def _frozen(self, capsule: Capsule) -> Mapping[str, FrozenPart]:
         """The parts of a capsule by name. Raises CapsuleError for another engine's."""

@@ -11,6 +11,7 @@ from embodied_kv.msg import MemorySegment, MissionState, TextDelta
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.control.instruction_server import TIME_IS_OVER
 from embodied_kv.nodes.mission import Mission
+from embodied_kv.planning.mission import Outcome
 from embodied_kv.srv import Ask, MemoryPlan, MemoryQuery, MemoryRemove, MemoryUpsert
 
 
@@ -18,12 +19,12 @@ class TableSuite(TableRobot):
     """Language, memory and `execute_instruction` over a TableRobot.
 
     armed: whether goals are accepted. slow: an instruction is never over by itself. asked: all
-    questions. refuses: a service that answers `ok: false`.
+    questions. refuses: a service that answers `ok: false`. ends: why the arm gives up each step.
     """
 
     def __init__(self, robot, table, mission, **how):
         super().__init__(table, mission, **how)
-        self.armed, self.slow, self.refuses = True, False, ''
+        self.armed, self.slow, self.refuses, self.ends = True, False, '', ''
         self.asked, self.goals, self.told = [], [], []
         self._stream, self._ended = 0, {}
         self.robot, node = robot, robot.node
@@ -125,7 +126,7 @@ class TableSuite(TableRobot):
     def _begin(self, handle):
         instruction = handle.request.instruction
         self._notes.tell(instruction, 0)
-        outcome = None if self.slow else self.act(instruction)
+        outcome = None if self.slow else Outcome(False) if self.ends else self.act(instruction)
         self.goals.append((handle, time.monotonic() + 0.05, outcome))
 
     def _look_at_goals(self):
@@ -143,4 +144,6 @@ class TableSuite(TableRobot):
             handle.canceled()
         else:
             (handle.succeed if done else handle.abort)()
-        return ExecuteInstruction.Result(success=done, message='' if done else TIME_IS_OVER)
+        return ExecuteInstruction.Result(
+            success=done, message='' if done else self.ends or TIME_IS_OVER
+        )

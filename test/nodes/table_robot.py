@@ -26,7 +26,7 @@ class TableRobot:
         records = [fact.id for fact in facts if fact.kind == 'task']
         self._notes = NoteTaker('', 48, [(id, step) for step, id in enumerate(records)])
         self._memory = {fact.id: fact.text for fact in facts}
-        self.calls, self.said, self.noted, self.interrupt = [], [], [], None
+        self.calls, self.said, self.interrupt = [], [], None
 
     # ------------------------------------------------------------------ as a mission asks
 
@@ -89,9 +89,6 @@ class TableRobot:
 
     def memory(self):
         return tuple(self._memory.values())
-
-    def note(self, words):
-        self.noted.append(words)
 
     # ------------------------------------------------------------------ what is true
 

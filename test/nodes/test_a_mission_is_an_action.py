@@ -39,10 +39,21 @@ def test_a_mission_is_done_step_by_step_and_says_what_it_was_asked_to(suite):
     assert result.said == [SAID] and result.steps == 3 and result.seconds > 0
     assert suite.table.where == {'red cube': 'green bin', 'blue cylinder': 'green bin'}
     assert 'task 1: put the red cube into the green bin, from the table' in suite.memory()
-    steps = [told.step for told in suite.feedback if told.step]
-    assert steps and all(step.startswith('put the ') for step in steps)
     suite.robot.until(lambda: suite.told and not suite.told[-1].running, show=False)
     assert suite.told[-1].success and suite.told[-1].said == [SAID]
+    steps = [told.step for told in suite.told if told.step]
+    assert steps == [
+        'put the red cube into the green bin',
+        'put the blue cylinder into the green bin',
+    ]
+
+
+def test_its_client_hears_how_far_it_is(suite):
+    suite.slow = True
+    suite.send()
+    suite.robot.until(lambda: any(told.step for told in suite.feedback), show=False)
+    assert suite.feedback[-1].step == 'put the red cube into the green bin'
+    assert (suite.feedback[-1].part, suite.feedback[-1].steps) == (1, 0)
 
 
 def test_it_begins_by_looking_where_nothing_is_known(suite, robot):

@@ -237,6 +237,3 @@ class SimulatedRobot:
 
     def say(self, words: str) -> None:
         self.said.append(words)
-
-    def note(self, words: str) -> None:
-        """Nobody watches."""

@@ -73,6 +73,9 @@ class FleetMemory(RobotsNode):
                 self.warn_throttled,
             )
             closing.callback(memory.close)
+            session, part = self.host.session(robot), memory.part
+            session.register(part)
+            closing.callback(session.unregister, part)
             self._memories[robot] = memory
             closing.callback(self._memories.pop, robot)  # its plan ends with its next step
             self.serve_all(f'{prefix}/memory', memory.verbs)

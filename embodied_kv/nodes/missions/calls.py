@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 from rclpy.action import ActionClient
+from rclpy.action.client import ClientGoalHandle
 from rclpy.task import Future
 
 from embodied_kv.action import ExecuteInstruction
@@ -85,7 +86,7 @@ class Calls:
         if not handle.accepted:
             self._sent = None
             raise Interrupted('the arm is not armed: arm it, and give the mission again')
-        result = self._wait(self._on_node(handle.get_result_async), patience=None).result
+        result = self._wait(self._on_node(lambda: self._result(handle)), patience=None).result
         self._sent = None
         if not result.success and result.message != TIME_IS_OVER:
             raise Interrupted(result.message)
@@ -160,6 +161,9 @@ class Calls:
             return Future()
         self._sent = self._acting.send_goal_async(goal)
         return self._sent
+
+    def _result(self, handle: ClientGoalHandle) -> Future:
+        return Future() if self._reason else handle.get_result_async()
 
     def _cancel(self, sent: Future) -> None:
         handle = sent.result()

@@ -13,6 +13,7 @@ from embodied_kv.msg import MemorySegment
 from embodied_kv.nodes.control.session_parts import InstructionPart
 from embodied_kv.nodes.missions.calls import Calls
 from embodied_kv.nodes.missions.mission_part import MissionPart
+from embodied_kv.planning.memory_part import MemoryPart
 from embodied_kv.planning.mission import Interrupted, Outcome
 from embodied_kv.session.robot_session import RobotSession
 from embodied_kv.sim.eyes import Look, Seen, beside, look_around, look_at
@@ -23,7 +24,8 @@ from embodied_kv.text import shown
 ALL = 1000  # segments
 BOUNDARY = 'mission-boundary'
 # A rewound step tells the arm nothing: an instruction from before the mission is not told again.
-STAY = MissionPart.name, InstructionPart.name
+# What has been learnt since is known.
+STAY = MissionPart.name, InstructionPart.name, MemoryPart.name
 UNKNOWN = 'table'  # where a thing lay of which nobody said where
 
 
@@ -57,9 +59,16 @@ class Crew:
         return self._calls.call('memory/plan', question=question).text
 
     def act(self, instruction: str) -> Outcome:
-        if parse_task(instruction) is None:
+        task, known = parse_task(instruction), self._known()
+        if task is None:
             raise Interrupted(f'the planner said {shown(instruction)!r}, which is no instruction')
-        self._lay = self._known().where
+        there = {'', *known.where, *known.places}
+        for name in (task.target, task.place):
+            if name not in there:
+                raise Interrupted(
+                    f'the planner said {shown(instruction)!r}, but no {name} has been seen'
+                )
+        self._lay = known.where
         return self._calls.act(instruction, self._step_seconds)
 
     def remember(self, instruction: str, done: bool) -> None:
@@ -87,19 +96,13 @@ class Crew:
     def say(self, words: str) -> None:
         self._on_words(words)
 
-    def memory(self) -> tuple[str, ...]:
-        return tuple(segment.text for segment in self._segments())
-
-    def note(self, words: str) -> None:
-        self._on_fault(words)
-
     def _drop(self) -> None:
         if any(record.name == BOUNDARY for record in self._session.registry.entries()):
             self._session.registry.drop(BOUNDARY)
 
     def _known(self) -> KnownTable:
         """What memory tells, records in the order in which they were made."""
-        return read_table(self.memory())
+        return read_table([segment.text for segment in self._segments()])
 
     def _segments(self) -> list[MemorySegment]:
         """All that is remembered, the oldest change first."""

@@ -1,4 +1,4 @@
-"""A mission as a part of a capsule: how far it is, and which memory it knew."""
+"""A mission as a part of a capsule: how far it is."""
 
 from __future__ import annotations
 
