@@ -22,11 +22,11 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from threading import RLock
 
+from embodied_kv.kv.plane import Plane
 from embodied_kv.memory.encoder import Encoder, HashingEncoder
 from embodied_kv.memory.group import Transition
 from embodied_kv.memory.invalidation import Invalidation
@@ -37,7 +37,7 @@ from embodied_kv.memory.store import Change, MemoryStore
 from embodied_kv.memory.unit import Unit
 from embodied_kv.model.planner_checkpoint import LoadedPlanner
 from embodied_kv.planning.config import PlanningConfig
-from embodied_kv.planning.plan import Match, MemoryStats, Plan
+from embodied_kv.planning.plan import Match, MemoryStats, Plan, PlanRequest
 from embodied_kv.planning.planner_row import PlannerRow, check_planner
 from embodied_kv.planning.prompts import PlannerPrompts, memory_fingerprint
 
@@ -47,23 +47,12 @@ RETRIES = 3  # with stored KV, before all is computed from its text
 BATCH = 16  # units whose KV goes into one transaction
 
 
-@dataclass(frozen=True)
-class _PlanRequest:
-    """A question, its tokens, and what may be in view of it. began: s, when it was asked."""
-
-    began: float
-    question: str
-    ids: list[int]
-    tokens: int
-    segments: int | None
-    method: str
-
-
 class Planning:
     """Over a folder, which is created where it does not exist; `close` lets another open it.
 
     encoder: of meaning, hashing where none is given. renew: where the folder holds the KV of
-    another planner, keep the segments and drop that. step: runs each piece of computation.
+    another planner, keep the segments and drop that. step: runs each piece of computation. plane:
+    whose budget its row shares, and loaded KV where that lies in the same memory.
 
     Raises ValueError for a recurrent planner, and for numbers that do not fit its row; MemoryFault
     for a folder of another planner, one that is open already, and what cannot be read or written.
@@ -77,6 +66,7 @@ class Planning:
         encoder: Encoder | None = None,
         step: Step = lambda work: work(),
         renew: bool = False,
+        plane: Plane | None = None,
     ) -> None:
         self.config = config or PlanningConfig()
         self._planner, self._prompts = planner, PlannerPrompts(planner.tokenizer)
@@ -85,7 +75,8 @@ class Planning:
         self._plans = self._fresh = self._groups_lost = 0
         with ExitStack() as undo:
             fingerprint = memory_fingerprint(planner, self._prompts)
-            store = MemoryStore(folder, fingerprint, self.config.cache_bytes, renew)
+            shared = plane if planner.model.device.type == 'cpu' else None
+            store = MemoryStore(folder, fingerprint, self.config.cache_bytes, renew, shared)
             undo.enter_context(store)
             self.memory = Memory(
                 store,
@@ -94,7 +85,10 @@ class Planning:
                 self.config.tokens,
                 self.config.grouping,
             )
-            self._row = PlannerRow(planner.model, store.load_memory, self.config, step)
+            plane = plane or Plane()
+            self._row = PlannerRow(planner.model, store.load_memory, self.config, step, plane)
+            plane.join(self._row)
+            undo.callback(plane.leave, self._row)
             self._close = undo.pop_all()
         self.pools = self._row, store.cache  # that hold KV
         self._invalidation = Invalidation()
@@ -222,7 +216,7 @@ class Planning:
         asked = self._prompts.question(question)
         tokens = min(self.config.tokens if tokens is None else tokens, self._room(asked))
         segments = segments or self.config.segments or None
-        ask = _PlanRequest(began, question, asked, tokens, segments, method)
+        ask = PlanRequest(began, question, asked, tokens, segments, method)
         for retries in range(RETRIES):
             try:
                 return self._plan(ask, loads, retries)
@@ -234,7 +228,7 @@ class Planning:
                 break
         return self._plan(ask, False, RETRIES)
 
-    def _plan(self, ask: _PlanRequest, loads: bool, retries: int) -> Plan:
+    def _plan(self, ask: PlanRequest, loads: bool, retries: int) -> Plan:
         """loads: whether stored KV is read; else all is computed, whatever the method."""
         units = self.memory.retrieve(ask.question, ask.tokens, ask.segments)
         units = self._available(units) if loads else units
