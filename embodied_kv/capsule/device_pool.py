@@ -54,7 +54,7 @@ class DevicePool:
                 size * seconds[tier],
                 partial(self._registry.leave_device, name),
                 self._registry.idle(name),
-                quick=False,
+                quick=tier is Tier.DISK or self._registry.on_host,
             )
             for name, (size, tier) in self._registry.could_leave().items()
         ]

@@ -174,6 +174,11 @@ class Registry:
         return now - self._used_at.get(name, now)
 
     @property
+    def on_host(self) -> bool:
+        """Whether the device's memory is that of the host: then nothing is copied between them."""
+        return self._copier.on_host
+
+    @property
     def byte_seconds(self) -> float:
         """Seconds a byte, of the last copy between device and host; 0 before the first."""
         return self._copier.byte_seconds
