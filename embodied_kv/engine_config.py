@@ -5,6 +5,7 @@ Does not know torch, ROS or files.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -108,6 +109,12 @@ class EngineConfig:
     action_keep_ratio: float = _param(
         1.0, 'Share of a prefix that actions keep', range=(0.01, 1.0), old='action_alpha'
     )
+    kv_budget_mib: int = _param(
+        0,
+        'Most that all KV in use on the device may take together, MiB: frames, compressed copies, '
+        "streams, the planner's row, loaded memory, capsules; 0: each has its own bound alone",
+        range=(0, 2**24),
+    )
     device: str = _param('cpu', 'cpu or cuda')
     dtype: str = _param(
         'auto',
@@ -142,6 +149,11 @@ class EngineConfig:
         if self.rtc == 'off':
             return period
         return max(period, self.horizon(model.chunk_size) * model.action_dt)
+
+    @property
+    def kv_budget(self) -> float:
+        """Bytes; infinite where there is no bound."""
+        return self.kv_budget_mib * 2**20 or math.inf
 
     def _contradiction(self) -> str:
         """Which two parameters exclude each other, and what to do; '' if none do."""

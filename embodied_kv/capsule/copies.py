@@ -77,7 +77,8 @@ class TierCopier:
     """The memory of a device, that of the host, and a disk if there is one.
 
     In memory a capsule has one copy at most, beside the one on the disk. byte_seconds: s a byte,
-    of the last copy between device and host; 0 before the first.
+    of the last copy between device and host; 0 before the first. on_host: whether the device's
+    memory is the host's.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class TierCopier:
     ) -> None:
         self.disk, self._copy, self.byte_seconds = disk, copy, 0.0
         self._devices = {Tier.DEVICE: torch.device(device), Tier.HOST: torch.device('cpu')}
+        self.on_host = torch.device(device).type == 'cpu'
 
     def loaded(self, item: CapsuleCopy) -> CapsuleCopy:
         """With its capsule at hand, read from the disk if need be."""

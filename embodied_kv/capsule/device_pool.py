@@ -10,19 +10,24 @@ from functools import partial
 
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Tier
+from embodied_kv.kv.plane import Plane
 from embodied_kv.kv.pool import Evictable
 
 
 class DevicePool:
     """Copies of capsules on the device; on a CPU they lie where those of the host do.
 
-    What goes is in the host tier then, or on the disk: no capsule is lost.
+    What goes is in the host tier then, or on the disk: no capsule is lost. plane: whose budget
+    they share from now on.
     """
 
     name = 'capsules'
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, plane: Plane | None = None) -> None:
         self._registry = registry
+        if plane is not None:
+            plane.join(self)
+            registry.room = partial(plane.claim, self, wait=True)
 
     @property
     def bytes(self) -> int:
@@ -30,6 +35,10 @@ class DevicePool:
 
     @property
     def bytes_used(self) -> int:
+        return self.bytes
+
+    @property
+    def bytes_reserved(self) -> int:
         return self.bytes
 
     def evictable(self) -> list[Evictable]:
@@ -40,7 +49,13 @@ class DevicePool:
         """
         seconds = {Tier.HOST: self._registry.byte_seconds, Tier.DISK: 0.0}
         return [
-            Evictable(size, size * seconds[tier], partial(self._registry.leave_device, name))
+            Evictable(
+                size,
+                size * seconds[tier],
+                partial(self._registry.leave_device, name),
+                self._registry.idle(name),
+                quick=tier is Tier.DISK or self._registry.on_host,
+            )
             for name, (size, tier) in self._registry.could_leave().items()
         ]
 

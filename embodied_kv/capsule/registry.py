@@ -18,35 +18,25 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Set
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Set
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from embodied_kv.capsule.capsule import Boundary, Capsule, CapsuleError
+from embodied_kv.capsule.capsule import Capsule, CapsuleError
 from embodied_kv.capsule.copies import CapsuleCopy, TierCopier, TierStore, copy_to
 from embodied_kv.capsule.disk import NAME
+from embodied_kv.capsule.record import CapsuleRecord
 from embodied_kv.capsule.tiers import NoRoom, Tier, TierCapacities, make_room
-
-
-@dataclass(frozen=True)
-class CapsuleRecord:
-    """A capsule as it is listed.
-
-    bytes: of its tensors. tier: the fastest that has it. saved: whether the disk has it too.
-    age: s since it was made. fits: whether its fingerprint is this engine's.
-    """
-
-    name: str
-    bytes: int
-    tier: Tier
-    saved: bool
-    pinned: bool
-    age: float
-    boundary: Boundary
-    fingerprint: str
-    fits: bool
+from embodied_kv.kv.plane import OverBudget
 
 
 class Registry:
@@ -54,8 +44,9 @@ class Registry:
 
     fingerprint: of this engine. disk: None for no disk tier. device: the fastest tier's. copy: as
     `copy_to`; one may use a CUDA stream of its own, but returns when the copy is done. clock: s
-    since the epoch. What cannot be done raises CapsuleError; whatever is raised, no capsule is
-    lost but by the policy.
+    since the epoch. room: whoever shares the device puts here what gives so many bytes of it, for
+    as long as a block takes them, or raises OverBudget. What cannot be done raises CapsuleError;
+    whatever is raised, no capsule is lost but by the policy.
     """
 
     def __init__(
@@ -73,6 +64,8 @@ class Registry:
         self.capacities = replace(capacities, disk=0) if disk is None else capacities
         self._disk = disk if self.capacities.disk != 0 else None
         self._copier = TierCopier(self._disk, device, copy)
+        self.room: Callable[[int], AbstractContextManager] = lambda size: nullcontext()
+        self._used_at: dict[str, float] = {}  # s, steady clock
         self._clock = clock
         self._changing, self._lock = threading.Lock(), threading.Lock()
         found = self._disk.entries() if self._disk is not None else ()
@@ -88,7 +81,7 @@ class Registry:
                 f'{capsule.name[:80]!r} cannot name a capsule: use 1 to 64 letters, digits, '
                 'dots, _ and -, with no dot in front'
             )
-        with self._changing:
+        with self._room(tier, capsule.bytes), self._changing:
             if capsule.name in self._items:
                 raise CapsuleError(f'there is a capsule {capsule.name} already: drop it first')
             self._keep(
@@ -116,11 +109,9 @@ class Registry:
             if item.pinned or promote is Tier.DISK:
                 return item.capsule
             policy = 'refuse' if self.capacities.policy == 'refuse' else 'demote'
-            try:
+            with suppress(NoRoom), self._room(promote, item.bytes):
                 item = self._with_copy(item, promote, replace(self.capacities, policy=policy))
-            except NoRoom:
-                return item.capsule
-            self._put(item)
+                self._put(item)
             return item.capsule
 
     def pin(self, name: str) -> None:
@@ -135,7 +126,7 @@ class Registry:
 
     def move(self, name: str, tier: Tier) -> None:
         """To that tier, even if it is pinned; a use. Its copy on the disk stays. Raises NoRoom."""
-        with self._changing:
+        with self._room(tier, self._item(name).bytes), self._changing:
             self._keep(self._with_copy(self._item(name), tier, self.capacities), {tier, Tier.DISK})
             self._touch(name)
 
@@ -152,9 +143,11 @@ class Registry:
     def leave_device(self, name: str) -> int:
         """Gives the copy on the device up, as `could_leave` says -> bytes freed; it is no use.
 
-        0 where it may not leave.
+        0 where it may not leave, or others are being moved: it waits for no file.
         """
-        with self._changing:
+        if not self._changing.acquire(blocking=False):
+            return 0
+        try:
             with self._lock:
                 item = self._items.get(name)
             tier = None if item is None else self._below(item)
@@ -163,6 +156,8 @@ class Registry:
             item = self._copier.copied(item, tier)
             self._keep(item, item.tiers - {Tier.DEVICE})
             return item.bytes
+        finally:
+            self._changing.release()
 
     def _below(self, item: CapsuleCopy) -> Tier | None:
         """What has it without its copy on the device; None: nobody, or it is pinned."""
@@ -172,6 +167,16 @@ class Registry:
         if most and self.used(Tier.HOST) + item.bytes <= most:
             return Tier.HOST
         return Tier.DISK if Tier.DISK in item.tiers else None
+
+    def idle(self, name: str) -> float:
+        """Seconds since it was last used; 0 where it was not, in this process."""
+        now = time.monotonic()
+        return now - self._used_at.get(name, now)
+
+    @property
+    def on_host(self) -> bool:
+        """Whether the device's memory is that of the host: then nothing is copied between them."""
+        return self._copier.on_host
 
     @property
     def byte_seconds(self) -> float:
@@ -194,20 +199,7 @@ class Registry:
         with self._lock:
             items = list(self._items.values())
         now = self._clock()
-        return [
-            CapsuleRecord(
-                name=item.name,
-                bytes=item.bytes,
-                tier=next(tier for tier in Tier if tier in item.tiers),
-                saved=Tier.DISK in item.tiers,
-                pinned=item.pinned,
-                age=max(0.0, now - item.created),  # a clock may be set back
-                boundary=item.boundary,
-                fingerprint=item.fingerprint,
-                fits=item.fingerprint == self.fingerprint,
-            )
-            for item in items
-        ]
+        return [CapsuleRecord.of(item, now, self.fingerprint) for item in items]
 
     def used(self, tier: Tier) -> int:
         """Bytes of all copies in the tier."""
@@ -227,6 +219,17 @@ class Registry:
             listed = {item.name for item in self._items.values() if Tier.DISK in item.tiers}
             found = set() if self._disk is None else {e.name for e in self._disk.entries()}
             assert listed == found, f'listed on the disk: {listed}, found: {found}'
+
+    @contextmanager
+    def _room(self, tier: Tier, size: int) -> Iterator[None]:
+        """On the device by whoever shares it, while it is taken; else what the tier has."""
+        with ExitStack() as taken:
+            if tier is Tier.DEVICE:
+                try:
+                    taken.enter_context(self.room(size))
+                except OverBudget as error:
+                    raise NoRoom(str(error)) from error
+            yield
 
     def _with_copy(self, item: CapsuleCopy, tier: Tier, capacities: TierCapacities) -> CapsuleCopy:
         """The item with a copy in the tier, for which others have given way."""
@@ -252,6 +255,7 @@ class Registry:
         else:
             with self._lock:
                 del self._items[item.name]
+                self._used_at.pop(item.name, None)
 
     def _put(self, item: CapsuleCopy) -> None:
         with self._lock:
@@ -261,6 +265,7 @@ class Registry:
         with self._lock:
             if name in self._items:
                 self._items.move_to_end(name)
+                self._used_at[name] = time.monotonic()
 
     def _item(self, name: str) -> CapsuleCopy:
         with self._lock:

@@ -28,6 +28,7 @@ from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.decode_stream import DecodeStream, Query
 from embodied_kv.kv.handle import KvHandle, RowLease
 from embodied_kv.kv.manager import KvManager
+from embodied_kv.kv.plane import Plane
 from embodied_kv.kv.prefix_read import rows_read
 from embodied_kv.model.policy import Policy
 from embodied_kv.runtime.compiled import Compiler
@@ -76,7 +77,12 @@ class Engine:
         # A copy for each stream, and for each frame one of language and one of actions.
         copies = config.streams + 2 * config.rows
         compressed = CompressedArena(prefixes, rows=copies, tokens=room)
-        self.kv = KvManager(prefixes, decode_kv, compressed, config.reserved_rows)
+        # Each robot's frame is read while its next one is written.
+        actions = max(config.reserved_rows, 2 * config.robots) * prefixes.bytes_per_row
+        plane = Plane(config.kv_budget)
+        self.kv = KvManager(
+            prefixes, decode_kv, compressed, config.reserved_rows, plane=plane, floor=actions
+        )
         self.costs = Costs()
         self.budget = TimeBudget(
             self.costs,

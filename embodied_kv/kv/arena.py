@@ -70,6 +70,11 @@ class Arena:
     def bytes_used(self) -> int:
         return int(self.lengths.sum()) * len(self.layers) * self.bytes_per_token
 
+    @property
+    def bytes_per_row(self) -> int:
+        """That a row can take."""
+        return self.max_tokens * len(self.layers) * self.bytes_per_token
+
     def bytes_of(self, row: int) -> int:
         """In use by a row."""
         return int(self.lengths[0, row]) * len(self.layers) * self.bytes_per_token

@@ -8,7 +8,7 @@ how tokens are chosen, nor whether a frame is still there.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from threading import RLock
 
@@ -17,20 +17,23 @@ from torch import Tensor
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.handle import CopyLease, KvHandle, Place, RowLease
+from embodied_kv.kv.plane import OverBudget, Plane
 from embodied_kv.kv.pool import Evictable
 
 
 class CopyPool:
-    """Copies, in `arena`, of rows of `source`; lock: of all pools of a manager.
+    """Copies, in `arena`, of rows of `source`; lock: of all pools of a manager. plane: its budget.
 
     allocation_failures: how often a copy was not made for want of room.
     """
 
     name = 'copies'
 
-    def __init__(self, arena: CompressedArena, source: Arena, lock: RLock) -> None:
+    def __init__(
+        self, arena: CompressedArena, source: Arena, lock: RLock, plane: Plane | None = None
+    ) -> None:
         self.arena, self.allocation_failures = arena, 0
-        self._source, self._lock = source, lock
+        self._source, self._lock, self._plane = source, lock, plane or Plane()
         self._readers: dict[int, set[CopyLease]] = {}  # compressed row -> leases
         self._kept: dict[Place, dict[str, CopyLease]] = {}  # frame -> consumer -> its own hold
 
@@ -41,6 +44,10 @@ class CopyPool:
     @property
     def bytes_used(self) -> int:
         return self.arena.bytes_used
+
+    @property
+    def bytes_reserved(self) -> int:
+        return self.bytes_used
 
     def __len__(self) -> int:
         """Copies that there are."""
@@ -71,9 +78,12 @@ class CopyPool:
 
         handle: of the frame that it is a copy of, whose row need not exist.
         """
-        with self._lock:
-            row = self.arena.take(budgets, position)
-            return None if row is None else self._lease(handle, row)
+        size = sum(budgets) * self.arena.bytes_per_token
+        with self._lock, suppress(OverBudget):
+            if self.arena.has_room([sum(budgets)]):
+                with self._plane.claim(self, size):
+                    return self._lease(handle, self.arena.take(budgets, position))
+        return None
 
     def keep(self, consumers: Sequence[str], copy: CopyLease) -> None:
         """The copy is what these consumers read of its frame until `forget`; it holds the lease.
@@ -167,7 +177,10 @@ class CopyPool:
         with self._lock:
             return [
                 Evictable(
-                    self.arena.bytes_of(copy.compressed_row), 0.0, partial(self._evict, copy)
+                    self.arena.bytes_of(copy.compressed_row),
+                    0.0,
+                    partial(self._evict, copy),
+                    consumers=tuple(consumer for consumer, own in kept.items() if own is copy),
                 )
                 for kept in self._kept.values()
                 for copy in dict.fromkeys(kept.values())

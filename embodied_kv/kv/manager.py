@@ -23,8 +23,10 @@ from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.copy_pool import CopyPool
 from embodied_kv.kv.decode_stream import DecodeStream, Query
 from embodied_kv.kv.handle import CopyLease, KvHandle, Lease, RowLease
+from embodied_kv.kv.plane import OverBudget, Plane
 from embodied_kv.kv.pool import Pool
 from embodied_kv.kv.prefix_pool import PrefixPool
+from embodied_kv.kv.rows import OutOfRows
 from embodied_kv.kv.stats import KvStats
 from embodied_kv.kv.stream_pool import StreamPool
 
@@ -35,7 +37,8 @@ class KvManager:
     """Frames, compressed copies of them, and the decode streams on them.
 
     reserved: prefix rows that language never holds, so that an action never waits for a row.
-    grace: seconds that an unleased frame outlives its deadline. clock: s, steady.
+    grace: seconds that an unleased frame outlives its deadline. clock: s, steady. plane: the
+    budget that its pools share with others; floor: bytes of it that are for frames alone.
     """
 
     def __init__(
@@ -46,10 +49,13 @@ class KvManager:
         reserved: int = 2,
         grace: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
+        plane: Plane | None = None,
+        floor: int = 0,
     ) -> None:
         self.prefixes, self.decode_kv, self.compressed = prefixes, decode_kv, compressed
+        self.plane = plane or Plane()
         self._lock = threading.RLock()
-        self.copies = CopyPool(compressed, prefixes, self._lock)
+        self.copies = CopyPool(compressed, prefixes, self._lock, self.plane)
         self.frames = PrefixPool(
             prefixes,
             self._lock,
@@ -61,6 +67,8 @@ class KvManager:
         self.streams = StreamPool(decode_kv, self._lock)
         self.pools: tuple[Pool, ...] = (self.frames, self.copies, self.streams)
         self.reserved = reserved
+        for pool in self.pools:
+            self.plane.join(pool, floor if pool is self.frames else 0)
         self.language_rows_max = prefixes.rows - reserved
         self.streams_max = decode_kv.rows
 
@@ -103,7 +111,21 @@ class KvManager:
             self.frames.expire(now)
             if (lacking := count - self.frames.rows_free) > 0:
                 self._make_room(lacking)
-            return self.frames.take(count)
+            return self._take(count)
+
+    def _take(self, count: int) -> list[int]:
+        """Free rows, within the budget: language gives way until they have room."""
+        size = count * self.prefixes.bytes_per_row
+        while count <= self.frames.rows_free:
+            try:
+                with self.plane.claim(self.frames, size):
+                    return self.frames.take(count)
+            except OverBudget as error:
+                idle = [s for s in self.streams.live() if not self.streams.is_stepping([s])]
+                if not idle:
+                    raise OutOfRows(str(error)) from error
+                self.streams.evict(idle[:1])
+        return self.frames.take(count)  # raises, with what holds the rows
 
     def _make_room(self, rows: int) -> None:
         """Ends the oldest streams whose end frees so many rows; none if that is not possible."""
@@ -161,10 +183,11 @@ class KvManager:
 
         May wait for the decode row of a step that is under way, so it must not be called within
         one. Raises Stale as `acquire` does, ValueError if the query does not fit a row of decode
-        KV.
+        KV, OverBudget if the plane has no room for it.
         """
         self.streams.check_fits(query)
-        with self._lock, ExitStack() as undo:
+        room = self.plane.claim(self.streams, self.streams.bytes_for(query), wait=True)
+        with room, self._lock, ExitStack() as undo:
             lease = undo.enter_context(self.acquire(handle, LANGUAGE))
             stream = self._join(lease, query)
             undo.pop_all()
@@ -177,7 +200,7 @@ class KvManager:
         and errors are those of `create`.
         """
         self.streams.check_fits(query)
-        with self._lock:
+        with self._lock, self.plane.claim(self.streams, self.streams.bytes_for(query)):
             return self._join(lease, query, tokens)
 
     def _join(self, lease: Lease, query: Query, tokens: Sequence[int] = ()) -> DecodeStream:
@@ -228,8 +251,8 @@ class KvManager:
                 streams=len(self.streams),
                 streams_max=self.streams_max,
                 language_rows_max=self.language_rows_max,
-                bytes=sum(pool.bytes for pool in self.pools),
-                bytes_used=sum(pool.bytes_used for pool in self.pools),
+                bytes=self.plane.bytes,
+                bytes_used=self.plane.bytes_used,
                 compressed=len(self.copies),
                 bytes_saved=self._bytes_saved(),
                 prefills=self.frames.prefills,

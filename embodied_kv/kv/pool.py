@@ -17,18 +17,31 @@ class Evictable:
     bytes: what its end frees of the `bytes_used` of all pools together, if nothing else happens
     before. cost: s to make it again, as last measured; 0: not known. evict: ends it and returns
     the bytes that it freed; where it is gone meanwhile, or in use, it returns 0 and touches
-    nothing. Any thread may call it.
+    nothing. Any thread may call it. idle: s since it was last used; 0 also where that is not
+    known. consumers: who would read something slower in its place. quick: its end copies nothing.
+    promised: bytes beside, that it was promised and has not written yet.
     """
 
     bytes: int
     cost: float
     evict: Callable[[], int]
+    idle: float = 0.0
+    consumers: tuple[str, ...] = ()
+    quick: bool = True
+    promised: int = 0
+
+    @property
+    def size(self) -> int:
+        """What its end frees of the `bytes_reserved` of all pools together."""
+        return self.bytes + self.promised
 
 
 class Pool(Protocol):
     """Memory for KV. Any thread may ask.
 
-    name: for the user. bytes: held of the machine. bytes_used: of these, in use.
+    name: for the user. bytes: held of the machine. bytes_used: of these, in use. bytes_reserved:
+    in use, or promised to who writes now: never less than what is in use. The three wait for
+    nobody who computes.
     """
 
     name: str
@@ -38,6 +51,9 @@ class Pool(Protocol):
 
     @property
     def bytes_used(self) -> int: ...
+
+    @property
+    def bytes_reserved(self) -> int: ...
 
     def evictable(self) -> list[Evictable]:
         """All that could go now; nothing of it is read, written or waited for by anybody."""

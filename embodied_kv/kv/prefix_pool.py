@@ -16,11 +16,7 @@ from threading import RLock
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.handle import KvHandle, Lease, Place, RowLease, Stale
 from embodied_kv.kv.pool import Evictable
-from embodied_kv.kv.rows import FreeRows
-
-
-class OutOfRows(RuntimeError):
-    """There are not as many prefix rows as are wanted; the message says what holds them."""
+from embodied_kv.kv.rows import FreeRows, OutOfRows
 
 
 class PrefixPool:
@@ -59,6 +55,10 @@ class PrefixPool:
     @property
     def bytes_used(self) -> int:
         return self.arena.bytes_used
+
+    @property
+    def bytes_reserved(self) -> int:
+        return self.bytes_used + len(self._writing) * self.arena.bytes_per_row
 
     @property
     def rows_free(self) -> int:
@@ -120,9 +120,9 @@ class PrefixPool:
         self, row: int, length: int, deadline: float, prefill_ms: float, **frame: str | int
     ) -> KvHandle:
         """The handle of a reserved row that holds `length` tokens now."""
-        self._writing.remove(row)
         self._written_at[row] = self._clock()
         self.arena.set_length(row, length)
+        self._writing.remove(row)
         return KvHandle(
             self.process_id,
             *self.place(row),
@@ -235,20 +235,21 @@ class PrefixPool:
                 self._end(handle)
 
     def evictable(self) -> list[Evictable]:
-        """Unleased frames whose deadline and prefill are longer ago than the grace.
-
-        cost: of the prefill.
-        """
+        """Unleased frames whose deadline and prefill are longer ago than the grace."""
         with self._lock:
             return [
-                Evictable(self._bytes_with(h), h.prefill_ms / 1e3, partial(self._evict, h))
+                Evictable(
+                    self._bytes_with(h), h.prefill_ms / 1e3, partial(self._evict, h), self._idle(h)
+                )
                 for h in self._unneeded()
             ]
 
     def _unneeded(self) -> list[KvHandle]:
         """Whoever prefilled a frame without a deadline is about to lease it."""
-        now = self._clock()
-        return [h for h in self._expired(now) if self._written_at[h.row] + self.grace < now]
+        return [h for h in self._expired(self._clock()) if self._idle(h) > self.grace]
+
+    def _idle(self, handle: KvHandle) -> float:
+        return self._clock() - self._written_at[handle.row]
 
     def _evict(self, handle: KvHandle) -> int:
         with self._lock:

@@ -8,6 +8,10 @@ from __future__ import annotations
 import heapq
 
 
+class OutOfRows(RuntimeError):
+    """There are not as many rows as are wanted; the message says what holds them."""
+
+
 class FreeRows:
     """The free rows of an arena. `generation[row]` counts how often the row was taken."""
 

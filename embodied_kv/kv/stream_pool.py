@@ -23,7 +23,8 @@ class StreamPool:
     """The live streams; each appends to its own row of `arena`.
 
     lock: of all pools of a manager. token_seconds: s of a decode step, as last measured; 0: not
-    known. evictions: streams that were ended for want of room.
+    known. evictions: streams that were ended for want of room. bytes_reserved: of what the streams
+    may come to take.
     """
 
     name = 'streams'
@@ -32,6 +33,7 @@ class StreamPool:
         self.arena, self.token_seconds, self.evictions = arena, 0.0, 0
         self._lock, self._step_over = lock, threading.Condition(lock)
         self._free_rows = FreeRows(arena.rows)
+        self.bytes_reserved = 0
         self._streams: OrderedDict[int, DecodeStream] = OrderedDict()  # oldest first
         self._stepping: set[DecodeStream] = set()  # a step computes with what they hold
         self._ended: list[DecodeStream] = []
@@ -52,6 +54,11 @@ class StreamPool:
     def __len__(self) -> int:
         """Live streams."""
         return len(self._streams)
+
+    def bytes_for(self, query: Query) -> int:
+        """That a stream may come to take: its query and its longest answer."""
+        tokens = len(query.ids) + query.max_tokens
+        return tokens * len(self.arena.layers) * self.arena.bytes_per_token
 
     # ------------------------------------------------------------------ beginning
 
@@ -75,6 +82,7 @@ class StreamPool:
             stream = DecodeStream(number, lease, row, query, list(tokens))
             self.arena.set_length(row, stream.extent)
             self._streams[number] = stream
+            self.bytes_reserved += self.bytes_for(query)
             return stream
 
     def get(self, stream: int) -> DecodeStream:
@@ -194,6 +202,7 @@ class StreamPool:
 
     def _free(self, stream: DecodeStream) -> None:
         self.arena.set_length(stream.decode_row, 0)
+        self.bytes_reserved -= self.bytes_for(stream.query)
         self._free_rows.give(stream.decode_row)
         stream.lease.release()
 
@@ -204,7 +213,12 @@ class StreamPool:
         """
         with self._lock:
             return [
-                Evictable(self._freed_by(s), self._cost(s), partial(self._evict, s))
+                Evictable(
+                    self._freed_by(s),
+                    self._cost(s),
+                    partial(self._evict, s),
+                    promised=self.bytes_for(s.query) - self.arena.bytes_of(s.decode_row),
+                )
                 for s in self._streams.values()
                 if s not in self._stepping
             ]
@@ -238,6 +252,11 @@ class StreamPool:
             for row in range(self.arena.rows):
                 taken = row not in self._free_rows
                 assert owners[row] == taken, f'decode row {row}: {owners[row]} owners'
+            reserved = sum(self.bytes_for(stream.query) for stream in self.holders)
+            assert self.bytes_used <= self.bytes_reserved == reserved, (
+                f'{self.bytes_used} bytes of decode KV, {self.bytes_reserved} reserved, not '
+                f'{reserved}'
+            )
             for stream in self.holders - self._stepping:
                 length = int(self.arena.lengths[0, stream.decode_row])
                 assert length == stream.extent, f'stream {stream.id}: {length} tokens'

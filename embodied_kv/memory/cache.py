@@ -5,13 +5,16 @@ Knows keys, tensors and a capacity in bytes. Does not know where a layer comes f
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from threading import Lock
 
 from torch import Tensor
 
+from embodied_kv.kv.plane import OverBudget, Plane
 from embodied_kv.kv.pool import Evictable
 
 Layer = tuple[Tensor, Tensor]
@@ -21,18 +24,26 @@ class HostCache:
     """The k and v of (key, layer), each with memory of its own; least recently used ones go first.
 
     capacity: bytes, never exceeded; a layer that is larger by itself is not kept. Any thread may
-    use it. hits, misses: of `get`, so far. Its bytes are those of what is there: as a pool it
-    holds no more of the machine than is in use.
+    use it. plane: whose budget it shares, see `put`. clock: s, steady. hits, misses: of `get`, so
+    far. Its bytes are those of what is there: as a pool it holds no more of the machine than is in
+    use.
     """
 
     name = 'host cache'
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        plane: Plane | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         if capacity < 0:
             raise ValueError(f'a cache of {capacity} bytes cannot be: 0 keeps nothing')
         self.capacity, self.bytes, self.hits, self.misses = capacity, 0, 0, 0
         self._layers: OrderedDict[tuple[str, int], Layer] = OrderedDict()
         self._seconds: dict[tuple[str, int], float] = {}  # what the load of each took
+        self._used_at: dict[tuple[str, int], float] = {}
+        self._plane, self._clock = plane or Plane(), clock
         self._lock = Lock()
 
     def __len__(self) -> int:
@@ -46,19 +57,27 @@ class HostCache:
             else:
                 self.hits += 1
                 self._layers.move_to_end((key, layer))
+                self._used_at[key, layer] = self._clock()
             return found
 
     def put(self, key: str, layer: int, kv: Layer, seconds: float = 0.0) -> None:
-        """In place of what was there. seconds: that it took to load; 0: not known."""
+        """In place of what was there. seconds: that it took to load; 0: not known.
+
+        Not kept where the plane has room only in place of what is worth more.
+        """
+        size = _bytes(kv)
         with self._lock:
             self._remove((key, layer))
-            size = _bytes(kv)
             if size > self.capacity:
                 return
             while self.bytes + size > self.capacity:
                 self._remove(next(iter(self._layers)))
-            self._layers[key, layer], self._seconds[key, layer] = kv, seconds
-            self.bytes += size
+        with suppress(OverBudget), self._plane.claim(self, size, seconds), self._lock:
+            self._remove((key, layer))
+            if self.bytes + size <= self.capacity:
+                self._layers[key, layer], self._seconds[key, layer] = kv, seconds
+                self._used_at[key, layer] = self._clock()
+                self.bytes += size
 
     def drop(self, key: str, layers: int) -> None:
         """All layers of a key, which has so many."""
@@ -69,12 +88,16 @@ class HostCache:
     def _remove(self, entry: tuple[str, int]) -> None:
         if (kv := self._layers.pop(entry, None)) is not None:
             self.bytes -= _bytes(kv)
-            del self._seconds[entry]
+            del self._seconds[entry], self._used_at[entry]
 
     # ------------------------------------------------------------------ as a pool
 
     @property
     def bytes_used(self) -> int:
+        return self.bytes
+
+    @property
+    def bytes_reserved(self) -> int:
         return self.bytes
 
     def evictable(self) -> list[Evictable]:
@@ -91,6 +114,7 @@ class HostCache:
                     sum(_bytes(self._layers[entry]) for entry in own),
                     sum(self._seconds[entry] for entry in own),
                     partial(self._evict, own),
+                    self._clock() - max(self._used_at[entry] for entry in own),
                 )
                 for own in entries.values()
             ]

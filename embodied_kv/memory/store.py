@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from embodied_kv import storage
+from embodied_kv.kv.plane import Plane
 from embodied_kv.memory.cache import HostCache
 from embodied_kv.memory.files import KvFiles, explained
 from embodied_kv.memory.records import KeptUnit, Records, SegmentDraft, SegmentRecord
@@ -46,17 +47,24 @@ class MemoryStore:
     """The memory in one folder, which is created where it does not exist.
 
     fingerprint: of the model whose KV it holds. cache_bytes: host memory that loaded layers may
-    take. renew: where another model made the folder, keep its segments and drop its KV. Any thread
-    may call any method; `load_memory` never waits for a change that is being written.
+    take, plane: whose budget they share. renew: where another model made the folder, keep its
+    segments and drop its KV. Any thread may call any method; `load_memory` never waits for a
+    change that is being written.
 
     Raises MemoryFault for a folder of another model, one that is open already, and what cannot be
     read or written.
     """
 
     def __init__(
-        self, folder: str | Path, fingerprint: str, cache_bytes: int = 2**28, renew: bool = False
+        self,
+        folder: str | Path,
+        fingerprint: str,
+        cache_bytes: int = 2**28,
+        renew: bool = False,
+        plane: Plane | None = None,
     ) -> None:
-        self.folder, self.cache = Path(folder), HostCache(cache_bytes)
+        plane = plane or Plane()
+        self.folder, self.cache = Path(folder), HostCache(cache_bytes, plane)
         self._lock, self._files = RLock(), KvFiles(self.folder)
         with ExitStack() as opened:
             with explained(self.folder, 'opened'):
@@ -72,6 +80,8 @@ class MemoryStore:
             numbers = {kept.file.number for kept in self._kv.values()}
             self.swept = self._files.sweep(numbers)
             self._next = max(numbers, default=0) + 1
+            plane.join(self.cache)
+            opened.callback(plane.leave, self.cache)
             self._opened = opened.pop_all()
 
     def __enter__(self) -> MemoryStore:

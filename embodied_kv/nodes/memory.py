@@ -57,6 +57,7 @@ class Memory(SuiteNode):
             self.robot,
             self._step,
             self.warn_throttled,
+            self.host.plane,
         )
         self._release.callback(self._memory.close)
         session, part = self.host.session(self.robot), self._memory.part

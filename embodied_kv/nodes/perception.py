@@ -73,7 +73,7 @@ class Perception(SuiteNode):
         conversions.fill_stats(stats, response)
         response.message = (
             f'{stats.rows - stats.rows_free} of {stats.rows} rows used, {stats.leases} leases, '
-            f'{stats.streams} streams'
+            f'{stats.streams} streams; {self.host.plane}'
         )
 
     def _set_limits(self, request: SetLimits.Request, response: SetLimits.Response) -> None:

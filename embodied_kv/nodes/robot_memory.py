@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
 
+from embodied_kv.kv.plane import OverBudget, Plane
 from embodied_kv.memory.encoder import Encoder
 from embodied_kv.memory.prefill import Step
 from embodied_kv.memory.segment import MemoryFault
@@ -74,6 +75,7 @@ class RobotMemory:
     """One robot's. planner, encoder: may be those of others, too. robot: its namespace.
 
     step: runs each piece of computation. warn: takes the kind of a fault and a line about it.
+    plane: whose budget it shares.
     Raises as `Planning`.
     """
 
@@ -86,6 +88,7 @@ class RobotMemory:
         robot: str,
         step: Step,
         warn: Callable[[str, str], None],
+        plane: Plane | None = None,
     ) -> None:
         self._warn = warn
         with ExitStack() as undo:
@@ -94,7 +97,7 @@ class RobotMemory:
             else:
                 folder = Path(undo.enter_context(TemporaryDirectory()))
             renew = params.discard_foreign_kv
-            self._planning = Planning(planner, folder, config, encoder, step, renew)
+            self._planning = Planning(planner, folder, config, encoder, step, renew, plane)
             undo.callback(self._planning.close)
             known = [(s.id, s.step) for s in self._planning.memory.store.list('task')]
             self._close = undo.pop_all()
@@ -173,7 +176,7 @@ class RobotMemory:
             self.changed = False  # first: what is learnt meanwhile is missing
             if self._planning.warm(PRECOMPUTED):
                 self.changed = True
-        except MemoryFault as fault:
+        except (MemoryFault, OverBudget) as fault:
             self._warn('precompute', f'not precomputed: {fault}')
         finally:
             self._computes.release()

@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from embodied_kv.capsule.device_pool import DevicePool
 from embodied_kv.capsule.disk import Disk
+from embodied_kv.capsule.record import CapsuleRecord
 from embodied_kv.capsule.reentry import Depth, Limits
-from embodied_kv.capsule.registry import CapsuleRecord, Registry
+from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Tier, TierCapacities
 from embodied_kv.nodes.common import conversions
 from embodied_kv.nodes.common.lifecycle_node import OK, SuiteNode
@@ -131,6 +133,8 @@ class Session(SuiteNode):
             Disk(folder) if params.folder else None,
             device=self.host.engine.policy.model.device,
         )
+        pool = DevicePool(self._registry, self.host.plane)
+        self._release.callback(self.host.plane.leave, pool)
         self._session.limits = params.limits
         self._session.keep_in(self._registry)
         self._release.callback(self._session.keep_in, None)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.placed import PlacedTokens
+from embodied_kv.kv.plane import Plane
 from embodied_kv.kv.pool import Evictable
 from embodied_kv.memory.prefill import Load, Prefill, Step, Work
 from embodied_kv.memory.prompt import Prompt
@@ -32,11 +33,21 @@ from embodied_kv.planning.reuse_methods import reuse_method
 
 
 class PlannerRow:
-    """load: stored KV, as `Prefill` takes it. One caller at a time, but for what a pool does."""
+    """load: stored KV, as `Prefill` takes it. plane: whose budget it shares.
+
+    One caller at a time, but for what a pool does.
+    """
 
     name = 'planner row'
 
-    def __init__(self, model: Planner, load: Load, config: PlanningConfig, step: Step) -> None:
+    def __init__(
+        self,
+        model: Planner,
+        load: Load,
+        config: PlanningConfig,
+        step: Step,
+        plane: Plane | None = None,
+    ) -> None:
         b = model.config.backbone
         self._model, self._config, self._step = model, config, step
         self.arena = Arena(
@@ -54,13 +65,25 @@ class PlannerRow:
         )
         self._filled_by = ''  # the method that filled the row; '' where that did not end well
         self._reuse = reuse_method(config.method, config, b.layers)
-        self._using = threading.Lock()
+        self._using, self._plane = threading.Lock(), plane or Plane()
+        self._used_at = time.monotonic()
+        self.bytes_reserved = 0
         self._fills = 0  # so far: the name of what lies in the row
         self._token_seconds = 0.0  # of the last prefill that computed everything, by its length
 
-    def in_use(self) -> AbstractContextManager:
-        """For as long as the block, what is in the row stays: from `fill` to the end of `say`."""
-        return self._using
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """For as long as the block, what is in the row stays: from `fill` to the end of `say`.
+
+        Raises OverBudget where the plane has no room for a full row.
+        """
+        with self._using:
+            with self._plane.claim(self, self.bytes - self.bytes_reserved, wait=True):
+                self.bytes_reserved = self.bytes
+            try:
+                yield
+            finally:
+                self.bytes_reserved, self._used_at = self.bytes_used, time.monotonic()
 
     def loads(self, method: str) -> bool:
         """Whether a method reads stored KV. Raises ValueError for an unknown one."""
@@ -123,7 +146,8 @@ class PlannerRow:
             return []
         length = int(self.arena.lengths[0, 0]) if self._filled_by else 0
         cost = length * self._token_seconds
-        return [Evictable(used, cost, partial(self._evict, self._fills))]
+        idle = time.monotonic() - self._used_at
+        return [Evictable(used, cost, partial(self._evict, self._fills), idle)]
 
     def _evict(self, fill: int) -> int:
         """fill: the number of that which is to go."""
@@ -134,6 +158,7 @@ class PlannerRow:
             if freed:
                 self._filled_by = ''
                 self.arena.set_length(0, 0)
+                self.bytes_reserved = 0
             return freed
         finally:
             self._using.release()
@@ -142,6 +167,9 @@ class PlannerRow:
         """Raises AssertionError with the broken law: what may be resident lies in the row."""
         length = int(self.arena.lengths[0, 0])
         assert length <= self.arena.max_tokens, f'the planner row has {length} tokens'
+        used, reserved = self.bytes_used, self.bytes_reserved
+        promised = used <= reserved or self._using.locked()
+        assert promised, f'{used} bytes of the planner row in use, {reserved} reserved'
         assert length or not self._filled_by, f'the planner row is empty, not {self._filled_by}'
 
     def _new(self, method: str) -> Reuse:

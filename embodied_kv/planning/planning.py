@@ -26,6 +26,7 @@ from itertools import islice
 from pathlib import Path
 from threading import RLock
 
+from embodied_kv.kv.plane import Plane
 from embodied_kv.memory.encoder import Encoder, HashingEncoder
 from embodied_kv.memory.group import Transition
 from embodied_kv.memory.invalidation import Invalidation
@@ -50,7 +51,8 @@ class Planning:
     """Over a folder, which is created where it does not exist; `close` lets another open it.
 
     encoder: of meaning, hashing where none is given. renew: where the folder holds the KV of
-    another planner, keep the segments and drop that. step: runs each piece of computation.
+    another planner, keep the segments and drop that. step: runs each piece of computation. plane:
+    whose budget its row shares, and loaded KV where that lies in the same memory.
 
     Raises ValueError for a recurrent planner, and for numbers that do not fit its row; MemoryFault
     for a folder of another planner, one that is open already, and what cannot be read or written.
@@ -64,6 +66,7 @@ class Planning:
         encoder: Encoder | None = None,
         step: Step = lambda work: work(),
         renew: bool = False,
+        plane: Plane | None = None,
     ) -> None:
         self.config = config or PlanningConfig()
         self._planner, self._prompts = planner, PlannerPrompts(planner.tokenizer)
@@ -72,7 +75,8 @@ class Planning:
         self._plans = self._fresh = self._groups_lost = 0
         with ExitStack() as undo:
             self.fingerprint = memory_fingerprint(planner, self._prompts)
-            store = MemoryStore(folder, self.fingerprint, self.config.cache_bytes, renew)
+            shared = plane if planner.model.device.type == 'cpu' else None
+            store = MemoryStore(folder, self.fingerprint, self.config.cache_bytes, renew, shared)
             undo.enter_context(store)
             self.memory = Memory(
                 store,
@@ -81,7 +85,10 @@ class Planning:
                 self.config.tokens,
                 self.config.grouping,
             )
-            self._row = PlannerRow(planner.model, store.load_memory, self.config, step)
+            plane = plane or Plane()
+            self._row = PlannerRow(planner.model, store.load_memory, self.config, step, plane)
+            plane.join(self._row)
+            undo.callback(plane.leave, self._row)
             self._close = undo.pop_all()
         self.last: PlanRecord | None = None  # plan; a capsule may put another one here
         self.pools = self._row, store.cache  # that hold KV

@@ -22,7 +22,11 @@ NUMBERS = dict(tokens=400, answer_tokens=8, recompute_ratio=0.5, stable_steps=2,
 
 def open_planning(folder, planner=PLANNER, **options):
     """options: of Planning, or numbers of its config."""
-    own = {name: options.pop(name) for name in ('encoder', 'step', 'renew') if name in options}
+    own = {
+        name: options.pop(name)
+        for name in ('encoder', 'step', 'renew', 'plane')
+        if name in options
+    }
     return Planning(planner, folder, PlanningConfig(**NUMBERS | options), **own)
 
 

@@ -4,7 +4,7 @@ from operator import attrgetter
 
 import pytest
 
-from embodied_kv.kv.prefix_pool import OutOfRows
+from embodied_kv.kv.rows import OutOfRows
 from embodied_kv.serving.batch import serve
 
 

@@ -12,12 +12,21 @@ from embodied_kv.kv.manager import KvManager
 SIZE = dict(layers=1, kv_heads=1, max_tokens=16, head_dim=4, dtype=torch.float32)
 
 
-def make_manager(rows, streams, compressed=(8, 256), reserved=2, clock=time.monotonic, **size):
-    """compressed: rows and tokens of the compressed arena."""
+def make_manager(
+    rows,
+    streams,
+    compressed=(8, 256),
+    reserved=2,
+    clock=time.monotonic,
+    plane=None,
+    floor=0,
+    **size,
+):
+    """compressed: rows and tokens of the compressed arena. plane, floor: as of `KvManager`."""
     prefixes = Arena(rows=rows, **SIZE | size)
     decode_kv = Arena(rows=streams, **SIZE | size)
     arenas = prefixes, decode_kv, CompressedArena(prefixes, *compressed)
-    return KvManager(*arenas, reserved, clock=clock)
+    return KvManager(*arenas, reserved, clock=clock, plane=plane, floor=floor)
 
 
 def frame(kv, sequence=0, robot='', length=4):

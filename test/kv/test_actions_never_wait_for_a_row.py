@@ -9,7 +9,7 @@ import pytest
 from kv_cases import frame, make_manager
 
 from embodied_kv.kv.decode_stream import Query
-from embodied_kv.kv.prefix_pool import OutOfRows
+from embodied_kv.kv.rows import OutOfRows
 
 
 def make(rows=5, streams=20):

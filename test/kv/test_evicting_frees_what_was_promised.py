@@ -13,7 +13,7 @@ from kv_cases import frame, make_manager, write
 
 from embodied_kv.kv.decode_stream import Query
 from embodied_kv.kv.handle import Stale
-from embodied_kv.kv.prefix_pool import OutOfRows
+from embodied_kv.kv.rows import OutOfRows
 
 EOS = 1
 INDEX = st.integers(0, 99)

@@ -5,7 +5,7 @@ from kv_cases import make_manager
 
 from embodied_kv.kv.decode_stream import Query
 from embodied_kv.kv.handle import Stale
-from embodied_kv.kv.prefix_pool import OutOfRows
+from embodied_kv.kv.rows import OutOfRows
 
 EOS = 1
 

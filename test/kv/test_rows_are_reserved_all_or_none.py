@@ -8,7 +8,7 @@ import torch
 from kv_cases import frame, make_manager, write
 
 from embodied_kv.kv.decode_stream import Query
-from embodied_kv.kv.prefix_pool import OutOfRows
+from embodied_kv.kv.rows import OutOfRows
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ def in_flight(world: World) -> None:
     """At any moment."""
     with world.faults.paused():  # the disk can be read
         _proven(world, 'free + held = rows', world.kv.check_integrity)
+        _proven(world, 'what is reserved is within the budget', world.kv.plane.check_integrity)
         _proven(world, 'capsules lie where they are listed', world.registry.check_integrity)
     _judge(world, [('the device thread lives', world.device.is_alive(), True)])
 
@@ -91,7 +92,11 @@ def _cache(world: World) -> Iterator[Law]:
     yield 'free prefix rows', stats.rows_free, stats.rows
     yield 'leases', stats.leases, 0
     yield 'live streams', stats.streams, 0
-    yield 'bytes of rows, decode KV and compressed copies', stats.bytes_used, 0
+    used = sum(pool.bytes_used for pool in world.kv.pools)
+    yield 'bytes of rows, decode KV and compressed copies', used, 0
+    row, loaded = (pool.bytes_used for pool in world.planning.pools)
+    held = used + row + loaded + world.registry.used(Tier.DEVICE)
+    yield 'bytes in use of all pools', stats.bytes_used, held
     yield 'compressed copies', stats.compressed, 0
     yield 'free tokens of compressed rows', compressed.tokens_free, compressed.tokens
     yield 'texts of streams', len(world.engine.texts), 0

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from embodied_kv.bench.soak.faults import was_injected
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.kv.handle import Stale
-from embodied_kv.kv.prefix_pool import OutOfRows
+from embodied_kv.kv.plane import OverBudget
+from embodied_kv.kv.rows import OutOfRows
 from embodied_kv.memory.segment import MemoryFault
 
 
@@ -18,7 +19,8 @@ class Declined(Exception):
     """What cannot be done now, and says so."""
 
 
-REFUSALS = (Declined, Stale, OutOfRows, CapsuleError, MemoryFault)  # none of them is a bug
+# None of them is a bug.
+REFUSALS = (Declined, Stale, OutOfRows, OverBudget, CapsuleError, MemoryFault)
 
 
 class Accepted(Exception):

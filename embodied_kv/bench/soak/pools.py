@@ -9,12 +9,10 @@ from random import Random
 
 from embodied_kv.bench.soak.outcome import Declined
 from embodied_kv.bench.soak.world import World
-from embodied_kv.capsule.device_pool import DevicePool
 
 
 def evict(world: World, random: Random) -> None:
     """Somebody is short of memory; what was offered may be gone, or in use, meanwhile."""
-    pools = *world.kv.pools, *world.planning.pools, DevicePool(world.registry)
-    offers = random.choice(pools).evictable()
+    offers = random.choice(world.kv.plane.pools).evictable()
     if not offers or not random.choice(offers).evict():
         raise Declined('nothing could go')

@@ -21,6 +21,7 @@ import torch
 from embodied_kv.bench.soak.faults import Faults
 from embodied_kv.bench.soak.ledger import Ledger
 from embodied_kv.bench.soak.outcome import Declined
+from embodied_kv.capsule.device_pool import DevicePool
 from embodied_kv.capsule.disk import Disk
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import TierCapacities
@@ -30,7 +31,7 @@ from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.engine.loop import DeviceThread
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.handle import KvHandle, Lease
-from embodied_kv.kv.prefix_pool import OutOfRows
+from embodied_kv.kv.rows import OutOfRows
 from embodied_kv.model.planner_checkpoint import random_planner
 from embodied_kv.model.planner_config import PlannerConfig
 from embodied_kv.model.policy import Policy
@@ -58,6 +59,7 @@ PLANNER = PlannerConfig('soak', BackboneConfig(32, 3, 4, 2, 8, 48, 260), max_tok
 PLANNING = PlanningConfig(
     tokens=160, answer_tokens=4, recompute_ratio=0.5, stable_steps=3, similarity=0.2, cache_mib=1
 )
+BUDGET = 450_000  # bytes: a good half of what all pools would take
 CAPACITIES = TierCapacities(device=300_000, host=300_000, disk=600_000, policy='drop')
 RATES = {'capsule copy': 0.003, 'planner step': 0.004, 'listener': 0.01}
 
@@ -74,9 +76,11 @@ class World:
         self.handles: deque[KvHandle] = deque(maxlen=12)
         self.leases: list[Lease] = []
         self.engine = Engine(Policy.random(TINY, seed=1), EngineConfig(**ENGINE), PERIOD)
+        self.engine.kv.plane.budget = BUDGET
         self.kv, self.compressed = self.engine.kv, self.engine.kv.compressed
         self.device = DeviceThread(self.engine, self._listen)
         self.registry = self.open_registry()
+        DevicePool(self.registry, self.kv.plane)
         self.sessions = {
             robot: RobotSession(self.engine, self.registry, self._call, robot=robot)
             for robot in ROBOTS
@@ -98,7 +102,8 @@ class World:
 
     def open_planning(self) -> Planning:
         """Of the memory in the folder, its computation on the device thread."""
-        return Planning(self._planner, self.folder / 'memory', PLANNING, step=self._step)
+        folder, plane = self.folder / 'memory', self.kv.plane
+        return Planning(self._planner, folder, PLANNING, step=self._step, plane=plane)
 
     def __enter__(self) -> World:
         with ExitStack() as undo:

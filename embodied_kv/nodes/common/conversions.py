@@ -17,8 +17,8 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
+from embodied_kv.capsule.record import CapsuleRecord
 from embodied_kv.capsule.reentry import Depth
-from embodied_kv.capsule.registry import CapsuleRecord
 from embodied_kv.control.command import Command
 from embodied_kv.control.trajectory_executor import PREVIOUS, SOURCES
 from embodied_kv.kv.handle import KvHandle

@@ -25,6 +25,7 @@ from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.engine.loop import DeviceThread
 from embodied_kv.engine.warmup import warm_up
 from embodied_kv.engine_config import EngineConfig
+from embodied_kv.kv.plane import Plane
 from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.checkpoints.own import bundled
 from embodied_kv.model.dtype import served
@@ -109,6 +110,11 @@ class EngineHost:
     def model(self) -> ModelConfig:
         """The dimensions of its model."""
         return self.engine.policy.config
+
+    @property
+    def plane(self) -> Plane:
+        """The budget of all KV on its device."""
+        return self.engine.kv.plane
 
     @cached_property
     def fingerprint(self) -> str:

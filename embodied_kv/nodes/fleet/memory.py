@@ -71,6 +71,7 @@ class FleetMemory(RobotsNode):
                 robot,
                 partial(self._step, robot),
                 self.warn_throttled,
+                self.host.plane,
             )
             closing.callback(memory.close)
             session, part = self.host.session(robot), memory.part

@@ -1,0 +1,59 @@
+"""Rows of figures, and which fixed shares are best. Knows worlds that were lived in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import product
+from statistics import fmean, stdev
+
+from embodied_kv.bench.plane.settings import Settings
+from embodied_kv.bench.plane.story import story
+from embodied_kv.bench.plane.world import RESERVED, Way, World
+
+RATES = ('memory_hits', 'answers', 'capsules_kept')
+T95 = 2.26  # of a paired difference over ten seeds; fewer have wider intervals
+
+
+def lived(settings: Settings, way: Way, seed: int, shifting: bool) -> dict:
+    """Figures of one run. Rates are shares of what was asked for; lost: s of a virtual minute."""
+    world = World(settings, way).live(story(settings, seed, shifting))
+    c, minutes = world.counts, settings.seconds / 60
+    return dict(
+        lost=sum(world.lost.values()) / minutes,
+        memory_hits=c['hits'] / max(1, c['units']),
+        answers=c['answers'] / max(1, c['questions']),
+        capsules_kept=c['kept'] / max(1, c['restores']),
+        live_streams=c['streams held'] / c['frames'],
+        capsules_there=c['capsules held'] / c['frames'],
+        lost_memory=world.lost['memory'] / minutes,
+        lost_streams=world.lost['streams'] / minutes,
+        lost_capsules=world.lost['capsules'] / minutes,
+        frames_refused=c['frames refused'],
+    )
+
+
+def splits(settings: Settings) -> Iterable[Way]:
+    """All fixed shares of the budget in whole parts, each at least one, that frames fit into."""
+    parts, budget, s = settings.parts, settings.budget, settings.sizes
+    row = 8 * s.layers * s.head_dim * s.prefix_tokens
+    for language, memory in product(range(1, parts), repeat=2):
+        if (capsules := parts - language - memory) > 0:
+            way = Way(*(n * budget // parts for n in (language, memory, capsules)))
+            if way.language >= RESERVED * row:
+                yield way
+
+
+def mean(runs: Sequence[dict]) -> dict:
+    """Of each figure."""
+    return {name: fmean(run[name] for run in runs) for name in runs[0]}
+
+
+def rate(run: dict) -> float:
+    """The mean of the three rates."""
+    return fmean(run[name] for name in RATES)
+
+
+def difference(runs: Sequence[dict], others: Sequence[dict], name: str) -> tuple[float, float]:
+    """Mean of the paired differences, and half of its 95% interval."""
+    pairs = [a[name] - b[name] for a, b in zip(runs, others, strict=True)]
+    return fmean(pairs), T95 * stdev(pairs) / len(pairs) ** 0.5

@@ -1,0 +1,195 @@
+"""One budget for all KV of a device: frames, copies, streams, planners, memory, capsules.
+
+Knows pools, bytes and the order in which KV goes. Does not know what lies in a pool.
+
+Whoever is about to hold more claims it first, so what is reserved never exceeds the budget, at any
+moment and with any threads. A pool may have a floor: bytes that nobody else ever takes, so a claim
+within it is granted at once and costs nobody anything. Frames have one; thus actions never wait.
+
+Locks: a claim may be made with the locks of the claiming pool held. `_lock` is held only to count;
+what goes is evicted without it.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from embodied_kv.kv.eviction import EvictionOrder
+from embodied_kv.kv.pool import Evictable, Pool
+
+MIB = 2**20
+
+
+class OverBudget(ValueError):
+    """The budget has no room for so much, and none could be made."""
+
+
+@dataclass(frozen=True)
+class PoolBytes:
+    """A pool in numbers, as `Pool`. floor: bytes that are kept free for it."""
+
+    name: str
+    bytes: int
+    bytes_used: int
+    bytes_reserved: int
+    floor: int
+
+
+class Plane:
+    """The pools of one device under one budget.
+
+    budget: most bytes that are reserved by all pools together; infinite: each pool has its own
+    bounds alone. order: what goes first; of the shipped file where none is given. evictions: of
+    each pool, so far.
+    """
+
+    def __init__(self, budget: float = math.inf, order: EvictionOrder | None = None) -> None:
+        if budget < 0:
+            raise ValueError(f'a budget of {budget} bytes cannot be')
+        self.budget, self._order = budget, order or EvictionOrder.read()
+        self._lock = threading.Lock()
+        self._floors: dict[Pool, int] = {}  # replaced, never changed: it is read without the lock
+        self._claims: Counter[Pool] = Counter()  # bytes that were granted and are not held yet
+        self.evictions: Counter[str] = Counter()
+
+    # ------------------------------------------------------------------ pools
+
+    def join(self, pool: Pool, floor: int = 0) -> None:
+        """From now on it counts. Raises OverBudget where it, or its floor, has no room."""
+        with self._lock:
+            needed = max(floor, pool.bytes_reserved) + sum(map(self._kept_for, self._floors))
+            if needed > self.budget:
+                raise OverBudget(
+                    f'{pool.name}: a budget of {_mib(self.budget)} is too small, the least is '
+                    f'{_mib(needed)}: raise engine.kv_budget_mib'
+                )
+            self._floors = {**self._floors, pool: floor}
+
+    def leave(self, pool: Pool) -> None:
+        """It counts no more."""
+        with self._lock:
+            self._floors = {p: floor for p, floor in self._floors.items() if p is not pool}
+
+    @property
+    def pools(self) -> tuple[Pool, ...]:
+        """In the order in which they came."""
+        return tuple(self._floors)
+
+    # ------------------------------------------------------------------ room
+
+    @contextmanager
+    def claim(
+        self, pool: Pool, size: int, cost: float = math.inf, wait: bool = False
+    ) -> Iterator[None]:
+        """Room for so many bytes more in a pool, which takes them within the block.
+
+        cost: s to make it again, 0: not known; only what is worth no more by byte goes for it.
+        wait: also for what is copied elsewhere before it goes. Raises OverBudget, and where all
+        that could go is too little, nothing has gone.
+        """
+        if self.budget == math.inf:
+            yield
+            return
+        most = math.inf if cost == math.inf else self._order.worth(pool.name, size, cost)
+        while (lacking := self._grant(pool, size)) > 0:
+            if not self._evict(pool, size, lacking, most, wait):
+                raise OverBudget(self._refusal(pool, size, lacking))
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._claims[pool] -= size
+                self._claims += Counter()  # keeps no pool without a claim
+
+    def _grant(self, pool: Pool, size: int) -> float:
+        """Bytes that are lacking; where none are, the claim is granted."""
+        with self._lock:
+            own, floor = self._reserved(pool) + size, self._floors.get(pool, 0)
+            others = sum(self._kept_for(other) for other in self._floors if other is not pool)
+            lacking = others + max(own, floor) - self.budget
+            if own > floor and lacking > 0:
+                return lacking
+            self._claims[pool] += size
+            return 0
+
+    def _reserved(self, pool: Pool) -> int:
+        # Claims first: what moves from a claim into a pool meanwhile is counted twice, not never.
+        claims = self._claims[pool]
+        return claims + pool.bytes_reserved
+
+    def _kept_for(self, pool: Pool) -> int:
+        """Bytes that others cannot have."""
+        return max(self._reserved(pool), self._floors[pool])
+
+    def _evict(self, claimant: Pool, size: int, lacking: float, most: float, wait: bool) -> int:
+        """Ends what is worth least until so much is free -> how much went; all or nothing."""
+        floors = self._floors
+        spare = {pool: self._reserved(pool) - floor for pool, floor in floors.items()}
+        spare[claimant] = spare.get(claimant, 0) + size
+        offers = ((pool, offer) for pool in floors for offer in pool.evictable())
+        chosen: list[tuple[Pool, Evictable]] = []
+        for worth, pool, offer in self._order.sorted(offers):
+            helps = min(offer.size, spare[pool])  # below its floor its bytes are nobody else's
+            if lacking > 0 and helps > 0 and worth <= most and (wait or offer.quick):
+                chosen.append((pool, offer))
+                spare[pool] -= helps
+                lacking -= helps
+        if lacking > 0:
+            return 0
+        went = 0
+        for pool, offer in chosen:
+            gone = offer.evict() > 0 or not offer.bytes
+            self.evictions[pool.name] += gone
+            went += gone
+        return went
+
+    def _refusal(self, pool: Pool, size: int, lacking: float) -> str:
+        held = ', '.join(f'{p.name} {_mib(p.bytes_reserved)}' for p in self.pools)
+        return (
+            f'{pool.name}: no room for {_mib(size)}, {_mib(lacking)} of a budget of '
+            f'{_mib(self.budget)} are lacking and cannot be given up ({held}): unpin or drop '
+            'capsules, end streams, or raise engine.kv_budget_mib'
+        )
+
+    # ------------------------------------------------------------------ numbers and laws
+
+    def stats(self) -> tuple[PoolBytes, ...]:
+        """Of each pool, as it is now; their sums are what the device holds."""
+        return tuple(
+            PoolBytes(p.name, p.bytes, p.bytes_used, p.bytes_reserved, floor)
+            for p, floor in self._floors.items()
+        )
+
+    def __str__(self) -> str:
+        """What is in use, for the user."""
+        used = ', '.join(f'{pool.name} {_mib(pool.bytes_used)}' for pool in self.pools)
+        bound = '' if self.budget == math.inf else f' of {_mib(self.budget)}'
+        return f'{_mib(self.bytes_used)}{bound} in use: {used}'
+
+    @property
+    def bytes(self) -> int:
+        """Held of the device by all pools."""
+        return sum(pool.bytes for pool in self.pools)
+
+    @property
+    def bytes_used(self) -> int:
+        """Of these, in use."""
+        return sum(pool.bytes_used for pool in self.pools)
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError with the broken law, of each pool and of all together."""
+        for pool in self.pools:
+            pool.check_integrity()
+        with self._lock:
+            kept = [(p.name, max(p.bytes_reserved, floor)) for p, floor in self._floors.items()]
+            total = sum(size for _, size in kept)
+            assert total <= self.budget, f'{kept} are {total} of {self.budget} bytes'
+
+
+def _mib(size: float) -> str:
+    return f'{size / MIB:.2f} MiB' if size >= MIB / 100 else f'{size:.0f} bytes'

@@ -1,0 +1,121 @@
+"""Whatever is claimed, ended or refused, by any threads: reserved + floors <= budget."""
+
+import threading
+from contextlib import suppress
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from plane_cases import ORDER, TablePool, Thing
+
+from embodied_kv.kv.plane import OverBudget, Plane
+
+BUDGET, FLOOR = 100, 30
+THING = st.builds(
+    Thing,
+    size=st.integers(1, 60),
+    cost=st.floats(0, 9),
+    idle=st.floats(0, 99),
+    consumers=st.sampled_from([(), (), ('language',), ('action',)]),
+    quick=st.booleans(),
+)
+
+
+class Machine(RuleBasedStateMachine):
+    @initialize()
+    def start(self):
+        self.plane = Plane(BUDGET, ORDER)
+        self.pools = [TablePool('frames'), TablePool('streams'), TablePool('known')]
+        for pool in self.pools:
+            self.plane.join(pool, floor=FLOOR if pool.name == 'frames' else 0)
+
+    @rule(pool=st.integers(0, 2), thing=THING, cost=st.floats(0, 9), wait=st.booleans())
+    def claim(self, pool, thing, cost, wait):
+        before = self.plane.bytes
+        gone = sum(len(pool.gone) for pool in self.pools)
+        within = self.pools[pool].name == 'frames' and self.held(0) + thing.size <= FLOOR
+        try:
+            self.pools[pool].add(self.plane, thing, cost=cost or float('inf'), wait=wait)
+        except OverBudget as error:
+            assert not within and self.pools[pool].name in str(error)
+            assert self.plane.bytes == before  # all or nothing
+        else:
+            assert not within or gone == sum(len(pool.gone) for pool in self.pools)
+
+    @precondition(lambda self: any(pool.things for pool in self.pools))
+    @rule(index=st.integers(0, 99))
+    def end(self, index):
+        things = [(pool, thing) for pool in self.pools for thing in pool.things]
+        pool, thing = things[index % len(things)]
+        pool.end(thing)
+
+    def held(self, pool):
+        return sum(thing.size for thing in self.pools[pool].things)
+
+    @invariant()
+    def the_budget_holds(self):
+        if hasattr(self, 'plane'):
+            self.plane.check_integrity()
+            frames, *others = (self.held(pool) for pool in range(3))
+            assert max(frames, FLOOR) + sum(others) <= BUDGET
+            assert self.plane.bytes_used == frames + sum(others)
+            assert not any(t.consumers == ('action',) for pool in self.pools for t in pool.gone)
+
+
+TestBudget = Machine.TestCase
+TestBudget.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+
+
+def test_threads_together_never_exceed_it():
+    plane, pools = Plane(BUDGET, ORDER), [TablePool(str(number)) for number in range(4)]
+    for pool in pools:
+        plane.join(pool)
+    counting, held, most = threading.Lock(), 0, 0  # never more than what the pools hold
+
+    def count(size):
+        nonlocal held, most
+        with counting:
+            held += size
+            most = max(most, held)
+
+    def work(number):
+        own = []
+        for turn in range(300):
+            with suppress(OverBudget):
+                own.append(Thing(7 + (turn + number) % 5, consumers=('action',)))
+                pools[number].add(plane, own[-1])
+                count(own[-1].size)
+            for thing in own[turn % 3 :]:
+                if thing in pools[number].things:
+                    count(-thing.size)
+                    pools[number].end(thing)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(len(pools))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    plane.check_integrity()
+    assert 0 < most <= BUDGET
+
+
+def test_a_claim_ends_with_its_block_whatever_happens():
+    plane, pool = Plane(10, ORDER), TablePool()
+    plane.join(pool)
+    with pytest.raises(RuntimeError), plane.claim(pool, 10):
+        with pytest.raises(OverBudget, match='no room for 1 bytes'), plane.claim(pool, 1):
+            pass
+        raise RuntimeError
+    pool.add(plane, Thing(10))
+
+
+def test_a_pool_that_leaves_counts_no_more():
+    plane, pool, other = Plane(10, ORDER), TablePool(), TablePool()
+    plane.join(pool)
+    pool.add(plane, Thing(8))
+    with pytest.raises(OverBudget, match='the least is 11 bytes'):
+        plane.join(other, floor=3)
+    plane.leave(pool)
+    plane.join(other, floor=3)
+    assert plane.pools == (other,) and plane.bytes == 0

@@ -1,0 +1,107 @@
+"""What is worth least by byte goes first; never what actions read, nor what is worth more."""
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from plane_cases import ORDER, TablePool, Thing
+
+from embodied_kv.kv.eviction import MIB, PATH, EvictionOrder
+from embodied_kv.kv.plane import OverBudget, Plane
+
+THINGS = st.lists(
+    st.builds(
+        Thing,
+        size=st.integers(1, 20),
+        cost=st.floats(0.01, 9),
+        idle=st.floats(0, 99),
+        consumers=st.sampled_from([(), ('language',), ('action',)]),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+def filled(things, order=ORDER):
+    """A plane that is full of them, in two pools by turns."""
+    plane, pools = Plane(sum(t.size for t in things), order), [TablePool('a'), TablePool('b')]
+    for pool in pools:
+        plane.join(pool)
+    for number, thing in enumerate(things):
+        pools[number % 2].add(plane, thing)
+    return plane, pools
+
+
+def worth(thing, order=ORDER):
+    return order.worth('a', thing.size, thing.cost, thing.idle)
+
+
+@given(things=THINGS, size=st.integers(1, 40))
+def test_nothing_stays_that_is_worth_less_than_what_went(things, size):
+    plane, pools = filled(things)
+    try:
+        pools[0].add(plane, new := Thing(size))
+    except OverBudget:
+        assert sum(t.size for t in things if 'action' not in t.consumers) < size
+        assert not pools[0].gone and not pools[1].gone
+        return
+    gone = pools[0].gone + pools[1].gone
+    stay = [t for pool in pools for t in pool.things if t is not new]
+    assert not any('action' in t.consumers for t in gone)
+    for thing in stay:
+        assert 'action' in thing.consumers or worth(thing) >= max(map(worth, gone))
+    assert sum(t.size for t in gone) - max(gone, key=worth).size < size  # and no more than needed
+
+
+@given(things=THINGS, cost=st.floats(0.01, 9))
+def test_what_is_worth_more_than_what_comes_stays(things, cost):
+    plane, pools = filled(things)
+    try:
+        pools[1].add(plane, Thing(5), cost=cost)
+    except OverBudget:
+        pass
+    assert all(worth(t) <= cost / 5 for t in pools[0].gone + pools[1].gone)
+
+
+def test_cost_fades_without_use():
+    order = EvictionOrder(half_after_seconds=10.0)
+    assert order.worth('a', 2, 4.0) == 2.0
+    assert order.worth('a', 2, 4.0, idle=10.0) == 1.0
+    assert order.worth('a', 2, 4.0, idle=30.0) == 0.5
+    assert EvictionOrder().worth('a', 2, 4.0, idle=30.0) == 2.0
+
+
+def test_an_unknown_cost_is_what_the_policy_assumes():
+    order = EvictionOrder(assumed_seconds_per_mib={'a': 3.0})
+    assert order.worth('a', 7, 0.0) == pytest.approx(3.0 / MIB)
+    assert order.worth('b', 7, 0.0) == 0.0
+
+
+def test_what_is_copied_before_it_goes_goes_for_those_who_wait():
+    plane, pools = filled([Thing(5, quick=False)])
+    with pytest.raises(OverBudget, match='a: no room for 5 bytes'):
+        pools[0].add(plane, Thing(5))
+    pools[0].add(plane, Thing(5), wait=True)
+    assert len(pools[0].gone) == 1 and plane.evictions == {'a': 1}
+
+
+def test_the_shipped_policy_never_gives_up_what_actions_read():
+    assert EvictionOrder.read().never == ('action',)
+
+
+@pytest.mark.parametrize(
+    ('change', 'message'),
+    [
+        (dict(never='action'), 'never is a list'),
+        (dict(half_after_seconds=-1), 'half_after_seconds is -1'),
+        (dict(half_after_seconds='long'), "half_after_seconds is 'long'"),
+        (dict(assumed_seconds_per_mib=3), 'seconds by the name of a pool'),
+        (dict(assumed_seconds_per_mib={'a': True}), 'of a is True'),
+        (dict(always=[]), 'and nothing else'),
+    ],
+)
+def test_a_policy_that_is_none_is_refused(tmp_path, change, message):
+    path = tmp_path / 'policy.yaml'
+    path.write_text(yaml.safe_dump(yaml.safe_load(PATH.read_text()) | change))
+    with pytest.raises(ValueError, match=message):
+        EvictionOrder.read(path)
