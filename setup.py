@@ -13,6 +13,7 @@ EXECUTABLES = {
     'perception': 'perception',
     'action': 'action',
     'language': 'language',
+    'recorder': 'recorder',
     'sim': 'sim.node',
     'demo': 'demo.demo',
     'fleet': 'fleet.server_node',
@@ -40,7 +41,7 @@ setup(
         ('share/ament_index/resource_index/packages', [f'resource/{NAME}']),
         (f'share/{NAME}', ['package.xml']),
         (f'share/{NAME}/launch', files('launch/*.launch.py')),
-        (f'share/{NAME}/config', files('config/*.yaml') + files('config/*.xml')),
+        (f'share/{NAME}/config', files('config/*.*')),
     ],
     install_requires=['setuptools'],
     extras_require={

@@ -20,7 +20,7 @@ KV = {*MECHANISM, 'kv'}
 SIBLINGS = {'model', 'compress', 'memory', 'capsule'}
 ENGINE = {*KV, *SIBLINGS, 'engine'}
 COMPOSED = {'session', 'planning', 'serving'}
-ROOMS = {*ENGINE, *COMPOSED, 'robots', 'control', 'fleet', 'sim'}
+ROOMS = {*ENGINE, *COMPOSED, 'robots', 'control', 'fleet', 'sim', 'data'}
 
 # room: the other rooms that it may import
 MAY_IMPORT = {
@@ -41,6 +41,7 @@ MAY_IMPORT = {
     'session': ENGINE,
     'planning': ENGINE,
     'control': BASE | {'robots'},
+    'data': BASE | {'robots'},
     'fleet': BASE | {'control'},
     'serving': ENGINE | {'robots', 'session', 'control', 'fleet'},
     'sim': BASE,
@@ -48,7 +49,7 @@ MAY_IMPORT = {
     'train': ROOMS,
     'bench': ROOMS | {'train'},  # a quality is measured in the worlds of evaluation
 }
-NUMPY_ONLY = {'robots', 'control', 'fleet'}
+NUMPY_ONLY = {'robots', 'control', 'fleet', 'data'}
 # Real nodes that are measured, and their robots: scaffolding, so they are no part of `nodes`.
 MEASURED = {
     *(f'embodied_kv.bench.fleet.serving.{name}' for name in ('lockstep', 'robot')),
@@ -117,7 +118,7 @@ def test_ros_is_imported_in_nodes_alone(module):
 
 
 @pytest.mark.parametrize('module', [name for name in MODULES if room(name) in NUMPY_ONLY])
-def test_robots_control_and_fleet_compute_without_torch(module):
+def test_robots_control_fleet_and_data_compute_without_torch(module):
     assert 'torch' not in {name.split('.')[0] for name in imports(module)}
 
 

@@ -20,12 +20,16 @@ OUTSIDE = {
     'cv2': ('python3-opencv', 'opencv-python-headless'),
     'hypothesis': ('python3-hypothesis', 'hypothesis'),
     'matplotlib': ('python3-matplotlib', 'matplotlib'),
+    'mcap': (None, 'mcap'),
+    'mcap_ros2': (None, 'mcap-ros2-support'),
     'mujoco': ('python3-mujoco-pip', 'mujoco'),
     'numpy': ('python3-numpy', 'numpy'),
     'packaging': ('python3-packaging', 'packaging'),
+    'pyarrow': (None, 'pyarrow'),
     'pydantic': ('python3-pydantic', 'pydantic'),
     'pytest': ('python3-pytest', 'pytest'),
     'rich': ('python3-rich', 'rich'),
+    'rosbags': (None, 'rosbags'),
     'safetensors': (None, 'safetensors'),
     'setuptools': (None, 'setuptools'),
     'tokenizers': (None, 'tokenizers'),
@@ -33,6 +37,7 @@ OUTSIDE = {
     'transformers': ('python3-transformers-pip', 'transformers'),
     'triton': (None, 'triton'),
     'yaml': ('python3-yaml', 'pyyaml'),
+    'zstandard': (None, 'zstandard'),
 }
 KEYS = dict(OUTSIDE.values()) | {'python3-pytest-timeout': 'pytest-timeout'}
 DECLARED = {

@@ -13,6 +13,7 @@ from embodied_kv.nodes.language import LanguageParams
 from embodied_kv.nodes.memory import MemoryParams
 from embodied_kv.nodes.mission import MissionParams
 from embodied_kv.nodes.observation.params import ObservationParams
+from embodied_kv.nodes.recorder import RecorderParams
 from embodied_kv.nodes.session import SessionParams
 from embodied_kv.planning.config import PlanningConfig
 
@@ -38,6 +39,7 @@ PARTS = (
     ('`memory`', '', MemoryParams),
     ('`memory`: planning', '', PlanningConfig),
     ('`mission`', '', MissionParams),
+    ('`recorder`', '', RecorderParams),
     ('`fleet`', '', FleetParams),
     ('`action` of a robot of a fleet (executable `fleet_client`)', '', FleetClientParams),
 )

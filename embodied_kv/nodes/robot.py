@@ -8,12 +8,13 @@ from embodied_kv.nodes.language import Language
 from embodied_kv.nodes.memory import Memory
 from embodied_kv.nodes.mission import Mission
 from embodied_kv.nodes.perception import Perception
+from embodied_kv.nodes.recorder import Recorder
 from embodied_kv.nodes.session import Session
 
 
 def main() -> None:
     """Run the executable `robot`."""
-    executable.run(Perception, Action, Language, Session, Memory, Mission)
+    executable.run(Perception, Action, Language, Session, Memory, Mission, Recorder)
 
 
 if __name__ == '__main__':

@@ -17,11 +17,12 @@ from embodied_kv.capsule.record import CapsuleRecord
 from embodied_kv.capsule.reentry import Depth, Limits
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Tier, TierCapacities
-from embodied_kv.nodes.common import conversions
+from embodied_kv.msg import CapsuleEvent
+from embodied_kv.nodes.common import conversions, qos
 from embodied_kv.nodes.common.lifecycle_node import OK, SuiteNode
 from embodied_kv.nodes.common.parameters import param
 from embodied_kv.session.engine_part import Branch
-from embodied_kv.session.robot_session import Resumed
+from embodied_kv.session.robot_session import Done, Resumed
 from embodied_kv.srv import (
     CapsuleDrop,
     CapsuleFork,
@@ -116,7 +117,7 @@ class SessionParams:
 
 
 class Session(SuiteNode):
-    """Answers `capsule/*`."""
+    """Answers `capsule/*`, and tells `capsule/events` what was done."""
 
     may_wait = True
 
@@ -138,6 +139,7 @@ class Session(SuiteNode):
         self._session.limits = params.limits
         self._session.keep_in(self._registry)
         self._release.callback(self._session.keep_in, None)
+        self._events = self.publisher(CapsuleEvent, 'capsule/events', qos.TEXT)
         self.serve_all(
             'capsule',
             {
@@ -151,6 +153,24 @@ class Session(SuiteNode):
                 'drop': (CapsuleDrop, self._drop),
             },
         )
+
+    def start(self) -> None:
+        self._session.on_done = self._on_done
+
+    def stop(self) -> None:
+        self._session.on_done = lambda done: None
+
+    def _on_done(self, done: Done) -> None:
+        boundary = done.capsule.boundary
+        event = CapsuleEvent(
+            verb=done.verb,
+            name=done.capsule.name,
+            boundary=boundary.number,
+            session=boundary.session,
+            depth='' if done.depth is None else str(done.depth),
+        )
+        event.header.stamp = self.get_clock().now().to_msg()
+        self._events.publish(event)
 
     # ------------------------------------------------------------------ the session
 

@@ -39,14 +39,20 @@ def load(contract: str | Path) -> Contract:
             f'contract {str(contract)!r}: no such file, and none of {", ".join(shipped())}'
         )
     try:
-        values = yaml.safe_load(path.read_text(encoding='utf-8'))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ContractError(f'{path} is not YAML: {" ".join(str(error).split())}') from error
+        return of_text(path.read_text(encoding='utf-8'), str(path))
+    except UnicodeDecodeError as error:
+        raise ContractError(f'{path} is not YAML: {error}') from error
+
+
+def of_text(text: str, name: str) -> Contract:
+    """A contract from YAML. name: of where it comes from, for messages. Raises ContractError."""
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ContractError(f'{name} is not YAML: {" ".join(str(error).split())}') from error
     if not isinstance(values, dict):
-        raise ContractError(f'{path} is no contract: write robot_type, fps, observations, …')
-    return parse(
-        {key: v for key, v in values.items() if not str(key).startswith(EXTENSION)}, str(path)
-    )
+        raise ContractError(f'{name} is no contract: write robot_type, fps, observations, …')
+    return parse({key: v for key, v in values.items() if not str(key).startswith(EXTENSION)}, name)
 
 
 def parse(values: dict, name: str) -> Contract:
@@ -57,6 +63,12 @@ def parse(values: dict, name: str) -> Contract:
         problems = [f'{name}: {line}' for line in _problems(error)]
         more = f'\n… and {len(problems) - SHOWN} more' if len(problems) > SHOWN else ''
         raise ContractError('\n'.join(problems[:SHOWN]) + more) from error
+
+
+def to_text(contract: Contract) -> str:
+    """A contract as YAML: what `of_text` reads back as the same contract."""
+    values = contract.model_dump(mode='json', exclude_unset=True)
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
 def _problems(error: ValidationError) -> Iterator[str]:

@@ -38,6 +38,15 @@ DEEP_ENOUGH = {  # what is resumed at each depth
 
 
 @dataclass(frozen=True)
+class Done:
+    """verb: snapshot, restore, rollback or fork. depth: as deep as it was resumed; else None."""
+
+    verb: str
+    capsule: Capsule
+    depth: Depth | None = None
+
+
+@dataclass(frozen=True)
 class Resumed:
     """What a verb did. seconds: of the engine's thread. streams: numbers of those that go on.
 
@@ -58,7 +67,8 @@ class RobotSession:
     thread, `DeviceThread.call`. limits: of re-entry. scene: what the robot sees and feels now,
     None where it sees nothing; whoever knows puts it here. on_hold: called on the engine's thread
     where a restore resumes nothing: the robot is to stay where it is. on_instruction: told what
-    the robot is to do, '' for nothing.
+    the robot is to do, '' for nothing. on_done: told of each verb that was done, on the thread of
+    whoever asked for it.
     """
 
     def __init__(
@@ -77,6 +87,7 @@ class RobotSession:
         self.scene: Callable[[], SceneSummary | None] = lambda: None
         self.on_hold: Callable[[], None] = lambda: None
         self.on_instruction: Callable[[str], None] = lambda instruction: None
+        self.on_done: Callable[[Done], None] = lambda done: None
         self._parts: dict[str, Part] = {}  # replaced, never changed: a snapshot may be reading it
         self.register(self.engine_part)
 
@@ -116,6 +127,7 @@ class RobotSession:
         """
         capsule, seconds = self._on_engine(lambda: self._freeze(name, scene))
         self.registry.add(capsule, tier)
+        self.on_done(Done('snapshot', capsule))
         return capsule, seconds
 
     def restore(self, name: str, now: SceneSummary | None) -> Resumed:
@@ -126,7 +138,7 @@ class RobotSession:
         """
         capsule = self.registry.get(name)
         decision = choose_depth(_scene(capsule), now, self.limits)
-        return self._resume(capsule, decision)
+        return self._told('restore', self._resume(capsule, decision))
 
     def rollback(self, name: str = '', but: Collection[str] = ()) -> Resumed:
         """This same session goes on from its capsule of that name, or from its newest one.
@@ -142,7 +154,8 @@ class RobotSession:
                 f'{self.name}: a session rolls back to its own boundaries only; restore it instead'
             )
         back = self._engine.committed - capsule.boundary.number
-        return self._resume(capsule, Decision(Depth.PLANNER, f'{back} steps back'), but)
+        decision = Decision(Depth.PLANNER, f'{back} steps back')
+        return self._told('rollback', self._resume(capsule, decision, but))
 
     def fork(
         self, name: str, branches: Sequence[Branch]
@@ -154,18 +167,25 @@ class RobotSession:
         """
         if not branches:
             raise CapsuleError('a fork needs at least one branch')
-        frozen = self._frozen(self.registry.get(name))[self.engine_part.name]
+        capsule = self.registry.get(name)
+        frozen = self._frozen(capsule)[self.engine_part.name]
 
         def work() -> list[list[DecodeStream]]:
             self.engine_part.check(frozen, len(branches))
             return self.engine_part.branch(frozen, branches)
 
-        return self._on_engine(work)
+        grown = self._on_engine(work)
+        self.on_done(Done('fork', capsule, Depth.PLANNER))
+        return grown
 
     def replay(self, name: str) -> ActionChunk:
         """The chunk of the capsule's newest frame, made again: to compare, never to execute."""
         frozen = self._frozen(self.registry.get(name))[self.engine_part.name]
         return self._on_engine(lambda: self.engine_part.replay(frozen))[0]
+
+    def _told(self, verb: str, resumed: Resumed) -> Resumed:
+        self.on_done(Done(verb, resumed.capsule, resumed.decision.depth))
+        return resumed
 
     # ------------------------------------------------------------------ on the engine's thread
 

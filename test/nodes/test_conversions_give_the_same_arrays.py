@@ -39,7 +39,7 @@ def picture(encoding, padding=0):
 @pytest.mark.parametrize('encoding', LETTERS)
 def test_the_adapter_gives_the_pixels_as_rgb(encoding, padding):
     message, rgb = picture(encoding, padding)
-    got = images._to_rgb(message)
+    got = images.from_raw(message)
     assert got.dtype == np.uint8 and got.flags.c_contiguous
     np.testing.assert_array_equal(got, rgb)
 
@@ -49,7 +49,7 @@ def test_the_adapter_gives_the_pixels_as_rgb(encoding, padding):
 @pytest.mark.parametrize('encoding', LETTERS)
 def test_cv_bridge_gives_what_the_adapter_gives(encoding, padding):
     message, _ = picture(encoding, padding)
-    np.testing.assert_array_equal(images.rgb(message), images._to_rgb(message))
+    np.testing.assert_array_equal(images.rgb(message), images.from_raw(message))
 
 
 def test_every_encoding_that_is_named_is_tested():

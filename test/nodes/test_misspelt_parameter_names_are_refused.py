@@ -10,6 +10,7 @@ from embodied_kv.nodes.fleet.server_node import Fleet
 from embodied_kv.nodes.language import Language
 from embodied_kv.nodes.memory import Memory
 from embodied_kv.nodes.perception import Perception
+from embodied_kv.nodes.recorder import Recorder
 from embodied_kv.nodes.session import Session
 
 CONFIG = Path(__file__).parents[2] / 'config'
@@ -44,7 +45,7 @@ def test_a_name_that_is_another_nodes_is_passed_over(ros):
 @pytest.mark.parametrize(
     ('file', 'kinds'),
     [
-        ('robot.yaml', (Perception, Action, Language, Session, Memory)),
+        ('robot.yaml', (Perception, Action, Language, Session, Memory, Recorder)),
         ('fleet.yaml', (Fleet, FleetClient)),
     ],
 )

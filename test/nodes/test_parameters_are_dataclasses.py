@@ -15,6 +15,7 @@ from embodied_kv.nodes.memory import MemoryParams
 from embodied_kv.nodes.mission import MissionParams
 from embodied_kv.nodes.observation.params import ObservationParams
 from embodied_kv.nodes.perception import Perception
+from embodied_kv.nodes.recorder import RecorderParams
 from embodied_kv.nodes.session import SessionParams
 from embodied_kv.nodes.sim.node import SimParams
 from embodied_kv.planning.config import PlanningConfig
@@ -28,6 +29,7 @@ PARTS = {
     '/**/session': [('', SessionParams)],
     '/**/memory': [('', MemoryParams), ('', PlanningConfig)],
     '/**/mission': [('', MissionParams)],
+    '/**/recorder': [('', RecorderParams)],
     '/**/sim': [('', SimParams)],
 }
 

@@ -62,11 +62,12 @@ def run(*kinds: Callable[..., SuiteNode], **options: object) -> None:
 def spin(nodes: Sequence[SuiteNode], stopping: list[int]) -> bool:
     """Configure and activate the nodes that want it, readers first; serve all until `stopping`.
 
-    Nodes that may wait have a thread each. False, at once, where every configure failed.
+    Nodes that may wait have a thread each. False, at once, where a configure failed and no node
+    is ready that computes something.
     """
     starting = [node for node in reversed(nodes) if node.autostart]
     ready = [node for node in starting if node.trigger_configure() == SUCCESS]
-    if starting and not ready:
+    if len(ready) < len(starting) and all(node.host is None for node in ready):
         return False
     for node in ready:
         node.trigger_activate()

@@ -14,23 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 from sensor_msgs.msg import CompressedImage, Image
 
+from embodied_kv.data.pictures import CHANNELS, from_raw
 from embodied_kv.nodes.common.conversions import Refused, stamp
 from embodied_kv.text import shown
 
 try:
     from cv_bridge import CvBridge
-except ImportError:  # only a full ROS has it; `_to_rgb` gives the same arrays
+except ImportError:  # only a full ROS has it; `from_raw` gives the same arrays
     BRIDGE = None
 else:
     BRIDGE = CvBridge()
 
-CHANNELS = {'rgb8': 3, 'bgr8': 3, 'mono8': 1, 'rgba8': 4, 'bgra8': 4}
-_TO_RGB = {
-    'bgr8': cv2.COLOR_BGR2RGB,
-    'mono8': cv2.COLOR_GRAY2RGB,
-    'rgba8': cv2.COLOR_RGBA2RGB,
-    'bgra8': cv2.COLOR_BGRA2RGB,
-}
 # Of each format the first bytes, and those that the last ones hold: what was cut off decodes too.
 FORMATS = {
     'JPEG': (b'\xff\xd8\xff', b'\xff\xd9'),
@@ -55,7 +49,7 @@ def rgb(message: Image | CompressedImage) -> NDArray[np.uint8]:
         return _decoded(message)
     if BRIDGE is not None:
         return BRIDGE.imgmsg_to_cv2(message, 'rgb8')
-    return _to_rgb(message)
+    return from_raw(message)
 
 
 def image_message(pixels: NDArray[np.uint8], nanoseconds: int) -> Image:
@@ -106,13 +100,3 @@ def _decoded(message: CompressedImage) -> NDArray[np.uint8]:
     if pixels is None:
         raise Refused(f'{len(message.data)} bytes cannot be decoded: they are damaged')
     return cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB)
-
-
-def _to_rgb(message: Image) -> NDArray[np.uint8]:
-    """What cv_bridge does for these encodings. Rows may be padded; bytes have no order."""
-    channels = CHANNELS[message.encoding]
-    rows = np.frombuffer(message.data, np.uint8).reshape(message.height, message.step)
-    shape = (message.height, message.width, channels)
-    pixels = np.ascontiguousarray(rows[:, : message.width * channels].reshape(shape))
-    code = _TO_RGB.get(message.encoding)
-    return pixels if code is None else cv2.cvtColor(pixels, code)

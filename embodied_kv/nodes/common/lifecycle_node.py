@@ -42,8 +42,7 @@ class SuiteNode(LifecycleNode):
 
     own: the dataclasses of its own parameters. From configure on: `suite`, `embodiment`, `host`.
     may_wait: its callbacks may wait, so the process serves them by a thread of their own.
-    on_engine: the engine is this process's, and the node declares the parameters of it; else
-    `find_host` says what is known instead.
+    on_engine: the engine is the process's, with its parameters; else `find_host` knows what is.
     """
 
     may_wait, on_engine = False, True
@@ -78,8 +77,8 @@ class SuiteNode(LifecycleNode):
 
     # ------------------------------------------------------------------ what subclasses fill in
 
-    def find_host(self) -> EngineHost:
-        """What it computes with; what fails here fails configure."""
+    def find_host(self) -> EngineHost | None:
+        """What it computes with, None for nothing; what fails here fails configure."""
         log = self.get_logger()
         return EngineHost.share(self.suite, self.params.read(EngineConfig), log.info, log.warning)
 
@@ -228,7 +227,8 @@ class SuiteNode(LifecycleNode):
         self.suite = self.params.read(SuiteParams)
         self.embodiment = self.suite.embodiment()
         self.host = self.find_host()
-        self.embodiment.check(self.host.model)
+        if self.host is not None:
+            self.embodiment.check(self.host.model)
         self.setup()
         self._diagnostics = self.publisher(DiagnosticArray, '/diagnostics', qos.STATUS)
         self.every(1.0, self._diagnose)

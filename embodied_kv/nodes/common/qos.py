@@ -27,3 +27,8 @@ def action(duration: float) -> QoSProfile:
     return QoSProfile(
         depth=1, reliability=ReliabilityPolicy.RELIABLE, lifespan=Duration(seconds=duration)
     )
+
+
+def heard(profile: QoSProfile, depth: int) -> QoSProfile:
+    """Of a listener that wants every message of a topic: as reliable, with a deeper queue."""
+    return QoSProfile(depth=depth, reliability=profile.reliability, durability=profile.durability)

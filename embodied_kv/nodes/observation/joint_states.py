@@ -7,7 +7,6 @@ middleware until somebody asks for a state, and it wakes up for those alone that
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +24,7 @@ from embodied_kv.nodes.observation.clock import WorldClock
 from embodied_kv.nodes.observation.description import JointInput
 from embodied_kv.nodes.observation.joint_merger import JointMerger, JointSample
 from embodied_kv.robots.channels import JOINT_STATE, POSE
+from embodied_kv.robots.poses import of_pose
 
 
 @dataclass(frozen=True)
@@ -35,21 +35,9 @@ class Reader:
     read: Callable[[object], tuple[Sequence[str], Sequence[float], Sequence[float]]]
 
 
-def _of_pose(message: PoseStamped) -> tuple[Sequence[str], Sequence[float], Sequence[float]]:
-    """Position, orientation, and the turn as a vector, its length the angle in rad."""
-    p, q = message.pose.position, message.pose.orientation
-    told = {f'pose.position.{axis}': getattr(p, axis) for axis in 'xyz'}
-    told |= {f'pose.orientation.{axis}': getattr(q, axis) for axis in 'xyzw'}
-    sine = math.hypot(q.x, q.y, q.z)
-    angle = 2 * math.atan2(sine, q.w)
-    times = angle / sine if sine > 0 else 2.0
-    told |= {f'axis_angle.{axis}': getattr(q, axis) * times for axis in 'xyz'}
-    return tuple(told), tuple(told.values()), ()
-
-
 READERS = {
     JOINT_STATE: Reader(JointState, lambda m: (m.name, m.position, m.velocity)),
-    POSE: Reader(PoseStamped, _of_pose),
+    POSE: Reader(PoseStamped, of_pose),
 }
 
 

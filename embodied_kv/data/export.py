@@ -1,0 +1,103 @@
+"""`python -m embodied_kv.data.export BAG OUT`: a recording becomes a LeRobot v3 data set.
+
+Several recordings of one robot become one data set. What is left out is counted by reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+
+from embodied_kv.data import pictures
+from embodied_kv.data.episodes import Cut, Episodes, Moment
+from embodied_kv.data.lerobot_writer import Frames, LeRobotWriter
+from embodied_kv.data.recording_reader import Recording, RecordingError
+from embodied_kv.data.signals import Signals
+from embodied_kv.robots.embodiment import Embodiment
+
+
+def export(recordings: Sequence[Path], out: Path, cut: Cut) -> tuple[LeRobotWriter, Counter[str]]:
+    """Writes the data set. Returns its writer, and the periods that are in no episode, by reason.
+
+    Raises RecordingError, ValueError, OSError.
+    """
+    opened = [Recording(path) for path in recordings]
+    first = opened[0]
+    if odd := [r.path for r in opened if r.contract != first.contract]:
+        raise RecordingError(
+            f'{odd[0]} has another contract than {first.path}: export each robot by itself'
+        )
+    writer, skipped = LeRobotWriter(out, Embodiment.of(first.contract)), Counter()
+    for recording in opened:
+        signals = Signals(recording)
+        episodes = Episodes(signals, cut)
+        skipped.update(episodes.skipped)
+        for frames in _with_pictures(signals, episodes.found):
+            writer.add(frames)
+    if not writer.episodes:
+        raise RecordingError(
+            f'{first.path} has no episode of {cut.least:g} s; periods: {_counted(skipped)}'
+        )
+    writer.finish()
+    return writer, skipped
+
+
+def _with_pictures(signals: Signals, episodes: Sequence[tuple[Moment, ...]]) -> Iterator[Frames]:
+    """One after the other; a picture is held until the last episode that shows it."""
+    views = signals.recording.contract.views
+    last = {
+        item: number
+        for number, episode in enumerate(episodes)
+        for moment in episode
+        for item in moment.pictures.items()
+    }
+    held: dict[tuple[str, int], bytes] = {}
+    coming = signals.pictures()
+    for number, episode in enumerate(episodes):
+        missing = {item for moment in episode for item in moment.pictures.items()} - held.keys()
+        while missing:
+            view, place, message = next(coming)
+            if (view, place) in last:
+                held[view, place] = pictures.as_seen(message.read(), views[view])
+                missing.discard((view, place))
+        yield Frames(
+            task=episode[0].task,
+            state=np.stack([moment.state for moment in episode]),
+            action=np.stack([moment.action for moment in episode]),
+            interventions=np.array([moment.is_intervention for moment in episode]),
+            images={
+                view: [held[view, moment.pictures[view]] for moment in episode] for view in views
+            },
+        )
+        held = {item: data for item, data in held.items() if last[item] > number}
+
+
+def _counted(skipped: Counter[str]) -> str:
+    return '; '.join(f'{count} {reason}' for reason, count in skipped.most_common()) or 'none'
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(prog='export', description=__doc__)
+    parser.add_argument('bag', type=Path, nargs='+', help='recordings of the node recorder')
+    parser.add_argument('out', type=Path, help='a new folder')
+    for field in fields(Cut):
+        name = '--' + field.name.replace('_', '-')
+        parser.add_argument(name, type=float, default=field.default, help='s')
+    told = parser.parse_args()
+    cut = Cut(**{field.name: getattr(told, field.name) for field in fields(Cut)})
+    try:
+        writer, skipped = export(told.bag, told.out, cut)
+    except (ValueError, OSError) as error:
+        parser.exit(1, f'{error}\n')
+    print(f'{told.out}: {writer.episodes} episodes, {writer.frames} frames')
+    print(f'periods in no episode: {_counted(skipped)}')
+
+
+if __name__ == '__main__':
+    main()

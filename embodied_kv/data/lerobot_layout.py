@@ -1,0 +1,99 @@
+"""LeRobot's data set, version 3.0: its files, its columns, its info.
+
+Knows names and types alone. Source: LeRobot 0.4 and later, `lerobot/datasets`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from embodied_kv.robots.embodiment import Embodiment
+
+VERSION = 'v3.0'
+INFO, STATS, TASKS = 'meta/info.json', 'meta/stats.json', 'meta/tasks.parquet'
+EPISODES = 'meta/episodes/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet'
+DATA = 'data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet'
+VIDEO = 'videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4'
+FILES = 1000  # in a chunk
+DATA_MIB = 100  # of a file, about
+STATE, ACTION = 'observation.state', 'action'
+INTERVENTION = 'complementary_info.is_intervention'
+COUNTED = {  # columns that every data set has
+    'timestamp': 'float32',
+    'frame_index': 'int64',
+    'episode_index': 'int64',
+    'index': 'int64',
+    'task_index': 'int64',
+}
+PICTURE = pa.struct({'bytes': pa.binary(), 'path': pa.string()})
+
+
+def image_key(view: str) -> str:
+    """The column of a view, by a contract's name of it."""
+    start = 'observation.images.'
+    return view if view.startswith(start) else start + view
+
+
+def features(robot: Embodiment, sizes: Mapping[str, tuple[int, int]]) -> dict[str, dict[str, Any]]:
+    """Of the data set of a robot. sizes: (height, width) by view."""
+    numbers = {
+        STATE: [d.name for d in robot.state.dimensions],
+        ACTION: [d.name for d in robot.actions.dimensions],
+    }
+    return {
+        **{
+            key: {'dtype': 'float32', 'shape': [len(names)], 'names': names}
+            for key, names in numbers.items()
+        },
+        **{
+            image_key(view): {
+                'dtype': 'image',
+                'shape': [*size, 3],
+                'names': ['height', 'width', 'channels'],
+            }
+            for view, size in sizes.items()
+        },
+        INTERVENTION: {'dtype': 'bool', 'shape': [1], 'names': None},
+        **{key: {'dtype': kind, 'shape': [1], 'names': None} for key, kind in COUNTED.items()},
+    }
+
+
+def schema(described: Mapping[str, Mapping[str, Any]]) -> pa.Schema:
+    """Of the files in data/."""
+    return pa.schema([(name, _type(feature)) for name, feature in described.items()])
+
+
+def _type(feature: Mapping[str, Any]) -> pa.DataType:
+    if feature['dtype'] == 'image':
+        return PICTURE
+    kind = pa.type_for_alias(feature['dtype'])
+    (size,) = feature['shape']
+    return kind if size == 1 else pa.list_(kind, size)
+
+
+def info(
+    robot: Embodiment,
+    described: Mapping[str, Mapping[str, Any]],
+    episodes: int,
+    frames: int,
+    tasks: int,
+) -> dict[str, Any]:
+    """What meta/info.json says."""
+    return {
+        'codebase_version': VERSION,
+        'robot_type': robot.contract.robot_type,
+        'total_episodes': episodes,
+        'total_frames': frames,
+        'total_tasks': tasks,
+        'chunks_size': FILES,
+        'data_files_size_in_mb': DATA_MIB,
+        'video_files_size_in_mb': 200,
+        'fps': round(robot.contract.fps),
+        'splits': {'train': f'0:{episodes}'},
+        'data_path': DATA,
+        'video_path': None,
+        'features': dict(described),
+    }

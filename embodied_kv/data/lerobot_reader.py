@@ -1,0 +1,178 @@
+"""A LeRobot data set, version 3.0, as arrays by a robot's contract.
+
+Knows files. What does not fit is refused when the data set is opened (`lerobot_checks`); pictures
+are decoded, and refused, when an episode is read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from embodied_kv.data import pictures
+from embodied_kv.data.lerobot_checks import DataSetError, check_frames, check_info, numbers
+from embodied_kv.data.lerobot_layout import ACTION, INFO, STATE, TASKS, VERSION, image_key
+from embodied_kv.data.videos import read_frames
+from embodied_kv.robots.embodiment import Embodiment
+
+NUMBERS = [STATE, ACTION, 'timestamp', 'frame_index', 'episode_index', 'task_index']
+
+
+@dataclass(frozen=True, eq=False)
+class EpisodeArrays:
+    """state: float32 [T, D], action: float32 [T, A], the policy's. tasks: of each frame.
+
+    images: uint8 [T, height, width, 3] by the contract's view.
+    """
+
+    state: np.ndarray
+    action: np.ndarray
+    tasks: tuple[str, ...]
+    images: dict[str, np.ndarray]
+
+
+class LeRobotDataSet:
+    """Opened and checked for a robot; `read` gives its episodes. Raises DataSetError, OSError."""
+
+    def __init__(self, root: Path, robot: Embodiment) -> None:
+        self._root, self._robot = root, robot
+        self.info = self._read_info()
+        self._said(lambda: check_info(self.info, robot))
+        self._tasks = self._read_tasks()
+        self._episodes = self._read_episodes()
+        self.lengths = tuple(episode['length'] for episode in self._episodes)
+        for index in range(len(self)):
+            self._numbers(index)
+
+    def __len__(self) -> int:
+        return len(self._episodes)
+
+    def read(self, index: int) -> EpisodeArrays:
+        """An episode. Raises DataSetError where its pictures cannot be read."""
+        state, action, tasks = self._numbers(index)
+        views = self._robot.contract.views
+        return EpisodeArrays(state, action, tasks, {v: self._images(index, v) for v in views})
+
+    # ------------------------------------------------------------------ meta/
+
+    def _read_info(self) -> Mapping[str, Any]:
+        path = self._root / INFO
+        if not path.is_file():
+            raise DataSetError(f'{self._root} has no {INFO}: it is no LeRobot data set')
+        try:
+            info = json.loads(path.read_text(encoding='utf-8'))
+            version = info['codebase_version']
+            _ = info['fps'], info['features'], info['data_path']
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataSetError(f'{path} is damaged: {error!r}') from error
+        if version != VERSION:
+            raise DataSetError(
+                f'{self._root} is of version {version}, not {VERSION}: convert it with '
+                "LeRobot's convert_dataset_v21_to_v30"
+            )
+        return info
+
+    def _read_tasks(self) -> dict[int, str]:
+        table = self._table(self._root / TASKS)
+        words = 'task' if 'task' in table.column_names else '__index_level_0__'
+        return dict(zip(table['task_index'].to_pylist(), table[words].to_pylist(), strict=True))
+
+    def _read_episodes(self) -> list[dict[str, Any]]:
+        files = sorted((self._root / 'meta' / 'episodes').glob('*/*.parquet'))
+        rows: list[dict[str, Any]] = []
+        for path in files:
+            table = self._table(path)
+            named = [name for name in table.column_names if not name.startswith('stats/')]
+            rows += table.select(named).to_pylist()
+        if not rows:
+            raise DataSetError(f'{self._root} has no episode')
+        return rows
+
+    # ------------------------------------------------------------------ data/
+
+    def _numbers(self, index: int) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+        episode, robot = self._episodes[index], self._robot
+        where = f'{self._root}: episode {episode["episode_index"]}'
+        table = self._rows(index, NUMBERS)
+        check_frames(table, episode['length'], robot.contract.fps, where)
+        state = numbers(table[STATE], STATE, len(robot.state.dimensions), where)
+        action = numbers(table[ACTION], ACTION, len(robot.actions.dimensions), where)
+        told = table['task_index'].to_pylist()
+        if unknown := set(told) - self._tasks.keys():
+            raise DataSetError(f'{where}: task {unknown.pop()} is not in {TASKS}')
+        return state, action, tuple(self._tasks[task] for task in told)
+
+    def _rows(self, index: int, columns: list[str]) -> pa.Table:
+        episode = self._episodes[index]
+        path = self._file(
+            self.info['data_path'],
+            chunk_index=episode['data/chunk_index'],
+            file_index=episode['data/file_index'],
+        )
+        only = [('episode_index', '==', episode['episode_index'])]
+        return self._table(path, columns=columns, filters=only)
+
+    def _images(self, index: int, view: str) -> np.ndarray:
+        key, episode = image_key(view), self._episodes[index]
+        where = f'{self._root}: episode {episode["episode_index"]}: {key}'
+        try:
+            if self.info['features'][key]['dtype'] == 'video':
+                found = self._from_video(key, episode)
+            else:
+                column = self._rows(index, [key])[key].to_pylist()
+                found = [pictures.decoded(self._bytes(picture)) for picture in column]
+        except ValueError as error:
+            raise DataSetError(f'{where}: {error}') from error
+        if len({image.shape for image in found}) > 1:
+            raise DataSetError(f'{where}: its pictures have several sizes')
+        return np.stack(found)
+
+    def _bytes(self, picture: Mapping[str, Any]) -> bytes:
+        """Of a picture in the table, or of the file that it names."""
+        if picture['bytes'] is not None:
+            return picture['bytes']
+        return self._inside(self._root / picture['path']).read_bytes()
+
+    def _from_video(self, key: str, episode: Mapping[str, Any]) -> list[np.ndarray]:
+        path = self._file(
+            self.info['video_path'],
+            video_key=key,
+            chunk_index=episode[f'videos/{key}/chunk_index'],
+            file_index=episode[f'videos/{key}/file_index'],
+        )
+        start = episode[f'videos/{key}/from_timestamp']
+        return read_frames(path, start, episode['length'], self._robot.contract.fps)
+
+    # ------------------------------------------------------------------ files
+
+    def _file(self, pattern: str, **names: object) -> Path:
+        try:
+            path = self._root / pattern.format(**names)
+        except (KeyError, IndexError, AttributeError, ValueError) as error:
+            raise DataSetError(f'{self._root}: {INFO} names no file: {pattern}') from error
+        return self._inside(path)
+
+    def _inside(self, path: Path) -> Path:
+        if not path.resolve().is_relative_to(self._root.resolve()):
+            raise DataSetError(f'{self._root} names a file outside of itself: {path}')
+        return path
+
+    def _table(self, path: Path, **options: object) -> pa.Table:
+        try:
+            return pq.read_table(path, **options)
+        except (pa.ArrowException, FileNotFoundError) as error:
+            raise DataSetError(f'{path} cannot be read: {error}') from error
+
+    def _said(self, check: Any) -> None:
+        """A check's words, with the name of the data set in front."""
+        try:
+            check()
+        except DataSetError as error:
+            raise DataSetError(f'{self._root}: {error}') from error

@@ -1,0 +1,134 @@
+"""A recording as it is written: one MCAP file, bounded, and readable however it ends.
+
+Knows the format and its bytes. Does not know ROS, a robot's topics, or threads. While it is
+written, a file ends with `.part`; finished, it has its summary and its own name. What a crash
+leaves ends with `.part` and can be read up to its last whole chunk.
+
+Source: the MCAP file format specification, https://mcap.dev/spec.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mcap.writer import CompressionType, Writer
+
+PART = '.part'
+START, END, CONTRACT = 'embodied_kv.start', 'embodied_kv.end', 'contract.yaml'
+CHUNK = 256 * 1024  # bytes of messages, after which a chunk is written without being asked for
+MESSAGE = 96  # bytes of a message beside its data, its place in two indices included
+INDEX = 128  # bytes of a chunk beside its messages, and of its line in the summary
+PER_CHANNEL = 64  # bytes of a channel in both
+TAIL = 16 * 1024  # bytes that the end of a file may take beside what is counted
+
+
+@dataclass(frozen=True)
+class Channel:
+    """A topic of the file. kind: its message type. definition: of that type, as ros2msg."""
+
+    topic: str
+    kind: str
+    definition: str
+
+
+class Full(Exception):
+    """The bound does not leave room for this message."""
+
+
+class _Stream:
+    """All bytes of a write, at once: a killed process has lost none of them."""
+
+    def __init__(self, path: Path) -> None:
+        self._raw = path.open('xb', buffering=0)
+        self.size = 0
+
+    def write(self, data: bytes) -> int:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._raw.write(rest) :]
+        self.size += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self.size
+
+    def flush(self) -> None:
+        os.fdatasync(self._raw.fileno())
+
+    def close(self) -> None:
+        self._raw.close()
+
+
+class RecordingFile:
+    """A new file.
+
+    path: its name once it is finished. most: bytes, summary included. channels: all that there
+    will be. start: facts of its beginning. contract: of the robot, as YAML. Raises OSError.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        most: int,
+        channels: tuple[Channel, ...],
+        start: Mapping[str, str],
+        contract: str,
+    ) -> None:
+        self.path, self._most, self.messages = path, most, 0
+        self._part = path.with_name(path.name + PART)
+        self._stream = _Stream(self._part)
+        self._writer = Writer(self._stream, CHUNK, CompressionType.ZSTD)
+        self._writer.start(profile='ros2', library='embodied_kv')
+        self._writer.add_metadata(START, dict(start))
+        self._writer.add_attachment(0, 0, CONTRACT, 'application/yaml', contract.encode())
+        self._ids = {c.topic: self._register(c) for c in channels}
+        self._per_chunk = INDEX + PER_CHANNEL * len(channels)
+        described = sum(len(c.definition) + len(c.topic) + len(c.kind) for c in channels)
+        self._reserved = TAIL + described + self._per_chunk
+        self._waiting = described  # bytes of the chunk that is not written yet, at most
+
+    @property
+    def bytes(self) -> int:
+        """That are written."""
+        return self._stream.size
+
+    def add(self, topic: str, stamp: int, data: bytes) -> None:
+        """A message as CDR. stamp: when it came, ns. Raises Full, OSError."""
+        taken = len(data) + MESSAGE
+        if self._stream.size + self._waiting + self._reserved + taken > self._most:
+            raise Full
+        size = self._stream.size
+        self._waiting += taken
+        self._writer.add_message(self._ids[topic], stamp, data, stamp, self.messages)
+        self.messages += 1
+        if self._stream.size > size:
+            self._chunk_is_written()
+
+    def flush(self) -> None:
+        """What came until now is in the file, and on the medium. Raises OSError."""
+        size = self._stream.size
+        self._writer.flush()
+        if self._stream.size > size:
+            self._chunk_is_written()
+
+    def finish(self, end: Mapping[str, str]) -> None:
+        """Nothing more comes. end: facts of its end. Raises OSError; the part is left then."""
+        try:
+            self._writer.flush()
+            self._writer.add_metadata(END, dict(end))
+            self._writer.finish()
+            self._stream.flush()
+        finally:
+            self._stream.close()
+        self._part.rename(self.path)
+
+    def _chunk_is_written(self) -> None:
+        self._waiting = 0
+        self._reserved += self._per_chunk
+
+    def _register(self, channel: Channel) -> int:
+        schema = self._writer.register_schema(channel.kind, 'ros2msg', channel.definition.encode())
+        return self._writer.register_channel(channel.topic, 'cdr', schema)

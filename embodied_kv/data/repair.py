@@ -1,0 +1,80 @@
+"""`python -m embodied_kv.data.repair PART`: what a crash left of a recording becomes a whole file.
+
+Copies all that can be read, with the summary that other tools ask for. The part is removed once
+that is on the disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from mcap.records import Attachment, Channel, Message, Metadata, Schema
+from mcap.writer import CompressionType, Writer
+
+from embodied_kv import storage
+from embodied_kv.data.recording_file import CHUNK, END, PART
+from embodied_kv.data.recording_reader import RecordingError, records
+
+
+def repair(part: Path) -> tuple[Path, int]:
+    """Returns the whole file, and its messages. Raises RecordingError, OSError."""
+    if not part.name.endswith(PART):
+        raise RecordingError(f'{part} is no part of a recording: those end with {PART}')
+    path = part.with_name(part.name.removesuffix(PART))
+    if path.exists():
+        raise RecordingError(f'{path} is there already: move it away')
+    with storage.replaced(path) as new, new.open('xb') as stream:
+        messages = _copy(part, Writer(stream, CHUNK, CompressionType.ZSTD))
+    storage.sync(path.parent)
+    part.unlink()
+    return path, messages
+
+
+def _copy(part: Path, writer: Writer) -> int:
+    writer.start(profile='ros2', library='embodied_kv')
+    schemas: dict[int, int] = {}
+    channels: dict[int, int] = {}
+    messages, ended = 0, False
+    for record in records(part):
+        if isinstance(record, Schema) and record.id not in schemas:
+            schemas[record.id] = writer.register_schema(record.name, record.encoding, record.data)
+        elif isinstance(record, Channel) and record.id not in channels:
+            channels[record.id] = writer.register_channel(
+                record.topic, record.message_encoding, schemas[record.schema_id]
+            )
+        elif isinstance(record, Message):
+            writer.add_message(
+                channels[record.channel_id],
+                record.log_time,
+                record.data,
+                record.publish_time,
+                record.sequence,
+            )
+            messages += 1
+        elif isinstance(record, Metadata):
+            writer.add_metadata(record.name, record.metadata)
+            ended |= record.name == END
+        elif isinstance(record, Attachment):
+            writer.add_attachment(
+                record.create_time, record.log_time, record.name, record.media_type, record.data
+            )
+    if not ended:
+        writer.add_metadata(END, {'end': 'it was cut off', 'messages': str(messages)})
+    writer.finish()
+    return messages
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(prog='repair', description=__doc__)
+    parser.add_argument('part', type=Path, help=f'a file that ends with {PART}')
+    try:
+        path, messages = repair(parser.parse_args().part)
+    except (RecordingError, OSError) as error:
+        parser.exit(1, f'{error}\n')
+    print(f'{path}: {messages} messages')
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,188 @@
+"""What a recording says of each moment: joints, commands, words, who moved the arm, pictures.
+
+Knows the robot's topics. Does not know episodes. Moments are ns on the ROS clock: of what was
+observed the stamp of its message, of what was said or commanded when it came. Pictures are named
+by their place in the file and read when they are needed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from embodied_kv.data.recording_reader import RecordedMessage, Recording
+from embodied_kv.robots.channels import COMPRESSED, JOINT_STATE
+from embodied_kv.robots.contract import Contract
+from embodied_kv.robots.poses import of_pose
+
+FRESH, PREVIOUS, HOLD, STOP = range(4)  # sources of an ActionChunk
+ARMED, TAKEN_OVER = 1, 3  # states of a ControlState
+SECOND = 1_000_000_000  # ns
+
+
+@dataclass
+class Series:
+    """Values in the order of their moments, which never go back."""
+
+    stamps: list[int] = field(default_factory=list)
+    values: list[Any] = field(default_factory=list)
+
+    def add(self, stamp: int, value: object) -> None:
+        """What comes from before the last one is left out."""
+        if not self.stamps or stamp >= self.stamps[-1]:
+            self.stamps.append(stamp)
+            self.values.append(value)
+
+    def last(self, at: int) -> int | None:
+        """The place of the newest value that is no later."""
+        place = bisect_right(self.stamps, at) - 1
+        return None if place < 0 else place
+
+    def nearest(self, at: int) -> int | None:
+        """The place of the value that lies nearest."""
+        place = self.last(at)
+        if place is None:
+            return 0 if self.stamps else None
+        after = place + 1
+        if after < len(self.stamps) and self.stamps[after] - at < at - self.stamps[place]:
+            return after
+        return place
+
+
+@dataclass(frozen=True, eq=False)
+class Commanded:
+    """An ActionChunk as it was executed. values: SI, float64 [actions, axes].
+
+    start: the moment of action 0, ns; dt: s. last: the last action that may be executed.
+    """
+
+    source: int
+    start: int
+    dt: float
+    last: int
+    values: np.ndarray
+
+    def at(self, moment: int, steps: np.ndarray) -> np.ndarray:
+        """What was commanded then, [axes]; steps: which of them keep their value for a period."""
+        place = float(np.clip((moment - self.start) / SECOND / self.dt, 0, self.last))
+        lower = int(place)
+        upper = min(lower + 1, self.last)
+        between = self.values[lower] + (place - lower) * (self.values[upper] - self.values[lower])
+        return np.where(steps, self.values[lower], between)
+
+
+@dataclass(frozen=True)
+class Control:
+    """Who moved the arm. state: as of ControlState."""
+
+    state: int
+    shadow: bool
+
+
+class Signals:
+    """All of a recording but the pixels.
+
+    positions, velocities: by joint, or by what is selected of a pose. images: by view, places in
+    the file among the pictures of that view.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording, contract = recording, recording.contract
+        self.positions: dict[str, Series] = {}
+        self.velocities: dict[str, Series] = {}
+        self.images = {view: Series() for view in contract.views}
+        self.instruction, self.control, self.commands = Series(), Series(), Series()
+        self._views = picture_topics(contract)
+        self._joints = _joint_topics(contract)
+        self._pictures = dict.fromkeys(contract.views, 0)
+        for message in recording.messages():
+            self._take(message)
+
+    @property
+    def period(self) -> float:
+        """s between two commands while the arm moves."""
+        return 1 / float(self.recording.start['rate'])
+
+    def _take(self, message: RecordedMessage) -> None:
+        topic, stamp = message.topic, message.stamp
+        if topic in self._views:
+            view = self._views[topic]
+            place, self._pictures[view] = self._pictures[view], self._pictures[view] + 1
+            self.images[view].add(_observed(message.read(), stamp), place)
+        elif topic in self._joints:
+            self._take_joints(message.read(), stamp, is_pose=self._joints[topic] != JOINT_STATE)
+        elif topic == 'instruction':
+            self.instruction.add(stamp, message.read().data.strip())
+        elif topic == 'control/state':
+            read = message.read()
+            self.control.add(stamp, Control(read.state, read.shadow))
+        elif topic == 'action_chunk':
+            self.commands.add(stamp, _commanded(message.read(), stamp))
+
+    def _take_joints(self, read: Any, stamp: int, is_pose: bool) -> None:
+        names, positions, velocities = (
+            of_pose(read) if is_pose else (read.name, read.position, read.velocity)
+        )
+        at = _observed(read, stamp)
+        for known, told in ((self.positions, positions), (self.velocities, velocities)):
+            for name, value in zip(names, told, strict=False):  # velocities may be absent
+                known.setdefault(name, Series()).add(at, value)
+
+    def pictures(self) -> Iterator[tuple[str, int, RecordedMessage]]:
+        """Views, places and messages, in the order of the file."""
+        places = dict.fromkeys(self.images, 0)
+        for message in self.recording.messages():
+            view = self._views.get(message.topic)
+            if view is not None:
+                yield view, places[view], message
+                places[view] += 1
+
+
+def picture_topics(contract: Contract) -> dict[str, str]:
+    """The view of each topic of pictures, as the recorder keeps these."""
+    topics = {}
+    for name, view in contract.views.items():
+        topics[view.channel.topic] = name
+        if view.channel.type != COMPRESSED:
+            topics[f'{view.channel.topic}/compressed'] = name
+    return topics
+
+
+def nearest(series: Mapping[str, Series], at: int, most: int) -> dict[str, float]:
+    """Of each name the value nearest to a moment, where it lies no further than `most` ns."""
+    found = {}
+    for name, known in series.items():
+        place = known.nearest(at)
+        if place is not None and abs(known.stamps[place] - at) <= most:
+            found[name] = known.values[place]
+    return found
+
+
+def _joint_topics(contract: Contract) -> dict[str, str]:
+    """The message type of each topic that tells of joints."""
+    return dict.fromkeys(contract.feedback, JOINT_STATE) | {
+        source.channel.topic: source.channel.type for source in contract.state
+    }
+
+
+def _observed(read: Any, came: int) -> int:
+    """When what a message tells was so; a driver that stamps nothing is believed to be at once."""
+    stamp = read.header.stamp
+    return stamp.sec * SECOND + stamp.nanosec or came
+
+
+def _commanded(read: Any, came: int) -> Commanded:
+    """Action `first` was not yet due when the chunk was published.
+
+    So it is due by its stamp or, where the arm stood meanwhile, when it came.
+    """
+    rows = read.chunk_size
+    values = np.array(read.values, np.float64).reshape(rows, -1) if rows else np.zeros((0, 0))
+    start = _observed(read, came)
+    due = start + round(read.first * read.dt * SECOND)
+    last = max(0, min(read.execution_horizon, rows) - 1)
+    return Commanded(read.source, start + max(0, came - due), read.dt or 1.0, last, values)

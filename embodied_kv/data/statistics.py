@@ -1,0 +1,60 @@
+"""Statistics of a data set's features, by episode and of all, under LeRobot's names.
+
+Numbers: min, max, mean, std, count and quantiles of each dimension. Pictures: of each channel, in
+[0, 1], shape [3, 1, 1], by histograms of some frames of an episode; so of many episodes the sums
+of their histograms are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+QUANTILES = (0.01, 0.10, 0.50, 0.90, 0.99)
+LOOKED_AT = 32  # pictures of an episode
+PIXELS = 64  # rows and columns of a picture that are looked at, about
+
+Stats = dict[str, list]
+
+
+def of_numbers(values: NDArray) -> Stats:
+    """Of [frames, dimensions]."""
+    x = np.asarray(values, np.float64)
+    named = {f'q{round(100 * q):02d}': np.quantile(x, q, axis=0) for q in QUANTILES}
+    found = {'min': x.min(0), 'max': x.max(0), 'mean': x.mean(0), 'std': x.std(0), **named}
+    return {name: value.tolist() for name, value in found.items()} | {'count': [len(x)]}
+
+
+def sampled(count: int) -> Sequence[int]:
+    """Which frames of an episode are looked at."""
+    return sorted({round(i) for i in np.linspace(0, count - 1, min(count, LOOKED_AT))})
+
+
+def histogram(pixels: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Of [height, width, 3]: [3, 256], of every n-th row and column."""
+    rows, columns = (max(1, length // PIXELS) for length in pixels.shape[:2])
+    few = pixels[::rows, ::columns].reshape(-1, 3)
+    return np.stack([np.bincount(few[:, c], minlength=256) for c in range(3)])
+
+
+def of_histogram(counts: NDArray[np.int64], frames: int) -> Stats:
+    """Of the pictures that [3, 256] counts were taken of. frames: how many these were."""
+    level, total = np.arange(256) / 255, counts.sum(1)
+    mean = counts @ level / total
+    variance = np.maximum(counts @ level**2 / total - mean**2, 0)
+    summed = counts.cumsum(1)
+    seen = counts > 0
+    found = {
+        'min': level[seen.argmax(1)],
+        'max': level[255 - seen[:, ::-1].argmax(1)],
+        'mean': mean,
+        'std': np.sqrt(variance),
+        **{
+            f'q{round(100 * q):02d}': level[(summed >= q * total[:, None]).argmax(1)]
+            for q in QUANTILES
+        },
+    }
+    shaped = {name: value.reshape(3, 1, 1).tolist() for name, value in found.items()}
+    return shaped | {'count': [frames]}

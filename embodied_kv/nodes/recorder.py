@@ -1,0 +1,294 @@
+"""The recorder node: what a robot sees, is told, does and says becomes one file.
+
+Knows the service `record`, subscriptions and the folder. Does not know what is in a message
+(`recording.topics`), nor how a file is written (`data.recording_file`). Off, it hears nothing but
+the instruction; on, every message that came and is not in the file is counted.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+from rclpy.serialization import serialize_message
+from rclpy.subscription import Subscription
+from std_msgs.msg import String
+
+from embodied_kv.data.recording_file import PART, Channel, RecordingFile
+from embodied_kv.data.recording_queue import RecordingQueue
+from embodied_kv.msg import RecordingState
+from embodied_kv.nodes.common import executable, qos
+from embodied_kv.nodes.common.lifecycle_node import OK, WARN, SuiteNode
+from embodied_kv.nodes.common.parameters import one_of, param
+from embodied_kv.nodes.recording.definitions import definition, full_name
+from embodied_kv.nodes.recording.topics import (
+    COMPRESSIONS,
+    INSTRUCTION,
+    Convert,
+    RecordedTopic,
+    recorded,
+)
+from embodied_kv.robots.reading import to_text
+from embodied_kv.srv import Record
+from embodied_kv.text import shown
+
+try:
+    from rclpy.event_handler import SubscriptionEventCallbacks
+except ImportError:  # before ROS 2 Iron
+    from rclpy.qos_event import SubscriptionEventCallbacks
+
+MIB = 2**20
+LEAST = 2**20  # bytes without which no recording begins
+LOOK = 1.0  # s between two looks at how it goes
+STATE = 'recording/state'
+NAME = re.compile(r'\w[\w.-]{0,99}')
+
+
+@dataclass(frozen=True)
+class RecorderParams:
+    """What is recorded, where, and how much."""
+
+    record: bool = param(
+        False, 'Record from activation on; else once the service `record` is asked'
+    )
+    folder: str = param(
+        '~/.ros/embodied_kv/recordings',
+        'Of the recordings; a suite with a namespace has a folder of that name in it',
+    )
+    disk_mib: int = param(
+        8192, 'Most that all recordings of the folder take, MiB', 'live', range=(2, 2**30)
+    )
+    waiting_mib: int = param(
+        64, 'Most that waits for the disk, MiB; what does not fit is dropped', range=(1, 2**20)
+    )
+    image_compression: str = param(
+        'jpeg',
+        'Of images that come without: jpeg, png (which loses nothing), or none',
+        check=one_of(COMPRESSIONS),
+    )
+    jpeg_quality: int = param(90, 'Of JPEG', range=(1, 100))
+
+
+@dataclass(frozen=True)
+class ToldParams:
+    """What all nodes of a suite that observe are told."""
+
+    instruction: str = param('', "In force at the start, as perception's")
+
+
+class Recorder(SuiteNode):
+    """Serves `record`, and publishes `recording/state`."""
+
+    may_wait, on_engine = True, False
+
+    def __init__(self, **arguments: object) -> None:
+        super().__init__('recorder', RecorderParams, ToldParams, **arguments)
+
+    def find_host(self) -> None:
+        """It computes nothing: the contract says all that it needs."""
+
+    def setup(self) -> None:
+        params = self.params.read(RecorderParams)
+        self._folder = Path(params.folder).expanduser() / self.robot.strip('/')
+        self._topics = recorded(
+            self.embodiment.contract, params.image_compression, params.jpeg_quality
+        )
+        self._contract = to_text(self.embodiment.contract)
+        self._kept = dict(topic.kept_as for topic in self._topics) | {STATE: RecordingState}
+        self._names = {topic: self.resolve_topic_name(topic) for topic in self._kept}
+        self._instruction = self.params.read(ToldParams).instruction.strip()
+        self._queue: RecordingQueue | None = None
+        self._path, self._state = Path(), RecordingState()
+        self._listening: list[Subscription] = []
+        self._states = self.publisher(RecordingState, STATE, qos.STATUS)
+        self.subscribe(String, INSTRUCTION, self._told, qos.INSTRUCTION, always=True)
+        self.serve(Record, 'record', self.while_active(self._answer))
+        self.every(LOOK, self._look)
+        self._warn_of_parts()
+
+    def start(self) -> None:
+        if self.params.read(RecorderParams).record:
+            self._begin('')
+
+    def stop(self) -> None:
+        self._end('the recorder is not active any more')
+
+    # ------------------------------------------------------------------ the service
+
+    def _answer(self, request: Record.Request, response: Record.Response) -> None:
+        if request.on:
+            self._begin(request.name)
+            response.message = f'recording {self._path}'
+        else:
+            if self._queue is None:
+                raise ValueError('nothing is recorded: begin with on: true')
+            self._end('it was asked for')
+            response.message = f'{self._path} is finished: {self._state.message}'
+        response.path, response.messages = self._state.path, self._state.messages
+        response.bytes, response.dropped = self._state.bytes, sum(self._state.dropped)
+
+    def _begin(self, name: str) -> None:
+        """Raises ValueError that says what to do, OSError."""
+        if self._queue is not None:
+            raise ValueError(f'{self._path} is being recorded: end it first, with on: false')
+        name = name or f'{datetime.now():%Y%m%d-%H%M%S-%f}'
+        if not NAME.fullmatch(name):
+            raise ValueError(
+                f"name '{shown(name)}': write up to 100 letters, digits, '_', '-' and '.', from a "
+                'letter or digit on'
+            )
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / f'{name}.mcap'
+        if path.exists() or path.with_name(path.name + PART).exists():
+            raise ValueError(f'{path} is there already: choose another name')
+        params = self.params.read(RecorderParams)
+        room = params.disk_mib * MIB - self._taken()
+        if room < LEAST:
+            raise ValueError(
+                f'{self._folder} is full: remove recordings, or raise recorder.disk_mib '
+                f'({params.disk_mib})'
+            )
+        self._path = path
+        file = RecordingFile(path, room, self._channels(), self._facts(), self._contract)
+        self._queue = RecordingQueue(file, params.waiting_mib * MIB)
+        self.log_info('record', f'recording {path}')
+        self._put(INSTRUCTION, serialize_message(String(data=self._instruction)))
+        self._listening = [self._listen(topic) for topic in self._topics]
+        self._tell()
+
+    def _end(self, why: str) -> None:
+        """What was recorded is finished; nothing happens where nothing is."""
+        if self._queue is None:
+            return
+        for subscription in self._listening:
+            self.destroy_subscription(subscription)
+        self._listening = []
+        self._tell()  # the last that the file knows of what was dropped
+        self._queue.close(why)
+        self._tell()
+        self._queue = None
+        self.log_info('record', f'{self._path} is finished: {self._state.message}')
+
+    # ------------------------------------------------------------------ messages
+
+    def _listen(self, topic: RecordedTopic) -> Subscription:
+        kept_as, _ = topic.kept_as
+        lost = SubscriptionEventCallbacks(
+            message_lost=lambda info: self._lost(kept_as, info.total_count_change)
+        )
+        return self.create_subscription(
+            topic.kind,
+            topic.topic,
+            partial(self._heard, topic),
+            topic.profile,
+            raw=True,
+            event_callbacks=lost,
+        )
+
+    def _heard(self, topic: RecordedTopic, data: bytes) -> None:
+        self._put(topic.kept_as[0], data, topic.convert)
+
+    def _put(self, topic: str, data: bytes, convert: Convert | None = None) -> None:
+        queue = self._queue
+        if queue is not None:
+            now = self.get_clock().now().nanoseconds
+            queue.put(self._names[topic], now, data, convert)
+
+    def _lost(self, topic: str, count: int) -> None:
+        queue = self._queue
+        if queue is not None:
+            queue.lose(self._names[topic], count)
+
+    def _told(self, message: String) -> None:
+        self._instruction = message.data
+
+    # ------------------------------------------------------------------ the file
+
+    def _channels(self) -> tuple[Channel, ...]:
+        return tuple(
+            Channel(self._names[topic], full_name(kind), definition(kind))
+            for topic, kind in self._kept.items()
+        )
+
+    def _facts(self) -> dict[str, str]:
+        contract = self.embodiment.contract
+        return {
+            'namespace': self.robot,
+            'robot_type': contract.robot_type,
+            'rate': f'{self.suite.rate:g}',
+            'ros_time': str(self.get_clock().now().nanoseconds),
+        }
+
+    def _taken(self) -> int:
+        files = [*self._folder.glob('*.mcap'), *self._folder.glob(f'*.mcap{PART}')]
+        return sum(file.stat().st_size for file in files)
+
+    def _warn_of_parts(self) -> None:
+        for part in sorted(self._folder.glob(f'*.mcap{PART}')):
+            self.log_warning(
+                f'part {part.name}',
+                f'{part} was cut off: python -m embodied_kv.data.repair {part} finishes it',
+            )
+
+    # ------------------------------------------------------------------ how it goes
+
+    def _look(self) -> None:
+        queue = self._queue
+        if queue is None:
+            return
+        if queue.ended:
+            self.log_error('record', f'{self._path} ended: {queue.ended}')
+            self._end(queue.ended)
+        else:
+            self._tell()
+
+    def _tell(self) -> None:
+        """Publish how the recording goes, and put that into it."""
+        queue = self._queue
+        dropped = dict(queue.dropped)
+        self._state = RecordingState(
+            recording=not queue.ended,
+            path=str(self._path),
+            message=queue.ended,
+            messages=queue.messages,
+            bytes=queue.bytes,
+            topics=list(dropped),
+            dropped=list(dropped.values()),
+        )
+        self._state.header.stamp = self.get_clock().now().to_msg()
+        self._states.publish(self._state)
+        if not queue.ended:
+            self._put(STATE, serialize_message(self._state))
+        for topic, count in dropped.items():
+            self.log_warning(
+                f'dropped {topic}',
+                f'{count} messages of {topic} are not in the recording: '
+                f'{queue.fault or "lost on their way"}',
+            )
+
+    def report(self) -> tuple[bytes, str, dict[str, object]]:
+        state = self._state
+        values = {
+            'file': state.path or 'none',
+            'messages': state.messages,
+            'MiB': f'{state.bytes / MIB:.1f}',
+            'dropped': sum(state.dropped),
+            **{f'dropped, {t}': n for t, n in zip(state.topics, state.dropped, strict=True)},
+        }
+        if sum(state.dropped):
+            return WARN, f'{sum(state.dropped)} messages are not in {state.path}', values
+        if self._queue is None:
+            return OK, f'nothing is recorded{": " * bool(state.message)}{state.message}', values
+        return OK, f'recording {state.path}', values
+
+
+def main() -> None:
+    """Run the executable `recorder`, in a process of its own."""
+    executable.run(Recorder)
+
+
+if __name__ == '__main__':
+    main()

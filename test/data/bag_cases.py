@@ -1,0 +1,108 @@
+"""Recordings of a robot that never was: messages as the recorder writes them, moments chosen."""
+
+import math
+from operator import itemgetter
+
+import cv2
+import numpy as np
+from rclpy.serialization import serialize_message
+from sensor_msgs.msg import CompressedImage, JointState
+from std_msgs.msg import String
+
+from embodied_kv.data.recording_file import Channel, RecordingFile
+from embodied_kv.msg import ActionChunk, ControlState
+from embodied_kv.nodes.recording.definitions import definition, full_name
+from embodied_kv.nodes.recording.topics import recorded
+from embodied_kv.robots.embodiment import Embodiment
+from embodied_kv.robots.reading import load, to_text
+
+CONTRACT = load('tabletop')
+ROBOT = Embodiment.of(CONTRACT)
+SECOND = 10**9
+BEGIN = 1_000 * SECOND
+
+
+def stamped(message, at):
+    message.header.stamp.sec, message.header.stamp.nanosec = divmod(at, SECOND)
+    return message
+
+
+def position(at):
+    """Of every joint, rad or m: within all limits."""
+    return 0.02 + 0.01 * math.sin((at - BEGIN) / SECOND)
+
+
+class Bag:
+    """A recording; `at` of each method is s since it began."""
+
+    def __init__(self, path, contract=CONTRACT, rate=10.0):
+        kept = dict(topic.kept_as for topic in recorded(contract, 'png', 90))
+        self.kinds = kept
+        channels = tuple(
+            Channel(f'/r/{t}', full_name(kind), definition(kind)) for t, kind in kept.items()
+        )
+        facts = {'namespace': '/r', 'robot_type': contract.robot_type, 'rate': f'{rate:g}'}
+        self.file = RecordingFile(path, 2**30, channels, facts, to_text(contract))
+        self.waiting = []
+
+    def put(self, topic, at, message):
+        self.waiting.append((BEGIN + round(at * SECOND), topic, message))
+
+    def finish(self):
+        for i, (stamp, topic, message) in enumerate(sorted(self.waiting, key=itemgetter(0))):
+            self.file.add(f'/r/{topic}', stamp, serialize_message(message))
+            if i % 100 == 0:
+                self.file.flush()
+        self.file.finish({'end': 'enough'})
+        return self.file.path
+
+    def tell(self, at, instruction):
+        self.put('instruction', at, String(data=instruction))
+
+    def control(self, at, state, shadow=False):
+        self.put('control/state', at, ControlState(state=state, shadow=shadow))
+
+    def feel(self, at, value=None, delay=0.002):
+        stamp = BEGIN + round(at * SECOND)
+        value = position(stamp) if value is None else value
+        names = list(ROBOT.joints)
+        message = JointState(name=names, position=[value] * len(names))
+        self.put('joint_states', at + delay, stamped(message, stamp))
+
+    def see(self, at, view='front', level=None, delay=0.005, size=(12, 16)):
+        """A picture of one level, which says when it was taken."""
+        level = round(at * 10) % 256 if level is None else level
+        _, data = cv2.imencode('.png', np.full((*size, 3), level, np.uint8))
+        message = CompressedImage(format='png', data=data.tobytes())
+        stamp = BEGIN + round(at * SECOND)
+        topic = f'camera/{view}/image/compressed'
+        self.put(topic, at + delay, stamped(message, stamp))
+
+    def command(self, at, answers, first=None, source=ActionChunk.FRESH, rows=10, slope=0.001):
+        """A chunk that rises by `slope` an action from `answers`: 0.001 * (s since BEGIN) * 10."""
+        if first is None:
+            first = min(math.ceil((at - answers) * 10), rows - 1)  # the first that is not due yet
+        values = [answers * 10 * slope + i * slope for i in range(rows)]
+        message = ActionChunk(
+            dt=0.1,
+            chunk_size=rows,
+            values=np.repeat(values, len(ROBOT.axes)).tolist(),
+            first=first,
+            execution_horizon=rows,
+            source=source,
+            joint_names=list(ROBOT.axes),
+        )
+        self.put('action_chunk', at, stamped(message, BEGIN + round(answers * SECOND)))
+
+    def lives(self, seconds, instruction='reach', begin=0.0, views=('front', 'wrist')):
+        """A robot that acts from `begin` on: 20 Hz pictures, 100 Hz joints, a chunk a period."""
+        self.tell(begin, instruction)
+        self.control(begin, ControlState.ARMED)
+        for i in range(round(seconds * 100)):
+            self.feel(begin + i / 100)
+        for i in range(round(seconds * 20)):
+            for view in views:
+                self.see(begin + i / 20, view)
+        for i in range(round(seconds * 10)):
+            self.command(begin + i / 10 + 0.04, begin + i / 10)
+        return self

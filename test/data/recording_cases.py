@@ -1,0 +1,26 @@
+"""Recordings without a robot: files of one topic, and what is in them."""
+
+from mcap.records import Message
+
+from embodied_kv.data.recording_file import PART, Channel, RecordingFile
+from embodied_kv.data.recording_reader import records
+
+TOPIC = '/robot/words'
+CHANNELS = (
+    Channel(TOPIC, 'std_msgs/msg/String', 'string data\n'),
+    Channel('/robot/state', 'std_msgs/msg/String', 'string data\n'),
+)
+MIB = 2**20
+
+
+def begin(folder, most=4 * MIB, name='walk'):
+    return RecordingFile(folder / f'{name}.mcap', most, CHANNELS, {'fps': '10'}, 'robot_type: x\n')
+
+
+def part(file):
+    return file.path.with_name(file.path.name + PART)
+
+
+def messages(path):
+    """All that can be read of a file, from its beginning: (stamp, data)."""
+    return [(r.log_time, r.data) for r in records(path) if isinstance(r, Message)]

@@ -1,0 +1,154 @@
+"""What is exported has the files, columns and types that readers of LeRobot v3.0 ask for."""
+
+import io
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from bag_cases import Bag
+from PIL import Image
+
+from embodied_kv.data.episodes import Cut
+from embodied_kv.data.export import export
+from embodied_kv.data.recording_reader import RecordingError
+
+NUMBERS = {'timestamp', 'frame_index', 'episode_index', 'index', 'task_index'}
+VIEWS = {'observation.images.front', 'observation.images.wrist'}
+PARTS = {'observation.state', 'action'}
+FLAG = 'complementary_info.is_intervention'
+
+
+@pytest.fixture(scope='module')
+def exported(tmp_path_factory):
+    """Two recordings, three episodes, two tasks."""
+    folder = tmp_path_factory.mktemp('exported')
+    one = Bag(folder / 'one.mcap').lives(5.0)
+    one.tell(2.5, 'pick')
+    two = Bag(folder / 'two.mcap').lives(2.0)
+    writer, _ = export([one.finish(), two.finish()], folder / 'out', Cut())
+    return folder / 'out', writer
+
+
+@pytest.fixture
+def root(exported):
+    return exported[0]
+
+
+@pytest.fixture
+def info(root):
+    return json.loads((root / 'meta/info.json').read_text())
+
+
+@pytest.fixture
+def episodes(root):
+    return pq.read_table(root / 'meta/episodes/chunk-000/file-000.parquet').to_pylist()
+
+
+@pytest.fixture
+def data(root):
+    return pq.read_table(root / 'data/chunk-000/file-000.parquet')
+
+
+def test_info_says_version_rate_and_counts(exported, info, data):
+    _, writer = exported
+    assert info['codebase_version'] == 'v3.0' and info['fps'] == 10
+    assert (info['total_episodes'], info['total_tasks']) == (3, 2)
+    assert info['total_frames'] == writer.frames == len(data)
+    assert info['splits'] == {'train': '0:3'}
+    assert info['data_path'].format(chunk_index=0, file_index=0) == (
+        'data/chunk-000/file-000.parquet'
+    )
+
+
+def test_every_feature_is_a_column_of_its_type(info, data):
+    assert info['features'].keys() == {*data.column_names} == NUMBERS | VIEWS | PARTS | {FLAG}
+    for name in PARTS:
+        assert info['features'][name]['shape'] == [7]
+        assert data.schema.field(name).type == pa.list_(pa.float32(), 7)
+        assert len(info['features'][name]['names']) == 7
+    for name in VIEWS:
+        assert info['features'][name]['dtype'] == 'image'
+        assert info['features'][name]['shape'] == [12, 16, 3]
+    assert data.schema.field('index').type == pa.int64()
+    assert data.schema.field('timestamp').type == pa.float32()
+    assert data.schema.field(FLAG).type == pa.bool_()
+
+
+def test_frames_are_counted_through_and_timed_from_each_episodes_start(data, episodes):
+    columns = {name: np.array(data[name]) for name in NUMBERS}
+    np.testing.assert_array_equal(columns['index'], np.arange(len(data)))
+    for episode in episodes:
+        rows = slice(episode['dataset_from_index'], episode['dataset_to_index'])
+        length = episode['length']
+        assert rows.stop - rows.start == length
+        np.testing.assert_array_equal(columns['frame_index'][rows], np.arange(length))
+        np.testing.assert_allclose(columns['timestamp'][rows], np.arange(length) / 10, rtol=1e-6)
+        assert set(columns['episode_index'][rows]) == {episode['episode_index']}
+    assert episodes[-1]['dataset_to_index'] == len(data)
+
+
+def test_tasks_are_an_index_of_words(root, data, episodes):
+    table = pq.read_table(root / 'meta/tasks.parquet')
+    tasks = dict(zip(table['task_index'].to_pylist(), table['task'].to_pylist(), strict=True))
+    assert tasks == {0: 'reach', 1: 'pick'}
+    assert json.loads(table.schema.metadata[b'pandas'])['index_columns'] == ['task']
+    assert [episode['tasks'] for episode in episodes] == [['reach'], ['pick'], ['reach']]
+    for episode in episodes:
+        index = data['task_index'][episode['dataset_from_index']].as_py()
+        assert [tasks[index]] == episode['tasks']
+
+
+def test_each_episode_is_a_row_group(root, episodes):
+    file = pq.ParquetFile(root / 'data/chunk-000/file-000.parquet')
+    lengths = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+    assert lengths == [episode['length'] for episode in episodes]
+
+
+def test_pictures_are_those_of_their_moment(data):
+    pictures = data['observation.images.front'].to_pylist()
+    levels = []
+    for picture in pictures:
+        with Image.open(io.BytesIO(picture['bytes'])) as image:
+            assert image.size == (16, 12)
+            levels.append(np.asarray(image).mean())
+    first = np.array(data['episode_index']) == 0
+    assert set(np.diff(np.array(levels)[first])) <= {0, 1, 2}  # one a period, by 20 Hz pictures
+    assert levels[0] in (0, 1)
+
+
+def test_statistics_are_those_of_the_frames(root, data, info, episodes):
+    stats = json.loads((root / 'meta/stats.json').read_text())
+    assert stats.keys() == info['features'].keys()
+    for name in PARTS:
+        values = np.stack(data[name].to_numpy())
+        for said, true in (
+            ('mean', values.mean(0)),
+            ('std', values.std(0)),
+            ('max', values.max(0)),
+        ):
+            np.testing.assert_allclose(stats[name][said], true, rtol=1e-4, atol=1e-7)
+        assert stats[name]['count'] == [len(data)]
+        assert {'q01', 'q10', 'q50', 'q90', 'q99'} <= stats[name].keys()
+    for name in VIEWS:
+        mean = np.array(stats[name]['mean'])
+        assert mean.shape == (3, 1, 1) and 0 <= mean.min() and mean.max() <= 1
+    assert all(f'stats/{name}/mean' in episodes[0] for name in info['features'])
+
+
+def test_what_cannot_be_exported_is_refused_by_name(tmp_path, exported):
+    bag = Bag(tmp_path / 'short.mcap').lives(0.5).finish()
+    with pytest.raises(RecordingError, match=r'short\.mcap has no episode of 1 s'):
+        export([bag], tmp_path / 'out', Cut())
+    with pytest.raises(ValueError, match='is not empty: name a new folder'):
+        export([bag], exported[0], Cut())
+
+
+def test_a_part_is_exported_as_far_as_it_goes(tmp_path):
+    path = Bag(tmp_path / 'cut.mcap').lives(4.0).finish()
+    size = path.stat().st_size
+    part = tmp_path / 'cut.mcap.part'
+    part.write_bytes(path.read_bytes()[: size // 3])
+    writer, _ = export([part], tmp_path / 'out', Cut())
+    assert writer.episodes == 1 and 10 < writer.frames < 40

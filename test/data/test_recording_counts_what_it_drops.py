@@ -1,0 +1,88 @@
+"""What is put into a queue is in the file or counted, whatever the disk does."""
+
+import threading
+from collections import Counter
+
+from recording_cases import MIB, TOPIC, begin, messages, part
+
+from embodied_kv.data.recording_file import RecordingFile
+from embodied_kv.data.recording_queue import RecordingQueue
+
+
+def test_all_that_was_put_is_in_the_file(tmp_path):
+    file = begin(tmp_path)
+    queue = RecordingQueue(file, MIB)
+    for i in range(500):
+        queue.put(TOPIC, i, b'%d' % i)
+    queue.close('enough')
+    assert (queue.messages, queue.ended, queue.dropped) == (500, 'enough', Counter())
+    assert messages(file.path) == [(i, b'%d' % i) for i in range(500)]
+
+
+def test_what_a_slow_disk_cannot_take_is_counted(tmp_path, monkeypatch):
+    gate, add = threading.Event(), RecordingFile.add
+
+    def slow(file, *message):
+        assert gate.wait(60)
+        add(file, *message)
+
+    monkeypatch.setattr(RecordingFile, 'add', slow)
+    file = begin(tmp_path)
+    queue = RecordingQueue(file, 1000)
+    for i in range(30):
+        queue.put(TOPIC, i, bytes(100))
+    assert queue.dropped == {TOPIC: 20} and 'waiting_mib' in queue.fault
+    gate.set()
+    queue.close('enough')
+    assert [stamp for stamp, _ in messages(file.path)] == [*range(10)]
+
+
+def test_a_full_file_ends_the_recording_and_says_so(tmp_path):
+    file = begin(tmp_path, MIB // 8)
+    queue = RecordingQueue(file, 8 * MIB)
+    for i in range(100):
+        queue.put(TOPIC, i, bytes([i]) * 10_000)
+    queue.close('enough')
+    assert 'disk_mib' in queue.ended
+    read = messages(file.path)
+    assert 0 < len(read) < 100 and len(read) + queue.dropped[TOPIC] == 100
+
+
+def test_a_disk_that_refuses_ends_the_recording_and_leaves_what_there_is(tmp_path, monkeypatch):
+    file = begin(tmp_path)
+    queue = RecordingQueue(file, MIB)
+    queue.put(TOPIC, 0, b'early')
+    while not queue.messages:
+        pass
+    file.flush()
+
+    def refuse(data):
+        raise OSError(28, 'No space left on device')
+
+    monkeypatch.setattr(file._stream, 'write', refuse)
+    queue.put(TOPIC, 1, bytes(400_000))
+    queue.close('enough')
+    assert 'No space left' in queue.ended
+    assert messages(part(file)) == [(0, b'early')]
+
+
+def test_what_cannot_be_converted_is_counted_and_the_rest_goes_on(tmp_path):
+    def convert(data):
+        if data == b'bad':
+            raise ValueError('no image')
+        return data.upper()
+
+    file = begin(tmp_path)
+    queue = RecordingQueue(file, MIB)
+    for data in (b'good', b'bad', b'fine'):
+        queue.put(TOPIC, 0, data, convert)
+    queue.close('enough')
+    assert [data for _, data in messages(file.path)] == [b'GOOD', b'FINE']
+    assert queue.dropped == {TOPIC: 1} and queue.fault == f'{TOPIC}: no image'
+
+
+def test_what_never_came_is_counted(tmp_path):
+    queue = RecordingQueue(begin(tmp_path), MIB)
+    queue.lose(TOPIC, 3)
+    queue.close('enough')
+    assert queue.dropped == {TOPIC: 3}

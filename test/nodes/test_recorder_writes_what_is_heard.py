@@ -1,0 +1,105 @@
+"""The service `record`: a file of what a suite sees, does and says, for any reader of MCAP."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from capsule_suite import ask, begin
+from mcap.reader import make_reader
+from mcap_ros2.decoder import DecoderFactory
+from rosbags.highlevel import AnyReader
+
+from embodied_kv.data.recording_reader import Recording
+from embodied_kv.msg import ActionChunk
+from embodied_kv.nodes.recorder import Recorder
+from embodied_kv.robots.reading import load
+from embodied_kv.srv import CapsuleSnapshot, Record
+
+
+def recorded(robot, on, name=''):
+    response = robot.call(Record, 'record', on=on, name=name)
+    assert response.ok, response.message
+    return response
+
+
+@pytest.fixture(scope='module')
+def heard(robots_of_module, tmp_path_factory):
+    """A suite that was recorded: the response, and the chunks that were heard meanwhile."""
+    robot, folder = robots_of_module(), tmp_path_factory.mktemp('recordings')
+    begin(robot, folder / 'capsules')
+    recorder = robot.up(Recorder, folder=str(folder))
+    recorded(robot, on=True, name='walk')
+    robot.until(lambda: recorder._queue.messages > 40)
+    robot.chunks.clear()
+    robot.more(robot.chunks, 5)
+    assert robot.call(CapsuleSnapshot, 'capsule/snapshot', name='home').ok
+    ask(robot)
+    robot.until(lambda: any(text.finished for text in robot.texts))
+    chunks = robot.chunks[:5]
+    robot.spin(0.2)
+    return robot, recorded(robot, on=False), chunks
+
+
+def read(path, namespace):
+    """Messages by topic."""
+    found = {}
+    with open(path, 'rb') as stream:
+        reader = make_reader(stream, decoder_factories=[DecoderFactory()])
+        for _, channel, _, message in reader.iter_decoded_messages():
+            topic = channel.topic.removeprefix(f'{namespace}/')
+            found.setdefault(topic, []).append(message)
+    return found
+
+
+def test_every_kind_of_thing_is_in_the_file(heard):
+    robot, response, _ = heard
+    found = read(response.path, robot.namespace)
+    assert found.keys() >= {
+        *('camera/front/image/compressed', 'camera/wrist/image/compressed', 'joint_states'),
+        *('instruction', 'action_chunk', 'control/state', 'joint_trajectory'),
+        *('language/text', 'capsule/events', 'recording/state'),
+    }
+    assert sum(map(len, found.values())) == response.messages
+    assert found['instruction'][0].data == 'reach'
+    (event,) = found['capsule/events']
+    assert (event.verb, event.name, event.depth) == ('snapshot', 'home', '')
+    assert ''.join(text.text for text in found['language/text'])
+    assert found['control/state'][0].state == 1  # armed, though that was said before
+
+
+def test_chunks_are_in_the_file_as_they_were_published(heard):
+    robot, response, chunks = heard
+    kept = read(response.path, robot.namespace)['action_chunk']
+    fields = ('steps', 'age', 'delay', 'latency', 'deadline_met', 'source', 'sequence', 'first')
+    by_sequence = {(c.sequence, c.source, c.first, c.age): c for c in kept}
+    for chunk in chunks:
+        same = by_sequence[chunk.sequence, chunk.source, chunk.first, chunk.age]
+        assert all(getattr(same, f) == getattr(chunk, f) for f in fields)
+        assert list(same.values) == list(chunk.values)
+    assert any(chunk.source == ActionChunk.FRESH and chunk.steps for chunk in kept)
+
+
+def test_what_is_not_in_the_file_is_counted_in_it(heard):
+    robot, response, _ = heard
+    state = read(response.path, robot.namespace)['recording/state'][-1]
+    assert sum(state.dropped) == response.dropped
+
+
+def test_the_contract_comes_with_it(heard):
+    robot, response, _ = heard
+    recording = Recording(Path(response.path))
+    assert recording.contract == load('tabletop')
+    assert recording.start['namespace'] == robot.namespace
+    assert recording.end['end'] == 'it was asked for'
+
+
+def test_rosbags_reads_every_message(heard):
+    _, response, _ = heard
+    with AnyReader([Path(response.path)]) as reader:
+        count = 0
+        for connection, _, data in reader.messages():
+            message = reader.deserialize(data, connection.msgtype)
+            count += message is not None
+            if connection.topic.endswith('action_chunk') and message.chunk_size:
+                assert np.isfinite(message.values).all()
+    assert count == response.messages
