@@ -20,9 +20,11 @@ OUTSIDE = {
     'cv2': ('python3-opencv', 'opencv-python-headless'),
     'hypothesis': ('python3-hypothesis', 'hypothesis'),
     'matplotlib': ('python3-matplotlib', 'matplotlib'),
+    'msgpack': ('python3-msgpack', 'msgpack'),
     'mujoco': ('python3-mujoco-pip', 'mujoco'),
     'numpy': ('python3-numpy', 'numpy'),
     'packaging': ('python3-packaging', 'packaging'),
+    'prometheus_client': ('python3-prometheus-client', 'prometheus-client'),
     'pydantic': ('python3-pydantic', 'pydantic'),
     'pytest': ('python3-pytest', 'pytest'),
     'rich': ('python3-rich', 'rich'),
@@ -32,6 +34,7 @@ OUTSIDE = {
     'torch': ('python3-torch', 'torch'),
     'transformers': ('python3-transformers-pip', 'transformers'),
     'triton': (None, 'triton'),
+    'websockets': (None, 'websockets'),
     'yaml': ('python3-yaml', 'pyyaml'),
 }
 KEYS = dict(OUTSIDE.values()) | {'python3-pytest-timeout': 'pytest-timeout'}
