@@ -15,6 +15,7 @@ from embodied_kv.nodes.mission import MissionParams
 from embodied_kv.nodes.observation.params import ObservationParams
 from embodied_kv.nodes.session import SessionParams
 from embodied_kv.planning.config import PlanningConfig
+from embodied_kv.serving.websocket.config import ServerConfig
 
 HEAD = """# Parameters
 
@@ -39,6 +40,7 @@ PARTS = (
     ('`memory`: planning', '', PlanningConfig),
     ('`mission`', '', MissionParams),
     ('`fleet`', '', FleetParams),
+    ('`policy_server`', '', ServerConfig),
     ('`action` of a robot of a fleet (executable `fleet_client`)', '', FleetClientParams),
 )
 

@@ -97,7 +97,8 @@ class Door:
         self.device = DeviceThread(self.engine, self._hear)
         self.device.start()
         self.sessions = Sessions(self.engine, self.device, SLOW, 4, 64)
-        self.sessions.start(self._listeners.append)
+        self._listeners.append(self.sessions.hear)
+        self.sessions.start()
         settings = {'port': 0, 'request_seconds': PATIENCE, 'request_rate': 10_000.0} | config
         self.server = PolicyServer(ServerConfig(**settings), self.sessions, self.robot.contract)
         self.port = self.server.start()

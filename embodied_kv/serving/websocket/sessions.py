@@ -12,7 +12,7 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from functools import cached_property, partial
 
@@ -41,7 +41,6 @@ from embodied_kv.types import TextDelta
 
 HERE = 'here'
 WHOLE = parse('whole')
-Listen = Callable[[Callable[[Sequence[TextDelta]], None]], object]
 
 
 class Missed(TimeoutError):
@@ -75,9 +74,8 @@ class Sessions:
             on_vanished=self._vanished,
         )
 
-    def start(self, listen: Listen) -> None:
-        """listen: adds a listener to what the engine's language says."""
-        listen(self._answers.hear)
+    def start(self) -> None:
+        """From now on clients are served. Whoever has the engine's deltas tells them to `hear`."""
         self.engine.budget.forecast = lambda now: self._server.slack(HERE, now)
         self._server.start()
 
@@ -88,6 +86,10 @@ class Sessions:
         self._server.stop()
         self.engine.budget.forecast = None
         self._device.call(self._rows.clear).result()
+
+    def hear(self, deltas: Sequence[TextDelta]) -> None:
+        """What language said; on the device thread."""
+        self._answers.hear(deltas)
 
     def values(self) -> Mapping[str, object]:
         """Counts, of the dispatcher and of those that are there."""
