@@ -62,6 +62,7 @@ def test_any_other_contract_is_asked_by_its_own_names(robot):
         ({'observation/state': np.zeros(7)}, r'is \[7\]: a client of libero sends 8 numbers'),
         ({'observation/state': np.full(8, np.nan)}, 'NaN or infinity'),
         ({'observation/state': np.full(8, 1e400)}, 'NaN or infinity'),
+        ({'observation/state': np.full(8, 1e300)}, 'no robot is there'),
         ({'observation/state': 'left'}, 'no array of numbers'),
         ({'observation/state': [[1], [1, 2]]}, 'no array of numbers'),
         ({'observation/state': np.zeros((8, 1))}, 'sends 8 numbers'),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_kv.serving.websocket.dialect import Refused, numbers
+from embodied_kv.serving.websocket.dialect import LARGEST, Refused, numbers
 from embodied_kv.text import shown
 
 INFER, ASK, SNAPSHOT, RESTORE, RESET = ENDPOINTS = 'infer', 'ask', 'snapshot', 'restore', 'reset'
@@ -80,8 +80,8 @@ def _leftover(key: str, value: object) -> NDArray[np.float64]:
     found = numbers(key, value)
     if found.ndim != 2 or not 0 < len(found) <= ACTIONS:
         raise Refused(f'{key} is {list(found.shape)}: write actions, [n, numbers of an action]')
-    if not np.isfinite(found).all():
-        raise Refused(f'{key} has NaN or infinity: send the actions that are planned')
+    if not (np.abs(found) <= LARGEST).all():
+        raise Refused(f'{key} has NaN, infinity or more: send the actions that are planned')
     return found
 
 

@@ -16,6 +16,7 @@ from concurrent.futures import Executor
 from dataclasses import asdict, dataclass
 from typing import TypeVar
 
+import numpy as np
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
@@ -163,6 +164,8 @@ class Client:
             served = await asyncio.wrap_future(serving.sessions.infer(session, frame))
         except Missed as missed:
             return {'missed': str(missed), 'server_timing': self._timing(began)}
+        if not np.isfinite(served.chunk.values).all():
+            raise Refused('the policy says no finite actions to this')
         serving.metrics.seconds.observe(time.monotonic() - began)
         return self._chunk(served, began)
 

@@ -18,6 +18,7 @@ from embodied_kv.text import listed
 PROMPT = 'prompt'
 SIDE = 4096  # pixels of a picture, either way
 CHARACTERS = 16_384  # of a prompt
+LARGEST = 1e6  # of a number of the state, in any unit
 
 
 class Refused(ValueError):
@@ -72,6 +73,8 @@ class Dialect:
             )
         if not np.isfinite(found).all():
             raise Refused(f'{key} has NaN or infinity: send where the robot is')
+        if (np.abs(found) > LARGEST).any():
+            raise Refused(f'{key} goes up to {np.abs(found).max():g}: no robot is there')
         return found.reshape(count)
 
 
