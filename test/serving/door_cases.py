@@ -92,7 +92,8 @@ class Door:
     def __init__(self, robot, config, engine):
         self.robot = Embodiment.load(robot)
         model = self.robot.adapted(TINY)
-        self.engine = Engine(Policy.random(model, seed=1), EngineConfig(**(ENGINE | engine)))
+        policy, config = Policy.random(model, seed=1), EngineConfig(**(ENGINE | engine))
+        self.engine = Engine(policy, config, period=1e4)  # s: no cost is ever too high
         self._listeners = []
         self.device = DeviceThread(self.engine, self._hear)
         self.device.start()
