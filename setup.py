@@ -18,6 +18,7 @@ EXECUTABLES = {
     'demo': 'demo.demo',
     'fleet': 'fleet.server_node',
     'fleet_client': 'fleet.client_node',
+    'policy_server': 'policy_server',
 }
 
 

@@ -16,6 +16,7 @@ from embodied_kv.nodes.observation.params import ObservationParams
 from embodied_kv.nodes.recorder import RecorderParams
 from embodied_kv.nodes.session import SessionParams
 from embodied_kv.planning.config import PlanningConfig
+from embodied_kv.serving.websocket.config import ServerConfig
 
 HEAD = """# Parameters
 
@@ -41,6 +42,7 @@ PARTS = (
     ('`mission`', '', MissionParams),
     ('`recorder`', '', RecorderParams),
     ('`fleet`', '', FleetParams),
+    ('`policy_server`', '', ServerConfig),
     ('`action` of a robot of a fleet (executable `fleet_client`)', '', FleetClientParams),
 )
 

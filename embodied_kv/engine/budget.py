@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 
 
 class Costs:
@@ -99,11 +100,12 @@ class TimeBudget:
     def euler_plan(self, now: float, deadline: float, batch: int = 1) -> int:
         """Euler steps that finish before the deadline, at most `euler_steps`.
 
-        0 if fewer than `min_euler_steps` would; these while nothing is measured. An estimate by
+        0 if fewer than `min_euler_steps` would; these while nothing is measured; all of them where
+        the deadline is infinite. An estimate by
         which no frame could be in time is not renewed by work, as none is done: it gives up its
         oldest measurement each time, until one frame is tried again.
         """
-        if not self.enabled:
+        if not self.enabled or deadline == math.inf:
             return self.euler_steps
         step = self.costs.estimate('denoise_step', batch)
         left = deadline - self.margin - now
@@ -113,6 +115,16 @@ class TimeBudget:
         if 0 < at_best < fewest * step:
             self.costs.forget_oldest('denoise_step', batch)
         return steps if left > 0 and steps >= fewest else 0
+
+    @contextmanager
+    def at_most(self, steps: int) -> Iterator[None]:
+        """Within it no more Euler steps than these are planned; on the engine's thread."""
+        whole = self.euler_steps
+        self.euler_steps = min(whole, max(self.min_euler_steps, steps))
+        try:
+            yield
+        finally:
+            self.euler_steps = whole
 
     def slack(self, now: float) -> float:
         """Seconds until the next prefill is expected; unbounded once frames stop coming."""

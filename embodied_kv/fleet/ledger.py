@@ -160,5 +160,6 @@ class Ledger:
             waited=task.wait.total,
             generation=task.wait.generation,
             execution=self.executions.median() if execution is None else execution,
+            deadline=now + task.request.within,
             bytes=task.request.observation_bytes,
         )

@@ -80,6 +80,25 @@ class Fifo(Scheduler):
         return sorted(waiting, key=attrgetter('arrived'))
 
 
+@dataclass(frozen=True)
+class EarliestDeadline(Scheduler):
+    """Whose answer has to be there first goes first (Liu and Layland 1973, section 7).
+
+    patience: s after its arrival that count as the deadline of a request where its own is later,
+    or where it names none. So nobody starves: whoever arrives more than `patience` s after a
+    request is served behind it, whatever deadline it claims.
+    """
+
+    patience: float = 1.0
+
+    def order(self, waiting: Collection[Waiting], now: float) -> list[Waiting]:
+        return sorted(waiting, key=lambda r: (self._due(r), r.arrived))
+
+    def _due(self, request: Waiting) -> float:
+        """Not before it arrived, whatever it claims."""
+        return max(request.arrived, min(request.deadline, request.arrived + self.patience))
+
+
 class LeastAttained(Scheduler):
     """Whose task has had the least generation goes first, as in Autellix; may starve others."""
 
@@ -98,6 +117,7 @@ SCHEDULERS = {
     'kairos': Kairos,
     'fifo': Fifo,
     'autellix': LeastAttained,
+    'deadline': EarliestDeadline,
     'shortest': ShortestJob,
 }
 

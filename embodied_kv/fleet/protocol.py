@@ -61,7 +61,8 @@ class Request:
     rises by one with every request of the task; a repetition has the same number. stamp: of the
     observation. execution_horizon: how much of the chunk to execute, parsed where the message is
     read (`execution_horizon.parse`). observation_bytes: of what crosses the network with it.
-    execution: None in a task's first round.
+    execution: None in a task's first round. within: s from its receipt in which an answer is of
+    use.
     """
 
     robot: str
@@ -71,6 +72,7 @@ class Request:
     execution_horizon: Policy
     observation_bytes: int
     execution: LastExecution | None = None
+    within: float = math.inf
 
     def __post_init__(self) -> None:
         name('robot', self.robot)
@@ -82,6 +84,8 @@ class Request:
             raise ProtocolError(
                 f'execution_horizon is {self.execution_horizon!r}: it must be a policy'
             )
+        if not isinstance(self.within, (int, float)) or not self.within >= 0:
+            raise ProtocolError(f'within is {self.within!r}: it must be seconds from 0')
         if self.execution and self.execution.round >= self.round:
             raise ProtocolError(
                 f'execution.round {self.execution.round} is not before round {self.round}'

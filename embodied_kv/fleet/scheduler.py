@@ -5,6 +5,7 @@ Knows requests that wait. Does not know robots' messages, engines or clocks: `no
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -16,8 +17,9 @@ class Waiting:
 
     arrived: of this request, started: of its task's first, both s on the server's clock. waited:
     the task's waits between rounds, generation: attained so far, execution: how long the chunk is
-    expected to be executed, all s. skipped: decisions in a row that chose others. lost_batches:
-    what happened to each batch that was lost with it.
+    expected to be executed, all s. deadline: by which an answer is of use, s on the server's
+    clock. skipped: decisions in a row that chose others. lost_batches: what happened to each batch
+    that was lost with it.
     """
 
     robot: str
@@ -31,6 +33,7 @@ class Waiting:
     bytes: int = 0
     skipped: int = 0
     lost_batches: tuple[str, ...] = ()
+    deadline: float = math.inf
 
 
 class Scheduler(ABC):

@@ -15,8 +15,8 @@ from ament_index_python.packages import get_package_share_directory
 
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine_config import EngineConfig
-from embodied_kv.nodes.common.engine_host import load_policy
 from embodied_kv.nodes.common.parameters import SuiteParams
+from embodied_kv.serving.load import load_policy
 
 
 def parameters(path: Path) -> tuple[SuiteParams, EngineConfig]:
@@ -40,7 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         suite, config = parameters(args.params)
         if config.compile == 'off':
             command.exit(2, 'compile: engine.compile is off: set it to auto\n')
-        policy = load_policy(suite, config, print, print)
+        policy = load_policy(
+            suite.embodiment(), suite.preset, suite.checkpoint, config, print, print
+        )
         engine = Engine(policy, config, suite.period, say=print)
     except (ValueError, OSError) as error:
         command.exit(2, f'compile: {error}\n')

@@ -10,18 +10,6 @@ from embodied_kv.memory.timeline import Timeline
 
 
 @dataclass(frozen=True)
-class PlanRequest:
-    """A question, its tokens, and what may be in view of it. began: s, when it was asked."""
-
-    began: float
-    question: str
-    ids: list[int]
-    tokens: int
-    segments: int | None
-    method: str
-
-
-@dataclass(frozen=True)
 class Plan:
     """An answer, and what it took.
 

@@ -17,6 +17,7 @@ from typing import Annotated, Literal
 from pydantic import Discriminator, Field, Strict, Tag, field_validator, model_validator
 
 from embodied_kv.robots.channels import JOINT_STATE
+from embodied_kv.robots.openpi import Openpi
 from embodied_kv.robots.sources import (
     ActionSource,
     Pair,
@@ -119,6 +120,7 @@ class Contract(Part):
     workspace: Workspace | None = None
     language: Language = Language()
     checkpoint: CheckpointFacts = CheckpointFacts()
+    openpi: Openpi | None = None
 
     @property
     def dt(self) -> float:
@@ -139,6 +141,14 @@ class Contract(Part):
     def action(self) -> tuple[ActionSource, ...]:
         """The sources of an action, or rather where it goes."""
         return self.actions[ACTION]
+
+    @property
+    def clients(self) -> Openpi:
+        """What websocket clients send; where nothing is written of it, by the contract's names."""
+        count = sum(len(source.select) for source in self.state)
+        return self.openpi or Openpi(
+            views={name: name for name in self.views}, state={STATE: count}
+        )
 
     @property
     def measured(self) -> dict[str, str]:
@@ -174,6 +184,7 @@ class Contract(Part):
         yield from self._mixed()
         yield from self._unmeasured()
         yield from self._unanchored()
+        yield from self._unlike_clients()
         size, horizon = self.chunk_size, self.execution_horizon
         if size and horizon and size < horizon:
             yield f'execution_horizon {horizon} exceeds chunk_size {size}'
@@ -232,6 +243,22 @@ class Contract(Part):
                     f'actions.{ACTION}: {name} ({source.unit}) at index {place} is relative to '
                     f'{theirs} ({other.unit}): both must be the same'
                 )
+
+    def _unlike_clients(self) -> Iterator[str]:
+        """What clients send must be the views and the numbers that there are."""
+        sent = self.clients
+        if sent.views.keys() != self.views.keys():
+            yield f'openpi.views names {", ".join(sent.views)}: name {", ".join(self.views)}'
+        keys = [*sent.views.values(), *sent.state, 'prompt']
+        if twice := sorted({key for key in keys if keys.count(key) > 1}):
+            yield f'openpi names the key {twice[0]} twice'
+        if unknown := [view for view in sent.optional if view not in self.views]:
+            yield f'openpi.optional names {unknown[0]}: there are {", ".join(self.views)}'
+        numbers = sum(len(source.select) for source in self.state)
+        if (count := sum(sent.state.values())) != numbers:
+            yield f'openpi.state has {count} numbers, observations.{STATE} has {numbers}'
+        if sent.horizon and self.chunk_size and sent.horizon > self.chunk_size:
+            yield f'openpi.horizon {sent.horizon} exceeds chunk_size {self.chunk_size}'
 
 
 def _misplaced(where: str, sources: tuple[Source, ...]) -> Iterator[str]:

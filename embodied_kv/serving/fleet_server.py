@@ -24,6 +24,7 @@ from embodied_kv.fleet.forecast import Forecast
 from embodied_kv.fleet.protocol import Answer, Receipt, Request, Verdict
 from embodied_kv.fleet.scheduler import Waiting
 from embodied_kv.fleet.trace_writer import TraceWriter
+from embodied_kv.serving.batch import Late
 from embodied_kv.text import LINE, shown, trace
 from embodied_kv.throttle import Throttled
 from embodied_kv.types import ActionChunk, Observation
@@ -42,12 +43,13 @@ SWEEP = 1.0  # s between two checks for robots that fell silent
 class ServedChunk:
     """What an engine made of a request: a chunk that is judged, or the reason for which none.
 
-    queued: s from the request to its dispatch.
+    queued: s from the request to its dispatch. late: there was no time for one.
     """
 
     chunk: ActionChunk | None
     fault: str = ''
     queued: float = 0.0
+    late: bool = False
 
 
 class FleetServer(threading.Thread):
@@ -274,7 +276,7 @@ def _answer(waiting: Waiting, request: Request | None, result: Result, sent: flo
             chunk = judged(result, request.execution_horizon)
         except (TypeError, ValueError) as error:
             fault = f'the horizon policy failed: {error}'
-    served = ServedChunk(chunk, fault, queued)
+    served = ServedChunk(chunk, fault, queued, isinstance(result, Late))
     return Answer(
         waiting.robot, waiting.task, waiting.round, chunk.execution_horizon if chunk else 0, served
     )

@@ -21,6 +21,7 @@ from embodied_kv.nodes.session import SessionParams
 from embodied_kv.nodes.sim.node import SimParams
 from embodied_kv.nodes.voice import LanguageParams
 from embodied_kv.planning.config import PlanningConfig
+from embodied_kv.serving.websocket.config import ServerConfig
 
 ROOT = Path(__file__).parents[2]
 LAUNCH = ROOT / 'launch' / 'fleet.launch.py'
@@ -28,6 +29,7 @@ CONFIG = yaml.safe_load((ROOT / 'config' / 'fleet.yaml').read_text())
 PARTS = {
     '/**': [SuiteParams],
     '/**/fleet': [FleetParams],
+    '/**/policy_server': [ServerConfig],
     '/**/session': [SessionParams],
     '/**/language': [LanguageParams],
     '/**/memory': [MemoryParams, PlanningConfig],
@@ -55,6 +57,9 @@ def test_the_yaml_holds_every_parameter_of_the_fleet_with_its_default():
     left = dict.fromkeys(('robots', 'profile', 'trace'), '')  # to the launch and command line
     assert given | left == asdict(FleetParams())
     assert not left.keys() & given.keys()
+    served = dict(CONFIG['/**/policy_server']['ros__parameters'])
+    del served['engine']
+    assert served == asdict(ServerConfig())
     assert asdict(FleetClientParams()).items() <= CONFIG['/**/action']['ros__parameters'].items()
 
 

@@ -17,20 +17,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import cached_property, partial
 
-import torch
-
-from embodied_kv.config import ModelConfig, preset
+from embodied_kv.config import ModelConfig
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.engine.loop import DeviceThread
 from embodied_kv.engine.warmup import warm_up
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.plane import Plane
-from embodied_kv.model.checkpoints.open import open_checkpoint
-from embodied_kv.model.checkpoints.own import bundled
-from embodied_kv.model.dtype import served
 from embodied_kv.model.policy import Policy
 from embodied_kv.nodes.common.parameters import SuiteParams
+from embodied_kv.serving.load import load_policy
 from embodied_kv.session.robot_session import RobotSession
 from embodied_kv.text import trace
 from embodied_kv.throttle import Throttled
@@ -57,7 +53,9 @@ class EngineHost:
         with cls._lock:
             wish = _identity(suite, config)
             if cls._shared is None:
-                policy = load_policy(suite, config, say, warn)
+                policy = load_policy(
+                    suite.embodiment(), suite.preset, suite.checkpoint, config, say, warn
+                )
                 cls._shared = cls(policy, config, suite.period, wish, say)
             for name, value in wish.items():
                 if (there := cls._shared.identity[name]) != value:
@@ -157,30 +155,6 @@ class EngineHost:
             except Exception as error:  # not the engine's fault: the robot goes on acting
                 text = f'a listener of language failed\n{trace(error)}'
                 self._faults(type(error).__name__, text)
-
-
-def load_policy(suite: SuiteParams, config: EngineConfig, say: Say, warn: Say) -> Policy:
-    """The policy that the parameters name. Raises ValueError, CheckpointError, OSError."""
-    embodiment = suite.embodiment()
-    try:
-        torch.empty(0, device=config.device)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"engine.device '{config.device}' cannot be used: {error}") from error
-    if suite.checkpoint == 'random':
-        warn(f'weights of {suite.preset} are random: the robot moves, but to no purpose')
-        adapted = embodiment.adapted(preset(suite.preset))
-        model = served(adapted, config.device, config.dtype, say)
-        return Policy.random(model, config.seed, config.device)
-    if not suite.checkpoint and not suite.preset:
-        raise ValueError(
-            'parameters checkpoint and preset are empty: name a folder of weights, or the preset '
-            'whose own come with the package'
-        )
-    path = suite.checkpoint or str(bundled(suite.preset))
-    dimensions = preset(suite.preset) if suite.preset else None
-    checkpoint = open_checkpoint(path, embodiment.declared, dimensions)
-    model = served(checkpoint.config, config.device, config.dtype, say)
-    return checkpoint.load(config.device, model.dtype)
 
 
 def _identity(suite: SuiteParams, config: EngineConfig) -> dict[str, object]:

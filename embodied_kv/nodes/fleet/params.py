@@ -19,7 +19,9 @@ class FleetParams:
         '', "Namespaces that are served, separated by commas; '' serves all that ask"
     )
     scheduler: str = param(
-        'kairos', 'Who goes first: kairos, fifo, autellix, shortest', check=one_of([*SCHEDULERS])
+        'kairos',
+        'Who goes first: kairos, fifo, autellix, deadline, shortest',
+        check=one_of([*SCHEDULERS]),
     )
     buckets: int = param(10, 'Buckets of the wait ratio, for kairos', range=(1, 1000))
     aging: int = param(

@@ -1,0 +1,60 @@
+"""The node `policy_server`: the engine of this process for openpi's websocket clients.
+
+It hears and answers no topic but its diagnostics: what it serves with is `embodied_kv.serving`.
+"""
+
+from __future__ import annotations
+
+from embodied_kv.nodes.common import executable
+from embodied_kv.nodes.common.lifecycle_node import ERROR, OK, SuiteNode
+from embodied_kv.serving.batch import batch_seconds, profile_of
+from embodied_kv.serving.websocket.config import ServerConfig
+from embodied_kv.serving.websocket.server import PolicyServer
+from embodied_kv.serving.websocket.sessions import Sessions
+
+
+class PolicyServerNode(SuiteNode):
+    """Listens while it is active."""
+
+    def __init__(self, **arguments: object) -> None:
+        super().__init__('policy_server', ServerConfig, **arguments)
+
+    def setup(self) -> None:
+        self._config, engine = self.params.read(ServerConfig), self.host.engine
+        self._config.keys()  # refused here, where they cannot be read
+        seconds = self.host.device.call(lambda: batch_seconds(engine)).result()
+        self._profile = profile_of(self.host.model, seconds)
+
+    def start(self) -> None:
+        host, config = self.host, self._config
+        self._sessions = Sessions(
+            host.engine, host.device, self._profile, config.connections, config.capsule_mib
+        )
+        self._server = PolicyServer(config, self._sessions, self.embodiment.contract)
+        host.listen(self._sessions.hear)
+        self._sessions.start()
+        try:
+            self.port = self._server.start()
+        except OSError:
+            self.stop()
+            raise
+        self.log_info('listening', f'serving on ws://{config.host}:{self.port}')
+
+    def stop(self) -> None:
+        self._server.stop()
+        self._sessions.stop()
+        self.host.unlisten(self._sessions.hear)
+
+    def report(self) -> tuple[bytes, str, dict[str, object]]:
+        if not self._server.is_alive():
+            return ERROR, 'the server has ended', {}
+        return OK, 'serving', dict(self._sessions.values())
+
+
+def main() -> None:
+    """Run the executable `policy_server`, in a process of its own."""
+    executable.run(PolicyServerNode)
+
+
+if __name__ == '__main__':
+    main()

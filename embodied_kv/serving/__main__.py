@@ -1,0 +1,122 @@
+"""Serve a policy to openpi's websocket clients, without ROS.
+
+`python -m embodied_kv.serving --contract libero --checkpoint FOLDER`
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, fields
+from typing import TypeVar
+
+from embodied_kv.engine_config import EngineConfig
+from embodied_kv.robots.embodiment import Embodiment
+from embodied_kv.robots.reading import shipped
+from embodied_kv.serving.load import load_policy
+from embodied_kv.serving.local import LocalEngine
+from embodied_kv.serving.websocket.config import ServerConfig
+from embodied_kv.serving.websocket.server import PolicyServer
+from embodied_kv.serving.websocket.sessions import Sessions
+
+T = TypeVar('T')
+ENGINE = {  # of a server, where the command says nothing else
+    'robots': 8,
+    'rows': 80,
+    'reserved_rows': 40,
+    'streams': 16,
+    'compressed_rows': 0,
+    'margin_ms': 1.0,
+}
+PREFIX = 'engine.'
+
+
+def command() -> argparse.ArgumentParser:
+    """Every setting of the server and of its engine is an option."""
+    parser = argparse.ArgumentParser(prog='python -m embodied_kv.serving', description=__doc__)
+    parser.add_argument(
+        '--contract', required=True, help=f'{", ".join(shipped())}, or a YAML file'
+    )
+    parser.add_argument('--preset', default='', help='model dimensions by name')
+    parser.add_argument(
+        '--checkpoint', default='', help="folder or file of weights; 'random': untrained ones"
+    )
+    _add(parser.add_argument_group('server'), ServerConfig, '', {})
+    _add(parser.add_argument_group('engine'), EngineConfig, PREFIX, ENGINE)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None, wait: Callable[[], object] | None = None) -> None:
+    """Serve until SIGINT or SIGTERM. wait: for something else instead."""
+    parser = command()
+    given = vars(parser.parse_args(arguments))
+    logging.basicConfig(level=logging.INFO, format='%(levelname)s %(name)s: %(message)s')
+    try:
+        config, settings = _read(ServerConfig, '', given), _read(EngineConfig, PREFIX, given)
+        embodiment = Embodiment.load(given['contract'])
+        policy = load_policy(
+            embodiment, given['preset'], given['checkpoint'], settings, print, print
+        )
+        embodiment.check(policy.config)
+        with LocalEngine(policy, settings, print) as local:
+            _serve(local, config, embodiment, wait or _signalled)
+    except (ValueError, OSError) as error:
+        parser.exit(2, f'{parser.prog}: {error}\n')
+
+
+def _serve(
+    local: LocalEngine, config: ServerConfig, embodiment: Embodiment, wait: Callable[[], object]
+) -> None:
+    sessions = Sessions(
+        local.engine, local.device, local.profile, config.connections, config.capsule_mib
+    )
+    server = PolicyServer(config, sessions, embodiment.contract)
+    local.hear = sessions.hear
+    sessions.start()
+    try:
+        port = server.start()
+        print(f'serving {embodiment.contract.robot_type} on ws://{config.host}:{port}', flush=True)
+        wait()
+    finally:
+        server.stop()
+        sessions.stop()
+
+
+def _signalled() -> None:
+    stop = threading.Event()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, lambda *_: stop.set())
+    stop.wait()
+
+
+def _add(group: argparse._ArgumentGroup, part: type, prefix: str, defaults: dict) -> None:
+    for f in fields(part):
+        default = defaults.get(f.name, f.default)
+        assert default is not MISSING, f'{f.name} has no default'
+        kind = _truth if isinstance(default, bool) else type(default)
+        text = f.metadata['help'].replace('%', '%%')
+        group.add_argument(
+            f'--{prefix}{f.name}', type=kind, default=default, help=f'{text} ({default!r})'
+        )
+
+
+def _read(part: type[T], prefix: str, given: dict[str, object]) -> T:
+    """Raises ValueError."""
+    for f in fields(part):
+        value, (low, high) = given[prefix + f.name], f.metadata.get('range', (None, None))
+        if low is not None and not low <= value <= high:
+            raise ValueError(f'--{prefix}{f.name} is {value}: it must lie from {low} to {high}')
+    return part(**{f.name: given[prefix + f.name] for f in fields(part)})
+
+
+def _truth(text: str) -> bool:
+    if text not in ('true', 'false'):
+        raise argparse.ArgumentTypeError(f'{text!r}: write true or false')
+    return text == 'true'
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,121 @@
+"""What a client wants beside its observation: the extensions, read out of a request.
+
+Knows the keys that openpi's protocol has not, and their ranges. Does not know observations, nor
+how a wish is met. A client that knows none of this sends none of it, and wants an inference.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_kv.serving.websocket.dialect import LARGEST, Refused, numbers
+from embodied_kv.text import shown
+
+INFER, ASK, SNAPSHOT, RESTORE, RESET = ENDPOINTS = 'infer', 'ask', 'snapshot', 'restore', 'reset'
+SESSION = re.compile(r'[A-Za-z0-9][A-Za-z0-9._-]{0,63}')
+LONGEST = 3600.0  # s of a deadline
+ACTIONS = 1000  # of a chunk, at most
+TOKENS = 4096
+CHARACTERS = 4096  # of a question
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One request.
+
+    session: its id, '' for the connection's own. deadline: s from its receipt, infinite for none.
+    steps: Euler steps at most; 0: all. leftover: float64 [n, action_dim], what the robot does from
+    its observation on, in the policy's units; None: unknown. delay: how many of these will have
+    passed when the chunk takes over. question, max_tokens: of `ask`. name: of a capsule, '' for
+    one that is made up, or for the newest.
+    """
+
+    endpoint: str = INFER
+    session: str = ''
+    deadline: float = math.inf
+    steps: int = 0
+    leftover: NDArray[np.float64] | None = None
+    delay: int = 0
+    question: str = ''
+    max_tokens: int = 32
+    name: str = ''
+
+
+def read(request: Mapping[str, object]) -> Call:
+    """The wishes of a request. Raises Refused, which names the key and what to write."""
+    wishes = {
+        name: parse(key, request[key])
+        for key, (name, parse) in KEYS.items()
+        if request.get(key) is not None
+    }
+    return Call(**wishes)
+
+
+def _endpoint(key: str, value: object) -> str:
+    if not isinstance(value, str) or value not in ENDPOINTS:
+        raise Refused(f'{key} is {shown(value)!r}: there are {", ".join(ENDPOINTS)}')
+    return value
+
+
+def _session(key: str, value: object) -> str:
+    if not isinstance(value, str) or not SESSION.fullmatch(value):
+        raise Refused(f'{key} is {shown(value)!r}: write 1 to 64 letters, digits, dots, _ and -')
+    return value
+
+
+def _seconds(key: str, value: object) -> float:
+    found = _number(key, value)
+    if not 0 < found <= LONGEST * 1e3:
+        raise Refused(f'{key} is {found:g}: write ms, above 0, to {LONGEST * 1e3:g}')
+    return found / 1e3
+
+
+def _leftover(key: str, value: object) -> NDArray[np.float64]:
+    found = numbers(key, value)
+    if found.ndim != 2 or not 0 < len(found) <= ACTIONS:
+        raise Refused(f'{key} is {list(found.shape)}: write actions, [n, numbers of an action]')
+    if not (np.abs(found) <= LARGEST).all():
+        raise Refused(f'{key} has NaN, infinity or more: send the actions that are planned')
+    return found
+
+
+def _count(least: int, most: int) -> Callable[[str, object], int]:
+    def parse(key: str, value: object) -> int:
+        found = _number(key, value)
+        if not least <= found <= most or not found.is_integer():
+            raise Refused(f'{key} is {found:g}: write a whole number from {least} to {most}')
+        return int(found)
+
+    return parse
+
+
+def _text(key: str, value: object) -> str:
+    if not isinstance(value, str) or len(value) > CHARACTERS:
+        raise Refused(f'{key} must be text of at most {CHARACTERS} characters')
+    return value
+
+
+def _number(key: str, value: object) -> float:
+    found = numbers(key, value)
+    if found.shape != (1,):
+        raise Refused(f'{key} is {list(found.shape)}: write one number')
+    return float(found[0])
+
+
+KEYS = {  # of a request: the field of a Call, and what reads it
+    'endpoint': ('endpoint', _endpoint),
+    'session_id': ('session', _session),
+    'deadline_ms': ('deadline', _seconds),
+    'steps': ('steps', _count(1, 50)),
+    'leftover': ('leftover', _leftover),
+    'delay': ('delay', _count(0, ACTIONS)),
+    'question': ('question', _text),
+    'max_tokens': ('max_tokens', _count(1, TOKENS)),
+    'name': ('name', _text),
+}

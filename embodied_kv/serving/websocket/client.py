@@ -1,0 +1,244 @@
+"""One connection, from its first message to its last: openpi's protocol, one request at a time.
+
+Knows frames, replies and time limits. Does not know how a chunk is made. Whatever a client does,
+its own connection is all that suffers: it waits for its own turn, and what it holds is freed when
+it goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from dataclasses import asdict, dataclass
+from typing import TypeVar
+
+import numpy as np
+from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import ConnectionClosed
+
+from embodied_kv.capsule.capsule import CapsuleError
+from embodied_kv.serving.fleet_server import ServedChunk
+from embodied_kv.serving.websocket import calls, codec
+from embodied_kv.serving.websocket.calls import Call
+from embodied_kv.serving.websocket.config import ServerConfig
+from embodied_kv.serving.websocket.dialect import Dialect, Refused
+from embodied_kv.serving.websocket.metrics import Metrics
+from embodied_kv.serving.websocket.observation import observation
+from embodied_kv.serving.websocket.session import Session
+from embodied_kv.serving.websocket.sessions import Missed, Sessions
+from embodied_kv.text import LINE, reason, shown
+
+T = TypeVar('T')
+FAILED = 1011  # why a connection is closed, of the websocket protocol
+Reply = dict[str, object]
+
+log = logging.getLogger(__name__)
+
+
+class Left(ConnectionError):
+    """The client has gone while something was made for it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Serving:
+    """What all clients share. work: runs what takes a moment. waits: what may wait for long."""
+
+    config: ServerConfig
+    sessions: Sessions
+    dialect: Dialect
+    horizon: int
+    metadata: Reply
+    metrics: Metrics
+    work: Executor
+    waits: Executor
+
+
+class Client:
+    """One of them."""
+
+    def __init__(self, serving: Serving, connection: ServerConnection) -> None:
+        self._serving, self._connection = serving, connection
+        self._session: Session | None = None
+        self._total = math.nan  # s of the request before, all in all
+        self._free = -math.inf  # from when on the next request may be served, s, steady clock
+
+    async def run(self) -> None:
+        """Until it goes, or does what no client may."""
+        gone = asyncio.ensure_future(self._connection.wait_closed())
+        try:
+            await self._send(codec.pack(self._serving.metadata))
+            while await self._turn(gone):
+                pass
+        except (ConnectionClosed, Left):
+            pass
+        finally:
+            gone.cancel()
+            if self._session is not None:
+                self._serving.sessions.close(self._session)
+
+    async def _turn(self, gone: asyncio.Future) -> bool:
+        """A request and its reply: whether another one may follow."""
+        message = await self._connection.recv()
+        await self._pace()
+        began, endpoint, outcome = time.monotonic(), calls.INFER, 'failed'
+        try:
+            if isinstance(message, str):
+                raise Refused('a text frame: send msgpack in binary ones')
+            call, request = await self._elsewhere(self._serving.work, self._read, message)
+            endpoint = call.endpoint
+            reply = await self._in_time(self._answer(call, request, began), gone)
+            outcome = 'missed' if 'missed' in reply else 'answered'
+        except (Refused, CapsuleError) as error:
+            outcome, text = 'refused', reason(error)
+        except TimeoutError:
+            outcome = 'late'
+            text = f'no answer within {self._serving.config.request_seconds:g} s'
+        except Left:
+            outcome = 'left'
+            raise
+        except Exception as error:  # whatever it is: a word to the client, the rest to the log
+            log.error('a request failed', exc_info=True)
+            text = f'the server failed: {type(error).__name__}'
+        finally:
+            self._serving.metrics.requests.labels(endpoint, outcome).inc()
+        if outcome not in ('answered', 'missed'):
+            if outcome == 'refused' and endpoint != calls.INFER:
+                reply = {'error': text}  # a client that knows endpoints reads it, and goes on
+            else:
+                await self._refuse(text)
+                return False
+        await self._send(codec.pack(reply))
+        self._total = time.monotonic() - began
+        return True
+
+    async def _refuse(self, text: str) -> None:
+        """As openpi does, but for the traceback: words, then the end."""
+        log.warning('%s: %s', self._connection.remote_address, shown(text, LINE))
+        await self._send(shown(text, LINE))
+        await self._connection.close(FAILED, 'the frame before says why')
+
+    # ------------------------------------------------------------------ what it asks for
+
+    def _read(self, message: bytes) -> tuple[Call, Reply]:
+        """Off the event loop, as pictures take a moment. Raises Refused."""
+        try:
+            request = codec.unpack(message)
+        except codec.CodecError as error:
+            raise Refused(str(error)) from error
+        if not isinstance(request, dict):
+            raise Refused('the message is no map: send an observation')
+        return calls.read(request), request
+
+    async def _answer(self, call: Call, request: Reply, began: float) -> Reply:
+        session = self._held(call.session)
+        if call.endpoint == calls.INFER:
+            return await self._infer(session, call, request, began)
+        if call.endpoint == calls.ASK:
+            return await self._ask(session, call)
+        verbs: dict[str, Callable[[], object]] = {
+            calls.SNAPSHOT: lambda: session.snapshot(call.name),
+            calls.RESTORE: lambda: session.restore(call.name),
+            calls.RESET: lambda: self._serving.sessions.reset(session),
+        }
+        name = await self._elsewhere(self._serving.waits, verbs[call.endpoint])
+        said = {'status': call.endpoint, 'next': session.next, 'capsules': session.capsules}
+        return said if name is None else said | {'name': name}
+
+    async def _infer(self, session: Session, call: Call, request: Reply, began: float) -> Reply:
+        serving = self._serving
+        seen = await self._elsewhere(serving.work, serving.dialect.read, request)
+        frame = observation(
+            serving.sessions.engine,
+            seen,
+            call,
+            session.name,
+            session.next,
+            began,
+            serving.config.prompt,
+        )
+        try:
+            served = await asyncio.wrap_future(serving.sessions.infer(session, frame))
+        except Missed as missed:
+            return {'missed': str(missed), 'server_timing': self._timing(began)}
+        if not np.isfinite(served.chunk.values).all():
+            raise Refused('the policy says no finite actions to this')
+        serving.metrics.seconds.observe(time.monotonic() - began)
+        return self._chunk(served, began)
+
+    def _chunk(self, served: ServedChunk, began: float) -> Reply:
+        chunk = served.chunk
+        return {
+            'actions': chunk.values[: self._serving.horizon or None],
+            'policy_timing': {
+                'infer_ms': chunk.prefill_ms + chunk.denoise_ms,
+                'prefill_ms': chunk.prefill_ms,
+                'denoise_ms': chunk.denoise_ms,
+                'queued_ms': served.queued * 1e3,
+                'steps': chunk.steps,
+            },
+            'server_timing': self._timing(began),
+        }
+
+    def _timing(self, began: float) -> dict[str, float]:
+        """ms; the whole of the request before, from the second one on."""
+        timing = {'infer_ms': (time.monotonic() - began) * 1e3}
+        return timing if math.isnan(self._total) else timing | {'prev_total_ms': self._total * 1e3}
+
+    async def _ask(self, session: Session, call: Call) -> Reply:
+        if not self._serving.dialect.questions:
+            raise Refused(
+                'by its contract this policy answers no questions: if it was trained to, write '
+                'language: {questions: true} there'
+            )
+        try:
+            text = await asyncio.wrap_future(
+                self._serving.sessions.ask(session, call.question, call.max_tokens)
+            )
+        except ValueError as error:
+            raise Refused(str(error)) from error
+        return asdict(text)
+
+    def _held(self, name: str) -> Session:
+        """Its session; another one from now on where it names another. Raises Refused."""
+        sessions, held = self._serving.sessions, self._session
+        if held is None or (name and name != held.name):
+            self._session = sessions.open(name)
+            if held is not None:
+                sessions.close(held)
+        return self._session
+
+    # ------------------------------------------------------------------ time
+
+    async def _pace(self) -> None:
+        """No client is served more often than it may be; it waits, and nobody else."""
+        now = time.monotonic()
+        self._free = max(now, self._free + 1 / self._serving.config.request_rate)
+        await asyncio.sleep(self._free - now)
+
+    async def _in_time(self, work: Awaitable[T], gone: asyncio.Future) -> T:
+        """The result, within the time of a request. Raises TimeoutError, and Left."""
+        task = asyncio.ensure_future(work)
+        try:
+            limit = self._serving.config.request_seconds
+            first = asyncio.FIRST_COMPLETED
+            await asyncio.wait({task, gone}, timeout=limit, return_when=first)
+            if task.done():
+                return task.result()
+            raise Left if gone.done() else TimeoutError
+        finally:
+            task.cancel()
+
+    async def _elsewhere(self, executor: Executor, work: Callable[..., T], *of: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(executor, work, *of)
+
+    async def _send(self, message: bytes | str) -> None:
+        """Raises Left where it takes nothing."""
+        limit = self._serving.config.silence_seconds
+        try:
+            await asyncio.wait_for(self._connection.send(message), limit)
+        except asyncio.TimeoutError as error:  # before Python 3.11 no TimeoutError
+            raise Left('it takes no reply') from error

@@ -1,0 +1,134 @@
+"""A client's observation as the policy takes it, by the contract's section `openpi`.
+
+Knows the keys of a robot, pixels and numbers. Does not know connections or engines. Pictures and
+state are in the policy's own frame and units, as openpi's clients send them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_kv.robots.contract import Contract
+from embodied_kv.text import listed
+
+PROMPT = 'prompt'
+SIDE = 4096  # pixels of a picture, either way
+CHARACTERS = 16_384  # of a prompt
+LARGEST = 1e6  # of a number of the state, in any unit
+
+
+class Refused(ValueError):
+    """A request that cannot be served; the message says what to send instead."""
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """images: of each view of the contract uint8 [height, width, 3], None where there is none.
+
+    state: float64 [state_dim]. prompt: '' where the client sent none.
+    """
+
+    images: Mapping[str, NDArray[np.uint8] | None]
+    state: NDArray[np.float64]
+    prompt: str
+
+
+class Dialect:
+    """What clients of this robot send. questions: whether its policy answers any."""
+
+    def __init__(self, contract: Contract) -> None:
+        self._robot, self._client = contract.robot_type, contract.clients
+        optional = {self._client.views[view] for view in self._client.optional}
+        self.questions = contract.language.questions
+        self._required = {*self._client.views.values(), *self._client.state} - optional
+
+    def read(self, request: Mapping[str, object]) -> Seen:
+        """An observation out of a request; unknown keys are passed over, as openpi does.
+
+        Raises Refused.
+        """
+        found = dict(flat(request))
+        if missing := sorted(self._required - found.keys()):
+            raise Refused(
+                f'{missing[0]} is missing: a client of {self._robot} sends '
+                f'{listed(sorted(self._required))} and {PROMPT}, here are {listed(sorted(found))}'
+            )
+        images = {
+            view: image(key, found[key]) if key in found else None
+            for view, key in self._client.views.items()
+        }
+        state = [self._numbers(key, found[key], n) for key, n in self._client.state.items()]
+        return Seen(images, np.concatenate(state), prompt(found.get(PROMPT, '')))
+
+    def _numbers(self, key: str, value: object, count: int) -> NDArray[np.float64]:
+        """[count]; a single number may come without a list."""
+        found = numbers(key, value)
+        if found.size != count or found.ndim > 1:
+            raise Refused(
+                f'{key} is {list(found.shape)}: a client of {self._robot} sends {count} numbers'
+            )
+        if not np.isfinite(found).all():
+            raise Refused(f'{key} has NaN or infinity: send where the robot is')
+        if (np.abs(found) > LARGEST).any():
+            raise Refused(f'{key} goes up to {np.abs(found).max():g}: no robot is there')
+        return found.reshape(count)
+
+
+def flat(request: Mapping[str, object], path: str = '') -> list[tuple[str, object]]:
+    """Values by their paths, nested maps taken apart: {'a': {'b': 1}} is [('a/b', 1)]."""
+    found = []
+    for key, value in request.items():
+        if not isinstance(key, str):
+            raise Refused(f'the key {str(key)[:40]!r} is no text')
+        if isinstance(value, Mapping):
+            found += flat(value, f'{path}{key}/')
+        else:
+            found.append((path + key, value))
+    return found
+
+
+def image(key: str, value: object) -> NDArray[np.uint8]:
+    """uint8 [height, width, 3] of a picture with its channels last or first, floats of 0 to 1."""
+    if not isinstance(value, np.ndarray) or value.ndim != 3 or 3 not in value.shape[::2]:
+        shape = list(value.shape) if isinstance(value, np.ndarray) else type(value).__name__
+        raise Refused(f'{key} is {shape}: a picture is [height, width, 3] or [3, height, width]')
+    if value.shape[0] == 3:  # as openpi tells them apart
+        value = value.transpose(1, 2, 0)
+    if not all(1 <= side <= SIDE for side in value.shape[:2]):
+        raise Refused(f'{key} is {list(value.shape)}: a side has from 1 to {SIDE} pixels')
+    if value.dtype.kind == 'f':
+        if not ((value >= 0) & (value <= 1)).all():
+            raise Refused(f'{key} is a picture of floats: they lie from 0 to 1')
+        value = (255 * value).astype(np.uint8)
+    if value.dtype != np.uint8:
+        raise Refused(f'{key} is of {value.dtype}: send uint8, or floats from 0 to 1')
+    return np.ascontiguousarray(value)
+
+
+def numbers(key: str, value: object) -> NDArray[np.float64]:
+    """Of an array, a list or a number; a number is [1]. Raises Refused for words and the like."""
+    try:
+        found = np.atleast_1d(np.asarray(value))
+        if found.dtype.kind not in 'iuf':
+            raise ValueError
+        return found.astype(np.float64)
+    except ValueError as error:  # also ragged lists
+        raise Refused(f'{key} is no array of numbers') from error
+
+
+def prompt(value: object) -> str:
+    """Words, also where they come as an array without dimensions."""
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        try:
+            value = value.item()
+        except ValueError as error:  # of numpy: no characters
+            raise Refused(f'{PROMPT} is no text') from error
+    if not isinstance(value, str):
+        raise Refused(f'{PROMPT} is a {type(value).__name__}: send text')
+    if len(value) > CHARACTERS:
+        raise Refused(f'{PROMPT} has {len(value)} characters: {CHARACTERS} are enough')
+    return value.strip()

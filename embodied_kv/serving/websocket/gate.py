@@ -1,0 +1,92 @@
+"""Who is let in, and the two pages that need no websocket.
+
+Knows HTTP, keys and how many there are. Does not know what is said once a client is in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from http import HTTPStatus
+
+from websockets.asyncio.server import ServerConnection
+from websockets.http11 import Request, Response
+
+from embodied_kv.serving.websocket.metrics import Metrics
+
+SCHEME = 'Api-Key '
+OPENING = 16  # connections that may be on their way in, beside those that are
+
+
+class Gate:
+    """keys: one of them opens; none: everybody may come in. most: clients at the same time."""
+
+    def __init__(self, keys: tuple[str, ...], most: int, metrics: Metrics) -> None:
+        self._keys, self._most, self._metrics = keys, most, metrics
+        self._inside: set[ServerConnection] = set()
+        self._sockets = 0
+
+    def connection(self, *arguments: object, **options: object) -> ServerConnection:
+        """For each socket, whatever it says; those beyond what is sensible are closed unheard."""
+        return _Counted(self, *arguments, **options)
+
+    def admit(self, connection: ServerConnection, request: Request) -> Response | None:
+        """None: come in. Else what it is told instead."""
+        path = request.path.partition('?')[0]
+        if path == '/healthz':
+            return connection.respond(HTTPStatus.OK, 'OK\n')
+        if not self._knows(request.headers.get_all('Authorization')):
+            self._metrics.rejected.labels('key').inc()
+            return connection.respond(
+                HTTPStatus.UNAUTHORIZED, 'send a key that is known: Authorization: Api-Key …\n'
+            )
+        if path == '/metrics':
+            return connection.respond(HTTPStatus.OK, self._metrics.page().decode())
+        if len(self._inside) >= self._most:
+            self._metrics.rejected.labels('connections').inc()
+            return connection.respond(
+                HTTPStatus.SERVICE_UNAVAILABLE, f'{self._most} clients are connected: come later\n'
+            )
+        self._inside.add(connection)
+        self._metrics.connections.set(len(self._inside))
+        asyncio.ensure_future(connection.wait_closed()).add_done_callback(
+            lambda _: self._left(connection)
+        )
+        return None
+
+    def came(self) -> bool:
+        """A socket has come: whether there is room for it."""
+        self._sockets += 1
+        return self._sockets <= 2 * self._most + OPENING
+
+    def went(self) -> None:
+        """A socket has gone."""
+        self._sockets -= 1
+
+    def _left(self, connection: ServerConnection) -> None:
+        self._inside.discard(connection)
+        self._metrics.connections.set(len(self._inside))
+
+    def _knows(self, headers: list[str]) -> bool:
+        if not self._keys:
+            return True
+        wanted = [f'{SCHEME}{key}'.encode() for key in self._keys]
+        given = headers[0].encode() if len(headers) == 1 else b''
+        return any([hmac.compare_digest(given, key) for key in wanted])
+
+
+class _Counted(ServerConnection):
+    """A connection that is counted from its socket on."""
+
+    def __init__(self, gate: Gate, *arguments: object, **options: object) -> None:
+        super().__init__(*arguments, **options)
+        self._gate = gate
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        if not self._gate.came():
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._gate.went()
+        super().connection_lost(exc)

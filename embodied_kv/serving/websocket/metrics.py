@@ -1,0 +1,48 @@
+"""What the policy server counts, in Prometheus' format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+PREFIX = 'embodied_kv_server_'
+SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+OF_DISPATCHER = {  # of its values: what is told
+    'batches': 'Batches that went to the engine',
+    'served': 'Requests in these batches',
+    'waiting': 'Requests that wait for the engine',
+    'engine errors': 'Batches in which the engine failed',
+    'overdue': 'Times that the engine did not answer in time',
+}
+
+
+class Metrics:
+    """values: of the dispatcher, asked whenever somebody looks."""
+
+    def __init__(self, values: Callable[[], Mapping[str, object]]) -> None:
+        self._registry = CollectorRegistry()
+        own = {'registry': self._registry}
+        self.connections = Gauge(f'{PREFIX}connections', 'Clients that are connected', **own)
+        self.requests = Counter(
+            f'{PREFIX}requests',
+            'Requests by what became of them: answered, missed, refused, late, failed or left',
+            ['endpoint', 'outcome'],
+            **own,
+        )
+        self.rejected = Counter(
+            f'{PREFIX}rejected', 'Connections that were not let in', ['reason'], **own
+        )
+        self.seconds = Histogram(
+            f'{PREFIX}infer_seconds',
+            'From the receipt of a request to its chunk',
+            buckets=SECONDS,
+            **own,
+        )
+        for name, text in OF_DISPATCHER.items():
+            gauge = Gauge(PREFIX + name.replace(' ', '_'), text, **own)
+            gauge.set_function(lambda name=name: float(values().get(name, 0)))
+
+    def page(self) -> bytes:
+        """As text, in version 0.0.4 of the format."""
+        return generate_latest(self._registry)

@@ -1,0 +1,73 @@
+"""A client's request as an engine takes it: what it sees, its deadline, and what its arm does.
+
+Knows the engine's model and its real-time chunking. Does not know sockets or sessions.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_kv.control import rtc
+from embodied_kv.engine.engine import Engine
+from embodied_kv.engine.guidance import leftover
+from embodied_kv.serving.in_time import TimedObservation
+from embodied_kv.serving.websocket.calls import Call
+from embodied_kv.serving.websocket.dialect import PROMPT, Refused, Seen
+from embodied_kv.types import Guide
+
+
+def observation(
+    engine: Engine, seen: Seen, call: Call, robot: str, number: int, received: float, prompt: str
+) -> TimedObservation:
+    """Of round `number` of a robot, received at that moment, s, steady clock.
+
+    prompt: where the client sent none. Raises Refused.
+    """
+    instruction = seen.prompt or prompt
+    if not instruction:
+        raise Refused(f'{PROMPT} is empty: say what to do')
+    c = engine.config
+    if call.steps and not c.min_euler_steps <= call.steps <= c.euler_steps:
+        raise Refused(
+            f'steps is {call.steps}: this server makes chunks in {c.min_euler_steps} to '
+            f'{c.euler_steps}'
+        )
+    return TimedObservation(
+        images=tuple(seen.images.get(view) for view in engine.policy.config.views),
+        state=seen.state,
+        instruction=instruction,
+        stamp=time.time_ns(),
+        deadline=received + call.deadline,
+        sequence=number,
+        robot=robot,
+        guide=_guide(engine, call, seen.state),
+        steps=call.steps,
+    )
+
+
+def _guide(engine: Engine, call: Call, state: NDArray[np.float64]) -> Guide | None:
+    """What the chunk goes on from; None where the client tells nothing."""
+    if call.leftover is None:
+        return None
+    config, model = engine.config, engine.policy.config
+    if config.rtc == 'off':
+        raise Refused('leftover: real-time chunking is off here; start with engine.rtc: guided')
+    if call.leftover.shape[1] != model.action_dim:
+        raise Refused(
+            f'leftover is {list(call.leftover.shape)}: an action has {model.action_dim} numbers'
+        )
+    known = min(len(call.leftover), model.chunk_size)
+    actions = np.full((model.chunk_size, model.action_dim), np.nan)
+    actions[:known] = call.leftover[:known]
+    delay = min(call.delay, known, model.chunk_size - 1)
+    end = min(config.horizon(model.chunk_size), known)
+    weights = rtc.weights(delay, end, model.chunk_size, config.rtc_schedule)
+    guide = Guide(actions, delay, weights)
+    try:
+        leftover(guide, engine.policy, state)
+    except ValueError as error:
+        raise Refused(f'leftover: {error}') from error
+    return guide

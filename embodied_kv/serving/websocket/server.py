@@ -1,0 +1,109 @@
+"""The public door: openpi's websocket protocol on one port, served by a thread of its own.
+
+Knows the event loop and its limits. Does not know what is asked, nor how it is answered. On the
+loop nothing computes and nothing waits: pictures are read by workers, chunks made by the engine's
+thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from websockets.asyncio.server import ServerConnection, serve
+
+from embodied_kv.robots.contract import Contract
+from embodied_kv.serving.websocket.client import Client, Serving
+from embodied_kv.serving.websocket.config import MIB, ServerConfig
+from embodied_kv.serving.websocket.dialect import Dialect
+from embodied_kv.serving.websocket.gate import Gate
+from embodied_kv.serving.websocket.metrics import Metrics
+from embodied_kv.serving.websocket.sessions import Sessions
+
+WORKERS = 2  # that read pictures
+OPENING_SECONDS = 10.0  # of a handshake
+PING_SECONDS = 20.0
+BACKLOG = 128  # connections that the system keeps until they are accepted
+
+log = logging.getLogger(__name__)
+quiet = logging.getLogger(f'{__name__}.websockets')  # of what strangers try on a port
+quiet.setLevel(logging.CRITICAL)
+
+
+class PolicyServer(threading.Thread):
+    """Serves sessions of a robot by this contract, from `start` to `stop`.
+
+    Raises ValueError and OSError for keys that cannot be read, and for a port that is taken.
+    """
+
+    def __init__(self, config: ServerConfig, sessions: Sessions, contract: Contract) -> None:
+        super().__init__(name='policy server', daemon=True)
+        self._config = config
+        self._metrics = Metrics(sessions.values)
+        self._work = ThreadPoolExecutor(WORKERS, 'policy server, pictures')
+        self._waits = ThreadPoolExecutor(1, 'policy server, capsules')
+        self._gate = Gate(config.keys(), config.connections, self._metrics)
+        self._serving = Serving(
+            config,
+            sessions,
+            Dialect(contract),
+            config.horizon or contract.clients.horizon or 0,
+            dict(contract.clients.metadata),
+            self._metrics,
+            self._work,
+            self._waits,
+        )
+        self._listening: Future[int] = Future()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ending: asyncio.Event | None = None
+
+    def start(self) -> int:
+        """Listens: the port."""
+        super().start()
+        return self._listening.result()
+
+    def stop(self) -> None:
+        """Says goodbye to all; the thread ends."""
+        if self._loop is not None and self.is_alive():
+            self._loop.call_soon_threadsafe(self._ending.set)
+        self.join()
+        for workers in (self._work, self._waits):
+            workers.shutdown(cancel_futures=True)
+
+    def run(self) -> None:
+        try:
+            asyncio.run(self._listen())
+        except BaseException as error:
+            if self._listening.done():
+                log.critical('the policy server ended', exc_info=True)
+            else:
+                self._listening.set_exception(error)
+
+    async def _listen(self) -> None:
+        self._loop, self._ending = asyncio.get_running_loop(), asyncio.Event()
+        config = self._config
+        server = serve(
+            self._client,
+            config.host,
+            config.port,
+            compression=None,
+            origins=[None],  # no page in a browser of this machine may drive its robots
+            process_request=self._gate.admit,
+            create_connection=self._gate.connection,
+            open_timeout=OPENING_SECONDS,
+            ping_interval=PING_SECONDS,
+            ping_timeout=config.silence_seconds,
+            close_timeout=config.silence_seconds,
+            max_size=config.message_mib * MIB,
+            max_queue=1,
+            logger=quiet,
+            backlog=BACKLOG,
+        )
+        async with server as listening:
+            self._listening.set_result(listening.sockets[0].getsockname()[1])
+            await self._ending.wait()
+
+    async def _client(self, connection: ServerConnection) -> None:
+        await Client(self._serving, connection).run()

@@ -1,0 +1,91 @@
+"""One client's session: its rounds, and the capsules that it takes of itself.
+
+Knows one session. Does not know connections, nor the sessions of others: a capsule is restored by
+the session that it was taken of, and by no other one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from embodied_kv.capsule.capsule import CapsuleError
+from embodied_kv.capsule.part import FrozenPart
+from embodied_kv.fleet.protocol import MOST_ROUNDS
+from embodied_kv.session.robot_session import RobotSession
+
+
+@dataclass(eq=False)
+class Session:
+    """name: of its robot at the dispatcher. next: number of its next round.
+
+    task: of these rounds. waiting: the answer that it waits for. `make` builds what keeps its
+    capsules, when the first one is taken.
+    """
+
+    name: str
+    make: Callable[[Session], RobotSession]
+    next: int = 0
+    tasks: int = 0
+    waiting: Future | None = None
+    _capsules: RobotSession | None = field(default=None, repr=False)
+
+    @property
+    def task(self) -> str:
+        """A name that no other span of its rounds has."""
+        return f'{self.tasks}'
+
+    def begin(self, next: int = 0) -> None:
+        """Rounds go on from this number, as another task."""
+        self.tasks += 1
+        self.next = next
+
+    # ------------------------------------------------------------------ capsules; these wait
+
+    def snapshot(self, name: str) -> str:
+        """Freezes it, once it has seen something: the capsule's name. Raises CapsuleError."""
+        if self._capsules is None:
+            self._capsules = self.make(self)
+            self._capsules.register(RoundPart(self))
+        capsule, _ = self._capsules.snapshot(name)
+        return capsule.name
+
+    def restore(self, name: str) -> str:
+        """Goes on from there, '' from its newest: the capsule's name. Raises CapsuleError."""
+        if self._capsules is None:
+            raise CapsuleError('this session has no capsule: take a snapshot first')
+        return self._capsules.rollback(name).capsule.name
+
+    @property
+    def capsules(self) -> list[str]:
+        """The names of those that are kept, least recently used first."""
+        kept = self._capsules.registry.entries() if self._capsules else ()
+        return [record.name for record in kept]
+
+
+class RoundPart:
+    """Where its rounds stand: the noise of the next chunk is a function of their number."""
+
+    name, depth = 'rounds', 'planner'
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def buffers(self) -> tuple:
+        """None: a number is a fact."""
+        return ()
+
+    def freeze(self) -> FrozenPart:
+        """The number of the round that is asked for next."""
+        return FrozenPart(facts={'next': self._session.next})
+
+    def check(self, frozen: FrozenPart) -> None:
+        """Raises CapsuleError where there is no such number."""
+        number = frozen.facts.get('next') if isinstance(frozen.facts, dict) else None
+        if not isinstance(number, int) or not 0 <= number < MOST_ROUNDS:
+            raise CapsuleError('the capsule does not say which round comes next')
+
+    def resume(self, frozen: FrozenPart) -> None:
+        """Rounds go on from there."""
+        self._session.begin(frozen.facts['next'])

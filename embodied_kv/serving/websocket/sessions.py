@@ -1,0 +1,200 @@
+"""The sessions of all clients on one engine, served by the dispatcher of a fleet.
+
+Knows the fleet's server, the rows that are kept, and the device thread. Does not know sockets: a
+session begins with `open` and ends with `close`, whoever holds it. Every answer is a promise; but
+for `snapshot`, `restore` and `reset`, which wait for the engine's thread, nothing here waits.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from functools import cached_property, partial
+
+from embodied_kv.capsule.registry import Registry
+from embodied_kv.capsule.tiers import TierCapacities
+from embodied_kv.control.execution_horizon import parse
+from embodied_kv.engine.engine import Engine
+from embodied_kv.engine.fingerprint import fingerprint
+from embodied_kv.engine.loop import DeviceThread
+from embodied_kv.fleet.dispatcher import Dispatcher
+from embodied_kv.fleet.engines import EngineState
+from embodied_kv.fleet.policies import EarliestDeadline
+from embodied_kv.fleet.profile import Profile
+from embodied_kv.fleet.protocol import Receipt, Request, Verdict
+from embodied_kv.serving.batch import KeptRows
+from embodied_kv.serving.fleet_server import FleetServer, Result, ServedChunk
+from embodied_kv.serving.in_time import TimedObservation, serve_in_time
+from embodied_kv.serving.served_part import ServedPart
+from embodied_kv.serving.shares import StreamShares
+from embodied_kv.serving.websocket.answers import Answers, Text
+from embodied_kv.serving.websocket.config import MIB
+from embodied_kv.serving.websocket.dialect import Refused
+from embodied_kv.serving.websocket.session import Session
+from embodied_kv.session.robot_session import RobotSession
+from embodied_kv.types import TextDelta
+
+HERE = 'here'
+WHOLE = parse('whole')
+
+
+class Missed(TimeoutError):
+    """No chunk could be made by the deadline that the request named."""
+
+
+class Sessions:
+    """Any number of clients, each with a row of its own once it has been served.
+
+    engine, device: that serve them. profile: seconds of the engine's batches. kept: how many named
+    sessions are remembered after their end. capsule_mib: of the capsules of each.
+    """
+
+    def __init__(
+        self, engine: Engine, device: DeviceThread, profile: Profile, kept: int, capsule_mib: int
+    ) -> None:
+        self.engine, self._device = engine, device
+        self._most_kept, self._capsule_mib = kept, capsule_mib
+        self._rows, self._shares = KeptRows(engine), StreamShares(engine)
+        self._answers = Answers(engine, device, self._rows, self._shares)
+        self._lock = threading.Lock()  # over who is there
+        self._open: dict[str, Session] = {}
+        self._ended: OrderedDict[str, Session] = OrderedDict()  # named ones, the newest last
+        self._numbers = itertools.count(1)
+        self._server = FleetServer(
+            Dispatcher(EarliestDeadline(), [EngineState(HERE, profile)]),
+            {HERE: self._serve},
+            self._deliver,
+            robot_timeout=math.inf,  # connections say who has gone
+            on_idle=device.wake,
+            on_vanished=self._vanished,
+        )
+
+    def start(self) -> None:
+        """From now on clients are served. Whoever has the engine's deltas tells them to `hear`."""
+        self.engine.budget.forecast = lambda now: self._server.slack(HERE, now)
+        self._server.start()
+
+    def stop(self) -> None:
+        """Nobody is served any more; rows and streams are given back."""
+        for session in list(self._open.values()):
+            self.close(session)
+        self._server.stop()
+        self.engine.budget.forecast = None
+        self._device.call(self._rows.clear).result()
+
+    def hear(self, deltas: Sequence[TextDelta]) -> None:
+        """What language said; on the device thread."""
+        self._answers.hear(deltas)
+
+    def values(self) -> Mapping[str, object]:
+        """Counts, of the dispatcher and of those that are there."""
+        return {**self._server.values(), 'sessions': len(self._open)}
+
+    # ------------------------------------------------------------------ who is there
+
+    def open(self, name: str = '') -> Session:
+        """A session; one that was known by this name goes on. Raises Refused while it is held."""
+        with self._lock:
+            if name in self._open:
+                raise Refused(f'session {name} is in use by another connection')
+            session = self._ended.pop(name, None) if name else None
+            if session is None:
+                session = Session(name or f'#{next(self._numbers)}', self._capsules)
+            session.begin(session.next)
+            self._open[session.name] = session
+        self._shares.join(session.name)
+        return session
+
+    def close(self, session: Session) -> None:
+        """Its client has gone: nothing more is made for it. Its row and its streams are free."""
+        with self._lock:
+            del self._open[session.name]
+            if not session.name.startswith('#'):
+                self._ended[session.name] = session
+                while len(self._ended) > self._most_kept:
+                    self._ended.popitem(last=False)
+        if session.waiting is not None:
+            session.waiting.cancel()
+        self._server.vanish(session.name)
+        self._shares.leave(session.name)
+
+    # ------------------------------------------------------------------ what they want
+
+    def infer(self, session: Session, seen: TimedObservation) -> Future[ServedChunk]:
+        """A chunk, some time. seen: of this session's next round.
+
+        The promise raises Refused, or Missed.
+        """
+        session.next = seen.sequence + 1
+        request = Request(
+            robot=session.name,
+            task=session.task,
+            round=seen.sequence,
+            stamp=seen.stamp / 1e9,
+            execution_horizon=WHOLE,
+            observation_bytes=sum(i.nbytes for i in seen.images if i is not None) or 1,
+            within=max(0.0, seen.deadline - time.monotonic()),
+        )
+        promise = session.waiting = Future()
+        self._server.submit(request, seen)
+        return promise
+
+    def ask(self, session: Session, question: str, max_tokens: int) -> Future[Text]:
+        """What the policy says of the row of the session's newest chunk, in the slack of others.
+
+        The promise raises ValueError.
+        """
+        return self._answers.ask(session.name, question, max_tokens)
+
+    def reset(self, session: Session) -> None:
+        """As if it had just begun, but for its capsules. Waits for the engine's thread."""
+        session.begin()
+        for stream in self._shares.of(session.name):
+            self.engine.kv.streams.release(stream, 'cancelled')
+        self._device.call(partial(self._rows.drop, session.name)).result()
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return fingerprint(self.engine)
+
+    def _capsules(self, session: Session) -> RobotSession:
+        room = TierCapacities(self._capsule_mib * MIB, host=0, disk=0, policy='drop')
+        device = self.engine.policy.model.device
+        registry = Registry(self._fingerprint, room, device=device)
+        made = RobotSession(self.engine, registry, self._device.call, robot=session.name)
+        made.engine_part = ServedPart(self.engine, session.name, self._rows, self._shares)
+        made.register(made.engine_part)
+        return made
+
+    # ------------------------------------------------------------------ on other threads
+
+    def _vanished(self, robot: str) -> None:
+        """No batch from here on has it: its row goes after those that have."""
+        self._device.call(partial(self._rows.drop, robot))
+
+    def _serve(self, frames: Sequence[TimedObservation], overdue: float) -> Future[list[Result]]:
+        """Each by its own deadline, whenever the dispatcher would rather have them back."""
+        return self._device.call(partial(serve_in_time, self.engine, frames, self._rows))
+
+    def _deliver(self, robot: str, task: str, round: int, receipt: Receipt) -> None:
+        """On the dispatcher's thread."""
+        if receipt.verdict in (Verdict.QUEUED, Verdict.DUPLICATE):
+            return
+        session = self._open.get(robot)
+        if session is None or (session.task, session.next - 1) != (task, round):
+            return
+        promise = session.waiting
+        if not promise.set_running_or_notify_cancel():
+            return
+        served: ServedChunk | None = receipt.answer.chunk if receipt.answer else None
+        if served is not None and served.chunk is not None:
+            promise.set_result(served)
+        elif served is not None and served.late:
+            promise.set_exception(Missed('no chunk could be made by the deadline'))
+        else:
+            promise.set_exception(Refused(receipt.message or 'the request is over'))

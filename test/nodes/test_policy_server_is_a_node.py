@@ -1,0 +1,68 @@
+"""The node `policy_server` listens while it is active, and says what it serves."""
+
+import urllib.error
+import urllib.request
+
+import pytest
+
+rclpy = pytest.importorskip('rclpy', reason='no ROS 2 is sourced: run through tools/env')
+
+from rclpy.context import Context  # noqa: E402
+from rclpy.parameter import Parameter  # noqa: E402
+
+from embodied_kv.nodes.common.engine_host import EngineHost  # noqa: E402
+from embodied_kv.nodes.common.lifecycle_node import FAILURE, OK, SUCCESS  # noqa: E402
+from embodied_kv.nodes.policy_server import PolicyServerNode  # noqa: E402
+
+PARAMETERS = {
+    'contract': 'tabletop',
+    'preset': 'tiny',
+    'checkpoint': 'random',
+    'port': 0,
+    'engine.robots': 1,
+    'engine.rows': 6,
+    'engine.streams': 1,
+    'engine.compressed_rows': 0,
+}
+
+
+@pytest.fixture
+def make():
+    context, nodes = Context(), []
+    rclpy.init(context=context)
+
+    def node(**more):
+        given = [Parameter(name, value=value) for name, value in (PARAMETERS | more).items()]
+        nodes.append(PolicyServerNode(context=context, parameter_overrides=given))
+        return nodes[-1]
+
+    yield node
+    for one in nodes:
+        one.end()
+    EngineHost.close()
+    rclpy.shutdown(context=context)
+
+
+def healthy(port):
+    try:
+        with urllib.request.urlopen(f'http://127.0.0.1:{port}/healthz', timeout=60) as page:
+            return page.read() == b'OK\n'
+    except urllib.error.URLError:
+        return False
+
+
+def test_it_listens_while_it_is_active(make):
+    node = make()
+    assert node.trigger_configure() == SUCCESS
+    for _ in range(2):
+        assert node.trigger_activate() == SUCCESS
+        port = node.port
+        assert healthy(port)
+        level, message, values = node.report()
+        assert (level, message, values['sessions']) == (OK, 'serving', 0)
+        assert node.trigger_deactivate() == SUCCESS
+        assert not healthy(port)
+
+
+def test_an_address_that_others_reach_needs_keys(make):
+    assert make(host='0.0.0.0').trigger_configure() == FAILURE

@@ -1,0 +1,167 @@
+"""A policy server on a tiny engine, and openpi's client as its protocol is written down."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+
+import msgpack
+import numpy as np
+from websockets.sync.client import connect
+
+from embodied_kv.config import TINY
+from embodied_kv.engine.engine import Engine
+from embodied_kv.engine.loop import DeviceThread
+from embodied_kv.engine_config import EngineConfig
+from embodied_kv.fleet.profile import Profile
+from embodied_kv.model.policy import Policy
+from embodied_kv.robots.embodiment import Embodiment
+from embodied_kv.serving.websocket.config import ServerConfig
+from embodied_kv.serving.websocket.server import PolicyServer
+from embodied_kv.serving.websocket.sessions import Sessions
+
+PATIENCE = 240.0  # s, of anything that is waited for
+ENGINE = {
+    'rows': 24,
+    'robots': 4,
+    'reserved_rows': 12,
+    'streams': 4,
+    'compressed_rows': 0,
+    'euler_steps': 4,
+    'min_euler_steps': 2,
+    'time_budget': False,
+}
+SLOW = Profile('tiny', (1, 2, 4), (10.0, 10.0, 10.0), 1000)  # however slow the machine is
+
+
+def packed(value):
+    """As openpi's client packs arrays and scalars of numpy."""
+
+    def default(x):
+        if isinstance(x, np.ndarray):
+            whole = {b'__ndarray__': True, b'data': x.tobytes()}
+            return {**whole, b'dtype': x.dtype.str, b'shape': x.shape}
+        return {b'__npgeneric__': True, b'data': x.item(), b'dtype': x.dtype.str}
+
+    return msgpack.packb(value, default=default)
+
+
+def unpacked(data):
+    def hook(x):
+        if b'__ndarray__' in x:
+            return np.ndarray(x[b'shape'], np.dtype(x[b'dtype']), x[b'data'])
+        return x
+
+    return msgpack.unpackb(data, object_hook=hook)
+
+
+class OldClient:
+    """openpi's: it connects, is told metadata, and asks one thing after another."""
+
+    def __init__(self, port, key='', path='/'):
+        headers = {'Authorization': f'Api-Key {key}'} if key else None
+        self._open = ExitStack()
+        opening = connect(
+            f'ws://127.0.0.1:{port}{path}',
+            compression=None,
+            max_size=None,
+            additional_headers=headers,
+            open_timeout=PATIENCE,
+            ping_timeout=None,
+            close_timeout=PATIENCE,
+        )
+        self.socket = self._open.enter_context(opening)
+        self.metadata = unpacked(self.socket.recv(PATIENCE))
+
+    def infer(self, request):
+        self.socket.send(packed(request))
+        reply = self.socket.recv(PATIENCE)
+        if isinstance(reply, str):
+            raise RuntimeError(reply)
+        return unpacked(reply)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._open.close()
+
+
+class Door:
+    """A policy server that listens, what it serves with, and how to reach it."""
+
+    def __init__(self, robot, config, engine):
+        self.robot = Embodiment.load(robot)
+        model = self.robot.adapted(TINY)
+        policy, config = Policy.random(model, seed=1), EngineConfig(**(ENGINE | engine))
+        self.engine = Engine(policy, config, period=1e4)  # s: no cost is ever too high
+        self._listeners = []
+        self.device = DeviceThread(self.engine, self._hear)
+        self.device.start()
+        self.sessions = Sessions(self.engine, self.device, SLOW, 4, 64)
+        self._listeners.append(self.sessions.hear)
+        self.sessions.start()
+        settings = {'port': 0, 'request_seconds': PATIENCE, 'request_rate': 10_000.0} | config
+        self.server = PolicyServer(ServerConfig(**settings), self.sessions, self.robot.contract)
+        self.port = self.server.start()
+
+    def _hear(self, deltas):
+        for listener in self._listeners:
+            listener(deltas)
+
+    def client(self, **options):
+        return OldClient(self.port, **options)
+
+    def stop(self):
+        self.server.stop()
+        self.sessions.stop()
+        self.device.stop()
+
+
+@contextmanager
+def door(robot='libero', engine=None, **config):
+    opened = Door(robot, config, engine or {})
+    try:
+        yield opened
+    finally:
+        opened.stop()
+
+
+def picture(random, *shape):
+    return random.integers(0, 256, shape, dtype=np.uint8)
+
+
+def droid(n=0):
+    """As openpi's examples/droid asks."""
+    random = np.random.default_rng(n)
+    return {
+        'observation/exterior_image_1_left': picture(random, 24, 32, 3),
+        'observation/wrist_image_left': picture(random, 24, 32, 3),
+        'observation/joint_position': random.uniform(-1, 1, 7),
+        'observation/gripper_position': random.uniform(0, 1, 1),
+        'prompt': f'pick up {n}',
+    }
+
+
+def libero(n=0):
+    """As openpi's examples/libero asks."""
+    random = np.random.default_rng(n)
+    return {
+        'observation/image': picture(random, 28, 28, 3),
+        'observation/wrist_image': picture(random, 28, 28, 3),
+        'observation/state': random.uniform(-1, 1, 8),
+        'prompt': f'put {n} away',
+    }
+
+
+def aloha(n=0):
+    """As openpi's examples/aloha_real asks: channels first, one camera more than is looked at."""
+    random = np.random.default_rng(n)
+    cameras = 'cam_high', 'cam_low', 'cam_left_wrist', 'cam_right_wrist'
+    return {
+        'state': random.uniform(-1, 1, 14),
+        'images': {camera: picture(random, 3, 24, 32) for camera in cameras},
+        'prompt': f'fold {n}',
+    }
+
+
+REQUESTS = {'franka': droid, 'libero': libero, 'aloha': aloha}

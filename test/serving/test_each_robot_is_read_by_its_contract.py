@@ -1,0 +1,109 @@
+"""Which key is which view, how many numbers a state has: the contract says it, for any robot."""
+
+import numpy as np
+import pytest
+from door_cases import REQUESTS, aloha, droid, libero
+
+from embodied_kv.robots.reading import ContractError, load, parse, shipped
+from embodied_kv.serving.websocket.dialect import Dialect, Refused
+
+
+@pytest.mark.parametrize('robot', REQUESTS)
+def test_views_and_state_are_those_of_the_contract(robot):
+    contract, request = load(robot), REQUESTS[robot](3)
+    seen = Dialect(contract).read(request)
+    assert list(seen.images) == list(contract.views)
+    assert all(image.dtype == np.uint8 and image.shape[2] == 3 for image in seen.images.values())
+    assert seen.prompt == request['prompt']
+
+
+def test_droid_joins_joints_and_gripper():
+    request = droid()
+    parts = request['observation/joint_position'], request['observation/gripper_position']
+    np.testing.assert_array_equal(
+        Dialect(load('franka')).read(request).state, np.concatenate(parts)
+    )
+
+
+def test_channels_first_are_channels_last_and_floats_are_bytes():
+    dialect, request = Dialect(load('libero')), libero()
+    seen = dialect.read(request).images
+    first = {
+        k: v.transpose(2, 0, 1) if v.ndim == 3 else v for k, v in request.items() if k != 'prompt'
+    } | {'prompt': 'x'}
+    floats = request | {'observation/image': request['observation/image'] / np.float32(255)}
+    for same in (first, floats):
+        for view, image in dialect.read(same).images.items():
+            assert np.abs(image.astype(int) - seen[view]).max() <= (1 if same is floats else 0)
+
+
+def test_alohas_wrists_may_be_missing_and_its_low_camera_is_passed_over():
+    request, dialect = aloha(), Dialect(load('aloha'))
+    assert set(request['images']) == {'cam_high', 'cam_low', 'cam_left_wrist', 'cam_right_wrist'}
+    request['images'] = {'cam_high': request['images']['cam_high']}
+    images = dialect.read(request).images
+    assert [image is None for image in images.values()] == [False, True, True]
+    with pytest.raises(Refused, match='images/cam_high is missing'):
+        dialect.read({'state': np.zeros(14), 'images': {}})
+
+
+@pytest.mark.parametrize('robot', sorted(set(shipped()) - set(REQUESTS)))
+def test_any_other_contract_is_asked_by_its_own_names(robot):
+    contract = load(robot)
+    count = sum(len(source.select) for source in contract.state)
+    request = {view: np.zeros((4, 5, 3), np.uint8) for view in contract.views}
+    seen = Dialect(contract).read(request | {'observation.state': [0.5] * count, 'prompt': 'go'})
+    assert seen.state.tolist() == [0.5] * count and list(seen.images) == list(contract.views)
+
+
+@pytest.mark.parametrize(
+    'wrong, said',
+    [
+        ({'observation/state': np.zeros(7)}, r'is \[7\]: a client of libero sends 8 numbers'),
+        ({'observation/state': np.full(8, np.nan)}, 'NaN or infinity'),
+        ({'observation/state': np.full(8, 1e400)}, 'NaN or infinity'),
+        ({'observation/state': np.full(8, 1e300)}, 'no robot is there'),
+        ({'observation/state': 'left'}, 'no array of numbers'),
+        ({'observation/state': [[1], [1, 2]]}, 'no array of numbers'),
+        ({'observation/state': np.zeros((8, 1))}, 'sends 8 numbers'),
+        ({'observation/image': np.zeros((28, 28), np.uint8)}, 'a picture is'),
+        ({'observation/image': np.zeros((28, 28, 4), np.uint8)}, 'a picture is'),
+        ({'observation/image': np.zeros((28, 0, 3), np.uint8)}, 'a side has from 1'),
+        ({'observation/image': np.zeros((5000, 1, 3), np.uint8)}, 'a side has from 1'),
+        ({'observation/image': np.zeros((28, 28, 3), np.int32)}, 'send uint8'),
+        ({'observation/image': np.full((28, 28, 3), np.nan)}, 'from 0 to 1'),
+        ({'observation/image': b'jpeg'}, 'a picture is'),
+        ({'prompt': 7}, 'send text'),
+        ({'prompt': 'x' * 20_000}, 'characters'),
+        ({5: 1}, 'is no text'),
+    ],
+    ids=lambda value: str(value)[:40] if isinstance(value, str) else '',
+)
+def test_what_does_not_fit_is_refused_with_what_to_send(wrong, said):
+    with pytest.raises(Refused, match=said):
+        Dialect(load('libero')).read(libero() | wrong)
+
+
+@pytest.mark.parametrize('robot', REQUESTS)
+def test_another_robots_observation_is_refused(robot):
+    for other in REQUESTS.keys() - {robot}:
+        with pytest.raises(Refused, match='is missing: a client of'):
+            Dialect(load(robot)).read(REQUESTS[other]())
+
+
+@pytest.mark.parametrize(
+    'section, said',
+    [
+        ({'views': {'base_0_rgb': 'a'}}, 'openpi.views names base_0_rgb: name'),
+        ({'state': {'s': 7}}, 'openpi.state has 7 numbers'),
+        ({'optional': ['middle']}, 'openpi.optional names middle'),
+        ({'state': {'prompt': 8}}, 'names the key prompt twice'),
+        ({'horizon': 99}, 'exceeds chunk_size'),
+        ({'horizn': 5}, 'did you mean horizon'),
+    ],
+)
+def test_a_contract_that_names_what_is_not_there_is_refused(section, said):
+    values = load('libero').model_dump(exclude_none=True, mode='json')
+    values['openpi'] |= section
+    with pytest.raises(ContractError, match=said):
+        parse(values, 'it')

@@ -1,0 +1,161 @@
+"""Deadlines, steps, words, capsules and leftovers: each does what it says, for its own session."""
+
+import threading
+
+import numpy as np
+import pytest
+from door_cases import PATIENCE, OldClient, door, libero
+
+
+def refusal(client, request):
+    with pytest.raises(RuntimeError) as told:
+        client.infer(request)
+    return str(told.value)
+
+
+def test_a_deadline_that_has_passed_is_missed_and_the_connection_lives():
+    with door(engine={'time_budget': True}) as opened, opened.client() as client:
+        reply = client.infer(libero() | {'deadline_ms': 1e-6})
+        assert 'deadline' in reply['missed'] and 'actions' not in reply
+        assert client.infer(libero())['policy_timing']['steps'] == 4
+        reply = client.infer(libero() | {'deadline_ms': 3.6e6})
+        assert reply['policy_timing']['steps'] == 4
+
+
+def test_one_without_time_costs_those_with_time_no_step():
+    with door(engine={'time_budget': True}) as opened:
+        clients = [opened.client() for _ in range(3)]
+        wishes = [{'deadline_ms': 1e-6}, {}, {'steps': 3}]
+        replies = [{} for _ in clients]
+
+        def ask(n):
+            replies[n] = clients[n].infer(libero(n) | wishes[n])
+
+        threads = [threading.Thread(target=ask, args=(n,)) for n in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
+        assert 'missed' in replies[0]
+        assert [reply['policy_timing']['steps'] for reply in replies[1:]] == [4, 3]
+        for client in clients:
+            client.socket.close()
+
+
+def test_steps_are_as_many_as_were_asked_for():
+    with door() as opened, opened.client() as client:
+        assert client.infer(libero() | {'steps': 2})['policy_timing']['steps'] == 2
+        assert client.infer(libero())['policy_timing']['steps'] == 4
+        assert 'makes chunks in 2 to 4' in refusal(client, libero() | {'steps': 40})
+
+
+def test_a_session_that_is_restored_repeats_itself_bit_for_bit():
+    with door() as opened, opened.client() as client:
+        asked = {'session_id': 'arm'}
+        client.infer(libero(0) | asked)
+        said = client.infer({'endpoint': 'snapshot', 'name': 'before'} | asked)
+        assert (said['name'], said['capsules'], said['next']) == ('before', ['before'], 1)
+        first = [client.infer(libero(n) | asked)['actions'] for n in (1, 2)]
+        assert not np.array_equal(first[0], client.infer(libero(1) | asked)['actions'])
+        assert client.infer({'endpoint': 'restore', 'name': 'before'} | asked)['next'] == 1
+        for n, actions in enumerate(first, 1):
+            np.testing.assert_array_equal(actions, client.infer(libero(n) | asked)['actions'])
+
+
+def test_a_capsule_outlives_its_connection_and_is_no_other_sessions():
+    with door() as opened:
+        with opened.client() as client:
+            client.infer(libero() | {'session_id': 'arm'})
+            client.infer({'endpoint': 'snapshot', 'name': 'a', 'session_id': 'arm'})
+            expected = client.infer(libero(1) | {'session_id': 'arm'})['actions']
+        with opened.client() as other:
+            told = other.infer({'endpoint': 'restore', 'name': 'a', 'session_id': 'leg'})
+            assert 'no capsule' in told['error']
+            told = other.infer({'endpoint': 'restore', 'name': 'a', 'session_id': 'arm'})
+            assert told['name'] == 'a'
+            found = other.infer(libero(1) | {'session_id': 'arm'})['actions']
+            np.testing.assert_array_equal(found, expected)
+
+
+def test_reset_begins_anew():
+    with door() as opened, opened.client() as client:
+        asked = {'session_id': 'arm'}
+        first = client.infer(libero() | asked)['actions']
+        assert client.infer({'endpoint': 'reset'} | asked)['status'] == 'reset'
+        np.testing.assert_array_equal(client.infer(libero() | asked)['actions'], first)
+
+
+def test_a_session_is_held_by_one_connection():
+    with door() as opened, opened.client() as client:
+        client.infer(libero() | {'session_id': 'arm'})
+        with OldClient(opened.port) as other:
+            assert 'in use by another' in refusal(other, libero() | {'session_id': 'arm'})
+        client.infer(libero() | {'session_id': 'leg'})  # from here on it holds another one
+        with OldClient(opened.port) as other:
+            other.infer(libero() | {'session_id': 'arm'})
+
+
+def test_text_is_of_the_row_of_the_newest_chunk():
+    with door('tabletop') as opened, opened.client() as client:
+        question = {'endpoint': 'ask', 'question': 'Subtask:', 'max_tokens': 4}
+        assert 'no frame to ask about' in client.infer(question)['error']
+        client.infer(tabletop())
+        said = client.infer(question)
+        assert said['tokens'] <= 4 and said['reason'] in ('length', 'eos')
+        assert said == client.infer(question)
+        assert 'empty' in client.infer(question | {'question': ' '})['error']
+
+
+def tabletop():
+    views = 'front', 'wrist'
+    image = np.random.default_rng(0).integers(0, 256, (28, 28, 3), dtype=np.uint8)
+    return {view: image for view in views} | {'observation.state': [0.0] * 7, 'prompt': 'go'}
+
+
+def test_a_policy_that_answers_nothing_says_so():
+    with door() as opened, opened.client() as client:
+        client.infer(libero())
+        said = client.infer({'endpoint': 'ask', 'question': 'why?'})
+        assert 'answers no questions' in said['error']
+
+
+def test_a_chunk_goes_on_from_the_leftover():
+    with door(engine={'rtc': 'trained'}) as opened, opened.client() as client:
+        running = client.infer(libero())['actions']
+        left = running[4:]
+        asked = libero(1) | {'leftover': left, 'delay': 3}
+        np.testing.assert_allclose(client.infer(asked)['actions'][:3], left[:3], atol=1e-4)
+        wrong = libero() | {'leftover': np.zeros((4, 3))}
+        assert 'an action has 7 numbers' in refusal(client, wrong)
+
+
+def test_a_leftover_is_refused_where_it_would_not_be_heeded():
+    with door() as opened, opened.client() as client:
+        wrong = libero() | {'leftover': np.zeros((4, 7))}
+        assert 'real-time chunking is off' in refusal(client, wrong)
+
+
+@pytest.mark.parametrize(
+    'wish',
+    [
+        {'deadline_ms': -1},
+        {'deadline_ms': float('nan')},
+        {'deadline_ms': [1, 2]},
+        {'steps': 2.5},
+        {'steps': 'all'},
+        {'session_id': '#1'},
+        {'session_id': 'a/b'},
+        {'endpoint': ['ask']},
+        {'leftover': [[float('inf')]]},
+        {'delay': -1},
+        {'max_tokens': 0},
+        {'question': 5},
+    ],
+    ids=str,
+)
+def test_a_wish_that_cannot_be_is_refused_by_its_key(wish):
+    from embodied_kv.serving.websocket import calls
+    from embodied_kv.serving.websocket.dialect import Refused
+
+    with pytest.raises(Refused, match=next(iter(wish))):
+        calls.read(wish)

@@ -1,0 +1,102 @@
+"""`unpack(pack(x)) == x`, for openpi's own bytes too; whatever else comes is a CodecError."""
+
+import msgpack
+import numpy as np
+import pytest
+from door_cases import packed
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from embodied_kv.serving.websocket.codec import CodecError, pack, unpack
+
+DTYPES = ['|b1', '|u1', '<i4', '<i8', '<f4', '<f8', '>f4', '<f2', '<U3']
+ARRAYS = st.sampled_from(DTYPES).flatmap(
+    lambda name: arrays.arrays(np.dtype(name), arrays.array_shapes(min_dims=0, max_dims=4))
+)
+PLAIN = st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats() | st.text()
+VALUES = st.recursive(
+    PLAIN | ARRAYS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8
+)
+
+
+def same(one, other):
+    if isinstance(one, np.ndarray):
+        np.testing.assert_array_equal(one, other)
+        return isinstance(other, np.ndarray) and one.dtype == other.dtype
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other or (one != one and other != other)
+
+
+@given(VALUES)
+def test_what_is_packed_is_unpacked(value):
+    assert same(value, unpack(pack(value)))
+
+
+@given(ARRAYS)
+def test_an_array_of_openpis_client_is_read(array):
+    assert same({'x': array}, unpack(packed({'x': array})))
+
+
+def test_scalars_are_read():
+    for scalar in (np.float32(0.5), np.int64(-3), np.bool_(True)):
+        found = unpack(packed(scalar))
+        assert (found, found.dtype) == (scalar, scalar.dtype)
+        assert unpack(pack(scalar)) == scalar
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read_or_refused(data):
+    try:
+        unpack(data)
+    except CodecError:
+        pass
+
+
+@pytest.mark.parametrize('name', ['|O', '|V8', '<c8', '<c16', 'f4,f4', '<M8[s]', '|S3', '()', ''])
+def test_other_kinds_are_refused(name):
+    array = {b'__ndarray__': True, b'data': bytes(16), b'dtype': name, b'shape': [1]}
+    with pytest.raises(CodecError):
+        unpack(msgpack.packb(array))
+    with pytest.raises(CodecError):
+        unpack(msgpack.packb({b'__npgeneric__': True, b'data': 1, b'dtype': name}))
+
+
+@pytest.mark.parametrize(
+    'lie',
+    [
+        {b'shape': [2]},
+        {b'shape': [2**40, 2**40]},
+        {b'shape': [-1]},
+        {b'shape': [1, 1, 1, 1, 1]},
+        {b'shape': None},
+        {b'shape': [True]},
+        {b'data': 'text'},
+        {b'data': None},
+        {b'dtype': 'x' * 1000},
+        {b'dtype': None},
+    ],
+    ids=str,
+)
+def test_an_array_that_lies_is_refused(lie):
+    array = {b'__ndarray__': True, b'data': bytes(4), b'dtype': '<f4', b'shape': [1]}
+    with pytest.raises(CodecError):
+        unpack(msgpack.packb(array | lie))
+
+
+def test_what_is_too_deep_too_long_or_no_value_of_ours_is_refused():
+    deep = 1
+    for _ in range(40):
+        deep = [deep]
+    for value in (deep, list(range(5000)), {str(n): n for n in range(300)}):
+        with pytest.raises(CodecError):
+            unpack(msgpack.packb(value))
+    for data in (msgpack.packb(msgpack.ExtType(1, b'x')), b'', msgpack.packb(1) * 2):
+        with pytest.raises(CodecError):
+            unpack(data)
+    for value in (object(), np.array([1j]), np.array([None])):
+        with pytest.raises(CodecError):
+            pack(value)

@@ -1,0 +1,66 @@
+"""openpi's protocol: handshake, inference, timings, errors, for each robot that speaks it."""
+
+import urllib.request
+
+import numpy as np
+import pytest
+from door_cases import REQUESTS, door, libero
+from websockets.exceptions import ConnectionClosedError
+
+SHAPES = {'franka': (10, 8), 'libero': (10, 7), 'aloha': (50, 14)}
+METADATA = {'aloha': {'reset_pose': [0.0, -1.5, 1.5, 0.0, 0.0, 0.0]}}
+
+
+@pytest.mark.parametrize('robot', REQUESTS)
+def test_a_client_of_each_robot_gets_its_actions(robot):
+    with door(robot) as opened, opened.client() as client:
+        assert client.metadata == METADATA.get(robot, {})
+        for n in range(3):
+            reply = client.infer(REQUESTS[robot](n))
+            assert reply['actions'].shape == SHAPES[robot]
+            assert reply['actions'].dtype == np.float32
+            assert np.isfinite(reply['actions']).all()
+            assert reply['policy_timing']['infer_ms'] > 0
+            assert ('prev_total_ms' in reply['server_timing']) == (n > 0)
+            others = {k: v for k, v in reply.items() if k != 'actions'}
+            assert set(others) == {'policy_timing', 'server_timing'}
+
+
+def test_a_hundred_inferences_and_any_path():
+    with door() as opened, opened.client(path='/any/path?x=1') as client:
+        for n in range(100):
+            assert client.infer(libero(n))['actions'].shape == (10, 7)
+
+
+def test_an_error_is_text_without_a_traceback_and_the_end():
+    with door() as opened, opened.client() as client:
+        with pytest.raises(RuntimeError, match='observation/image is missing') as told:
+            client.infer({'prompt': 'x'})
+        assert 'Traceback' not in str(told.value) and 'observation/state' in str(told.value)
+        with pytest.raises(ConnectionClosedError) as closed:
+            client.infer(libero())
+        assert closed.value.rcvd.code == 1011
+
+
+def test_healthz_answers_ok():
+    with door() as opened:
+        with urllib.request.urlopen(f'http://127.0.0.1:{opened.port}/healthz') as page:
+            assert (page.status, page.read()) == (200, b'OK\n')
+
+
+def test_the_unmodified_client_is_served():
+    missing = 'openpi-client is not installed: it wants an environment of its own'
+    policy = pytest.importorskip('openpi_client.websocket_client_policy', reason=missing)
+    broker_of = pytest.importorskip('openpi_client.action_chunk_broker').ActionChunkBroker
+    for robot, request in REQUESTS.items():
+        with door(robot) as opened:
+            client = policy.WebsocketClientPolicy('127.0.0.1', opened.port)
+            assert client.get_server_metadata() == METADATA.get(robot, {})
+            for n in range(100):
+                assert client.infer(request(n))['actions'].shape == SHAPES[robot]
+            client.reset()
+            broker = broker_of(client, action_horizon=5)
+            for _ in range(11):
+                assert broker.infer(request())['actions'].shape == SHAPES[robot][1:]
+            with pytest.raises(RuntimeError, match='is missing'):
+                client.infer({})

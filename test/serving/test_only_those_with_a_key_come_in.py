@@ -1,0 +1,93 @@
+"""The door: keys, how many may be inside, browsers, and an address that others can reach."""
+
+import urllib.error
+import urllib.request
+
+import pytest
+from door_cases import PATIENCE, OldClient, door, libero
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+from embodied_kv.serving.websocket.config import ServerConfig
+
+
+def status(function):
+    with pytest.raises(InvalidStatus) as refused:
+        function()
+    return refused.value.response.status_code
+
+
+def page(port, path, key=''):
+    request = urllib.request.Request(f'http://127.0.0.1:{port}{path}')
+    if key:
+        request.add_header('Authorization', f'Api-Key {key}')
+    with urllib.request.urlopen(request, timeout=PATIENCE) as found:
+        return found.read().decode()
+
+
+def test_a_key_of_the_file_opens_and_nothing_else(tmp_path):
+    keys = tmp_path / 'keys'
+    keys.write_text('first\n\n second \n')
+    with door(api_keys=str(keys)) as opened:
+        for key in ('first', 'second'):
+            with opened.client(key=key) as client:
+                assert client.infer(libero())['actions'].shape == (10, 7)
+        for wrong in ('', 'third', 'firs', 'first,second'):
+            assert status(lambda wrong=wrong: opened.client(key=wrong)) == 401
+        assert page(opened.port, '/healthz') == 'OK\n'
+        with pytest.raises(urllib.error.HTTPError, match='401'):
+            page(opened.port, '/metrics')
+        assert 'rejected_total{reason="key"} 5.0' in page(opened.port, '/metrics', 'first')
+
+
+def test_an_empty_file_of_keys_is_refused(tmp_path):
+    keys = tmp_path / 'keys'
+    keys.write_text('\n')
+    with pytest.raises(ValueError, match='has no key'):
+        ServerConfig(api_keys=str(keys)).keys()
+
+
+def test_an_address_that_others_reach_needs_keys():
+    for host in ('0.0.0.0', '192.168.1.5', '::', 'robot.example.org'):
+        with pytest.raises(ValueError, match='can be reached by others'):
+            ServerConfig(host=host)
+        ServerConfig(host=host, api_keys='keys')
+    for host in ('127.0.0.1', 'localhost', '::1'):
+        ServerConfig(host=host)
+
+
+def test_no_more_clients_than_may_be_inside():
+    with door(connections=2) as opened:
+        with opened.client(), opened.client() as second:
+            assert status(opened.client) == 503
+            assert second.infer(libero())['actions'].shape == (10, 7)
+            assert 'connections 2.0' in page(opened.port, '/metrics')
+
+
+def test_a_page_in_a_browser_may_not_drive_robots():
+    with door() as opened:
+        address = f'ws://127.0.0.1:{opened.port}/'
+
+        def browse():
+            with connect(address, origin='http://evil.example', open_timeout=PATIENCE):
+                pass
+
+        assert status(browse) == 403
+
+
+def test_metrics_say_what_became_of_requests():
+    with door() as opened:
+        with opened.client() as client:
+            client.infer(libero())
+            client.infer(libero() | {'endpoint': 'reset'})
+        with OldClient(opened.port) as client, pytest.raises(RuntimeError):
+            client.infer({})
+        found = page(opened.port, '/metrics')
+        for line in (
+            'requests_total{endpoint="infer",outcome="answered"} 1.0',
+            'requests_total{endpoint="infer",outcome="refused"} 1.0',
+            'requests_total{endpoint="reset",outcome="answered"} 1.0',
+            'infer_seconds_count 1.0',
+            'embodied_kv_server_batches 1.0',
+        ):
+            assert line in found

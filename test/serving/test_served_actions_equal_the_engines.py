@@ -1,0 +1,57 @@
+"""What a client gets is what the engine makes: bit for bit alone, 1e-5 in a larger batch."""
+
+import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from door_cases import PATIENCE, REQUESTS, door, libero
+
+from embodied_kv.serving.batch import serve
+from embodied_kv.serving.websocket.calls import Call
+from embodied_kv.serving.websocket.dialect import Dialect
+from embodied_kv.serving.websocket.observation import observation
+
+
+def own(opened, request, session, number):
+    """The engine's chunk of a request, without any server."""
+    seen = Dialect(opened.robot.contract).read(request)
+    frame = observation(opened.engine, seen, Call(), session, number, 0.0, '')
+    work = opened.device.call(lambda: serve(opened.engine, [replace(frame)], math.inf))
+    (chunk,) = work.result(PATIENCE)
+    return chunk.values
+
+
+@pytest.mark.parametrize('robot', REQUESTS)
+def test_a_client_alone_gets_the_engines_own_bits(robot):
+    with door(robot) as opened, opened.client() as client:
+        for n in range(3):
+            request = REQUESTS[robot](n)
+            actions = client.infer(request | {'session_id': 'me'})['actions']
+            expected = own(opened, request, 'me', n)[: len(actions)]
+            np.testing.assert_array_equal(actions, expected)
+
+
+def test_clients_that_ask_together_are_one_batch_and_get_what_each_gets_alone():
+    with door() as opened, ThreadPoolExecutor(5) as threads:
+        clients = [opened.client() for _ in range(5)]
+        hold = threading.Event()
+        opened.device.call(lambda: hold.wait(PATIENCE))
+        asked = [
+            threads.submit(client.infer, libero(n) | {'session_id': f's{n}'})
+            for n, client in enumerate(clients)
+        ]
+        # The first is on its way to the engine, which is busy; the others wait for each other.
+        pause = threading.Event()
+        while opened.sessions.values()['waiting'] < 4 and not pause.wait(0.01):
+            assert not any(one.done() for one in asked)
+        hold.set()
+        found = [one.result(PATIENCE)['actions'] for one in asked]
+        values = opened.sessions.values()
+        assert (values['batches'], values['served']) == (2, 5)
+        for n, actions in enumerate(found):
+            np.testing.assert_allclose(actions, own(opened, libero(n), f's{n}', 0), atol=1e-5)
+        for client in clients:
+            client.socket.close()
