@@ -64,13 +64,8 @@ class Engine:
             )
         self.policy, self.config = policy, config
         model, b = policy.model, policy.config.backbone
-        size = dict(
-            layers=b.layers,
-            kv_heads=b.kv_heads,
-            head_dim=b.head_dim,
-            dtype=model.dtype,
-            device=model.device,
-        )
+        size = {name: getattr(b, name) for name in ('layers', 'kv_heads', 'head_dim')}
+        size |= dict(dtype=model.dtype, device=model.device)
         prefixes = Arena(rows=config.rows, max_tokens=policy.config.prefix_tokens, **size)
         decode_kv = Arena(rows=config.streams, max_tokens=config.decode_tokens, **size)
         room = config.compressed_rows * b.layers * policy.config.prefix_tokens
@@ -79,10 +74,8 @@ class Engine:
         compressed = CompressedArena(prefixes, rows=copies, tokens=room)
         # Each robot's frame is read while its next one is written.
         actions = max(config.reserved_rows, 2 * config.robots) * prefixes.bytes_per_row
-        plane = Plane(config.kv_budget)
-        self.kv = KvManager(
-            prefixes, decode_kv, compressed, config.reserved_rows, plane=plane, floor=actions
-        )
+        plane, reserved = Plane(config.kv_budget), config.reserved_rows
+        self.kv = KvManager(prefixes, decode_kv, compressed, reserved, plane=plane, floor=actions)
         self.costs = Costs()
         self.budget = TimeBudget(
             self.costs,
