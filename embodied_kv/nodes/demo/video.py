@@ -43,7 +43,8 @@ LABEL, SAID = 736, 748  # columns that labels end at and words begin at
 ANSWERED = 3.5  # s for which an answer is shown
 HASTE = 2  # times as fast as it was: a mission
 STANDING = 2.0  # s for which a mission's end stands
-LONG = 64  # letters of a title from which on it is set smaller
+LONG, WRAPPED = 64, 78  # letters of a title from which on it is set smaller, and of its lines
+ANSWER = 72  # letters of a mission's answer
 PAST = 3  # tasks that are over, of which is told
 
 
@@ -174,7 +175,7 @@ def mission_page(recording: Recording, mission: LastMission, at: int) -> Page:
         page(recording, begun, at),
         title=mission.words,
         mark=mark,
-        answered=printable(f'the mission: “{said}”') if is_over else '',
+        answered=printable(f'“{textwrap.shorten(said, ANSWER)}”') if is_over else '',
         past=tuple(steps[-PAST:]),
         pace=HASTE,
     )
@@ -188,8 +189,10 @@ def _why(task: Told) -> str:
 def _lettered(page: Page) -> np.ndarray:
     """A white frame with the words on it: uint8 [HEIGHT, WIDTH, 3]."""
     figure, write = _sheet()
-    size = 19 if len(page.title) <= LONG else 12
-    write(12, 34, f'“{page.title}”', size=size, weight='bold', color=INK)
+    title = f'“{page.title}”'
+    size = 19 if len(title) <= LONG else 13
+    title = title if len(title) <= LONG else textwrap.fill(title, WRAPPED)
+    write(12, 34, title, size=size, weight='bold', color=INK)
     pace = f'×{page.pace}   ' if page.pace > 1 else ''
     write(WIDTH - 12, 34, f'{pace}{page.seconds} s', size=13, ha='right')
     write(
