@@ -20,7 +20,7 @@ from embodied_kv import storage
 from embodied_kv.config import BackboneConfig
 from embodied_kv.model.checkpoints.own import ASSETS, CONFIG, FREE, WORDS, build_config
 from embodied_kv.model.planner import Planner
-from embodied_kv.model.planner_config import PlannerConfig
+from embodied_kv.model.planner_config import PLANNER_MISSIONS, PlannerConfig
 from embodied_kv.model.random import init_random
 from embodied_kv.model.tokenizer import Tokenizer
 from embodied_kv.model.weights import CheckpointError, Weights, fill, write_weights
@@ -75,6 +75,15 @@ def load_planner(
     model = Planner.empty(config, device)
     fill(model, weights, config)
     return _loaded(model, tokenizer)
+
+
+def without_missions(path: str | Path) -> str:
+    """Why a planner cannot do missions, as its own config says; '' where it was taught them.
+
+    Reads no weights. Raises CheckpointError for what is no planner.
+    """
+    name = _parse(Weights(path)).name
+    return '' if name == PLANNER_MISSIONS.name else f'the planner {name} was not taught missions'
 
 
 def random_planner(

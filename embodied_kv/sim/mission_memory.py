@@ -10,7 +10,10 @@ import re
 from collections.abc import Iterable, Iterator
 
 from embodied_kv.sim.household import ROBOT, TABLES
+from embodied_kv.sim.language import where_is
 from embodied_kv.sim.mission_table import FLOOR, TABLE, KnownTable, Record
+from embodied_kv.sim.scene import MOVABLE, RECEPTACLES
+from embodied_kv.sim.tabletop import Truth
 from embodied_kv.sim.tasks import PHRASES, Task
 
 NAME = r'\w+ \w+'
@@ -38,6 +41,14 @@ def parse_task(words: str) -> Task | None:
             named = match.groupdict()
             return Task(family, named['x'], named.get('y') or '', named.get('s') or '')
     return None
+
+
+def true_table(truth: Truth) -> KnownTable:
+    """What lies where, in words, without any record."""
+    names = [thing.name for thing in truth.things if thing.shape in MOVABLE]
+    places = tuple(thing.name for thing in truth.things if thing.shape in RECEPTACLES)
+    lying = read_table(f'{name}: {where_is(name, truth)[-1]}' for name in names)
+    return KnownTable(lying.where, places, lying.beside)
 
 
 def read_table(texts: Iterable[str]) -> KnownTable:

@@ -88,7 +88,7 @@ def test_what_moves_is_drawn_anew_in_each_frame(film):
 def test_the_words_are_those_of_that_time(run):
     recording, told = run
     first = page(recording, [told], START + SECOND // 10)
-    assert (first.instruction, first.subtask) == (
+    assert (first.title, first.subtask) == (
         told.instruction,
         'move above the ' + told.task.target,
     )
@@ -109,7 +109,7 @@ def test_the_verdict_stays_in_sight_when_the_next_task_is_told(run):
         (lost, '↷ replaced', why),
     ):
         now = page(recording, [task, after], at)
-        assert (now.instruction, now.mark[0]) == ('next', '')
+        assert (now.title, now.mark[0]) == ('next', '')
         assert [(past[0], past[2]) for past in now.past] == [(mark, words)]
 
 

@@ -1,4 +1,4 @@
-"""Five lines that a newcomer understands, each number of them from the report."""
+"""Six lines that a newcomer understands, each number of them from the report."""
 
 import copy
 
@@ -23,6 +23,15 @@ REPORT = {
         'truth': 'in the purple bin',
         'right': True,
     },
+    'mission': {
+        'told': 'put the red cube into the purple bin and then say what is in the purple bin',
+        'steps': [{}],
+        'message': '2 steps',
+        'done': True,
+        'said': ['the purple bin holds the red cube'],
+        'truth': 'the purple bin holds the red cube',
+        'right': True,
+    },
 }
 
 
@@ -31,7 +40,7 @@ def report():
     return copy.deepcopy(REPORT)
 
 
-def test_a_good_run_is_five_lines(report):
+def test_a_good_run_is_six_lines(report):
     assert summarize(report) == {
         'asked': '3 tasks in words, 3 questions',
         'done': '3 of 3 tasks',
@@ -39,7 +48,22 @@ def test_a_good_run_is_five_lines(report):
         '2 of 3 answers right',
         'on time': '202 frames, no deadline missed (slowest of 202 actions 83 ms after its frame)',
         'remembered': '“Where is the blue cube?” “in the purple bin” (true)',
+        'mission': '“put the red cube into the purple bin and then say what is in the purple bin” '
+        'done in 1 step, said “the purple bin holds the red cube” (true)',
     }
+
+
+def test_a_mission_is_told_as_it_went(report):
+    mission = report['mission']
+    mission |= {'done': False, 'truth': 'the purple bin holds nothing', 'right': False}
+    line = summarize(report)['mission']
+    assert 'not done in 1 step' in line and line.endswith(
+        '(not true: the purple bin holds nothing)'
+    )
+    mission |= {'said': [], 'message': 'it took too long', 'steps': [{}] * 2}
+    assert summarize(report)['mission'].endswith('not done in 2 steps: it took too long')
+    report['mission'] = {'refused': 'the planner p was not taught missions'}
+    assert summarize(report)['mission'] == 'none: the planner p was not taught missions'
 
 
 def test_what_was_not_done_is_told_by_its_reason(report):

@@ -12,7 +12,8 @@ import pytest
 import yaml
 from ament_index_python.packages import get_package_share_directory
 
-from embodied_kv.nodes.demo.video import ENDING
+from embodied_kv.nodes.demo.video import ENDING, HASTE, STANDING
+from embodied_kv.sim.mission_memory import parse_task
 
 PATIENCE = 240.0  # s
 
@@ -55,7 +56,7 @@ def processes_of(namespace):
 def run(tmp_path_factory):
     """A run with the weights of the package, long enough for a task, and its folder."""
     out = tmp_path_factory.mktemp('demo')
-    return demo(out, '--seconds', 15), out
+    return demo(out, '--seconds', 15, '--mission', 20), out
 
 
 @pytest.fixture
@@ -110,13 +111,14 @@ def test_the_report_says_what_was_told_and_what_became_of_it(run, report):
     }
 
 
-def test_it_closes_with_five_lines(run, report):
-    *_, asked, done, said, on_time, remembered, files = run[0].stdout.splitlines()
+def test_it_closes_with_six_lines(run, report):
+    *_, asked, done, said, on_time, remembered, mission, files = run[0].stdout.splitlines()
     assert asked.startswith(f'asked       {len(report["tasks"])} task')
     assert done.startswith(f'done        {report["tasks done"]["done"]} of ')
     assert said.startswith(f'said        {report["words right"]["subtask"]["exact"]} of ')
     assert on_time.startswith(f'on time     {report["counts"]["frames"]} frames, ')
     assert report['memory']['answer'] in remembered
+    assert mission.startswith('mission     ')
     assert files == f'in {run[1]}: report.json, frames.png, demo.mp4'
 
 
@@ -162,7 +164,20 @@ def test_the_picture_is_full_of_frames(run):
 def test_the_film_is_as_long_as_the_run_and_its_ending(run):
     film = cv2.VideoCapture(str(run[1] / 'demo.mp4'))
     seconds = film.get(cv2.CAP_PROP_FRAME_COUNT) / film.get(cv2.CAP_PROP_FPS)
-    assert 15 + ENDING - 0.5 < seconds < 16 + ENDING
+    mission = json.loads((run[1] / 'report.json').read_text())['mission']
+    extra = 0 if 'refused' in mission else mission['seconds'] / HASTE + STANDING
+    assert 15 + extra + ENDING - 0.5 < seconds < 16 + extra + ENDING
+
+
+def test_a_mission_ends_it_or_the_planner_knows_none(report):
+    mission = report['mission']
+    if 'refused' in mission:
+        assert mission['refused'].endswith('was not taught missions')
+        return
+    assert mission['told'] and mission['message'] and mission['truth']
+    for step in mission['steps']:
+        assert parse_task(step['instruction']) and step['done'] in (True, False)
+    assert mission['right'] == (mission['said'][-1:] == [mission['truth']])
 
 
 def test_no_episodes_are_refused(tmp_path):

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from embodied_kv.sim.household import any_of
-from embodied_kv.sim.language import where_is
 from embodied_kv.sim.mission_draws import draw_mission
-from embodied_kv.sim.mission_memory import read_table
+from embodied_kv.sim.mission_memory import true_table
 from embodied_kv.sim.mission_phrases import say_mission
 from embodied_kv.sim.mission_rollout import roll_out
 from embodied_kv.sim.mission_table import ROOM, TABLE, KnownTable
 from embodied_kv.sim.missions import Mission
-from embodied_kv.sim.scene import MOVABLE, RECEPTACLES, SceneConfig
+from embodied_kv.sim.scene import SceneConfig
 from embodied_kv.sim.tabletop import Tabletop, Truth
 from embodied_kv.sim.tasks import Task, task_scene
 
@@ -74,15 +73,6 @@ def draw_case(table: Tabletop, number: int) -> Case:
 def needs_memory(mission: Mission) -> bool:
     """Whether it asks for what was done before."""
     return any(part.kind in ('back', 'undo') or part.about == 'moved' for part in mission.parts)
-
-
-def true_table(truth: Truth) -> KnownTable:
-    """What lies where, in words, without any record."""
-    names = [thing.name for thing in truth.things if thing.shape in MOVABLE]
-    places = tuple(thing.name for thing in truth.things if thing.shape in RECEPTACLES)
-    texts = [f'{name}: {where_is(name, truth)[-1]}' for name in names]
-    lying = read_table(texts)
-    return KnownTable(lying.where, places, lying.beside)
 
 
 def with_history(rng: np.random.Generator, lying: KnownTable, records: int) -> KnownTable:

@@ -11,6 +11,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -19,8 +20,12 @@ import yaml
 from ament_index_python.packages import get_package_share_directory
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 
+from embodied_kv.action import Mission
+from embodied_kv.nodes.common.conversions import nanoseconds
 from embodied_kv.nodes.demo.children import Child, DemoError, end
 from embodied_kv.nodes.demo.director import Director
+from embodied_kv.nodes.demo.last_mission import LastMission, choose_mission
+from embodied_kv.nodes.demo.mission_client import UNKNOWN, MissionClient
 from embodied_kv.nodes.demo.monitor import Monitor
 from embodied_kv.nodes.demo.picture import Scenery
 from embodied_kv.nodes.demo.recall import Recall
@@ -30,7 +35,7 @@ from embodied_kv.nodes.demo.score import Score
 from embodied_kv.nodes.demo.screen import Screen
 from embodied_kv.nodes.demo.storyboard import CARDS, PICTURE, draw_storyboard, make_cards
 from embodied_kv.nodes.demo.summary import summarize
-from embodied_kv.nodes.demo.video import LARGE, LONGEST, FilmError, draw_film
+from embodied_kv.nodes.demo.video import LARGE, FilmError, draw_film
 from embodied_kv.nodes.sim.truth import TrueMoment
 from embodied_kv.sim.language import where_is
 from embodied_kv.sim.possible import hindrance
@@ -42,7 +47,8 @@ FIRST = 'pick up the red cube'  # until the first task is told
 # Scenes below 1,000,000 are those of training; the next but one is the first with five objects.
 SEED, EVALUATION_SEED = 1_000_001, 2_000_000
 RECORDED = CARDS * max(SECONDS.values())  # s: the longest that the tasks of frames.png may take
-REMEMBERING = 5.0  # s that memory may take to answer
+REMEMBERING = 5.0  # s that memory may take to answer, and a mission to be taken back
+MISSION = 60.0  # s that the mission at the end may take
 
 
 class Demo:
@@ -69,6 +75,8 @@ class Demo:
         )
         self.score = Score(self.director.task_at)
         self.recall = Recall(self.monitor)
+        self.mission_client = MissionClient(self.monitor)
+        self.mission: LastMission | None = None
         self.recording = Recording(RECORDED)
         self._now: TrueMoment | None = None
         self._table = resources.enter_context(Tabletop(task_scene(FAMILY), arguments.seed))
@@ -83,7 +91,7 @@ class Demo:
         """
         own = {
             'sim': {'seed': self.arguments.seed, 'family': FAMILY, 'truth': True},
-            'memory': {'folder': ''},
+            'memory': {'folder': ''} | self._planner(),
             'perception': {'instruction': FIRST},
             'action': {'armed': True},
         }
@@ -91,6 +99,10 @@ class Demo:
         path = self.out / 'demo.yaml'
         path.write_text(yaml.safe_dump(values))
         return str(path)
+
+    def _planner(self) -> dict[str, str]:
+        planner = self.arguments.planner
+        return {'planner': str(planner.resolve())} if planner else {}
 
     def run(self) -> dict[str, object]:
         """What came of it, as report.json says it.
@@ -102,11 +114,16 @@ class Demo:
         while not self._is_over():
             self._tick()
             self._direct()
+        if self._now:
+            self.director.end(self._now.stamp)
+            self.recording.stop(self._now.stamp)
         self._remember()
+        mission = self._carry_out()
         return {
             'seconds from start to first command': round(first, 2),
             **report(self.monitor, self.director, self.score),
             'memory': self.recall.report(),
+            'mission': mission,
         }
 
     def _is_over(self) -> bool:
@@ -144,6 +161,8 @@ class Demo:
             self.director.see(moment)
             self.score.see(moment)
             self.recording.see(moment)
+            if self.mission:
+                self.mission.see(moment)
             self._now = moment
         while self.monitor.decisions:
             self.recording.decide(self.monitor.decisions.popleft())
@@ -151,6 +170,9 @@ class Demo:
             words = self.monitor.ended.popleft()
             self.score.hear(words.stamp, words.query, words.text)
             self.recording.hear(Sentence(words.heard, words.query, words.text))
+        while self.mission_client.states:
+            state = self.mission_client.states.popleft()
+            self.mission.hear(nanoseconds(state.header.stamp), state.step, state.steps)
 
     def _remember(self) -> None:
         """Ask memory where something of this scene is: that was put somewhere, if anything was."""
@@ -161,9 +183,43 @@ class Demo:
             return
         target = (done or told)[-1].task.target
         self.recall.ask(f'Where is the {target}?', where_is(target, now.truth))
-        deadline = time.monotonic() + REMEMBERING
-        while not self.recall.is_over and time.monotonic() < deadline:
+        self._until(lambda: self.recall.is_over, REMEMBERING)
+
+    def _carry_out(self) -> dict[str, object]:
+        """The mission, to its end; what came of it, or why there was none."""
+        if refusal := self._mission_refusal():
+            return {'refused': refusal}
+        client, now = self.mission_client, self._now
+        mission = choose_mission(now, self._hindrance)
+        if mission is None:
+            return {'refused': 'there is nothing to be put away here'}
+        self.recording.go_on(now.stamp)
+        self.mission = LastMission.told(mission, now, self.arguments.seed)
+        self.monitor.instruction = self.mission.words
+        client.send(self.mission.words)
+        if not self._until(lambda: client.result is not None, self.arguments.mission):
+            client.cancel()
+            self._until(lambda: client.result is not None, REMEMBERING)
+        result = client.result or Mission.Result(message='it took too long')
+        self.mission.end(self._now.stamp, result.success, result.message, tuple(result.said))
+        return self.mission.report(self.monitor.since_began)
+
+    def _mission_refusal(self) -> str:
+        """Why no mission is given; '' where one is."""
+        client = self.mission_client
+        if not self.arguments.mission or self._now is None:
+            return 'none was asked for'
+        client.ask()
+        self._until(lambda: client.refusal is not None, REMEMBERING)
+        return UNKNOWN if client.refusal is None else client.refusal
+
+    def _until(self, happened: Callable[[], bool], seconds: float) -> bool:
+        """Watch until it happened, no longer than that; whether it did."""
+        deadline = time.monotonic() + seconds
+        while not happened() and time.monotonic() < deadline:
             self._tick()
+            self._direct()
+        return happened()
 
     def _hindrance(self, task: Task, moment: TrueMoment) -> str:
         moment.show_on(self._table)
@@ -178,7 +234,8 @@ class Demo:
             draw_storyboard(self.out / 'frames.png', cards, title, note)
         try:
             with Scenery(task_scene(FAMILY), LARGE) as scenery:
-                draw_film(self.out / 'demo.mp4', self.recording, told, scenery, summary)
+                film = self.out / 'demo.mp4'
+                draw_film(film, self.recording, told, scenery, summary, self.mission)
         except FilmError as error:
             print(f'no demo.mp4: {error}')
             return ['frames.png']
@@ -190,8 +247,7 @@ def _present(demo: Demo, found: dict[str, object]) -> None:
     text = json.dumps(found, indent=2, ensure_ascii=False)
     (demo.out / 'report.json').write_text(text + '\n')
     summary = summarize(found)
-    seconds = min(found['seconds'], LONGEST)
-    print(f'the suite has ended; drawing {seconds:.0f} s of what it did', flush=True)
+    print('the suite has ended; drawing what it did', flush=True)
     written = demo.draw(found['weights'], summary)
     for name, line in summary.items():
         print(f'{name:<11} {line}')
@@ -211,12 +267,20 @@ def main() -> None:
     parser.add_argument('--no-table', action='store_true', help='lines, also in a terminal')
     parser.add_argument('--seed', type=int, help='of the first scene')
     parser.add_argument('--timeout', type=float, default=120.0, help='s until the first command')
+    parser.add_argument(
+        '--planner', type=Path, help="folder of the memory's planner, instead of the params'"
+    )
+    parser.add_argument(
+        '--mission', type=float, help=f'most s for the mission at the end, {MISSION:g}; 0: none'
+    )
     parser.add_argument('--params', default=str(share / 'config' / 'robot.yaml'))
     arguments = parser.parse_args()
     if arguments.episodes is not None and arguments.episodes < 1:
         parser.error('--episodes is at least 1')
     if arguments.seed is None:
         arguments.seed = SEED if arguments.episodes is None else EVALUATION_SEED
+    if arguments.mission is None:
+        arguments.mission = MISSION if arguments.episodes is None else 0.0
     rclpy.init()
     try:
         with ExitStack() as resources:

@@ -7,6 +7,7 @@ that of the moments' stamps, in ns.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -96,6 +97,7 @@ class Director:
         self._spent: int | None = None  # the scene in which no more is told
         self._hindered = 0  # looks in a row at which the current task could not be done
         self._look = self._free = self._reset_again = self._next_question = 0.0  # ns
+        self._ended = math.inf  # ns
 
     @property
     def judged(self) -> list[Told]:
@@ -104,7 +106,7 @@ class Director:
 
     def see(self, moment: TrueMoment) -> None:
         """Takes a moment; looks at one in each control period."""
-        if moment.stamp < self._look:
+        if moment.stamp < self._look or moment.stamp >= self._ended:
             return
         self._look = moment.stamp + PERIOD
         if moment.scene != self._scene:
@@ -116,8 +118,14 @@ class Director:
         if self.current is not None and moment.stamp >= self._next_question:
             self._question(moment)
 
+    def end(self, stamp: int) -> None:
+        """From then on nothing is told, asked or judged: what is in force is somebody else's."""
+        self.current, self._ended = None, stamp
+
     def task_at(self, moment: TrueMoment) -> Task | None:
         """The task in force then; None where that is not certain."""
+        if moment.stamp >= self._ended:
+            return None
         before = (told for told in reversed(self.told) if told.stamp <= moment.stamp)
         told = next(before, None)
         if told is None or told.scene != moment.scene or moment.stamp < told.stamp + HEARD:

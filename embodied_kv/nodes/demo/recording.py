@@ -48,18 +48,28 @@ class Sentence:
 
 
 class Recording:
-    """The first `longest` s of a run. Each list grows by time; what comes later is not kept."""
+    """The first `longest` s of a run, and as much from `go_on` on. Each list grows by time."""
 
     def __init__(self, longest: float) -> None:
-        self._longest = longest * 1e9
+        self._longest, self._until = longest * 1e9, 0.0  # ns
         self.moments: list[TrueMoment] = []
         self.decisions: list[Decision] = []
         self.sentences: list[Sentence] = []
 
     def see(self, moment: TrueMoment) -> None:
         """Takes the next moment."""
-        if not self.moments or moment.stamp - self.moments[0].stamp <= self._longest:
+        if not self.moments:
+            self.go_on(moment.stamp)
+        if moment.stamp <= self._until:
             self.moments.append(moment)
+
+    def go_on(self, stamp: int) -> None:
+        """What comes in the next `longest` s is kept."""
+        self._until = stamp + self._longest
+
+    def stop(self, stamp: int) -> None:
+        """What comes later is not kept."""
+        self._until = min(self._until, stamp)
 
     def decide(self, decision: Decision) -> None:
         """Takes the next decision."""
@@ -72,7 +82,7 @@ class Recording:
             self.sentences.append(sentence)
 
     def _is_running(self, at: int) -> bool:
-        return bool(self.moments) and at - self.moments[0].stamp <= self._longest
+        return at <= self._until
 
     # ------------------------------------------------------------------ what was, at that ns
 

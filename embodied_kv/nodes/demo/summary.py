@@ -1,4 +1,4 @@
-"""What a run of the demo comes to, in five lines for somebody who has never seen one.
+"""What a run of the demo comes to, in six lines for somebody who has never seen one.
 
 Knows report.json and English, nothing else: each number stands in the report.
 """
@@ -9,13 +9,14 @@ from collections.abc import Mapping
 
 
 def summarize(report: Mapping) -> dict[str, str]:
-    """What was asked, done, said, on time and remembered. report: what report.json holds."""
+    """What was asked, done, said, on time, remembered, and the mission. report: report.json's."""
     return {
         'asked': _asked(report),
         'done': _done(report),
         'said': _said(report['words right']),
         'on time': _on_time(report),
         'remembered': _remembered(report['memory']),
+        'mission': _mission(report['mission']),
     }
 
 
@@ -64,6 +65,17 @@ def _remembered(memory: Mapping) -> str:
         return f'nothing: {memory.get("refused") or "no answer"}'
     true = '(true)' if memory['right'] else f'(not true: {memory["truth"]})'
     return f'“{memory["question"]}” “{memory["answer"]}” {true}'
+
+
+def _mission(mission: Mapping) -> str:
+    if 'refused' in mission:
+        return f'none: {mission["refused"]}'
+    done = 'done' if mission['done'] else 'not done'
+    line = f'“{mission["told"]}” {done} in {_many(len(mission["steps"]), "step")}'
+    if not mission['said']:
+        return f'{line}: {mission["message"]}'
+    true = '(true)' if mission['right'] else f'(not true: {mission["truth"]})'
+    return f'{line}, said “{mission["said"][-1]}” {true}'
 
 
 def _many(count: int, noun: str) -> str:

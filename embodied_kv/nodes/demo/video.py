@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import repeat
 from pathlib import Path
@@ -19,11 +19,21 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from embodied_kv.nodes.demo.director import Told
-from embodied_kv.nodes.demo.picture import GREY, INK, Scenery, printable, verdict
+from embodied_kv.nodes.demo.last_mission import LastMission
+from embodied_kv.nodes.demo.picture import (
+    DONE,
+    FAILED,
+    GREY,
+    INK,
+    Scenery,
+    printable,
+    verdict,
+)
 from embodied_kv.nodes.demo.recording import Recording
 from embodied_kv.sim.language import NARRATE, SUBTASK
 
 RATE = 15  # frames of film a second
+PERIOD = 1_000_000_000 // RATE  # ns
 LONGEST = 30.0  # s of a run in its film: drawing takes about as long as two thirds of them
 ENDING = 4.0  # s for which the summary stands at the end
 WIDTH, HEIGHT, DPI = 1280, 720, 100
@@ -31,6 +41,10 @@ LARGE, WRIST, SMALL = 624, 480, 128  # pixels of the pictures
 FRONT_AT, WRIST_AT, SMALL_AT = (8, 64), (640, 64), (1136, 88)  # (column, row) of their corners
 LABEL, SAID = 736, 748  # columns that labels end at and words begin at
 ANSWERED = 3.5  # s for which an answer is shown
+HASTE = 2  # times as fast as it was: a mission
+STANDING = 2.0  # s for which a mission's end stands
+LONG, WRAPPED = 64, 78  # letters of a title from which on it is set smaller, and of its lines
+ANSWER = 72  # letters of a mission's answer
 PAST = 3  # tasks that are over, of which is told
 
 
@@ -40,15 +54,19 @@ class FilmError(Exception):
 
 @dataclass(frozen=True)
 class Page:
-    """The words of a frame. past: mark, colour and words of tasks that are over."""
+    """The words of a frame. past: mark, colour and words of tasks that are over.
 
-    instruction: str
+    title: the task, or the mission. pace: times as fast as it was.
+    """
+
+    title: str
     mark: tuple[str, str]
     seconds: int
     subtask: str
     narration: str
     answered: str
     past: tuple[tuple[str, str, str], ...]
+    pace: int = 1
 
 
 def draw_film(
@@ -57,8 +75,9 @@ def draw_film(
     told: Sequence[Told],
     scenery: Scenery,
     summary: Mapping[str, str],
+    mission: LastMission | None = None,
 ) -> None:
-    """Write the film, an mp4 file, at its end the summary. scenery: draws at LARGE pixels.
+    """Write the film, an mp4 file: the run, the mission, the summary. scenery: draws LARGE pixels.
 
     Raises FilmError where this OpenCV does not write MPEG-4.
     """
@@ -67,31 +86,41 @@ def draw_film(
     try:
         if not writer.isOpened():
             raise FilmError('this OpenCV does not write MPEG-4 (mp4v)')
-        for frame in _frames(recording, told, scenery, summary):
+        for frame in _frames(recording, told, scenery, summary, mission):
             writer.write(cv2.cvtColor(frame, cv2.COLOR_RGB2BGR))
     finally:
         writer.release()
 
 
 def _frames(
-    recording: Recording, told: Sequence[Told], scenery: Scenery, summary: Mapping[str, str]
+    recording: Recording,
+    told: Sequence[Told],
+    scenery: Scenery,
+    summary: Mapping[str, str],
+    mission: LastMission | None,
 ) -> Iterator[np.ndarray]:
     """uint8 [HEIGHT, WIDTH, 3] RGB."""
     if not recording.moments:
         return
     first, last = recording.moments[0].stamp, recording.moments[-1].stamp
+    end = min(last, mission.stamp if mission else last, first + int(LONGEST * 1e9))
     frame = np.full((HEIGHT, WIDTH, 3), 255, np.uint8)
-    for at in range(first, min(last, first + int(LONGEST * 1e9)), 1_000_000_000 // RATE):
-        frame = _frame(recording, told, scenery, at)
+    for at in range(first, end, PERIOD):
+        frame = _frame(recording, page(recording, told, at), scenery, at)
         yield frame
+    if mission:
+        for at in range(mission.stamp, min(last, mission.ended), HASTE * PERIOD):
+            yield _frame(recording, mission_page(recording, mission, at), scenery, at)
+        frame = _frame(recording, mission_page(recording, mission, mission.ended), scenery, last)
+        yield from repeat(frame, round(STANDING * RATE))
     yield from repeat(_ending(frame, summary), round(ENDING * RATE))
 
 
-def _frame(recording: Recording, told: Sequence[Told], scenery: Scenery, at: int) -> np.ndarray:
+def _frame(recording: Recording, page: Page, scenery: Scenery, at: int) -> np.ndarray:
     moment, decision = recording.moment(at), recording.decision(at)
     path = decision.path(moment.joints, at) if decision else moment.joints[None]
     views = scenery.draw(moment, path)
-    frame = _lettered(page(recording, told, at)).copy()
+    frame = _lettered(page).copy()
     _put(frame, views['front'], FRONT_AT)
     wrist = cv2.resize(views['wrist'], (WRIST, WRIST), interpolation=cv2.INTER_AREA)
     _put(frame, wrist, WRIST_AT)
@@ -120,13 +149,35 @@ def page(recording: Recording, told: Sequence[Told], at: int) -> Page:
     lately = recording.said(at, since=at - int(ANSWERED * 1e9))
     answers = [pair for pair in lately.items() if pair[0] not in (SUBTASK, NARRATE)]
     return Page(
-        instruction=now.instruction if now else '',
+        title=now.instruction if now else '',
         mark=verdict(now) if now in over else ('', INK),
         seconds=(at - recording.moments[0].stamp) // 1_000_000_000,
         subtask=printable(said.get(SUBTASK, '').strip()),
         narration=printable(said.get(NARRATE, '').strip()),
         answered=printable('{} {}'.format(*answers[-1]).strip()) if answers else '',
         past=tuple((*verdict(task), _why(task)) for task in over if task is not now)[-PAST:],
+    )
+
+
+def mission_page(recording: Recording, mission: LastMission, at: int) -> Page:
+    """What there is to read at that ns of a mission."""
+    is_over = at >= mission.ended
+    good = mission.done and mission.right
+    mark = (('✓ done', DONE) if good else ('✗ not done', FAILED)) if is_over else ('', INK)
+    said = mission.said[-1] if mission.said else mission.message
+    begun = [step for step in mission.steps if step.stamp <= at]
+    over = [step.stamp + step.seconds * 1e9 <= at for step in begun]
+    steps = [
+        (*(verdict(step) if past else ('…', GREY)), step.instruction)
+        for step, past in zip(begun, over, strict=True)
+    ]
+    return replace(
+        page(recording, begun, at),
+        title=mission.words,
+        mark=mark,
+        answered=printable(f'“{textwrap.shorten(said, ANSWER)}”') if is_over else '',
+        past=tuple(steps[-PAST:]),
+        pace=HASTE,
     )
 
 
@@ -138,8 +189,12 @@ def _why(task: Told) -> str:
 def _lettered(page: Page) -> np.ndarray:
     """A white frame with the words on it: uint8 [HEIGHT, WIDTH, 3]."""
     figure, write = _sheet()
-    write(12, 34, f'“{page.instruction}”', size=19, weight='bold', color=INK)
-    write(WIDTH - 12, 34, f'{page.seconds} s', size=13, ha='right')
+    title = f'“{page.title}”'
+    size = 19 if len(title) <= LONG else 13
+    title = title if len(title) <= LONG else textwrap.fill(title, WRAPPED)
+    write(12, 34, title, size=size, weight='bold', color=INK)
+    pace = f'×{page.pace}   ' if page.pace > 1 else ''
+    write(WIDTH - 12, 34, f'{pace}{page.seconds} s', size=13, ha='right')
     write(
         SMALL_AT[0] - 16, 34, page.mark[0], size=17, weight='bold', color=page.mark[1], ha='right'
     )

@@ -1,0 +1,47 @@
+"""Whether a mission is given follows from the planner's own card, not from trying."""
+
+from dataclasses import replace
+
+import pytest
+from memory_suite import CONFIG, begin
+
+from embodied_kv.model.planner_checkpoint import random_planner, save_planner, without_missions
+from embodied_kv.model.planner_config import PLANNER_MISSIONS
+from embodied_kv.model.weights import CheckpointError
+from embodied_kv.nodes.demo.mission_client import UNKNOWN, MissionClient
+
+
+@pytest.fixture
+def taught(tmp_path):
+    """The folder of a planner whose config is called that of missions."""
+    made = random_planner(replace(CONFIG, name=PLANNER_MISSIONS.name))
+    save_planner(tmp_path / 'taught', made.model.state_dict(), made.config, made.tokenizer)
+    return tmp_path / 'taught'
+
+
+def refusal(robot, there=True):
+    client = MissionClient(robot.node)
+    robot.until(lambda: client._parameters.service_is_ready() == there, show=False)
+    client.ask()
+    robot.until(lambda: client.refusal is not None, show=False)
+    return client.refusal
+
+
+def test_without_memory_there_is_no_mission(robot):
+    assert refusal(robot, there=False) == UNKNOWN
+
+
+def test_a_planner_that_was_not_taught_missions_is_given_none(robot, tmp_path):
+    begin(robot, tmp_path)
+    assert refusal(robot) == 'the planner test was not taught missions'
+
+
+def test_a_mission_needs_its_node(robot, tmp_path, taught):
+    begin(robot, tmp_path, planner=str(taught))
+    assert refusal(robot) == 'nobody takes missions: is the node mission active?'
+
+
+def test_a_card_is_read_or_the_folder_refused(taught, tmp_path):
+    assert without_missions(taught) == ''
+    with pytest.raises((CheckpointError, OSError)):
+        without_missions(tmp_path / 'nothing')

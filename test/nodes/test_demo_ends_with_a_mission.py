@@ -1,0 +1,130 @@
+"""The mission at the demo's end can be done, is one sentence, and is judged by the truth alone."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from demo_play import SEED
+
+from embodied_kv.nodes.demo.director import SECOND, Told
+from embodied_kv.nodes.demo.last_mission import MOST, LastMission, choose_mission
+from embodied_kv.nodes.demo.recording import Recording
+from embodied_kv.nodes.demo.video import HASTE, mission_page
+from embodied_kv.nodes.sim.truth import TrueMoment
+from embodied_kv.sim.mission_memory import true_table
+from embodied_kv.sim.mission_oracle import begin, next_step
+from embodied_kv.sim.tabletop import Tabletop
+from embodied_kv.sim.tasks import task_scene
+
+
+def possible(task, moment):
+    return ''
+
+
+@pytest.fixture(scope='module')
+def moment():
+    with Tabletop(task_scene('put'), SEED) as table:
+        return TrueMoment(SECOND, SEED, table.state(), table.truth(), table.poses())
+
+
+def put(moment, names, place, seconds=1):
+    """Later, with these things in the place."""
+    there = next(thing.position for thing in moment.truth.things if thing.name == place)
+    things = tuple(
+        replace(thing, position=np.array([*there[:2], thing.position[2]]))
+        if thing.name in names
+        else thing
+        for thing in moment.truth.things
+    )
+    truth = replace(moment.truth, things=things)
+    return replace(moment, stamp=moment.stamp + seconds * SECOND, truth=truth)
+
+
+def steps_of(mission, moment):
+    """The steps that the rules have for it, where each succeeds, and what is said."""
+    table, found = true_table(moment.truth), []
+    progress = begin(table)
+    while (step := next_step(mission, table, progress)).kind != 'over':
+        assert step.kind in ('task', 'say', 'done'), step.text
+        table = table.do(step.task) if step.task else table
+        progress = progress.after(step, True, table)
+        found += [step.text] if step.kind != 'done' else []
+    return found
+
+
+def test_it_has_two_or_three_steps_the_last_of_which_is_said(moment):
+    mission = choose_mission(moment, possible)
+    told = LastMission.told(mission, moment, SEED)
+    *moves, said = steps_of(mission, moment)
+    assert len(moves) == MOST and said.startswith('say: the ')
+    assert told.words == LastMission.told(mission, moment, SEED).words, 'a seed has one sentence'
+    for part in mission.parts[:-1]:
+        assert all(name in told.words for name in part.which.names)
+
+
+def test_what_cannot_be_done_is_not_asked_for(moment):
+    first, _ = choose_mission(moment, possible).parts[0].which.names
+    other = choose_mission(moment, lambda task, _: 'no' if task.target == first else '')
+    assert first not in other.parts[0].which.names and other.parts[0].which.names
+    assert choose_mission(moment, lambda task, _: 'nobody can') is None
+
+
+def test_from_a_full_place_something_is_taken_out(moment):
+    part = choose_mission(moment, possible).parts[0]
+    full = put(moment, part.which.names, part.place)
+    mission = choose_mission(full, possible)
+    assert mission.parts[0].kind == 'take' and len(steps_of(mission, full)) == 2
+
+
+@pytest.fixture
+def mission(moment):
+    return LastMission.told(choose_mission(moment, possible), moment, SEED)
+
+
+def carried_out(mission, moment, honest=True):
+    """Both steps, of which the second succeeds only where it is honest; then what is said."""
+    first, second = mission.mission.parts[0].which.names
+    place = mission.mission.parts[0].place
+    mission.hear(moment.stamp, '', 0)
+    for i, name in enumerate((first, second)):
+        mission.hear(moment.stamp + 2 * i * SECOND, f'put the {name} into the {place}', i)
+        there = (first, second)[: i + 1] if honest else (first,)
+        mission.see(put(moment, there, place, 2 * i + 1))
+    mission.hear(moment.stamp + 4 * SECOND, '', 2)
+    said = f'the {place} holds the {" and the ".join(sorted((first, second)))}'
+    mission.end(moment.stamp + 5 * SECOND, True, '3 steps', (said,))
+    return mission
+
+
+def test_it_is_judged_by_the_truth_and_not_by_what_the_robot_says(mission, moment):
+    good = carried_out(mission, moment)
+    assert good.done and good.right and [step.done for step in good.steps] == [True, True]
+    assert [step.seconds for step in good.steps] == [2.0, 2.0]
+    bad = carried_out(LastMission(mission.mission, mission.words, moment), moment, honest=False)
+    assert bad.success and not bad.done and not bad.right
+    assert [step.done for step in bad.steps] == [True, False]
+
+
+def test_the_report_says_all_of_it(mission, moment):
+    found = carried_out(mission, moment).report(lambda stamp: stamp / 1e9)
+    assert (found['at'], found['seconds'], found['done'], found['right']) == (1.0, 5.0, True, True)
+    assert found['told'] == mission.words and found['said'] == [found['truth']]
+    assert [step['seconds'] for step in found['steps']] == [2.0, 2.0]
+
+
+def test_what_is_heard_after_its_end_changes_nothing(mission, moment):
+    told = carried_out(mission, moment)
+    told.hear(moment.stamp + 6 * SECOND, 'pick up the red cube', 3)
+    assert len(told.steps) == 2
+
+
+def test_its_page_tells_the_sentence_the_steps_and_the_answer(mission, moment):
+    told, recording = carried_out(mission, moment), Recording(60.0)
+    recording.see(moment)
+    during = mission_page(recording, told, moment.stamp + 3 * SECOND)
+    assert during.title == told.words and during.pace == HASTE
+    assert [past[0] for past in during.past] == ['✓ done', '…']
+    assert not during.answered and during.mark[0] == ''
+    end = mission_page(recording, told, told.ended)
+    assert told.said[0] in end.answered and end.mark[0] == '✓ done'
+    assert isinstance(told.steps[0], Told) and len(end.past) == 2
