@@ -16,7 +16,8 @@ memory_hits, answers, capsules_kept: of the units in view, those that were loade
 those answered to the end; of restores, those from the device. live_streams, capsules_there: means.
 
 Physics: a fixed share is idle while its kind is not asked for. One budget lends it to the others,
-so it can gain no more than what is idle; in `steady` nothing is, and only the order can gain.
+so it can gain no more than what is idle; in `steady` that is only what chance leaves, and the rest
+of the gain is the order's: what is dear by byte stays, whatever kind it is.
 Frames have a floor of three rows in every way, and none may be refused.
 """
 
