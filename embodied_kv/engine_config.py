@@ -97,6 +97,12 @@ class EngineConfig:
         'or text (both)',
         choices=('stream', 'row', 'text'),
     )
+    compress_shares: str = _param(
+        'own',
+        "How the layers share what is kept: own (the method's way), density, equal, bounded (by "
+        'density, at least half of an equal share) or pyramid',
+        choices=('own', 'density', 'equal', 'bounded', 'pyramid'),
+    )
     compress_after: int = _param(
         0,
         'Tokens of its answer that a stream says from its whole prefix, and chooses by beside its '

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from embodied_kv.compress.budget import layer_budgets, total_budget
+from embodied_kv.compress.budget import total_budget
+from embodied_kv.compress.shares import OWN, SHARES, equal
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +58,11 @@ class Statistics:
         """Positions of the prefix."""
         return self.columns.shape[2]
 
+    @property
+    def dense(self) -> list[float]:
+        """Head means of the density, by layer."""
+        return self.density.double().mean(1).tolist()
+
     def grouped(self, scores: Tensor) -> Tensor:
         """Mean over each KV head's query heads: [layers, heads, n] -> [layers, kv_heads, n]."""
         return scores.unflatten(1, (self.kv_heads, -1)).mean(2)
@@ -67,7 +73,8 @@ class Method:
     """Scores tokens and shares a budget; a subclass says how. Frozen: one serves all prefixes.
 
     recent: share of a layer's budget that goes to its last positions, whatever their scores (A4).
-    p: threshold that the statistics' density is to be made with (3.1).
+    p: threshold that the statistics' density is to be made with (3.1). shares: how the layers
+    share a budget, one of `shares.SHARES`, or the method's own way.
     """
 
     name = ''
@@ -78,8 +85,11 @@ class Method:
 
     recent: float = 0.1
     p: float = 0.01
+    shares: str = OWN
 
     def __post_init__(self) -> None:
+        if self.shares not in (OWN, *SHARES):
+            raise ValueError(f'no shares {self.shares!r}; there are: {OWN}, {", ".join(SHARES)}')
         if not 0 <= self.recent <= 1:
             raise ValueError(f'recent is {self.recent}, not a share: it must be in [0, 1]')
         if not 0 < self.p < 1:
@@ -92,8 +102,8 @@ class Method:
         """
 
     def budgets(self, stats: Statistics, keep_ratio: float) -> list[int]:
-        """Tokens kept per layer; their sum is `budget.total_budget`. Here: equally many."""
-        return layer_budgets([1.0] * stats.layers, keep_ratio, stats.n)
+        """Tokens kept per layer; their sum is `budget.total_budget`. A method's own way: equal."""
+        return equal(stats.dense, keep_ratio, stats.n)
 
     def scores(self, stats: Statistics) -> Tensor:
         """Importance of each position, float [layers, kv_heads, n]; the highest are kept."""
@@ -117,7 +127,12 @@ class Method:
                 f'{self.name} is scored by attention, and there were no queries: give it some '
                 '(limits.scoring_queries), or take streaming_llm or random'
             )
-        budgets = self.budgets(stats, keep_ratio)
+        own = self.shares == OWN
+        budgets = (
+            self.budgets(stats, keep_ratio)
+            if own
+            else SHARES[self.shares](stats.dense, keep_ratio, n)
+        )
         scores = self.scores(stats).clone()
         for layer, budget in enumerate(budgets):
             scores[layer, :, n - int(self.recent * budget + 0.5) :] = float('inf')

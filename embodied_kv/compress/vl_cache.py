@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from embodied_kv.compress.base import Method, Statistics
-from embodied_kv.compress.budget import layer_budgets
+from embodied_kv.compress.shares import by_density
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class VlCache(Method):
     queries = 'post_vision'
 
     def budgets(self, stats: Statistics, keep_ratio: float) -> list[int]:
-        return layer_budgets(stats.density.double().mean(1).tolist(), keep_ratio, stats.n)
+        return by_density(stats.dense, keep_ratio, stats.n)
 
     def scores(self, stats: Statistics) -> Tensor:
         return stats.grouped(stats.columns)

@@ -79,7 +79,10 @@ class Compression:
     def __init__(self, kv: KvManager, model: ModelConfig, config: EngineConfig) -> None:
         self._kv, b = kv, model.backbone
         self._layers, self._kv_heads = b.layers, b.kv_heads
-        self.method, self.by = method(config.compress), config.compress_by
+        self.method, self.by = (
+            method(config.compress, shares=config.compress_shares),
+            config.compress_by,
+        )
         self._after = config.compress_after
         self.method.check(b.heads, b.kv_heads, b.head_dim, model.prefix_tokens)
         if self.by != 'row' and self.method.queries not in (None, 'post_vision'):

@@ -1,6 +1,7 @@
 """Streams and actions over compressed prefixes: the kept tokens are attended, and no others."""
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -172,6 +173,12 @@ def test_a_keep_ratio_out_of_range_is_refused(make_engine, keep_ratio):
     with pytest.raises(ValueError, match=r'not in \[0.01, 1\]'):
         engine.compression.set_keep_ratio(LANGUAGE, keep_ratio)
     assert engine.compression.keep_ratios[LANGUAGE] == 1
+
+
+def test_a_scorer_of_a_package_that_is_missing_is_refused(make_engine, monkeypatch):
+    monkeypatch.setitem(sys.modules, 'kvpress', None)
+    with pytest.raises(ValueError, match='needs the package kvpress, which is not installed'):
+        make_engine(compress='kvpress:KnormPress')
 
 
 def test_what_cannot_be_compressed_says_why(make_engine):

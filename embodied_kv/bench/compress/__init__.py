@@ -4,6 +4,7 @@ Parts, each a command:
 - metrics: what attention says about compression: sparsity, hit rates, modalities.
 - quality: right answers by method and budget, and actions in closed loop.
 - needle: codes to be read off a long synthetic page.
+- grid: scores, ways to share a budget, and answer tokens seen, in all combinations.
 - speed: time and bytes, at a tenth of the cache.
 
 What they stand on, from below:

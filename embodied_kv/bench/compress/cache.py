@@ -153,6 +153,8 @@ class Harness:
         Ways that keep the same share a stream, and one that keeps everything is the whole's.
         Raises RuntimeError where there is no room for them all.
         """
+        for after in sorted({way.after for way in ways if way} - {0, *asked.begun}):
+            asked.begun[after] = self._begun(asked, after)
         whole = self._layers * asked.frame.n
         started: dict[str, DecodeStream] = {}
         taken: dict[Way | None, tuple[DecodeStream, float]] = {}
@@ -161,7 +163,7 @@ class Harness:
             if way is not None:
                 kept = kept_by(way, asked.frame, asked)
                 tokens = sum(positions.shape[1] for positions in kept)
-                if tokens < whole:
+                if tokens < whole and not _is_over(asked.stream, way):
                     name = _name(way, kept)
                     if name not in started:
                         started[name] = self._start(way, asked, kept, name)
@@ -181,24 +183,35 @@ class Harness:
         self, way: Way, asked: RecordedQuestion, kept: list[Tensor], name: str
     ) -> DecodeStream:
         """A stream that reads what is kept, where its answer begins."""
-        query, first = asked.stream.query, asked.stream.tokens[:1]
-        if way.by == STREAM and asked.stream.reason:
-            return asked.stream  # its only token was read from the whole
+        query, said = asked.stream.query, asked.stream.tokens
         if way.method in EARLY or way.by == ROW:
             lease = self._shared_copy(way, asked.frame, kept, name)
             return self._kv.resume(lease, query, ())
         lease = _has_room(self._kv.copies.compress(asked.frame.lease, kept))
-        if way.by == STREAM:
-            stream = self._kv.resume(lease, query, first)
+        if way.by == STREAM or way.after:
+            stream = self._kv.resume(lease, query, said[: way.after + (way.by == STREAM)])
         else:
             *begun, last = query.ids
             query = replace(query, ids=begun, max_tokens=query.max_tokens + 1)
             stream = self._kv.resume(lease, query, [last])
             self.engine.texts.resume(stream, said=1)
         decode_kv = self._kv.decode_kv
-        for part, own in zip((decode_kv.k, decode_kv.v), asked.decode_kv, strict=True):
+        whole = asked.after(way.after).decode_kv
+        for part, own in zip((decode_kv.k, decode_kv.v), whole, strict=True):
             part[:, stream.decode_row, :, : stream.extent].copy_(own[:, :, : stream.extent])
         return stream
+
+    def _begun(self, asked: RecordedQuestion, after: int) -> RecordedQuestion:
+        """The question with so many tokens of its answer behind it, which the whole says."""
+        stream = asked.stream
+        while len(stream.tokens) <= after and not stream.reason:
+            self._update([stream], self._extend([stream], stream.tokens[-1:])[0])
+        ids = (*stream.query.ids, *stream.tokens[:after])
+        recorded = self._kv.create(asked.frame.lease.handle, Query('', ids, 1))
+        _, tokens, decode_kv = self._record(recorded, ids)
+        self._kv.streams.release(recorded, 'cancelled')
+        self._kv.streams.end_step()
+        return RecordedQuestion(asked.frame, stream, tokens, decode_kv)
 
     def _shared_copy(self, way: Way, frame: RecordedFrame, kept: list[Tensor], name: str) -> Lease:
         """A lease on a copy that all questions about the frame read."""
@@ -234,6 +247,12 @@ class Harness:
         return texts
 
 
+def _is_over(stream: DecodeStream, way: Way) -> bool:
+    """Whether an answer ended before its prefix is compressed: all was read from the whole."""
+    whole = way.after + (way.by == STREAM)  # tokens that are read from the whole
+    return bool(stream.reason) and len(stream.tokens) + (stream.reason == 'eos') <= whole
+
+
 def _name(way: Way, kept: list[Tensor]) -> str:
     """Equal for two ways whose streams would say the same, whatever the question."""
     digest = hashlib.sha256(repr([positions.shape[1] for positions in kept]).encode())
@@ -241,7 +260,7 @@ def _name(way: Way, kept: list[Tensor]) -> str:
         digest.update(positions.cpu().numpy().tobytes())
     if way.method in EARLY:
         return f'{way.method} {digest.hexdigest()}'
-    return f'{way.by} {digest.hexdigest()}'
+    return f'{way.by} {way.after} {digest.hexdigest()}'
 
 
 def _has_room(copy: CopyLease | None) -> CopyLease:

@@ -55,12 +55,19 @@ class RecordedQuestion:
     tokens: RecordedTokens
     decode_kv: tuple[Tensor, Tensor]
     memory: dict[object, object] = field(default_factory=dict)  # what was computed by question
+    # By how many tokens of its answer: the question with these behind it.
+    begun: dict[int, RecordedQuestion] = field(default_factory=dict)
+
+    def after(self, tokens: int) -> RecordedQuestion:
+        """It, with so many tokens of its answer behind it, or all if there are fewer."""
+        return self.begun[tokens] if tokens else self
 
 
 def rule(way: Way, frame: RecordedFrame) -> Method:
     """The way's method; a random one draws anew for every frame."""
     seed = {'seed': frame.lease.handle.sequence} if way.method == 'random' else {}
-    return method(OURS if way.method == WIDE else way.method, p=way.p, **seed)
+    name = OURS if way.method == WIDE else way.method
+    return method(name, p=way.p, shares=way.shares, **seed)
 
 
 def statistics(
@@ -82,6 +89,8 @@ def statistics(
 
 def kept_by(way: Way, frame: RecordedFrame, asked: RecordedQuestion | None = None) -> list[Tensor]:
     """Positions that each layer keeps, int64 [kv_heads, tokens]; asked: not needed by row."""
+    if way.by != ROW:
+        asked = asked.after(way.after)
     memory = frame.memory if way.by == ROW else asked.memory
     key = replace(way, by=STRICT) if way.by == STREAM else way  # these two keep the same
     if key not in memory:

@@ -80,14 +80,14 @@ def run(args: argparse.Namespace) -> dict:
     return result
 
 
-def unseen(config: ModelConfig, count: int) -> Iterator[Pages]:
+def unseen(config: ModelConfig, count: int, seed: int = SEED) -> Iterator[Pages]:
     """Pages one by one, each shown whole. Raises ValueError for a model that sees no page."""
     vision = config.vision
     if len(config.views) != 1 or vision.merge != 1:
         raise ValueError(f'{config.name} sees no page: it needs 1 view, and a token per patch')
     side = vision.image_size // vision.patch_size
     for number in range(count):
-        yield draw_pages(np.random.default_rng((SEED, number)), 1, side, side * side)
+        yield draw_pages(np.random.default_rng((seed, number)), 1, side, side * side)
 
 
 def observed(page: Pages, config: ModelConfig) -> Observation:
@@ -97,11 +97,11 @@ def observed(page: Pages, config: ModelConfig) -> Observation:
     return Observation(tuple(page.images()), state, INSTRUCTION, **moment)
 
 
-def collect(policy: Policy, ways: Sequence[Way], pages: int) -> NeedleTally:
+def collect(policy: Policy, ways: Sequence[Way], pages: int, seed: int = SEED) -> NeedleTally:
     """All codes of so many pages, in all ways; a bar on stderr meanwhile."""
     harness, found = Harness(policy, ways, DIGITS + 1), NeedleTally()
     with Progress(console=Console(stderr=True)) as bar:
-        turns = bar.track(unseen(policy.config, pages), total=pages)
+        turns = bar.track(unseen(policy.config, pages, seed), total=pages)
         for number, page in enumerate(turns):
             recorded = harness.prefill(observed(page, policy.config))
             patches = torch.from_numpy(page.at[0])

@@ -27,7 +27,7 @@ from embodied_kv.bench.compress import plots
 from embodied_kv.bench.compress.cache import Harness
 from embodied_kv.bench.compress.loop import closed_loop
 from embodied_kv.bench.compress.policy import add_policy, load, settings, show
-from embodied_kv.bench.compress.questions import moments
+from embodied_kv.bench.compress.questions import SCENES, moments
 from embodied_kv.bench.compress.tally import Tally, pivot, row, verdict
 from embodied_kv.bench.compress.ways import METHODS, MODES, OURS, TENTH, WIDE, Way, all_ways
 from embodied_kv.model.policy import Policy
@@ -66,12 +66,12 @@ def run(args: argparse.Namespace) -> dict:
     return result
 
 
-def collect(policy: Policy, ways: Sequence[Way], frames: int) -> Tally:
+def collect(policy: Policy, ways: Sequence[Way], frames: int, scenes: int = SCENES) -> Tally:
     """All questions about so many frames, in all ways; a bar on stderr meanwhile."""
     harness, tally = Harness(policy, ways, MAX_TOKENS), Tally()
     with Progress(console=Console(stderr=True)) as bar:
         task = bar.add_task('frames', total=frames)
-        for number, (frame, questions) in enumerate(moments(policy.config, frames)):
+        for number, (frame, questions) in enumerate(moments(policy.config, frames, scenes)):
             recorded = harness.prefill(frame.observation)
             for question in questions:
                 said = harness.answers(harness.ask(recorded, question.text), (None, *ways))

@@ -26,7 +26,9 @@ LATENCY = 0.04  # s, as a policy's
 UNTAUGHT = ('inside', 'where')  # kinds that `tabletop_long` never heard of
 
 
-def moments(config: ModelConfig, count: int) -> Iterator[tuple[Frame, list[Question]]]:
+def moments(
+    config: ModelConfig, count: int, scenes: int = SCENES
+) -> Iterator[tuple[Frame, list[Question]]]:
     """So many frames, families of tasks in turn, and what is asked about each.
 
     Raises ValueError for a model that does not see through the tabletop's cameras.
@@ -38,7 +40,7 @@ def moments(config: ModelConfig, count: int) -> Iterator[tuple[Frame, list[Quest
         )
     with closing(World(config.vision.image_size, Setting(config.action_dt, LATENCY))) as world:
         for number in range(count):
-            case = Case(BASIC[number % len(BASIC)], SCENES, number)
+            case = Case(BASIC[number % len(BASIC)], scenes, number)
             frame = _moment(world, case)
             _, phase = expert_plan([frame], chunk_size=1)
             asked = every_question(frame, phase[0])

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from embodied_kv.compress.shares import OWN, SHARES
+
 STREAM, STRICT, ROW = MODES = ('stream', 'strict', 'row')
 OURS = 'vl_cache'
 WIDE = 'vl_cache_text'  # ours by all text behind the images: the prompt's and the question's
@@ -26,13 +28,17 @@ class Way:
     answer's first token still reads the whole. `strict`: the same is kept, but the first token
     reads what is kept, as all others do: the question's last token is appended again. `row`: the
     prompt's text scores, and the question is appended to what is kept. By row the two of ours are
-    one.
+    one. shares: as `Method.shares`. after: tokens of the answer, from the whole, that score beside
+    the question; then `stream` reads the whole for one more, and `strict` appends the last of them
+    again. By row there are none.
     """
 
     method: str
     keep_ratio: float
     by: str
     p: float = P
+    shares: str = OWN
+    after: int = 0
 
 
 def all_ways(
@@ -49,3 +55,19 @@ def all_ways(
         if sweep:
             ways += [Way(OURS, keep_ratio, by, p) for p in SWEPT for keep_ratio in keep_ratios]
     return ways
+
+
+SCORES = (OURS, WIDE, 'h2o', 'snapkv', 'zipcache', 'streaming_llm', 'random')
+AFTER = (0, 1, 2, 3, 4)  # tokens of an answer
+UNSCORED = ('streaming_llm', 'random')  # all layers are as dense, and no token is waited for
+
+
+def grid(keep_ratio: float = TENTH) -> list[Way]:
+    """Every score with every way to share a budget, as served and strict, after n tokens."""
+    return [
+        Way(score, keep_ratio, by, shares=shares, after=after)
+        for by in (STREAM, STRICT)
+        for score in SCORES
+        for shares in (SHARES if score not in UNSCORED else ('equal', 'pyramid'))
+        for after in AFTER
+    ]

@@ -1,0 +1,79 @@
+"""A point of the grid is what an engine of these parameters keeps and says."""
+
+import pytest
+import torch
+from compress_bench_cases import QUESTIONS, observe, policy
+
+from embodied_kv.bench.compress.cache import Harness
+from embodied_kv.bench.compress.grid import figures, table
+from embodied_kv.bench.compress.kept import kept_by
+from embodied_kv.bench.compress.tally import Tally
+from embodied_kv.bench.compress.ways import AFTER, OURS, STREAM, STRICT, WIDE, Way, grid
+from embodied_kv.engine.engine import Engine
+from embodied_kv.engine_config import EngineConfig
+
+TOKENS = 8
+
+
+@pytest.fixture(scope='module')
+def tiny():
+    return policy()
+
+
+@pytest.mark.parametrize('after', [0, 1, 3])
+@pytest.mark.parametrize('method, by', [(OURS, 'stream'), (WIDE, 'text')])
+@pytest.mark.parametrize('shares', ['bounded', 'equal'])
+def test_the_same_tokens_are_kept_and_said(tiny, method, by, shares, after):
+    way, frame, question = Way(method, 0.3, STREAM, shares=shares, after=after), observe(1), 'Is?'
+    harness = Harness(tiny, [way], TOKENS)
+    seen = harness.prefill(frame)
+    asked = harness.ask(seen, question)
+    said = harness.answers(asked, [None, way])
+    kept = kept_by(way, seen, asked)
+    config = dict(compress_by=by, compress_shares=shares, compress_after=after)
+    engine = Engine(
+        tiny, EngineConfig(rows=4, time_budget=False, language_keep_ratio=0.3, **config)
+    )
+    (handle,) = engine.prefill([frame])
+    stream = engine.open(handle, question, max_tokens=TOKENS)
+    while not stream.lease.is_copy:
+        engine.decode()
+    for layer, (positions, whole) in enumerate(zip(kept, seen.scorer.prefix.keys, strict=True)):
+        own = engine.kv.compressed.piece(layer, stream.lease.compressed_row)[0]
+        torch.testing.assert_close(own, whole[:, positions[0]], atol=1e-5, rtol=0)
+    while not stream.reason:
+        engine.decode()
+    assert said[way].ids == tuple(stream.tokens)
+    assert said[None].ids[: after + 1] == said[way].ids[: after + 1]
+
+
+def test_strict_reads_what_is_kept_one_token_sooner(tiny):
+    ways = [Way(OURS, 0.1, by, after=2) for by in (STREAM, STRICT)]
+    harness = Harness(tiny, ways, TOKENS)
+    asked = harness.ask(harness.prefill(observe(2)), QUESTIONS[1])
+    said = harness.answers(asked, [None, *ways])
+    for way, whole in zip(ways, (3, 2), strict=True):
+        assert said[way].ids[:whole] == said[None].ids[:whole]
+        assert said[way].tokens == TOKENS and said[way].text
+    assert kept_by(ways[0], asked.frame, asked) is kept_by(ways[1], asked.frame, asked)
+
+
+def test_an_answer_that_ends_before_the_choice_is_the_whole_ones(tiny):
+    way = Way(OURS, 0.1, STREAM, after=4)
+    harness = Harness(tiny, [way], 5)  # tokens, all of which read the whole
+    asked = harness.ask(harness.prefill(observe(1)), QUESTIONS[0])
+    said = harness.answers(asked, [None, way])
+    assert said[way].ids == said[None].ids and said[way].text == said[None].text
+
+
+def test_every_way_of_the_grid_has_a_place_in_its_table():
+    tally, ways = Tally(), grid()
+    assert len(set(ways)) == len(ways)
+    for way in (None, *ways):
+        tally.right[way], tally.kept[way] = [True, False], [0.1, 0.1]
+    tally.frames, tally.kinds, tally.tokens = [0, 1], ['a', 'b'], [1, 1]
+    rows = figures(tally)
+    for by in (STREAM, STRICT):
+        lines = table(rows, by)
+        assert len(lines) * len(AFTER) * 2 == len(ways)
+        assert all(line['n 0'] == line['whole'] == 50 for line in lines)
