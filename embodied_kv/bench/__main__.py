@@ -20,6 +20,7 @@ DEFAULT = (
     ('fleet.speech', '--quick'),
     ('inputs', '--quick'),
     ('mission', '--quick'),
+    ('serving', '--quick'),
     ('soak', '--quick'),
 )
 FULL = (
@@ -43,6 +44,7 @@ FULL = (
     ('fleet.speech',),
     ('inputs',),
     ('mission',),
+    ('serving',),
     ('soak',),
 )
 
