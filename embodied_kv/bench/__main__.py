@@ -21,6 +21,7 @@ DEFAULT = (
     ('inputs', '--quick'),
     ('mission', '--quick'),
     ('plane', '--quick'),
+    ('serving', '--quick'),
     ('soak', '--quick'),
 )
 FULL = (
@@ -47,6 +48,7 @@ FULL = (
     ('inputs',),
     ('mission',),
     ('plane',),
+    ('serving',),
     ('soak',),
 )
 

@@ -92,8 +92,8 @@ class Door:
     def __init__(self, robot, config, engine):
         self.robot = Embodiment.load(robot)
         model = self.robot.adapted(TINY)
-        policy, config = Policy.random(model, seed=1), EngineConfig(**(ENGINE | engine))
-        self.engine = Engine(policy, config, period=1e4)  # s: no cost is ever too high
+        policy, sizes = Policy.random(model, seed=1), EngineConfig(**(ENGINE | engine))
+        self.engine = Engine(policy, sizes, period=1e4)  # s: no cost is ever too high
         self._listeners = []
         self.device = DeviceThread(self.engine, self._hear)
         self.device.start()

@@ -1,0 +1,31 @@
+"""A client in a process of its own, as light as a robot's: numpy, msgpack and a socket."""
+
+from __future__ import annotations
+
+import time
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Barrier
+
+from websockets.sync.client import connect
+
+from embodied_kv.serving.websocket import codec
+
+WARM = 3  # requests that do not count
+PATIENCE = 600.0  # s
+
+
+def ask(port: int, message: bytes, count: int, ready: Barrier, answers: Queue) -> None:
+    """Puts s of each of `count` requests; from when all are ready, each after the last's reply."""
+    seconds = []
+    address = f'ws://127.0.0.1:{port}'
+    with connect(address, compression=None, max_size=None, open_timeout=PATIENCE) as socket:
+        socket.recv(PATIENCE)
+        ready.wait(PATIENCE)
+        for _ in range(WARM + count):
+            began = time.monotonic()
+            socket.send(message)
+            if isinstance(reply := socket.recv(PATIENCE), str):
+                raise RuntimeError(reply)
+            codec.unpack(reply)
+            seconds.append(time.monotonic() - began)
+    answers.put(seconds[WARM:])
