@@ -56,7 +56,7 @@ class RecorderParams:
     )
     folder: str = param(
         '~/.ros/embodied_kv/recordings',
-        'Of the recordings; a suite with a namespace has a folder of that name in it',
+        "Of the recordings; a suite with a namespace has a folder of that name in it; '' for none",
     )
     disk_mib: int = param(
         8192, 'Most that all recordings of the folder take, MiB', 'live', range=(2, 2**30)
@@ -140,11 +140,13 @@ class Recorder(SuiteNode):
                 f"name '{shown(name)}': write up to 100 letters, digits, '_', '-' and '.', from a "
                 'letter or digit on'
             )
+        params = self.params.read(RecorderParams)
+        if not params.folder:
+            raise ValueError('recorder.folder is empty: name the folder of the recordings')
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f'{name}.mcap'
         if path.exists() or path.with_name(path.name + PART).exists():
             raise ValueError(f'{path} is there already: choose another name')
-        params = self.params.read(RecorderParams)
         room = params.disk_mib * MIB - self._taken()
         if room < LEAST:
             raise ValueError(
@@ -227,6 +229,8 @@ class Recorder(SuiteNode):
         return sum(file.stat().st_size for file in files)
 
     def _warn_of_parts(self) -> None:
+        if not self.params.read(RecorderParams).folder:
+            return
         for part in sorted(self._folder.glob(f'*.mcap{PART}')):
             self.log_warning(
                 f'part {part.name}',

@@ -94,7 +94,7 @@ def test_a_second_robot_on_a_namespace_is_refused(processes, stand_ins, tmp_path
     acts(stand_ins['/left'])
     second = processes['/left', 'second'] = Process('robot', '/left', tmp_path)
     assert second.handle.wait(60) == 1
-    names = 'action, language, memory, mission, perception, session'
+    names = 'action, language, memory, mission, perception, recorder, session'
     assert f'namespace /left has its {names} already' in second.said
     assert 'Traceback' not in second.said
     acts(stand_ins['/left'])

@@ -33,6 +33,11 @@ def test_it_is_off_until_it_is_asked(robot, tmp_path):
     assert list(tmp_path.rglob('*.mcap*')) == []
 
 
+def test_without_a_folder_nothing_is_recorded(robot):
+    robot.up(Recorder, folder='')
+    assert 'name the folder' in refused(robot, on=True)
+
+
 def test_with_the_parameter_it_begins_at_activation_and_ends_with_it(robot, tmp_path):
     recorder = robot.up(Recorder, folder=str(tmp_path), record=True)
     robot.until(lambda: recorder._queue.messages > 10)
