@@ -1,5 +1,7 @@
 """Recordings without a robot: files of one topic, and what is in them."""
 
+import time
+
 from mcap.records import Message
 
 from embodied_kv.data.recording_file import PART, Channel, RecordingFile
@@ -24,3 +26,11 @@ def part(file):
 def messages(path):
     """All that can be read of a file, from its beginning: (stamp, data)."""
     return [(r.log_time, r.data) for r in records(path) if isinstance(r, Message)]
+
+
+def until(happened, seconds=60):
+    """Wait for it, so long at most."""
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, 'it did not happen'
+        time.sleep(0.01)

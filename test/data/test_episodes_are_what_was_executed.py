@@ -58,7 +58,7 @@ def test_beyond_its_execution_horizon_the_last_action_stays(bag):
     late = [m for m in episode if since(m) > 1.12]
     assert late
     for moment in late[:2]:
-        np.testing.assert_allclose(moment.action, 0.011, atol=1e-3)
+        np.testing.assert_allclose(moment.action, 0.011, atol=1e-9)
 
 
 def test_the_state_is_the_nearest_that_was_felt(bag):

@@ -3,7 +3,7 @@
 import threading
 from collections import Counter
 
-from recording_cases import MIB, TOPIC, begin, messages, part
+from recording_cases import MIB, TOPIC, begin, messages, part, until
 
 from embodied_kv.data.recording_file import RecordingFile
 from embodied_kv.data.recording_queue import RecordingQueue
@@ -50,11 +50,10 @@ def test_a_full_file_ends_the_recording_and_says_so(tmp_path):
 
 def test_a_disk_that_refuses_ends_the_recording_and_leaves_what_there_is(tmp_path, monkeypatch):
     file = begin(tmp_path)
+    empty = file.bytes
     queue = RecordingQueue(file, MIB)
     queue.put(TOPIC, 0, b'early')
-    while not queue.messages:
-        pass
-    file.flush()
+    until(lambda: file.bytes > empty)  # flushed by the thread that writes
 
     def refuse(data):
         raise OSError(28, 'No space left on device')

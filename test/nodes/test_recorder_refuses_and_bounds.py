@@ -8,6 +8,8 @@ from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.recorder import MIB, Recorder
 from embodied_kv.srv import Record
 
+WAIT = 180  # s, for what takes a moment where nothing else runs
+
 
 @pytest.fixture
 def states(robot):
@@ -40,7 +42,7 @@ def test_without_a_folder_nothing_is_recorded(robot):
 
 def test_with_the_parameter_it_begins_at_activation_and_ends_with_it(robot, tmp_path):
     recorder = robot.up(Recorder, folder=str(tmp_path), record=True)
-    robot.until(lambda: recorder._queue.messages > 10)
+    robot.until(lambda: recorder._queue.messages > 10, timeout=WAIT)
     recorder.trigger_deactivate()
     (path,) = tmp_path.rglob('*.mcap')
     assert path.parent == tmp_path / robot.namespace.strip('/')
@@ -71,8 +73,9 @@ def test_a_full_folder_is_refused(robot, tmp_path):
 
 def test_a_recording_that_grew_too_large_ends_and_says_so(robot, tmp_path, states):
     options = {'disk_mib': 2, 'image_compression': 'none'}
+    large = {'height': 300, 'width': 300, 'timeout': WAIT}
     recorder = robot.up(Recorder, folder=str(tmp_path), record=True, **options)
-    robot.until(lambda: any('disk_mib' in s.message for s in states), height=300, width=300)
+    robot.until(lambda: any('disk_mib' in s.message for s in states), **large)
     (path,) = tmp_path.rglob('*.mcap')
     assert path.stat().st_size <= 2 * MIB and recorder._queue is None
     assert not list(tmp_path.rglob(f'*{PART}'))
@@ -82,13 +85,13 @@ def test_a_recording_that_grew_too_large_ends_and_says_so(robot, tmp_path, state
 def test_images_that_are_none_are_counted_and_the_rest_goes_on(robot, tmp_path, states):
     recorder = robot.up(Recorder, folder=str(tmp_path), record=True)
     dropped = f'{robot.namespace}/camera/front/image/compressed'
-    robot.until(lambda: recorder._queue.dropped[dropped], encoding='16UC1')
-    robot.until(lambda: any(dropped in state.topics for state in states))
+    robot.until(lambda: recorder._queue.dropped[dropped], encoding='16UC1', timeout=WAIT)
+    robot.until(lambda: any(dropped in state.topics for state in states), timeout=WAIT)
     assert 'is not a colour image' in recorder._queue.fault
     level, message, values = recorder.report()
     assert 'not in' in message and int(values['dropped']) > 0
     before = recorder._queue.messages
-    robot.until(lambda: recorder._queue.messages > before + 10)
+    robot.until(lambda: recorder._queue.messages > before + 10, timeout=WAIT)
 
 
 def test_a_part_of_a_crash_is_told(robot, tmp_path, capfd):

@@ -1,5 +1,6 @@
 """The service `record`: a file of what a suite sees, does and says, for any reader of MCAP."""
 
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -7,13 +8,16 @@ import pytest
 from capsule_suite import ask, begin
 from mcap.reader import make_reader
 from mcap_ros2.decoder import DecoderFactory
+from rclpy.serialization import deserialize_message
 from rosbags.highlevel import AnyReader
 
 from embodied_kv.data.recording_reader import Recording
-from embodied_kv.msg import ActionChunk
+from embodied_kv.msg import ActionChunk, RecordingState
 from embodied_kv.nodes.recorder import Recorder
 from embodied_kv.robots.reading import load
 from embodied_kv.srv import CapsuleSnapshot, Record
+
+WAIT = 180  # s, for what takes a moment where nothing else runs
 
 
 def recorded(robot, on, name=''):
@@ -24,20 +28,40 @@ def recorded(robot, on, name=''):
 
 @pytest.fixture(scope='module')
 def heard(robots_of_module, tmp_path_factory):
-    """A suite that was recorded: the response, and the chunks that were heard meanwhile."""
+    """A suite that was recorded: the response, and the chunks that the recorder took."""
     robot, folder = robots_of_module(), tmp_path_factory.mktemp('recordings')
     begin(robot, folder / 'capsules')
     recorder = robot.up(Recorder, folder=str(folder))
     recorded(robot, on=True, name='walk')
-    robot.until(lambda: recorder._queue.messages > 40)
-    robot.chunks.clear()
-    robot.more(robot.chunks, 5)
+    took = taken(recorder)
     assert robot.call(CapsuleSnapshot, 'capsule/snapshot', name='home').ok
     ask(robot)
-    robot.until(lambda: any(text.finished for text in robot.texts))
-    chunks = robot.chunks[:5]
-    robot.spin(0.2)
+    for happened in (
+        lambda: len(took['action_chunk']) >= 5,
+        lambda: any(c.source == ActionChunk.FRESH for c in took['action_chunk']),
+        lambda: took['capsule/events'],
+        lambda: any(text.finished for text in took['language/text']),
+        lambda: recorder._queue.messages > 40,
+        lambda: took['recording/state'],
+    ):
+        robot.until(happened, timeout=WAIT)
+    chunks = took['action_chunk'][:5]
     return robot, recorded(robot, on=False), chunks
+
+
+def taken(recorder):
+    """By topic, the messages that the recorder takes from now on."""
+    found, put = defaultdict(list), recorder._put
+    kinds = dict(topic.kept_as for topic in recorder._topics)
+
+    def noted(topic, data, convert=None):
+        put(topic, data, convert)
+        found[topic].append(
+            data if convert else deserialize_message(data, kinds.get(topic, RecordingState))
+        )
+
+    recorder._put = noted
+    return found
 
 
 def read(path, namespace):
