@@ -5,7 +5,7 @@ import time
 from mcap.records import Message
 
 from embodied_kv.data.recording_file import PART, Channel, RecordingFile
-from embodied_kv.data.recording_reader import records
+from embodied_kv.data.recording_reader import Records
 
 TOPIC = '/robot/words'
 CHANNELS = (
@@ -25,7 +25,7 @@ def part(file):
 
 def messages(path):
     """All that can be read of a file, from its beginning: (stamp, data)."""
-    return [(r.log_time, r.data) for r in records(path) if isinstance(r, Message)]
+    return [(r.log_time, r.data) for r in Records(path) if isinstance(r, Message)]
 
 
 def until(happened, seconds=60):
