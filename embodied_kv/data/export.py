@@ -8,43 +8,62 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
 
+from embodied_kv import storage
 from embodied_kv.data import pictures
 from embodied_kv.data.episodes import Cut, Episodes, Moment
 from embodied_kv.data.lerobot_writer import Frames, LeRobotWriter
 from embodied_kv.data.recording_reader import Recording, RecordingError
-from embodied_kv.data.signals import Signals
+from embodied_kv.data.signals import Signals, unbroken
 from embodied_kv.robots.embodiment import Embodiment
 
 
-def export(recordings: Sequence[Path], out: Path, cut: Cut) -> tuple[LeRobotWriter, Counter[str]]:
-    """Writes the data set. Returns its writer, and the periods that are in no episode, by reason.
+@dataclass(frozen=True)
+class Exported:
+    """skipped: what is in no episode, by reason. damage: what of the recordings cannot be read."""
 
-    Raises RecordingError, ValueError, OSError.
-    """
+    episodes: int
+    frames: int
+    skipped: Counter[str]
+    damage: tuple[str, ...]
+
+
+def export(recordings: Sequence[Path], out: Path, cut: Cut) -> Exported:
+    """Writes the data set, whole or not at all. Raises RecordingError, ValueError, OSError."""
     opened = [Recording(path) for path in recordings]
     first = opened[0]
     if odd := [r.path for r in opened if r.contract != first.contract]:
         raise RecordingError(
             f'{odd[0]} has another contract than {first.path}: export each robot by itself'
         )
-    writer, skipped = LeRobotWriter(out, Embodiment.of(first.contract)), Counter()
-    for recording in opened:
-        signals = Signals(recording)
+    if out.exists() and any(out.iterdir()):
+        raise ValueError(f'{out} is not empty: name a new folder')
+    with storage.replaced_folder(out.absolute()) as folder:
+        writer, skipped = LeRobotWriter(folder, Embodiment.of(first.contract)), Counter()
+        for recording in opened:
+            skipped.update(_write(recording, writer, cut))
+        if not writer.episodes:
+            raise RecordingError(
+                f'{first.path} has no episode of {cut.least:g} s; left out: {_counted(skipped)}'
+            )
+        writer.finish()
+    damage = tuple(recording.damage for recording in opened if recording.damage)
+    return Exported(writer.episodes, writer.frames, skipped, damage)
+
+
+def _write(recording: Recording, writer: LeRobotWriter, cut: Cut) -> Counter[str]:
+    """All episodes of a recording. Returns what is in none, by reason."""
+    skipped: Counter[str] = Counter()
+    for signals in unbroken(recording):
         episodes = Episodes(signals, cut)
         skipped.update(episodes.skipped)
         for frames in _with_pictures(signals, episodes.found):
             writer.add(frames)
-    if not writer.episodes:
-        raise RecordingError(
-            f'{first.path} has no episode of {cut.least:g} s; periods: {_counted(skipped)}'
-        )
-    writer.finish()
-    return writer, skipped
+    return skipped
 
 
 def _with_pictures(signals: Signals, episodes: Sequence[tuple[Moment, ...]]) -> Iterator[Frames]:
@@ -92,11 +111,13 @@ def main() -> None:
     told = parser.parse_args()
     cut = Cut(**{field.name: getattr(told, field.name) for field in fields(Cut)})
     try:
-        writer, skipped = export(told.bag, told.out, cut)
+        done = export(told.bag, told.out, cut)
     except (ValueError, OSError) as error:
         parser.exit(1, f'{error}\n')
-    print(f'{told.out}: {writer.episodes} episodes, {writer.frames} frames')
-    print(f'periods in no episode: {_counted(skipped)}')
+    print(f'{told.out}: {done.episodes} episodes, {done.frames} frames')
+    print(f'left out: {_counted(done.skipped)}')
+    for damage in done.damage:
+        print(damage)
 
 
 if __name__ == '__main__':

@@ -27,8 +27,8 @@ def exported(tmp_path_factory):
     one = Bag(folder / 'one.mcap').lives(5.0)
     one.tell(2.5, 'pick')
     two = Bag(folder / 'two.mcap').lives(2.0)
-    writer, _ = export([one.finish(), two.finish()], folder / 'out', Cut())
-    return folder / 'out', writer
+    done = export([one.finish(), two.finish()], folder / 'out', Cut())
+    return folder / 'out', done
 
 
 @pytest.fixture
@@ -52,10 +52,10 @@ def data(root):
 
 
 def test_info_says_version_rate_and_counts(exported, info, data):
-    _, writer = exported
+    _, done = exported
     assert info['codebase_version'] == 'v3.0' and info['fps'] == 10
     assert (info['total_episodes'], info['total_tasks']) == (3, 2)
-    assert info['total_frames'] == writer.frames == len(data)
+    assert info['total_frames'] == done.frames == len(data)
     assert info['splits'] == {'train': '0:3'}
     assert info['data_path'].format(chunk_index=0, file_index=0) == (
         'data/chunk-000/file-000.parquet'
@@ -150,5 +150,5 @@ def test_a_part_is_exported_as_far_as_it_goes(tmp_path):
     size = path.stat().st_size
     part = tmp_path / 'cut.mcap.part'
     part.write_bytes(path.read_bytes()[: size // 3])
-    writer, _ = export([part], tmp_path / 'out', Cut())
-    assert writer.episodes == 1 and 10 < writer.frames < 40
+    done = export([part], tmp_path / 'out', Cut())
+    assert done.episodes == 1 and 10 < done.frames < 40
