@@ -1,8 +1,13 @@
 """What a recorder does not do, and what it says then."""
 
-import pytest
+from pathlib import Path
 
-from embodied_kv.data.recording_file import PART
+import pytest
+from rclpy.duration import Duration
+from std_msgs.msg import String
+
+from embodied_kv.data.recording_file import PART, RecordingFile
+from embodied_kv.data.recording_reader import Recording
 from embodied_kv.msg import RecordingState
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.recorder import MIB, Recorder
@@ -101,3 +106,75 @@ def test_a_part_of_a_crash_is_told(robot, tmp_path, capfd):
     robot.up(Recorder, folder=str(tmp_path))
     assert 'python -m embodied_kv.data.repair' in capfd.readouterr().err
     assert 'choose another name' in refused(robot, on=True, name='walk')
+
+
+def test_a_part_that_is_being_written_is_no_part_of_a_crash(robot, tmp_path, capfd):
+    folder = tmp_path / robot.namespace.strip('/')
+    folder.mkdir()
+    file = RecordingFile(folder / 'other.mcap', MIB, (), {}, '')
+    robot.up(Recorder, folder=str(tmp_path))
+    assert 'was cut off' not in capfd.readouterr().err
+    file.abandon()
+
+
+def test_a_finish_that_fails_is_said_and_names_what_is_left(robot, tmp_path, states):
+    recorder = robot.up(Recorder, folder=str(tmp_path))
+    response = record(robot, on=True, name='walk')
+    Path(response.path).write_bytes(b'of somebody else')
+    message = refused(robot, on=False)
+    assert f'walk.mcap{PART} is left unfinished' in message and 'repair' in message
+    assert Path(response.path).read_bytes() == b'of somebody else' and recorder._queue is None
+    robot.until(lambda: states[-1].path.endswith(PART), timeout=WAIT)
+
+
+def test_where_nobody_can_listen_no_recording_is_left(robot, tmp_path, monkeypatch):
+    recorder = robot.up(Recorder, folder=str(tmp_path))
+    listen, first = recorder._listen, recorder._topics[0]
+
+    def some(topic):
+        if topic is not first:
+            raise RuntimeError('no more subscriptions')
+        return listen(topic)
+
+    monkeypatch.setattr(recorder, '_listen', some)
+    refused(robot, on=True, name='walk')
+    assert recorder._queue is None and not recorder._listening
+    assert not list(tmp_path.rglob(f'*{PART}'))
+    monkeypatch.undo()
+    assert record(robot, on=True, name='again').ok
+
+
+def told(path):
+    """The instruction with which a recording begins, None for none."""
+    messages = Recording(Path(path)).messages()
+    return next((m.read().data for m in messages if m.topic == 'instruction'), None)
+
+
+def test_configured_again_it_knows_what_was_told(robot, tmp_path):
+    recorder = robot.up(Recorder, folder=str(tmp_path), instruction='reach')
+    robot.until(lambda: robot.instruction.get_subscription_count(), timeout=WAIT)
+    robot.instruction.publish(String(data='pick'))
+    robot.until(lambda: recorder._instruction == 'pick', timeout=WAIT)
+    for change in ('deactivate', 'cleanup', 'configure', 'activate'):
+        assert getattr(recorder, f'trigger_{change}')().name == 'SUCCESS'
+    assert record(robot, on=True, name='walk').ok
+    assert told(record(robot, on=False).path) == 'pick'
+
+
+def test_where_no_instruction_is_known_none_is_written(robot, tmp_path):
+    robot.up(Recorder, folder=str(tmp_path), instruction='')
+    assert record(robot, on=True, name='walk').ok
+    assert told(record(robot, on=False).path) is None
+
+
+def test_what_waits_with_the_middleware_is_taken_at_the_end(robot, tmp_path):
+    recorder = robot.up(Recorder, folder=str(tmp_path))
+    assert record(robot, on=True, name='walk').ok
+    speaker = robot.node.create_publisher(String, 'instruction', 10)
+    robot.until(lambda: speaker.get_subscription_count() >= 2, show=False, timeout=WAIT)
+    speaker.publish(String(data='last'))
+    speaker.wait_for_all_acked(Duration(seconds=WAIT))
+    recorder._end('enough')
+    (path,) = tmp_path.rglob('*.mcap')
+    words = [m.read().data for m in Recording(path).messages() if m.topic == 'instruction']
+    assert words[-1] == 'last'
