@@ -17,9 +17,10 @@ from embodied_kv import storage
 from embodied_kv.data import pictures
 from embodied_kv.data.episodes import Cut, Episodes, Moment
 from embodied_kv.data.lerobot_writer import Frames, LeRobotWriter
-from embodied_kv.data.recording_reader import Recording, RecordingError
+from embodied_kv.data.recording_reader import RecordedMessage, Recording, RecordingError
 from embodied_kv.data.signals import Signals, unbroken
 from embodied_kv.robots.embodiment import Embodiment
+from embodied_kv.robots.sources import View
 
 
 @dataclass(frozen=True)
@@ -61,13 +62,18 @@ def _write(recording: Recording, writer: LeRobotWriter, cut: Cut) -> Counter[str
     for signals in unbroken(recording):
         episodes = Episodes(signals, cut)
         skipped.update(episodes.skipped)
-        for frames in _with_pictures(signals, episodes.found):
+        for frames in _with_pictures(signals, episodes.found, skipped):
             writer.add(frames)
     return skipped
 
 
-def _with_pictures(signals: Signals, episodes: Sequence[tuple[Moment, ...]]) -> Iterator[Frames]:
-    """One after the other; a picture is held until the last episode that shows it."""
+def _with_pictures(
+    signals: Signals, episodes: Sequence[tuple[Moment, ...]], skipped: Counter[str]
+) -> Iterator[Frames]:
+    """One after the other; a picture is held until the last episode that shows it.
+
+    skipped: counts the periods of episodes that show a picture that cannot be decoded.
+    """
     views = signals.recording.contract.views
     last = {
         item: number
@@ -75,15 +81,22 @@ def _with_pictures(signals: Signals, episodes: Sequence[tuple[Moment, ...]]) -> 
         for moment in episode
         for item in moment.pictures.items()
     }
-    held: dict[tuple[str, int], bytes] = {}
+    held: dict[tuple[str, int], bytes | None] = {}  # None: it cannot be decoded
     coming = signals.pictures()
     for number, episode in enumerate(episodes):
+        held = {item: data for item, data in held.items() if last[item] >= number}
         missing = {item for moment in episode for item in moment.pictures.items()} - held.keys()
         while missing:
             view, place, message = next(coming)
             if (view, place) in last:
-                held[view, place] = pictures.as_seen(message.read(), views[view])
+                held[view, place] = _seen(message, views[view])
                 missing.discard((view, place))
+        shown = [(item, held[item]) for moment in episode for item in moment.pictures.items()]
+        if spoilt := [view for (view, _), data in shown if data is None]:
+            skipped[f'of an episode with a picture of {spoilt[0]} that cannot be decoded'] += len(
+                episode
+            )
+            continue
         yield Frames(
             task=episode[0].task,
             state=np.stack([moment.state for moment in episode]),
@@ -93,7 +106,13 @@ def _with_pictures(signals: Signals, episodes: Sequence[tuple[Moment, ...]]) -> 
                 view: [held[view, moment.pictures[view]] for moment in episode] for view in views
             },
         )
-        held = {item: data for item, data in held.items() if last[item] > number}
+
+
+def _seen(message: RecordedMessage, view: View) -> bytes | None:
+    try:
+        return pictures.as_seen(message.read(), view)
+    except ValueError:
+        return None
 
 
 def _counted(skipped: Counter[str]) -> str:

@@ -116,6 +116,7 @@ def test_pictures_are_those_of_their_moment(data):
     first = np.array(data['episode_index']) == 0
     assert set(np.diff(np.array(levels)[first])) <= {0, 1, 2}  # one a period, by 20 Hz pictures
     assert levels[0] in (0, 1)
+    assert abs(levels[first.sum() - 1] - levels[0] - first.sum() + 1) <= 1
 
 
 def test_statistics_are_those_of_the_frames(root, data, info, episodes):
@@ -152,3 +153,22 @@ def test_a_part_is_exported_as_far_as_it_goes(tmp_path):
     part.write_bytes(path.read_bytes()[: size // 3])
     done = export([part], tmp_path / 'out', Cut())
     assert done.episodes == 1 and 10 < done.frames < 40
+
+
+def test_an_episode_with_a_picture_that_cannot_be_decoded_is_counted(tmp_path):
+    bag = Bag(tmp_path / 'walk.mcap').lives(4.0)
+    bag.tell(2.0, 'pick')
+    for _, topic, message in bag.waiting:
+        if topic == 'camera/wrist/image/compressed' and message.header.stamp.sec == 1003:
+            message.data = message.data[:40]
+    done = export([bag.finish()], tmp_path / 'out', Cut())
+    assert done.episodes == 1
+    (reason,) = (name for name in done.skipped if 'cannot be decoded' in name)
+    assert 'picture of wrist' in reason and done.skipped[reason] >= 15
+
+
+def test_what_fails_leaves_no_folder(tmp_path):
+    bag = Bag(tmp_path / 'walk.mcap').lives(0.5)
+    with pytest.raises(ValueError, match='no episode'):
+        export([bag.finish()], tmp_path / 'out', Cut())
+    assert [path.name for path in tmp_path.iterdir()] == ['walk.mcap']

@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
 from rclpy.duration import Duration
+from rclpy.serialization import serialize_message
+from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import String
 
 from embodied_kv.data.recording_file import PART, RecordingFile
@@ -11,6 +15,7 @@ from embodied_kv.data.recording_reader import Recording
 from embodied_kv.msg import RecordingState
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.recorder import MIB, Recorder
+from embodied_kv.nodes.recording.topics import checked
 from embodied_kv.srv import Record
 
 WAIT = 180  # s, for what takes a moment where nothing else runs
@@ -178,3 +183,11 @@ def test_what_waits_with_the_middleware_is_taken_at_the_end(robot, tmp_path):
     (path,) = tmp_path.rglob('*.mcap')
     words = [m.read().data for m in Recording(path).messages() if m.topic == 'instruction']
     assert words[-1] == 'last'
+
+
+def test_a_compressed_image_that_was_cut_off_is_refused_and_a_whole_one_kept():
+    whole = cv2.imencode('.jpg', np.zeros((8, 8, 3), np.uint8))[1].tobytes()
+    kept = serialize_message(CompressedImage(format='jpeg', data=whole))
+    assert checked(kept) == kept
+    with pytest.raises(ValueError):
+        checked(serialize_message(CompressedImage(format='jpeg', data=whole[:-40])))
