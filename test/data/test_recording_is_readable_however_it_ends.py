@@ -132,7 +132,7 @@ def test_a_header_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(OSError, match='No space'):
         begin(tmp_path)
     assert list(tmp_path.iterdir()) == []
-    assert len(os.listdir('/proc/self/fd')) == open_before
+    assert len(os.listdir('/proc/self/fd')) <= open_before
 
 
 def test_a_part_that_is_being_written_is_not_repaired(tmp_path):
