@@ -21,7 +21,7 @@ from embodied_kv.data.signals import (
     TAKEN_OVER,
     Commanded,
     Signals,
-    nearest,
+    newest,
 )
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.robots.sources import is_joint
@@ -55,7 +55,10 @@ class _Lacks(Exception):
 
 
 class Episodes:
-    """The episodes of a recording, in order. skipped: periods that are in none, by reason."""
+    """The episodes of a recording, in order.
+
+    skipped: periods that are in none, by reason, and values that are left out.
+    """
 
     def __init__(self, signals: Signals, cut: Cut) -> None:
         self._signals, self._cut = signals, cut
@@ -63,6 +66,11 @@ class Episodes:
         self._dt = round(SECOND / self._robot.contract.fps)
         self._steps = np.array([d.is_velocity for d in self._robot.actions.dimensions])
         self.skipped: Counter[str] = Counter()
+        for name, series in signals.all_series().items():
+            if series.late:
+                self.skipped[f'values of {name} from before the one that came first'] += (
+                    series.late
+                )
         self.found = tuple(self._find())
 
     def _find(self) -> Iterator[tuple[Moment, ...]]:
@@ -115,7 +123,7 @@ class Episodes:
         s, most = self._signals, round(self._cut.max_state_age * SECOND)
         try:
             return self._robot.state.policy(
-                nearest(s.positions, at, most), nearest(s.velocities, at, most)
+                newest(s.positions, at, most), newest(s.velocities, at, most)
             )
         except ValueError as error:
             raise _Lacks(f'without a state: {error}') from error
@@ -158,8 +166,7 @@ class Episodes:
             raise _Lacks(f'while an operator moved {others[0]}, which nobody measures')
         if speeds := [d.select for d in robot.actions.dimensions if d.is_velocity]:
             raise _Lacks(f'while an operator moved {speeds[0]}, a velocity nobody commanded')
-        most = round(self._cut.max_state_age * SECOND)
-        known = nearest(self._signals.positions, at + self._dt, most)
+        known = newest(self._signals.positions, at + self._dt, self._dt - 1)  # later than at
         if missing := [joint for joint in robot.joints if joint not in known]:
             raise _Lacks(f'while an operator moved {missing[0]}, which told nothing')
         return self._checked(np.array([known[joint] for joint in robot.joints]))

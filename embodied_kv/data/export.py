@@ -8,47 +8,72 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
 
+from embodied_kv import storage
 from embodied_kv.data import pictures
 from embodied_kv.data.episodes import Cut, Episodes, Moment
 from embodied_kv.data.lerobot_writer import Frames, LeRobotWriter
-from embodied_kv.data.recording_reader import Recording, RecordingError
-from embodied_kv.data.signals import Signals
+from embodied_kv.data.recording_reader import RecordedMessage, Recording, RecordingError
+from embodied_kv.data.signals import Signals, unbroken
 from embodied_kv.robots.embodiment import Embodiment
+from embodied_kv.robots.sources import View
 
 
-def export(recordings: Sequence[Path], out: Path, cut: Cut) -> tuple[LeRobotWriter, Counter[str]]:
-    """Writes the data set. Returns its writer, and the periods that are in no episode, by reason.
+@dataclass(frozen=True)
+class Exported:
+    """skipped: what is in no episode, by reason. damage: what of the recordings cannot be read."""
 
-    Raises RecordingError, ValueError, OSError.
-    """
+    episodes: int
+    frames: int
+    skipped: Counter[str]
+    damage: tuple[str, ...]
+
+
+def export(recordings: Sequence[Path], out: Path, cut: Cut) -> Exported:
+    """Writes the data set, whole or not at all. Raises RecordingError, ValueError, OSError."""
     opened = [Recording(path) for path in recordings]
     first = opened[0]
     if odd := [r.path for r in opened if r.contract != first.contract]:
         raise RecordingError(
             f'{odd[0]} has another contract than {first.path}: export each robot by itself'
         )
-    writer, skipped = LeRobotWriter(out, Embodiment.of(first.contract)), Counter()
-    for recording in opened:
-        signals = Signals(recording)
+    if out.exists() and any(out.iterdir()):
+        raise ValueError(f'{out} is not empty: name a new folder')
+    with storage.replaced_folder(out.absolute()) as folder:
+        writer, skipped = LeRobotWriter(folder, Embodiment.of(first.contract)), Counter()
+        for recording in opened:
+            skipped.update(_write(recording, writer, cut))
+        if not writer.episodes:
+            raise RecordingError(
+                f'{first.path} has no episode of {cut.least:g} s; left out: {_counted(skipped)}'
+            )
+        writer.finish()
+    damage = tuple(recording.damage for recording in opened if recording.damage)
+    return Exported(writer.episodes, writer.frames, skipped, damage)
+
+
+def _write(recording: Recording, writer: LeRobotWriter, cut: Cut) -> Counter[str]:
+    """All episodes of a recording. Returns what is in none, by reason."""
+    skipped: Counter[str] = Counter()
+    for signals in unbroken(recording):
         episodes = Episodes(signals, cut)
         skipped.update(episodes.skipped)
-        for frames in _with_pictures(signals, episodes.found):
+        for frames in _with_pictures(signals, episodes.found, skipped):
             writer.add(frames)
-    if not writer.episodes:
-        raise RecordingError(
-            f'{first.path} has no episode of {cut.least:g} s; periods: {_counted(skipped)}'
-        )
-    writer.finish()
-    return writer, skipped
+    return skipped
 
 
-def _with_pictures(signals: Signals, episodes: Sequence[tuple[Moment, ...]]) -> Iterator[Frames]:
-    """One after the other; a picture is held until the last episode that shows it."""
+def _with_pictures(
+    signals: Signals, episodes: Sequence[tuple[Moment, ...]], skipped: Counter[str]
+) -> Iterator[Frames]:
+    """One after the other; a picture is held until the last episode that shows it.
+
+    skipped: counts the periods of episodes that show a picture that cannot be decoded.
+    """
     views = signals.recording.contract.views
     last = {
         item: number
@@ -56,15 +81,22 @@ def _with_pictures(signals: Signals, episodes: Sequence[tuple[Moment, ...]]) -> 
         for moment in episode
         for item in moment.pictures.items()
     }
-    held: dict[tuple[str, int], bytes] = {}
+    held: dict[tuple[str, int], bytes | None] = {}  # None: it cannot be decoded
     coming = signals.pictures()
     for number, episode in enumerate(episodes):
+        held = {item: data for item, data in held.items() if last[item] >= number}
         missing = {item for moment in episode for item in moment.pictures.items()} - held.keys()
         while missing:
             view, place, message = next(coming)
             if (view, place) in last:
-                held[view, place] = pictures.as_seen(message.read(), views[view])
+                held[view, place] = _seen(message, views[view])
                 missing.discard((view, place))
+        shown = [(item, held[item]) for moment in episode for item in moment.pictures.items()]
+        if spoilt := [view for (view, _), data in shown if data is None]:
+            skipped[f'of an episode with a picture of {spoilt[0]} that cannot be decoded'] += len(
+                episode
+            )
+            continue
         yield Frames(
             task=episode[0].task,
             state=np.stack([moment.state for moment in episode]),
@@ -74,7 +106,13 @@ def _with_pictures(signals: Signals, episodes: Sequence[tuple[Moment, ...]]) -> 
                 view: [held[view, moment.pictures[view]] for moment in episode] for view in views
             },
         )
-        held = {item: data for item, data in held.items() if last[item] > number}
+
+
+def _seen(message: RecordedMessage, view: View) -> bytes | None:
+    try:
+        return pictures.as_seen(message.read(), view)
+    except ValueError:
+        return None
 
 
 def _counted(skipped: Counter[str]) -> str:
@@ -92,11 +130,13 @@ def main() -> None:
     told = parser.parse_args()
     cut = Cut(**{field.name: getattr(told, field.name) for field in fields(Cut)})
     try:
-        writer, skipped = export(told.bag, told.out, cut)
+        done = export(told.bag, told.out, cut)
     except (ValueError, OSError) as error:
         parser.exit(1, f'{error}\n')
-    print(f'{told.out}: {writer.episodes} episodes, {writer.frames} frames')
-    print(f'periods in no episode: {_counted(skipped)}')
+    print(f'{told.out}: {done.episodes} episodes, {done.frames} frames')
+    print(f'left out: {_counted(done.skipped)}')
+    for damage in done.damage:
+        print(damage)
 
 
 if __name__ == '__main__':

@@ -6,13 +6,13 @@ the robot's, and say what to do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from embodied_kv.data.lerobot_layout import ACTION, STATE, image_key
+from embodied_kv.data.lerobot_layout import ACTION, INFO, STATE, image_key
 from embodied_kv.robots.embodiment import Embodiment
 
 DRIFT = 1e-3  # s that a timestamp may lie from its period
@@ -63,6 +63,32 @@ def _check_names(key: str, told: Any, dimensions: tuple, declared: bool) -> None
             f'{key}: the data set names {", ".join(told)}, the contract {", ".join(ours)}: both '
             'must be the same, in the same order'
         )
+
+
+def check_totals(info: Mapping[str, Any], lengths: Sequence[int]) -> None:
+    """Raises DataSetError where info counts other episodes or frames than there are."""
+    for name, there in (('total_episodes', len(lengths)), ('total_frames', sum(lengths))):
+        if info.get(name, there) != there:
+            raise DataSetError(
+                f'{name}: {info[name]} in {INFO}, but {there} in meta/episodes: a file is missing '
+                'or the data set was not finished'
+            )
+
+
+def check_names(there: Sequence[str], needed: Sequence[str], where: str) -> None:
+    """Raises DataSetError where a column is missing."""
+    if missing := [name for name in needed if name not in there]:
+        raise DataSetError(
+            f'{where} has no {", ".join(missing)}: write it with LeRobot 0.4 or later'
+        )
+
+
+def check_columns(table: pa.Table, needed: Sequence[str], where: str) -> None:
+    """Raises DataSetError where one is missing or, but for state and action, has empty values."""
+    check_names(table.column_names, needed, where)
+    for name in needed:
+        if table[name].null_count and name not in (STATE, ACTION):
+            raise DataSetError(f'{where}: {name} is empty in {table[name].null_count} rows')
 
 
 def numbers(column: pa.ChunkedArray, key: str, size: int, where: str) -> np.ndarray:

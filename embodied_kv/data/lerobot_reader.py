@@ -7,7 +7,8 @@ are decoded, and refused, when an episode is read.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from embodied_kv.data import pictures
-from embodied_kv.data.lerobot_checks import DataSetError, check_frames, check_info, numbers
+from embodied_kv.data.lerobot_checks import (
+    DataSetError,
+    check_columns,
+    check_frames,
+    check_info,
+    check_names,
+    check_totals,
+    numbers,
+)
 from embodied_kv.data.lerobot_layout import ACTION, INFO, STATE, TASKS, VERSION, image_key
 from embodied_kv.data.videos import read_frames
 from embodied_kv.robots.embodiment import Embodiment
+from embodied_kv.text import reason
 
+OF_EPISODES = ['episode_index', 'length', 'data/chunk_index', 'data/file_index']
 NUMBERS = [STATE, ACTION, 'timestamp', 'frame_index', 'episode_index', 'task_index']
 
 
@@ -43,22 +54,25 @@ class LeRobotDataSet:
 
     def __init__(self, root: Path, robot: Embodiment) -> None:
         self._root, self._robot = root, robot
-        self.info = self._read_info()
-        self._said(lambda: check_info(self.info, robot))
-        self._tasks = self._read_tasks()
-        self._episodes = self._read_episodes()
-        self.lengths = tuple(episode['length'] for episode in self._episodes)
-        for index in range(len(self)):
-            self._numbers(index)
+        with _said(root):
+            self.info = self._read_info()
+            check_info(self.info, robot)
+            self._tasks = self._read_tasks()
+            self._episodes = self._read_episodes()
+            self.lengths = tuple(episode['length'] for episode in self._episodes)
+            check_totals(self.info, self.lengths)
+            for index in range(len(self)):
+                self._numbers(index)
 
     def __len__(self) -> int:
         return len(self._episodes)
 
     def read(self, index: int) -> EpisodeArrays:
         """An episode. Raises DataSetError where its pictures cannot be read."""
-        state, action, tasks = self._numbers(index)
-        views = self._robot.contract.views
-        return EpisodeArrays(state, action, tasks, {v: self._images(index, v) for v in views})
+        with _said(self._root):
+            state, action, tasks = self._numbers(index)
+            views = self._robot.contract.views
+            return EpisodeArrays(state, action, tasks, {v: self._images(index, v) for v in views})
 
     # ------------------------------------------------------------------ meta/
 
@@ -82,6 +96,7 @@ class LeRobotDataSet:
     def _read_tasks(self) -> dict[int, str]:
         table = self._table(self._root / TASKS)
         words = 'task' if 'task' in table.column_names else '__index_level_0__'
+        check_columns(table, ['task_index', words], f'{self._root / TASKS}')
         return dict(zip(table['task_index'].to_pylist(), table[words].to_pylist(), strict=True))
 
     def _read_episodes(self) -> list[dict[str, Any]]:
@@ -90,6 +105,7 @@ class LeRobotDataSet:
         for path in files:
             table = self._table(path)
             named = [name for name in table.column_names if not name.startswith('stats/')]
+            check_columns(table, OF_EPISODES, f'{path}')
             rows += table.select(named).to_pylist()
         if not rows:
             raise DataSetError(f'{self._root} has no episode')
@@ -117,7 +133,9 @@ class LeRobotDataSet:
             file_index=episode['data/file_index'],
         )
         only = [('episode_index', '==', episode['episode_index'])]
-        return self._table(path, columns=columns, filters=only)
+        table = self._table(path, columns=columns, filters=only)
+        check_columns(table, columns, f'{path}')
+        return table
 
     def _images(self, index: int, view: str) -> np.ndarray:
         key, episode = image_key(view), self._episodes[index]
@@ -166,13 +184,22 @@ class LeRobotDataSet:
 
     def _table(self, path: Path, **options: object) -> pa.Table:
         try:
+            check_names(pq.read_schema(path).names, options.get('columns', ()), f'{path}')
             return pq.read_table(path, **options)
         except (pa.ArrowException, FileNotFoundError) as error:
-            raise DataSetError(f'{path} cannot be read: {error}') from error
+            raise DataSetError(f'{path} cannot be read: {reason(error)}') from error
 
-    def _said(self, check: Any) -> None:
-        """A check's words, with the name of the data set in front."""
-        try:
-            check()
-        except DataSetError as error:
-            raise DataSetError(f'{self._root}: {error}') from error
+
+@contextmanager
+def _said(root: Path) -> Iterator[None]:
+    """Every refusal names the data set; what is no such file is refused as well."""
+    try:
+        yield
+    except DataSetError as error:
+        named = str(root) in str(error)
+        raise error if named else DataSetError(f'{root}: {error}') from error
+    except (LookupError, TypeError, AttributeError, ValueError, pa.ArrowException) as error:
+        raise DataSetError(
+            f'{root} is damaged, or not as LeRobot writes it: {type(error).__name__}: '
+            f'{reason(error)}'
+        ) from error

@@ -10,11 +10,15 @@ Source: the MCAP file format specification, https://mcap.dev/spec.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from mcap.writer import CompressionType, Writer
+
+from embodied_kv import storage
 
 PART = '.part'
 START, END, CONTRACT = 'embodied_kv.start', 'embodied_kv.end', 'contract.yaml'
@@ -58,15 +62,21 @@ class _Stream:
     def flush(self) -> None:
         os.fdatasync(self._raw.fileno())
 
+    def end_at(self, size: int) -> None:
+        self._raw.truncate(size)
+        self.size = size
+
     def close(self) -> None:
         self._raw.close()
 
 
 class RecordingFile:
-    """A new file.
+    """A new file, locked while it is written (`is_being_written`).
 
-    path: its name once it is finished. most: bytes, summary included. channels: all that there
-    will be. start: facts of its beginning. contract: of the robot, as YAML. Raises OSError.
+    path: its name once it is finished; part: until then. most: bytes, summary included. channels:
+    all that there will be. start: facts of its beginning. contract: of the robot, as YAML.
+    messages: in it, those that wait for their chunk included. It is locked while it is written.
+    Raises OSError, after which nothing but `abandon` may follow.
     """
 
     def __init__(
@@ -78,13 +88,22 @@ class RecordingFile:
         contract: str,
     ) -> None:
         self.path, self._most, self.messages = path, most, 0
-        self._part = path.with_name(path.name + PART)
-        self._stream = _Stream(self._part)
-        self._writer = Writer(self._stream, CHUNK, CompressionType.ZSTD)
-        self._writer.start(profile='ros2', library='embodied_kv')
-        self._writer.add_metadata(START, dict(start))
-        self._writer.add_attachment(0, 0, CONTRACT, 'application/yaml', contract.encode())
-        self._ids = {c.topic: self._register(c) for c in channels}
+        self.part = path.with_name(path.name + PART)
+        self._stream = _Stream(self.part)
+        with ExitStack() as opened:
+            opened.callback(self._stream.close)
+            failed = opened.enter_context(ExitStack())
+            failed.callback(self.part.unlink)
+            opened.enter_context(storage.locked(self.part, wait=False, file=True))
+            self._writer = Writer(self._stream, CHUNK, CompressionType.ZSTD)
+            self._writer.start(profile='ros2', library='embodied_kv')
+            self._writer.add_metadata(START, dict(start))
+            self._writer.add_attachment(0, 0, CONTRACT, 'application/yaml', contract.encode())
+            self._ids = {c.topic: self._register(c) for c in channels}
+            failed.pop_all()
+            self._opened = opened.pop_all()
+        self._whole = self._stream.size  # bytes until the last whole chunk
+        self._since: Counter[str] = Counter()  # messages by topic since then
         self._per_chunk = INDEX + PER_CHANNEL * len(channels)
         described = sum(len(c.definition) + len(c.topic) + len(c.kind) for c in channels)
         self._reserved = TAIL + described + self._per_chunk
@@ -104,6 +123,7 @@ class RecordingFile:
         self._waiting += taken
         self._writer.add_message(self._ids[topic], stamp, data, stamp, self.messages)
         self.messages += 1
+        self._since[topic] += 1
         if self._stream.size > size:
             self._chunk_is_written()
 
@@ -115,20 +135,39 @@ class RecordingFile:
             self._chunk_is_written()
 
     def finish(self, end: Mapping[str, str]) -> None:
-        """Nothing more comes. end: facts of its end. Raises OSError; the part is left then."""
-        try:
-            self._writer.flush()
-            self._writer.add_metadata(END, dict(end))
-            self._writer.finish()
-            self._stream.flush()
-        finally:
-            self._stream.close()
-        self._part.rename(self.path)
+        """Nothing more comes. end: facts of its end. Raises OSError; no file is overwritten."""
+        self.flush()
+        self._writer.add_metadata(END, dict(end))
+        self._writer.finish()
+        self._stream.flush()
+        self._whole = self._stream.size
+        os.link(self.part, self.path)  # a rename would overwrite
+        self.part.unlink()
+        storage.sync(self.path.parent)
+        self._opened.close()
+
+    def abandon(self) -> Counter[str]:
+        """The part is left, whole until its last chunk. Returns by topic what is not in it."""
+        with suppress(OSError):  # else what reads it stops there
+            self._stream.end_at(self._whole)
+        self._opened.close()
+        lost, self._since = self._since, Counter()
+        self.messages -= lost.total()
+        return lost
 
     def _chunk_is_written(self) -> None:
-        self._waiting = 0
+        self._since.clear()
+        self._waiting, self._whole = 0, self._stream.size
         self._reserved += self._per_chunk
 
     def _register(self, channel: Channel) -> int:
         schema = self._writer.register_schema(channel.kind, 'ros2msg', channel.definition.encode())
         return self._writer.register_channel(channel.topic, 'cdr', schema)
+
+
+def is_being_written(part: Path) -> bool:
+    """Whether a recorder of this machine has it. Raises OSError where there is none."""
+    descriptor = os.open(part, os.O_RDONLY | os.O_CLOEXEC)
+    os.close(descriptor)
+    with storage.locked(part, wait=False, file=True) as ours:
+        return not ours

@@ -11,6 +11,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from embodied_kv.data.recording_file import Full, RecordingFile
 from embodied_kv.text import reason
@@ -37,7 +38,7 @@ class RecordingQueue:
     def __init__(self, file: RecordingFile, most: int) -> None:
         self._file, self._most = file, most
         self._messages: deque[_Message] = deque()
-        self._waiting, self._closing = 0, ''
+        self._waiting, self._closing, self._is_whole = 0, '', False
         self._changed = threading.Condition()
         self.dropped: Counter[str] = Counter()
         self.fault = self.ended = ''
@@ -48,6 +49,21 @@ class RecordingQueue:
     def messages(self) -> int:
         """In the file."""
         return self._file.messages
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the file was finished, and has its own name."""
+        return self._is_whole
+
+    @property
+    def part(self) -> Path:
+        """Where the file is as long as it is not whole."""
+        return self._file.part
+
+    def counted(self) -> dict[str, int]:
+        """`dropped`, at one moment."""
+        with self._changed:
+            return dict(self.dropped)
 
     @property
     def bytes(self) -> int:
@@ -63,7 +79,7 @@ class RecordingQueue:
     ) -> None:
         """A message, which `convert` makes ready on the thread that writes.
 
-        stamp: when it came, ns. What convert raises as ValueError drops the message.
+        stamp: when it came, ns. What convert raises drops the message.
         """
         with self._changed:
             if self.ended or self._closing:
@@ -81,7 +97,7 @@ class RecordingQueue:
             self.dropped[topic] += count
 
     def close(self, why: str) -> None:
-        """Everything that waits is written, and the file finished."""
+        """Everything that waits is written, and the file finished, or left as a part."""
         with self._changed:
             self._closing = why
             self._changed.notify()
@@ -90,22 +106,31 @@ class RecordingQueue:
     # ------------------------------------------------------------------ the thread
 
     def _write(self) -> None:
+        """Until the end, which is told whatever happens."""
+        is_sound = False
         try:
             self._write_all()
-            why = self._closing
+            why, is_sound = self._closing, True
         except Full:
-            why = 'it is full: recorder.disk_mib bounds what recordings take'
+            why, is_sound = 'it is full: recorder.disk_mib bounds what recordings take', True
         except OSError as error:
             why = f'the disk refuses: {reason(error)}'
+        except Exception as error:  # nobody expected it
+            why = f'it failed: {type(error).__name__}: {reason(error)}'
         with self._changed:
-            rest = [message.topic for message in self._messages]
-            self.dropped.update(rest)
+            self.dropped.update(message.topic for message in self._messages)
             self._messages.clear()
-            self.ended = why
+            self.ended, end = why, self._end(why)
         try:
-            self._file.finish(self._end(why))
-        except OSError as error:
+            if is_sound:
+                self._file.finish(end)
+                self._is_whole = True
+        except Exception as error:  # of the disk, or nobody expected it
             self.ended = f'{why}; its end is missing: {reason(error)}'
+        if not self._is_whole:
+            lost = self._file.abandon()
+            with self._changed:
+                self.dropped.update(lost)
 
     def _write_all(self) -> None:
         flushed = time.monotonic()
@@ -127,7 +152,7 @@ class RecordingQueue:
         try:
             if message.convert is not None:
                 data = message.convert(data)
-        except ValueError as error:
+        except Exception as error:  # of this one; the next may be sound
             fault = reason(error)
         if not fault:
             self._file.add(message.topic, message.stamp, data)
@@ -142,5 +167,6 @@ class RecordingQueue:
         self.fault = f'{topic}: {fault}'
 
     def _end(self, why: str) -> dict[str, str]:
+        """Facts for the file; whoever asks has the lock."""
         dropped = {f'dropped {topic}': str(count) for topic, count in self.dropped.items()}
         return {'end': why, 'messages': str(self.messages), **dropped}

@@ -10,38 +10,65 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from mcap.exceptions import InvalidMagic, McapError
 from mcap.records import Attachment, Channel, McapRecord, Message, Metadata, Schema
 from mcap.stream_reader import CRCValidationError, StreamReader
-from mcap.writer import MCAP0_MAGIC
 from mcap_ros2.decoder import DecoderFactory
 from zstandard import ZstdError
 
 from embodied_kv.data.recording_file import CONTRACT, END, START
 from embodied_kv.robots.contract import Contract
 from embodied_kv.robots.reading import of_text
+from embodied_kv.text import reason
 
 DAMAGE = (McapError, CRCValidationError, ZstdError, struct.error, UnicodeDecodeError)
 LARGEST = 2**30  # bytes of one record
+HEAD = 9  # bytes of a record that say what it is, and how long
 
 
 class RecordingError(ValueError):
     """A file that is no recording of ours; says what to do."""
 
 
-def records(path: Path) -> Iterator[McapRecord]:
-    """All that can be read of a file. Raises RecordingError where it is no MCAP, OSError."""
-    with path.open('rb') as stream:
-        reader = StreamReader(stream, validate_crcs=True, record_size_limit=LARGEST)
-        try:
-            yield from reader.records
-        except InvalidMagic as error:
-            if stream.tell() <= len(MCAP0_MAGIC):  # else it is the one at the end
-                raise RecordingError(f'{path} is no MCAP file: {error}') from error
-        except DAMAGE:
-            return
+class Records:
+    """All that can be read of a file, in order; each `iter` begins anew.
+
+    damage: where the last reading stopped, and why; '' where nothing is unread. is_short: all that
+    is unread is the record that was being written when the file was cut off.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self.damage, self.is_short = path, '', False
+
+    def __iter__(self) -> Iterator[McapRecord]:
+        """Raises RecordingError where it is no MCAP, OSError."""
+        self.damage, self.is_short = '', False
+        with self._path.open('rb') as stream:
+            reader = StreamReader(stream, validate_crcs=True, record_size_limit=LARGEST)
+            size, read = self._path.stat().st_size, 0
+            try:
+                for record in reader.records:
+                    read = stream.tell()
+                    yield record
+            except DAMAGE as error:
+                if read == 0 and isinstance(error, InvalidMagic):
+                    raise RecordingError(f'{self._path} is no MCAP file: {error}') from error
+                if read < size:
+                    self.is_short = _is_cut(stream, read, size)
+                    self.damage = (
+                        f'{self._path}: the last {size - read} of {size} bytes cannot be read: '
+                        f'{reason(error)}'
+                    )
+
+
+def _is_cut(stream: BinaryIO, at: int, size: int) -> bool:
+    """Whether the record that begins there says that it is longer than the file."""
+    stream.seek(at)
+    head = stream.read(HEAD)
+    length = int.from_bytes(head[1:], 'little')
+    return len(head) < HEAD or size - at - HEAD < length <= LARGEST
 
 
 @dataclass(frozen=True)
@@ -62,7 +89,8 @@ class Recording:
     """A file of the recorder, opened.
 
     contract: of the robot. start: facts of its beginning; end: those of its end, None where it
-    was cut off. Raises RecordingError, OSError.
+    was cut off. damage: what of it cannot be read, and why; '' for nothing. Raises
+    RecordingError, OSError.
     """
 
     def __init__(self, path: Path) -> None:
@@ -70,13 +98,15 @@ class Recording:
         self.start: dict[str, str] | None = None
         self.end: dict[str, str] | None = None
         text = None
-        for record in records(path):
+        found = Records(path)
+        for record in found:
             if isinstance(record, Metadata) and record.name == START:
                 self.start = record.metadata
             elif isinstance(record, Metadata) and record.name == END:
                 self.end = record.metadata
             elif isinstance(record, Attachment) and record.name == CONTRACT:
                 text = record.data.decode()
+        self.damage = found.damage
         if self.start is None or text is None:
             raise RecordingError(
                 f'{path} says nothing of a robot: give a recording of the node recorder'
@@ -89,7 +119,7 @@ class Recording:
         factory = DecoderFactory()
         schemas: dict[int, Schema] = {}
         topics: dict[int, tuple[str, Callable]] = {}
-        for record in records(self.path):
+        for record in Records(self.path):
             if isinstance(record, Schema):
                 schemas[record.id] = record
             elif isinstance(record, Channel):

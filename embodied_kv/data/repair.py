@@ -1,7 +1,7 @@
 """`python -m embodied_kv.data.repair PART`: what a crash left of a recording becomes a whole file.
 
-Copies all that can be read, with the summary that other tools ask for. The part is removed once
-that is on the disk.
+Copies all that can be read, with the summary that other tools ask for. Once that is on the disk
+the part is removed, unless more of it cannot be read than the record that was being written.
 """
 
 from __future__ import annotations
@@ -13,30 +13,40 @@ from mcap.records import Attachment, Channel, Message, Metadata, Schema
 from mcap.writer import CompressionType, Writer
 
 from embodied_kv import storage
-from embodied_kv.data.recording_file import CHUNK, END, PART
-from embodied_kv.data.recording_reader import RecordingError, records
+from embodied_kv.data.recording_file import CHUNK, END, PART, is_being_written
+from embodied_kv.data.recording_reader import RecordingError, Records
 
 
-def repair(part: Path) -> tuple[Path, int]:
-    """Returns the whole file, and its messages. Raises RecordingError, OSError."""
+def repair(part: Path) -> tuple[Path, int, str]:
+    """Returns the whole file, its messages, and what of the part cannot be read, '' for nothing.
+
+    Raises RecordingError, OSError.
+    """
     if not part.name.endswith(PART):
         raise RecordingError(f'{part} is no part of a recording: those end with {PART}')
     path = part.with_name(part.name.removesuffix(PART))
     if path.exists():
         raise RecordingError(f'{path} is there already: move it away')
+    if is_being_written(part):
+        raise RecordingError(f'{part} is being written: end the recording first')
+    read = Records(part)
     with storage.replaced(path) as new, new.open('xb') as stream:
-        messages = _copy(part, Writer(stream, CHUNK, CompressionType.ZSTD))
+        messages = _copy(read, Writer(stream, CHUNK, CompressionType.ZSTD))
     storage.sync(path.parent)
-    part.unlink()
-    return path, messages
+    damage = read.damage
+    if damage and not read.is_short:
+        damage = f'{damage}; the part is kept'
+    else:
+        part.unlink()
+    return path, messages, damage
 
 
-def _copy(part: Path, writer: Writer) -> int:
+def _copy(read: Records, writer: Writer) -> int:
     writer.start(profile='ros2', library='embodied_kv')
     schemas: dict[int, int] = {}
     channels: dict[int, int] = {}
     messages, ended = 0, False
-    for record in records(part):
+    for record in read:
         if isinstance(record, Schema) and record.id not in schemas:
             schemas[record.id] = writer.register_schema(record.name, record.encoding, record.data)
         elif isinstance(record, Channel) and record.id not in channels:
@@ -70,10 +80,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog='repair', description=__doc__)
     parser.add_argument('part', type=Path, help=f'a file that ends with {PART}')
     try:
-        path, messages = repair(parser.parse_args().part)
+        path, messages, damage = repair(parser.parse_args().part)
     except (RecordingError, OSError) as error:
         parser.exit(1, f'{error}\n')
     print(f'{path}: {messages} messages')
+    if damage:
+        print(damage)
 
 
 if __name__ == '__main__':

@@ -7,6 +7,7 @@ by their place in the file and read when they are needed.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -26,31 +27,27 @@ SECOND = 1_000_000_000  # ns
 
 @dataclass
 class Series:
-    """Values in the order of their moments, which never go back."""
+    """Values in the order of their moments, which never go back.
+
+    late: so many came that were from before the last one, and are left out.
+    """
 
     stamps: list[int] = field(default_factory=list)
     values: list[Any] = field(default_factory=list)
+    late: int = 0
 
     def add(self, stamp: int, value: object) -> None:
-        """What comes from before the last one is left out."""
-        if not self.stamps or stamp >= self.stamps[-1]:
-            self.stamps.append(stamp)
-            self.values.append(value)
+        """The next one."""
+        if self.stamps and stamp < self.stamps[-1]:
+            self.late += 1
+            return
+        self.stamps.append(stamp)
+        self.values.append(value)
 
     def last(self, at: int) -> int | None:
         """The place of the newest value that is no later."""
         place = bisect_right(self.stamps, at) - 1
         return None if place < 0 else place
-
-    def nearest(self, at: int) -> int | None:
-        """The place of the value that lies nearest."""
-        place = self.last(at)
-        if place is None:
-            return 0 if self.stamps else None
-        after = place + 1
-        if after < len(self.stamps) and self.stamps[after] - at < at - self.stamps[place]:
-            return after
-        return place
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,13 +81,13 @@ class Control:
 
 
 class Signals:
-    """All of a recording but the pixels.
+    """All of an unbroken piece of a recording but the pixels.
 
-    positions, velocities: by joint, or by what is selected of a pose. images: by view, places in
-    the file among the pictures of that view.
+    pictures_before: by view, those of the pieces before. positions, velocities: by joint, or by
+    what is selected of a pose. images: by view, places in the file among the pictures of it.
     """
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: Recording, pictures_before: Mapping[str, int]) -> None:
         self.recording, contract = recording, recording.contract
         self.positions: dict[str, Series] = {}
         self.velocities: dict[str, Series] = {}
@@ -98,30 +95,42 @@ class Signals:
         self.instruction, self.control, self.commands = Series(), Series(), Series()
         self._views = picture_topics(contract)
         self._joints = _joint_topics(contract)
-        self._pictures = dict.fromkeys(contract.views, 0)
-        for message in recording.messages():
-            self._take(message)
+        self.pictures_seen = dict(pictures_before)
 
     @property
     def period(self) -> float:
         """s between two commands while the arm moves."""
         return 1 / float(self.recording.start['rate'])
 
-    def _take(self, message: RecordedMessage) -> None:
+    def all_series(self) -> dict[str, Series]:
+        """By what they tell of."""
+        own = ('instruction', 'control', 'commands')
+        return (
+            {name: getattr(self, name) for name in own}
+            | {f'view {view}': series for view, series in self.images.items()}
+            | {f'position {name}': series for name, series in self.positions.items()}
+            | {f'velocity {name}': series for name, series in self.velocities.items()}
+        )
+
+    def take(self, message: RecordedMessage) -> None:
+        """The next message."""
         topic, stamp = message.topic, message.stamp
         if topic in self._views:
-            view = self._views[topic]
-            place, self._pictures[view] = self._pictures[view], self._pictures[view] + 1
-            self.images[view].add(_observed(message.read(), stamp), place)
+            at = _observed(message.read(), stamp)
+            for view in self._views[topic]:
+                self.images[view].add(at, self.pictures_seen[view])
+                self.pictures_seen[view] += 1
         elif topic in self._joints:
             self._take_joints(message.read(), stamp, is_pose=self._joints[topic] != JOINT_STATE)
         elif topic == 'instruction':
             self.instruction.add(stamp, message.read().data.strip())
         elif topic == 'control/state':
             read = message.read()
-            self.control.add(stamp, Control(read.state, read.shadow))
+            self.control.add(_observed(read, stamp), Control(read.state, read.shadow))
         elif topic == 'action_chunk':
-            self.commands.add(stamp, _commanded(message.read(), stamp))
+            read = message.read()
+            at = _published(read, stamp)
+            self.commands.add(at, _commanded(read, stamp, at))
 
     def _take_joints(self, read: Any, stamp: int, is_pose: bool) -> None:
         names, positions, velocities = (
@@ -136,28 +145,49 @@ class Signals:
         """Views, places and messages, in the order of the file."""
         places = dict.fromkeys(self.images, 0)
         for message in self.recording.messages():
-            view = self._views.get(message.topic)
-            if view is not None:
+            for view in self._views.get(message.topic, ()):
                 yield view, places[view], message
                 places[view] += 1
 
 
-def picture_topics(contract: Contract) -> dict[str, str]:
-    """The view of each topic of pictures, as the recorder keeps these."""
-    topics = {}
+def unbroken(recording: Recording) -> tuple[Signals, ...]:
+    """The pieces of a recording between which its clock was set back, nearly always one.
+
+    What was told and who moved the arm stay in force from one to the next.
+    """
+    pieces = [Signals(recording, dict.fromkeys(recording.contract.views, 0))]
+    latest = 0
+    for message in recording.messages():
+        if message.stamp < latest:
+            before = pieces[-1]
+            pieces.append(Signals(recording, before.pictures_seen))
+            for old, new in (
+                (before.instruction, pieces[-1].instruction),
+                (before.control, pieces[-1].control),
+            ):
+                if old.values:
+                    new.add(message.stamp, old.values[-1])
+        latest = message.stamp
+        pieces[-1].take(message)
+    return tuple(pieces)
+
+
+def picture_topics(contract: Contract) -> dict[str, list[str]]:
+    """The views of each topic of pictures, as the recorder keeps these."""
+    topics: dict[str, list[str]] = {}
     for name, view in contract.views.items():
-        topics[view.channel.topic] = name
+        topics.setdefault(view.channel.topic, []).append(name)
         if view.channel.type != COMPRESSED:
-            topics[f'{view.channel.topic}/compressed'] = name
+            topics.setdefault(f'{view.channel.topic}/compressed', []).append(name)
     return topics
 
 
-def nearest(series: Mapping[str, Series], at: int, most: int) -> dict[str, float]:
-    """Of each name the value nearest to a moment, where it lies no further than `most` ns."""
+def newest(series: Mapping[str, Series], at: int, most: int) -> dict[str, float]:
+    """Of each name the newest value at a moment, where it is no older than `most` ns."""
     found = {}
     for name, known in series.items():
-        place = known.nearest(at)
-        if place is not None and abs(known.stamps[place] - at) <= most:
+        place = known.last(at)
+        if place is not None and at - known.stamps[place] <= most:
             found[name] = known.values[place]
     return found
 
@@ -175,14 +205,25 @@ def _observed(read: Any, came: int) -> int:
     return stamp.sec * SECOND + stamp.nanosec or came
 
 
-def _commanded(read: Any, came: int) -> Commanded:
+def _published(read: Any, came: int) -> int:
+    """When a chunk was: where it tells its age, however late the recorder heard of it."""
+    published = _observed(read, came)
+    if read.source in (FRESH, PREVIOUS):
+        if not math.isfinite(read.age):
+            return came
+        published += round(read.age * SECOND)
+    return min(published, came)
+
+
+def _commanded(read: Any, came: int, published: int) -> Commanded:
     """Action `first` was not yet due when the chunk was published.
 
-    So it is due by its stamp or, where the arm stood meanwhile, when it came.
+    So it is due by its stamp or, where the arm stood meanwhile, when it was published.
     """
     rows = read.chunk_size
     values = np.array(read.values, np.float64).reshape(rows, -1) if rows else np.zeros((0, 0))
     start = _observed(read, came)
     due = start + round(read.first * read.dt * SECOND)
     last = max(0, min(read.execution_horizon, rows) - 1)
-    return Commanded(read.source, start + max(0, came - due), read.dt or 1.0, last, values)
+    begins = start + max(0, published - due)
+    return Commanded(read.source, begins, read.dt or 1.0, last, values)

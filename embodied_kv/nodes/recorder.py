@@ -8,7 +8,6 @@ the instruction; on, every message that came and is not in the file is counted.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -17,23 +16,17 @@ from rclpy.serialization import serialize_message
 from rclpy.subscription import Subscription
 from std_msgs.msg import String
 
-from embodied_kv.data.recording_file import PART, Channel, RecordingFile
+from embodied_kv.data.recording_file import PART, Channel, RecordingFile, is_being_written
 from embodied_kv.data.recording_queue import RecordingQueue
 from embodied_kv.msg import RecordingState
 from embodied_kv.nodes.common import executable, qos
 from embodied_kv.nodes.common.lifecycle_node import OK, WARN, SuiteNode
-from embodied_kv.nodes.common.parameters import one_of, param
 from embodied_kv.nodes.recording.definitions import definition, full_name
-from embodied_kv.nodes.recording.topics import (
-    COMPRESSIONS,
-    INSTRUCTION,
-    Convert,
-    RecordedTopic,
-    recorded,
-)
+from embodied_kv.nodes.recording.params import RecorderParams, ToldParams
+from embodied_kv.nodes.recording.topics import INSTRUCTION, Convert, RecordedTopic, recorded
 from embodied_kv.robots.reading import to_text
 from embodied_kv.srv import Record
-from embodied_kv.text import shown
+from embodied_kv.text import reason, shown
 
 try:
     from rclpy.event_handler import SubscriptionEventCallbacks
@@ -44,39 +37,8 @@ MIB = 2**20
 LEAST = 2**20  # bytes without which no recording begins
 LOOK = 1.0  # s between two looks at how it goes
 STATE = 'recording/state'
+REPAIR = 'finish it with python -m embodied_kv.data.repair'
 NAME = re.compile(r'\w[\w.-]{0,99}')
-
-
-@dataclass(frozen=True)
-class RecorderParams:
-    """What is recorded, where, and how much."""
-
-    record: bool = param(
-        False, 'Record from activation on; else once the service `record` is asked'
-    )
-    folder: str = param(
-        '~/.ros/embodied_kv/recordings',
-        "Of the recordings; a suite with a namespace has a folder of that name in it; '' for none",
-    )
-    disk_mib: int = param(
-        8192, 'Most that all recordings of the folder take, MiB', 'live', range=(2, 2**30)
-    )
-    waiting_mib: int = param(
-        64, 'Most that waits for the disk, MiB; what does not fit is dropped', range=(1, 2**20)
-    )
-    image_compression: str = param(
-        'jpeg',
-        'Of images that come without: jpeg, png (which loses nothing), or none',
-        check=one_of(COMPRESSIONS),
-    )
-    jpeg_quality: int = param(90, 'Of JPEG', range=(1, 100))
-
-
-@dataclass(frozen=True)
-class ToldParams:
-    """What all nodes of a suite that observe are told."""
-
-    instruction: str = param('', "In force at the start, as perception's")
 
 
 class Recorder(SuiteNode):
@@ -86,6 +48,8 @@ class Recorder(SuiteNode):
 
     def __init__(self, **arguments: object) -> None:
         super().__init__('recorder', RecorderParams, ToldParams, **arguments)
+        self._instruction: str | None = None  # None until something is known
+        self.create_subscription(String, INSTRUCTION, self._told, qos.INSTRUCTION)
 
     def find_host(self) -> None:
         """It computes nothing: the contract says all that it needs."""
@@ -99,12 +63,13 @@ class Recorder(SuiteNode):
         self._contract = to_text(self.embodiment.contract)
         self._kept = dict(topic.kept_as for topic in self._topics) | {STATE: RecordingState}
         self._names = {topic: self.resolve_topic_name(topic) for topic in self._kept}
-        self._instruction = self.params.read(ToldParams).instruction.strip()
+        if self._instruction is None:  # else it is known what was told since
+            self._instruction = self.params.read(ToldParams).instruction.strip() or None
         self._queue: RecordingQueue | None = None
         self._path, self._state = Path(), RecordingState()
-        self._listening: list[Subscription] = []
+        self._listening: list[tuple[Subscription, RecordedTopic]] = []
+        self._said, self._is_whole = '', False  # of the recording that ended last
         self._states = self.publisher(RecordingState, STATE, qos.STATUS)
-        self.subscribe(String, INSTRUCTION, self._told, qos.INSTRUCTION, always=True)
         self.serve(Record, 'record', self.while_active(self._answer))
         self.every(LOOK, self._look)
         self._warn_of_parts()
@@ -126,9 +91,11 @@ class Recorder(SuiteNode):
             if self._queue is None:
                 raise ValueError('nothing is recorded: begin with on: true')
             self._end('it was asked for')
-            response.message = f'{self._path} is finished: {self._state.message}'
+            response.message = self._said
         response.path, response.messages = self._state.path, self._state.messages
         response.bytes, response.dropped = self._state.bytes, sum(self._state.dropped)
+        if not request.on and not self._is_whole:
+            raise OSError(self._said)
 
     def _begin(self, name: str) -> None:
         """Raises ValueError that says what to do, OSError."""
@@ -157,22 +124,38 @@ class Recorder(SuiteNode):
         file = RecordingFile(path, room, self._channels(), self._facts(), self._contract)
         self._queue = RecordingQueue(file, params.waiting_mib * MIB)
         self.log_info('record', f'recording {path}')
-        self._put(INSTRUCTION, serialize_message(String(data=self._instruction)))
-        self._listening = [self._listen(topic) for topic in self._topics]
+        if self._instruction is not None:
+            self._put(INSTRUCTION, serialize_message(String(data=self._instruction)))
+        try:
+            for topic in self._topics:
+                self._listening.append((self._listen(topic), topic))
+        except Exception as error:
+            self._end(f'nobody could listen: {reason(error)}')
+            raise
         self._tell()
 
     def _end(self, why: str) -> None:
         """What was recorded is finished; nothing happens where nothing is."""
         if self._queue is None:
             return
-        for subscription in self._listening:
+        for subscription, topic in self._listening:
+            self._take_rest(subscription, topic)
             self.destroy_subscription(subscription)
         self._listening = []
         self._tell()  # the last that the file knows of what was dropped
-        self._queue.close(why)
+        queue = self._queue
+        queue.close(why)
+        self._is_whole = queue.is_whole
+        if not self._is_whole:
+            self._path = queue.part
         self._tell()
         self._queue = None
-        self.log_info('record', f'{self._path} is finished: {self._state.message}')
+        if self._is_whole:
+            self._said = f'{self._path} is finished: {queue.ended}'
+            self.log_info('record', self._said)
+        else:
+            self._said = f'{self._path} is left unfinished: {queue.ended}; {REPAIR} {self._path}'
+            self.log_error('record', self._said)
 
     # ------------------------------------------------------------------ messages
 
@@ -190,6 +173,15 @@ class Recorder(SuiteNode):
             event_callbacks=lost,
         )
 
+    def _take_rest(self, subscription: Subscription, topic: RecordedTopic) -> None:
+        """What waits with the middleware; more may come meanwhile, so there is a bound."""
+        with subscription.handle:
+            for _ in range(topic.profile.depth):
+                taken = subscription.handle.take_message(topic.kind, True)
+                if taken is None:
+                    return
+                self._heard(topic, taken[0])
+
     def _heard(self, topic: RecordedTopic, data: bytes) -> None:
         self._put(topic.kept_as[0], data, topic.convert)
 
@@ -205,7 +197,7 @@ class Recorder(SuiteNode):
             queue.lose(self._names[topic], count)
 
     def _told(self, message: String) -> None:
-        self._instruction = message.data
+        self._instruction = message.data.strip()
 
     # ------------------------------------------------------------------ the file
 
@@ -232,10 +224,8 @@ class Recorder(SuiteNode):
         if not self.params.read(RecorderParams).folder:
             return
         for part in sorted(self._folder.glob(f'*.mcap{PART}')):
-            self.log_warning(
-                f'part {part.name}',
-                f'{part} was cut off: python -m embodied_kv.data.repair {part} finishes it',
-            )
+            if not is_being_written(part):
+                self.log_warning(f'part {part.name}', f'{part} was cut off; {REPAIR} {part}')
 
     # ------------------------------------------------------------------ how it goes
 
@@ -252,7 +242,7 @@ class Recorder(SuiteNode):
     def _tell(self) -> None:
         """Publish how the recording goes, and put that into it."""
         queue = self._queue
-        dropped = dict(queue.dropped)
+        dropped = queue.counted()
         self._state = RecordingState(
             recording=not queue.ended,
             path=str(self._path),

@@ -1,6 +1,7 @@
 """Recordings of a robot that never was: messages as the recorder writes them, moments chosen."""
 
 import math
+from itertools import chain
 from operator import itemgetter
 
 import cv2
@@ -48,8 +49,10 @@ class Bag:
     def put(self, topic, at, message):
         self.waiting.append((BEGIN + round(at * SECOND), topic, message))
 
-    def finish(self):
-        for i, (stamp, topic, message) in enumerate(sorted(self.waiting, key=itemgetter(0))):
+    def finish(self, again=()):
+        """again: entries that come then, whatever their moments."""
+        pieces = (sorted(piece, key=itemgetter(0)) for piece in (self.waiting, again))
+        for i, (stamp, topic, message) in enumerate(chain.from_iterable(pieces)):
             self.file.add(f'/r/{topic}', stamp, serialize_message(message))
             if i % 100 == 0:
                 self.file.flush()
@@ -78,8 +81,13 @@ class Bag:
         topic = f'camera/{view}/image/compressed'
         self.put(topic, at + delay, stamped(message, stamp))
 
-    def command(self, at, answers, first=None, source=ActionChunk.FRESH, rows=10, slope=0.001):
-        """A chunk that rises by `slope` an action from `answers`: 0.001 * (s since BEGIN) * 10."""
+    def command(
+        self, at, answers, first=None, source=ActionChunk.FRESH, rows=10, slope=0.001, heard=0.0
+    ):
+        """A chunk that rises by `slope` an action from `answers`: 0.001 * (s since BEGIN) * 10.
+
+        heard: s until the recorder took it.
+        """
         if first is None:
             first = min(math.ceil((at - answers) * 10), rows - 1)  # the first that is not due yet
         values = [answers * 10 * slope + i * slope for i in range(rows)]
@@ -90,9 +98,10 @@ class Bag:
             first=first,
             execution_horizon=rows,
             source=source,
+            age=at - answers,
             joint_names=list(ROBOT.axes),
         )
-        self.put('action_chunk', at, stamped(message, BEGIN + round(answers * SECOND)))
+        self.put('action_chunk', at + heard, stamped(message, BEGIN + round(answers * SECOND)))
 
     def lives(self, seconds, instruction='reach', begin=0.0, views=('front', 'wrist')):
         """A robot that acts from `begin` on: 20 Hz pictures, 100 Hz joints, a chunk a period."""

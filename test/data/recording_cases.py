@@ -1,9 +1,11 @@
 """Recordings without a robot: files of one topic, and what is in them."""
 
+import time
+
 from mcap.records import Message
 
 from embodied_kv.data.recording_file import PART, Channel, RecordingFile
-from embodied_kv.data.recording_reader import records
+from embodied_kv.data.recording_reader import Records
 
 TOPIC = '/robot/words'
 CHANNELS = (
@@ -23,4 +25,12 @@ def part(file):
 
 def messages(path):
     """All that can be read of a file, from its beginning: (stamp, data)."""
-    return [(r.log_time, r.data) for r in records(path) if isinstance(r, Message)]
+    return [(r.log_time, r.data) for r in Records(path) if isinstance(r, Message)]
+
+
+def until(happened, seconds=60):
+    """Wait for it, so long at most."""
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, 'it did not happen'
+        time.sleep(0.01)

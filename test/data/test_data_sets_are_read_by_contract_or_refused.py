@@ -14,13 +14,14 @@ from bag_cases import CONTRACT, ROBOT, Bag
 from embodied_kv.data.episodes import Cut
 from embodied_kv.data.export import export
 from embodied_kv.data.lerobot_checks import DataSetError
-from embodied_kv.data.lerobot_layout import ACTION, DATA, INFO, STATE
+from embodied_kv.data.lerobot_layout import ACTION, DATA, EPISODES, INFO, STATE, TASKS
 from embodied_kv.data.lerobot_reader import LeRobotDataSet
 from embodied_kv.data.lerobot_writer import LeRobotWriter
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.robots.reading import parse, to_text
 
 FILE = DATA.format(chunk_index=0, file_index=0)
+META = EPISODES.format(chunk_index=0, file_index=0)
 FRONT = 'observation.images.front'
 
 
@@ -63,6 +64,10 @@ def change_column(root, name, change):
         kind = pa.list_(kind.value_type)
     place = table.column_names.index(name)
     pq.write_table(table.set_column(place, name, pa.array(values, kind)), root / FILE)
+
+
+def drop(path, name):
+    pq.write_table(pq.read_table(path).drop_columns([name]), path)
 
 
 def test_what_was_exported_comes_back(exported):
@@ -190,6 +195,22 @@ def test_pictures_of_several_sizes_are_refused_when_they_are_read(root):
         (
             lambda root: change_info(root, lambda i: i.update(data_path='{nobody}')),
             'names no file',
+        ),
+        (lambda root: change_info(root, lambda i: i.update(features=[])), 'is damaged'),
+        (lambda root: change_info(root, lambda i: i['features'][FRONT].clear()), 'is damaged'),
+        (
+            lambda root: change_info(root, lambda i: i['features'][STATE].pop('shape')),
+            'is damaged',
+        ),
+        (lambda root: change_info(root, lambda i: i.update(total_frames=3)), 'total_frames: 3 in'),
+        (lambda root: change_info(root, lambda i: i.update(total_episodes=3)), 'was not finished'),
+        (lambda root: drop(root / FILE, STATE), 'has no observation.state'),
+        (lambda root: drop(root / FILE, 'timestamp'), 'has no timestamp'),
+        (lambda root: drop(root / TASKS, 'task_index'), 'has no task_index'),
+        (lambda root: drop(root / META, 'length'), 'has no length'),
+        (
+            lambda root: change_column(root, 'frame_index', lambda values: [None, *values[1:]]),
+            'frame_index is empty in 1 rows',
         ),
     ],
 )

@@ -27,8 +27,8 @@ def exported(tmp_path_factory):
     one = Bag(folder / 'one.mcap').lives(5.0)
     one.tell(2.5, 'pick')
     two = Bag(folder / 'two.mcap').lives(2.0)
-    writer, _ = export([one.finish(), two.finish()], folder / 'out', Cut())
-    return folder / 'out', writer
+    done = export([one.finish(), two.finish()], folder / 'out', Cut())
+    return folder / 'out', done
 
 
 @pytest.fixture
@@ -52,10 +52,10 @@ def data(root):
 
 
 def test_info_says_version_rate_and_counts(exported, info, data):
-    _, writer = exported
+    _, done = exported
     assert info['codebase_version'] == 'v3.0' and info['fps'] == 10
     assert (info['total_episodes'], info['total_tasks']) == (3, 2)
-    assert info['total_frames'] == writer.frames == len(data)
+    assert info['total_frames'] == done.frames == len(data)
     assert info['splits'] == {'train': '0:3'}
     assert info['data_path'].format(chunk_index=0, file_index=0) == (
         'data/chunk-000/file-000.parquet'
@@ -116,6 +116,7 @@ def test_pictures_are_those_of_their_moment(data):
     first = np.array(data['episode_index']) == 0
     assert set(np.diff(np.array(levels)[first])) <= {0, 1, 2}  # one a period, by 20 Hz pictures
     assert levels[0] in (0, 1)
+    assert abs(levels[first.sum() - 1] - levels[0] - first.sum() + 1) <= 1
 
 
 def test_statistics_are_those_of_the_frames(root, data, info, episodes):
@@ -150,5 +151,24 @@ def test_a_part_is_exported_as_far_as_it_goes(tmp_path):
     size = path.stat().st_size
     part = tmp_path / 'cut.mcap.part'
     part.write_bytes(path.read_bytes()[: size // 3])
-    writer, _ = export([part], tmp_path / 'out', Cut())
-    assert writer.episodes == 1 and 10 < writer.frames < 40
+    done = export([part], tmp_path / 'out', Cut())
+    assert done.episodes == 1 and 10 < done.frames < 40
+
+
+def test_an_episode_with_a_picture_that_cannot_be_decoded_is_counted(tmp_path):
+    bag = Bag(tmp_path / 'walk.mcap').lives(4.0)
+    bag.tell(2.0, 'pick')
+    for _, topic, message in bag.waiting:
+        if topic == 'camera/wrist/image/compressed' and message.header.stamp.sec == 1003:
+            message.data = message.data[:40]
+    done = export([bag.finish()], tmp_path / 'out', Cut())
+    assert done.episodes == 1
+    (reason,) = (name for name in done.skipped if 'cannot be decoded' in name)
+    assert 'picture of wrist' in reason and done.skipped[reason] >= 15
+
+
+def test_what_fails_leaves_no_folder(tmp_path):
+    bag = Bag(tmp_path / 'walk.mcap').lives(0.5)
+    with pytest.raises(ValueError, match='no episode'):
+        export([bag.finish()], tmp_path / 'out', Cut())
+    assert [path.name for path in tmp_path.iterdir()] == ['walk.mcap']

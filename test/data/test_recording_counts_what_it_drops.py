@@ -1,9 +1,10 @@
 """What is put into a queue is in the file or counted, whatever the disk does."""
 
+import os
 import threading
 from collections import Counter
 
-from recording_cases import MIB, TOPIC, begin, messages, part
+from recording_cases import MIB, TOPIC, begin, messages, part, until
 
 from embodied_kv.data.recording_file import RecordingFile
 from embodied_kv.data.recording_queue import RecordingQueue
@@ -50,11 +51,10 @@ def test_a_full_file_ends_the_recording_and_says_so(tmp_path):
 
 def test_a_disk_that_refuses_ends_the_recording_and_leaves_what_there_is(tmp_path, monkeypatch):
     file = begin(tmp_path)
+    empty = file.bytes
     queue = RecordingQueue(file, MIB)
     queue.put(TOPIC, 0, b'early')
-    while not queue.messages:
-        pass
-    file.flush()
+    until(lambda: file.bytes > empty)  # flushed by the thread that writes
 
     def refuse(data):
         raise OSError(28, 'No space left on device')
@@ -86,3 +86,62 @@ def test_what_never_came_is_counted(tmp_path):
     queue.lose(TOPIC, 3)
     queue.close('enough')
     assert queue.dropped == {TOPIC: 3}
+
+
+def test_a_disk_that_recovers_leaves_no_hole(tmp_path, monkeypatch):
+    file = begin(tmp_path)
+    queue, empty = RecordingQueue(file, 8 * MIB), file.bytes
+    queue.put(TOPIC, 0, b'early')
+    until(lambda: file.bytes > empty)
+    write, refusals = file._stream.write, [True]
+
+    def refuse_once(data):
+        if refusals:
+            refusals.pop()
+            raise OSError(28, 'No space left on device')
+        return write(data)
+
+    monkeypatch.setattr(file._stream, 'write', refuse_once)
+    for i in range(1, 50):
+        queue.put(TOPIC, i, os.urandom(40_000))
+    until(lambda: queue.ended)
+    queue.close('enough')
+    assert not queue.is_whole and not file.path.exists()
+    assert messages(part(file)) == [(0, b'early')]
+    assert (queue.messages, queue.dropped) == (1, {TOPIC: 49})
+
+
+def test_what_nobody_expected_of_a_conversion_costs_one_message(tmp_path):
+    def convert(data):
+        if data == b'bad':
+            raise KeyError('encoding')
+        return data
+
+    file = begin(tmp_path)
+    queue = RecordingQueue(file, MIB)
+    for data in (b'bad', b'fine'):
+        queue.put(TOPIC, 0, data, convert)
+    queue.close('enough')
+    assert [data for _, data in messages(file.path)] == [b'fine']
+    assert queue.dropped == {TOPIC: 1} and 'encoding' in queue.fault
+
+
+def test_what_nobody_expected_of_the_file_ends_the_recording_and_says_so(tmp_path):
+    file = begin(tmp_path)
+    queue = RecordingQueue(file, MIB)
+    queue.put('/unknown', 0, b'')
+    until(lambda: queue.ended)
+    queue.close('enough')
+    assert 'KeyError' in queue.ended and queue.dropped == {'/unknown': 1}
+    assert part(file).exists() and not queue.is_whole
+
+
+def test_a_name_that_was_taken_meanwhile_is_not_overwritten(tmp_path):
+    file = begin(tmp_path)
+    queue = RecordingQueue(file, MIB)
+    queue.put(TOPIC, 0, b'mine')
+    file.path.write_bytes(b'of somebody else')
+    queue.close('enough')
+    assert file.path.read_bytes() == b'of somebody else'
+    assert 'its end is missing' in queue.ended and not queue.is_whole
+    assert messages(part(file)) == [(0, b'mine')] and not queue.dropped

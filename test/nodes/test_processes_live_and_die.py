@@ -10,6 +10,7 @@ import pytest
 
 from embodied_kv.msg import ActionChunk
 
+WAIT = 600  # s, for what takes seconds where nothing else runs
 PARAMETERS = (
     'armed:=true',
     'contract:=tabletop',
@@ -54,7 +55,7 @@ class Process:
     def end(self, number):
         """Its exit code after a signal."""
         self.handle.send_signal(number)
-        return self.handle.wait(30)
+        return self.handle.wait(WAIT)
 
 
 @pytest.fixture(scope='module')
@@ -79,7 +80,7 @@ def stand_ins(robots_of_module):
 def acts(robot):
     """A fresh chunk is published that answers a frame of now."""
     robot.chunks.clear()
-    robot.until(lambda: any(c.source == ActionChunk.FRESH for c in robot.chunks), timeout=120)
+    robot.until(lambda: any(c.source == ActionChunk.FRESH for c in robot.chunks), timeout=WAIT)
 
 
 def test_two_suites_run_side_by_side(processes, stand_ins):
@@ -87,13 +88,13 @@ def test_two_suites_run_side_by_side(processes, stand_ins):
     stand_ins['/right'].spin(0.2)
     assert not any(c.source == ActionChunk.FRESH for c in stand_ins['/right'].chunks)
     acts(stand_ins['/right'])
-    stand_ins['/left'].until(lambda: stand_ins['/left'].texts)
+    stand_ins['/left'].until(lambda: stand_ins['/left'].texts, timeout=WAIT)
 
 
 def test_a_second_robot_on_a_namespace_is_refused(processes, stand_ins, tmp_path):
     acts(stand_ins['/left'])
     second = processes['/left', 'second'] = Process('robot', '/left', tmp_path)
-    assert second.handle.wait(60) == 1
+    assert second.handle.wait(WAIT) == 1
     names = 'action, language, memory, mission, perception, recorder, session'
     assert f'namespace /left has its {names} already' in second.said
     assert 'Traceback' not in second.said
@@ -103,10 +104,10 @@ def test_a_second_robot_on_a_namespace_is_refused(processes, stand_ins, tmp_path
 def test_nodes_in_processes_of_their_own_refuse_each_others_handles(processes, stand_ins):
     apart = stand_ins['/apart']
     acts(apart)
-    apart.until(lambda: apart.texts and apart.handles, timeout=60)
+    apart.until(lambda: apart.texts and apart.handles, timeout=WAIT)
     reason = r'handle refused: frame \d+ lies in another process \(process id \w{8}, here \w{8}\)'
     for name in ('action', 'language'):
-        apart.until(lambda n=name: re.search(reason, processes['/apart', n].said), timeout=30)
+        apart.until(lambda n=name: re.search(reason, processes['/apart', n].said), timeout=WAIT)
 
 
 def test_a_killed_process_harms_no_other(processes, stand_ins):
@@ -116,7 +117,7 @@ def test_a_killed_process_harms_no_other(processes, stand_ins):
     acts(apart)
     assert processes['/apart', 'action'].end(signal.SIGKILL) == -signal.SIGKILL
     apart.texts.clear()
-    apart.until(lambda: apart.texts)
+    apart.until(lambda: apart.texts, timeout=WAIT)
     acts(stand_ins['/left'])
 
 

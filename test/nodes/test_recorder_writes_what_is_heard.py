@@ -1,19 +1,40 @@
 """The service `record`: a file of what a suite sees, does and says, for any reader of MCAP."""
 
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
 import pytest
-from capsule_suite import ask, begin
+from capsule_suite import ask, begin, silent, speaking
 from mcap.reader import make_reader
 from mcap_ros2.decoder import DecoderFactory
+from rclpy.serialization import deserialize_message
 from rosbags.highlevel import AnyReader
 
 from embodied_kv.data.recording_reader import Recording
-from embodied_kv.msg import ActionChunk
+from embodied_kv.msg import ActionChunk, RecordingState
 from embodied_kv.nodes.recorder import Recorder
 from embodied_kv.robots.reading import load
-from embodied_kv.srv import CapsuleSnapshot, Record
+from embodied_kv.srv import (
+    CapsuleFork,
+    CapsuleRestore,
+    CapsuleRollback,
+    CapsuleSnapshot,
+    Record,
+)
+
+WAIT = 180  # s, for what takes a moment where nothing else runs
+VERBS = {
+    CapsuleSnapshot: 'snapshot',
+    CapsuleFork: 'fork',
+    CapsuleRollback: 'rollback',
+    CapsuleRestore: 'restore',
+}
+TOPICS = {
+    *('camera/front/image/compressed', 'camera/wrist/image/compressed', 'joint_states'),
+    *('instruction', 'action_chunk', 'control/state', 'joint_trajectory'),
+    *('language/text', 'capsule/events', 'recording/state'),
+}
 
 
 def recorded(robot, on, name=''):
@@ -24,20 +45,45 @@ def recorded(robot, on, name=''):
 
 @pytest.fixture(scope='module')
 def heard(robots_of_module, tmp_path_factory):
-    """A suite that was recorded: the response, and the chunks that were heard meanwhile."""
+    """A suite that was recorded: the response, and the chunks that the recorder took."""
     robot, folder = robots_of_module(), tmp_path_factory.mktemp('recordings')
     begin(robot, folder / 'capsules')
     recorder = robot.up(Recorder, folder=str(folder))
+    took = taken(recorder)
     recorded(robot, on=True, name='walk')
-    robot.until(lambda: recorder._queue.messages > 40)
-    robot.chunks.clear()
-    robot.more(robot.chunks, 5)
-    assert robot.call(CapsuleSnapshot, 'capsule/snapshot', name='home').ok
+    silent()
     ask(robot)
-    robot.until(lambda: any(text.finished for text in robot.texts))
-    chunks = robot.chunks[:5]
-    robot.spin(0.2)
+    for kind, verb in VERBS.items():
+        given = {'branches': 1} if verb == 'fork' else {}
+        response = robot.call(kind, f'capsule/{verb}', name='home', **given)
+        assert response.ok, response.message
+    speaking()
+    for happened in (
+        lambda: all(took.get(topic) for topic in TOPICS),
+        lambda: len(took['capsule/events']) == len(VERBS),
+        lambda: len(took['action_chunk']) >= 5,
+        lambda: any(c.source == ActionChunk.FRESH for c in took['action_chunk']),
+        lambda: any(text.finished for text in took['language/text']),
+        lambda: recorder._queue.messages > 40,
+    ):
+        robot.until(happened, timeout=WAIT)
+    chunks = took['action_chunk'][:5]
     return robot, recorded(robot, on=False), chunks
+
+
+def taken(recorder):
+    """By topic, the messages that the recorder takes from now on."""
+    found, put = defaultdict(list), recorder._put
+    kinds = dict(topic.kept_as for topic in recorder._topics)
+
+    def noted(topic, data, convert=None):
+        put(topic, data, convert)
+        found[topic].append(
+            data if convert else deserialize_message(data, kinds.get(topic, RecordingState))
+        )
+
+    recorder._put = noted
+    return found
 
 
 def read(path, namespace):
@@ -54,27 +100,30 @@ def read(path, namespace):
 def test_every_kind_of_thing_is_in_the_file(heard):
     robot, response, _ = heard
     found = read(response.path, robot.namespace)
-    assert found.keys() >= {
-        *('camera/front/image/compressed', 'camera/wrist/image/compressed', 'joint_states'),
-        *('instruction', 'action_chunk', 'control/state', 'joint_trajectory'),
-        *('language/text', 'capsule/events', 'recording/state'),
-    }
+    assert found.keys() >= TOPICS
     assert sum(map(len, found.values())) == response.messages
     assert found['instruction'][0].data == 'reach'
-    (event,) = found['capsule/events']
-    assert (event.verb, event.name, event.depth) == ('snapshot', 'home', '')
+    events = found['capsule/events']
+    assert [(event.verb, event.name) for event in events] == [(v, 'home') for v in VERBS.values()]
+    assert [bool(event.depth) for event in events] == [False, True, True, True]
     assert ''.join(text.text for text in found['language/text'])
     assert found['control/state'][0].state == 1  # armed, though that was said before
+
+
+def place(chunk):
+    stamp = chunk.header.stamp
+    return chunk.sequence, chunk.source, chunk.first, chunk.age, stamp.sec, stamp.nanosec
 
 
 def test_chunks_are_in_the_file_as_they_were_published(heard):
     robot, response, chunks = heard
     kept = read(response.path, robot.namespace)['action_chunk']
     fields = ('steps', 'age', 'delay', 'latency', 'deadline_met', 'source', 'sequence', 'first')
-    by_sequence = {(c.sequence, c.source, c.first, c.age): c for c in kept}
+    by_place = {place(c): c for c in kept}
     for chunk in chunks:
-        same = by_sequence[chunk.sequence, chunk.source, chunk.first, chunk.age]
-        assert all(getattr(same, f) == getattr(chunk, f) for f in fields)
+        same = by_place[place(chunk)]
+        for field in fields:
+            np.testing.assert_equal(getattr(same, field), getattr(chunk, field))  # NaN is NaN
         assert list(same.values) == list(chunk.values)
     assert any(chunk.source == ActionChunk.FRESH and chunk.steps for chunk in kept)
 

@@ -57,7 +57,8 @@ def recorded(contract: Contract, compression: str, quality: int) -> tuple[Record
     def add(topic: str, kind: type, profile: QoSProfile) -> None:
         depth = IMAGES if profile is qos.SENSOR else OTHERS
         listening = qos.heard(profile, depth)
-        found.setdefault(topic, RecordedTopic(topic, kind, listening, (topic, kind)))
+        convert = checked if kind is CompressedImage else None
+        found.setdefault(topic, RecordedTopic(topic, kind, listening, (topic, kind), convert))
 
     for view in contract.views.values():
         topic = view.channel.topic
@@ -86,6 +87,12 @@ def message_type(name: str) -> type:
     """The class of a message, such as sensor_msgs/msg/Image."""
     package, _, kind = name.split('/')
     return getattr(import_module(f'{package}.msg'), kind)
+
+
+def checked(data: bytes) -> bytes:
+    """A CompressedImage as it came, as CDR. Raises ValueError where it is no whole picture."""
+    images.check(deserialize_message(data, CompressedImage))
+    return data
 
 
 def compressed(data: bytes, format: str, quality: int) -> bytes:
