@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 from embodied_kv.kv.decode_stream import DecodeStream
-from embodied_kv.kv.handle import KvHandle
+from embodied_kv.kv.handle import KvHandle, Stale
 from embodied_kv.msg import TextDelta as TextDeltaMsg
 from embodied_kv.nodes.common import conversions
 from embodied_kv.nodes.common.engine_host import EngineHost
@@ -108,14 +108,20 @@ class Voice:
             )
         if not 0 <= request.temperature < math.inf:
             raise ValueError(f'temperature is {request.temperature}: 0 is greedy, more is freer')
-        stream = self._open(
-            newest(),
-            request.question,
-            asked=True,
+        how = dict(
             max_tokens=request.max_tokens or self._params().max_tokens,
             temperature=request.temperature,
             seed=request.seed,
         )
+        handle = newest()
+        while True:
+            try:
+                stream = self._open(handle, request.question, asked=True, **how)
+                break
+            except Stale:
+                if handle == (newer := newest()):
+                    raise
+                handle = newer  # it came meanwhile, and took the row of the one before
         response.stream = stream.id
         response.message = f'the answer comes on `language/text` as stream {stream.id}'
 

@@ -114,7 +114,7 @@ class Robot:
         while time.monotonic() < until:
             self.executor.spin_once(timeout_sec=0.01)
 
-    def until(self, happened, show=True, timeout=20.0, **frame):
+    def until(self, happened, show=True, timeout=60.0, **frame):
         """Serve everybody, showing frames, until it happened."""
         deadline, next_frame = time.monotonic() + timeout, 0.0
         while not happened():

@@ -107,7 +107,7 @@ class Fleets:
         count = robot.requests.get_subscription_count
         self.until(lambda: count() and robot.node.count_publishers(ANSWER))
 
-    def until(self, happened, timeout=20.0):
+    def until(self, happened, timeout=60.0):
         self.first.until(happened, show=False, timeout=timeout)
 
     @property
