@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 import pytest
-from door_cases import PATIENCE, OldClient, door, libero
+from door_cases import PATIENCE, OldClient, door, libero, tabletop
 
 
 def refusal(client, request):
@@ -104,12 +104,6 @@ def test_text_is_of_the_row_of_the_newest_chunk():
         assert said['tokens'] <= 4 and said['reason'] in ('length', 'eos')
         assert said == client.infer(question)
         assert 'empty' in client.infer(question | {'question': ' '})['error']
-
-
-def tabletop():
-    views = 'front', 'wrist'
-    image = np.random.default_rng(0).integers(0, 256, (28, 28, 3), dtype=np.uint8)
-    return {view: image for view in views} | {'observation.state': [0.0] * 7, 'prompt': 'go'}
 
 
 def test_a_policy_that_answers_nothing_says_so():

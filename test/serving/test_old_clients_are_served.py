@@ -1,10 +1,8 @@
 """openpi's protocol: handshake, inference, timings, errors, for each robot that speaks it."""
 
-import urllib.request
-
 import numpy as np
 import pytest
-from door_cases import REQUESTS, door, libero
+from door_cases import REQUESTS, door, libero, page
 from websockets.exceptions import ConnectionClosedError
 
 SHAPES = {'franka': (10, 8), 'libero': (10, 7), 'aloha': (50, 14)}
@@ -44,11 +42,11 @@ def test_an_error_is_text_without_a_traceback_and_the_end():
 
 def test_healthz_answers_ok():
     with door() as opened:
-        with urllib.request.urlopen(f'http://127.0.0.1:{opened.port}/healthz') as page:
-            assert (page.status, page.read()) == (200, b'OK\n')
+        assert page(opened.port, '/healthz') == 'OK\n'
 
 
-def test_the_unmodified_client_is_served():
+def test_the_unmodified_client_is_served(monkeypatch):
+    monkeypatch.setenv('no_proxy', '*')
     missing = 'openpi-client is not installed: it wants an environment of its own'
     policy = pytest.importorskip('openpi_client.websocket_client_policy', reason=missing)
     broker_of = pytest.importorskip('openpi_client.action_chunk_broker').ActionChunkBroker

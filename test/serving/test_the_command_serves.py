@@ -8,6 +8,7 @@ from door_cases import OldClient, libero
 from embodied_kv.serving.__main__ import main
 
 TINY = ['--contract', 'libero', '--preset', 'tiny', '--checkpoint', 'random', '--port', '0']
+PATIENT = ['--request_seconds', '240']
 SMALL = '--engine.robots 1 --engine.rows 6 --engine.reserved_rows 2 --engine.streams 1'.split()
 
 
@@ -21,7 +22,7 @@ def test_it_serves_until_it_is_told_to_stop(capsys):
         with OldClient(port) as connected:
             served.append(connected.infer(libero())['actions'].shape)
 
-    main([*TINY, *SMALL], client)
+    main([*TINY, *SMALL, *PATIENT], client)
     assert served == [(10, 7)]
 
 

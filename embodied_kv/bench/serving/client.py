@@ -18,7 +18,8 @@ def ask(port: int, message: bytes, count: int, ready: Barrier, answers: Queue) -
     """Puts s of each of `count` requests; from when all are ready, each after the last's reply."""
     seconds = []
     address = f'ws://127.0.0.1:{port}'
-    with connect(address, compression=None, max_size=None, open_timeout=PATIENCE) as socket:
+    options = {'compression': None, 'max_size': None, 'open_timeout': PATIENCE, 'proxy': None}
+    with connect(address, **options) as socket:
         socket.recv(PATIENCE)
         ready.wait(PATIENCE)
         for _ in range(WARM + count):
