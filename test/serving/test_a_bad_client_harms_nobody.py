@@ -3,6 +3,7 @@
 And nothing is left of those that went: no session, no row, no stream.
 """
 
+import logging
 import socket
 from contextlib import nullcontext, suppress
 
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 from door_cases import PATIENCE, busy, door, libero, packed, tabletop, until
 from websockets.exceptions import ConnectionClosed
+
+from embodied_kv.serving.websocket.client import Client
 
 
 def nothing_is_left(opened):
@@ -140,3 +143,16 @@ def test_one_that_leaves_while_it_asks_leaves_no_stream():
                 leave(client)
                 until(lambda: opened.sessions.values()['sessions'] == 0)
             nothing_is_left(opened)
+
+
+def test_what_fails_behind_a_reply_is_logged_and_ends_its_own_connection(monkeypatch, caplog):
+    def broken(self, message):
+        raise RuntimeError('no reply today')
+
+    with door() as opened, opened.client() as good, opened.client() as bad:
+        with monkeypatch.context() as today, caplog.at_level(logging.ERROR):
+            today.setattr(Client, '_send', broken)
+            bad.socket.send(packed(libero()))
+            assert refused(bad) == 1011
+        assert 'no reply today' in caplog.text
+        assert good.infer(libero())['actions'].shape == (10, 7)

@@ -68,13 +68,20 @@ class Client:
 
     async def run(self) -> None:
         """Until it goes, or does what no client may."""
+        try:
+            await self._serve()
+        except (ConnectionClosed, Left):
+            pass
+        except Exception:  # it ends this connection, and the others do not notice
+            log.error('a connection failed', exc_info=True)
+            await self._connection.close(FAILED, 'the server failed')
+
+    async def _serve(self) -> None:
         gone = asyncio.ensure_future(self._connection.wait_closed())
         try:
             await self._send(codec.pack(self._serving.metadata))
             while await self._turn(gone):
                 pass
-        except (ConnectionClosed, Left):
-            pass
         finally:
             gone.cancel()
             if self._session is not None:
