@@ -130,6 +130,21 @@ def test_a_leftover_is_refused_where_it_would_not_be_heeded():
 
 
 @pytest.mark.parametrize(
+    'wish, said',
+    [
+        ({'leftover': np.zeros((4, 7)), 'delay': 5}, 'delay is 5: of these 4 actions'),
+        ({'leftover': np.zeros((60, 7)), 'delay': 50}, 'delay is 50'),
+        ({'delay': 3}, 'delay is there without leftover'),
+        ({'deadline_ms': 100}, 'start with engine.time_budget: true'),
+    ],
+    ids=lambda value: value if isinstance(value, str) else '',
+)
+def test_a_wish_that_would_not_be_heeded_is_refused(wish, said):
+    with door(engine={'rtc': 'trained'}) as opened, opened.client() as client:
+        assert said in refusal(client, libero() | wish)
+
+
+@pytest.mark.parametrize(
     'wish',
     [
         {'deadline_ms': -1},

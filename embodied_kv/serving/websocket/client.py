@@ -90,14 +90,16 @@ class Client:
     async def _turn(self, gone: asyncio.Future) -> bool:
         """A request and its reply: whether another one may follow."""
         message = await self._connection.recv()
-        await self._pace()
         began, endpoint, outcome = time.monotonic(), calls.INFER, 'failed'
+        await self._pace()
+        end = time.monotonic() + self._serving.config.request_seconds
         try:
             if isinstance(message, str):
                 raise Refused('a text frame: send msgpack in binary ones')
-            call, request = await self._elsewhere(self._serving.work, self._read, message)
+            read = self._elsewhere(self._serving.work, self._read, message)
+            call, request = await self._in_time(read, gone, end)
             endpoint = call.endpoint
-            reply = await self._in_time(self._answer(call, request, began), gone)
+            reply = await self._in_time(self._answer(call, request, began), gone, end)
             outcome = 'missed' if 'missed' in reply else 'answered'
         except (Refused, CapsuleError) as error:
             outcome, text = 'refused', reason(error)
@@ -226,12 +228,11 @@ class Client:
         self._free = max(now, self._free + 1 / self._serving.config.request_rate)
         await asyncio.sleep(self._free - now)
 
-    async def _in_time(self, work: Awaitable[T], gone: asyncio.Future) -> T:
-        """The result, within the time of a request. Raises TimeoutError, and Left."""
+    async def _in_time(self, work: Awaitable[T], gone: asyncio.Future, end: float) -> T:
+        """The result, before `end`, s, steady clock. Raises TimeoutError, and Left."""
         task = asyncio.ensure_future(work)
         try:
-            limit = self._serving.config.request_seconds
-            first = asyncio.FIRST_COMPLETED
+            limit, first = max(0.0, end - time.monotonic()), asyncio.FIRST_COMPLETED
             await asyncio.wait({task, gone}, timeout=limit, return_when=first)
             if task.done():
                 return task.result()
