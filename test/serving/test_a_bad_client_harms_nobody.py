@@ -132,6 +132,23 @@ def test_a_request_that_takes_too_long_fails_and_is_forgotten():
         nothing_is_left(opened)
 
 
+def test_one_that_leaves_while_it_is_restored_keeps_no_row(monkeypatch):
+    with door() as opened:
+        client = opened.client()
+        client.infer(libero() | {'session_id': 'arm'})
+        client.infer({'endpoint': 'snapshot', 'session_id': 'arm'})
+        with busy(opened):
+            call, called = opened.device.call, []
+            monkeypatch.setattr(
+                opened.device, 'call', lambda work: [call(work), called.append(work)][0]
+            )
+            client.socket.send(packed({'endpoint': 'restore', 'session_id': 'arm'}))
+            until(lambda: called)
+            leave(client)
+            until(lambda: opened.sessions.values()['sessions'] == 0)
+        nothing_is_left(opened)
+
+
 def test_one_that_leaves_while_it_asks_leaves_no_stream():
     with door('tabletop') as opened:
         for waits in (True, False):

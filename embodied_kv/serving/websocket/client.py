@@ -171,6 +171,8 @@ class Client:
         )
         try:
             served = await asyncio.wrap_future(serving.sessions.infer(session, frame))
+            if time.monotonic() > frame.deadline:
+                raise Missed('the chunk was there after the deadline')
         except Missed as missed:
             return {'missed': str(missed), 'server_timing': self._timing(began)}
         if not np.isfinite(served.chunk.values).all():

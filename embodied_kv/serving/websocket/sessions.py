@@ -12,9 +12,10 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import cached_property, partial
+from typing import TypeVar
 
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import TierCapacities
@@ -39,6 +40,7 @@ from embodied_kv.serving.websocket.session import Session
 from embodied_kv.session.robot_session import RobotSession
 from embodied_kv.types import TextDelta
 
+T = TypeVar('T')
 HERE = 'here'
 WHOLE = parse('whole')
 
@@ -156,7 +158,18 @@ class Sessions:
         session.begin()
         for stream in self._shares.of(session.name):
             self.engine.kv.streams.release(stream, 'cancelled')
-        self._device.call(partial(self._rows.drop, session.name)).result()
+        self._on_device(session, partial(self._rows.drop, session.name)).result()
+
+    def _on_device(self, session: Session, work: Callable[[], T]) -> Future[T]:
+        """Runs it on the engine's thread; Refused where the session has ended until then."""
+        task = session.task
+
+        def checked() -> T:
+            if self._open.get(session.name) is not session or session.task != task:
+                raise Refused('the session has ended')
+            return work()
+
+        return self._device.call(checked)
 
     @cached_property
     def _fingerprint(self) -> str:
@@ -164,9 +177,9 @@ class Sessions:
 
     def _capsules(self, session: Session) -> RobotSession:
         room = TierCapacities(self._capsule_mib * MIB, host=0, disk=0, policy='drop')
-        device = self.engine.policy.model.device
+        device, call = self.engine.policy.model.device, partial(self._on_device, session)
         registry = Registry(self._fingerprint, room, device=device)
-        made = RobotSession(self.engine, registry, self._device.call, robot=session.name)
+        made = RobotSession(self.engine, registry, call, robot=session.name)
         made.engine_part = ServedPart(self.engine, session.name, self._rows, self._shares)
         made.register(made.engine_part)
         return made
