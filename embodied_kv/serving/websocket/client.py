@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -31,8 +31,10 @@ from embodied_kv.serving.websocket.observation import observation
 from embodied_kv.serving.websocket.session import Session
 from embodied_kv.serving.websocket.sessions import Missed, Sessions
 from embodied_kv.text import LINE, reason, shown
+from embodied_kv.throttle import WINDOW, Throttled
 
 T = TypeVar('T')
+REFUSALS = 8  # that are logged at once, of all clients; others are counted
 FAILED = 1011  # why a connection is closed, of the websocket protocol
 Reply = dict[str, object]
 
@@ -55,6 +57,7 @@ class Serving:
     metrics: Metrics
     work: Executor
     waits: Executor
+    refusals: Throttled = field(default_factory=lambda: Throttled(log.warning))
 
 
 class Client:
@@ -126,7 +129,9 @@ class Client:
 
     async def _refuse(self, text: str) -> None:
         """As openpi does, but for the traceback: words, then the end."""
-        log.warning('%s: %s', self._connection.remote_address, shown(text, LINE))
+        line = f'{self._connection.remote_address}: {shown(text, LINE)}'
+        self._serving.refusals('refused', line, burst=REFUSALS)
+        asyncio.get_running_loop().call_later(WINDOW, self._serving.refusals.flush)
         await self._send(shown(text, LINE))
         await self._connection.close(FAILED, 'the frame before says why')
 
