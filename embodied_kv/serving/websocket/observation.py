@@ -33,7 +33,7 @@ def observation(
     c = engine.config
     if call.steps and not c.min_euler_steps <= call.steps <= c.euler_steps:
         raise Refused(
-            f'steps is {call.steps}: this server makes chunks in {c.min_euler_steps} to '
+            f'euler_steps is {call.steps}: this server makes chunks in {c.min_euler_steps} to '
             f'{c.euler_steps}'
         )
     if call.deadline < math.inf and not c.time_budget:
@@ -55,7 +55,9 @@ def _guide(engine: Engine, call: Call, state: NDArray[np.float64]) -> Guide | No
     """What the chunk goes on from; None where the client tells nothing."""
     if call.leftover is None:
         if call.delay:
-            raise Refused('delay is there without leftover: send the actions that are planned')
+            raise Refused(
+                'leftover_delay is there without leftover: send the actions that are planned'
+            )
         return None
     config, model = engine.config, engine.policy.config
     if config.rtc == 'off':
@@ -69,7 +71,7 @@ def _guide(engine: Engine, call: Call, state: NDArray[np.float64]) -> Guide | No
     actions[:known] = call.leftover[:known]
     if call.delay > min(known, model.chunk_size - 1):
         raise Refused(
-            f'delay is {call.delay}: of these {len(call.leftover)} actions, and of the '
+            f'leftover_delay is {call.delay}: of these {len(call.leftover)} actions, and of the '
             f'{model.chunk_size} of a chunk, fewer can have passed'
         )
     end = min(config.horizon(model.chunk_size), known)
