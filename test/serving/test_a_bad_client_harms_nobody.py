@@ -5,6 +5,7 @@ And nothing is left of those that went: no session, no row, no stream.
 
 import logging
 import socket
+import threading
 from contextlib import nullcontext, suppress
 
 import numpy as np
@@ -13,6 +14,7 @@ from door_cases import PATIENCE, busy, door, libero, packed, tabletop, until
 from websockets.exceptions import ConnectionClosed
 
 from embodied_kv.serving.websocket.client import Client
+from embodied_kv.serving.websocket.session import Session
 
 
 def nothing_is_left(opened):
@@ -133,19 +135,30 @@ def test_a_request_that_takes_too_long_fails_and_is_forgotten():
 
 
 def test_one_that_leaves_while_it_is_restored_keeps_no_row(monkeypatch):
+    begun, gone, over = threading.Event(), threading.Event(), threading.Event()
+    restore = Session.restore
+
+    def late(self, name):
+        begun.set()
+        gone.wait(PATIENCE)
+        try:
+            return restore(self, name)
+        finally:
+            over.set()
+
+    monkeypatch.setattr(Session, 'restore', late)
     with door() as opened:
         client = opened.client()
         client.infer(libero() | {'session_id': 'arm'})
         client.infer({'endpoint': 'snapshot', 'session_id': 'arm'})
-        with busy(opened):
-            call, called = opened.device.call, []
-            monkeypatch.setattr(
-                opened.device, 'call', lambda work: [call(work), called.append(work)][0]
-            )
-            client.socket.send(packed({'endpoint': 'restore', 'session_id': 'arm'}))
-            until(lambda: called)
+        client.socket.send(packed({'endpoint': 'restore', 'session_id': 'arm'}))
+        try:
+            assert begun.wait(PATIENCE)
             leave(client)
-            until(lambda: opened.sessions.values()['sessions'] == 0)
+            nothing_is_left(opened)
+        finally:
+            gone.set()
+        assert over.wait(PATIENCE)
         nothing_is_left(opened)
 
 

@@ -1,5 +1,7 @@
 """openpi's protocol: handshake, inference, timings, errors, for each robot that speaks it."""
 
+import logging
+
 import numpy as np
 import pytest
 from door_cases import REQUESTS, door, libero, page
@@ -62,3 +64,13 @@ def test_the_unmodified_client_is_served(monkeypatch):
                 assert broker.infer(request())['actions'].shape == SHAPES[robot][1:]
             with pytest.raises(RuntimeError, match='is missing'):
                 client.infer({})
+
+
+def test_a_prompt_that_is_cut_is_said_once(caplog):
+    with door() as opened, opened.client() as client, caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            client.infer(libero() | {'prompt': 'wait and ' * 400})
+        assert caplog.text.count('its prompt of 3599 characters is cut') == 1
+        caplog.clear()
+        client.infer(libero() | {'prompt': 'x'})
+        assert 'is cut' not in caplog.text

@@ -34,7 +34,7 @@ from embodied_kv.text import LINE, reason, shown
 from embodied_kv.throttle import WINDOW, Throttled
 
 T = TypeVar('T')
-REFUSALS = 8  # that are logged at once, of all clients; others are counted
+BURST = 8  # warnings of a kind that are logged at once, of all clients; others are counted
 FAILED = 1011  # why a connection is closed, of the websocket protocol
 Reply = dict[str, object]
 
@@ -57,7 +57,7 @@ class Serving:
     metrics: Metrics
     work: Executor
     waits: Executor
-    refusals: Throttled = field(default_factory=lambda: Throttled(log.warning))
+    say: Throttled = field(default_factory=lambda: Throttled(log.warning))
 
 
 class Client:
@@ -66,6 +66,7 @@ class Client:
     def __init__(self, serving: Serving, connection: ServerConnection) -> None:
         self._serving, self._connection = serving, connection
         self._session: Session | None = None
+        self._instruction = ''  # of the request before
         self._total = math.nan  # s of the request before, all in all
         self._free = -math.inf  # from when on the next request may be served, s, steady clock
 
@@ -129,9 +130,7 @@ class Client:
 
     async def _refuse(self, text: str) -> None:
         """As openpi does, but for the traceback: words, then the end."""
-        line = f'{self._connection.remote_address}: {shown(text, LINE)}'
-        self._serving.refusals('refused', line, burst=REFUSALS)
-        asyncio.get_running_loop().call_later(WINDOW, self._serving.refusals.flush)
+        self._say('refused', f'{self._connection.remote_address}: {shown(text, LINE)}')
         await self._send(shown(text, LINE))
         await self._connection.close(FAILED, 'the frame before says why')
 
@@ -174,6 +173,7 @@ class Client:
             began,
             serving.config.prompt,
         )
+        await self._say_if_cut(frame.instruction)
         try:
             served = await asyncio.wrap_future(serving.sessions.infer(session, frame))
             if time.monotonic() > frame.deadline:
@@ -184,6 +184,22 @@ class Client:
             raise Refused('the policy says no finite actions to this')
         serving.metrics.seconds.observe(time.monotonic() - began)
         return self._chunk(served, began)
+
+    async def _say_if_cut(self, instruction: str) -> None:
+        """To the log, once for each instruction: openpi's servers cut it as well."""
+        if instruction == self._instruction:
+            return
+        self._instruction, policy = instruction, self._serving.sessions.engine.policy
+        if await self._elsewhere(self._serving.work, policy.cuts, instruction):
+            text = (
+                f'{self._connection.remote_address}: its prompt of {len(instruction)} characters '
+                f'is cut to fit the {policy.config.max_text} text tokens of {policy.config.name}'
+            )
+            self._say('cut', text)
+
+    def _say(self, kind: str, line: str) -> None:
+        self._serving.say(kind, line, burst=BURST)
+        asyncio.get_running_loop().call_later(WINDOW, self._serving.say.flush)
 
     def _chunk(self, served: ServedChunk, began: float) -> Reply:
         chunk = served.chunk
