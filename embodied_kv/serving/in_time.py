@@ -6,7 +6,7 @@ Knows the engine's time budget. Does not know who asks. All of it runs on the en
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from embodied_kv.engine.engine import Engine
@@ -22,13 +22,18 @@ class TimedObservation(Observation):
 
 
 def serve_in_time(
-    engine: Engine, frames: Sequence[TimedObservation], kept: KeptRows | None = None
+    engine: Engine,
+    frames: Sequence[TimedObservation],
+    kept: KeptRows | None = None,
+    hand_on: Callable[[TimedObservation, ActionChunk | Exception], None] = lambda *_: None,
 ) -> list[ActionChunk | Exception]:
     """As `batch.serve`, each by its own deadline: a hasty robot costs the others no Euler step.
 
     Who has no time left hears `Late`. Those whose plans are alike are one batch, the most urgent
     first. Where its deadline took steps from those who share it, they are tried once more: a
     chunk of fewer steps is theirs only if no time is left for a better one.
+
+    hand_on: told of each result as soon as it stands, while others are still served.
     """
     results: dict[str, ActionChunk | Exception] = {}
     spare: dict[str, ActionChunk] = {}  # of those who are tried once more
@@ -39,6 +44,7 @@ def serve_in_time(
             robot = frame.robot
             if plans[robot] <= _steps(spare.get(robot)):
                 results[robot] = spare.get(robot) or Late('no time is left for the fewest steps')
+                hand_on(frame, results[robot])
                 waiting.remove(frame)
         if not waiting:
             break
@@ -54,6 +60,7 @@ def serve_in_time(
                     spare[robot] = max(result, spare.get(robot, result), key=_steps)
             else:
                 results[robot] = result if _steps(result) else spare.get(robot, result)
+                hand_on(frame, results[robot])
                 waiting.remove(frame)
     if not tried:
         engine.budget.give_up(len(frames))

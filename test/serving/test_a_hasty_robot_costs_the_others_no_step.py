@@ -19,7 +19,7 @@ class SlowEngine:
     """Its clock, its budget, and how it serves: a prefill, then as many steps as there is time."""
 
     def __init__(self):
-        self.now, self.batches = 0.0, []
+        self.now, self.batches, self.handed = 0.0, [], {}
         costs = Costs()
         for size in (1, 2, 4):
             for _ in range(9):
@@ -53,7 +53,12 @@ def served(monkeypatch):
             in_time.TimedObservation((), np.zeros(1), 'go', 0, deadline, 0, robot, steps=most)
             for robot, deadline in deadlines.items()
         ]
-        made = in_time.serve_in_time(SimpleNamespace(budget=slow.budget), frames)
+
+        def hand_on(frame, result):
+            slow.handed[frame.robot] = slow.now
+
+        engine = SimpleNamespace(budget=slow.budget)
+        made = in_time.serve_in_time(engine, frames, None, hand_on)
         steps = [getattr(one, 'steps', 0) for one in made]
         return dict(zip(deadlines, steps, strict=True)), slow
 
@@ -64,6 +69,7 @@ def test_who_has_time_gets_all_steps_beside_one_that_gets_few(served):
     steps, slow = served({'hasty': 12 * STEP, 'calm': math.inf})
     assert steps == {'hasty': 2, 'calm': 4}
     assert slow.batches == [['hasty', 'calm'], ['calm']]
+    assert slow.handed == {'hasty': PREFILL + 2 * STEP, 'calm': 2 * PREFILL + 6 * STEP}
 
 
 def test_who_has_time_gets_all_steps_beside_one_that_comes_late(served):

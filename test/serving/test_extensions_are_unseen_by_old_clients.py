@@ -1,10 +1,13 @@
 """Deadlines, steps, words, capsules and leftovers: each does what it says, for its own session."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from door_cases import PATIENCE, OldClient, door, libero, tabletop
+from door_cases import PATIENCE, OldClient, busy, door, libero, tabletop, until
+
+from embodied_kv.serving import in_time
 
 
 def refusal(client, request):
@@ -39,6 +42,37 @@ def test_one_without_time_costs_those_with_time_no_step():
         assert 'missed' in replies[0]
         assert [reply['policy_timing']['steps'] for reply in replies[1:]] == [4, 3]
         for client in clients:
+            client.socket.close()
+
+
+def test_a_chunk_does_not_wait_for_the_rest_of_its_batch(monkeypatch):
+    serve, batches, answered = in_time.serve, [], threading.Event()
+
+    def served(engine, frames, deadline, kept):
+        batches.append(len(frames))
+        if len(batches) == 3:  # the first client's own, then two of one batch
+            assert answered.wait(PATIENCE)
+        return serve(engine, frames, deadline, kept)
+
+    monkeypatch.setattr(in_time, 'serve', served)
+    with door() as opened, ThreadPoolExecutor(3) as threads:
+        clients = [opened.client() for _ in range(3)]
+
+        def ask(client, steps):
+            reply = client.infer(libero() | {'euler_steps': steps})
+            if client is not clients[0]:
+                answered.set()
+            return reply['policy_timing']['steps']
+
+        with busy(opened):
+            asked = [threads.submit(ask, clients[0], 4)]
+            until(lambda: opened.sessions.values()['batches'] == 1)
+            asked += [threads.submit(ask, clients[n], 1 + n) for n in (1, 2)]
+            until(lambda: opened.sessions.values()['waiting'] == 2)
+        assert [one.result(PATIENCE) for one in asked] == [4, 2, 3]
+        assert batches == [1, 1, 1]
+        for client in clients:
+            assert client.infer(libero())['policy_timing']['steps'] == 4
             client.socket.close()
 
 
