@@ -98,12 +98,17 @@ class TimeBudget:
         self._last_frame = now
 
     def euler_plan(self, now: float, deadline: float, batch: int = 1) -> int:
+        """As `steps_before`, for the work that follows; it gives up hopeless estimates."""
+        steps = self.steps_before(now, deadline, batch)
+        if deadline < math.inf:
+            self.give_up(batch)
+        return steps
+
+    def steps_before(self, now: float, deadline: float, batch: int = 1) -> int:
         """Euler steps that finish before the deadline, at most `euler_steps`.
 
         0 if fewer than `min_euler_steps` would; these while nothing is measured; all of them where
-        the deadline is infinite. An estimate by
-        which no frame could be in time is not renewed by work, as none is done: it gives up its
-        oldest measurement each time, until one frame is tried again.
+        the deadline is infinite.
         """
         if not self.enabled or deadline == math.inf:
             return self.euler_steps
@@ -111,10 +116,17 @@ class TimeBudget:
         left = deadline - self.margin - now
         fewest = self.min_euler_steps
         steps = fewest if step == 0 else int(min(self.euler_steps, max(0.0, left / step)))
-        at_best = self.allowed - self.margin - self.costs.estimate('prefill', batch)
-        if 0 < at_best < fewest * step:
-            self.costs.forget_oldest('denoise_step', batch)
         return steps if left > 0 and steps >= fewest else 0
+
+    def give_up(self, batch: int = 1) -> None:
+        """Forgets the oldest measurement of an estimate by which no frame could be in time.
+
+        Work does not renew it, as none is done: so one frame is tried again some time.
+        """
+        step = self.costs.estimate('denoise_step', batch)
+        at_best = self.allowed - self.margin - self.costs.estimate('prefill', batch)
+        if self.enabled and 0 < at_best < self.min_euler_steps * step:
+            self.costs.forget_oldest('denoise_step', batch)
 
     @contextmanager
     def at_most(self, steps: int) -> Iterator[None]:

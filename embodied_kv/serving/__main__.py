@@ -56,6 +56,7 @@ def main(arguments: Sequence[str] | None = None, wait: Callable[[], object] | No
     logging.basicConfig(level=logging.INFO, format='%(levelname)s %(name)s: %(message)s')
     try:
         config, settings = _read(ServerConfig, '', given), _read(EngineConfig, PREFIX, given)
+        config.keys()  # refused before anything is loaded, where they cannot be read
         embodiment = Embodiment.load(given['contract'])
         policy = load_policy(
             embodiment, given['preset'], given['checkpoint'], settings, print, print

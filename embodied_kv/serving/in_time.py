@@ -6,7 +6,7 @@ Knows the engine's time budget. Does not know who asks. All of it runs on the en
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from embodied_kv.engine.engine import Engine
@@ -22,31 +22,54 @@ class TimedObservation(Observation):
 
 
 def serve_in_time(
-    engine: Engine, frames: Sequence[TimedObservation], kept: KeptRows | None = None
+    engine: Engine,
+    frames: Sequence[TimedObservation],
+    kept: KeptRows | None = None,
+    hand_on: Callable[[TimedObservation, ActionChunk | Exception], None] = lambda *_: None,
 ) -> list[ActionChunk | Exception]:
     """As `batch.serve`, each by its own deadline: a hasty robot costs the others no Euler step.
 
     Who has no time left hears `Late`. Those whose plans are alike are one batch, the most urgent
-    first; whoever shares it and comes late for the deadline of another is tried once more.
+    first. Where its deadline took steps from those who share it, they are tried once more: a
+    chunk of fewer steps is theirs only if no time is left for a better one.
+
+    hand_on: told of each result as soon as it stands, while others are still served.
     """
     results: dict[str, ActionChunk | Exception] = {}
-    waiting = sorted(frames, key=lambda frame: frame.deadline)
+    spare: dict[str, ActionChunk] = {}  # of those who are tried once more
+    waiting, tried = sorted(frames, key=lambda frame: frame.deadline), False
     while waiting:
         plans = _plans(engine, waiting)
-        for frame in [frame for frame in waiting if not plans[frame.robot]]:
-            results[frame.robot] = Late('no time is left for the fewest Euler steps')
-            waiting.remove(frame)
+        for frame in tuple(waiting):
+            robot = frame.robot
+            if plans[robot] <= _steps(spare.get(robot)):
+                results[robot] = spare.get(robot) or Late('no time is left for the fewest steps')
+                hand_on(frame, results[robot])
+                waiting.remove(frame)
         if not waiting:
             break
-        urgent, steps = waiting[0], plans[waiting[0].robot]
+        urgent, steps, tried = waiting[0], plans[waiting[0].robot], True
         batch = [frame for frame in waiting if plans[frame.robot] == steps]
         with engine.budget.at_most(steps):
             made = _served(engine, batch, urgent.deadline, kept)
         for frame, result in zip(batch, made, strict=True):
-            if not isinstance(result, Late) or frame is urgent:
-                results[frame.robot] = result
+            robot = frame.robot
+            hurried = isinstance(result, Late) or 0 < _steps(result) < steps
+            if hurried and frame.deadline > urgent.deadline:
+                if isinstance(result, ActionChunk):
+                    spare[robot] = max(result, spare.get(robot, result), key=_steps)
+            else:
+                results[robot] = result if _steps(result) else spare.get(robot, result)
+                hand_on(frame, results[robot])
                 waiting.remove(frame)
+    if not tried:
+        engine.budget.give_up(len(frames))
     return [results[frame.robot] for frame in frames]
+
+
+def _steps(result: ActionChunk | Exception | None) -> int:
+    """Of a chunk; 0 for none."""
+    return result.steps if isinstance(result, ActionChunk) else 0
 
 
 def _served(
@@ -65,6 +88,6 @@ def _plans(engine: Engine, frames: Sequence[TimedObservation]) -> dict[str, int]
     ready = time.monotonic() + budget.costs.estimate('prefill', count)
     most = budget.euler_steps
     return {
-        frame.robot: min(budget.euler_plan(ready, frame.deadline, count), frame.steps or most)
+        frame.robot: min(budget.steps_before(ready, frame.deadline, count), frame.steps or most)
         for frame in frames
     }

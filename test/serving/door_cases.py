@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+import urllib.request
 from contextlib import ExitStack, contextmanager
 
 import msgpack
@@ -68,6 +71,7 @@ class OldClient:
             open_timeout=PATIENCE,
             ping_timeout=None,
             close_timeout=PATIENCE,
+            proxy=None,
         )
         self.socket = self._open.enter_context(opening)
         self.metadata = unpacked(self.socket.recv(PATIENCE))
@@ -126,6 +130,33 @@ def door(robot='libero', engine=None, **config):
         opened.stop()
 
 
+@contextmanager
+def busy(opened):
+    """The engine's thread has something else to do, until the end."""
+    hold = threading.Event()
+    opened.device.call(lambda: hold.wait(PATIENCE))
+    try:
+        yield
+    finally:
+        hold.set()
+
+
+def until(condition):
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, 'it never came'
+        time.sleep(0.01)
+
+
+def page(port, path, key=''):
+    request = urllib.request.Request(f'http://127.0.0.1:{port}{path}')
+    if key:
+        request.add_header('Authorization', f'Api-Key {key}')
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with direct.open(request, timeout=PATIENCE) as found:
+        return found.read().decode()
+
+
 def picture(random, *shape):
     return random.integers(0, 256, shape, dtype=np.uint8)
 
@@ -151,6 +182,12 @@ def libero(n=0):
         'observation/state': random.uniform(-1, 1, 8),
         'prompt': f'put {n} away',
     }
+
+
+def tabletop(n=0):
+    """By the contract's own names; its policy answers questions."""
+    image = picture(np.random.default_rng(n), 28, 28, 3)
+    return {'front': image, 'wrist': image, 'observation.state': [0.0] * 7, 'prompt': 'go'}
 
 
 def aloha(n=0):

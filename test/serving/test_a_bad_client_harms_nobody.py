@@ -3,29 +3,31 @@
 And nothing is left of those that went: no session, no row, no stream.
 """
 
+import logging
 import socket
 import threading
-import time
+from contextlib import nullcontext, suppress
 
 import numpy as np
 import pytest
-from door_cases import PATIENCE, OldClient, door, libero, packed
+from door_cases import PATIENCE, busy, door, libero, packed, tabletop, until
 from websockets.exceptions import ConnectionClosed
 
-
-def until(condition):
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, 'it never came'
-        time.sleep(0.01)
+from embodied_kv.serving.websocket.client import Client
+from embodied_kv.serving.websocket.session import Session
 
 
 def nothing_is_left(opened):
     until(lambda: opened.sessions.values()['sessions'] == 0)
     until(lambda: opened.engine.kv.stats().leases == 0)
     until(lambda: opened.sessions.values()['robots'] == 0)
-    assert opened.engine.kv.streams.live() == []
+    until(lambda: opened.engine.kv.streams.live() == [])
     opened.engine.kv.check_integrity()
+
+
+def leave(client):
+    """Without a word."""
+    client.socket.socket.shutdown(socket.SHUT_RDWR)
 
 
 def refused(client):
@@ -64,9 +66,8 @@ def test_a_bad_message_ends_its_own_connection_alone(message):
 def test_a_message_that_is_too_long_is_not_even_kept():
     with door(message_mib=1) as opened, opened.client() as good:
         with opened.client() as bad:
-            with pytest.raises(ConnectionClosed):
-                for _ in range(1000):
-                    bad.socket.send(bytes(2**21))
+            with suppress(ConnectionClosed):
+                bad.socket.send(bytes(2**21))
             assert refused(bad) == 1009
         assert good.infer(libero())['actions'].shape == (10, 7)
 
@@ -74,16 +75,14 @@ def test_a_message_that_is_too_long_is_not_even_kept():
 def test_one_that_leaves_while_it_is_served_takes_nobody_along():
     with door() as opened:
         with opened.client() as good:
-            hold = threading.Event()
-            opened.device.call(lambda: hold.wait(PATIENCE))
-            leaving = [opened.client() for _ in range(3)]
-            for client in leaving:
-                client.socket.send(packed(libero()))
-            until(lambda: opened.sessions.values()['waiting'] == 2)  # one is at the engine
-            for client in leaving:
-                client.socket.socket.shutdown(socket.SHUT_RDWR)  # without a word
-            until(lambda: opened.sessions.values()['waiting'] == 0)
-            hold.set()
+            with busy(opened):
+                leaving = [opened.client() for _ in range(3)]
+                for client in leaving:
+                    client.socket.send(packed(libero()))
+                until(lambda: opened.sessions.values()['waiting'] == 2)  # one is at the engine
+                for client in leaving:
+                    leave(client)
+                until(lambda: opened.sessions.values()['waiting'] == 0)
             assert good.infer(libero())['actions'].shape == (10, 7)
         nothing_is_left(opened)
 
@@ -92,24 +91,11 @@ def test_one_that_floods_and_reads_nothing_waits_for_itself_alone():
     with door() as opened:
         with opened.client() as good:
             flooding = opened.client()
-            gone = threading.Event()
-
-            def flood():
-                try:
-                    while not gone.is_set():
-                        flooding.socket.send(packed(libero()))
-                except (ConnectionClosed, OSError):
-                    pass
-
-            thread = threading.Thread(target=flood)
-            thread.start()
-            try:
-                for n in range(20):
-                    assert good.infer(libero(n))['actions'].shape == (10, 7)
-            finally:
-                gone.set()
-                flooding.socket.socket.shutdown(socket.SHUT_RDWR)
-                thread.join(PATIENCE)
+            for n in range(50):
+                flooding.socket.send(packed(libero(n)))
+            for n in range(20):
+                assert good.infer(libero(n))['actions'].shape == (10, 7)
+            leave(flooding)
         nothing_is_left(opened)
 
 
@@ -124,6 +110,10 @@ def test_sockets_that_say_nothing_are_bounded():
             for each in silent[-10:]:  # those beyond what is sensible, at once
                 closed += _is_closed(each)
             assert closed == 10
+            for each in silent[:10]:
+                each.setblocking(False)
+                with pytest.raises(BlockingIOError):  # it is still there, and hears nothing
+                    each.recv(1)
         finally:
             for each in silent:
                 each.close()
@@ -138,10 +128,61 @@ def _is_closed(connection):
 
 def test_a_request_that_takes_too_long_fails_and_is_forgotten():
     with door(request_seconds=0.2) as opened:
-        hold = threading.Event()
-        opened.device.call(lambda: hold.wait(PATIENCE))
-        with OldClient(opened.port) as client:
+        with busy(opened), opened.client() as client:
             with pytest.raises(RuntimeError, match='no answer within 0.2 s'):
                 client.infer(libero())
-        hold.set()
         nothing_is_left(opened)
+
+
+def test_one_that_leaves_while_it_is_restored_keeps_no_row(monkeypatch):
+    begun, gone, over = threading.Event(), threading.Event(), threading.Event()
+    restore = Session.restore
+
+    def late(self, name):
+        begun.set()
+        gone.wait(PATIENCE)
+        try:
+            return restore(self, name)
+        finally:
+            over.set()
+
+    monkeypatch.setattr(Session, 'restore', late)
+    with door() as opened:
+        client = opened.client()
+        client.infer(libero() | {'session_id': 'arm'})
+        client.infer({'endpoint': 'snapshot', 'session_id': 'arm'})
+        client.socket.send(packed({'endpoint': 'restore', 'session_id': 'arm'}))
+        try:
+            assert begun.wait(PATIENCE)
+            leave(client)
+            nothing_is_left(opened)
+        finally:
+            gone.set()
+        assert over.wait(PATIENCE)
+        nothing_is_left(opened)
+
+
+def test_one_that_leaves_while_it_asks_leaves_no_stream():
+    with door('tabletop') as opened:
+        for waits in (True, False):
+            client = opened.client()
+            client.infer(tabletop())
+            with busy(opened) if waits else nullcontext():
+                asked = {'endpoint': 'ask', 'question': 'Subtask:', 'max_tokens': 4096}
+                client.socket.send(packed(asked))
+                leave(client)
+                until(lambda: opened.sessions.values()['sessions'] == 0)
+            nothing_is_left(opened)
+
+
+def test_what_fails_behind_a_reply_is_logged_and_ends_its_own_connection(monkeypatch, caplog):
+    def broken(self, message):
+        raise RuntimeError('no reply today')
+
+    with door() as opened, opened.client() as good, opened.client() as bad:
+        with monkeypatch.context() as today, caplog.at_level(logging.ERROR):
+            today.setattr(Client, '_send', broken)
+            bad.socket.send(packed(libero()))
+            assert refused(bad) == 1011
+        assert 'no reply today' in caplog.text
+        assert good.infer(libero())['actions'].shape == (10, 7)

@@ -76,6 +76,8 @@ def test_any_other_contract_is_asked_by_its_own_names(robot):
         ({'prompt': 7}, 'send text'),
         ({'prompt': 'x' * 20_000}, 'characters'),
         ({5: 1}, 'is no text'),
+        ({'observation/state': np.zeros(10**6, np.uint8)}, '65536 numbers are enough'),
+        ({'observation': {'state': np.zeros(8)}}, 'observation/state is there twice'),
     ],
     ids=lambda value: str(value)[:40] if isinstance(value, str) else '',
 )

@@ -1,10 +1,13 @@
 """Deadlines, steps, words, capsules and leftovers: each does what it says, for its own session."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from door_cases import PATIENCE, OldClient, door, libero
+from door_cases import PATIENCE, OldClient, busy, door, libero, tabletop, until
+
+from embodied_kv.serving import in_time
 
 
 def refusal(client, request):
@@ -25,7 +28,7 @@ def test_a_deadline_that_has_passed_is_missed_and_the_connection_lives():
 def test_one_without_time_costs_those_with_time_no_step():
     with door(engine={'time_budget': True}) as opened:
         clients = [opened.client() for _ in range(3)]
-        wishes = [{'deadline_ms': 1e-6}, {}, {'steps': 3}]
+        wishes = [{'deadline_ms': 1e-6}, {}, {'euler_steps': 3}]
         replies = [{} for _ in clients]
 
         def ask(n):
@@ -42,11 +45,42 @@ def test_one_without_time_costs_those_with_time_no_step():
             client.socket.close()
 
 
+def test_a_chunk_does_not_wait_for_the_rest_of_its_batch(monkeypatch):
+    serve, batches, answered = in_time.serve, [], threading.Event()
+
+    def served(engine, frames, deadline, kept):
+        batches.append(len(frames))
+        if len(batches) == 3:  # the first client's own, then two of one batch
+            assert answered.wait(PATIENCE)
+        return serve(engine, frames, deadline, kept)
+
+    monkeypatch.setattr(in_time, 'serve', served)
+    with door() as opened, ThreadPoolExecutor(3) as threads:
+        clients = [opened.client() for _ in range(3)]
+
+        def ask(client, steps):
+            reply = client.infer(libero() | {'euler_steps': steps})
+            if client is not clients[0]:
+                answered.set()
+            return reply['policy_timing']['steps']
+
+        with busy(opened):
+            asked = [threads.submit(ask, clients[0], 4)]
+            until(lambda: opened.sessions.values()['batches'] == 1)
+            asked += [threads.submit(ask, clients[n], 1 + n) for n in (1, 2)]
+            until(lambda: opened.sessions.values()['waiting'] == 2)
+        assert [one.result(PATIENCE) for one in asked] == [4, 2, 3]
+        assert batches == [1, 1, 1]
+        for client in clients:
+            assert client.infer(libero())['policy_timing']['steps'] == 4
+            client.socket.close()
+
+
 def test_steps_are_as_many_as_were_asked_for():
     with door() as opened, opened.client() as client:
-        assert client.infer(libero() | {'steps': 2})['policy_timing']['steps'] == 2
+        assert client.infer(libero() | {'euler_steps': 2})['policy_timing']['steps'] == 2
         assert client.infer(libero())['policy_timing']['steps'] == 4
-        assert 'makes chunks in 2 to 4' in refusal(client, libero() | {'steps': 40})
+        assert 'makes chunks in 2 to 4' in refusal(client, libero() | {'euler_steps': 40})
 
 
 def test_a_session_that_is_restored_repeats_itself_bit_for_bit():
@@ -106,12 +140,6 @@ def test_text_is_of_the_row_of_the_newest_chunk():
         assert 'empty' in client.infer(question | {'question': ' '})['error']
 
 
-def tabletop():
-    views = 'front', 'wrist'
-    image = np.random.default_rng(0).integers(0, 256, (28, 28, 3), dtype=np.uint8)
-    return {view: image for view in views} | {'observation.state': [0.0] * 7, 'prompt': 'go'}
-
-
 def test_a_policy_that_answers_nothing_says_so():
     with door() as opened, opened.client() as client:
         client.infer(libero())
@@ -123,7 +151,7 @@ def test_a_chunk_goes_on_from_the_leftover():
     with door(engine={'rtc': 'trained'}) as opened, opened.client() as client:
         running = client.infer(libero())['actions']
         left = running[4:]
-        asked = libero(1) | {'leftover': left, 'delay': 3}
+        asked = libero(1) | {'leftover': left, 'leftover_delay': 3}
         np.testing.assert_allclose(client.infer(asked)['actions'][:3], left[:3], atol=1e-4)
         wrong = libero() | {'leftover': np.zeros((4, 3))}
         assert 'an action has 7 numbers' in refusal(client, wrong)
@@ -136,20 +164,39 @@ def test_a_leftover_is_refused_where_it_would_not_be_heeded():
 
 
 @pytest.mark.parametrize(
+    'wish, said',
+    [
+        (
+            {'leftover': np.zeros((4, 7)), 'leftover_delay': 5},
+            'leftover_delay is 5: of these 4 actions',
+        ),
+        ({'leftover': np.zeros((60, 7)), 'leftover_delay': 50}, 'leftover_delay is 50'),
+        ({'leftover_delay': 3}, 'leftover_delay is there without leftover'),
+        ({'deadline_ms': 100}, 'start with engine.time_budget: true'),
+    ],
+    ids=lambda value: value if isinstance(value, str) else '',
+)
+def test_a_wish_that_would_not_be_heeded_is_refused(wish, said):
+    with door(engine={'rtc': 'trained'}) as opened, opened.client() as client:
+        assert said in refusal(client, libero() | wish)
+
+
+@pytest.mark.parametrize(
     'wish',
     [
         {'deadline_ms': -1},
         {'deadline_ms': float('nan')},
         {'deadline_ms': [1, 2]},
-        {'steps': 2.5},
-        {'steps': 'all'},
+        {'euler_steps': 2.5},
+        {'euler_steps': 'all'},
         {'session_id': '#1'},
         {'session_id': 'a/b'},
         {'endpoint': ['ask']},
         {'leftover': [[float('inf')]]},
-        {'delay': -1},
-        {'max_tokens': 0},
-        {'question': 5},
+        {'leftover_delay': -1},
+        {'max_tokens': 0, 'endpoint': 'ask'},
+        {'question': 5, 'endpoint': 'ask'},
+        {'name': 5, 'endpoint': 'restore'},
     ],
     ids=str,
 )
@@ -159,3 +206,10 @@ def test_a_wish_that_cannot_be_is_refused_by_its_key(wish):
 
     with pytest.raises(Refused, match=next(iter(wish))):
         calls.read(wish)
+
+
+def test_keys_of_other_endpoints_and_everyday_words_are_passed_over():
+    everyday = {'name': 7, 'question': [], 'max_tokens': 'x', 'steps': 'all', 'delay': -1}
+    with door() as opened, opened.client() as client:
+        assert client.infer(libero() | everyday)['policy_timing']['steps'] == 4
+        assert client.infer({'endpoint': 'reset', 'deadline_ms': 'soon'})['status'] == 'reset'

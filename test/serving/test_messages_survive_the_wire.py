@@ -87,6 +87,23 @@ def test_an_array_that_lies_is_refused(lie):
         unpack(msgpack.packb(array | lie))
 
 
+@pytest.mark.parametrize(
+    'data, name', [(2.9, '<i4'), (2, '|b1'), ('5', '<i4'), (300, '|u1'), (-1, '<u8'), (1, '<U1')]
+)
+def test_a_scalar_that_would_become_another_value_is_refused(data, name):
+    scalar = {b'__npgeneric__': True, b'data': data, b'dtype': name}
+    with pytest.raises(CodecError, match='is no scalar of'):
+        unpack(msgpack.packb(scalar))
+
+
+@pytest.mark.parametrize('empty', [{}, []], ids=str)
+def test_empty_maps_and_lists_take_no_more_memory_than_there_is(empty):
+    inner = [empty] * 4000
+    assert unpack(msgpack.packb([inner] * 4)) == [inner] * 4
+    with pytest.raises(CodecError, match='more than 65536 values'):
+        unpack(msgpack.packb([inner] * 1000))
+
+
 def test_what_is_too_deep_too_long_or_no_value_of_ours_is_refused():
     deep = 1
     for _ in range(40):

@@ -1,10 +1,10 @@
 """openpi's protocol: handshake, inference, timings, errors, for each robot that speaks it."""
 
-import urllib.request
+import logging
 
 import numpy as np
 import pytest
-from door_cases import REQUESTS, door, libero
+from door_cases import REQUESTS, door, libero, page
 from websockets.exceptions import ConnectionClosedError
 
 SHAPES = {'franka': (10, 8), 'libero': (10, 7), 'aloha': (50, 14)}
@@ -44,11 +44,11 @@ def test_an_error_is_text_without_a_traceback_and_the_end():
 
 def test_healthz_answers_ok():
     with door() as opened:
-        with urllib.request.urlopen(f'http://127.0.0.1:{opened.port}/healthz') as page:
-            assert (page.status, page.read()) == (200, b'OK\n')
+        assert page(opened.port, '/healthz') == 'OK\n'
 
 
-def test_the_unmodified_client_is_served():
+def test_the_unmodified_client_is_served(monkeypatch):
+    monkeypatch.setenv('no_proxy', '*')
     missing = 'openpi-client is not installed: it wants an environment of its own'
     policy = pytest.importorskip('openpi_client.websocket_client_policy', reason=missing)
     broker_of = pytest.importorskip('openpi_client.action_chunk_broker').ActionChunkBroker
@@ -64,3 +64,13 @@ def test_the_unmodified_client_is_served():
                 assert broker.infer(request())['actions'].shape == SHAPES[robot][1:]
             with pytest.raises(RuntimeError, match='is missing'):
                 client.infer({})
+
+
+def test_a_prompt_that_is_cut_is_said_once(caplog):
+    with door() as opened, opened.client() as client, caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            client.infer(libero() | {'prompt': 'wait and ' * 400})
+        assert caplog.text.count('its prompt of 3599 characters is cut') == 1
+        caplog.clear()
+        client.infer(libero() | {'prompt': 'x'})
+        assert 'is cut' not in caplog.text

@@ -1,10 +1,9 @@
 """The door: keys, how many may be inside, browsers, and an address that others can reach."""
 
 import urllib.error
-import urllib.request
 
 import pytest
-from door_cases import PATIENCE, OldClient, door, libero
+from door_cases import PATIENCE, OldClient, door, libero, page
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
@@ -15,14 +14,6 @@ def status(function):
     with pytest.raises(InvalidStatus) as refused:
         function()
     return refused.value.response.status_code
-
-
-def page(port, path, key=''):
-    request = urllib.request.Request(f'http://127.0.0.1:{port}{path}')
-    if key:
-        request.add_header('Authorization', f'Api-Key {key}')
-    with urllib.request.urlopen(request, timeout=PATIENCE) as found:
-        return found.read().decode()
 
 
 def test_a_key_of_the_file_opens_and_nothing_else(tmp_path):
@@ -69,7 +60,7 @@ def test_a_page_in_a_browser_may_not_drive_robots():
         address = f'ws://127.0.0.1:{opened.port}/'
 
         def browse():
-            with connect(address, origin='http://evil.example', open_timeout=PATIENCE):
+            with connect(address, origin='http://evil.example', proxy=None, open_timeout=PATIENCE):
                 pass
 
         assert status(browse) == 403

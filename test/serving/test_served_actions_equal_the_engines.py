@@ -1,13 +1,12 @@
 """What a client gets is what the engine makes: bit for bit alone, 1e-5 in a larger batch."""
 
 import math
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from door_cases import PATIENCE, REQUESTS, door, libero
+from door_cases import PATIENCE, REQUESTS, busy, door, libero, until
 
 from embodied_kv.serving.batch import serve
 from embodied_kv.serving.websocket.calls import Call
@@ -37,17 +36,13 @@ def test_a_client_alone_gets_the_engines_own_bits(robot):
 def test_clients_that_ask_together_are_one_batch_and_get_what_each_gets_alone():
     with door() as opened, ThreadPoolExecutor(5) as threads:
         clients = [opened.client() for _ in range(5)]
-        hold = threading.Event()
-        opened.device.call(lambda: hold.wait(PATIENCE))
-        asked = [
-            threads.submit(client.infer, libero(n) | {'session_id': f's{n}'})
-            for n, client in enumerate(clients)
-        ]
-        # The first is on its way to the engine, which is busy; the others wait for each other.
-        pause = threading.Event()
-        while opened.sessions.values()['waiting'] < 4 and not pause.wait(0.01):
-            assert not any(one.done() for one in asked)
-        hold.set()
+        with busy(opened):
+            asked = [
+                threads.submit(client.infer, libero(n) | {'session_id': f's{n}'})
+                for n, client in enumerate(clients)
+            ]
+            # The first is on its way to the engine; the others wait for each other.
+            until(lambda: opened.sessions.values()['waiting'] == 4)
         found = [one.result(PATIENCE)['actions'] for one in asked]
         values = opened.sessions.values()
         assert (values['batches'], values['served']) == (2, 5)

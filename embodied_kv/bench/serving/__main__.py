@@ -75,7 +75,10 @@ def served(local: LocalEngine, robot: Embodiment, most: int) -> Iterator[int]:
 
 
 def measure(port: int, clients: int, count: int, period: float) -> dict[str, float]:
-    """ms and requests a second of so many clients at once; count: requests of each."""
+    """ms and requests a second of so many clients at once; count: requests of each.
+
+    Raises Refused where one fails.
+    """
     spawn = multiprocessing.get_context('spawn')
     ready, answers = spawn.Barrier(clients), spawn.Queue()
     processes = [
@@ -87,6 +90,8 @@ def measure(port: int, clients: int, count: int, period: float) -> dict[str, flo
     each = [answers.get(timeout=PATIENCE) for _ in processes]
     for process in processes:
         process.join()
+    if failed := [one for one in each if isinstance(one, str)]:
+        raise Refused(failed[0])
     seconds = np.concatenate(each)
     p50, p95, p99 = np.percentile(seconds, [50, 95, 99]) * 1e3
     return {

@@ -15,10 +15,22 @@ PATIENCE = 600.0  # s
 
 
 def ask(port: int, message: bytes, count: int, ready: Barrier, answers: Queue) -> None:
-    """Puts s of each of `count` requests; from when all are ready, each after the last's reply."""
+    """Puts s of each of `count` requests, or why there are none.
+
+    From when all are ready, each after the last's reply.
+    """
+    try:
+        answers.put(_asked(port, message, count, ready))
+    except Exception as error:  # whatever it is, who waits for the answer hears of it
+        ready.abort()
+        answers.put(f'a client failed: {error!r}')
+
+
+def _asked(port: int, message: bytes, count: int, ready: Barrier) -> list[float]:
     seconds = []
     address = f'ws://127.0.0.1:{port}'
-    with connect(address, compression=None, max_size=None, open_timeout=PATIENCE) as socket:
+    options = {'compression': None, 'max_size': None, 'open_timeout': PATIENCE, 'proxy': None}
+    with connect(address, **options) as socket:
         socket.recv(PATIENCE)
         ready.wait(PATIENCE)
         for _ in range(WARM + count):
@@ -28,4 +40,4 @@ def ask(port: int, message: bytes, count: int, ready: Barrier, answers: Queue) -
                 raise RuntimeError(reply)
             codec.unpack(reply)
             seconds.append(time.monotonic() - began)
-    answers.put(seconds[WARM:])
+    return seconds[WARM:]

@@ -48,13 +48,15 @@ class Call:
 
 
 def read(request: Mapping[str, object]) -> Call:
-    """The wishes of a request. Raises Refused, which names the key and what to write."""
-    wishes = {
-        name: parse(key, request[key])
-        for key, (name, parse) in KEYS.items()
-        if request.get(key) is not None
-    }
-    return Call(**wishes)
+    """The wishes of a request: of its endpoint's keys alone, as others may mean something else.
+
+    Raises Refused, which names the key and what to write.
+    """
+    found = {key: value for key, value in request.items() if value is not None}
+    endpoint = _endpoint('endpoint', found.get('endpoint', INFER))
+    keys = {'session_id': ('session', _session)} | KEYS[endpoint]
+    wishes = {name: parse(key, found[key]) for key, (name, parse) in keys.items() if key in found}
+    return Call(endpoint, **wishes)
 
 
 def _endpoint(key: str, value: object) -> str:
@@ -108,14 +110,16 @@ def _number(key: str, value: object) -> float:
     return float(found[0])
 
 
-KEYS = {  # of a request: the field of a Call, and what reads it
-    'endpoint': ('endpoint', _endpoint),
-    'session_id': ('session', _session),
-    'deadline_ms': ('deadline', _seconds),
-    'steps': ('steps', _count(1, 50)),
-    'leftover': ('leftover', _leftover),
-    'delay': ('delay', _count(0, ACTIONS)),
-    'question': ('question', _text),
-    'max_tokens': ('max_tokens', _count(1, TOKENS)),
-    'name': ('name', _text),
+NAME = {'name': ('name', _text)}
+KEYS = {  # of each endpoint's request: the field of a Call, and what reads it
+    INFER: {
+        'deadline_ms': ('deadline', _seconds),
+        'euler_steps': ('steps', _count(1, 50)),
+        'leftover': ('leftover', _leftover),
+        'leftover_delay': ('delay', _count(0, ACTIONS)),
+    },
+    ASK: {'question': ('question', _text), 'max_tokens': ('max_tokens', _count(1, TOKENS))},
+    SNAPSHOT: NAME,
+    RESTORE: NAME,
+    RESET: {},
 }

@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -31,8 +31,10 @@ from embodied_kv.serving.websocket.observation import observation
 from embodied_kv.serving.websocket.session import Session
 from embodied_kv.serving.websocket.sessions import Missed, Sessions
 from embodied_kv.text import LINE, reason, shown
+from embodied_kv.throttle import WINDOW, Throttled
 
 T = TypeVar('T')
+BURST = 8  # warnings of a kind that are logged at once, of all clients; others are counted
 FAILED = 1011  # why a connection is closed, of the websocket protocol
 Reply = dict[str, object]
 
@@ -55,6 +57,7 @@ class Serving:
     metrics: Metrics
     work: Executor
     waits: Executor
+    say: Throttled = field(default_factory=lambda: Throttled(log.warning))
 
 
 class Client:
@@ -63,18 +66,26 @@ class Client:
     def __init__(self, serving: Serving, connection: ServerConnection) -> None:
         self._serving, self._connection = serving, connection
         self._session: Session | None = None
+        self._instruction = ''  # of the request before
         self._total = math.nan  # s of the request before, all in all
         self._free = -math.inf  # from when on the next request may be served, s, steady clock
 
     async def run(self) -> None:
         """Until it goes, or does what no client may."""
+        try:
+            await self._serve()
+        except (ConnectionClosed, Left):
+            pass
+        except Exception:  # it ends this connection, and the others do not notice
+            log.error('a connection failed', exc_info=True)
+            await self._connection.close(FAILED, 'the server failed')
+
+    async def _serve(self) -> None:
         gone = asyncio.ensure_future(self._connection.wait_closed())
         try:
             await self._send(codec.pack(self._serving.metadata))
             while await self._turn(gone):
                 pass
-        except (ConnectionClosed, Left):
-            pass
         finally:
             gone.cancel()
             if self._session is not None:
@@ -83,14 +94,16 @@ class Client:
     async def _turn(self, gone: asyncio.Future) -> bool:
         """A request and its reply: whether another one may follow."""
         message = await self._connection.recv()
-        await self._pace()
         began, endpoint, outcome = time.monotonic(), calls.INFER, 'failed'
+        await self._pace()
+        end = time.monotonic() + self._serving.config.request_seconds
         try:
             if isinstance(message, str):
                 raise Refused('a text frame: send msgpack in binary ones')
-            call, request = await self._elsewhere(self._serving.work, self._read, message)
+            read = self._elsewhere(self._serving.work, self._read, message)
+            call, request = await self._in_time(read, gone, end)
             endpoint = call.endpoint
-            reply = await self._in_time(self._answer(call, request, began), gone)
+            reply = await self._in_time(self._answer(call, request, began), gone, end)
             outcome = 'missed' if 'missed' in reply else 'answered'
         except (Refused, CapsuleError) as error:
             outcome, text = 'refused', reason(error)
@@ -117,7 +130,7 @@ class Client:
 
     async def _refuse(self, text: str) -> None:
         """As openpi does, but for the traceback: words, then the end."""
-        log.warning('%s: %s', self._connection.remote_address, shown(text, LINE))
+        self._say('refused', f'{self._connection.remote_address}: {shown(text, LINE)}')
         await self._send(shown(text, LINE))
         await self._connection.close(FAILED, 'the frame before says why')
 
@@ -160,14 +173,33 @@ class Client:
             began,
             serving.config.prompt,
         )
+        await self._say_if_cut(frame.instruction)
         try:
             served = await asyncio.wrap_future(serving.sessions.infer(session, frame))
+            if time.monotonic() > frame.deadline:
+                raise Missed('the chunk was there after the deadline')
         except Missed as missed:
             return {'missed': str(missed), 'server_timing': self._timing(began)}
         if not np.isfinite(served.chunk.values).all():
             raise Refused('the policy says no finite actions to this')
         serving.metrics.seconds.observe(time.monotonic() - began)
         return self._chunk(served, began)
+
+    async def _say_if_cut(self, instruction: str) -> None:
+        """To the log, once for each instruction: openpi's servers cut it as well."""
+        if instruction == self._instruction:
+            return
+        self._instruction, policy = instruction, self._serving.sessions.engine.policy
+        if await self._elsewhere(self._serving.work, policy.cuts, instruction):
+            text = (
+                f'{self._connection.remote_address}: its prompt of {len(instruction)} characters '
+                f'is cut to fit the {policy.config.max_text} text tokens of {policy.config.name}'
+            )
+            self._say('cut', text)
+
+    def _say(self, kind: str, line: str) -> None:
+        self._serving.say(kind, line, burst=BURST)
+        asyncio.get_running_loop().call_later(WINDOW, self._serving.say.flush)
 
     def _chunk(self, served: ServedChunk, began: float) -> Reply:
         chunk = served.chunk
@@ -219,12 +251,11 @@ class Client:
         self._free = max(now, self._free + 1 / self._serving.config.request_rate)
         await asyncio.sleep(self._free - now)
 
-    async def _in_time(self, work: Awaitable[T], gone: asyncio.Future) -> T:
-        """The result, within the time of a request. Raises TimeoutError, and Left."""
+    async def _in_time(self, work: Awaitable[T], gone: asyncio.Future, end: float) -> T:
+        """The result, before `end`, s, steady clock. Raises TimeoutError, and Left."""
         task = asyncio.ensure_future(work)
         try:
-            limit = self._serving.config.request_seconds
-            first = asyncio.FIRST_COMPLETED
+            limit, first = max(0.0, end - time.monotonic()), asyncio.FIRST_COMPLETED
             await asyncio.wait({task, gone}, timeout=limit, return_when=first)
             if task.done():
                 return task.result()

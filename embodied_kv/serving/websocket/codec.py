@@ -11,7 +11,7 @@ Source: openpi, openpi_client/msgpack_numpy.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 
 import msgpack
 import numpy as np
@@ -22,6 +22,8 @@ DIMENSIONS = 4
 ENTRIES = 4096  # of a list
 KEYS = 256  # of a map
 NESTED = 32
+VALUES = 65_536  # of a message, with its maps and lists
+PLAIN = {'b': bool, 'i': int, 'u': int, 'f': (int, float), 'U': str}  # a scalar's data, by kind
 
 
 class CodecError(ValueError):
@@ -35,10 +37,12 @@ def pack(value: object) -> bytes:
 
 def unpack(data: bytes) -> object:
     """The inverse of `pack`; arrays are views into the bytes, not to be written. CodecError."""
+    counted = _Counted()
     try:
         value = msgpack.unpackb(
             data,
-            object_hook=_unpacked,
+            object_hook=counted.map,
+            list_hook=counted.list,
             max_array_len=ENTRIES,
             max_map_len=KEYS,
             max_ext_len=0,
@@ -64,6 +68,26 @@ def _packed(value: object) -> dict[bytes, object]:
     raise CodecError(f'a {type(value).__name__} does not cross')
 
 
+class _Counted:
+    """Maps and lists as they are read: an empty one is a byte of a message, and 64 of memory."""
+
+    def __init__(self) -> None:
+        self._left = VALUES
+
+    def map(self, found: dict) -> object:
+        self._count(found)
+        return _unpacked(found)
+
+    def list(self, found: list) -> list:
+        self._count(found)
+        return found
+
+    def _count(self, found: Sized) -> None:
+        self._left -= 1 + len(found)
+        if self._left < 0:
+            raise CodecError(f'the message has more than {VALUES} values: send arrays')
+
+
 def _unpacked(found: dict) -> object:
     if b'__ndarray__' in found:
         return _array(found, found.get(b'shape'))
@@ -74,11 +98,13 @@ def _unpacked(found: dict) -> object:
 
 def _scalar(found: Mapping) -> np.generic:
     data, dtype = found.get(b'data'), _dtype(found.get(b'dtype'))
-    if isinstance(data, (bool, int, float, str)):
+    if isinstance(data, PLAIN[dtype.kind]):
         try:
-            return dtype.type(data)
+            scalar = dtype.type(data)
         except (ValueError, OverflowError, TypeError):
-            pass
+            scalar = None
+        if dtype.kind == 'f' or scalar == data:
+            return scalar
     raise CodecError(f'{str(data)[:80]!r} is no scalar of {dtype}')
 
 

@@ -6,18 +6,19 @@ state are in the policy's own frame and units, as openpi's clients send them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embodied_kv.robots.contract import Contract
-from embodied_kv.text import listed
+from embodied_kv.text import listed, shown
 
 PROMPT = 'prompt'
 SIDE = 4096  # pixels of a picture, either way
 CHARACTERS = 16_384  # of a prompt
+NUMBERS = 65_536  # of an array of them
 LARGEST = 1e6  # of a number of the state, in any unit
 
 
@@ -51,7 +52,7 @@ class Dialect:
 
         Raises Refused.
         """
-        found = dict(flat(request))
+        found = flat(request)
         if missing := sorted(self._required - found.keys()):
             raise Refused(
                 f'{missing[0]} is missing: a client of {self._robot} sends '
@@ -78,17 +79,27 @@ class Dialect:
         return found.reshape(count)
 
 
-def flat(request: Mapping[str, object], path: str = '') -> list[tuple[str, object]]:
-    """Values by their paths, nested maps taken apart: {'a': {'b': 1}} is [('a/b', 1)]."""
-    found = []
+def flat(request: Mapping[str, object]) -> dict[str, object]:
+    """Values by their paths, nested maps taken apart: {'a': {'b': 1}} is {'a/b': 1}.
+
+    Raises Refused where two have the same path.
+    """
+    found: dict[str, object] = {}
+    for path, value in _paths(request, ''):
+        if path in found:
+            raise Refused(f'{shown(path)} is there twice: send one of the two')
+        found[path] = value
+    return found
+
+
+def _paths(request: Mapping[str, object], path: str) -> Iterator[tuple[str, object]]:
     for key, value in request.items():
         if not isinstance(key, str):
             raise Refused(f'the key {str(key)[:40]!r} is no text')
         if isinstance(value, Mapping):
-            found += flat(value, f'{path}{key}/')
+            yield from _paths(value, f'{path}{key}/')
         else:
-            found.append((path + key, value))
-    return found
+            yield path + key, value
 
 
 def image(key: str, value: object) -> NDArray[np.uint8]:
@@ -115,9 +126,11 @@ def numbers(key: str, value: object) -> NDArray[np.float64]:
         found = np.atleast_1d(np.asarray(value))
         if found.dtype.kind not in 'iuf':
             raise ValueError
-        return found.astype(np.float64)
     except ValueError as error:  # also ragged lists
         raise Refused(f'{key} is no array of numbers') from error
+    if found.size > NUMBERS:
+        raise Refused(f'{key} is {list(found.shape)}: {NUMBERS} numbers are enough')
+    return found.astype(np.float64)
 
 
 def prompt(value: object) -> str:

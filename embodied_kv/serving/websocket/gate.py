@@ -24,7 +24,7 @@ class Gate:
     def __init__(self, keys: tuple[str, ...], most: int, metrics: Metrics) -> None:
         self._keys, self._most, self._metrics = keys, most, metrics
         self._inside: set[ServerConnection] = set()
-        self._sockets = 0
+        self._sockets: set[asyncio.Transport] = set()
 
     def connection(self, *arguments: object, **options: object) -> ServerConnection:
         """For each socket, whatever it says; those beyond what is sensible are closed unheard."""
@@ -54,14 +54,20 @@ class Gate:
         )
         return None
 
-    def came(self) -> bool:
-        """A socket has come: whether there is room for it."""
-        self._sockets += 1
-        return self._sockets <= 2 * self._most + OPENING
+    def came(self, socket: asyncio.Transport) -> None:
+        """It is kept where there is room for it."""
+        self._sockets.add(socket)
+        if len(self._sockets) > 2 * self._most + OPENING:
+            socket.abort()
 
-    def went(self) -> None:
-        """A socket has gone."""
-        self._sockets -= 1
+    def went(self, socket: asyncio.Transport) -> None:
+        """Nobody is at its other end any more."""
+        self._sockets.discard(socket)
+
+    def abort(self) -> None:
+        """All of them go, whatever their clients say or do not say."""
+        for socket in self._sockets:
+            socket.abort()
 
     def _left(self, connection: ServerConnection) -> None:
         self._inside.discard(connection)
@@ -84,9 +90,8 @@ class _Counted(ServerConnection):
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
-        if not self._gate.came():
-            transport.abort()
+        self._gate.came(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._gate.went()
+        self._gate.went(self.transport)
         super().connection_lost(exc)

@@ -5,6 +5,7 @@ Knows the engine's model and its real-time chunking. Does not know sockets or se
 
 from __future__ import annotations
 
+import math
 import time
 
 import numpy as np
@@ -32,11 +33,13 @@ def observation(
     c = engine.config
     if call.steps and not c.min_euler_steps <= call.steps <= c.euler_steps:
         raise Refused(
-            f'steps is {call.steps}: this server makes chunks in {c.min_euler_steps} to '
+            f'euler_steps is {call.steps}: this server makes chunks in {c.min_euler_steps} to '
             f'{c.euler_steps}'
         )
+    if call.deadline < math.inf and not c.time_budget:
+        raise Refused('deadline_ms: no time is kept here; start with engine.time_budget: true')
     return TimedObservation(
-        images=tuple(seen.images.get(view) for view in engine.policy.config.views),
+        images=tuple(seen.images[view] for view in engine.policy.config.views),
         state=seen.state,
         instruction=instruction,
         stamp=time.time_ns(),
@@ -51,6 +54,10 @@ def observation(
 def _guide(engine: Engine, call: Call, state: NDArray[np.float64]) -> Guide | None:
     """What the chunk goes on from; None where the client tells nothing."""
     if call.leftover is None:
+        if call.delay:
+            raise Refused(
+                'leftover_delay is there without leftover: send the actions that are planned'
+            )
         return None
     config, model = engine.config, engine.policy.config
     if config.rtc == 'off':
@@ -62,10 +69,14 @@ def _guide(engine: Engine, call: Call, state: NDArray[np.float64]) -> Guide | No
     known = min(len(call.leftover), model.chunk_size)
     actions = np.full((model.chunk_size, model.action_dim), np.nan)
     actions[:known] = call.leftover[:known]
-    delay = min(call.delay, known, model.chunk_size - 1)
+    if call.delay > min(known, model.chunk_size - 1):
+        raise Refused(
+            f'leftover_delay is {call.delay}: of these {len(call.leftover)} actions, and of the '
+            f'{model.chunk_size} of a chunk, fewer can have passed'
+        )
     end = min(config.horizon(model.chunk_size), known)
-    weights = rtc.weights(delay, end, model.chunk_size, config.rtc_schedule)
-    guide = Guide(actions, delay, weights)
+    weights = rtc.weights(call.delay, end, model.chunk_size, config.rtc_schedule)
+    guide = Guide(actions, call.delay, weights)
     try:
         leftover(guide, engine.policy, state)
     except ValueError as error:

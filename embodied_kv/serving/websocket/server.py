@@ -11,8 +11,9 @@ import asyncio
 import logging
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 
-from websockets.asyncio.server import ServerConnection, serve
+from websockets.asyncio.server import Server, ServerConnection, serve
 
 from embodied_kv.robots.contract import Contract
 from embodied_kv.serving.websocket.client import Client, Serving
@@ -25,6 +26,7 @@ from embodied_kv.serving.websocket.sessions import Sessions
 WORKERS = 2  # that read pictures
 OPENING_SECONDS = 10.0  # of a handshake
 PING_SECONDS = 20.0
+GOODBYE_SECONDS = 2.0  # that all have to close their connections, once the server ends
 BACKLOG = 128  # connections that the system keeps until they are accepted
 
 log = logging.getLogger(__name__)
@@ -65,9 +67,10 @@ class PolicyServer(threading.Thread):
         return self._listening.result()
 
     def stop(self) -> None:
-        """Says goodbye to all; the thread ends."""
-        if self._loop is not None and self.is_alive():
-            self._loop.call_soon_threadsafe(self._ending.set)
+        """Says goodbye to all, and waits for nobody's answer for long; the thread ends."""
+        with suppress(RuntimeError):  # the loop has ended by itself
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._ending.set)
         self.join()
         for workers in (self._work, self._waits):
             workers.shutdown(cancel_futures=True)
@@ -104,6 +107,15 @@ class PolicyServer(threading.Thread):
         async with server as listening:
             self._listening.set_result(listening.sockets[0].getsockname()[1])
             await self._ending.wait()
+            await self._goodbye(listening)
 
     async def _client(self, connection: ServerConnection) -> None:
         await Client(self._serving, connection).run()
+
+    async def _goodbye(self, listening: Server) -> None:
+        """Closes all connections, and aborts those whose clients do not answer."""
+        listening.close()
+        closed = asyncio.ensure_future(listening.wait_closed())
+        await asyncio.wait([closed], timeout=GOODBYE_SECONDS)
+        self._gate.abort()
+        await closed

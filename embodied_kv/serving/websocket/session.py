@@ -14,13 +14,15 @@ from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.part import FrozenPart
 from embodied_kv.fleet.protocol import MOST_ROUNDS
 from embodied_kv.session.robot_session import RobotSession
+from embodied_kv.types import Observation
 
 
 @dataclass(eq=False)
 class Session:
     """name: of its robot at the dispatcher. next: number of its next round.
 
-    task: of these rounds. waiting: the answer that it waits for. `make` builds what keeps its
+    task: of these rounds. asked: its newest observation, since a moment, s, steady clock;
+    waiting: the answer to it. `make` builds what keeps its
     capsules, when the first one is taken.
     """
 
@@ -28,6 +30,7 @@ class Session:
     make: Callable[[Session], RobotSession]
     next: int = 0
     tasks: int = 0
+    asked: tuple[Observation | None, float] = None, 0.0
     waiting: Future | None = None
     _capsules: RobotSession | None = field(default=None, repr=False)
 

@@ -12,9 +12,10 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import cached_property, partial
+from typing import TypeVar
 
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import TierCapacities
@@ -27,7 +28,7 @@ from embodied_kv.fleet.engines import EngineState
 from embodied_kv.fleet.policies import EarliestDeadline
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.protocol import Receipt, Request, Verdict
-from embodied_kv.serving.batch import KeptRows
+from embodied_kv.serving.batch import KeptRows, Late
 from embodied_kv.serving.fleet_server import FleetServer, Result, ServedChunk
 from embodied_kv.serving.in_time import TimedObservation, serve_in_time
 from embodied_kv.serving.served_part import ServedPart
@@ -37,9 +38,11 @@ from embodied_kv.serving.websocket.config import MIB
 from embodied_kv.serving.websocket.dialect import Refused
 from embodied_kv.serving.websocket.session import Session
 from embodied_kv.session.robot_session import RobotSession
-from embodied_kv.types import TextDelta
+from embodied_kv.types import ActionChunk, TextDelta
 
+T = TypeVar('T')
 HERE = 'here'
+LATE = 'no chunk could be made by the deadline'
 WHOLE = parse('whole')
 
 
@@ -120,6 +123,7 @@ class Sessions:
                     self._ended.popitem(last=False)
         if session.waiting is not None:
             session.waiting.cancel()
+        session.asked = None, 0.0
         self._server.vanish(session.name)
         self._shares.leave(session.name)
 
@@ -140,6 +144,7 @@ class Sessions:
             observation_bytes=sum(i.nbytes for i in seen.images if i is not None) or 1,
             within=max(0.0, seen.deadline - time.monotonic()),
         )
+        session.asked = seen, time.monotonic()
         promise = session.waiting = Future()
         self._server.submit(request, seen)
         return promise
@@ -156,7 +161,18 @@ class Sessions:
         session.begin()
         for stream in self._shares.of(session.name):
             self.engine.kv.streams.release(stream, 'cancelled')
-        self._device.call(partial(self._rows.drop, session.name)).result()
+        self._on_device(session, partial(self._rows.drop, session.name)).result()
+
+    def _on_device(self, session: Session, work: Callable[[], T]) -> Future[T]:
+        """Runs it on the engine's thread; Refused where the session has ended until then."""
+        task = session.task
+
+        def checked() -> T:
+            if self._open.get(session.name) is not session or session.task != task:
+                raise Refused('the session has ended')
+            return work()
+
+        return self._device.call(checked)
 
     @cached_property
     def _fingerprint(self) -> str:
@@ -164,9 +180,9 @@ class Sessions:
 
     def _capsules(self, session: Session) -> RobotSession:
         room = TierCapacities(self._capsule_mib * MIB, host=0, disk=0, policy='drop')
-        device = self.engine.policy.model.device
+        device, call = self.engine.policy.model.device, partial(self._on_device, session)
         registry = Registry(self._fingerprint, room, device=device)
-        made = RobotSession(self.engine, registry, self._device.call, robot=session.name)
+        made = RobotSession(self.engine, registry, call, robot=session.name)
         made.engine_part = ServedPart(self.engine, session.name, self._rows, self._shares)
         made.register(made.engine_part)
         return made
@@ -179,7 +195,27 @@ class Sessions:
 
     def _serve(self, frames: Sequence[TimedObservation], overdue: float) -> Future[list[Result]]:
         """Each by its own deadline, whenever the dispatcher would rather have them back."""
-        return self._device.call(partial(serve_in_time, self.engine, frames, self._rows))
+        hand_on = partial(self._made, time.monotonic())
+        return self._device.call(partial(serve_in_time, self.engine, frames, self._rows, hand_on))
+
+    def _made(self, sent: float, seen: TimedObservation, result: Result) -> None:
+        """On the device thread: an answer goes out before the rest of its batch is served."""
+        session = self._open.get(seen.robot)
+        if session is None or not isinstance(result, (ActionChunk, Late)):
+            return
+        (frame, since), promise = session.asked, session.waiting
+        if frame is not seen or not self._awaited(promise):
+            return
+        if isinstance(result, Late):
+            promise.set_exception(Missed(LATE))
+        else:
+            promise.set_result(ServedChunk(result, queued=sent - since))
+
+    def _awaited(self, promise: Future) -> bool:
+        """Whether it is to be answered now: by whoever asks this first."""
+        with self._lock:
+            answered = promise.running() or promise.done()
+            return not answered and promise.set_running_or_notify_cancel()
 
     def _deliver(self, robot: str, task: str, round: int, receipt: Receipt) -> None:
         """On the dispatcher's thread."""
@@ -189,12 +225,12 @@ class Sessions:
         if session is None or (session.task, session.next - 1) != (task, round):
             return
         promise = session.waiting
-        if not promise.set_running_or_notify_cancel():
+        if not self._awaited(promise):
             return
         served: ServedChunk | None = receipt.answer.chunk if receipt.answer else None
         if served is not None and served.chunk is not None:
             promise.set_result(served)
         elif served is not None and served.late:
-            promise.set_exception(Missed('no chunk could be made by the deadline'))
+            promise.set_exception(Missed(LATE))
         else:
             promise.set_exception(Refused(receipt.message or 'the request is over'))
