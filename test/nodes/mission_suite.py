@@ -54,7 +54,7 @@ class TableSuite(TableRobot):
         nodes = self.robot.up(*others, Mission, **parameters)
         self.node = nodes[-1] if others else nodes
         self._client = ActionClient(self.robot.node, MissionAction, 'mission')
-        assert self._client.wait_for_server(10.0)
+        assert self._client.wait_for_server(60.0)
         return self.node
 
     def send(self, mission='tidy up', **goal):

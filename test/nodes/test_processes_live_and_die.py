@@ -79,7 +79,7 @@ def stand_ins(robots_of_module):
 def acts(robot):
     """A fresh chunk is published that answers a frame of now."""
     robot.chunks.clear()
-    robot.until(lambda: any(c.source == ActionChunk.FRESH for c in robot.chunks), timeout=120)
+    robot.until(lambda: any(c.source == ActionChunk.FRESH for c in robot.chunks))
 
 
 def test_two_suites_run_side_by_side(processes, stand_ins):
@@ -103,10 +103,10 @@ def test_a_second_robot_on_a_namespace_is_refused(processes, stand_ins, tmp_path
 def test_nodes_in_processes_of_their_own_refuse_each_others_handles(processes, stand_ins):
     apart = stand_ins['/apart']
     acts(apart)
-    apart.until(lambda: apart.texts and apart.handles, timeout=60)
+    apart.until(lambda: apart.texts and apart.handles)
     reason = r'handle refused: frame \d+ lies in another process \(process id \w{8}, here \w{8}\)'
     for name in ('action', 'language'):
-        apart.until(lambda n=name: re.search(reason, processes['/apart', n].said), timeout=30)
+        apart.until(lambda n=name: re.search(reason, processes['/apart', n].said))
 
 
 def test_a_killed_process_harms_no_other(processes, stand_ins):
