@@ -47,7 +47,8 @@ class TableSuite(TableRobot):
             cancel_callback=lambda _: CancelResponse.ACCEPT,
         )
         node.create_timer(0.02, self._look_at_goals)
-        node.create_subscription(MissionState, 'mission/state', self.told.append, qos.STATUS)
+        every = qos.heard(qos.STATUS, 64)
+        node.create_subscription(MissionState, 'mission/state', self.told.append, every)
 
     def up(self, *others, **parameters):
         """The mission node beside it, and other nodes, and a client of its action."""
