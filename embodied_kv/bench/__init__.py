@@ -5,7 +5,8 @@ prints a table, then its figures as one JSON line.
 - frame, parts: what one KV cache saves in a frame, and what each phase takes alone.
 - deadline: actions in time, beside language that never ends.
 - capsule: state that is restored beside state that is computed again.
-- compress: metrics, quality, needle and speed of compressed prefixes.
+- compress: metrics, quality, needle and speed of compressed prefixes; its grid takes hours and is
+  no part of all.
 - memory: trace, ablations, timeline and judge of KV that is kept and reused.
 - fleet: many robots on one engine, simulated; fleet.serving: through the real node;
   fleet.profile: what a batch costs. horizon: how far to execute a chunk.

@@ -32,8 +32,6 @@ FULL = (
     ('compress.metrics', '--preset', 'tabletop_long'),
     ('compress.quality', '--preset', 'tabletop_long'),
     ('compress.needle',),
-    ('compress.grid',),
-    ('compress.grid', '--preset', 'tabletop_long'),
     ('compress.speed',),
     ('memory.trace',),
     ('memory.ablations',),

@@ -31,6 +31,8 @@ ACTION = 'action'
 class Decisions:
     """How one frame, or one question, is compressed: taken when it begins, and passed down.
 
+    A question whose choice is deferred is compressed as is decided when its choice is due.
+
     keep_ratios: by consumer, the share of the cache that it keeps. by: as
     `EngineConfig.compress_by`. after: tokens of an answer that come before the choice. is_scored:
     the method ranks by attention, and there is room for what it chooses.
@@ -107,7 +109,10 @@ class Compression:
         )
 
     def set_keep_ratio(self, consumer: str, keep_ratio: float) -> None:
-        """From the next frame or question on. Raises ValueError as `check` does."""
+        """From the next frame or question on, and for answers that wait for their choice.
+
+        Raises ValueError as `check` does.
+        """
         self.check(consumer, keep_ratio)
         self.keep_ratios[consumer] = keep_ratio
 

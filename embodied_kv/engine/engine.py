@@ -279,11 +279,10 @@ class Engine:
             return []
         size = self._decoder.padded(len(streams))
         decided = self.compression.decide()
-        left = min(
-            decided.until_choice(stream) or stream.query.max_tokens - len(stream.tokens)
-            for stream in streams
-        )
-        steps = self.budget.times(began, 'decode', size, min(self.config.decode_steps, left))
+        rests = [stream.query.max_tokens - len(stream.tokens) for stream in streams]
+        waits = filter(None, map(decided.until_choice, streams))
+        most = min(self.config.decode_steps, *rests, *waits)
+        steps = self.budget.times(began, 'decode', size, most)
         moved = self._decoder.step(streams, steps)
         self.kv.streams.token_seconds = took = (time.monotonic() - began) / steps
         self.costs.observe('decode', took, size)

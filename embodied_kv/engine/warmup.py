@@ -14,8 +14,9 @@ import numpy as np
 from embodied_kv.engine.buckets import doubling
 from embodied_kv.engine.decode import QUERY_STEP
 from embodied_kv.engine.engine import Engine
-from embodied_kv.kv.decode_stream import Query
+from embodied_kv.kv.decode_stream import DecodeStream, Query
 from embodied_kv.kv.handle import KvHandle, Lease
+from embodied_kv.kv.manager import LANGUAGE
 from embodied_kv.types import Observation
 
 ROBOT = 'warm-up'
@@ -69,24 +70,37 @@ def _denoise_all(engine: Engine, lease: Lease) -> None:
 
 
 def _begin_all(engine: Engine, handle: KvHandle) -> None:
-    """Begin streams whose queries fill 1, 2, 4 ... steps of length, and the longest there is."""
-    said = engine.config.compress_after + 1  # until a stream is compressed
-    longest = engine.config.decode_tokens - said
+    """Streams whose queries fill 1, 2, 4 ... steps of length, and the longest there is.
+
+    Each as it begins, and as it is compressed.
+    """
+    after = engine.config.compress_after
+    longest = engine.config.decode_tokens - after - 1
     for steps in doubling(-(-longest // QUERY_STEP)):
         ids = (0,) * min(steps * QUERY_STEP, longest)
-        stream = engine.kv.create(handle, Query(QUERY, ids, max_tokens=said))
-        while not stream.reason:
+        for said in sorted({0, after}):
+            _resume(engine, handle, Query(QUERY, ids, max_tokens=said + 1), said)
             engine.decode()
 
 
 def _decode(engine: Engine, handle: KvHandle, size: int) -> None:
     """Begin `size` streams and take one step of all."""
-    half, after = engine.config.decode_tokens // 2, engine.config.compress_after
-    most = min(3 + after, half)
-    streams = [engine.open(handle, QUERY[: half - 1], max_tokens=most) for _ in range(size)]
+    after = engine.config.compress_after
+    half = (engine.config.decode_tokens - after) // 2
+    ids = engine.policy.tokenizer.encode(QUERY[: half - 1])
+    query = Query(QUERY, ids, max_tokens=after + min(3, half))
+    streams = [_resume(engine, handle, query, after) for _ in range(size)]
     while any(len(stream.tokens) <= after and not stream.reason for stream in streams):
         engine.decode()
     engine.decode()
     for stream in streams:
         engine.kv.streams.release(stream, 'cancelled')
     engine.deltas()
+
+
+def _resume(engine: Engine, handle: KvHandle, query: Query, said: int) -> DecodeStream:
+    """A stream that has said so many tokens, whatever it would have said: it may end at once.
+
+    Its decode row is written when it is compressed.
+    """
+    return engine.kv.resume(engine.kv.acquire(handle, LANGUAGE), query, (0,) * said)

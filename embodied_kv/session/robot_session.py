@@ -29,7 +29,7 @@ from embodied_kv.text import shown
 from embodied_kv.types import ActionChunk
 
 T = TypeVar('T')
-SCENE = 'scene'
+SCENE, DEPTHS = 'scene', 'depths'  # in a capsule beside its parts
 DEEP_ENOUGH = {  # what is resumed at each depth
     Depth.ACTOR: ('planner', 'actor'),
     Depth.PLANNER: ('planner',),
@@ -50,7 +50,8 @@ class Done:
 class Resumed:
     """What a verb did. seconds: of the engine's thread. streams: numbers of those that go on.
 
-    notes: what parts have to say of it, and which parts of the capsule found nobody.
+    notes: what parts have to say of it, and which parts of the capsule, of those that are resumed
+    at that depth, found nobody.
     """
 
     capsule: Capsule
@@ -201,7 +202,9 @@ class RobotSession:
         return self._call(timed).result()
 
     def _freeze(self, name: str, scene: SceneSummary | None) -> Capsule:
-        frozen = {part.name: part.freeze() for part in self._parts.values()}
+        parts = self.parts
+        frozen = {part.name: part.freeze() for part in parts}
+        frozen[DEPTHS] = FrozenPart(facts={part.name: part.depth for part in parts})
         if scene is not None:
             arrays = {n: torch.from_numpy(a.copy()) for n, a in scene.arrays().items()}
             frozen[SCENE] = FrozenPart(arrays, scene.facts())
@@ -217,7 +220,7 @@ class RobotSession:
     def _resume(self, capsule: Capsule, decision: Decision, but: Collection[str] = ()) -> Resumed:
         frozen = self._frozen(capsule)
         deep = DEEP_ENOUGH[decision.depth]
-        named = frozen.keys() - {*but}
+        named = frozen.keys() - {SCENE, DEPTHS, *but}
         parts = [p for p in self._parts.values() if p.depth in deep and p.name in named]
 
         def work() -> tuple[tuple[int, ...], list[str | None]]:
@@ -230,8 +233,12 @@ class RobotSession:
             return streams, notes
 
         (streams, notes), seconds = self._on_engine(work)
-        missing = sorted(named - self._parts.keys() - {SCENE}) if deep else ()
-        notes += [f'nobody here goes on with its part {shown(name)}' for name in missing]
+        missing, depths = sorted(named - self._parts.keys()), _depths(capsule)
+        notes += [
+            f'nobody here goes on with its part {shown(name)}'
+            for name in missing
+            if depths.get(name, 'planner') in deep
+        ]
         return Resumed(capsule, decision, streams, seconds, tuple(filter(None, notes)))
 
     def _frozen(self, capsule: Capsule) -> Mapping[str, FrozenPart]:
@@ -252,6 +259,12 @@ class RobotSession:
         if not own:
             raise CapsuleError(f'session {self.name} has no capsule: take a snapshot first')
         return max(own, key=lambda record: record.boundary.number).name
+
+
+def _depths(capsule: Capsule) -> Mapping[str, str]:
+    """By name, from which depth on its parts are resumed, if that is known."""
+    depths = capsule.facts.get(DEPTHS)
+    return depths if isinstance(depths, dict) else {}
 
 
 def _scene(capsule: Capsule) -> SceneSummary | None:

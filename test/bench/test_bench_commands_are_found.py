@@ -13,7 +13,7 @@ from embodied_kv.bench import compress, memory
 from embodied_kv.bench.common import report
 from embodied_kv.bench.common.command import Refused, command, overview
 
-NAMES = sorted({name for name, *_ in (*bench.DEFAULT, *bench.FULL)})
+NAMES = sorted({name for name, *_ in (*bench.DEFAULT, *bench.FULL, ('compress.grid',))})
 
 
 def module_of(name):

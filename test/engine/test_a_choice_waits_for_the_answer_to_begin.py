@@ -1,5 +1,7 @@
 """Deferred choice: a stream says n tokens from its whole prefix before it is compressed."""
 
+from unittest import mock
+
 import pytest
 import torch
 from capsule_sessions import capsules_of, dirty, go_on
@@ -75,6 +77,26 @@ def test_a_batch_says_what_each_says_alone(make_engine, observe, steps):
     assert together == alone
 
 
+@pytest.mark.parametrize('most', [1, 2, 3, 4])
+def test_an_answer_that_ends_before_the_choice_takes_no_step_too_many(
+    make_engine, observe, monkeypatch, most
+):
+    """Its row of decode KV is exactly as long as question and answer."""
+    engine = make_engine(compress_after=4, decode_steps=4, decode_tokens=24, **KEPT)
+    (handle,) = engine.prefill([observe(1)])
+    question = 'x' * (engine.kv.decode_kv.max_tokens - most)
+    stream, taken = engine.open(handle, question, max_tokens=most), []
+    step = engine._decoder.step
+    monkeypatch.setattr(
+        engine._decoder, 'step', lambda streams, n: taken.append(n) or step(streams, n)
+    )
+    while not stream.reason:
+        engine.decode()
+    assert (len(stream.tokens), stream.reason) == (most, 'length')
+    assert sum(taken) == most - 1
+    engine.kv.check_integrity()
+
+
 @pytest.mark.parametrize('by', ['text', 'stream'])
 @pytest.mark.parametrize('work', [1, 4, 6, 12])  # units: before, among and after the choices
 def test_restored_streams_say_what_they_would_have_said(make_engine, observe, by, work):
@@ -135,6 +157,30 @@ def test_warm_up_goes_through_the_choice(make_engine):
     assert {'begin', 'decode'} <= set(engine.costs._measured)
     assert set(engine.costs._measured['decode']) >= {2}
     assert engine.kv.stats().streams == engine.kv.stats().compressed == 0
+    engine.kv.check_integrity()
+
+
+def test_warm_up_goes_through_the_choice_of_a_policy_that_says_nothing(make_engine, monkeypatch):
+    engine = make_engine(streams=2, decode_tokens=24, compress_after=3, **KEPT)
+    monkeypatch.setattr(engine._decoder, '_eos', mock.ANY)  # whatever is said
+    begin, begun = engine._decoder.begin, set()
+
+    def counted(stream):
+        begun.add((len(stream.query.ids), len(stream.tokens)))
+        return begin(stream)
+
+    monkeypatch.setattr(engine._decoder, 'begin', counted)
+    warm_up(engine)
+    assert begun >= {(ids, said) for ids in (8, 16, 20) for said in (0, 3)}
+    assert engine.kv.stats().streams == engine.kv.stats().leases == 0
+    engine.kv.check_integrity()
+
+
+@pytest.mark.parametrize('after', [0, 4])
+def test_the_smallest_engine_with_a_choice_warms_up(make_engine, after):
+    least = dict(robots=1, rows=3, streams=1, decode_tokens=8, decode_steps=4)
+    engine = make_engine(**least, compress_after=after, **KEPT)
+    warm_up(engine)
     engine.kv.check_integrity()
 
 

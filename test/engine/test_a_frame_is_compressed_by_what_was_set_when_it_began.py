@@ -1,4 +1,7 @@
-"""Shares that change while a frame or a question is computed hold from the next one on."""
+"""Shares that change while a frame or a question is computed hold from the next one on.
+
+A deferred choice takes those of the moment when it is due.
+"""
 
 import pytest
 
@@ -43,3 +46,21 @@ def test_of_a_question(make_engine, observe, monkeypatch, by, before, after):
         streams.append(engine.open(handle, 'where is it?', max_tokens=8))
         engine.decode()
     assert [stream.lease.is_copy for stream in streams] == [before < 1, after < 1]
+
+
+@pytest.mark.parametrize('before, after', [(1.0, 0.3), (0.3, 1.0)])
+@pytest.mark.parametrize('by', ['stream', 'text'])
+def test_of_an_answer_that_waits_for_its_choice(make_engine, observe, by, before, after):
+    engine = make_engine(compress_by=by, compress_after=2, language_keep_ratio=before)
+    (handle,) = engine.prefill([observe(1)])
+    chosen = engine.open(handle, 'where is it?', max_tokens=12)
+    while len(chosen.tokens) < 3:
+        engine.decode()
+    waiting = engine.open(handle, 'where is it?', max_tokens=12)
+    engine.decode()
+    assert len(waiting.tokens) == 1
+    engine.compression.set_keep_ratio(LANGUAGE, after)
+    while len(waiting.tokens) < 4:
+        engine.decode()
+    assert [stream.lease.is_copy for stream in (chosen, waiting)] == [before < 1, after < 1]
+    engine.kv.check_integrity()

@@ -138,6 +138,27 @@ def test_a_part_that_nobody_takes_up_is_said(robot):
     assert robot.session.rollback('here').notes == ('nobody here goes on with its part memory',)
 
 
+class Arm:
+    """A part that only a restore as deep as the actor's takes up."""
+
+    name, depth = 'action', 'actor'
+
+    def freeze(self):
+        return FrozenPart()
+
+
+@pytest.mark.parametrize('verb, depth', [('restore', 'actor'), ('rollback', 'planner')])
+def test_a_part_that_nobody_takes_up_is_said_where_it_would_be_taken_up(robot, verb, depth):
+    robot.session.register(arm := Arm())
+    robot.session.snapshot('here', seen(10), Tier.DISK)
+    robot.session.unregister(arm)
+    there = {'restore': ('here', seen(10)), 'rollback': ('here',)}[verb]
+    resumed = getattr(robot.session, verb)(*there)
+    assert str(resumed.decision.depth) == depth
+    notes = ('nobody here goes on with its part action',) if depth == 'actor' else ()
+    assert resumed.notes == notes
+
+
 def test_the_plan_of_another_planner_is_not_taken_up(robot, make_engine, tmp_path):
     robot.session.snapshot('here')
     other = random_planner(PLANNER.config, seed=8)

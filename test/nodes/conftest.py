@@ -114,7 +114,7 @@ class Robot:
         while time.monotonic() < until:
             self.executor.spin_once(timeout_sec=0.01)
 
-    def until(self, happened, show=True, timeout=60.0, **frame):
+    def until(self, happened, show=True, timeout=120.0, **frame):
         """Serve everybody, showing frames, until it happened."""
         deadline, next_frame = time.monotonic() + timeout, 0.0
         while not happened():
@@ -133,7 +133,7 @@ class Robot:
     def call(self, kind, name, /, **fields):
         """A service's response."""
         client = self.node.create_client(kind, name)
-        assert client.wait_for_service(10.0)
+        assert client.wait_for_service(60.0)
         future = client.call_async(kind.Request(**fields))
         self.until(future.done, show=False)
         self.node.destroy_client(client)

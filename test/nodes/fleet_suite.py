@@ -107,7 +107,7 @@ class Fleets:
         count = robot.requests.get_subscription_count
         self.until(lambda: count() and robot.node.count_publishers(ANSWER))
 
-    def until(self, happened, timeout=60.0):
+    def until(self, happened, timeout=120.0):
         self.first.until(happened, show=False, timeout=timeout)
 
     @property
@@ -124,7 +124,7 @@ class Fleets:
         self.acting.append(robot)
         return robot
 
-    def live(self, happened, timeout=30.0, show=True):
+    def live(self, happened, timeout=120.0, show=True):
         """Serve everybody, all that act seeing something, until it happened."""
         deadline, next_frame = time.monotonic() + timeout, 0.0
         while not happened():

@@ -47,14 +47,15 @@ class TableSuite(TableRobot):
             cancel_callback=lambda _: CancelResponse.ACCEPT,
         )
         node.create_timer(0.02, self._look_at_goals)
-        node.create_subscription(MissionState, 'mission/state', self.told.append, qos.STATUS)
+        every = qos.heard(qos.STATUS, 64)
+        node.create_subscription(MissionState, 'mission/state', self.told.append, every)
 
     def up(self, *others, **parameters):
         """The mission node beside it, and other nodes, and a client of its action."""
         nodes = self.robot.up(*others, Mission, **parameters)
         self.node = nodes[-1] if others else nodes
         self._client = ActionClient(self.robot.node, MissionAction, 'mission')
-        assert self._client.wait_for_server(10.0)
+        assert self._client.wait_for_server(60.0)
         return self.node
 
     def send(self, mission='tidy up', **goal):

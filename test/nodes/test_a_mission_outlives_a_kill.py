@@ -16,6 +16,7 @@ from rclpy.action import ActionClient
 from table_robot import TableRobot
 
 from embodied_kv.action import Mission
+from embodied_kv.capsule.disk import Disk
 from embodied_kv.msg import MissionState, TextDelta
 from embodied_kv.nodes.common import qos
 from embodied_kv.sim.mission_table import TABLE, KnownTable
@@ -35,6 +36,7 @@ GIVEN = {
     'engine.time_budget': False,
 }
 QUESTION = 'when is tea drunk?'
+SPOKEN = ('what is red?', 'what is blue?')  # long answers
 NOTES = (
     ('tea', 'note', 'tea is drunk at five'),
     ('cup', 'note', 'a cup breaks easily'),
@@ -104,15 +106,38 @@ def start(robot, tmp_path):
         process.wait()
 
 
-def call(robot, kind, name, /, **fields):
-    """A service's answer, while cameras send."""
-    client = robot.node.create_client(kind, name)
-    robot.until(client.service_is_ready, timeout=PATIENCE)
-    future = client.call_async(kind.Request(**fields))
-    robot.until(future.done, timeout=PATIENCE)
-    robot.node.destroy_client(client)
-    assert future.result().ok, future.result().message
-    return future.result()
+class Caller:
+    """Services' answers, while cameras send; a client is made once, so that it is ready later."""
+
+    def __init__(self, robot, *kinds):
+        self._robot, self._clients = robot, {}
+        for kind, name in kinds:
+            self._clients[kind] = robot.node.create_client(kind, name)
+
+    def ready(self):
+        for client in self._clients.values():
+            self._robot.until(client.service_is_ready, timeout=PATIENCE)
+
+    def __call__(self, kind, /, **fields):
+        future = self._clients[kind].call_async(kind.Request(**fields))
+        self._robot.until(future.done, timeout=PATIENCE)
+        assert future.result().ok, future.result().message
+        return future.result()
+
+
+def snapshot_amid_speech(robot, call, folder):
+    """A capsule whose session says both answers; its name, and what they came to be."""
+    for attempt in range(20):
+        asked = {
+            call(Ask, question=q, temperature=1.0, seed=3 + attempt, max_tokens=240).stream
+            for q in SPOKEN
+        }
+        name = call(CapsuleSnapshot, name=f'home{attempt}', tier='disk').name
+        words = said(robot, asked)
+        streams = Disk(folder).entry(name).facts['session']['streams']
+        if {*SPOKEN} <= {stream['query']['text'] for stream in streams}:
+            return name, words
+    pytest.fail('the answers were always over before the snapshot')
 
 
 def said(robot, streams):
@@ -129,23 +154,27 @@ def said(robot, streams):
 
 
 @pytest.mark.slow
-def test_all_of_a_robot_goes_on_after_a_kill(robot, start):
+@pytest.mark.timeout(900)
+def test_all_of_a_robot_goes_on_after_a_kill(robot, start, tmp_path):
     truth, process = Truth(robot), start()
+    folder = tmp_path / 'capsules' / robot.namespace.strip('/')
     client = ActionClient(robot.node, Mission, 'mission')
     robot.until(client.server_is_ready, timeout=PATIENCE)
     client.send_goal_async(Mission.Goal(mission='tidy up'))
     robot.until(lambda: truth.heard and truth.heard[-1].step == STEP, timeout=PATIENCE)
-    call(robot, MemoryPlan, 'memory/plan', question='what was done?')
+    call = Caller(
+        robot,
+        (MemoryPlan, 'memory/plan'),
+        (Ask, 'language/ask'),
+        (CapsuleSnapshot, 'capsule/snapshot'),
+        (CapsuleRestore, 'capsule/restore'),
+    )
+    call.ready()
+    call(MemoryPlan, question='what was done?')
     done(robot, 'upsert', segments=segments(*NOTES))
     planned = done(robot, 'plan', question=QUESTION)
-    asked = {
-        call(
-            robot, Ask, 'language/ask', question=q, temperature=1.0, seed=3, max_tokens=240
-        ).stream
-        for q in ('what is red?', 'what is blue?')
-    }
-    call(robot, CapsuleSnapshot, 'capsule/snapshot', name='home', tier='disk')
-    words, known = said(robot, asked), texts(robot)
+    name, words = snapshot_amid_speech(robot, call, folder)
+    known = texts(robot)
     done(robot, 'upsert', segments=segments(('mug', 'object', 'mug: on the plate')))
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -153,8 +182,9 @@ def test_all_of_a_robot_goes_on_after_a_kill(robot, start):
     robot.texts.clear()
 
     start()
-    back = call(robot, CapsuleRestore, 'capsule/restore', name='home')
-    assert back.depth in ('actor', 'planner') and back.streams, back.message
+    call.ready()
+    back = call(CapsuleRestore, name=name)
+    assert back.depth in ('actor', 'planner') and len(back.streams) >= 2, back.message
     assert "'mug: on the plate' is new" in back.message
     robot.until(lambda: truth.heard and truth.heard[-1].step == STEP, timeout=PATIENCE)
     assert truth.heard[-1].running and truth.heard[-1].mission == 'tidy up'

@@ -159,7 +159,7 @@ def test_a_stop_waits_for_no_other_callback(robot, states):
     robot.up(Perception, Action)
     moves(robot)
     client = robot.node.create_client(Trigger, 'control/stop')
-    assert client.wait_for_service(10.0)
+    assert client.wait_for_service(60.0)
     stopped = threading.Event()
     robot.suite[1]._guard.watch(stopped.set)
     client.call_async(Trigger.Request())

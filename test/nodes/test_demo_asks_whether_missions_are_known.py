@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from memory_suite import CONFIG, begin
+from rcl_interfaces.srv import GetParameters
 
 from embodied_kv.model.planner_checkpoint import random_planner, save_planner, without_missions
 from embodied_kv.model.planner_config import PLANNER_MISSIONS
@@ -39,6 +40,12 @@ def test_a_planner_that_was_not_taught_missions_is_given_none(robot, tmp_path):
 def test_a_mission_needs_its_node(robot, tmp_path, taught):
     begin(robot, tmp_path, planner=str(taught))
     assert refusal(robot) == 'nobody takes missions: is the node mission active?'
+
+
+def test_a_memory_that_does_not_say_is_given_none(robot):
+    says_nothing = lambda _, response: response  # noqa: E731
+    robot.node.create_service(GetParameters, 'memory/get_parameters', says_nothing)
+    assert refusal(robot) == 'memory does not say which planner it has'
 
 
 def test_a_card_is_read_or_the_folder_refused(taught, tmp_path):

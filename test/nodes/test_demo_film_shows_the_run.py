@@ -10,14 +10,19 @@ from demo_play import SEED, START, play
 
 from embodied_kv.nodes.demo import video
 from embodied_kv.nodes.demo.director import SECOND
+from embodied_kv.nodes.demo.last_mission import LastMission
 from embodied_kv.nodes.demo.picture import Scenery
 from embodied_kv.nodes.demo.video import (
     ENDING,
     FRONT_AT,
+    HASTE,
+    HEIGHT,
     LARGE,
     RATE,
     SMALL,
     SMALL_AT,
+    STANDING,
+    WIDTH,
     FilmError,
     draw_film,
     page,
@@ -111,6 +116,22 @@ def test_the_verdict_stays_in_sight_when_the_next_task_is_told(run):
         now = page(recording, [task, after], at)
         assert (now.title, now.mark[0]) == ('next', '')
         assert [(past[0], past[2]) for past in now.past] == [(mark, words)]
+
+
+def test_what_was_waited_for_before_a_mission_is_not_shown(run, monkeypatch):
+    recording, told = run
+    last = recording.moments[-1]
+    mission = LastMission(None, 'tidy up', replace(last, stamp=last.stamp + 10 * SECOND))
+    later = replace(last, stamp=mission.stamp + 2 * SECOND)
+    mission.ended = later.stamp
+    monkeypatch.setattr(recording, 'moments', [*recording.moments, later])
+    blank, shown = np.zeros((HEIGHT, WIDTH, 3), np.uint8), []
+    monkeypatch.setattr(video, '_frame', lambda *drawn: shown.append(drawn[-1]) or blank)
+    film = list(video._frames(recording, [told], None, SUMMARY, mission))
+    during = [at for at in shown if at >= mission.stamp]
+    assert max(set(shown) - set(during)) < last.stamp
+    seconds = SECONDS + 2 / HASTE + STANDING + ENDING
+    assert len(film) == pytest.approx(seconds * RATE, abs=5)
 
 
 def test_without_the_codec_the_reason_is_told(run, tmp_path, monkeypatch):

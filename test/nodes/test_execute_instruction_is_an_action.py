@@ -22,7 +22,7 @@ class Client:
     def __init__(self, robot):
         self.robot, self.feedback = robot, []
         self._client = ActionClient(robot.node, ExecuteInstruction, 'execute_instruction')
-        assert self._client.wait_for_server(10.0)
+        assert self._client.wait_for_server(60.0)
 
     def send(self, **goal):
         """A goal's handle."""

@@ -36,7 +36,7 @@ def test_it_acts_on_the_fleets_chunks_and_tells_what_it_executed(fleet, robots):
         fleet.first.spin(0.05)
         return len([c for c in robot.chunks if SOURCES[c.source] == FRESH]) >= 3
 
-    fleet.until(more, timeout=60.0)
+    fleet.until(more)
     fresh = [c for c in robot.chunks if SOURCES[c.source] == FRESH]
     assert all(
         c.execution_horizon == 4 and c.chunk_size == 6 and len(c.confidence) == 6 for c in fresh

@@ -34,7 +34,7 @@ def test_plans_cost_no_chunk(robot, tmp_path):
     try:
         upsert = robot.node.create_client(MemoryUpsert, 'memory/upsert')
         plan = robot.node.create_client(MemoryPlan, 'memory/plan')
-        assert upsert.wait_for_service(10.0) and plan.wait_for_service(10.0)
+        assert upsert.wait_for_service(60.0) and plan.wait_for_service(60.0)
         table = segments(*((f'cup {i}', 'object', f'cup {i}: on table {i}') for i in range(12)))
         future = upsert.call_async(MemoryUpsert.Request(segments=table))
         robot.until(future.done)

@@ -44,7 +44,7 @@ def start(robot, tmp_path):
             environment = {**os.environ, 'OMP_NUM_THREADS': '1'}
             process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
         started.append(process)
-        robot.until(lambda: active(robot), show=False, timeout=60)
+        robot.until(lambda: active(robot), show=False)
         return process
 
     yield begin

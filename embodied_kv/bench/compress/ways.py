@@ -59,7 +59,7 @@ def all_ways(
 
 SCORES = (OURS, WIDE, 'h2o', 'snapkv', 'zipcache', 'streaming_llm', 'random')
 AFTER = (0, 1, 2, 3, 4)  # tokens of an answer
-UNSCORED = ('streaming_llm', 'random')  # all layers are as dense, and no token is waited for
+UNSCORED = ('streaming_llm', 'random')  # all layers are as dense, whatever of the answer is seen
 
 
 def grid(keep_ratio: float = TENTH) -> list[Way]:

@@ -38,7 +38,7 @@ class MissionClient:
         self.states: deque[MissionState] = deque()
         self.refusal: str | None = None
         self.result: Mission.Result | None = None
-        self._words, self._handle = '', None
+        self._words, self._handle, self._is_cancelled = '', None, False
 
     def ask(self) -> None:
         """Whether a mission can be given; `refusal` is the answer."""
@@ -55,13 +55,17 @@ class MissionClient:
         sent.add_done_callback(self._accepted)
 
     def cancel(self) -> None:
-        """It took too long."""
+        """It took too long; one that nobody has accepted yet is cancelled as soon as it is."""
+        self._is_cancelled = True
         if self._handle is not None:
             self._handle.cancel_goal_async()
 
     def _answered(self, future: Future) -> None:
-        planner, contract = (value.string_value for value in future.result().values)
         try:
+            values = future.result().values
+            if len(values) < 2:
+                raise ValueError('memory does not say which planner it has')
+            planner, contract = (value.string_value for value in values)
             params = MemoryParams(planner=planner)
             path = planner_of(params, Embodiment.load(contract).contract)
             self.refusal = without_missions(path)
@@ -72,10 +76,12 @@ class MissionClient:
 
     def _accepted(self, future: Future) -> None:
         self._handle = future.result()
-        if self._handle.accepted:
-            self._handle.get_result_async().add_done_callback(self._ended)
-        else:
+        if not self._handle.accepted:
             self.result = Mission.Result(message='refused: see the log of the robot')
+            return
+        self._handle.get_result_async().add_done_callback(self._ended)
+        if self._is_cancelled:
+            self._handle.cancel_goal_async()
 
     def _ended(self, future: Future) -> None:
         answer = future.result()

@@ -103,7 +103,9 @@ def _frames(
     if not recording.moments:
         return
     first, last = recording.moments[0].stamp, recording.moments[-1].stamp
-    end = min(last, mission.stamp if mission else last, first + int(LONGEST * 1e9))
+    # Between the last task and the mission nothing is recorded.
+    end = recording.moment(mission.stamp).stamp if mission else last
+    end = min(end, first + int(LONGEST * 1e9))
     frame = np.full((HEIGHT, WIDTH, 3), 255, np.uint8)
     for at in range(first, end, PERIOD):
         frame = _frame(recording, page(recording, told, at), scenery, at)

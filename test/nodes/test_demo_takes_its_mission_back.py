@@ -1,0 +1,33 @@
+"""A mission that takes too long is taken back, also where nobody had accepted it by then."""
+
+import pytest
+from mission_suite import TableSuite
+
+from embodied_kv.nodes.demo.mission_client import MissionClient
+from embodied_kv.sim.mission_table import TABLE, KnownTable
+from embodied_kv.sim.missions import Mission, Part, Which
+
+LYING = KnownTable({'red cube': TABLE}, ('green bin',))
+AWAY = Mission((Part('put', Which(names=('red cube',)), 'green bin'),))
+
+
+@pytest.fixture
+def suite(robot):
+    """Its arm is never done."""
+    suite = TableSuite(robot, LYING, AWAY)
+    suite.up()
+    suite.slow = True
+    return suite
+
+
+@pytest.mark.parametrize('accepted', [False, True])
+def test_whenever_it_is_taken_back_it_ends(suite, accepted):
+    client = MissionClient(suite.robot.node)
+    suite.robot.until(client._client.server_is_ready, show=False)
+    client.send('tidy up')
+    if accepted:
+        suite.robot.until(lambda: suite.goals, show=False)
+    client.cancel()
+    suite.robot.until(lambda: client.result is not None, show=False)
+    assert client.result.message == 'it took too long' and not client.result.success
+    suite.robot.until(lambda: not suite.goals, show=False)
