@@ -7,6 +7,7 @@ how tokens are chosen, nor whether a frame is still there.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence, Set
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -59,10 +60,12 @@ class CopyPool:
         """A lease on a copy of the leased row's kept tokens; None if there is no room for it.
 
         kept: of each layer, positions int64 [kv_heads, n]. The given lease stays the caller's.
+        What is worth more than the policy assumes of a copy does not go for it.
         """
         budgets = [positions.shape[1] for positions in kept]
         with self._lock:
-            copy = self.adopt(budgets, int(self._source.positions[lease.row]), lease.handle)
+            position = int(self._source.positions[lease.row])
+            copy = self.adopt(budgets, position, lease.handle, cost=0.0)
             if copy is None:
                 self.allocation_failures += 1
                 return None
@@ -73,15 +76,18 @@ class CopyPool:
             undo.pop_all()
         return copy
 
-    def adopt(self, budgets: Sequence[int], position: int, handle: KvHandle) -> CopyLease | None:
+    def adopt(
+        self, budgets: Sequence[int], position: int, handle: KvHandle, cost: float = math.inf
+    ) -> CopyLease | None:
         """A lease on a compressed row that whoever calls fills; None if there is no room for it.
 
-        handle: of the frame that it is a copy of, whose row need not exist.
+        handle: of the frame that it is a copy of, whose row need not exist. cost: as of
+        `Plane.claim`.
         """
         size = sum(budgets) * self.arena.bytes_per_token
         with self._lock, suppress(OverBudget):
             if self.arena.has_room([sum(budgets)]):
-                with self._plane.claim(self, size):
+                with self._plane.claim(self, size, cost):
                     return self._lease(handle, self.arena.take(budgets, position))
         return None
 
