@@ -37,13 +37,12 @@ def test_only_what_is_worth_no_more_goes_for_it(kv, cost, made):
 
 
 def test_the_stream_that_is_compressed_within_its_step_stays(kv):
+    """Though it costs nothing that is known."""
     handle = write(kv, kv.reserve(0.0), length=16)
     stream = kv.create(handle, Query('?', [3], max_tokens=4))
     kv.streams.grow([stream], 1)
     fill(kv, 2.0)
-    assert (
-        kv.copies.compress(stream.lease, KEPT) is None
-    )  # though the stream costs nothing that is known
+    assert kv.copies.compress(stream.lease, KEPT) is None
     assert stream.reason == ''
     kv.streams.end_step()
 
