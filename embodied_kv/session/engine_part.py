@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,10 +74,7 @@ class EnginePart:
                 action = self._kv.copies.acquire(current.handle, ACTION)
             if action is not None:
                 held.enter_context(action)
-            if not streams:
-                return self._frozen((), current, action)
-            # As in a step: whoever ends a stream meanwhile, from another thread, frees it
-            # afterwards.
+            # As in a step: what another thread ends meanwhile is freed afterwards.
             held.callback(self._kv.streams.end_step)
             return self._frozen(self._kv.streams.grow(streams, 0), current, action)
 
@@ -232,17 +229,23 @@ class EnginePart:
         if facts['budgets'] is not None:
             return self._adopt_copy(frozen, number, self._gone(facts))
         frame = {name: facts[name] for name in ('sequence', 'stamp')}
-        try:
-            with self._kv.reserving(1, time.monotonic()) as (row,):
-                frozen_kv.fill(frozen, f'row/{number}', self._kv.prefixes, row)
-                self._engine.states[row] = frozen.tensors[f'row/{number}/state'].cpu().numpy()
-                lease = self._kv.frames.adopt(row, facts['length'], robot=self.robot, **frame)
-        except OutOfRows as error:
-            raise CapsuleError(str(error)) from error
+        with self._written(frozen, number) as row:
+            lease = self._kv.frames.adopt(row, facts['length'], robot=self.robot, **frame)
         if facts.get('scored'):
             scores = frozen_scores.thawed(frozen, f'row/{number}', facts, self._kv.prefixes)
             self._engine.compression.prompts.keep(lease.handle, scores)
         return lease
+
+    @contextmanager
+    def _written(self, frozen: FrozenPart, number: int) -> Iterator[int]:
+        """A row of this arena that holds row `number` of the capsule: commit or adopt it."""
+        try:
+            with self._kv.reserving(1, time.monotonic()) as (row,):
+                frozen_kv.fill(frozen, f'row/{number}', self._kv.prefixes, row)
+                self._engine.states[row] = frozen.tensors[f'row/{number}/state'].cpu().numpy()
+                yield row
+        except OutOfRows as error:
+            raise CapsuleError(str(error)) from error
 
     def _adopt_copy(self, frozen: FrozenPart, number: int, handle: KvHandle) -> CopyLease:
         """Row `number` of the capsule, in a compressed row; handle: of its frame."""
