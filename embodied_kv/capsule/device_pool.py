@@ -27,7 +27,7 @@ class DevicePool:
         self._registry = registry
         if plane is not None:
             plane.join(self)
-            registry.room = partial(plane.claim, self, wait=True)
+            registry.room = lambda size, cost: plane.claim(self, size, cost, wait=True)
 
     @property
     def bytes(self) -> int:

@@ -15,17 +15,12 @@ that has no deadline.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Set
-from contextlib import (
-    AbstractContextManager,
-    ExitStack,
-    contextmanager,
-    nullcontext,
-    suppress,
-)
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 
 import torch
@@ -45,8 +40,9 @@ class Registry:
     fingerprint: of this engine. disk: None for no disk tier. device: the fastest tier's. copy: as
     `copy_to`; one may use a CUDA stream of its own, but returns when the copy is done. clock: s
     since the epoch. room: whoever shares the device puts here what gives so many bytes of it, for
-    as long as a block takes them, or raises OverBudget. What cannot be done raises CapsuleError;
-    whatever is raised, no capsule is lost but by the policy.
+    as long as a block takes them, or raises OverBudget; at the cost, in s, of what is worth no
+    more, 0: not known. What cannot be done raises CapsuleError; whatever is raised, no capsule is
+    lost but by the policy.
     """
 
     def __init__(
@@ -64,7 +60,7 @@ class Registry:
         self.capacities = replace(capacities, disk=0) if disk is None else capacities
         self._disk = disk if self.capacities.disk != 0 else None
         self._copier = TierCopier(self._disk, device, copy)
-        self.room: Callable[[int], AbstractContextManager] = lambda size: nullcontext()
+        self.room: Callable[[int, float], AbstractContextManager] = lambda *_: nullcontext()
         self._used_at: dict[str, float] = {}  # s, steady clock
         self._clock = clock
         self._changing, self._lock = threading.Lock(), threading.Lock()
@@ -81,13 +77,12 @@ class Registry:
                 f'{capsule.name[:80]!r} cannot name a capsule: use 1 to 64 letters, digits, '
                 'dots, _ and -, with no dot in front'
             )
+        self._check_new(capsule.name)
         with self._room(tier, capsule.bytes), self._changing:
-            if capsule.name in self._items:
-                raise CapsuleError(f'there is a capsule {capsule.name} already: drop it first')
-            self._keep(
-                self._with_copy(CapsuleCopy.of(capsule, set(), capsule), tier, self.capacities),
-                {tier},
-            )
+            self._check_new(capsule.name)  # another thread may have been first
+            item = CapsuleCopy.of(capsule, set(), capsule)
+            self._keep(self._with_copy(item, tier, self.capacities), {tier})
+            self._touch(capsule.name)
 
     def get(self, name: str, promote: Tier = Tier.HOST) -> Capsule:
         """The capsule on the device or the host, where it lies; one on the disk is loaded.
@@ -109,7 +104,8 @@ class Registry:
             if item.pinned or promote is Tier.DISK:
                 return item.capsule
             policy = 'refuse' if self.capacities.policy == 'refuse' else 'demote'
-            with suppress(NoRoom), self._room(promote, item.bytes):
+            cost = item.bytes * self.byte_seconds
+            with suppress(NoRoom), self._room(promote, item.bytes, cost):
                 item = self._with_copy(item, promote, replace(self.capacities, policy=policy))
                 self._put(item)
             return item.capsule
@@ -126,15 +122,23 @@ class Registry:
 
     def move(self, name: str, tier: Tier) -> None:
         """To that tier, even if it is pinned; a use. Its copy on the disk stays. Raises NoRoom."""
+        with self._changing:
+            if tier in self._item(name).tiers:
+                return self._move(name, tier)
         with self._room(tier, self._item(name).bytes), self._changing:
-            self._keep(self._with_copy(self._item(name), tier, self.capacities), {tier, Tier.DISK})
-            self._touch(name)
+            self._move(name, tier)
+
+    def _move(self, name: str, tier: Tier) -> None:
+        self._keep(self._with_copy(self._item(name), tier, self.capacities), {tier, Tier.DISK})
+        self._touch(name)
 
     def could_leave(self) -> dict[str, tuple[int, Tier]]:
         """By name: bytes on the device that are not needed there, and what has it without them.
 
-        None of them would be lost, or cost another capsule.
+        None of them would be lost, or cost another capsule. None leaves while others are moved.
         """
+        if self._changing.locked():
+            return {}
         with self._lock:
             items = list(self._items.values())
         found = {item.name: (item.bytes, self._below(item)) for item in items}
@@ -169,7 +173,7 @@ class Registry:
         return Tier.DISK if Tier.DISK in item.tiers else None
 
     def idle(self, name: str) -> float:
-        """Seconds since it was last used; 0 where it was not, in this process."""
+        """Seconds since it came or was last used; 0 where it did neither, in this process."""
         now = time.monotonic()
         return now - self._used_at.get(name, now)
 
@@ -221,15 +225,13 @@ class Registry:
             assert listed == found, f'listed on the disk: {listed}, found: {found}'
 
     @contextmanager
-    def _room(self, tier: Tier, size: int) -> Iterator[None]:
+    def _room(self, tier: Tier, size: int, cost: float = math.inf) -> Iterator[None]:
         """On the device by whoever shares it, while it is taken; else what the tier has."""
-        with ExitStack() as taken:
-            if tier is Tier.DEVICE:
-                try:
-                    taken.enter_context(self.room(size))
-                except OverBudget as error:
-                    raise NoRoom(str(error)) from error
-            yield
+        try:
+            with self.room(size, cost) if tier is Tier.DEVICE else nullcontext():
+                yield
+        except OverBudget as error:
+            raise NoRoom(str(error)) from error
 
     def _with_copy(self, item: CapsuleCopy, tier: Tier, capacities: TierCapacities) -> CapsuleCopy:
         """The item with a copy in the tier, for which others have given way."""
@@ -278,6 +280,10 @@ class Registry:
 
     def _has_file(self, name: str) -> bool:
         return self._disk is not None and name in self._disk.names()
+
+    def _check_new(self, name: str) -> None:
+        if name in self._items:
+            raise CapsuleError(f'there is a capsule {name} already: drop it first')
 
     def _check_fits(self, item: CapsuleCopy) -> None:
         if item.fingerprint != self.fingerprint:

@@ -7,7 +7,8 @@ how tokens are chosen, nor whether a frame is still there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Sequence, Set
 from contextlib import ExitStack, suppress
 from functools import partial
 from threading import RLock
@@ -16,9 +17,9 @@ from torch import Tensor
 
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.compressed_arena import CompressedArena
-from embodied_kv.kv.handle import CopyLease, KvHandle, Place, RowLease
+from embodied_kv.kv.handle import CopyLease, KvHandle, Lease, Place, RowLease
 from embodied_kv.kv.plane import OverBudget, Plane
-from embodied_kv.kv.pool import Evictable
+from embodied_kv.kv.pool import Evictable, Held
 
 
 class CopyPool:
@@ -59,10 +60,12 @@ class CopyPool:
         """A lease on a copy of the leased row's kept tokens; None if there is no room for it.
 
         kept: of each layer, positions int64 [kv_heads, n]. The given lease stays the caller's.
+        What is worth more than the policy assumes of a copy does not go for it.
         """
         budgets = [positions.shape[1] for positions in kept]
         with self._lock:
-            copy = self.adopt(budgets, int(self._source.positions[lease.row]), lease.handle)
+            position = int(self._source.positions[lease.row])
+            copy = self.adopt(budgets, position, lease.handle, cost=0.0)
             if copy is None:
                 self.allocation_failures += 1
                 return None
@@ -73,15 +76,18 @@ class CopyPool:
             undo.pop_all()
         return copy
 
-    def adopt(self, budgets: Sequence[int], position: int, handle: KvHandle) -> CopyLease | None:
+    def adopt(
+        self, budgets: Sequence[int], position: int, handle: KvHandle, cost: float = math.inf
+    ) -> CopyLease | None:
         """A lease on a compressed row that whoever calls fills; None if there is no room for it.
 
-        handle: of the frame that it is a copy of, whose row need not exist.
+        handle: of the frame that it is a copy of, whose row need not exist. cost: as of
+        `Plane.claim`.
         """
         size = sum(budgets) * self.arena.bytes_per_token
         with self._lock, suppress(OverBudget):
             if self.arena.has_room([sum(budgets)]):
-                with self._plane.claim(self, size):
+                with self._plane.claim(self, size, cost):
                     return self._lease(handle, self.arena.take(budgets, position))
         return None
 
@@ -145,10 +151,15 @@ class CopyPool:
                 del self._readers[lease.compressed_row]
                 self.arena.give(lease.compressed_row)
 
-    def freed_by(self, lease: CopyLease) -> int:
-        """As `Lease.frees`."""
+    def freed_with(self, lease: CopyLease, others: Set[Lease]) -> list[Held]:
+        """As `Lease.freed_with`."""
         with self._lock:
-            return self.arena.bytes_of(lease.compressed_row) if self._is_alone(lease) else 0
+            row = lease.compressed_row
+            readers = self._readers[row]
+            return [self._held(row, len(readers))] if readers <= {lease, *others} else []
+
+    def _held(self, row: int, holders: int) -> Held:
+        return Held(self, row, self.arena.bytes_of(row), holders)
 
     def _is_alone(self, lease: CopyLease) -> bool:
         """Whether nobody else reads its copy."""
@@ -156,12 +167,12 @@ class CopyPool:
 
     # ------------------------------------------------------------------ giving up
 
-    def bytes_kept(self, place: Place) -> int:
-        """Of copies that nobody but this frame holds."""
+    def kept_by(self, place: Place, holders: int) -> list[Held]:
+        """Copies that nobody but this frame holds, which goes with so many offers."""
         with self._lock:
             own = set(self._kept.get(place, {}).values())
             rows = {lease.compressed_row for lease in own}
-            return sum(self.arena.bytes_of(row) for row in rows if self._readers[row] <= own)
+            return [self._held(row, holders) for row in rows if self._readers[row] <= own]
 
     def forget(self, place: Place) -> None:
         """The frame is gone: what it held of copies goes, too."""
@@ -181,6 +192,7 @@ class CopyPool:
                     0.0,
                     partial(self._evict, copy),
                     consumers=tuple(consumer for consumer, own in kept.items() if own is copy),
+                    holds=(self._held(copy.compressed_row, 1),),
                 )
                 for kept in self._kept.values()
                 for copy in dict.fromkeys(kept.values())
@@ -192,7 +204,8 @@ class CopyPool:
         with self._lock:
             if not self._is_alone(copy):
                 return 0
-            freed, kept = copy.frees, self._kept[copy.handle.place]
+            freed = self.arena.bytes_of(copy.compressed_row)
+            kept = self._kept[copy.handle.place]
             for consumer in [consumer for consumer, own in kept.items() if own is copy]:
                 del kept[consumer]
             copy.release()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, Self
+
+from embodied_kv.kv.pool import Held
 
 Place = tuple[int, int]  # row and generation: names a frame of this process for ever
 
@@ -47,7 +50,7 @@ class LeaseOwner(Protocol):
 
     def give_back(self, lease: Lease) -> None: ...
 
-    def freed_by(self, lease: Lease) -> int: ...
+    def freed_with(self, lease: Lease, others: Set[Lease]) -> list[Held]: ...
 
 
 class Lease:
@@ -62,10 +65,9 @@ class Lease:
         self.handle = handle
         self._owner: LeaseOwner | None = owner
 
-    @property
-    def frees(self) -> int:
-        """Bytes in use that nobody needs any more once it is released."""
-        return 0 if self._owner is None else self._owner.freed_by(self)
+    def freed_with(self, others: Set[Lease]) -> list[Held]:
+        """Rows that nobody needs once it and these are released."""
+        return [] if self._owner is None else self._owner.freed_with(self, others)
 
     def share(self) -> Lease:
         """Another lease on what this one reads. Raises Stale where it was released."""

@@ -60,7 +60,7 @@ class KvManager:
             prefixes,
             self._lock,
             on_free=self.copies.forget,
-            bytes_beside=self.copies.bytes_kept,
+            beside=self.copies.kept_by,
             grace=grace,
             clock=clock,
         )
@@ -114,18 +114,14 @@ class KvManager:
             return self._take(count)
 
     def _take(self, count: int) -> list[int]:
-        """Free rows, within the budget: language gives way until they have room."""
-        size = count * self.prefixes.bytes_per_row
-        while count <= self.frames.rows_free:
-            try:
-                with self.plane.claim(self.frames, size):
-                    return self.frames.take(count)
-            except OverBudget as error:
-                idle = [s for s in self.streams.live() if not self.streams.is_stepping([s])]
-                if not idle:
-                    raise OutOfRows(str(error)) from error
-                self.streams.evict(idle[:1])
-        return self.frames.take(count)  # raises, with what holds the rows
+        """Free rows, within the budget: what could go gives way, or nothing does."""
+        if count > self.frames.rows_free:
+            return self.frames.take(count)  # raises, with what holds the rows
+        try:
+            with self.plane.claim(self.frames, count * self.prefixes.bytes_per_row):
+                return self.frames.take(count)
+        except OverBudget as error:
+            raise OutOfRows(str(error)) from error
 
     def _make_room(self, rows: int) -> None:
         """Ends the oldest streams whose end frees so many rows; none if that is not possible."""
@@ -137,8 +133,9 @@ class KvManager:
 
     def _frees(self, row: int, readers: Sequence[DecodeStream]) -> bool:
         """Whether the row is free as soon as all streams that read it end."""
-        nobody_else = self.frames.is_held_by(row, (stream.lease for stream in readers))
-        return nobody_else and not self.streams.is_stepping(readers)
+        leases = {stream.lease for stream in readers}
+        goes = bool(readers[0].lease.freed_with(leases))
+        return goes and not self.streams.is_stepping(readers)
 
     # ------------------------------------------------------------------ rows and copies
 
@@ -197,19 +194,24 @@ class KvManager:
         """A stream that generated `tokens` elsewhere and goes on here; the lease becomes its own.
 
         Whoever calls fills its decode row, of length `stream.extent`, before the next step. Bounds
-        and errors are those of `create`.
+        and errors are those of `create`; it waits for no step, for the caller may be within one,
+        and raises ValueError instead.
         """
         self.streams.check_fits(query)
         with self._lock, self.plane.claim(self.streams, self.streams.bytes_for(query)):
-            return self._join(lease, query, tokens)
+            return self._join(lease, query, tokens, waits=False)
 
-    def _join(self, lease: Lease, query: Query, tokens: Sequence[int] = ()) -> DecodeStream:
+    def _join(
+        self, lease: Lease, query: Query, tokens: Sequence[int] = (), waits: bool = True
+    ) -> DecodeStream:
         while True:  # the limits may change during a wait
             if min(self.streams_max, self.language_rows_max) < 1:
                 raise ValueError('the limits allow no stream: raise them with kv/set_limits')
             self._shrink_to(self.streams_max - 1, self.language_rows_max, joining=lease)
             if self.streams.rows_free:
                 return self.streams.add(lease, query, tokens)
+            if not waits:
+                raise ValueError('a step computes with all rows of decode KV: try again')
             self.streams.wait_for_step()
 
     def set_limits(self, *, rows: int | None = None, streams: int | None = None) -> None:

@@ -4,7 +4,8 @@ Knows pools, bytes and the order in which KV goes. Does not know what lies in a 
 
 Whoever is about to hold more claims it first, so what is reserved never exceeds the budget, at any
 moment and with any threads. A pool may have a floor: bytes that nobody else ever takes, so a claim
-within it is granted at once and costs nobody anything. Frames have one; thus actions never wait.
+within it is granted at once and costs nobody anything. Frames have one; beyond it they have room
+because language gives way.
 
 Locks: a claim may be made with the locks of the claiming pool held. `_lock` is held only to count;
 what goes is evicted without it.
@@ -20,7 +21,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from embodied_kv.kv.eviction import EvictionOrder
-from embodied_kv.kv.pool import Evictable, Pool
+from embodied_kv.kv.going import Going
+from embodied_kv.kv.pool import Pool
 
 MIB = 2**20
 
@@ -132,21 +134,18 @@ class Plane:
         spare = {pool: self._reserved(pool) - floor for pool, floor in floors.items()}
         spare[claimant] = spare.get(claimant, 0) + size
         offers = ((pool, offer) for pool in floors for offer in pool.evictable())
-        chosen: list[tuple[Pool, Evictable]] = []
+        going, chosen = Going(spare), []
         for worth, pool, offer in self._order.sorted(offers):
-            helps = min(offer.size, spare[pool])  # below its floor its bytes are nobody else's
-            if lacking > 0 and helps > 0 and worth <= most and (wait or offer.quick):
+            if lacking <= 0 or worth > most:
+                break
+            if (wait or offer.quick) and (gained := going.add(pool, offer)):
                 chosen.append((pool, offer))
-                spare[pool] -= helps
-                lacking -= helps
+                lacking -= gained
         if lacking > 0:
             return 0
-        went = 0
-        for pool, offer in chosen:
-            gone = offer.evict() > 0 or not offer.bytes
-            self.evictions[pool.name] += gone
-            went += gone
-        return went
+        went = Counter(pool.name for pool, offer in chosen if offer.evict() > 0)
+        self.evictions += went
+        return went.total()
 
     def _refusal(self, pool: Pool, size: int, lacking: float) -> str:
         held = ', '.join(f'{p.name} {_mib(p.bytes_reserved)}' for p in self.pools)

@@ -11,15 +11,29 @@ from typing import Protocol
 
 
 @dataclass(frozen=True)
+class Held:
+    """A row that goes as soon as nothing holds it any more.
+
+    pool, row: which. bytes: of it, in use. holders: how many offers have to go before it does.
+    """
+
+    pool: Pool
+    row: int
+    bytes: int
+    holders: int = 1
+
+
+@dataclass(frozen=True)
 class Evictable:
     """Something that a pool could do without now.
 
     bytes: what its end frees of the `bytes_used` of all pools together, if nothing else happens
     before. cost: s to make it again, as last measured; 0: not known. evict: ends it and returns
-    the bytes that it freed; where it is gone meanwhile, or in use, it returns 0 and touches
-    nothing. Any thread may call it. idle: s since it was last used; 0 also where that is not
-    known. consumers: who would read something slower in its place. quick: its end copies nothing.
-    promised: bytes beside, that it was promised and has not written yet.
+    the bytes that it freed of the `bytes_reserved` of all pools; where it is gone meanwhile, or in
+    use, it returns 0 and touches nothing. Any thread may call it. idle: s since it was last used;
+    0 also where that is not known. consumers: who would read something slower in its place. quick:
+    its end copies nothing. promised: bytes beside, that it was promised and has not written yet.
+    holds: rows, of any pool, that other offers hold, too, or that are another pool's.
     """
 
     bytes: int
@@ -29,11 +43,17 @@ class Evictable:
     consumers: tuple[str, ...] = ()
     quick: bool = True
     promised: int = 0
+    holds: tuple[Held, ...] = ()
 
     @property
     def size(self) -> int:
         """What its end frees of the `bytes_reserved` of all pools together."""
         return self.bytes + self.promised
+
+    @property
+    def own(self) -> int:
+        """Of these, what lies in its own pool and no other offer frees."""
+        return self.size - sum(held.bytes for held in self.holds if held.holders == 1)
 
 
 class Pool(Protocol):

@@ -8,23 +8,23 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from threading import RLock
 
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.handle import KvHandle, Lease, Place, RowLease, Stale
-from embodied_kv.kv.pool import Evictable
+from embodied_kv.kv.pool import Evictable, Held
 from embodied_kv.kv.rows import FreeRows, OutOfRows
 
 
 class PrefixPool:
     """The rows of one arena and who holds them: a writer, the newest frame of a robot, or leases.
 
-    lock: of all pools of a manager. on_free: called with each frame that goes. bytes_beside: that
-    go with a frame beside its row. grace: seconds that an unleased frame outlives its deadline.
-    clock: s, steady. prefills: frames that were committed.
+    lock: of all pools of a manager. on_free: called with each frame that goes. beside: what goes
+    with a frame that goes with so many offers. grace: seconds that an unleased frame outlives its
+    deadline. clock: s, steady. prefills: frames that were committed.
     """
 
     name = 'prefixes'
@@ -34,14 +34,13 @@ class PrefixPool:
         arena: Arena,
         lock: RLock,
         on_free: Callable[[Place], object],
-        bytes_beside: Callable[[Place], int],
+        beside: Callable[[Place, int], list[Held]],
         grace: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.process_id = uuid.uuid4().hex
-        self.arena, self.grace, self.prefills = arena, grace, 0
-        self._lock, self._clock = lock, clock
-        self._on_free, self._bytes_beside = on_free, bytes_beside
+        self.arena, self.grace, self.prefills, self.bytes_reserved = arena, grace, 0, 0
+        self._lock, self._clock, self._on_free, self._beside = lock, clock, on_free, beside
         self._free = FreeRows(arena.rows)
         self._writing: set[int] = set()
         self._current: dict[str, KvHandle] = {}  # the newest frame of each robot
@@ -55,10 +54,6 @@ class PrefixPool:
     @property
     def bytes_used(self) -> int:
         return self.arena.bytes_used
-
-    @property
-    def bytes_reserved(self) -> int:
-        return self.bytes_used + len(self._writing) * self.arena.bytes_per_row
 
     @property
     def rows_free(self) -> int:
@@ -80,6 +75,7 @@ class PrefixPool:
                 )
             rows = [self._free.take() for _ in range(count)]
             self._writing.update(rows)
+            self.bytes_reserved += count * self.arena.bytes_per_row
             return rows
 
     def commit(
@@ -123,6 +119,7 @@ class PrefixPool:
         self._written_at[row] = self._clock()
         self.arena.set_length(row, length)
         self._writing.remove(row)
+        self.bytes_reserved -= self.arena.bytes_per_row - self.arena.bytes_of(row)
         return KvHandle(
             self.process_id,
             *self.place(row),
@@ -137,6 +134,7 @@ class PrefixPool:
         """The prefill into a reserved row failed."""
         with self._lock:
             self._writing.remove(row)
+            self.bytes_reserved -= self.arena.bytes_per_row
             self._free_if_unheld(row)
 
     def place(self, row: int) -> Place:
@@ -193,9 +191,8 @@ class PrefixPool:
     def holds(self, handle: KvHandle) -> bool:
         """Whether the handle's row still holds its frame."""
         with self._lock:
-            row = handle.row
-            exists = 0 <= row < self.arena.rows and self.place(row) == handle.place
-            return exists and row not in self._free and row not in self._writing
+            exists = 0 <= handle.row < self.arena.rows and self.place(handle.row) == handle.place
+            return exists and handle.row not in self._free and handle.row not in self._writing
 
     def has_out(self, lease: RowLease) -> bool:
         """Whether the lease was given and has not come back."""
@@ -216,17 +213,15 @@ class PrefixPool:
             self._leases[lease.row].remove(lease)
             self._free_if_unheld(lease.row)
 
-    def freed_by(self, lease: RowLease) -> int:
-        """As `Lease.frees`."""
+    def freed_with(self, lease: RowLease, others: Set[Lease]) -> list[Held]:
+        """As `Lease.freed_with`."""
         with self._lock:
-            return self._bytes_with(lease.handle) if self.is_held_by(lease.row, [lease]) else 0
+            readers = self._leases[lease.row]
+            if self._is_current(lease.row) or not readers <= {lease, *others}:
+                return []
+            return self._held(lease.handle, len(readers))
 
     # ------------------------------------------------------------------ giving up
-
-    def is_held_by(self, row: int, leases: Iterable[Lease]) -> bool:
-        """Whether these hold the row and nothing else does: it is free when they come back."""
-        with self._lock:
-            return self._leases.get(row) == set(leases) and not self._is_current(row)
 
     def expire(self, now: float) -> None:
         """Frees what nobody leases after its deadline and the grace. now: s, steady clock."""
@@ -237,12 +232,13 @@ class PrefixPool:
     def evictable(self) -> list[Evictable]:
         """Unleased frames whose deadline and prefill are longer ago than the grace."""
         with self._lock:
-            return [
-                Evictable(
-                    self._bytes_with(h), h.prefill_ms / 1e3, partial(self._evict, h), self._idle(h)
-                )
-                for h in self._unneeded()
-            ]
+            return [self._offer(handle) for handle in self._unneeded()]
+
+    def _offer(self, handle: KvHandle) -> Evictable:
+        held = self._held(handle)
+        size, cost = sum(row.bytes for row in held), handle.prefill_ms / 1e3
+        evict, idle = partial(self._evict, handle), self._idle(handle)
+        return Evictable(size, cost, evict, idle, holds=tuple(held))
 
     def _unneeded(self) -> list[KvHandle]:
         """Whoever prefilled a frame without a deadline is about to lease it."""
@@ -255,7 +251,7 @@ class PrefixPool:
         with self._lock:
             if handle not in self._unneeded():
                 return 0
-            freed = self._bytes_with(handle)
+            freed = self._offer(handle).size
             self._end(handle)
             return freed
 
@@ -270,15 +266,18 @@ class PrefixPool:
         del self._current[handle.robot]
         self._free_if_unheld(handle.row)
 
-    def _bytes_with(self, handle: KvHandle) -> int:
-        """That its frame's end frees."""
-        return self.arena.bytes_of(handle.row) + self._bytes_beside(handle.place)
+    def _held(self, handle: KvHandle, holders: int = 1) -> list[Held]:
+        """Rows that go with its frame, and that with so many offers."""
+        own = Held(self, handle.row, self.arena.bytes_of(handle.row), holders)
+        return [own, *self._beside(handle.place, holders)]
 
     def _free_if_unheld(self, row: int) -> None:
         if self._leases.get(row) or row in self._writing or self._is_current(row):
             return
         self._leases.pop(row, None)
+        used = self.arena.bytes_of(row)
         self.arena.set_length(row, 0)
+        self.bytes_reserved -= used
         self._free.give(row)
         self._on_free(self.place(row))
 
@@ -293,7 +292,8 @@ class PrefixPool:
             for row in range(self.arena.rows):
                 readable = row in current or bool(self._leases.get(row))
                 held = readable or row in self._writing
-                free = row in self._free
-                assert held != free, f'prefix row {row}: held is {held}, free is {free}'
+                assert held != (row in self._free), f'prefix row {row}: held is {held}'
                 length = int(self.arena.lengths[0, row])
                 assert readable == (length > 0), f'prefix row {row}: {length} tokens, held: {held}'
+            reserved = self.bytes_used + len(self._writing) * self.arena.bytes_per_row
+            assert self.bytes_reserved == reserved, f'{self.bytes_reserved}, not {reserved} bytes'

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from functools import partial
 from itertools import count
 
@@ -212,19 +212,20 @@ class StreamPool:
         cost: of its frame's prefill, and of a decode step for each of its tokens.
         """
         with self._lock:
-            return [
-                Evictable(
-                    self._freed_by(s),
-                    self._cost(s),
-                    partial(self._evict, s),
-                    promised=self.bytes_for(s.query) - self.arena.bytes_of(s.decode_row),
-                )
-                for s in self._streams.values()
-                if s not in self._stepping
-            ]
+            idle = [s for s in self._streams.values() if s not in self._stepping]
+            leases = {s.lease for s in idle}
+            return [self._offer(s, leases) for s in idle]
 
-    def _freed_by(self, stream: DecodeStream) -> int:
-        return self.arena.bytes_of(stream.decode_row) + stream.lease.frees
+    def _offer(self, stream: DecodeStream, leases: Set[Lease]) -> Evictable:
+        """leases: of all streams that could go; what these alone hold goes with the last one."""
+        used, holds = self.arena.bytes_of(stream.decode_row), stream.lease.freed_with(leases)
+        return Evictable(
+            used + sum(held.bytes for held in holds if held.holders == 1),
+            self._cost(stream),
+            partial(self._evict, stream),
+            promised=self.bytes_for(stream.query) - used,
+            holds=tuple(holds),
+        )
 
     def _cost(self, stream: DecodeStream) -> float:
         prefill = stream.lease.handle.prefill_ms / 1e3
@@ -234,7 +235,7 @@ class StreamPool:
         with self._lock:
             if stream.reason or stream in self._stepping:
                 return 0
-            freed = self._freed_by(stream)
+            freed = self._offer(stream, {stream.lease}).size
             self.evict([stream])
             return freed
 

@@ -58,14 +58,9 @@ class ServedPart(EnginePart):
         if number is None:
             return
         facts = frozen.facts['rows'][number]
-        handle = self._kv.frames.commit(
-            self._written(frozen, number),
-            facts['length'],
-            robot=self.robot,
-            sequence=facts['sequence'],
-            stamp=facts['stamp'],
-            deadline=-math.inf,
-        )
+        frame = {name: facts[name] for name in ('sequence', 'stamp')} | {'robot': self.robot}
+        with self._written(frozen, number) as row:
+            handle = self._kv.frames.commit(row, facts['length'], deadline=-math.inf, **frame)
         self._kept.keep(self._kv.acquire(handle))
         if copy is not None:
             self._kv.keep_copy([ACTION], self._adopt_copy(frozen, copy, handle))

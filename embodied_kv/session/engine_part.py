@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +23,7 @@ from embodied_kv.engine.compression import ACTION
 from embodied_kv.engine.engine import Engine
 from embodied_kv.kv.decode_stream import DecodeStream, Query
 from embodied_kv.kv.handle import CopyLease, KvHandle, Lease, RowLease
+from embodied_kv.kv.rows import OutOfRows
 from embodied_kv.session import frozen_guide, frozen_kv, frozen_scores
 from embodied_kv.types import ActionChunk
 
@@ -73,10 +74,7 @@ class EnginePart:
                 action = self._kv.copies.acquire(current.handle, ACTION)
             if action is not None:
                 held.enter_context(action)
-            if not streams:
-                return self._frozen((), current, action)
-            # As in a step: whoever ends a stream meanwhile, from another thread, frees it
-            # afterwards.
+            # As in a step: what another thread ends meanwhile is freed afterwards.
             held.callback(self._kv.streams.end_step)
             return self._frozen(self._kv.streams.grow(streams, 0), current, action)
 
@@ -187,9 +185,11 @@ class EnginePart:
 
         The branches read one copy of each row. Returns the streams by branch. The rows come to
         life under new handles of this process with their old stamps; no action is made from them.
+        Raises CapsuleError, and none goes on, where there is no room for all.
         """
         grown: list[list[DecodeStream]] = [[] for _ in branches]
-        with ExitStack() as undo, ExitStack() as leases:
+        with ExitStack() as step, ExitStack() as undo, ExitStack() as leases:
+            step.callback(self._kv.streams.end_step)  # until then none makes room for another
             rows: dict[int, Lease] = {}
             for i, facts in enumerate(frozen.facts['streams']):
                 number = facts['row']
@@ -197,8 +197,11 @@ class EnginePart:
                     rows[number] = leases.enter_context(self._adopt(frozen, number))
                 for j, branch in enumerate(branches):
                     grown[j].append(self._grow(frozen, i, rows[number], branch, undo))
+            streams = [stream for streams in grown for stream in streams]
+            if any(stream.reason for stream in streams):
+                raise CapsuleError('others took the room of streams that were to go on: try again')
             undo.pop_all()
-        self.on_resumed([stream for streams in grown for stream in streams])
+        self.on_resumed(streams)
         return grown
 
     def _grow(
@@ -214,11 +217,9 @@ class EnginePart:
             lease.release()
             raise CapsuleError(str(error)) from error
         undo.callback(self._kv.streams.release, stream, 'error')
-        try:  # as in a step: its row stays its own, whoever ends it meanwhile
-            if self._kv.streams.grow([stream], 0):
-                frozen_kv.fill(frozen, f'stream/{i}', self._kv.decode_kv, stream.decode_row)
-        finally:
-            self._kv.streams.end_step()
+        # As in a step: its row stays its own, whoever ends it meanwhile.
+        if self._kv.streams.grow([stream], 0):
+            frozen_kv.fill(frozen, f'stream/{i}', self._kv.decode_kv, stream.decode_row)
         self._engine.texts.resume(stream, facts['said'])
         return stream
 
@@ -227,23 +228,24 @@ class EnginePart:
         facts = frozen.facts['rows'][number]
         if facts['budgets'] is not None:
             return self._adopt_copy(frozen, number, self._gone(facts))
-        row, frame = self._written(frozen, number), {n: facts[n] for n in ('sequence', 'stamp')}
-        lease = self._kv.frames.adopt(row, facts['length'], robot=self.robot, **frame)
+        frame = {name: facts[name] for name in ('sequence', 'stamp')}
+        with self._written(frozen, number) as row:
+            lease = self._kv.frames.adopt(row, facts['length'], robot=self.robot, **frame)
         if facts.get('scored'):
             scores = frozen_scores.thawed(frozen, f'row/{number}', facts, self._kv.prefixes)
             self._engine.compression.prompts.keep(lease.handle, scores)
         return lease
 
-    def _written(self, frozen: FrozenPart, number: int) -> int:
-        """A reserved row of this arena that holds row `number` of the capsule."""
-        row = self._kv.reserve(time.monotonic())
+    @contextmanager
+    def _written(self, frozen: FrozenPart, number: int) -> Iterator[int]:
+        """A row of this arena that holds row `number` of the capsule: commit or adopt it."""
         try:
-            frozen_kv.fill(frozen, f'row/{number}', self._kv.prefixes, row)
-            self._engine.states[row] = frozen.tensors[f'row/{number}/state'].cpu().numpy()
-        except BaseException:
-            self._kv.frames.abandon(row)
-            raise
-        return row
+            with self._kv.reserving(1, time.monotonic()) as (row,):
+                frozen_kv.fill(frozen, f'row/{number}', self._kv.prefixes, row)
+                self._engine.states[row] = frozen.tensors[f'row/{number}/state'].cpu().numpy()
+                yield row
+        except OutOfRows as error:
+            raise CapsuleError(str(error)) from error
 
     def _adopt_copy(self, frozen: FrozenPart, number: int, handle: KvHandle) -> CopyLease:
         """Row `number` of the capsule, in a compressed row; handle: of its frame."""

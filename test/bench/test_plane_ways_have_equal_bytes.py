@@ -24,8 +24,9 @@ def test_fixed_shares_are_the_whole_budget():
 @pytest.mark.parametrize('way', [SHARED, FIXED[0]], ids=['shared', 'fixed'])
 def test_no_moment_holds_more_than_the_budget(way):
     world = World(SETTINGS, way)
-    for tick in story(SETTINGS, 1, shifting=True):
-        world.live([tick])
+    for number, tick in enumerate(story(SETTINGS, 1, shifting=True)):
+        world.live([tick], first=number)
+        assert world.now == number / SETTINGS.rate
         used = sum(pool.bytes_reserved for pool in world.kv.pools)
         on_device = world.registry.used(Tier.DEVICE)
         assert used + world.cache.bytes + on_device <= SETTINGS.budget

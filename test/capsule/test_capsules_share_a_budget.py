@@ -1,12 +1,17 @@
 """Capsules on the device share one budget: they give way to others, and others to them."""
 
+import time
+
 import pytest
 from tier_stand_ins import OURS, MemoryDisk, capsule
 
+from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.device_pool import DevicePool
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import NoRoom, Tier, TierCapacities
+from embodied_kv.kv.eviction import EvictionOrder
 from embodied_kv.kv.plane import Plane
+from embodied_kv.kv.pool import Evictable
 
 
 @pytest.fixture
@@ -64,3 +69,77 @@ def test_a_registry_that_is_gone_counts_no_more(registry, plane):
     (pool,) = plane.pools
     plane.leave(pool)
     assert plane.bytes_used == 0
+
+
+def test_a_name_in_use_is_refused_before_anything_gives_way(registry):
+    registry.add(capsule('a', 4))
+    registry.add(capsule('b', 4))
+    with pytest.raises(CapsuleError, match='there is a capsule b already'):
+        registry.add(capsule('b', 6))
+    assert tiers(registry) == {'a': Tier.DEVICE, 'b': Tier.DEVICE}
+
+
+def test_what_lies_on_the_device_claims_nothing_to_be_moved_there(registry):
+    registry.add(capsule('a', 4))
+    registry.add(capsule('b', 6))
+    registry.move('b', Tier.DEVICE)
+    assert tiers(registry) == {'a': Tier.DEVICE, 'b': Tier.DEVICE}
+
+
+def test_a_capsule_is_idle_from_the_moment_that_it_came(registry, monkeypatch):
+    registry.add(capsule('a', 4))
+    now = time.monotonic()
+    monkeypatch.setattr(time, 'monotonic', lambda: now + 100.0)
+    assert registry.idle('a') >= 100.0
+    registry.get('a')
+    assert registry.idle('a') == 0.0
+
+
+class Others:
+    """A pool of one thing that costs so many seconds."""
+
+    name = 'others'
+
+    def __init__(self, size, cost):
+        self.bytes = self.bytes_used = self.bytes_reserved = size
+        self.cost = cost
+
+    def evictable(self):
+        return [Evictable(self.bytes, self.cost, self.end)] if self.bytes else []
+
+    def end(self):
+        gone, self.bytes = self.bytes, 0
+        self.bytes_used = self.bytes_reserved = 0
+        return gone
+
+    def check_integrity(self):
+        assert self.bytes >= 0
+
+
+@pytest.mark.parametrize(('cost', 'goes'), [(2.0, False), (0.5, True)])
+def test_a_promotion_ends_only_what_is_worth_no_more(cost, goes):
+    order = EvictionOrder(assumed_seconds_per_mib={'capsules': 2**20})  # a second a byte
+    plane, disk = Plane(10, order), MemoryDisk(capsule('a', 6))
+    registry = Registry(OURS, TierCapacities(device=99), disk)
+    DevicePool(registry, plane)
+    plane.join(others := Others(8, cost * 8))
+    registry.get('a', promote=Tier.DEVICE)
+    assert tiers(registry) == {'a': Tier.DEVICE if goes else Tier.DISK}
+    assert others.bytes == (0 if goes else 8)
+
+
+def test_nothing_is_offered_while_others_are_moved():
+    offered = []
+
+    def copy(tensor, device):
+        offered.append(pool.evictable())
+        return tensor.clone()
+
+    registry = Registry(OURS, TierCapacities(device=99, host=99), copy=copy)
+    pool = DevicePool(registry)
+    for name in 'ab':
+        registry.add(capsule(name))
+    offered.clear()
+    assert len(pool.evictable()) == 2
+    registry.move('a', Tier.HOST)
+    assert offered == [[]]

@@ -1,6 +1,7 @@
 """Whatever is claimed, ended or refused, by any threads: reserved + floors <= budget."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
@@ -91,11 +92,9 @@ def test_threads_together_never_exceed_it():
                     count(-thing.size)
                     pools[number].end(thing)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(len(pools))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(pools)) as threads:
+        together = [*threads.map(work, range(len(pools)))]  # raises what one of them raised
+    assert len(together) == len(pools)
     plane.check_integrity()
     assert 0 < most <= BUDGET
 

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kv_cases import frame, make_manager, write
 
 from embodied_kv.kv.decode_stream import Query
+from embodied_kv.kv.going import Going
 from embodied_kv.kv.handle import Stale
 from embodied_kv.kv.rows import OutOfRows
 
@@ -135,6 +136,9 @@ class Machine(RuleBasedStateMachine):
     def used(self):
         return sum(pool.bytes_used for pool in self.kv.pools)
 
+    def reserved(self):
+        return sum(pool.bytes_reserved for pool in self.kv.pools)
+
     def held(self):
         """What is in use: nobody who evicts may change it."""
         return [
@@ -150,11 +154,11 @@ class Machine(RuleBasedStateMachine):
         return [lease.handle for lease in self.leases if self.kv.frames.holds(lease.handle)]
 
     def evict(self, offer):
-        before, held = self.used(), self.held()
+        before, held = self.reserved(), self.held()
         freed = offer.evict()
-        assert freed == before - self.used()
+        assert freed == before - self.reserved()
         assert self.held() == held
-        assert offer.evict() == 0 and self.used() == before - freed  # it is gone
+        assert offer.evict() == 0 and self.reserved() == before - freed  # it is gone
         self.kv.check_integrity()
         return freed
 
@@ -162,8 +166,20 @@ class Machine(RuleBasedStateMachine):
     def evict_one(self, pool, index):
         offers = self.kv.pools[pool].evictable()
         if offers:
-            offer = self.of(offers, index)
-            assert self.evict(offer) == offer.bytes
+            offer, used = self.of(offers, index), self.used()
+            assert self.evict(offer) == offer.size and used - self.used() == offer.bytes
+
+    @rule(chosen=st.lists(st.integers(0, 9), max_size=8, unique=True))
+    def evict_several(self, chosen):
+        """They free together what was foretold, whichever of them share rows and copies."""
+        offers = [(pool, offer) for pool in self.kv.pools for offer in pool.evictable()]
+        going = Going({pool: pool.bytes_reserved for pool in self.kv.pools})
+        some = [offers[index] for index in chosen if index < len(offers)]
+        before, foretold = self.reserved(), sum(going.add(*offer) for offer in some)
+        for _, offer in some:
+            offer.evict()
+        assert before - self.reserved() >= foretold
+        self.kv.check_integrity()
 
     @precondition(lambda self: self.offers)
     @rule(index=INDEX)
@@ -196,7 +212,7 @@ class Machine(RuleBasedStateMachine):
         self.kv.streams.end_step()
         self.live, self.now = [], self.now + 10.0
         while offers := [offer for pool in self.kv.pools for offer in pool.evictable()]:
-            assert self.evict(offers[0]) == offers[0].bytes
+            assert self.evict(offers[0]) == offers[0].size
         assert self.used() == 0 and self.kv.stats().rows_free == 6
 
 
@@ -241,7 +257,7 @@ def test_a_stream_costs_its_prefill_and_its_tokens(kv):
     frame(kv, 2)
     (offer,) = kv.streams.evictable()
     assert offer.bytes == 2 * (2 + 8) * kv.prefixes.bytes_per_token
-    assert offer.evict() == offer.bytes and stream.reason == 'evicted'
+    assert offer.evict() == offer.size > offer.bytes and stream.reason == 'evicted'
     assert kv.stats().evictions == 1
 
 

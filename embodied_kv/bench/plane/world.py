@@ -81,9 +81,9 @@ class World:
             shared.join(self.cache)
             _GivenCosts(self, shared)
 
-    def live(self, story: Iterable[Tick]) -> World:
-        """Through all of it."""
-        for number, tick in enumerate(story):
+    def live(self, story: Iterable[Tick], first: int = 0) -> World:
+        """Through all of it. first: ticks that were lived before."""
+        for number, tick in enumerate(story, first):
             self.now = number / self.settings.rate
             handle = self._frame(number)
             if handle is not None:
