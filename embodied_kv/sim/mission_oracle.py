@@ -145,7 +145,8 @@ def _back(part: Part, table: KnownTable, progress: Progress) -> Step:
         return Step('done')
     if thing not in table.last:
         raise Impossible(f'I do not know where the {thing} was')
-    return _bring([thing], table.records[table.last[thing]].origin, table, progress)
+    origin = place_of(table.records[table.last[thing]].origin, table)
+    return _bring([thing], origin, table, progress)
 
 
 def _undo(part: Part, table: KnownTable, progress: Progress) -> Step:
@@ -153,7 +154,7 @@ def _undo(part: Part, table: KnownTable, progress: Progress) -> Step:
         raise Impossible('I moved nothing')
     for number in progress.moves[progress.count : part.steps]:
         record = table.records[number]
-        step = _bring([record.task.target], record.origin, table, progress)
+        step = _bring([record.task.target], place_of(record.origin, table), table, progress)
         if step.kind != 'done':
             return step
     return Step('done')
@@ -193,12 +194,11 @@ _RULES = {
 
 def _bring(things: Sequence[str], place: str, table: KnownTable, progress: Progress) -> Step:
     """The first of these that is not in the place goes there."""
-    thing = next((name for name in things if table.where[name] != place), None)
+    thing = next((name for name in things if table.where.get(name) != place), None)
     if thing is None:
         return Step('done')
+    check_thing(thing, table)
     now = table.where[thing]
-    if now == FLOOR:
-        raise Impossible(f'the {thing} is {table.lies(thing)}')
     if place == TABLE:
         if now == ROBOT:
             return _try(Task('next', thing, _landmark(thing, table)), table, progress)

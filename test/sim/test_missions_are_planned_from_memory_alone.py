@@ -42,6 +42,21 @@ def test_the_rules_say_the_same_from_memory_as_from_the_table(seed):
         assert next_step(mission, told, turn.progress) == turn.right
 
 
+@given(st.integers(0, 10**6))
+def test_what_has_vanished_is_no_error_but_a_reason(seed):
+    rng = np.random.default_rng(seed)
+    table = draw_table(rng, 8)
+    mission = draw_mission(rng, table)
+    gone = [name for name in (*table.where, *table.places) if rng.random() < 0.4]
+    for turn in roll_out(mission, table, rng, success=0.7):
+        facts = [fact.text for fact in turn.table.facts() if fact.id not in gone]
+        step = next_step(mission, read_table(facts), turn.progress)
+        if step.task:
+            assert step.task.target not in gone
+            assert step.task.family != 'put' or step.task.place not in gone
+        assert step.kind != 'impossible' or step.words
+
+
 def test_a_later_sentence_counts_and_other_sentences_are_passed_over():
     table = read_table(
         [
