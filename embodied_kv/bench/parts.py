@@ -5,7 +5,8 @@ The phases: prefill, one denoise step, one decode step at batch 1 to 16. Compile
 
 Physics: the floor of a phase is the larger of its operations over the measured matrix rate and its
 bytes over the measured bandwidth (weights once, the KV it reads once). `of_floor` is floor / time:
-1 cannot be beaten.
+1 cannot be beaten. `managing`: what of a decode step is not the network (bench/common/managed.py),
+in the last of the ways.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import torch
 from embodied_kv.bench.common import physics, report, scene
 from embodied_kv.bench.common.command import add_engine, command
 from embodied_kv.bench.common.launched import launches
+from embodied_kv.bench.common.managed import seconds_managing
 from embodied_kv.bench.common.pictures import plt, save
 from embodied_kv.config import preset
 from embodied_kv.engine.engine import Engine
@@ -103,7 +105,10 @@ def run(args: argparse.Namespace) -> dict:
             phase, _, steps, need = parts[0]
             took = in_turn([work for _, work, _, _ in parts], args.repeats, args.device)
             times = dict(zip(ways, (seconds / steps for seconds in took), strict=True))
-            found.append((phase, times, need))
+            managing = None
+            if phase.startswith('decode') and args.device == 'cpu':
+                managing = seconds_managing(parts[-1][1], min(args.repeats, 5))
+            found.append((phase, times, need, managing))
     ceilings.append(
         report.ceilings(dtype, args.device)
     )  # a shared machine hides one, now and then
@@ -120,8 +125,14 @@ def run(args: argparse.Namespace) -> dict:
     return dict(preset=args.preset, ceilings=ceiling, launches_by_layers=launched, rows=rows)
 
 
-def row(phase: str, times: dict[str, float], need: dict[str, float], ceiling: dict) -> dict:
-    """times: s of each way. need: operations and bytes."""
+def row(
+    phase: str,
+    times: dict[str, float],
+    need: dict[str, float],
+    managing: float | None,
+    ceiling: dict[str, float],
+) -> dict:
+    """times: s of each way. need: operations and bytes. managing: s of the last way."""
     best = min(times.values())
     floor = max(need['flops'] / ceiling['gflops'], need['bytes'] / ceiling['gbytes']) / 1e9
     found = dict(phase=phase) | {f'{way}_ms': took * 1e3 for way, took in times.items()}
@@ -132,6 +143,7 @@ def row(phase: str, times: dict[str, float], need: dict[str, float], ceiling: di
         gbytes=need['bytes'] / best / 1e9,
         floor_ms=floor * 1e3,
         of_floor=floor / best,
+        managing_ms=None if managing is None else managing * 1e3,
     )
 
 

@@ -30,6 +30,7 @@ from embodied_kv.kv.handle import KvHandle, RowLease
 from embodied_kv.kv.manager import KvManager
 from embodied_kv.kv.plane import Plane
 from embodied_kv.kv.prefix_read import rows_read
+from embodied_kv.model.packed import pack
 from embodied_kv.model.policy import Policy
 from embodied_kv.runtime.compiled import Compiler
 from embodied_kv.runtime.stream import Stream
@@ -63,6 +64,8 @@ class Engine:
                 'that are given: set it to guided'
             )
         self.policy, self.config = policy, config
+        with torch.no_grad():
+            pack(policy.model)
         model, b = policy.model, policy.config.backbone
         size = {name: getattr(b, name) for name in ('layers', 'kv_heads', 'head_dim')}
         size |= dict(dtype=model.dtype, device=model.device)

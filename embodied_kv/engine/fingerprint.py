@@ -54,4 +54,5 @@ def sources_digest(folder: Path) -> str:
 
 
 def _bytes(tensor: Tensor) -> memoryview:
-    return memoryview(tensor.contiguous().view(-1).view(torch.uint8).cpu().numpy())
+    plain = tensor.to_dense() if tensor.layout != torch.strided else tensor
+    return memoryview(plain.contiguous().view(-1).view(torch.uint8).cpu().numpy())

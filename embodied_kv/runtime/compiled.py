@@ -46,7 +46,7 @@ class Traced:
         """32 hex digits of the operations, the inputs' layouts, and what they are compiled for."""
         cuda = any(tensor.is_cuda for tensor in self.inputs)
         layouts = [
-            f'{describe(tensor)} {tensor.stride()} {tensor.device}' for tensor in self.inputs
+            f'{describe(tensor)} {_strides(tensor)} {tensor.device}' for tensor in self.inputs
         ]
         facts = [
             self.module.code,
@@ -133,13 +133,19 @@ class Compiler:
         return run
 
 
+def _strides(tensor: Tensor) -> tuple[int, ...]:
+    """Of a packed weight, whose bytes only its own products understand: as if it were not."""
+    dense = tensor.layout == torch.strided
+    return tensor.stride() if dense else (*tensor.shape[1:], 1)
+
+
 @torch.inference_mode(False)
 def _build(traced: Traced, path: Path, threads: int) -> None:
     """Writes the package, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with FakeTensorMode():
         inputs = tuple(
-            torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device)
+            torch.empty_strided(t.shape, _strides(t), dtype=t.dtype, device=t.device)
             for t in traced.inputs
         )
     with tempfile.TemporaryDirectory(dir=path.parent) as folder, warnings.catch_warnings():

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from embodied_kv.sim.household import ROBOT
-from embodied_kv.sim.mission_table import FLOOR, LAST, ROOM, TABLE, KnownTable, ordered
+from embodied_kv.sim.mission_table import LAST, ROOM, TABLE, KnownTable, ordered
 from embodied_kv.sim.missions import Impossible, Mission, Part, check_thing, place_of
 from embodied_kv.sim.tasks import Task
 

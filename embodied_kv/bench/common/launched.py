@@ -10,7 +10,11 @@ import re
 import zipfile
 from pathlib import Path
 
-CALL = re.compile(r'^\s*(?:cpp_fused\w*|AOTI_TORCH_ERROR_CODE_CHECK\(aoti_torch_cpu_\w+)\(', re.M)
+CALL = re.compile(
+    r'^\s*(?:cpp_fused\w*|AOTI_TORCH_ERROR_CODE_CHECK\(aoti_torch_cpu_\w+'
+    r'|aoti_torch_proxy_executor_call_function)\(',
+    re.M,
+)
 
 
 def launches(package: Path) -> int:

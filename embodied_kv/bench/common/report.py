@@ -101,8 +101,14 @@ def show(title: str, rows: Sequence[dict], note: str = '') -> None:
     for name in rows[0]:
         table.add_column(name.replace('_', ' '), justify='right')
     for row in rows:
-        table.add_row(*(f'{v:.4g}' if isinstance(v, float) else str(v) for v in row.values()))
+        table.add_row(*map(_cell, row.values()))
     Console(width=None if os.isatty(1) else 160).print(table)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ''
+    return f'{value:.4g}' if isinstance(value, float) else str(value)
 
 
 def save(name: str, result: dict) -> None:
