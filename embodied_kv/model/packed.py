@@ -1,8 +1,9 @@
 """Weights in the layout in which a CPU multiplies them, made once for all that share them.
 
-Knows oneDNN's packed layout of bfloat16 weights. Does not know whose they are. With a weight as it
-is stored, each product packs it anew, which takes longer than the product where few tokens are
-multiplied: 2 of 3 ms, say. What comes out is the same, bit for bit.
+Knows oneDNN's packed layout. Does not know whose weights they are. A product with a weight as it
+is stored packs it anew each time, which takes longer than the product where few tokens are
+multiplied. In bfloat16 what comes out is the same bit for bit; in float32 sums may have another
+order.
 
 A compiler that traces a packed product sees one operation, `embodied_kv::packed_linear`, over a
 weight without strides.
@@ -10,12 +11,18 @@ weight without strides.
 
 from __future__ import annotations
 
+import math
+import platform
+
 import torch
 from torch import Tensor, nn
 
 from embodied_kv.model.dtype import cpu_multiplies_bfloat16
 
-LEAST = 1 << 16  # parameters of a weight: a smaller one is multiplied faster than it is called
+# Parameters of a weight: a smaller one is multiplied faster than it is called.
+LEAST = {torch.bfloat16: 1 << 16, torch.float32: 1 << 18}
+X86 = ('x86_64', 'AMD64')
+FEW = 64  # tokens that the layout is made for; other numbers are multiplied by it as well
 
 _library = torch.library.Library('embodied_kv', 'FRAGMENT')
 _library.define('packed_linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor')
@@ -34,13 +41,20 @@ torch.library.register_fake('embodied_kv::packed_linear', _like, lib=_library)
 
 
 class PackedLinear(nn.Module):
-    """A linear layer whose weight is packed: x [..., in] bfloat16 -> [..., out]."""
+    """A linear layer whose weight is packed: x [..., in] -> [..., out].
+
+    Its state_dict holds the weight as it is stored elsewhere.
+    """
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
-        packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach().clone(), None)
+        packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach().clone(), FEW)
         self.weight = nn.Parameter(packed, requires_grad=False)
         self.bias = linear.bias
+
+    def _save_to_state_dict(self, destination: dict, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[f'{prefix}weight'] = self.weight.to_dense()
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.ops.embodied_kv.packed_linear.default(x, self.weight, self.bias)
@@ -49,10 +63,9 @@ class PackedLinear(nn.Module):
 def pack(model: nn.Module) -> int:
     """Packs the weights of its linear layers in place, where that is of use; how many it packed.
 
-    Those in bfloat16 of a CPU that has units for it, from `LEAST` parameters on. Twice is once.
+    Those on a CPU of x86, from `LEAST` parameters on; in bfloat16 where the CPU has units for it.
+    Twice is once.
     """
-    if not cpu_multiplies_bfloat16():
-        return 0
     found = [
         (parent, name, child)
         for parent in model.modules()
@@ -65,5 +78,8 @@ def pack(model: nn.Module) -> int:
 
 
 def _is_worth_it(weight: Tensor) -> bool:
-    on_cpu = weight.device.type == 'cpu'
-    return on_cpu and weight.dtype == torch.bfloat16 and weight.numel() >= LEAST
+    if weight.device.type != 'cpu' or platform.machine() not in X86:
+        return False
+    if weight.dtype == torch.bfloat16 and not cpu_multiplies_bfloat16():
+        return False
+    return weight.numel() >= LEAST.get(weight.dtype, math.inf)

@@ -1,5 +1,7 @@
 """A packed weight gives the same bits as the weight as it is stored, and nothing else changes."""
 
+import platform
+
 import pytest
 import torch
 from torch import nn
@@ -7,7 +9,7 @@ from torch import nn
 from embodied_kv.config import preset
 from embodied_kv.engine.fingerprint import weights_digest
 from embodied_kv.model.dtype import cpu_multiplies_bfloat16
-from embodied_kv.model.packed import LEAST, PackedLinear, pack
+from embodied_kv.model.packed import LEAST, X86, PackedLinear, pack
 from embodied_kv.model.pi05 import Pi05
 from embodied_kv.model.random import init_random
 from embodied_kv.runtime.buffer import Buffer, Buffers
@@ -40,6 +42,16 @@ def test_packing_twice_is_packing_once():
 
 
 @packs
+def test_a_packed_model_is_saved_as_if_it_were_not():
+    model = layers()
+    kept = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    pack(model)
+    found = model.state_dict()
+    assert found.keys() == kept.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in kept.items())
+
+
+@packs
 def test_the_digest_of_weights_does_not_see_that_they_are_packed():
     model = Pi05.empty(preset('pi05_small'), 'cpu')
     init_random(model, 0)
@@ -49,9 +61,24 @@ def test_the_digest_of_weights_does_not_see_that_they_are_packed():
     assert weights_digest(model) == before
 
 
-def test_float32_and_small_weights_stay_as_they_are():
-    small = nn.Linear(LEAST // 64 - 1, 64).bfloat16()
-    for model in (nn.Sequential(small), layers().float()):
+@pytest.mark.skipif(platform.machine() not in X86, reason='packs on x86')
+@pytest.mark.parametrize('tokens', [1, 7, 50])
+def test_packed_products_of_float32_differ_by_the_order_of_sums(tokens):
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(640, 1280)).requires_grad_(False)
+    packed, x = nn.Sequential(*plain), torch.randn(tokens, 640)
+    assert pack(packed) == 1
+    with torch.inference_mode():
+        torch.testing.assert_close(packed(x), plain(x), atol=1e-5, rtol=1e-5)
+        # An adder of 640 products cannot be further off than this.
+        exact = nn.functional.linear(x.double(), plain[0].weight.double(), plain[0].bias.double())
+        bound = 640 * 2.0**-24 * (x.abs() @ plain[0].weight.abs().T + 1)
+        assert ((packed(x) - exact).abs() <= bound).all()
+
+
+def test_small_weights_stay_as_they_are():
+    for dtype, least in LEAST.items():
+        model = nn.Sequential(nn.Linear(least // 64 - 1, 64)).to(dtype)
         kept = [*model.modules()]
         assert pack(model) == 0 and [*model.modules()] == kept
 
