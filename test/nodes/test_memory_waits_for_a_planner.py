@@ -19,7 +19,7 @@ def test_it_is_not_brought_up(robot, bare, capfd):
     node = robot.bring(Memory)
     assert not node.autostart
     said = capfd.readouterr().err
-    assert "memory stays unconfigured: no planner 'planner_tabletop' comes with" in said
+    assert "memory stays unconfigured: no planner 'planner_missions' comes with" in said
 
 
 def test_configured_by_hand_it_refuses(robot, bare, capfd, tmp_path):

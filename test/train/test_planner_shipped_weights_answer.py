@@ -4,15 +4,15 @@ import pytest
 import torch
 
 from embodied_kv.model.planner_checkpoint import bundled_planner, load_planner
-from embodied_kv.model.planner_config import PLANNER_TABLETOP
-from embodied_kv.train.planner.corpus import planner_tokenizer
+from embodied_kv.model.planner_config import PLANNER_MISSIONS
+from embodied_kv.train.planner.corpus import planner_tokenizer, whole_corpus
 from embodied_kv.train.planner.exam import Reader, examine
 
 
 @pytest.fixture(scope='module')
 def planner():
     torch.set_num_threads(1)
-    return load_planner(bundled_planner('planner_tabletop'), PLANNER_TABLETOP)
+    return load_planner(bundled_planner('planner_missions'), PLANNER_MISSIONS)
 
 
 def test_shipped_weights_answer_questions_on_unseen_households(planner):
@@ -22,8 +22,9 @@ def test_shipped_weights_answer_questions_on_unseen_households(planner):
     assert len(wrong) <= 0.05 * len(found), wrong
 
 
-def test_shipped_words_are_the_words_of_households(planner):
-    assert planner.tokenizer.backend.to_str() == planner_tokenizer(512).backend.to_str()
+def test_shipped_words_are_the_words_of_households_and_missions(planner):
+    words = planner_tokenizer(640, whole_corpus())
+    assert planner.tokenizer.backend.to_str() == words.backend.to_str()
 
 
 def test_shipped_weights_read_the_memory_and_not_the_question_alone(planner):

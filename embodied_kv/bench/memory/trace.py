@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Of this part."""
     parser.add_argument(
         '--planner',
-        default='planner_tabletop',
+        default='planner_missions',
         help='who is asked: a bundled planner, a folder, or random',
     )
     add_common(parser)

@@ -19,7 +19,7 @@ from embodied_kv.model.planner_checkpoint import (
     load_planner,
     random_planner,
 )
-from embodied_kv.model.planner_config import PLANNER_TABLETOP, PlannerConfig
+from embodied_kv.model.planner_config import PLANNER_MISSIONS, PlannerConfig
 from embodied_kv.planning.config import PlanningConfig
 from embodied_kv.planning.planning import Planning
 from embodied_kv.train.planner.corpus import planner_tokenizer
@@ -131,8 +131,8 @@ def open_way(
 def answering(name: str) -> LoadedPlanner:
     """The planner that is asked: a bundled one, a folder, or random weights of the same size."""
     if name == RANDOM:
-        words = planner_tokenizer(PLANNER_TABLETOP.backbone.vocab_size)
-        return random_planner(PLANNER_TABLETOP, words)
+        words = planner_tokenizer(PLANNER_MISSIONS.backbone.vocab_size)
+        return random_planner(PLANNER_MISSIONS, words)
     return load_planner(name if Path(name).is_dir() else bundled_planner(name))
 
 

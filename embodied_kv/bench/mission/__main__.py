@@ -48,7 +48,7 @@ from embodied_kv.train.evaluate import evaluation
 from embodied_kv.train.evaluate.report import wilson
 
 MISSIONS, QUICK_MISSIONS = 200, 4
-PLANNER = 'planner_tabletop'
+PLANNER = 'planner_missions'
 WAYS = {
     'memory': How(),
     'no memory': How(memory='none'),

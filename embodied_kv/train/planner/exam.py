@@ -149,7 +149,7 @@ def main() -> None:
     torch.set_num_threads(1)
     began = time.perf_counter()
     try:
-        planner = load_planner(arguments.planner or bundled_planner('planner_tabletop'))
+        planner = load_planner(arguments.planner or bundled_planner('planner_missions'))
         found = list(
             examine(
                 planner,
