@@ -8,7 +8,7 @@ computed, and so is what has no stored KV.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -52,6 +52,9 @@ class Reuse:
         """Tokens at the start of the prompt whose KV lies in the row from the last one."""
         return 0
 
+    def holds(self, ids: Sequence[int]) -> None:
+        """The row holds the KV of these tokens, of a prompt that another one of it filled."""
+
     def first(self, prompt: Prompt) -> Tensor:
         """Tokens of the first layer, bool [length]."""
         return always(prompt)
@@ -84,6 +87,9 @@ class PrefixCaching(Reuse):
         differ = (self._last[:shared] != prompt.ids[:shared]).nonzero()
         self._last = prompt.ids
         return int(differ[0]) if len(differ) else shared
+
+    def holds(self, ids: Sequence[int]) -> None:
+        self._last = torch.tensor(ids, dtype=torch.int64)
 
     def first(self, prompt: Prompt) -> Tensor:
         return torch.ones(prompt.length, dtype=torch.bool)

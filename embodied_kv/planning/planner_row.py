@@ -5,15 +5,19 @@ Every piece of computation goes through `step`; whoever owns the device gets it 
 tokens of a layer, and after each token of an answer.
 
 What the last prompt left in the row can be given up between two uses: the row is a pool of KV.
+What it holds of a plan is said at every moment between two pieces of computation (`held`), so that
+a capsule may take it along, and put back it is gone on from: an answer that was cut off is said to
+its end, and nothing of its prompt is computed again.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -29,13 +33,15 @@ from embodied_kv.memory.rotate import Rotation, frequencies
 from embodied_kv.memory.unit import Unit, UnitKv
 from embodied_kv.model.planner import Planner
 from embodied_kv.planning.config import PlanningConfig
+from embodied_kv.planning.plan import PlanRecord, RowPlan
 from embodied_kv.planning.reuse_methods import reuse_method
 
 
 class PlannerRow:
     """load: stored KV, as `Prefill` takes it. plane: whose budget it shares.
 
-    One caller at a time, but for what a pool does.
+    One caller at a time, but for what a pool does. held: the plan that lies in the row, with what
+    it said so far; None: none that could be gone on from. It changes on the thread that computes.
     """
 
     name = 'planner row'
@@ -69,6 +75,8 @@ class PlannerRow:
         self._used_at = time.monotonic()
         self.bytes_reserved = 0
         self._fills = 0  # so far: the name of what lies in the row
+        self.held: RowPlan | None = None
+        self._resumed = False  # what is held came by `resume`, and nobody asked for it yet
         self._token_seconds = 0.0  # of the last prefill that computed everything, by its length
 
     @contextmanager
@@ -89,6 +97,44 @@ class PlannerRow:
         """Whether a method reads stored KV. Raises ValueError for an unknown one."""
         return self._new(method).loads
 
+    def answer(self, prompt: Prompt, asked: PlanRecord, eos: int) -> tuple[Iterator[int], Work]:
+        """The likeliest tokens, one by one, until `eos` or `answer_tokens`; what the prefill did.
+
+        Where the row was resumed with the same plan, it is gone on from: nothing is prefilled.
+        """
+        if self.goes_on(asked):
+            plan, nothing = self.held.plan, [0] * len(self.arena.layers)
+            self._resumed = False
+            return chain(plan.answer, self._say(plan, eos)), Work(nothing, nothing[:])
+        hidden, work = self.fill(prompt, asked.method)
+        return self._say(asked, eos, hidden), work
+
+    def goes_on(self, asked: PlanRecord) -> bool:
+        """Whether the row was resumed with this very plan, which nobody asked for since."""
+        held = self.held
+        return self._resumed and held is not None and held.plan.asked == asked
+
+    def resume(self, put: Callable[[], None], held: RowPlan) -> bool:
+        """A plan lies in the row from now on -> False, and nothing has changed: the row is in use.
+
+        put: writes its K and V; called on the thread that computes, as this is. Raises OverBudget
+        where the plane has no room.
+        """
+        if not self._using.acquire(blocking=False):
+            return False
+        try:
+            size = held.tokens * self.arena.bytes_per_token * len(self.arena.layers)
+            with self._plane.claim(self, max(0, size - self.bytes_reserved)):
+                put()
+                self.arena.set_length(0, held.tokens)
+                self.bytes_reserved = self.bytes_used
+            self._reuse, self._filled_by = self._new(held.plan.method), held.plan.method
+            self._reuse.holds(held.plan.prompt)
+            self.held, self._resumed, self._fills = held, True, self._fills + 1
+            return True
+        finally:
+            self._using.release()
+
     def fill(self, prompt: Prompt, method: str) -> tuple[Tensor, Work]:
         """As `Prefill.run`. What the last prompt left in the row counts for its own method."""
         if method != self._filled_by:
@@ -98,7 +144,8 @@ class PlannerRow:
         return filled
 
     def _run(self, prompt: Prompt, reuse: Reuse) -> tuple[Tensor, Work]:
-        self._filled_by, self._fills = '', self._fills + 1
+        self._filled_by, self.held, self._resumed = '', None, False
+        self._fills += 1
         began = time.perf_counter()
         hidden, work = self._prefill.run(prompt, reuse)
         if min(work.computed) == prompt.length:
@@ -113,18 +160,12 @@ class PlannerRow:
             k, v = self._step(self._copied)
         return UnitKv(unit, k, v, tuple(map(len, tokens)))
 
-    def say(self, hidden: Tensor, length: int, eos: int) -> Iterator[int]:
-        """The likeliest tokens, one by one, until `eos` or `answer_tokens`.
-
-        hidden: [1, 1, width] of the last of `length` tokens, before the final norm.
-        """
-        work, token = partial(self._first, hidden), eos
-        for position in range(length, length + self._config.answer_tokens):
-            token = self._step(torch.inference_mode()(work))
-            if token == eos:
-                return
-            yield token
-            work = partial(self._next, token, position)
+    def _say(self, plan: PlanRecord, eos: int, hidden: Tensor | None = None) -> Iterator[int]:
+        """The tokens that follow. hidden: of the prompt's last one, where none was said yet."""
+        while not plan.over:
+            said = len(plan.answer)
+            plan = self._step(torch.inference_mode()(partial(self._said, plan, eos, hidden)))
+            yield from plan.answer[said:]
 
     # ------------------------------------------------------------------ as a pool, of any thread
 
@@ -156,7 +197,7 @@ class PlannerRow:
         try:
             freed = self.bytes_used if fill == self._fills else 0
             if freed:
-                self._filled_by = ''
+                self._filled_by, self.held, self._resumed = '', None, False
                 self.arena.set_length(0, 0)
                 self.bytes_reserved = 0
             return freed
@@ -179,8 +220,15 @@ class PlannerRow:
         """K and V of what the row holds, in host memory."""
         return [part.cpu().clone() for part in self.arena.row(0)]
 
-    def _first(self, hidden: Tensor) -> int:
-        return self._likeliest(self._model.backbone.norm(hidden))
+    def _said(self, plan: PlanRecord, eos: int, hidden: Tensor | None) -> PlanRecord:
+        """One token more, and what the row holds then. hidden: [1, 1, width], before the norm."""
+        if plan.answer:
+            token = self._next(plan.answer[-1], plan.next_position)
+        else:
+            token = self._likeliest(self._model.backbone.norm(hidden))
+        plan = plan.saying(token, eos, self._config.answer_tokens)
+        self.held = RowPlan(plan, int(self.arena.lengths[0, 0]))
+        return plan
 
     def _next(self, token: int, position: int) -> int:
         """The one after a token at a position."""
