@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.moves import copy_to
 from embodied_kv.kv.placed import PlacedTokens
 from embodied_kv.memory.importance import Importance
 from embodied_kv.memory.loader import Loader
@@ -216,7 +217,7 @@ class Prefill:
             stored = self._load(piece.unit, layer)
         except MemoryFault as fault:
             raise KvLost(piece.unit, fault) from fault
-        k, v = (part.to(self._arena.device, non_blocking=True)[:, tokens] for part in stored)
+        k, v = (copy_to(part, self._arena.device, wait=False)[:, tokens] for part in stored)
         return self._move(k, prompt.starts[i] - piece.offset), v
 
     def _deviation(self, prompt: Prompt, layer: int, tokens: LayerTokens) -> Tensor:

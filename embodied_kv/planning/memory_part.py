@@ -67,6 +67,8 @@ class MemoryPart:
         if held is not None and facts['planner'] == self._planning.fingerprint:
             row = self._planning.row
             frozen_kv.check_row(frozen, ROW, row.arena, held.tokens)
+            if held.absent and len(held.absent) != len(row.arena.layers):
+                raise CapsuleError(f'the capsule has a damaged plan: {len(held.absent)} layers')
             try:
                 row.loads(held.plan.method)
             except ValueError as error:
@@ -139,6 +141,8 @@ def _read_row(facts: Mapping) -> RowPlan | None:
     plan = _read_plan(plan)
     if plan is None or not (plan.answer or plan.over) or type(tokens) is not int:
         raise CapsuleError("the capsule has a damaged plan: that of the planner's row")
-    if not 1 <= tokens <= plan.next_position + 1:
+    absent = row.get('absent', [])
+    whole = isinstance(absent, list) and all(type(n) is int and 0 <= n for n in absent)
+    if not whole or not 1 <= tokens <= plan.next_position + 1 - min(absent, default=0):
         raise CapsuleError(f'the capsule has a damaged plan: {tokens} tokens of its row')
-    return RowPlan(plan, tokens)
+    return RowPlan(plan, tokens, tuple(absent), bool(row.get('chosen')))

@@ -89,10 +89,16 @@ class PlanRecord:
 
 @dataclass(frozen=True)
 class RowPlan:
-    """A plan whose KV lies in the planner's row, as its first `tokens` tokens."""
+    """A plan whose KV lies in the planner's row, within its first `tokens` tokens.
+
+    absent: tokens of the prompt that each layer lacks; () where none does. chosen: what is kept of
+    the prompt was chosen by its question and answer.
+    """
 
     plan: PlanRecord
     tokens: int
+    absent: tuple[int, ...] = ()
+    chosen: bool = False
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 
 import torch
 from torch import Tensor, nn
 
+from embodied_kv.compress.registry import method
 from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.moves import copy_to
 from embodied_kv.kv.placed import PlacedTokens
 from embodied_kv.kv.plane import Plane
 from embodied_kv.kv.pool import Evictable
@@ -35,6 +38,7 @@ from embodied_kv.model.planner import Planner
 from embodied_kv.planning.config import PlanningConfig
 from embodied_kv.planning.plan import PlanRecord, RowPlan
 from embodied_kv.planning.reuse_methods import reuse_method
+from embodied_kv.planning.row_compression import compress_row
 
 
 class PlannerRow:
@@ -71,6 +75,7 @@ class PlannerRow:
         )
         self._filled_by = ''  # the method that filled the row; '' where that did not end well
         self._reuse = reuse_method(config.method, config, b.layers)
+        self._method = method('vl_cache', shares='equal')  # by what question and answer attend to
         self._using, self._plane = threading.Lock(), plane or Plane()
         self._used_at = time.monotonic()
         self.bytes_reserved = 0
@@ -103,11 +108,12 @@ class PlannerRow:
         Where the row was resumed with the same plan, it is gone on from: nothing is prefilled.
         """
         if self.goes_on(asked):
-            plan, nothing = self.held.plan, [0] * len(self.arena.layers)
+            held, nothing = self.held, [0] * len(self.arena.layers)
             self._resumed = False
-            return chain(plan.answer, self._say(plan, eos)), Work(nothing, nothing[:])
+            saying = self._say(held, prompt.question_at, eos)
+            return chain(held.plan.answer, saying), Work(nothing, nothing[:])
         hidden, work = self.fill(prompt, asked.method)
-        return self._say(asked, eos, hidden), work
+        return self._say(RowPlan(asked, 0), prompt.question_at, eos, hidden), work
 
     def goes_on(self, asked: PlanRecord) -> bool:
         """Whether the row was resumed with this very plan, which nobody asked for since."""
@@ -128,7 +134,8 @@ class PlannerRow:
                 put()
                 self.arena.set_length(0, held.tokens)
                 self.bytes_reserved = self.bytes_used
-            self._reuse, self._filled_by = self._new(held.plan.method), held.plan.method
+            whole, method = not any(held.absent), held.plan.method
+            self._reuse, self._filled_by = self._new(method), method if whole else ''
             self._reuse.holds(held.plan.prompt)
             self.held, self._resumed, self._fills = held, True, self._fills + 1
             return True
@@ -160,12 +167,34 @@ class PlannerRow:
             k, v = self._step(self._copied)
         return UnitKv(unit, k, v, tuple(map(len, tokens)))
 
-    def _say(self, plan: PlanRecord, eos: int, hidden: Tensor | None = None) -> Iterator[int]:
+    def _say(
+        self, held: RowPlan, question_at: int, eos: int, hidden: Tensor | None = None
+    ) -> Iterator[int]:
         """The tokens that follow. hidden: of the prompt's last one, where none was said yet."""
-        while not plan.over:
-            said = len(plan.answer)
-            plan = self._step(torch.inference_mode()(partial(self._said, plan, eos, hidden)))
-            yield from plan.answer[said:]
+        while not held.plan.over:
+            if self._config.row_keep_ratio < 1 and not held.chosen:
+                if len(held.plan.answer) == self._config.row_compress_after + 1:
+                    held = self._compress(held, question_at)
+            said = len(held.plan.answer)
+            held = self._step(torch.inference_mode()(partial(self._said, held, eos, hidden)))
+            yield from held.plan.answer[said:]
+
+    def _compress(self, held: RowPlan, question_at: int) -> RowPlan:
+        """Question and answer choose what is kept of the prompt before them."""
+        self._filled_by, self.held = '', None
+        plan, layers = held.plan, len(self.arena.layers)
+        absent = compress_row(
+            self._model,
+            self.arena,
+            (*plan.prompt, *plan.answer)[question_at : plan.next_position],
+            question_at,
+            held.absent or (0,) * layers,
+            self._method,
+            self._config.row_keep_ratio,
+            self._step,
+            max(1, self._config.step_tokens // layers),
+        )
+        return replace(held, absent=absent, chosen=True)
 
     # ------------------------------------------------------------------ as a pool, of any thread
 
@@ -218,23 +247,24 @@ class PlannerRow:
 
     def _copied(self) -> list[Tensor]:
         """K and V of what the row holds, in host memory."""
-        return [part.cpu().clone() for part in self.arena.row(0)]
+        return [copy_to(part.clone(), 'cpu') for part in self.arena.row(0)]
 
-    def _said(self, plan: PlanRecord, eos: int, hidden: Tensor | None) -> PlanRecord:
+    def _said(self, held: RowPlan, eos: int, hidden: Tensor | None) -> RowPlan:
         """One token more, and what the row holds then. hidden: [1, 1, width], before the norm."""
+        plan = held.plan
         if plan.answer:
-            token = self._next(plan.answer[-1], plan.next_position)
+            token = self._next(plan.answer[-1], plan.next_position, held.absent)
         else:
             token = self._likeliest(self._model.backbone.norm(hidden))
         plan = plan.saying(token, eos, self._config.answer_tokens)
-        self.held = RowPlan(plan, int(self.arena.lengths[0, 0]))
-        return plan
+        self.held = replace(held, plan=plan, tokens=int(self.arena.lengths[0, 0]))
+        return self.held
 
-    def _next(self, token: int, position: int) -> int:
+    def _next(self, token: int, position: int, absent: Sequence[int]) -> int:
         """The one after a token at a position."""
-        self.arena.set_length(0, position + 1)
+        self.arena.set_length(0, position + 1 - min(absent, default=0))
         at = torch.tensor([position])
-        view = PlacedTokens(self.arena, 0).bind(at)
+        view = PlacedTokens(self.arena, 0, absent).bind(at)
         ids = torch.tensor([[token]], device=self.arena.device)
         return self._likeliest(self._model(ids, at[None].to(self.arena.device), view))
 
