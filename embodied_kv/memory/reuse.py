@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from embodied_kv.memory.importance import Importance
+from embodied_kv.memory.layout import LayerLayout
 from embodied_kv.memory.prompt import Prompt
 
 
@@ -23,10 +24,10 @@ class LayerState:
     """What there is to decide by after layer `layer` of `layers`.
 
     positions: int64 [T], of the tokens that it computed; queries: theirs, [T, heads, head_dim];
-    sums: log-sum-exp of their attention's scores, [T, heads]. keys: [kv_heads, length, head_dim],
-    of the whole prompt. deviation: float [T] when called, how far each token's keys in the next
-    layer are from the stored ones (0 where none are stored). on_choice: takes each choice by
-    importance, for whoever wants to know.
+    sums: log-sum-exp of their attention's scores, [T, heads]. keys: [kv_heads, tokens, head_dim],
+    of the whole prompt as far as the layer has it: `layout` says where. deviation: float [T] when
+    called, how far each token's keys in the next layer are from the stored ones (0 where none are
+    stored). on_choice: takes each choice by importance, for whoever wants to know.
     """
 
     prompt: Prompt
@@ -36,6 +37,7 @@ class LayerState:
     queries: Tensor
     sums: Tensor
     keys: Tensor
+    layout: LayerLayout
     deviation: Callable[[], Tensor]
     on_choice: Callable[[Importance], object] = lambda choice: None
 

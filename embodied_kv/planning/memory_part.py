@@ -70,7 +70,7 @@ class MemoryPart:
             if held.absent and len(held.absent) != len(row.arena.layers):
                 raise CapsuleError(f'the capsule has a damaged plan: {len(held.absent)} layers')
             try:
-                row.loads(held.plan.method)
+                row.method(held.plan.method)
             except ValueError as error:
                 raise CapsuleError(f'the capsule has a damaged plan: {error}') from error
 

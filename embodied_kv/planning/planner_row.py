@@ -21,7 +21,7 @@ from functools import partial
 from itertools import chain
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from embodied_kv.compress.registry import method
 from embodied_kv.kv.arena import Arena
@@ -39,6 +39,7 @@ from embodied_kv.planning.config import PlanningConfig
 from embodied_kv.planning.plan import PlanRecord, RowPlan
 from embodied_kv.planning.reuse_methods import reuse_method
 from embodied_kv.planning.row_compression import compress_row
+from embodied_kv.planning.unit_compression import own_attention, thinned, unit_method
 
 
 class PlannerRow:
@@ -76,6 +77,7 @@ class PlannerRow:
         self._filled_by = ''  # the method that filled the row; '' where that did not end well
         self._reuse = reuse_method(config.method, config, b.layers)
         self._method = method('vl_cache', shares='equal')  # by what question and answer attend to
+        self._units = unit_method(config.unit_compress)
         self._using, self._plane = threading.Lock(), plane or Plane()
         self._used_at = time.monotonic()
         self.bytes_reserved = 0
@@ -98,9 +100,9 @@ class PlannerRow:
             finally:
                 self.bytes_reserved, self._used_at = self.bytes_used, time.monotonic()
 
-    def loads(self, method: str) -> bool:
-        """Whether a method reads stored KV. Raises ValueError for an unknown one."""
-        return self._new(method).loads
+    def method(self, name: str) -> Reuse:
+        """A new one of that name. Raises ValueError for an unknown one."""
+        return reuse_method(name, self._config, len(self.arena.layers))
 
     def answer(self, prompt: Prompt, asked: PlanRecord, eos: int) -> tuple[Iterator[int], Work]:
         """The likeliest tokens, one by one, until `eos` or `answer_tokens`; what the prefill did.
@@ -113,7 +115,8 @@ class PlannerRow:
             saying = self._say(held, prompt.question_at, eos)
             return chain(held.plan.answer, saying), Work(nothing, nothing[:])
         hidden, work = self.fill(prompt, asked.method)
-        return self._say(RowPlan(asked, 0), prompt.question_at, eos, hidden), work
+        begun = RowPlan(asked, 0, tuple(work.lacks))
+        return self._say(begun, prompt.question_at, eos, hidden), work
 
     def goes_on(self, asked: PlanRecord) -> bool:
         """Whether the row was resumed with this very plan, which nobody asked for since."""
@@ -135,7 +138,7 @@ class PlannerRow:
                 self.arena.set_length(0, held.tokens)
                 self.bytes_reserved = self.bytes_used
             whole, method = not any(held.absent), held.plan.method
-            self._reuse, self._filled_by = self._new(method), method if whole else ''
+            self._reuse, self._filled_by = self.method(method), method if whole else ''
             self._reuse.holds(held.plan.prompt)
             self.held, self._resumed, self._fills = held, True, self._fills + 1
             return True
@@ -145,9 +148,9 @@ class PlannerRow:
     def fill(self, prompt: Prompt, method: str) -> tuple[Tensor, Work]:
         """As `Prefill.run`. What the last prompt left in the row counts for its own method."""
         if method != self._filled_by:
-            self._reuse = self._new(method)
+            self._reuse = self.method(method)
         filled = self._run(prompt, self._reuse)
-        self._filled_by = method
+        self._filled_by = '' if any(filled[1].lacks) else method
         return filled
 
     def _run(self, prompt: Prompt, reuse: Reuse) -> tuple[Tensor, Work]:
@@ -165,7 +168,17 @@ class PlannerRow:
         with self.in_use():
             self._run(Prompt((), (), everything), FullRecompute())
             k, v = self._step(self._copied)
-        return UnitKv(unit, k, v, tuple(map(len, tokens)))
+            lengths = tuple(map(len, tokens))
+            if (ratio := self._config.unit_keep_ratio) < 1:
+                scored = self._units.queries is not None
+                columns = self._attended(everything) if scored else None
+                k, v, lengths = thinned(k, v, lengths, columns, self._units, ratio)
+        return UnitKv(unit, k, v, lengths)
+
+    def _attended(self, ids: Sequence[int]) -> Tensor:
+        """As `own_attention`, on the host."""
+        block = max(1, self._config.step_tokens // len(self.arena.layers))
+        return own_attention(self._model, self.arena, ids, self._step, block).cpu()
 
     def _say(
         self, held: RowPlan, question_at: int, eos: int, hidden: Tensor | None = None
@@ -242,9 +255,6 @@ class PlannerRow:
         assert promised, f'{used} bytes of the planner row in use, {reserved} reserved'
         assert length or not self._filled_by, f'the planner row is empty, not {self._filled_by}'
 
-    def _new(self, method: str) -> Reuse:
-        return reuse_method(method, self._config, len(self.arena.layers))
-
     def _copied(self) -> list[Tensor]:
         """K and V of what the row holds, in host memory."""
         return [copy_to(part.clone(), 'cpu') for part in self.arena.row(0)]
@@ -271,21 +281,3 @@ class PlannerRow:
     def _likeliest(self, hidden: Tensor) -> int:
         """hidden [1, 1, width], after the final norm."""
         return int(self._model.logits(hidden)[0, -1].argmax())
-
-
-def check_planner(model: nn.Module, config: PlanningConfig, head: int) -> None:
-    """Raises ValueError for a recurrent planner, and for numbers that its row does not hold.
-
-    head: tokens that every prompt begins with.
-    """
-    if not isinstance(model, Planner):
-        raise ValueError(
-            f'a {type(model).__name__} cannot plan with memory: it folds all that came '
-            'before into one state, which fits no other position of a prompt'
-        )
-    row, needed = model.config.max_tokens, head + config.tokens + config.answer_tokens
-    if needed >= row:
-        raise ValueError(
-            f'{config.tokens} tokens of memory and {config.answer_tokens} of an answer leave no '
-            f'room for a question in a row of {row}: lower tokens or answer_tokens'
-        )

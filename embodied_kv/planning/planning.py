@@ -37,10 +37,12 @@ from embodied_kv.memory.segment import KINDS, MemoryFault
 from embodied_kv.memory.store import Change, MemoryStore
 from embodied_kv.memory.unit import Unit
 from embodied_kv.model.planner_checkpoint import LoadedPlanner
+from embodied_kv.planning.checks import check_planner
 from embodied_kv.planning.config import PlanningConfig
 from embodied_kv.planning.plan import Match, MemoryStats, Plan, PlanRecord, PlanRequest
-from embodied_kv.planning.planner_row import PlannerRow, check_planner
+from embodied_kv.planning.planner_row import PlannerRow
 from embodied_kv.planning.prompts import PlannerPrompts, memory_fingerprint
+from embodied_kv.planning.stored import available, kept_tokens
 
 log = logging.getLogger(__name__)
 
@@ -215,7 +217,7 @@ class Planning:
         """
         began = time.perf_counter()
         method = method or self.config.method
-        loads = self.row.loads(method)
+        loads = self.row.method(method).loads
         asked = self._prompts.question(question)
         tokens = min(self.config.tokens if tokens is None else tokens, self._room(asked))
         segments = segments or self.config.segments or None
@@ -234,13 +236,16 @@ class Planning:
     def _plan(self, ask: PlanRequest, loads: bool, retries: int) -> Plan:
         """loads: whether stored KV is read; else all is computed, whatever the method."""
         units = self.memory.retrieve(ask.question, ask.tokens, ask.segments)
-        units = self._available(units) if loads else units
-        prompt = self._prompts.prompt(units, ask.ids, loads)
+        units = available(units, self.memory) if loads else units
+        prompt = self._prompts.prompt(units, ask.ids)
         keys, ids = tuple(unit.key for unit in units), tuple(prompt.ids.tolist())
         asked = PlanRecord(ask.question, ask.method, keys, ids)
         start = time.perf_counter()
         needs = loads and not self.row.goes_on(asked)
         fresh = self._compute(self.memory.missing(units)) if needs else 0
+        if needs:
+            kept = kept_tokens(units, self.memory.store, self._prompts, ask.method)
+            prompt = self._prompts.prompt(units, ask.ids, kept)
         computed = time.perf_counter()
         with self.row.in_use():
             saying, work = self.row.answer(prompt, asked, self._planner.tokenizer.eos)
@@ -266,15 +271,6 @@ class Planning:
             seconds=time.perf_counter() - ask.began,
             timeline=work.timeline,
         )
-
-    def _available(self, units: Sequence[Unit]) -> tuple[Unit, ...]:
-        """Where joint KV is missing, the segments' own, if all have it: no plan waits for more."""
-        found: list[Unit] = []
-        for unit in units:
-            singles = [Unit((segment,), unit.group, unit.score) for segment in unit.segments]
-            jointly = not self.memory.missing([unit]) or self.memory.missing(singles)
-            found += [unit] if jointly else singles
-        return tuple(found)
 
     def _room(self, asked: Sequence[int]) -> int:
         """Tokens that a prompt has left for memory."""
