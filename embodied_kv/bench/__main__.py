@@ -37,6 +37,7 @@ FULL = (
     ('memory.ablations',),
     ('memory.timeline',),
     ('memory.judge',),
+    ('memory.budgets',),
     ('fleet',),
     ('horizon',),
     ('latency',),

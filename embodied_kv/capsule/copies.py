@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Protocol
 
 import torch
@@ -54,23 +53,6 @@ class CapsuleCopy(TierEntry):
             created=about.created,
             capsule=capsule,
         )
-
-
-def copy_to(tensor: Tensor, device: torch.device) -> Tensor:
-    """The tensor on that device, in pinned memory if that is the host of a GPU.
-
-    The tensor itself where it lies so already.
-    """
-    if device.type != 'cpu' or not _pins():
-        return tensor.to(device)
-    if tensor.device.type == 'cpu' and tensor.is_pinned():
-        return tensor
-    return torch.empty_like(tensor, device=device, pin_memory=True).copy_(tensor)
-
-
-@cache
-def _pins() -> bool:
-    return torch.cuda.is_available()
 
 
 class TierCopier:

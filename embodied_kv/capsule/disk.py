@@ -36,6 +36,7 @@ from embodied_kv.capsule.manifest import (
     describe,
     parse,
 )
+from embodied_kv.kv import moves
 
 NAME = re.compile(r'[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}')  # so no name leaves the folder
 ENDING = '.safetensors'
@@ -94,7 +95,10 @@ class Disk:
                     f'was made by {manifest.fingerprint}, this is {fingerprint}: weights, dtype, '
                     'kernels, layout or config differ; start what made it, or make a new one'
                 )
-            tensors = {entry.name: _read_tensor(stream, entry) for entry in manifest.tensors}
+            tensors, at = {}, stream.tell()
+            for entry in manifest.tensors:
+                tensors[entry.name] = _read_tensor(stream, entry, at)
+                at += entry.bytes
         return Capsule(
             name,
             manifest.boundary,
@@ -173,17 +177,10 @@ class Disk:
 
 
 def _bytes(capsule: Capsule, name: str) -> np.ndarray:
-    """[bytes] of a tensor, in C order: shared where it lies so on the host, else copied."""
-    tensor = capsule.tensors[name].detach()
+    """As `plain_bytes`, of a tensor of the capsule."""
+    tensor = capsule.tensors[name]
     try:
-        if tensor.is_quantized:
-            raise TypeError('its scale would be lost')
-        host = tensor.resolve_conj().resolve_neg().cpu()
-        if host.itemsize == 1:  # so can be copied what has no copy of its own, such as int4
-            host = host.view(torch.uint8)
-        host = host.contiguous()
-        # One axis of stride 1: where an axis holds one number or none, its stride may be any.
-        return host.as_strided((host.numel(),), (1,)).view(torch.uint8).numpy()
+        return moves.plain_bytes(tensor)
     except (RuntimeError, TypeError) as error:
         reason = str(error).splitlines()[0]
         raise CapsuleError(
@@ -192,28 +189,25 @@ def _bytes(capsule: Capsule, name: str) -> np.ndarray:
         ) from error
 
 
-def _read(stream: BinaryIO, data: memoryview) -> None:
-    """Fills `data`. Raises CapsuleError where the file ends before."""
-    while data:
-        count = stream.readinto(data)
-        if not count:
-            raise CapsuleError(DAMAGED.format('it was cut short while it was read'))
-        data = data[count:]
+def _read(stream: BinaryIO, data: bytearray, offset: int) -> None:
+    try:
+        moves.read(stream.fileno(), data, offset)
+    except moves.Damaged as fault:
+        raise CapsuleError(DAMAGED.format(fault)) from fault
 
 
 def _read_manifest(stream: BinaryIO, name: str) -> Manifest:
     """Leaves the stream at the first tensor. Nothing is allocated that the file does not hold."""
     size = os.fstat(stream.fileno()).st_size
     start = bytearray(min(size, 9))
-    _read(stream, memoryview(start))
+    _read(stream, start, 0)
     length = 8 + int.from_bytes(start[:8], 'little')
     if len(start) == 9 and (start[8:] != b'{' or length > 8 + MAX_HEADER):
         raise CapsuleError('is not a capsule, or its start is damaged: drop it')
     if len(start) < 9 or length > size:
         raise CapsuleError(f'is truncated, it has {size} bytes: drop it')
     header = bytearray(length)
-    header[:9] = start
-    _read(stream, memoryview(header)[9:])
+    _read(stream, header, 0)
     manifest = parse(bytes(header))
     if manifest.name != name:
         raise CapsuleError(f'holds the capsule {manifest.name}: give it that name again')
@@ -222,23 +216,24 @@ def _read_manifest(stream: BinaryIO, name: str) -> Manifest:
         raise CapsuleError(f'is truncated, it has {size} of {whole} bytes: drop it')
     if size > whole:
         raise CapsuleError(DAMAGED.format(f'it has {size} bytes, {whole} belong to it'))
+    stream.seek(length)
     return manifest
 
 
-def _read_tensor(stream: BinaryIO, entry: TensorEntry) -> Tensor:
+def _read_tensor(stream: BinaryIO, entry: TensorEntry, at: int) -> Tensor:
+    """at: where its bytes begin."""
     try:
-        tensor = torch.empty(entry.bytes, dtype=torch.uint8)
-        shaped = tensor.view(entry.torch_dtype).reshape(entry.shape)
+        plain = moves.read_tensor(
+            stream.fileno(), at, (entry.bytes,), torch.uint8, entry.checksum, entry.name
+        )
+        return plain.view(entry.torch_dtype).reshape(entry.shape)
+    except moves.Damaged as fault:
+        raise CapsuleError(DAMAGED.format(fault)) from fault
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
         raise CapsuleError(
             f'cannot be loaded: {entry.name} takes {entry.bytes} bytes of memory; {reason}'
         ) from error
-    data = memoryview(tensor.numpy())
-    _read(stream, data)
-    if zlib.crc32(data) != entry.checksum:
-        raise CapsuleError(DAMAGED.format(f'{entry.name} does not have its checksum'))
-    return shaped
 
 
 def _explained(path: Path, done: str) -> AbstractContextManager[None]:

@@ -27,10 +27,11 @@ import torch
 from torch import Tensor
 
 from embodied_kv.capsule.capsule import Capsule, CapsuleError
-from embodied_kv.capsule.copies import CapsuleCopy, TierCopier, TierStore, copy_to
+from embodied_kv.capsule.copies import CapsuleCopy, TierCopier, TierStore
 from embodied_kv.capsule.disk import NAME
 from embodied_kv.capsule.record import CapsuleRecord
 from embodied_kv.capsule.tiers import NoRoom, Tier, TierCapacities, make_room
+from embodied_kv.kv.moves import copy_to
 from embodied_kv.kv.plane import OverBudget
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from embodied_kv.compress.base import Method
 from embodied_kv.compress.full import Full
 from embodied_kv.compress.h2o import H2o
+from embodied_kv.compress.knorm import KeyNorm
 from embodied_kv.compress.kvpress import PREFIX, from_kvpress
 from embodied_kv.compress.pyramidkv import PyramidKv
 from embodied_kv.compress.random import Random
@@ -14,7 +15,8 @@ from embodied_kv.compress.vl_cache import VlCache
 from embodied_kv.compress.zipcache import ZipCache
 
 METHODS: dict[str, type[Method]] = {
-    m.name: m for m in (VlCache, StreamingLlm, H2o, SnapKv, PyramidKv, ZipCache, Random, Full)
+    m.name: m
+    for m in (VlCache, StreamingLlm, H2o, SnapKv, PyramidKv, ZipCache, KeyNorm, Random, Full)
 }
 
 

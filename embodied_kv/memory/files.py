@@ -8,8 +8,6 @@ Whoever wrote it keeps a KvEntry apart from it, and a reader trusts the entry al
 and each layer's bytes are compared before they are handed out. A layer is read, not mapped: that
 is the copy which a loading thread is there for, and a file cut short under a reader is an error
 and not a signal.
-
-Checksums are CRC-32: they are there for accidents.
 """
 
 from __future__ import annotations
@@ -29,8 +27,8 @@ import torch
 from torch import Tensor
 
 from embodied_kv import storage
+from embodied_kv.kv import moves
 from embodied_kv.memory.segment import MemoryFault
-from embodied_kv.runtime.buffer import host_buffer
 
 log = logging.getLogger(__name__)
 
@@ -129,14 +127,16 @@ class KvFiles:
             size, whole = os.fstat(descriptor).st_size, entry.offset + entry.bytes
             if size != whole:
                 raise MemoryFault(f'{path} ' + DAMAGED.format(f'{size} of {whole} bytes'))
-            header = bytearray(entry.offset)
-            _fill(descriptor, memoryview(header), 0, path)
-            _compare(memoryview(header), entry.checksums[0], 'its header', path)
-            meta = torch.empty(entry.shape[1:], dtype=entry.torch_dtype, device='meta')
-            kv = host_buffer('kv', meta).tensor  # [2, kv_heads, tokens, head_dim]
-            data = memoryview(kv.view(-1).view(torch.uint8).numpy())
-            _fill(descriptor, data, entry.offset + layer * entry.layer_bytes, path)
-            _compare(data, entry.checksums[1 + layer], f'layer {layer}', path)
+            header, own = bytearray(entry.offset), entry.checksums[1 + layer]
+            at = entry.offset + layer * entry.layer_bytes
+            try:
+                moves.read(descriptor, header, 0)
+                moves.compare(header, entry.checksums[0], 'its header')
+                kv = moves.read_tensor(  # [2, kv_heads, tokens, head_dim]
+                    descriptor, at, entry.shape[1:], entry.torch_dtype, own, f'layer {layer}'
+                )
+            except moves.Damaged as fault:
+                raise MemoryFault(f'{path} ' + DAMAGED.format(fault)) from fault
         return kv[0], kv[1]
 
     def remove(self, numbers: Iterable[int]) -> None:
@@ -179,16 +179,3 @@ def _open(path: Path) -> Iterator[int]:
             yield descriptor
         finally:
             os.close(descriptor)
-
-
-def _fill(descriptor: int, data: memoryview, offset: int, path: Path) -> None:
-    while data:  # one read moves 2 GB at most
-        count = os.preadv(descriptor, [data], offset)
-        if not count:
-            raise MemoryFault(f'{path} ' + DAMAGED.format('it was cut short while it was read'))
-        data, offset = data[count:], offset + count
-
-
-def _compare(data: memoryview, checksum: int, what: str, path: Path) -> None:
-    if zlib.crc32(data) != checksum:
-        raise MemoryFault(f'{path} ' + DAMAGED.format(f'{what} does not have its checksum'))

@@ -70,7 +70,8 @@ def segment_attention(state: LayerState, scoring_tokens: int = 0) -> tuple[Tenso
     standing = _spread(prompt, scoring_tokens)
     standing[prompt.question_at :] = True
     asking = standing[state.positions]
-    attention = _attention(state, asking, prompt.means.to(state.keys.device)).cpu()  # [T, s]
+    onto = prompt.means[state.layout.present].to(state.keys.device)
+    attention = _attention(state, asking, onto).cpu()  # [T, s]
     positions = state.positions[asking]
     question = attention[positions >= prompt.question_at].mean(0)
     rows = prompt.means[positions]  # [T, s]: whose token it is
@@ -89,7 +90,7 @@ def _spread(prompt: Prompt, most: int) -> Tensor:
 
 
 def _attention(state: LayerState, asking: Tensor, onto: Tensor) -> Tensor:
-    """Causal attention, mean over heads, times onto [length, s]: float32 [T, s].
+    """Causal attention, mean over heads, times onto [tokens, s]: float32 [T, s].
 
     Of those of the layer's tokens that `asking`, bool, is true of.
 
@@ -97,15 +98,16 @@ def _attention(state: LayerState, asking: Tensor, onto: Tensor) -> Tensor:
     before it and no others.
     """
     device, kv_heads = state.keys.device, len(state.keys)
-    positions, mine = state.positions[asking].to(device), asking.to(device)
+    places = state.layout.places[state.positions[asking]].to(device)
+    mine = asking.to(device)
     heads, dim = state.queries.shape[1:]
     queries = (state.queries[mine].float() * dim**-0.5).unflatten(1, (kv_heads, -1))
     sums = state.sums[mine].float().unflatten(1, (kv_heads, -1))[..., None]
     keys = state.keys.float()
     parts = []
-    for block in range(0, len(positions), BLOCK):
+    for block in range(0, len(places), BLOCK):
         q, lse = (part[block : block + BLOCK].permute(1, 2, 0, 3) for part in (queries, sums))
-        mine = positions[block : block + BLOCK]
+        mine = places[block : block + BLOCK]
         begin, end = int(mine[0]), int(mine[-1]) + 1
         q, lse = (part.reshape(kv_heads, -1, part.shape[-1]) for part in (q, lse))
         weights = torch.baddbmm(lse, q, keys[:, :end].transpose(1, 2), beta=-1).exp_()

@@ -26,8 +26,10 @@ import torch
 from torch import Tensor
 
 from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.moves import copy_to
 from embodied_kv.kv.placed import PlacedTokens
 from embodied_kv.memory.importance import Importance
+from embodied_kv.memory.layout import LayerLayout
 from embodied_kv.memory.loader import Loader
 from embodied_kv.memory.pending import Pending
 from embodied_kv.memory.prompt import Prompt
@@ -69,10 +71,11 @@ class Model(Protocol):
 
 @dataclass
 class Work:
-    """What a prefill did: tokens computed, and loaded, in each layer; choices by importance."""
+    """What a prefill did: tokens computed, loaded and lacking by layer; choices by importance."""
 
     computed: list[int] = field(default_factory=list)
     loaded: list[int] = field(default_factory=list)
+    lacks: list[int] = field(default_factory=list)
     chosen: list[Importance] = field(default_factory=list)
     timeline: Timeline = field(default=Timeline(()))
 
@@ -142,24 +145,34 @@ class Prefill:
                 work.computed.append(len(tokens.positions))
                 work.loaded.append(sum(absent.values()))
                 with loader.computing(layer):
-                    blocks = self.prefill_layer(tokens, layer)
-                    choice = partial(self._choose, prompt, reuse, work, layer, tokens, blocks)
+                    layout = LayerLayout(prompt, tokens.mask)
+                    work.lacks.append(layout.lacks)
+                    if layout.lacks:
+                        self._run_step(partial(self._close_up, layout, layer))
+                    blocks = self.prefill_layer(tokens, layer, layout)
+                    state = prompt, reuse, work, layer, layout, tokens, blocks
+                    choice = partial(self._choose, *state)
                     tokens = self._run_step(choice)
                     absent = _absent(prompt, tokens.mask, resident)
                     loader.drop(absent, layer + 1)
+        if any(work.lacks):
+            length = prompt.length - min(work.lacks)
+            self._run_step(partial(self._arena.set_length, self._row, length))
         work.timeline = loader.timeline
         return tokens.hidden[:, -1:], work
 
-    def prefill_layer(self, tokens: LayerTokens, layer: int) -> list[Block]:
+    def prefill_layer(self, tokens: LayerTokens, layer: int, layout: LayerLayout) -> list[Block]:
         """The paper's second interface: a layer of these tokens; their KV is in the row then.
 
         Whatever else the layer needs lies there already.
         """
         blocks = tokens.blocks(self._block)
-        return [self._run_step(partial(self._compute, layer, *block)) for block in blocks]
+        return [self._run_step(partial(self._compute, layer, layout, *block)) for block in blocks]
 
-    def _compute(self, layer: int, positions: Tensor, hidden: Tensor) -> Block:
-        view = PlacedTokens(self._arena, self._row).bind(positions)
+    def _compute(
+        self, layer: int, layout: LayerLayout, positions: Tensor, hidden: Tensor
+    ) -> Block:
+        view = PlacedTokens(self._arena, self._row).bind(layout.places[positions])
         rope = self._model.rope(positions[None].to(self._arena.device))
         hidden = self._model.layer(layer, hidden, view, rope)
         return hidden, view.queries, view.sums
@@ -170,6 +183,7 @@ class Prefill:
         reuse: Reuse,
         work: Work,
         layer: int,
+        layout: LayerLayout,
         tokens: LayerTokens,
         blocks: list[Block],
     ) -> LayerTokens:
@@ -185,7 +199,8 @@ class Prefill:
             tokens.positions,
             torch.cat(queries),
             torch.cat(sums),
-            PlacedTokens(self._arena, self._row).keys(layer),
+            PlacedTokens(self._arena, self._row).keys(layer)[:, : prompt.length - layout.lacks],
+            layout,
             deviation=partial(self._deviation, prompt, layer + 1, tokens),
             on_choice=work.chosen.append,
         )
@@ -202,6 +217,9 @@ class Prefill:
         ids = prompt.ids[positions].to(self._arena.device)
         return LayerTokens(mask, positions, self._model.embed(ids[None]))
 
+    def _close_up(self, layout: LayerLayout, layer: int) -> None:
+        layout.close_up(*(part[self._row] for part in self._arena.layers[layer]))
+
     def _put(self, prompt: Prompt, pieces: dict[str, int], segment: str, layer: int) -> None:
         """On the loading thread: the stored KV of a whole piece goes where it lies."""
         i = pieces[segment]
@@ -211,12 +229,12 @@ class Prefill:
     def _stored(self, prompt: Prompt, i: int, layer: int) -> tuple[Tensor, Tensor]:
         """Stored K and V of piece i, on the device, as if computed where it lies now."""
         piece = prompt.pieces[i]
-        tokens = slice(piece.offset, piece.offset + len(piece.ids))
+        tokens = piece.stored or slice(piece.offset, piece.offset + len(piece.ids))
         try:
             stored = self._load(piece.unit, layer)
         except MemoryFault as fault:
             raise KvLost(piece.unit, fault) from fault
-        k, v = (part.to(self._arena.device, non_blocking=True)[:, tokens] for part in stored)
+        k, v = (copy_to(part, self._arena.device, wait=False)[:, tokens] for part in stored)
         return self._move(k, prompt.starts[i] - piece.offset), v
 
     def _deviation(self, prompt: Prompt, layer: int, tokens: LayerTokens) -> Tensor:
@@ -238,7 +256,7 @@ class Prefill:
 def _absent(prompt: Prompt, mask: Tensor, resident: int) -> dict[str, int]:
     """Tokens of each piece that is not computed in full, nor lies in the row already."""
     return {
-        piece.segment: len(piece.ids)
+        piece.segment: piece.kept
         for piece, start in zip(prompt.pieces, prompt.starts, strict=True)
         if start >= resident and not mask[start : start + len(piece.ids)].all()
     }

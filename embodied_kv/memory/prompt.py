@@ -18,13 +18,25 @@ class Piece:
     """A memory segment in a prompt.
 
     ids: its tokens. unit: whose stored KV holds it, '' if none does. offset: of its first token in
-    that unit, which was computed from position 0 on.
+    that unit, which was computed from position 0 on. stored: where its tokens are among those that
+    the unit keeps; None: all are kept.
     """
 
     segment: str
     ids: Sequence[int]
     unit: str = ''
     offset: int = 0
+    stored: slice | None = None
+
+    @property
+    def kept(self) -> int:
+        """Tokens of it that the unit keeps."""
+        return len(self.ids) if self.stored is None else self.stored.stop - self.stored.start
+
+    @property
+    def is_thin(self) -> bool:
+        """Whether it loses tokens where its stored KV is loaded."""
+        return bool(self.unit) and self.kept < len(self.ids)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,13 +8,14 @@ computed, and so is what has no stored KV.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from embodied_kv.memory.importance import Importance
+from embodied_kv.memory.layout import LayerLayout
 from embodied_kv.memory.prompt import Prompt
 
 
@@ -23,10 +24,10 @@ class LayerState:
     """What there is to decide by after layer `layer` of `layers`.
 
     positions: int64 [T], of the tokens that it computed; queries: theirs, [T, heads, head_dim];
-    sums: log-sum-exp of their attention's scores, [T, heads]. keys: [kv_heads, length, head_dim],
-    of the whole prompt. deviation: float [T] when called, how far each token's keys in the next
-    layer are from the stored ones (0 where none are stored). on_choice: takes each choice by
-    importance, for whoever wants to know.
+    sums: log-sum-exp of their attention's scores, [T, heads]. keys: [kv_heads, tokens, head_dim],
+    of the whole prompt as far as the layer has it: `layout` says where. deviation: float [T] when
+    called, how far each token's keys in the next layer are from the stored ones (0 where none are
+    stored). on_choice: takes each choice by importance, for whoever wants to know.
     """
 
     prompt: Prompt
@@ -36,6 +37,7 @@ class LayerState:
     queries: Tensor
     sums: Tensor
     keys: Tensor
+    layout: LayerLayout
     deviation: Callable[[], Tensor]
     on_choice: Callable[[Importance], object] = lambda choice: None
 
@@ -51,6 +53,9 @@ class Reuse:
     def resident(self, prompt: Prompt) -> int:
         """Tokens at the start of the prompt whose KV lies in the row from the last one."""
         return 0
+
+    def holds(self, ids: Sequence[int]) -> None:
+        """The row holds the KV of these tokens, of a prompt that another one of it filled."""
 
     def first(self, prompt: Prompt) -> Tensor:
         """Tokens of the first layer, bool [length]."""
@@ -84,6 +89,9 @@ class PrefixCaching(Reuse):
         differ = (self._last[:shared] != prompt.ids[:shared]).nonzero()
         self._last = prompt.ids
         return int(differ[0]) if len(differ) else shared
+
+    def holds(self, ids: Sequence[int]) -> None:
+        self._last = torch.tensor(ids, dtype=torch.int64)
 
     def first(self, prompt: Prompt) -> Tensor:
         return torch.ones(prompt.length, dtype=torch.bool)

@@ -64,6 +64,27 @@ class PlanningConfig:
     cache_mib: int = _field(
         256, 'Most that loaded layers take in host memory, MiB', range=(0, 2**20)
     )
+    unit_keep_ratio: float = _field(
+        1.0,
+        'Share of its tokens that each segment keeps in stored KV; 1 is no compression. What was '
+        'stored before stays as it is',
+        range=(0.01, 1.0),
+    )
+    unit_compress: str = _field(
+        'knorm',
+        'What chooses them: knorm, h2o, zipcache, streaming_llm, random or full',
+    )
+    row_keep_ratio: float = _field(
+        1.0,
+        'Share of a prompt before its question that stays in the row while the rest of an answer '
+        'is said; 1 is no compression',
+        range=(0.01, 1.0),
+    )
+    row_compress_after: int = _field(
+        1,
+        'Tokens of an answer that choose beside its question what stays of the prompt',
+        range=(0, 4),
+    )
     stable_steps: int = _field(
         Grouping.stable_steps,
         'A group without a change for so many steps is computed jointly',

@@ -1,23 +1,30 @@
-"""Which memory was known, and what the planner said of it: memory's part of a capsule.
+"""Which memory was known, and the planner's plan and row: memory's part of a capsule.
 
-Knows sentences and tokens. Does not know nodes, or when a capsule is taken. Memory itself is no
-part of it: what was learnt stays learnt, whatever goes back. What is resumed says which sentences
-differ from those that were known, so that nobody takes the present for the past.
+Knows sentences, tokens and the row's KV. Does not know nodes, or when a capsule is taken. Memory
+itself is no part of it: what was learnt stays learnt, whatever goes back. What is resumed says
+which sentences differ from those that were known, so that nobody takes the present for the past.
 
-The planner's row is no part of it either: the next plan makes it again, from memory and question.
+The planner's row is frozen with what it has said so far. Whoever asks the same question of the
+same memory then gets the rest of the answer, and nothing of the prompt is computed again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
+from torch import Tensor
+
+from embodied_kv.capsule import frozen_kv
 from embodied_kv.capsule.capsule import CapsuleError, facts_of
 from embodied_kv.capsule.part import FrozenPart
-from embodied_kv.planning.plan import PlanRecord
+from embodied_kv.kv.plane import OverBudget
+from embodied_kv.planning.plan import PlanRecord, RowPlan
 from embodied_kv.planning.planning import Planning
 from embodied_kv.text import shown
 
 TOLD = 12  # differences
+ROW = 'row'
 
 
 class MemoryPart:
@@ -28,42 +35,70 @@ class MemoryPart:
     def __init__(self, planning: Planning) -> None:
         self._planning = planning
 
-    def buffers(self) -> tuple:
-        """None: memory's KV lies in files of its own."""
-        return ()
+    def buffers(self) -> list[Tensor]:
+        """The planner's row; memory's KV lies in files of its own."""
+        return self._planning.row.arena.memory
 
     def freeze(self) -> FrozenPart:
-        """Every sentence by its id, and the last plan that was made, token for token."""
-        last = self._planning.last
+        """Every sentence by its id; the last plan, token for token; the plan in the row.
+
+        tensors: 'row/k', 'row/v' [layers, kv_heads, tokens, head_dim], where a plan lies there.
+        """
+        last, row = self._planning.last, self._planning.row
         facts = {
             'planner': self._planning.fingerprint,
             'sentences': self._planning.memory.sentences,
             'plan': last and facts_of(last),
         }
-        return FrozenPart(facts=facts)
+        if (held := row.held) is None:
+            return FrozenPart(facts=facts)
+        kv = (part[:, 0, :, : held.tokens] for part in (row.arena.k, row.arena.v))
+        return FrozenPart(frozen_kv.copied(ROW, *kv), {**facts, ROW: facts_of(held)})
 
     def check(self, frozen: FrozenPart) -> None:
-        """Raises CapsuleError where it does not say what was known."""
+        """Raises CapsuleError where it does not say what was known, or has half a row."""
         facts = frozen.facts
         known = facts.get('sentences') if isinstance(facts, dict) else None
         whole = isinstance(known, dict) and isinstance(facts.get('planner'), str)
         if not whole or not all(isinstance(text, str) for text in known.values()):
             raise CapsuleError('the capsule does not say which memory was known')
-        _read(facts)
+        _read_plan(facts.get('plan'))
+        held = _read_row(facts)
+        if held is not None and facts['planner'] == self._planning.fingerprint:
+            row = self._planning.row
+            frozen_kv.check_row(frozen, ROW, row.arena, held.tokens)
+            if held.absent and len(held.absent) != len(row.arena.layers):
+                raise CapsuleError(f'the capsule has a damaged plan: {len(held.absent)} layers')
+            try:
+                row.method(held.plan.method)
+            except ValueError as error:
+                raise CapsuleError(f'the capsule has a damaged plan: {error}') from error
 
     def resume(self, frozen: FrozenPart) -> str:
-        """The last plan is that of then; memory is that of now. How they differ, in words."""
-        facts = frozen.facts
+        """The plans are those of then; memory is that of now. How they differ, in words."""
+        facts, told = frozen.facts, []
         if facts['planner'] != self._planning.fingerprint:
             self._planning.last = None
-            told = ['another planner made its last plan, which is not taken up']
+            told.append('another planner made its last plan, which is not taken up')
         else:
-            self._planning.last, told = _read(facts), []
+            self._planning.last = _read_plan(facts.get('plan'))
+            if (held := _read_row(facts)) is not None and not self._resume_row(frozen, held):
+                told.append(
+                    "the planner's row has no room: the next plan computes its prompt anew"
+                )
         moved = list(differences(facts['sentences'], self._planning.memory.sentences))
         if moved:
             more = f'; and {len(moved) - TOLD} more' if len(moved) > TOLD else ''
             told.append(f'memory has moved on: {"; ".join(moved[:TOLD])}{more}')
         return '; '.join(told)
+
+    def _resume_row(self, frozen: FrozenPart, held: RowPlan) -> bool:
+        """Whether the row holds that plan now: not where others need its room, or it is in use."""
+        row = self._planning.row
+        try:
+            return row.resume(partial(frozen_kv.fill, frozen, ROW, row.arena, 0), held)
+        except OverBudget:
+            return False
 
 
 def differences(then: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
@@ -80,8 +115,7 @@ def differences(then: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str
             yield f"'{shown(after)}' was '{shown(before)}'"
 
 
-def _read(facts: Mapping) -> PlanRecord | None:
-    plan = facts.get('plan')
+def _read_plan(plan: Mapping | None) -> PlanRecord | None:
     try:
         if plan is None:
             return None
@@ -91,6 +125,24 @@ def _read(facts: Mapping) -> PlanRecord | None:
             tuple(str(key) for key in plan['units']),
             tuple(int(token) for token in plan['prompt']),
             tuple(int(token) for token in plan['answer']),
+            bool(plan.get('over', True)),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise CapsuleError(f'the capsule has a damaged plan: {error!r}') from error
+
+
+def _read_row(facts: Mapping) -> RowPlan | None:
+    """The plan that lay in the row, if one did."""
+    if (row := facts.get(ROW)) is None:
+        return None
+    plan, tokens = (
+        (row.get(name) for name in ('plan', 'tokens')) if isinstance(row, dict) else (0, 0)
+    )
+    plan = _read_plan(plan)
+    if plan is None or not (plan.answer or plan.over) or type(tokens) is not int:
+        raise CapsuleError("the capsule has a damaged plan: that of the planner's row")
+    absent = row.get('absent', [])
+    whole = isinstance(absent, list) and all(type(n) is int and 0 <= n for n in absent)
+    if not whole or not 1 <= tokens <= plan.next_position + 1 - min(absent, default=0):
+        raise CapsuleError(f'the capsule has a damaged plan: {tokens} tokens of its row')
+    return RowPlan(plan, tokens, tuple(absent), bool(row.get('chosen')))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from embodied_kv.memory.segment import Segment
 from embodied_kv.memory.timeline import Timeline
@@ -58,14 +58,47 @@ class PlanRequest:
 class PlanRecord:
     """A plan, token for token: what a capsule knows of the planner.
 
-    units: keys of what was in view, in order. prompt, answer: tokens.
+    units: keys of what was in view, in order. prompt: tokens. answer: those that were said so far;
+    over: none follows.
     """
 
     question: str
     method: str
     units: tuple[str, ...]
     prompt: tuple[int, ...]
-    answer: tuple[int, ...]
+    answer: tuple[int, ...] = ()
+    over: bool = False
+
+    @property
+    def asked(self) -> PlanRecord:
+        """Before anything was said."""
+        return replace(self, answer=(), over=False)
+
+    @property
+    def next_position(self) -> int:
+        """Of the token that was said last: it is read when the one after it is computed."""
+        return len(self.prompt) + len(self.answer) - 1
+
+    def saying(self, token: int, eos: int, most: int) -> PlanRecord:
+        """With one token more, or at its end. most: tokens of an answer."""
+        if token == eos:
+            return replace(self, over=True)
+        answer = (*self.answer, token)
+        return replace(self, answer=answer, over=len(answer) >= most)
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """A plan whose KV lies in the planner's row, within its first `tokens` tokens.
+
+    absent: tokens of the prompt that each layer lacks; () where none does. chosen: what is kept of
+    the prompt was chosen by its question and answer.
+    """
+
+    plan: PlanRecord
+    tokens: int
+    absent: tuple[int, ...] = ()
+    chosen: bool = False
 
 
 @dataclass(frozen=True)

@@ -5,20 +5,27 @@ Every piece of computation goes through `step`; whoever owns the device gets it 
 tokens of a layer, and after each token of an answer.
 
 What the last prompt left in the row can be given up between two uses: the row is a pool of KV.
+What it holds of a plan is said at every moment between two pieces of computation (`held`), so that
+a capsule may take it along, and put back it is gone on from: an answer that was cut off is said to
+its end, and nothing of its prompt is computed again.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
+from itertools import chain
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from embodied_kv.compress.registry import method
 from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.moves import copy_to
 from embodied_kv.kv.placed import PlacedTokens
 from embodied_kv.kv.plane import Plane
 from embodied_kv.kv.pool import Evictable
@@ -29,13 +36,17 @@ from embodied_kv.memory.rotate import Rotation, frequencies
 from embodied_kv.memory.unit import Unit, UnitKv
 from embodied_kv.model.planner import Planner
 from embodied_kv.planning.config import PlanningConfig
+from embodied_kv.planning.plan import PlanRecord, RowPlan
 from embodied_kv.planning.reuse_methods import reuse_method
+from embodied_kv.planning.row_compression import compress_row
+from embodied_kv.planning.unit_compression import own_attention, thinned, unit_method
 
 
 class PlannerRow:
     """load: stored KV, as `Prefill` takes it. plane: whose budget it shares.
 
-    One caller at a time, but for what a pool does.
+    One caller at a time, but for what a pool does. held: the plan that lies in the row, with what
+    it said so far; None: none that could be gone on from. It changes on the thread that computes.
     """
 
     name = 'planner row'
@@ -65,10 +76,14 @@ class PlannerRow:
         )
         self._filled_by = ''  # the method that filled the row; '' where that did not end well
         self._reuse = reuse_method(config.method, config, b.layers)
+        self._method = method('vl_cache', shares='equal')  # by what question and answer attend to
+        self._units = unit_method(config.unit_compress)
         self._using, self._plane = threading.Lock(), plane or Plane()
         self._used_at = time.monotonic()
         self.bytes_reserved = 0
         self._fills = 0  # so far: the name of what lies in the row
+        self.held: RowPlan | None = None
+        self._resumed = False  # what is held came by `resume`, and nobody asked for it yet
         self._token_seconds = 0.0  # of the last prefill that computed everything, by its length
 
     @contextmanager
@@ -85,20 +100,62 @@ class PlannerRow:
             finally:
                 self.bytes_reserved, self._used_at = self.bytes_used, time.monotonic()
 
-    def loads(self, method: str) -> bool:
-        """Whether a method reads stored KV. Raises ValueError for an unknown one."""
-        return self._new(method).loads
+    def method(self, name: str) -> Reuse:
+        """A new one of that name. Raises ValueError for an unknown one."""
+        return reuse_method(name, self._config, len(self.arena.layers))
+
+    def answer(self, prompt: Prompt, asked: PlanRecord, eos: int) -> tuple[Iterator[int], Work]:
+        """The likeliest tokens, one by one, until `eos` or `answer_tokens`; what the prefill did.
+
+        Where the row was resumed with the same plan, it is gone on from: nothing is prefilled.
+        """
+        if self.goes_on(asked):
+            held, nothing = self.held, [0] * len(self.arena.layers)
+            self._resumed = False
+            saying = self._say(held, prompt.question_at, eos)
+            return chain(held.plan.answer, saying), Work(nothing, nothing[:])
+        hidden, work = self.fill(prompt, asked.method)
+        begun = RowPlan(asked, 0, tuple(work.lacks))
+        return self._say(begun, prompt.question_at, eos, hidden), work
+
+    def goes_on(self, asked: PlanRecord) -> bool:
+        """Whether the row was resumed with this very plan, which nobody asked for since."""
+        held = self.held
+        return self._resumed and held is not None and held.plan.asked == asked
+
+    def resume(self, put: Callable[[], None], held: RowPlan) -> bool:
+        """A plan lies in the row from now on -> False, and nothing has changed: the row is in use.
+
+        put: writes its K and V; called on the thread that computes, as this is. Raises OverBudget
+        where the plane has no room.
+        """
+        if not self._using.acquire(blocking=False):
+            return False
+        try:
+            size = held.tokens * self.arena.bytes_per_token * len(self.arena.layers)
+            with self._plane.claim(self, max(0, size - self.bytes_reserved)):
+                put()
+                self.arena.set_length(0, held.tokens)
+                self.bytes_reserved = self.bytes_used
+            whole, method = not any(held.absent), held.plan.method
+            self._reuse, self._filled_by = self.method(method), method if whole else ''
+            self._reuse.holds(held.plan.prompt)
+            self.held, self._resumed, self._fills = held, True, self._fills + 1
+            return True
+        finally:
+            self._using.release()
 
     def fill(self, prompt: Prompt, method: str) -> tuple[Tensor, Work]:
         """As `Prefill.run`. What the last prompt left in the row counts for its own method."""
         if method != self._filled_by:
-            self._reuse = self._new(method)
+            self._reuse = self.method(method)
         filled = self._run(prompt, self._reuse)
-        self._filled_by = method
+        self._filled_by = '' if any(filled[1].lacks) else method
         return filled
 
     def _run(self, prompt: Prompt, reuse: Reuse) -> tuple[Tensor, Work]:
-        self._filled_by, self._fills = '', self._fills + 1
+        self._filled_by, self.held, self._resumed = '', None, False
+        self._fills += 1
         began = time.perf_counter()
         hidden, work = self._prefill.run(prompt, reuse)
         if min(work.computed) == prompt.length:
@@ -111,20 +168,46 @@ class PlannerRow:
         with self.in_use():
             self._run(Prompt((), (), everything), FullRecompute())
             k, v = self._step(self._copied)
-        return UnitKv(unit, k, v, tuple(map(len, tokens)))
+            lengths = tuple(map(len, tokens))
+            if (ratio := self._config.unit_keep_ratio) < 1:
+                scored = self._units.queries is not None
+                columns = self._attended(everything) if scored else None
+                k, v, lengths = thinned(k, v, lengths, columns, self._units, ratio)
+        return UnitKv(unit, k, v, lengths)
 
-    def say(self, hidden: Tensor, length: int, eos: int) -> Iterator[int]:
-        """The likeliest tokens, one by one, until `eos` or `answer_tokens`.
+    def _attended(self, ids: Sequence[int]) -> Tensor:
+        """As `own_attention`, on the host."""
+        block = max(1, self._config.step_tokens // len(self.arena.layers))
+        return own_attention(self._model, self.arena, ids, self._step, block).cpu()
 
-        hidden: [1, 1, width] of the last of `length` tokens, before the final norm.
-        """
-        work, token = partial(self._first, hidden), eos
-        for position in range(length, length + self._config.answer_tokens):
-            token = self._step(torch.inference_mode()(work))
-            if token == eos:
-                return
-            yield token
-            work = partial(self._next, token, position)
+    def _say(
+        self, held: RowPlan, question_at: int, eos: int, hidden: Tensor | None = None
+    ) -> Iterator[int]:
+        """The tokens that follow. hidden: of the prompt's last one, where none was said yet."""
+        while not held.plan.over:
+            if self._config.row_keep_ratio < 1 and not held.chosen:
+                if len(held.plan.answer) == self._config.row_compress_after + 1:
+                    held = self._compress(held, question_at)
+            said = len(held.plan.answer)
+            held = self._step(torch.inference_mode()(partial(self._said, held, eos, hidden)))
+            yield from held.plan.answer[said:]
+
+    def _compress(self, held: RowPlan, question_at: int) -> RowPlan:
+        """Question and answer choose what is kept of the prompt before them."""
+        self._filled_by, self.held = '', None
+        plan, layers = held.plan, len(self.arena.layers)
+        absent = compress_row(
+            self._model,
+            self.arena,
+            (*plan.prompt, *plan.answer)[question_at : plan.next_position],
+            question_at,
+            held.absent or (0,) * layers,
+            self._method,
+            self._config.row_keep_ratio,
+            self._step,
+            max(1, self._config.step_tokens // layers),
+        )
+        return replace(held, absent=absent, chosen=True)
 
     # ------------------------------------------------------------------ as a pool, of any thread
 
@@ -156,7 +239,7 @@ class PlannerRow:
         try:
             freed = self.bytes_used if fill == self._fills else 0
             if freed:
-                self._filled_by = ''
+                self._filled_by, self.held, self._resumed = '', None, False
                 self.arena.set_length(0, 0)
                 self.bytes_reserved = 0
             return freed
@@ -172,42 +255,29 @@ class PlannerRow:
         assert promised, f'{used} bytes of the planner row in use, {reserved} reserved'
         assert length or not self._filled_by, f'the planner row is empty, not {self._filled_by}'
 
-    def _new(self, method: str) -> Reuse:
-        return reuse_method(method, self._config, len(self.arena.layers))
-
     def _copied(self) -> list[Tensor]:
         """K and V of what the row holds, in host memory."""
-        return [part.cpu().clone() for part in self.arena.row(0)]
+        return [copy_to(part.clone(), 'cpu') for part in self.arena.row(0)]
 
-    def _first(self, hidden: Tensor) -> int:
-        return self._likeliest(self._model.backbone.norm(hidden))
+    def _said(self, held: RowPlan, eos: int, hidden: Tensor | None) -> RowPlan:
+        """One token more, and what the row holds then. hidden: [1, 1, width], before the norm."""
+        plan = held.plan
+        if plan.answer:
+            token = self._next(plan.answer[-1], plan.next_position, held.absent)
+        else:
+            token = self._likeliest(self._model.backbone.norm(hidden))
+        plan = plan.saying(token, eos, self._config.answer_tokens)
+        self.held = replace(held, plan=plan, tokens=int(self.arena.lengths[0, 0]))
+        return self.held
 
-    def _next(self, token: int, position: int) -> int:
+    def _next(self, token: int, position: int, absent: Sequence[int]) -> int:
         """The one after a token at a position."""
-        self.arena.set_length(0, position + 1)
+        self.arena.set_length(0, position + 1 - min(absent, default=0))
         at = torch.tensor([position])
-        view = PlacedTokens(self.arena, 0).bind(at)
+        view = PlacedTokens(self.arena, 0, absent).bind(at)
         ids = torch.tensor([[token]], device=self.arena.device)
         return self._likeliest(self._model(ids, at[None].to(self.arena.device), view))
 
     def _likeliest(self, hidden: Tensor) -> int:
         """hidden [1, 1, width], after the final norm."""
         return int(self._model.logits(hidden)[0, -1].argmax())
-
-
-def check_planner(model: nn.Module, config: PlanningConfig, head: int) -> None:
-    """Raises ValueError for a recurrent planner, and for numbers that its row does not hold.
-
-    head: tokens that every prompt begins with.
-    """
-    if not isinstance(model, Planner):
-        raise ValueError(
-            f'a {type(model).__name__} cannot plan with memory: it folds all that came '
-            'before into one state, which fits no other position of a prompt'
-        )
-    row, needed = model.config.max_tokens, head + config.tokens + config.answer_tokens
-    if needed >= row:
-        raise ValueError(
-            f'{config.tokens} tokens of memory and {config.answer_tokens} of an answer leave no '
-            f'room for a question in a row of {row}: lower tokens or answer_tokens'
-        )

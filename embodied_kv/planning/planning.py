@@ -22,6 +22,7 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from threading import RLock
@@ -36,10 +37,12 @@ from embodied_kv.memory.segment import KINDS, MemoryFault
 from embodied_kv.memory.store import Change, MemoryStore
 from embodied_kv.memory.unit import Unit
 from embodied_kv.model.planner_checkpoint import LoadedPlanner
+from embodied_kv.planning.checks import check_planner
 from embodied_kv.planning.config import PlanningConfig
 from embodied_kv.planning.plan import Match, MemoryStats, Plan, PlanRecord, PlanRequest
-from embodied_kv.planning.planner_row import PlannerRow, check_planner
+from embodied_kv.planning.planner_row import PlannerRow
 from embodied_kv.planning.prompts import PlannerPrompts, memory_fingerprint
+from embodied_kv.planning.stored import available, kept_tokens
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +55,8 @@ class Planning:
 
     encoder: of meaning, hashing where none is given. renew: where the folder holds the KV of
     another planner, keep the segments and drop that. step: runs each piece of computation. plane:
-    whose budget its row shares, and loaded KV where that lies in the same memory.
+    whose budget its row shares, and loaded KV where that lies in the same memory. row: where
+    prompts and answers lie.
 
     Raises ValueError for a recurrent planner, and for numbers that do not fit its row; MemoryFault
     for a folder of another planner, one that is open already, and what cannot be read or written.
@@ -86,12 +90,12 @@ class Planning:
                 self.config.grouping,
             )
             plane = plane or Plane()
-            self._row = PlannerRow(planner.model, store.load_memory, self.config, step, plane)
-            plane.join(self._row)
-            undo.callback(plane.leave, self._row)
+            self.row = PlannerRow(planner.model, store.load_memory, self.config, step, plane)
+            plane.join(self.row)
+            undo.callback(plane.leave, self.row)
             self._close = undo.pop_all()
-        self.last: PlanRecord | None = None  # plan; a capsule may put another one here
-        self.pools = self._row, store.cache  # that hold KV
+        self.last: PlanRecord | None = None  # plan that ended; a capsule may put another one here
+        self.pools = self.row, store.cache  # that hold KV
         self._invalidation = Invalidation()
         for segment in store.list():
             self._invalidation.note(segment.id, self.memory.groups.tokens(segment.id))
@@ -213,7 +217,7 @@ class Planning:
         """
         began = time.perf_counter()
         method = method or self.config.method
-        loads = self._row.loads(method)
+        loads = self.row.method(method).loads
         asked = self._prompts.question(question)
         tokens = min(self.config.tokens if tokens is None else tokens, self._room(asked))
         segments = segments or self.config.segments or None
@@ -232,20 +236,24 @@ class Planning:
     def _plan(self, ask: PlanRequest, loads: bool, retries: int) -> Plan:
         """loads: whether stored KV is read; else all is computed, whatever the method."""
         units = self.memory.retrieve(ask.question, ask.tokens, ask.segments)
-        units = self._available(units) if loads else units
+        units = available(units, self.memory) if loads else units
+        prompt = self._prompts.prompt(units, ask.ids)
+        keys, ids = tuple(unit.key for unit in units), tuple(prompt.ids.tolist())
+        asked = PlanRecord(ask.question, ask.method, keys, ids)
         start = time.perf_counter()
-        fresh = self._compute(self.memory.missing(units)) if loads else 0
+        needs = loads and not self.row.goes_on(asked)
+        fresh = self._compute(self.memory.missing(units)) if needs else 0
+        if needs:
+            kept = kept_tokens(units, self.memory.store, self._prompts, ask.method)
+            prompt = self._prompts.prompt(units, ask.ids, kept)
         computed = time.perf_counter()
-        prompt = self._prompts.prompt(units, ask.ids, loads)
-        with self._row.in_use():
-            hidden, work = self._row.fill(prompt, ask.method)
-            saying = self._row.say(hidden, prompt.length, self._planner.tokenizer.eos)
+        with self.row.in_use():
+            saying, work = self.row.answer(prompt, asked, self._planner.tokenizer.eos)
             said = list(islice(saying, 1))
             first = time.perf_counter()
             said += saying
         self._plans += 1
-        keys, ids = tuple(unit.key for unit in units), tuple(prompt.ids.tolist())
-        self.last = PlanRecord(ask.question, ask.method, keys, ids, tuple(said))
+        self.last = replace(asked, answer=tuple(said), over=True)
         return Plan(
             text=self._planner.tokenizer.decode(said).strip(),
             whole=len(said) < self.config.answer_tokens,
@@ -264,18 +272,9 @@ class Planning:
             timeline=work.timeline,
         )
 
-    def _available(self, units: Sequence[Unit]) -> tuple[Unit, ...]:
-        """Where joint KV is missing, the segments' own, if all have it: no plan waits for more."""
-        found: list[Unit] = []
-        for unit in units:
-            singles = [Unit((segment,), unit.group, unit.score) for segment in unit.segments]
-            jointly = not self.memory.missing([unit]) or self.memory.missing(singles)
-            found += [unit] if jointly else singles
-        return tuple(found)
-
     def _room(self, asked: Sequence[int]) -> int:
         """Tokens that a prompt has left for memory."""
-        row = self._row.arena.max_tokens
+        row = self.row.arena.max_tokens
         room = row - len(self._prompts.head) - len(asked) - self.config.answer_tokens
         if room < 0:
             raise ValueError(
@@ -290,7 +289,7 @@ class Planning:
     def _compute(self, units: Sequence[Unit]) -> int:
         """The KV of units, kept as far as nothing of them changed meanwhile."""
         for at in range(0, len(units), BATCH):
-            made = (self._row.compute(u, self._prompts.unit(u)) for u in units[at : at + BATCH])
+            made = (self.row.compute(u, self._prompts.unit(u)) for u in units[at : at + BATCH])
             self.memory.store.keep(*made)
         self._fresh += len(units)
         return len(units)

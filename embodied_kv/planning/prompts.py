@@ -7,7 +7,7 @@ itself, so a segment has the same tokens in a unit and in any prompt.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from embodied_kv.memory.prompt import Piece, Prompt
 from embodied_kv.memory.unit import Unit
@@ -40,13 +40,26 @@ class PlannerPrompts:
         """Of each of its segments, in order."""
         return [self.segment(segment.text) for segment in unit.segments]
 
-    def prompt(self, units: Iterable[Unit], question: list[int], stored: bool = True) -> Prompt:
-        """Units in order, then the question. stored: whether their KV may be read."""
+    def prompt(
+        self,
+        units: Iterable[Unit],
+        question: list[int],
+        kept: Mapping[str, Sequence[int]] | None = None,
+    ) -> Prompt:
+        """Units in order, then the question.
+
+        kept: by key, of units whose KV may be read, how many tokens of each segment it has.
+        """
         pieces = []
         for unit in units:
-            offset = 0
-            for id, tokens in zip(unit.ids, self.unit(unit), strict=True):
-                pieces.append(Piece(id, tokens, unit.key if stored else '', offset))
+            offset = at = 0
+            counts = (kept or {}).get(unit.key)
+            for i, (id, tokens) in enumerate(zip(unit.ids, self.unit(unit), strict=True)):
+                if counts is None:
+                    pieces.append(Piece(id, tokens))
+                else:
+                    stored = slice(at, at := at + counts[i])
+                    pieces.append(Piece(id, tokens, unit.key, offset, stored))
                 offset += len(tokens)
         return Prompt(self.head, tuple(pieces), question)
 

@@ -33,6 +33,9 @@ METHODS: dict[str, Callable[[PlanningConfig, int], Reuse]] = {
     'epic': lambda config, layers: Epic(config.epic_tokens),
 }
 
+# They compute a part of a segment again, or compare all of its tokens with the stored ones.
+NEED_WHOLE_UNITS = ('cacheblend', 'epic')
+
 
 def reuse_method(name: str, config: PlanningConfig, layers: int) -> Reuse:
     """A new one, for a planner of so many layers.

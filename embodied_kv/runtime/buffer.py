@@ -139,12 +139,6 @@ class Buffers:
             buffer.check()
 
 
-def host_buffer(name: str, like: Tensor) -> Buffer:
-    """Zeros on the host in the shape of `like`; pinned, where there is CUDA, for async copies."""
-    pinned = torch.cuda.is_available()
-    return Buffer(name, torch.zeros(like.shape, dtype=like.dtype, pin_memory=pinned))
-
-
 def describe(tensor: Tensor) -> str:
     """As 'float32 [2, 3]'."""
     return _named(tensor.dtype, tensor.shape)

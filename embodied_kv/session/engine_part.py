@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from embodied_kv.capsule import frozen_kv
 from embodied_kv.capsule.capsule import CapsuleError, Fact
 from embodied_kv.capsule.part import FrozenPart
 from embodied_kv.compress.base import Statistics
@@ -24,7 +25,7 @@ from embodied_kv.engine.engine import Engine
 from embodied_kv.kv.decode_stream import DecodeStream, Query
 from embodied_kv.kv.handle import CopyLease, KvHandle, Lease, RowLease
 from embodied_kv.kv.rows import OutOfRows
-from embodied_kv.session import frozen_guide, frozen_kv, frozen_scores
+from embodied_kv.session import frozen_guide, frozen_scores
 from embodied_kv.types import ActionChunk
 
 

@@ -14,7 +14,7 @@ from embodied_kv.bench.common import report
 
 SMALL = Plan(
     prefixes={64: 1, 128: 2}, context=64, sets=(1, 2, 3), kept=2, rounds=1, actions=1, copied=2,
-    rows=('tiny',),
+    rows=('tiny',), segments=(3,),
 )  # fmt: skip
 
 
@@ -50,6 +50,12 @@ def test_copies_move_the_bytes_of_their_capsules(found):
         assert row['restore_of_copy'] == pytest.approx(row['restore_gbs'] / row['copy_gbs'])
         for name in ('snapshot_of_copy', 'restore_of_copy', 'snapshot_of_clone', 'mb'):
             assert row[name] > 0
+
+
+def test_a_planners_row_comes_back_or_is_computed(found):
+    (row,) = found['planner_rows']
+    assert row['segments'] == 3 and row['tokens'] > 3 and row['capsule_mb'] > 0
+    assert row['speedup'] == pytest.approx(row['keep_ms'] / row['restored_ms'])
 
 
 def test_a_cycle_that_does_not_fit_never_hits_an_lru(found):

@@ -78,7 +78,7 @@ def test_keys_that_are_not_turned_stay_as_they_were(tmp_path):
         with opened(way, tmp_path, settings) as planning:
             planning.upsert(*facts(*NAMES))
             planning.plan('Where is the red cube?')
-            said[rotate] = planning._row.arena.row(0)[0].clone()
+            said[rotate] = planning.row.arena.row(0)[0].clone()
             unit = planning.memory.units()[1]
             k, _ = planning.memory.store.load_memory(unit.key, 0)
             start = planning._prompts.prompt(planning.memory.units(), [1]).starts[1]

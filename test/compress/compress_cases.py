@@ -10,4 +10,5 @@ def make_statistics(layers=6, heads=4, kv_heads=2, n=200, queries=20, seed=0, **
     g = torch.Generator().manual_seed(seed)
     columns = (3 * torch.randn(layers, heads, n, generator=g)).softmax(-1) * queries
     density = torch.rand(layers, heads, generator=g)
-    return Statistics(columns, density, kv_heads, queries, **others)
+    keys = torch.randn(layers, kv_heads, n, 8, generator=g)
+    return Statistics(columns, density, kv_heads, queries, **dict(keys=keys) | others)

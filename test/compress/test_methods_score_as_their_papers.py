@@ -85,7 +85,8 @@ def test_random_repeats_by_its_seed_and_ignores_scores():
 
 def test_methods_are_found_by_name_and_others_are_refused():
     assert list(METHODS) == [
-        'vl_cache', 'streaming_llm', 'h2o', 'snapkv', 'pyramidkv', 'zipcache', 'random', 'full'
+        'vl_cache', 'streaming_llm', 'h2o', 'snapkv', 'pyramidkv', 'zipcache', 'knorm',
+        'random', 'full',
     ]  # fmt: skip
     assert all(method(name).name == name for name in METHODS)
     with pytest.raises(ValueError, match="no compression method 'vlcache'; there are: vl_cache, "):

@@ -184,14 +184,18 @@ def test_a_boundary_waits_for_no_change_that_is_being_written(robot):
         dict(planner=None),
         dict(plan={'question': 'what?'}),
         dict(plan=[]),
+        dict(row=[]),
+        dict(row={'plan': None, 'tokens': 3}),
+        dict(row={'tokens': 3}),
     ],
 )
 def test_damaged_facts_are_refused(robot, change):
     part = MemoryPart(robot.planning)
-    facts = json.loads(json.dumps(part.freeze().facts))  # as a file gives them back
-    part.check(FrozenPart(facts=facts))
+    frozen = part.freeze()
+    facts = json.loads(json.dumps(frozen.facts))  # as a file gives them back
+    part.check(FrozenPart(frozen.tensors, facts))
     with pytest.raises(CapsuleError, match='which memory was known|damaged plan'):
-        part.check(FrozenPart(facts=facts | change))
+        part.check(FrozenPart(frozen.tensors, facts | change))
     with pytest.raises(CapsuleError, match='which memory was known'):
         part.check(FrozenPart())
 

@@ -2,7 +2,7 @@
 
 from capsule_sessions import begin, capsules_of, go_on
 
-from embodied_kv.session import frozen_kv
+from embodied_kv.capsule import frozen_kv
 
 
 def test_a_stream_that_ends_meanwhile_is_kept_whole(make_engine, observe, monkeypatch):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from capsule_sessions import begin, capsules_of, go_on
 
-from embodied_kv.session import frozen_kv
+from embodied_kv.capsule import frozen_kv
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ METHODS = ('keep', 'full', 'prefix', 'full_reuse', 'cacheblend', 'epic')
 
 def row(planning, plan):
     """K and V of the prompt."""
-    arena = planning._row.arena
+    arena = planning.row.arena
     return [part[:, 0, :, : plan.tokens].clone() for part in (arena.k, arena.v)]
 
 

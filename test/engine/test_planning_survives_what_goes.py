@@ -22,7 +22,7 @@ def meddle(planning, with_load):
         with_load(count)
         return load(unit, layer)
 
-    planning._row._prefill._load = loading
+    planning.row._prefill._load = loading
 
 
 def test_a_change_meanwhile_is_in_the_plan(tmp_path):

@@ -27,7 +27,7 @@ def test_numbers_say_what_happened(tmp_path):
         planning.plan(QUESTION, method='full_reuse')
         planning.plan(QUESTION, method='full_reuse')
         stats = planning.stats()
-        per_token = planning._row.arena.bytes_per_token * 4
+        per_token = planning.row.arena.bytes_per_token * 4
         assert stats.bytes == per_token * sum(
             planning.memory.groups.tokens(id) for id, *_ in TABLE
         )

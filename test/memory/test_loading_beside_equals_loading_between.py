@@ -11,6 +11,7 @@ from memory_cases import B, KvOfUnits, make_arena, make_planner, make_prompt
 
 from embodied_kv.kv.placed import PlacedTokens
 from embodied_kv.memory.keep import Keep
+from embodied_kv.memory.layout import LayerLayout
 from embodied_kv.memory.pending import POLICIES
 from embodied_kv.memory.prefill import KvLost, Prefill
 from embodied_kv.memory.reuse import (
@@ -74,9 +75,8 @@ def one_by_one(model, arena, load, prompt, reuse):
 
         if layer + 1 < LAYERS:
             keys = view.keys(layer)
-            state = LayerState(
-                prompt, layer, LAYERS, positions, view.queries, view.sums, keys, deviation
-            )
+            own = positions, view.queries, view.sums, keys, LayerLayout(prompt, mask)
+            state = LayerState(prompt, layer, LAYERS, *own, deviation)
             mask = reuse.after(state, mask)
             stays = mask[positions]
             positions, hidden = positions[stays], hidden[:, stays]

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_kv.runtime.buffer import Buffer, Moved, host_buffer
+from embodied_kv.runtime.buffer import Buffer, Moved
 
 DTYPES = [
     torch.bool,
@@ -112,11 +112,3 @@ def test_what_has_no_name_or_no_range_of_bytes_is_refused():
         Buffer('', torch.zeros(1))
     with pytest.raises(ValueError, match="'x' must be contiguous"):
         Buffer('x', torch.zeros(2, 3).t())
-
-
-def test_a_host_buffer_is_shaped_alike_and_pinned_where_there_is_cuda(device):
-    like = torch.ones(2, 3, dtype=torch.bfloat16, device=device)
-    buffer = host_buffer('parked', like)
-    assert (buffer.tensor.dtype, buffer.tensor.shape) == (like.dtype, like.shape)
-    assert buffer.device.type == 'cpu'
-    assert buffer.tensor.is_pinned() == torch.cuda.is_available()

@@ -3,6 +3,7 @@
 Prefixes: a cold prefill of prefix and question, and a restore of the prefix and an append of the
 question, in turn. Actions: prefill and denoising, and a replay of the frozen frame. Working sets:
 contexts are visited in a cycle, from pinned capsules and from an LRU cache of whole contexts.
+Planner rows: the prompt of the planner over memory comes back, or is computed again by KEEP.
 That both ways end in the same bytes is asserted on every run.
 
 Physics: a cold prefill computes twice the weights for every token, and attention over all tokens
@@ -94,6 +95,12 @@ def show(found: dict, plan: Plan, where: str) -> None:
         [found['action']],
         'cold: prefill and denoising. restored: the row of the frozen frame and denoising, for '
         'replay. A live action always needs a fresh observation, hence a prefill.',
+    )
+    report.show(
+        "capsule: ms to the first token of a plan over memory, the package's planner",
+        found['planner_rows'],
+        'keep, full: computed again, from stored units and from text. restored, from disk: '
+        'the row comes back, of which restore and snapshot are the copies.',
     )
 
 

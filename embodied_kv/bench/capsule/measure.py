@@ -13,10 +13,13 @@ import torch
 from embodied_kv.bench.capsule import planner as planners
 from embodied_kv.bench.capsule import policy as policies
 from embodied_kv.bench.capsule.figures import MB, Stores, peak_mb
+from embodied_kv.bench.capsule.planner_rows import planner_rows
 from embodied_kv.engine.engine import Engine
 from embodied_kv.model.hybrid import HybridPlanner
 from embodied_kv.model.hybrid_config import HybridConfig
 from embodied_kv.model.hybrid_weights import random_hybrid
+from embodied_kv.model.planner_checkpoint import bundled_planner, load_planner
+from embodied_kv.model.planner_config import PLANNER_TABLETOP
 from embodied_kv.session.planner_part import PlannerPart
 
 
@@ -26,7 +29,8 @@ class Plan:
 
     prefixes: repeats by length. context: tokens of each context. sets: sizes of working sets.
     kept: contexts that the bounded stores have bytes for. rounds: through a working set. actions,
-    copied: repeats. rows: presets whose frame rows are copied.
+    copied: repeats. rows: presets whose frame rows are copied. segments: of memory in view of the
+    planner whose row is brought back.
     """
 
     prefixes: Mapping[int, int]
@@ -37,6 +41,7 @@ class Plan:
     actions: int
     copied: int
     rows: tuple[str, ...]
+    segments: tuple[int, ...] = (10, 40, 72)
 
 
 PLANS = {
@@ -54,7 +59,7 @@ PLANS = {
 
 
 def measure(engine: Engine, c: HybridConfig, plan: Plan, device: str) -> dict:
-    """Every figure: `prefixes`, `copies`, `working_sets`, `action` and `memory`."""
+    """Every figure: `prefixes`, `copies`, `working_sets`, `action`, `planner_rows`, `memory`."""
     planner = HybridPlanner(c, random_hybrid(c, device=device))
     memory = dict(
         policy_mb=_bytes(engine.policy.model) / MB,
@@ -69,6 +74,11 @@ def measure(engine: Engine, c: HybridConfig, plan: Plan, device: str) -> dict:
     sets = planners.working_sets(planner, stores, plan.context, plan.sets, plan.kept, plan.rounds)
     stores = Stores(engine, device=device)
     action = policies.first_action(engine, stores, plan.actions)
+    rows = planner_rows(
+        load_planner(bundled_planner(PLANNER_TABLETOP.name), device=device),
+        plan.segments,
+        plan.copied,
+    )
     memory['at_end'] = peak_mb(device)
     copies = [
         dict(of=f'{prefix["length"]} tokens', **row)
@@ -80,7 +90,14 @@ def measure(engine: Engine, c: HybridConfig, plan: Plan, device: str) -> dict:
         for name in plan.rows
         for row in policies.rows(name, engine.config, plan.copied)
     ]
-    return dict(prefixes=prefixes, copies=copies, working_sets=sets, action=action, memory=memory)
+    return dict(
+        prefixes=prefixes,
+        copies=copies,
+        working_sets=sets,
+        action=action,
+        planner_rows=rows,
+        memory=memory,
+    )
 
 
 def _bytes(model: torch.nn.Module) -> int:

@@ -6,6 +6,7 @@ Parts, each a command:
 - timeline: loads beside computation, by policy, measured and foretold.
 - judge: chains that can be followed only across segments; judge_ask: one problem; judge_shares:
   how few tokens are enough.
+- budgets: units that keep a part of their tokens.
 
 What they stand on, from below:
 - settings: all numbers, from settings.yaml, fixed before any result.

@@ -16,7 +16,7 @@ from torch import Tensor
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.placed import PlacedTokens
 from embodied_kv.memory.keep import segment_attention
-from embodied_kv.memory.prefill import Prefill, Work
+from embodied_kv.memory.prefill import Load, Prefill, Work
 from embodied_kv.memory.prompt import Piece, Prompt
 from embodied_kv.memory.reuse import FullRecompute, LayerState, Reuse
 from embodied_kv.memory.rotate import Rotation
@@ -105,14 +105,14 @@ class Reply:
 
 
 class Asking:
-    """A judge with the KV of its segments, and a row to prefill."""
+    """A judge with the KV of its segments, and a row to prefill. load: that KV, if not whole."""
 
-    def __init__(self, model: Planner) -> None:
+    def __init__(self, model: Planner, load: Load | None = None) -> None:
         b = model.config.backbone
         self._model = model
         arena = arena_of(model, model.config.max_tokens)
         move = Rotation.of(b.head_dim, b.rope_theta)
-        self._prefill = Prefill(model, arena, 0, IsolatedKv(model), move)
+        self._prefill = Prefill(model, arena, 0, load or IsolatedKv(model), move)
 
     def ask(self, problem: Problem, reuse: Reuse) -> Reply:
         """The answer, read greedily off the prompt's last token."""

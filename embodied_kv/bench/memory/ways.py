@@ -85,7 +85,7 @@ class BenchPlanning(Planning):
         if way.blocks:
             self.memory.groups = Blocks(self.memory.encoder.width, way.blocks)
             self._invalidation = Invalidation((way.blocks,))
-        self._way, self._row = (
+        self._way, self.row = (
             way,
             WatchedRow(
                 planner.model,
@@ -100,7 +100,7 @@ class BenchPlanning(Planning):
     @property
     def fresh_tokens(self) -> int:
         """Whose KV was computed for units, so far."""
-        return self._row.fresh_tokens
+        return self.row.fresh_tokens
 
     @property
     def lost(self) -> int:

@@ -10,9 +10,9 @@ from pathlib import Path
 from embodied_kv import storage
 from embodied_kv.bench.soak.faults import Faults, Injected, full, unreadable
 from embodied_kv.bench.soak.world import World
+from embodied_kv.capsule import frozen_kv
 from embodied_kv.memory.segment import MemoryFault
 from embodied_kv.runtime.graph import Graph
-from embodied_kv.session import frozen_kv
 
 RATES = {  # share of calls that fail
     'graph': 0.003,  # of each kind: a prefill, an Euler step, a decode step

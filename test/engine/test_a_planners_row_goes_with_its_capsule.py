@@ -1,0 +1,151 @@
+"""A plan that is frozen amid its answer goes on from the row, token for token.
+
+Where the row cannot be taken up, or another plan is asked for, it is computed, and says the same.
+"""
+
+import json
+
+import pytest
+import torch
+from planning_cases import NUMBERS, QUESTION, filled, open_planning
+
+from embodied_kv.capsule.capsule import CapsuleError
+from embodied_kv.capsule.part import FrozenPart
+from embodied_kv.kv.plane import Plane
+from embodied_kv.planning.memory_part import MemoryPart
+
+OTHER = 'where is the red cube?'
+MOST = NUMBERS['answer_tokens']
+
+
+def cut_off(folder, tokens, **options):
+    """A planning that was frozen when so many tokens were said -> it, its capsule, its answer."""
+    taken = []
+
+    def step(work):
+        result = work()
+        held = planning is not None and planning.row.held
+        if held and not taken and len(held.plan.answer) >= tokens:
+            taken.append(MemoryPart(planning).freeze())
+        return result
+
+    planning = None
+    planning = filled(folder, step=step, **options)
+    planning.plan(QUESTION)
+    (frozen,) = taken
+    facts = json.loads(json.dumps(frozen.facts))  # as a file gives them back
+    return planning, FrozenPart(frozen.tensors, facts), planning.last
+
+
+def resumed(planning, frozen):
+    part = MemoryPart(planning)
+    part.check(frozen)
+    return part.resume(frozen)
+
+
+@pytest.mark.parametrize('method', ['keep', 'full', 'prefix'])
+@pytest.mark.parametrize('tokens', [1, 3, MOST])
+def test_the_rest_of_an_answer_is_that_of_a_plan_that_was_never_cut_off(tmp_path, method, tokens):
+    planning, frozen, last = cut_off(tmp_path / 'one', tokens, method=method)
+    with planning:
+        rows = [part.clone() for part in planning.row.arena.row(0)]
+    steps = []
+    other = open_planning(tmp_path / 'one', method=method, step=lambda w: steps.append(w) or w())
+    with other:
+        assert resumed(other, frozen) == ''
+        plan = other.plan(QUESTION)
+        assert other.last == last and set(plan.computed) == {0} == set(plan.loaded)
+        assert len(steps) == MOST - tokens
+        for mine, theirs in zip(other.row.arena.row(0), rows, strict=True):
+            assert torch.equal(mine, theirs)
+        other.row.check_integrity()
+
+
+def test_two_robots_go_on_from_one_capsule_each_by_itself(tmp_path):
+    planning, frozen, last = cut_off(tmp_path / 'one', 2)
+    with planning, filled(tmp_path / 'two') as two, filled(tmp_path / 'three') as three:
+        for robot in (two, three):
+            resumed(robot, frozen)
+        two.plan(QUESTION)
+        two.plan(OTHER)
+        plan = three.plan(QUESTION)
+        assert three.last == last and set(plan.computed) == {0}
+
+
+def test_another_question_is_computed_as_ever(tmp_path):
+    planning, frozen, _ = cut_off(tmp_path / 'one', 2)
+    with planning, filled(tmp_path / 'two') as two:
+        expected = planning.plan(OTHER)
+        resumed(two, frozen)
+        plan = two.plan(OTHER)
+        assert plan.text == expected.text and plan.computed == expected.computed
+
+
+def test_the_same_question_of_another_memory_is_computed(tmp_path):
+    planning, frozen, last = cut_off(tmp_path / 'one', 2)
+    with planning, filled(tmp_path / 'two') as two:
+        two.upsert(('robot', 'agent', 'robot: holds the green ball'))
+        assert 'moved on' in resumed(two, frozen)
+        assert min(two.plan(QUESTION).computed) > 0 and two.last.prompt != last.prompt
+
+
+def test_a_prefix_that_came_back_is_resident(tmp_path):
+    planning, frozen, _ = cut_off(tmp_path / 'one', MOST, method='prefix')
+    with planning, filled(tmp_path / 'two', method='prefix') as two:
+        expected = planning.plan(OTHER)
+        resumed(two, frozen)
+        plan = two.plan(OTHER)
+        assert (plan.text, plan.computed) == (expected.text, expected.computed)
+        assert max(plan.computed) < plan.tokens
+
+
+def test_what_came_back_and_went_is_computed_again(tmp_path):
+    planning, frozen, last = cut_off(tmp_path / 'one', 2)
+    with planning, filled(tmp_path / 'two') as two:
+        resumed(two, frozen)
+        (offer,) = two.row.evictable()
+        assert offer.evict() == offer.bytes and two.row.held is None
+        assert min(two.plan(QUESTION).computed) > 0 and two.last == last
+
+
+def test_a_row_in_use_stays_its_plans(tmp_path):
+    planning, frozen, last = cut_off(tmp_path / 'one', 2)
+    said = []
+
+    def step(work):
+        result = work()
+        if two is not None and two.row.held and not said:
+            said.append(resumed(two, frozen))
+        return result
+
+    two = None
+    two = filled(tmp_path / 'two', step=step)
+    with planning, two:
+        expected = planning.plan(OTHER)
+        assert two.plan(OTHER).text == expected.text
+        assert 'computes its prompt anew' in said[0]
+        assert two.plan(QUESTION) and two.last == last
+
+
+def test_without_room_the_next_plan_computes(tmp_path):
+    planning, frozen, last = cut_off(tmp_path / 'one', 2)
+    plane = Plane(planning.row.bytes)
+    with planning, filled(tmp_path / 'two', plane=plane) as two:
+        with plane.claim(two.pools[1], plane.budget - 1):
+            assert 'computes its prompt anew' in resumed(two, frozen)
+            assert two.row.held is None
+        assert min(two.plan(QUESTION).computed) > 0 and two.last == last
+        plane.check_integrity()
+
+
+@pytest.mark.parametrize('kind', ['k', 'v'])
+def test_half_a_row_is_refused(tmp_path, kind):
+    planning, frozen, _ = cut_off(tmp_path / 'one', 2)
+    with planning:
+        part = MemoryPart(planning)
+        half = {name: t for name, t in frozen.tensors.items() if not name.endswith(kind)}
+        with pytest.raises(CapsuleError, match='row/. is missing'):
+            part.check(FrozenPart(half, frozen.facts))
+        shorter = {name: t[:, :, 1:] for name, t in frozen.tensors.items()}
+        with pytest.raises(CapsuleError, match='row/k is'):
+            part.check(FrozenPart(shorter, frozen.facts))
