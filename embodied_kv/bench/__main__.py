@@ -23,6 +23,7 @@ DEFAULT = (
     ('plane', '--quick'),
     ('serving', '--quick'),
     ('soak', '--quick'),
+    ('whole', '--quick'),
 )
 FULL = (
     ('parts',),
@@ -48,6 +49,7 @@ FULL = (
     ('plane',),
     ('serving',),
     ('soak',),
+    ('whole',),
 )
 
 

@@ -37,10 +37,12 @@ class Restart:
 
 @dataclass
 class Record:
-    """How a mission fared. state: at its last boundary between steps, as its client knows it."""
+    """How a mission fared. state: at its last boundary between steps, as its client knows it.
+
+    computed_shares: of each plan's prompt. wrong_plans: what the rules would not have said.
+    """
 
     state: MissionState
-    said: list[str] = field(default_factory=list)
     end: MissionEnd | None = None
     seconds: float = 0.0
     restart: Restart | None = None
@@ -48,6 +50,7 @@ class Record:
     plans: int = 0
     capsules: int = 0
     wrong_plans: int = 0
+    computed_shares: list[float] = field(default_factory=list)
 
 
 class Body:

@@ -1,10 +1,11 @@
-"""A robot's capsules on the disk: one before each step, and some during it.
+"""A robot's capsules on the disk: before each step, with its first chunk, and now and then.
 
 Knows a session and its parts. Does not know when a process is killed.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -62,14 +63,14 @@ class Capsules:
         for one in (part, MemoryPart(planning), MissionPart(state, on_state)):
             self._session.register(one)
         self._at = body.now
-        self._numbers = {MARK: 0, STEP: 0}
 
     def mark(self) -> None:
         """Before a step."""
         self._keep(MARK)
+        self._at = -math.inf  # what is in force is not in this one
 
     def during(self) -> None:
-        """In a step, now and then."""
+        """In a step, with its first chunk and every so often."""
         if self._body.now - self._at >= self._interval:
             self._keep(STEP)
 

@@ -77,9 +77,11 @@ def work(runs: Sequence[dict]) -> list[dict]:
                 seconds=fmean(m['seconds'] for m in each),
                 steps=fmean(len(m['steps']) for m in each),
                 plans=fmean(m['plans'] for m in each),
+                prompt_computed=_mean(share for m in each for share in m['computed_shares']),
                 capsules=fmean(m['capsules'] for m in each),
                 chunks=sum(len(run['latencies']) for run in own) / len(each),
-                horizon=fmean(h for run in own for h in run['horizons']),
+                refused=sum(run['refused'] for run in own) / len(each),
+                horizon=_mean(h for run in own for h in run['horizons']),
             )
             | {f'{kind}_s': s / len(each) for kind, s in sorted(spent.items())}
         )
@@ -109,7 +111,8 @@ def show(runs: Sequence[dict]) -> None:
     shown = [{n: '' if v is None else v for n, v in row.items()} for row in rows(runs)]
     note = 'p95: ms of actions; tokens: per s; peak: MiB of KV; to_chunk, to_step: s of a restart'
     report.show('whole: all parts on, then each off', shown, note)
-    kinds = {name: '' for row in work(runs) for name in row}
-    report.show('whole: work of a mission', [kinds | row for row in work(runs)], 's of the device')
+    done = [{n: '' if v is None else v for n, v in row.items()} for row in work(runs)]
+    kinds = {name: '' for row in done for name in row}
+    report.show('whole: work of a mission', [kinds | row for row in done], 's of the device')
     if pairs := differences(runs):
         report.show('whole: success of all less each', pairs, '95% of pairs')

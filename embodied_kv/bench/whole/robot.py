@@ -21,11 +21,11 @@ from embodied_kv.fleet.protocol import Request
 from embodied_kv.fleet.request_timing import RequestTiming
 from embodied_kv.planning.mission import Interrupted, MissionState, Outcome
 from embodied_kv.planning.planning import Planning
-from embodied_kv.sim.eyes import Look
+from embodied_kv.sim.eyes import Look, Seen
 from embodied_kv.sim.language import DONE
 from embodied_kv.sim.mission_memory import parse_task, read_table
 from embodied_kv.sim.mission_oracle import next_step
-from embodied_kv.sim.tasks import Judge
+from embodied_kv.sim.tasks import Judge, Task
 from embodied_kv.types import ActionChunk
 
 T = TypeVar('T')
@@ -54,7 +54,7 @@ class FleetRobot(SimulatedRobot):
         case, truth = body.case, lambda: true_table(body.table.truth())
         super().__init__(body.table, process.engine, planning, case.mission, How(), state, truth)
         self._body, self._process, self._turn, self._rules = body, process, turn, rules
-        self._settings, self.said = settings, body.record.said
+        self._settings = settings
         self._on_mark, self._on_round, self._on_rewind = on_mark, on_round, on_rewind
         s = settings
         self._timing = RequestTiming(self._dt, s.request_ahead, s.retry_interval)
@@ -82,9 +82,12 @@ class FleetRobot(SimulatedRobot):
             while True:
                 questions = look.send(self._ask(frame, questions))
         except StopIteration as over:
-            self._planning.upsert(*over.value.drafts)
-            for id in over.value.gone:
-                self._planning.remove(id)
+            self._remember(over.value)
+
+    def _remember(self, seen: Seen) -> None:
+        self._planning.upsert(*seen.drafts)
+        for id in seen.gone:
+            self._planning.remove(id)
 
     def _ask(self, frame: Frame, questions: list[str]) -> list[str]:
         answers: list[str] = []
@@ -99,10 +102,11 @@ class FleetRobot(SimulatedRobot):
     def plan(self, question: str) -> str:
         known = read_table(self.memory())
         right = next_step(self._mission, known, self._progress()).text
-        said = self._planning.plan(question).text
-        self._body.record.plans += 1
-        self._body.record.wrong_plans += said != right
-        return right if self._rules else said
+        plan, record = self._planning.plan(question), self._body.record
+        record.plans += 1
+        record.wrong_plans += plan.text != right
+        record.computed_shares.append(plan.computed_share)
+        return right if self._rules else plan.text
 
     # ------------------------------------------------------------------ acting
 
@@ -112,7 +116,7 @@ class FleetRobot(SimulatedRobot):
         if task is None:
             raise Interrupted(f'the planner said {instruction!r}, which is no instruction')
         self._lay = dict(read_table(self.memory()).where)
-        self._turn.here(lambda: self._begin(Judge(task, body.table.truth())))
+        self._turn.here(lambda: self._begin(task))
         ask_at, heard = began + s.ask_every, []
         while body.now - began < s.step_seconds and not _yes(heard):
             chunk = self._chunk(instruction)
@@ -127,16 +131,19 @@ class FleetRobot(SimulatedRobot):
             self._turn.until(self._timing.ends - s.request_ahead * self._dt)
         return Outcome(self._turn.here(lambda: self._finish(task.family, _yes(heard))))
 
-    def _begin(self, judge: Judge) -> None:
+    def _begin(self, task: Task) -> None:
         self._tasks += 1
         self._timing.begin(f'{self._body.name} {self._tasks}')
         self._body.advance()
-        self._body.judge = judge
+        truth = self._body.table.truth()
+        there = {thing.name for thing in truth.things}
+        is_real = {task.target, task.place or task.target} <= there  # else the eyes erred
+        self._body.judge = Judge(task, truth) if is_real else None
 
     def _finish(self, family: str, done: bool) -> bool:
         body = self._body
         body.rest()
-        body.record.steps.append((family, body.judge.done))
+        body.record.steps.append((family, body.judge is not None and body.judge.done))
         body.judge = None
         self._process.server.finish(body.name, self._timing.task)
         return done

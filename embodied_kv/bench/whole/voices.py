@@ -53,14 +53,15 @@ class Question:
 class Voices:
     """OxyGen: a frame is prefilled once, for all that is asked of it; all streams go on together.
 
-    tokens: of answers that came to their end.
+    tokens: of so many answers that came to their end. refused: questions that had no row, or no
+    share of the streams.
     """
 
     def __init__(self, engine: Engine, shares: StreamShares, kept: KeptRows) -> None:
         self._engine, self._shares, self._kept = engine, shares, kept
         self._live: dict[int, tuple[DecodeStream, OnAnswer]] = {}
         self._prompts: Counter[str] = Counter()  # of each robot, that are not answered
-        self.tokens = self.answers = 0
+        self.tokens = self.answers = self.refused = 0
 
     # ------------------------------------------------------------------ frames and questions
 
@@ -117,12 +118,13 @@ class Voices:
     def _open(self, question: Question, handle: KvHandle | None = None) -> None:
         lease, robot = question.frame.lease, question.frame.seen.robot
         handle = handle or (lease.handle if lease else self._kept.newest(robot))
-        if handle is None:
-            return question.on_answer('')
         try:
+            if handle is None:
+                raise NoShare(f'no row of {robot} is kept')
             with self._shares.room(robot, ends=False):
                 stream = self._engine.open(handle, question.text, max_tokens=question.most)
         except NoShare:
+            self.refused += 1
             return question.on_answer('')
         self._live[stream.id] = stream, question.on_answer
 
