@@ -20,14 +20,13 @@ class World:
             lambda: float(next(looks)),  # each unit takes 1 s
             lambda now: self.slack,
             self._words,
-            lambda: None,
         )
 
     def _words(self, now):
         if not self.left:
             return None
         self.left -= 1
-        return 'words', lambda: self.done.append(('word', self.schedule.now))
+        return lambda: self.done.append(('word', self.schedule.now))
 
     def job(self, name):
         self._note(name, self.device.call('plans', lambda: name))
@@ -72,6 +71,13 @@ def test_what_cannot_be_done_is_raised_for_who_waits():
     world.run(until=2.0)
     with pytest.raises(ZeroDivisionError):
         promise.result(timeout=0)
+
+
+def test_what_nobody_waits_for_is_raised_at_once():
+    world = World()
+    world.device = Device(world.schedule, lambda: 0.0, lambda now: 1.0, lambda now: lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        world.run(until=1.0)
 
 
 def test_a_device_that_is_gone_ends_nothing():

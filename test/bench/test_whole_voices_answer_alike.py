@@ -51,7 +51,7 @@ class Speaker:
     def speak(self):
         with torch.inference_mode():
             while (unit := self.voices.unit(0.0)) is not None:
-                unit[1]()
+                unit()
                 self.live.append(len(self.engine.kv.streams.live()))
                 self.voices.hear()
 
@@ -100,7 +100,7 @@ def test_who_is_cut_off_is_answered_with_nothing(speaker):
     speaker.voices.ask(frame, TEXTS[0], heard.append)
     with torch.inference_mode():
         unit = speaker.voices.unit(0.0)
-        unit[1]()
+        unit()
     for stream in speaker.engine.kv.streams.live():
         speaker.engine.kv.streams.release(stream, 'cancelled')
     speaker.voices.hear()

@@ -6,7 +6,7 @@ from itertools import count
 from unittest.mock import patch
 
 from embodied_kv.bench.mission.cases import scene
-from embodied_kv.bench.whole import mind
+from embodied_kv.bench.whole import mind, voices
 from embodied_kv.bench.whole.group import Group
 from embodied_kv.bench.whole.robot import FleetRobot
 from embodied_kv.bench.whole.settings import load_settings
@@ -25,12 +25,13 @@ PLANNER = random_planner(
 POLICY = Policy.random(TINY, seed=1)
 SETTINGS = replace(
     load_settings(quick=True),
-    mission_seconds=4.5,
-    step_seconds=1.0,
-    ask_every=0.5,
-    kill=(2.4, 2.6),
+    mission_seconds=2.5,
+    step_seconds=0.6,
+    ask_every=0.2,
+    kill=(1.1, 1.2),
     euler_steps=4,
-    capsule_interval=0.5,
+    capsule_interval=0.2,
+    prompt_interval=2,
     chunk_seconds=0.02,
 )
 PROFILE = Profile('test', (1,), (0.02,), 9)
@@ -53,6 +54,8 @@ def run(way, folder, group=0, settings=SETTINGS):
     """A group of missions in a way, by the rules."""
     with ExitStack() as stack:
         stack.enter_context(patch.object(mind, 'FleetRobot', Blind))
+        for kind in ('QUESTION', 'PROMPT'):
+            stack.enter_context(patch.object(voices, kind, 4))  # random weights never end
         tabletop = scene(TINY.vision.image_size)
         tables = [stack.enter_context(Tabletop(tabletop)) for _ in range(settings.robots)]
         given = settings, tables, POLICY, PLANNER, PROFILE, ticks(), True, folder

@@ -23,19 +23,20 @@ Work = Callable[[], object]
 
 @dataclass(frozen=True)
 class Job:
-    """Work of a kind that waits since `since`, s."""
+    """Work of a kind that waits since `since`, s. promise: None where nobody waits for it."""
 
     kind: str
     work: Work
-    promise: Future
     since: float
+    promise: Future | None = None
 
 
 class Device:
     """clock: s of work so far. slack: s from a moment in which nobody waits for chunks.
 
-    words: the next unit of language work, if there is one and it fits. on_unit: called after each
-    unit. A job waits for slack, but no longer than a node's would. spent: s, by kind of work.
+    words: the next unit of language work, if there is one and it fits. on_begin, on_unit: called
+    before and after each unit. A job waits for slack, but no longer than a node's would. spent,
+    units: s and how many, by kind of work.
     """
 
     def __init__(
@@ -43,11 +44,12 @@ class Device:
         schedule: Schedule,
         clock: Callable[[], float],
         slack: Callable[[float], float],
-        words: Callable[[float], tuple[str, Work] | None],
-        on_unit: Callable[[], object],
+        words: Callable[[float], Work | None],
+        on_begin: Callable[[], object] = lambda: None,
+        on_unit: Callable[[], object] = lambda: None,
     ) -> None:
         self._schedule, self._clock, self._slack = schedule, clock, slack
-        self._words, self._on_unit = words, on_unit
+        self._words, self._on_begin, self._on_unit = words, on_begin, on_unit
         self._chunks: deque[Job] = deque()
         self._jobs: deque[Job] = deque()
         self._again = -1.0
@@ -65,7 +67,7 @@ class Device:
 
     def _post(self, queue: deque[Job], kind: str, work: Work) -> Future:
         promise: Future = Future()
-        queue.append(Job(kind, work, promise, self._schedule.now))
+        queue.append(Job(kind, work, self._schedule.now, promise))
         return promise
 
     def next(self) -> None:
@@ -77,19 +79,20 @@ class Device:
         now = self._schedule.now
         if self._jobs and (self._slack(now) > 0 or now - self._jobs[0].since >= PATIENCE):
             return self._do(self._jobs.popleft())
-        if (unit := self._words(now)) is not None:
-            return self._do(Job(*unit, Future(), now))
+        if (work := self._words(now)) is not None:
+            return self._do(Job('words', work, now))
         if self._again <= now:  # whoever was expected may not have come
             self._again = now + LATE
             self._schedule.at(self._again, lambda: None)
 
     def _do(self, job: Job) -> None:
-        began = self._clock()
+        self._on_begin()
+        began, finish = self._clock(), lambda: None
         with torch.inference_mode():
-            try:
-                finish = partial(job.promise.set_result, job.work())
-            except Exception as error:  # it is for whoever waits
-                finish = partial(job.promise.set_exception, error)
+            if job.promise is None:
+                job.work()
+            else:
+                finish = _promised(job.promise, job.work)
         took = self._clock() - began
         self.spent[job.kind] += took
         self.units[job.kind] += 1
@@ -101,3 +104,11 @@ class Device:
         if not self.is_gone:
             finish()
             self._on_unit()
+
+
+def _promised(promise: Future, work: Work) -> Work:
+    """Does it -> what keeps the promise, with its result or with the error that it raised."""
+    try:
+        return partial(promise.set_result, work())
+    except Exception as error:  # it is for whoever waits
+        return partial(promise.set_exception, error)

@@ -108,7 +108,8 @@ class Process:
         )
         self.engine.budget.forecast = self._slack
         self.voices = (Voices if parts.shared else Apart)(self.engine, self.shares, self.kept)
-        self.device = Device(schedule, clock, self._slack, self._words, self._on_unit)
+        given = schedule, clock, self._slack, self.voices.unit
+        self.device = Device(*given, self.costs.begin, self._on_unit)
         self._waits: dict[str, Callable[[object], object]] = {}  # by robot
         self._asked: dict[str, float] = {}
         self._rounds: Counter[str] = Counter()
@@ -151,17 +152,14 @@ class Process:
         """It asks for no more."""
         self._waits.pop(robot, None)
         self._asked.pop(robot, None)
+        self.kept.drop(robot)
         self.server.vanish(robot)
 
     def _serve(self, frames: Sequence[Observation], overdue: float) -> Future[list[Result]]:
         work = partial(serve, self.engine, frames, math.inf, self.kept)
-        made = self.device.serve(partial(self._timed, work))
+        made = self.device.serve(work)
         made.add_done_callback(lambda _: self._prompt(frames))
         return made
-
-    def _timed(self, work: Callable[[], object]) -> object:
-        self.costs.begin()
-        return work()
 
     def _prompt(self, frames: Sequence[Observation]) -> None:
         """What a frame is prefilled for beside its chunk."""
@@ -178,12 +176,6 @@ class Process:
             chunk = receipt.answer.chunk.chunk
             self.horizons.append(chunk.execution_horizon)
             self._waits.pop(robot)(chunk)
-
-    # ------------------------------------------------------------------ words, and all units
-
-    def _words(self, now: float) -> tuple[str, Callable[[], object]] | None:
-        unit = self.voices.unit(now)
-        return unit and (unit[0], partial(self._timed, unit[1]))
 
     def _on_unit(self) -> None:
         self.peak = max(self.peak, self.engine.kv.plane.bytes_used)

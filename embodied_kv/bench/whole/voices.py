@@ -24,7 +24,7 @@ QUESTION, PROMPT = 48, 32  # tokens of an answer
 ENDED = 'eos', 'length'
 
 OnAnswer = Callable[[str], object]
-Unit = tuple[str, Callable[[], object]]  # what it is, and the work
+Unit = Callable[[], object]  # of work
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,10 +70,10 @@ class Voices:
         return Frame(seen, self._engine.kv.acquire(self._prefill(seen)))
 
     def ask(
-        self, frame: Frame, text: str, on_answer: OnAnswer = str, most: int = QUESTION
+        self, frame: Frame, text: str, on_answer: OnAnswer = str, most: int | None = None
     ) -> None:
         """on_answer: called where units end, with the words; '' where it was cut off."""
-        self._open(Question(frame, text, most, on_answer))
+        self._open(Question(frame, text, most or QUESTION, on_answer))
 
     def prompt(self, seen: Observation) -> None:
         """The contract's prompts on a frame that was served, once those before are answered."""
@@ -100,7 +100,7 @@ class Voices:
     def unit(self, now: float) -> Unit | None:
         """What comes next, if there is anything and it fits the slack."""
         if self._engine.kv.streams.live() and self._engine.decode_fits(now):
-            return 'words', self._engine.decode
+            return self._engine.decode
         return None
 
     def hear(self) -> None:
@@ -152,7 +152,7 @@ class Apart(Voices):
         if self._engine.kv.streams.live():
             return super().unit(now)
         if self._waiting and self._engine.budget.admits(now, 'prefill'):
-            return 'words', self._begin
+            return self._begin
         return None
 
     def _open(self, question: Question, handle: KvHandle | None = None) -> None:
