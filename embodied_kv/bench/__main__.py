@@ -23,6 +23,7 @@ DEFAULT = (
     ('plane', '--quick'),
     ('serving', '--quick'),
     ('soak', '--quick'),
+    ('whole', '--quick'),
 )
 FULL = (
     ('parts',),
@@ -49,6 +50,7 @@ FULL = (
     ('plane',),
     ('serving',),
     ('soak',),
+    ('whole',),
 )
 
 

@@ -22,9 +22,9 @@ from embodied_kv.nodes.common.lifecycle_node import OK, WARN, SuiteNode
 from embodied_kv.nodes.common.parameters import SuiteParams, param
 from embodied_kv.nodes.missions.calls import Calls
 from embodied_kv.nodes.missions.crew import Crew
-from embodied_kv.nodes.missions.mission_part import MissionPart
 from embodied_kv.planning.mission import Mission as Run
 from embodied_kv.planning.mission import MissionEnd, MissionState
+from embodied_kv.planning.mission_part import MissionPart
 from embodied_kv.text import shown
 
 FEEDBACK = 0.2  # s between two

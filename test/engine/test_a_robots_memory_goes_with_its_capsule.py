@@ -23,9 +23,9 @@ from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Tier
 from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.model.planner_checkpoint import random_planner
-from embodied_kv.nodes.missions.mission_part import MissionPart
 from embodied_kv.planning.memory_part import MemoryPart, differences
 from embodied_kv.planning.mission import MissionState, Tried
+from embodied_kv.planning.mission_part import MissionPart
 
 STATE = MissionState(
     'tidy up',

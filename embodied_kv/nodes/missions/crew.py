@@ -12,9 +12,9 @@ from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.msg import MemorySegment
 from embodied_kv.nodes.control.session_parts import InstructionPart
 from embodied_kv.nodes.missions.calls import Calls
-from embodied_kv.nodes.missions.mission_part import MissionPart
 from embodied_kv.planning.memory_part import MemoryPart
 from embodied_kv.planning.mission import Interrupted, Outcome
+from embodied_kv.planning.mission_part import MissionPart
 from embodied_kv.session.robot_session import RobotSession
 from embodied_kv.sim.eyes import Look, Seen, beside, look_around, look_at
 from embodied_kv.sim.mission_memory import parse_task, read_table

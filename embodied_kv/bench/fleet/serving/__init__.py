@@ -2,6 +2,6 @@
 
 - measure: which fleets are run, in which ways; figures: rows, pairs, tables and the picture.
 - world: the tabletops, and the process of the fleet.
-- lockstep: that process: the fleet node in virtual time; robot: its robots; schedule: that time;
-  speech: its words.
+- lockstep: that process: the fleet node in virtual time; robot: its robots; stepped: its server;
+  schedule: that time; speech: its words.
 """

@@ -19,7 +19,7 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -34,17 +34,14 @@ from rclpy.parameter import Parameter
 from embodied_kv.bench.fleet.serving.robot import PATIENCE, Habits, Player, RobotTopics, World
 from embodied_kv.bench.fleet.serving.schedule import Act, Schedule
 from embodied_kv.bench.fleet.serving.speech import Speech
-from embodied_kv.fleet.dispatcher import Dispatcher
+from embodied_kv.bench.fleet.serving.stepped import Stepped
 from embodied_kv.fleet.protocol import Receipt, Verdict
-from embodied_kv.fleet.scheduler import Scheduler, Waiting
 from embodied_kv.nodes.common import executable
 from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.common.lifecycle_node import SUCCESS
 from embodied_kv.nodes.fleet.server_node import Fleet
-from embodied_kv.serving.fleet_server import FleetServer, Result
+from embodied_kv.serving.fleet_server import Result
 from embodied_kv.types import Observation
-
-FAULTS = ('faults', 'engine errors', 'overdue')  # in virtual time there are none
 
 
 @dataclass(frozen=True)
@@ -63,39 +60,6 @@ class Order:
     tasks: Sequence[Sequence[int]]
     speech: Mapping[str, Mapping[int, float]] | None = None
     streams: int = 0
-
-
-class Timed(Scheduler):
-    """A scheduler, and what each of its decisions cost: how many waited, and seconds."""
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
-        self.decisions: list[tuple[int, float]] = []
-
-    def order(self, waiting: Collection[Waiting], now: float) -> list[Waiting]:
-        began = time.perf_counter()
-        ordered = self._scheduler.order(waiting, now)
-        self.decisions.append((len(waiting), time.perf_counter() - began))
-        return ordered
-
-
-class Stepped(FleetServer):
-    """A server without a thread: who has its clock steps it."""
-
-    def __init__(self, dispatcher: Dispatcher, *arguments: object, **options: object) -> None:
-        super().__init__(dispatcher, *arguments, **options)
-        self.scheduler = dispatcher.scheduler = Timed(dispatcher.scheduler)
-
-    def start(self) -> None:
-        """There is no thread."""
-
-    def join(self, timeout: float | None = None) -> None:
-        """There is no thread."""
-
-    @property
-    def told(self) -> int:
-        """How many events it has not looked at."""
-        return self._events.qsize()
 
 
 class Lockstep(Fleet):
@@ -130,13 +94,7 @@ class Lockstep(Fleet):
 
     def work(self) -> None:
         """Everything that was said, and what time brings. Raises RuntimeError for any fault."""
-        self.server.step()
-        while self.server.told:
-            self.server.step()
-        counts = self.server.counts
-        if bad := {kind: counts[kind] for kind in FAULTS if counts[kind]}:
-            raise RuntimeError(f'the fleet counts {bad}: see the log')
-        if (moment := self.server.wake()) < self._wakes:
+        if (moment := self.server.catch_up()) < self._wakes:
             self._wakes = moment
             self._schedule.at(moment, self._wake)
         self.speech.step()
