@@ -67,6 +67,19 @@ def test_a_batch_without_targets_has_no_loss_and_finite_gradients(objective, bat
     assert all(p.grad.isfinite().all() for p in objective.parameters() if p.grad is not None)
 
 
+def test_an_action_that_is_not_known_changes_no_loss(objective, batch):
+    init_for_training(objective.model, seed=2)
+    short = replace(batch, known=torch.tensor([2, 6, 6]))
+    other = short.actions.clone()
+    other[0, 2:] = 7.0  # seen by the expert, as noise is, and not learnt
+    before, after = (
+        objective(replace(short, actions=a), {'flow': 1.0}, torch.Generator().manual_seed(5))
+        for a in (short.actions, other)
+    )
+    assert before['flow'] != losses(objective, batch, 'flow')['flow']
+    assert after['flow'].item() == pytest.approx(before['flow'].item(), rel=0.02)
+
+
 def test_the_first_of_two_things_on_a_patch_is_its_target(batch):
     nan = torch.nan
     places = torch.tensor(
