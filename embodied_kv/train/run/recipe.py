@@ -14,3 +14,7 @@ class RunRecipe(PolicyRecipe):
 
     ground_steps: int = option(400, 'steps that only ground, where the data says where things are')
     joint_steps: int = option(4000, 'steps of everything, after those')
+
+    def learning_rate(self, step: int, warm: int = 50) -> float:
+        """As the tabletop's, with a shorter start."""
+        return super().learning_rate(step, warm)
