@@ -15,7 +15,12 @@ from embodied_kv.train.run.recipe import RunRecipe
 
 RECIPES = dict(policy=PolicyRecipe, planner=PlannerRecipe, needle=NeedleRecipe, judge=JudgeRecipe)
 RECIPES |= dict(run=RunRecipe)
-WHOLE = ('policy.generate', 'planner.exam', 'planner.mission_exam')  # commands of one module
+WHOLE = (
+    'policy.generate',
+    'policy.export',
+    'planner.exam',
+    'planner.mission_exam',
+)  # commands of one module
 COMMANDS = {**dict.fromkeys((*WHOLE, 'evaluate')), **RECIPES}
 
 
