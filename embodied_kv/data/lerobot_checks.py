@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from embodied_kv.data.lerobot_layout import ACTION, INFO, STATE, image_key
+from embodied_kv.data.lerobot_layout import ACTION, INFO, PIXEL, POSITION, STATE, image_key
 from embodied_kv.robots.embodiment import Embodiment
 
 DRIFT = 1e-3  # s that a timestamp may lie from its period
@@ -49,6 +49,13 @@ def check_info(info: Mapping[str, Any], robot: Embodiment) -> None:
                 f'{contract.robot_type}: give the contract that it was recorded with'
             )
         _check_names(key, described[key].get('names'), dimensions, bool(sources[0].names))
+    for key, feature in described.items():
+        size = 3 if key.startswith(POSITION) else 2 if key.startswith(PIXEL) else None
+        if size and (feature['dtype'], list(feature['shape'])) != ('float32', [size]):
+            raise DataSetError(
+                f'{key}: {feature["dtype"]} {list(feature["shape"])} in the data set, where an '
+                f'object is takes float32 [{size}]'
+            )
 
 
 def _check_names(key: str, told: Any, dimensions: tuple, declared: bool) -> None:
@@ -91,8 +98,13 @@ def check_columns(table: pa.Table, needed: Sequence[str], where: str) -> None:
             raise DataSetError(f'{where}: {name} is empty in {table[name].null_count} rows')
 
 
-def numbers(column: pa.ChunkedArray, key: str, size: int, where: str) -> np.ndarray:
-    """float32 [frames, size]. Raises DataSetError for rows of several lengths, and NaN."""
+def numbers(
+    column: pa.ChunkedArray, key: str, size: int, where: str, holes: bool = False
+) -> np.ndarray:
+    """float32 [frames, size]. Raises DataSetError for rows of several lengths, and infinity.
+
+    holes: rows may be NaN, where nothing is known; else that is refused too.
+    """
     if column.null_count:
         raise DataSetError(f'{where}: {key} is empty in {column.null_count} frames: remove those')
     array = column.combine_chunks()
@@ -104,7 +116,7 @@ def numbers(column: pa.ChunkedArray, key: str, size: int, where: str) -> np.ndar
             )
         array = array.flatten()
     values = np.asarray(array, np.float32).reshape(len(column), size)
-    if len(bad := np.argwhere(~np.isfinite(values))):
+    if len(bad := np.argwhere(np.isinf(values) if holes else ~np.isfinite(values))):
         frame, place = bad[0]
         raise DataSetError(
             f'{where}: {key}[{place}] of frame {frame} is {values[frame, place]}: remove the '

@@ -5,7 +5,7 @@ Knows names and types alone. Source: LeRobot 0.4 and later, `lerobot/datasets`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -19,8 +19,13 @@ DATA = 'data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet'
 VIDEO = 'videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4'
 FILES = 1000  # in a chunk
 DATA_MIB = 100  # of a file, about
-STATE, ACTION = 'observation.state', 'action'
+STATE, ACTION, IMAGES = 'observation.state', 'action', 'observation.images.'
 INTERVENTION = 'complementary_info.is_intervention'
+# Optional columns, NaN where an object is not there, or nobody knows where. LeRobot's own policies
+# pass them over.
+POSITION = 'complementary_info.position.'  # and an object's name: x, y, z in m
+PIXEL = 'complementary_info.pixel.'  # and VIEW, a dot and a name: column and row in its picture
+SUBTASK, SUBTASKS = 'subtask_index', 'meta/subtasks.parquet'  # LeRobot's: what is done now
 COUNTED = {  # columns that every data set has
     'timestamp': 'float32',
     'frame_index': 'int64',
@@ -33,12 +38,28 @@ PICTURE = pa.struct({'bytes': pa.binary(), 'path': pa.string()})
 
 def image_key(view: str) -> str:
     """The column of a view, by a contract's name of it."""
-    start = 'observation.images.'
-    return view if view.startswith(start) else start + view
+    return view if view.startswith(IMAGES) else IMAGES + view
 
 
-def features(robot: Embodiment, sizes: Mapping[str, tuple[int, int]]) -> dict[str, dict[str, Any]]:
-    """Of the data set of a robot. sizes: (height, width) by view."""
+def position_key(name: str) -> str:
+    """The column of where an object is; `red cube` is written red_cube."""
+    return POSITION + name.replace(' ', '_')
+
+
+def pixel_key(view: str, name: str) -> str:
+    """The column of where an object is in a view's picture."""
+    return f'{PIXEL}{image_key(view).removeprefix(IMAGES)}.{name.replace(" ", "_")}'
+
+
+def name_of(key: str) -> str:
+    """The object that a column of either kind is about; a view's name may have dots."""
+    return key.rpartition('.')[2].replace('_', ' ')
+
+
+def features(
+    robot: Embodiment, sizes: Mapping[str, tuple[int, int]], known: Iterable[str] = ()
+) -> dict[str, dict[str, Any]]:
+    """Of the data set of a robot. sizes: (height, width) by view. known: optional columns."""
     numbers = {
         STATE: [d.name for d in robot.state.dimensions],
         ACTION: [d.name for d in robot.actions.dimensions],
@@ -57,8 +78,16 @@ def features(robot: Embodiment, sizes: Mapping[str, tuple[int, int]]) -> dict[st
             for view, size in sizes.items()
         },
         INTERVENTION: {'dtype': 'bool', 'shape': [1], 'names': None},
+        **{key: _optional(key) for key in known},
         **{key: {'dtype': kind, 'shape': [1], 'names': None} for key, kind in COUNTED.items()},
     }
+
+
+def _optional(key: str) -> dict[str, Any]:
+    if key == SUBTASK:
+        return {'dtype': 'int64', 'shape': [1], 'names': None}
+    names = ['x', 'y', 'z'] if key.startswith(POSITION) else ['column', 'row']
+    return {'dtype': 'float32', 'shape': [len(names)], 'names': names}
 
 
 def schema(described: Mapping[str, Mapping[str, Any]]) -> pa.Schema:

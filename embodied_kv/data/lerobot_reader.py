@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,19 @@ from embodied_kv.data.lerobot_checks import (
     check_totals,
     numbers,
 )
-from embodied_kv.data.lerobot_layout import ACTION, INFO, STATE, TASKS, VERSION, image_key
+from embodied_kv.data.lerobot_layout import (
+    ACTION,
+    INFO,
+    POSITION,
+    STATE,
+    SUBTASK,
+    SUBTASKS,
+    TASKS,
+    VERSION,
+    image_key,
+    name_of,
+    pixel_key,
+)
 from embodied_kv.data.videos import read_frames
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.text import reason
@@ -40,13 +52,19 @@ NUMBERS = [STATE, ACTION, 'timestamp', 'frame_index', 'episode_index', 'task_ind
 class EpisodeArrays:
     """state: float32 [T, D], action: float32 [T, A], the policy's. tasks: of each frame.
 
-    images: uint8 [T, height, width, 3] by the contract's view.
+    images: uint8 [T, height, width, 3] by the contract's view. Where the data set has such
+    columns: positions, float32 [T, 3] of each object, m; pixels, float32 [T, 2] by (view, object),
+    column and row in a picture of the view; both NaN where nothing is known; subtasks, of each
+    frame.
     """
 
     state: np.ndarray
     action: np.ndarray
     tasks: tuple[str, ...]
     images: dict[str, np.ndarray]
+    positions: dict[str, np.ndarray]
+    pixels: dict[tuple[str, str], np.ndarray]
+    subtasks: tuple[str, ...]
 
 
 class LeRobotDataSet:
@@ -57,7 +75,11 @@ class LeRobotDataSet:
         with _said(root):
             self.info = self._read_info()
             check_info(self.info, robot)
-            self._tasks = self._read_tasks()
+            self._tasks = self._read_words(TASKS, 'task')
+            self._positions, self._pixels = self._find_objects()
+            self._subtasks = {}
+            if SUBTASK in self.info['features']:
+                self._subtasks = self._read_words(SUBTASKS, 'subtask')
             self._episodes = self._read_episodes()
             self.lengths = tuple(episode['length'] for episode in self._episodes)
             check_totals(self.info, self.lengths)
@@ -67,12 +89,21 @@ class LeRobotDataSet:
     def __len__(self) -> int:
         return len(self._episodes)
 
+    @property
+    def objects(self) -> tuple[str, ...]:
+        """Those whose positions it knows, by name."""
+        return tuple(self._positions.values())
+
+    @property
+    def has_subtasks(self) -> bool:
+        """Whether it says what is done in each frame."""
+        return bool(self._subtasks)
+
     def read(self, index: int) -> EpisodeArrays:
         """An episode. Raises DataSetError where its pictures cannot be read."""
         with _said(self._root):
-            state, action, tasks = self._numbers(index)
-            views = self._robot.contract.views
-            return EpisodeArrays(state, action, tasks, {v: self._images(index, v) for v in views})
+            images = {view: self._images(index, view) for view in self._robot.contract.views}
+            return replace(self._numbers(index), images=images)
 
     # ------------------------------------------------------------------ meta/
 
@@ -93,11 +124,23 @@ class LeRobotDataSet:
             )
         return info
 
-    def _read_tasks(self) -> dict[int, str]:
-        table = self._table(self._root / TASKS)
-        words = 'task' if 'task' in table.column_names else '__index_level_0__'
-        check_columns(table, ['task_index', words], f'{self._root / TASKS}')
-        return dict(zip(table['task_index'].to_pylist(), table[words].to_pylist(), strict=True))
+    def _read_words(self, file: str, kind: str) -> dict[int, str]:
+        """Tasks, or subtasks, by their numbers."""
+        table, number = self._table(self._root / file), f'{kind}_index'
+        words = kind if kind in table.column_names else '__index_level_0__'
+        check_columns(table, [number, words], f'{self._root / file}')
+        return dict(zip(table[number].to_pylist(), table[words].to_pylist(), strict=True))
+
+    def _find_objects(self) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
+        """Of each column of positions the object, and of each of pixels the view and object."""
+        there = self.info['features']
+        positions = {key: name_of(key) for key in there if key.startswith(POSITION)}
+        pixels = {
+            pixel_key(view, name): (view, name)
+            for view in self._robot.contract.views
+            for name in positions.values()
+        }
+        return positions, {key: place for key, place in pixels.items() if key in there}
 
     def _read_episodes(self) -> list[dict[str, Any]]:
         files = sorted((self._root / 'meta' / 'episodes').glob('*/*.parquet'))
@@ -113,17 +156,32 @@ class LeRobotDataSet:
 
     # ------------------------------------------------------------------ data/
 
-    def _numbers(self, index: int) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+    def _numbers(self, index: int) -> EpisodeArrays:
+        """An episode without its pictures."""
         episode, robot = self._episodes[index], self._robot
         where = f'{self._root}: episode {episode["episode_index"]}'
-        table = self._rows(index, NUMBERS)
+        more = [*self._positions, *self._pixels, *[SUBTASK] * self.has_subtasks]
+        table = self._rows(index, NUMBERS + more)
         check_frames(table, episode['length'], robot.contract.fps, where)
         state = numbers(table[STATE], STATE, len(robot.state.dimensions), where)
         action = numbers(table[ACTION], ACTION, len(robot.actions.dimensions), where)
-        told = table['task_index'].to_pylist()
-        if unknown := set(told) - self._tasks.keys():
-            raise DataSetError(f'{where}: task {unknown.pop()} is not in {TASKS}')
-        return state, action, tuple(self._tasks[task] for task in told)
+        return EpisodeArrays(
+            state,
+            action,
+            _told(table, 'task_index', self._tasks, f'{where}: task', TASKS),
+            {},
+            {
+                name: numbers(table[key], key, 3, where, holes=True)
+                for key, name in self._positions.items()
+            },
+            {
+                place: numbers(table[key], key, 2, where, holes=True)
+                for key, place in self._pixels.items()
+            },
+            _told(table, SUBTASK, self._subtasks, f'{where}: subtask', SUBTASKS)
+            if self.has_subtasks
+            else (),
+        )
 
     def _rows(self, index: int, columns: list[str]) -> pa.Table:
         episode = self._episodes[index]
@@ -188,6 +246,16 @@ class LeRobotDataSet:
             return pq.read_table(path, **options)
         except (pa.ArrowException, FileNotFoundError) as error:
             raise DataSetError(f'{path} cannot be read: {reason(error)}') from error
+
+
+def _told(
+    table: pa.Table, key: str, words: Mapping[int, str], what: str, file: str
+) -> tuple[str, ...]:
+    """The words of each frame."""
+    numbered = table[key].to_pylist()
+    if unknown := set(numbered) - words.keys():
+        raise DataSetError(f'{what} {unknown.pop()} is not in {file}')
+    return tuple(words[number] for number in numbered)
 
 
 @contextmanager

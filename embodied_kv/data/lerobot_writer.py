@@ -7,7 +7,8 @@ video is made of them, so nothing of them is lost.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,14 @@ from embodied_kv.data.lerobot_layout import (
     INTERVENTION,
     STATE,
     STATS,
+    SUBTASK,
+    SUBTASKS,
     TASKS,
     features,
     image_key,
     info,
+    pixel_key,
+    position_key,
     schema,
 )
 from embodied_kv.data.statistics import Stats
@@ -41,7 +46,10 @@ from embodied_kv.robots.embodiment import Embodiment
 class Frames:
     """One episode. state [T, D], action [T, A]: the policy's; images: bytes of T pictures a view.
 
-    interventions: bool [T], whether an operator moved the arm.
+    interventions: bool [T], whether an operator moved the arm. positions: float32 [T, 3] of each
+    object, m, NaN where it is not there. pixels: float32 [T, 2] by (view, object): column and row
+    in the view's picture, NaN where it is not seen. subtasks: what is done in each frame, in
+    words; all episodes of a data set have the same of these three.
     """
 
     task: str
@@ -49,6 +57,9 @@ class Frames:
     action: np.ndarray
     interventions: np.ndarray
     images: dict[str, list[bytes]]
+    positions: Mapping[str, np.ndarray] = field(default_factory=dict)
+    pixels: Mapping[tuple[str, str], np.ndarray] = field(default_factory=dict)
+    subtasks: Sequence[str] = ()
 
     def __len__(self) -> int:
         return len(self.state)
@@ -68,6 +79,7 @@ class LeRobotWriter:
         self.root, self._robot = root, robot
         self._described: dict[str, dict[str, Any]] = {}
         self._tasks: dict[str, int] = {}
+        self._subtasks: dict[str, int] = {}
         self._episodes: list[dict[str, Any]] = []
         self._numbers: dict[str, list[np.ndarray]] = {}
         self._levels: dict[str, np.ndarray] = {}
@@ -82,14 +94,9 @@ class LeRobotWriter:
     def add(self, episode: Frames) -> None:
         """The next one. Raises ValueError where it does not fit those before."""
         sizes = {view: self._size(view, data) for view, data in episode.images.items()}
-        described = features(self._robot, sizes)
-        if self._described and described != self._described:
-            raise ValueError(
-                f'episode {self.episodes} has pictures of {sizes}, those before had others: '
-                'export recordings of one size'
-            )
-        self._described = described
-        columns = self._columns(episode)
+        more = self._optional(episode)
+        self._describe(features(self._robot, sizes, more), sizes)
+        columns = self._columns(episode) | more
         stats = self._stats(columns, episode)
         place = self._write(columns)
         start, self.frames = self.frames, self.frames + len(episode)
@@ -113,12 +120,42 @@ class LeRobotWriter:
             raise ValueError('no episode: there is nothing to write')
         self._writer.close()
         self._save(EPISODES.format(chunk_index=0, file_index=0), self._table_of_episodes())
-        self._save(TASKS, _table_of_tasks(tuple(self._tasks)))
+        self._save(TASKS, _table_of_words('task', tuple(self._tasks)))
+        if self._subtasks:
+            self._save(SUBTASKS, _table_of_words('subtask', tuple(self._subtasks)))
         self._dump(STATS, self._total())
         counts = self.episodes, self.frames, len(self._tasks)
         self._dump(INFO, info(self._robot, self._described, *counts))
 
     # ------------------------------------------------------------------ an episode
+
+    def _describe(self, described: dict[str, dict[str, Any]], sizes: dict) -> None:
+        before = self._described or described
+        if odd := described.keys() ^ before.keys():
+            raise ValueError(
+                f'episode {self.episodes}: {min(odd)} is a column of some episodes and not of '
+                'others: give it to all, NaN where nothing is known'
+            )
+        if described != before:
+            raise ValueError(
+                f'episode {self.episodes} has pictures of {sizes}, those before had others: '
+                'export recordings of one size'
+            )
+        self._described = described
+
+    def _optional(self, episode: Frames) -> dict[str, np.ndarray]:
+        """Columns that a data set may have or not."""
+        found = {position_key(name): values for name, values in episode.positions.items()}
+        found |= {pixel_key(*place): values for place, values in episode.pixels.items()}
+        found = {key: np.asarray(values, np.float32) for key, values in found.items()}
+        if len(episode.subtasks):
+            index = [
+                self._subtasks.setdefault(text, len(self._subtasks)) for text in episode.subtasks
+            ]
+            found[SUBTASK] = np.array(index)
+        if odd := [key for key, values in found.items() if len(values) != len(episode)]:
+            raise ValueError(f'{odd[0]} has not as many rows as the episode has frames')
+        return found
 
     def _size(self, view: str, images: list[bytes]) -> tuple[int, int]:
         sizes = {pictures.size(image) for image in images}
@@ -217,15 +254,16 @@ def _array(values: Any, kind: pa.DataType) -> pa.Array:
     return pa.array(values.reshape(len(values)), kind)
 
 
-def _table_of_tasks(tasks: tuple[str, ...]) -> pa.Table:
-    """By their words, which readers in pandas have as an index."""
+def _table_of_words(kind: str, words: tuple[str, ...]) -> pa.Table:
+    """Tasks or subtasks by their words, which readers in pandas have as an index."""
+    number = f'{kind}_index'
     columns = [
-        {'name': 'task_index', 'field_name': 'task_index', 'pandas_type': 'int64'},
-        {'name': 'task', 'field_name': 'task', 'pandas_type': 'unicode'},
+        {'name': number, 'field_name': number, 'pandas_type': 'int64'},
+        {'name': kind, 'field_name': kind, 'pandas_type': 'unicode'},
     ]
     kinds = ('int64', 'object')
     described = {
-        'index_columns': ['task'],
+        'index_columns': [kind],
         'column_indexes': [],
         'columns': [
             {**column, 'numpy_type': kind, 'metadata': None}
@@ -233,5 +271,5 @@ def _table_of_tasks(tasks: tuple[str, ...]) -> pa.Table:
         ],
         'pandas_version': '2.0.0',
     }
-    table = pa.table({'task_index': pa.array(range(len(tasks)), pa.int64()), 'task': tasks})
+    table = pa.table({number: pa.array(range(len(words)), pa.int64()), kind: words})
     return table.replace_schema_metadata({'pandas': json.dumps(described)})

@@ -20,11 +20,13 @@ Stats = dict[str, list]
 
 
 def of_numbers(values: NDArray) -> Stats:
-    """Of [frames, dimensions]."""
+    """Of [frames, dimensions], but for frames with NaN; zeros where there is no other."""
     x = np.asarray(values, np.float64)
+    known = ~np.isnan(x).any(1)
+    x = x[known] if known.any() else np.zeros((1, x.shape[1]))
     named = {f'q{round(100 * q):02d}': np.quantile(x, q, axis=0) for q in QUANTILES}
     found = {'min': x.min(0), 'max': x.max(0), 'mean': x.mean(0), 'std': x.std(0), **named}
-    return {name: value.tolist() for name, value in found.items()} | {'count': [len(x)]}
+    return {name: value.tolist() for name, value in found.items()} | {'count': [int(known.sum())]}
 
 
 def sampled(count: int) -> Sequence[int]:

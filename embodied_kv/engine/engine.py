@@ -223,9 +223,7 @@ class Engine:
 
         What the arguments may be: see `kv.decode_stream.Query`.
         """
-        if not text.strip():
-            raise ValueError('the question is empty: say what the stream should answer')
-        query = Query(text, self.policy.tokenizer.encode(text), max_tokens, temperature, seed)
+        query = Query(text, self.policy.question_ids(text), max_tokens, temperature, seed)
         return self.kv.create(handle, query)
 
     def cancel(self, stream: int) -> None:

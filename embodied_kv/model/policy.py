@@ -27,7 +27,8 @@ class Policy:
     """Everything between an Observation and the network, and back.
 
     All states and actions are in policy units, those of the checkpoint's statistics. most_given:
-    first actions of a chunk that it was trained to be given, at most.
+    first actions of a chunk that it was trained to be given, at most. says: the prompts that it
+    learnt to answer; None where nobody says it.
     """
 
     config: ModelConfig
@@ -35,6 +36,12 @@ class Policy:
     tokenizer: Tokenizer
     processing: Processing
     most_given: int = 0
+    says: tuple[str, ...] | None = None
+
+    @property
+    def is_mute(self) -> bool:
+        """Whether it learnt actions alone: whatever it would say means nothing."""
+        return self.says == ()
 
     @classmethod
     def random(cls, config: ModelConfig, seed: int = 0, device: str = 'cpu') -> Policy:
@@ -50,6 +57,17 @@ class Policy:
     def prompt_ids(self, instruction: str, state: np.ndarray) -> list[int]:
         """Token ids of the prompt for a state [state_dim]; a long instruction is cut to fit."""
         return self._prompt(instruction, self.processing.state(state))[0]
+
+    def question_ids(self, text: str) -> list[int]:
+        """Token ids of what is to be answered. Raises ValueError where nothing can be."""
+        if not text.strip():
+            raise ValueError('the question is empty: say what the stream should answer')
+        if self.is_mute:
+            raise ValueError(
+                'this policy is mute: it was trained on data without words; take `language` out '
+                'of its contract, or train it on data that says what is done'
+            )
+        return self.tokenizer.encode(text)
 
     def cuts(self, instruction: str) -> bool:
         """Whether some prompt, that with the widest state, has to cut the instruction."""

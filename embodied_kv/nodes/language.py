@@ -90,6 +90,8 @@ class Language(SuiteNode):
             'own streams': len(self._voice.streams),
             'decode (ms)': f'{engine.costs.estimate("decode", batch) * 1e3:.1f}',
         }
+        if engine.policy.is_mute:
+            return OK, 'mute: the policy was trained without words', values
         if not self._voice.frames:
             return WARN, 'no frame yet', values
         return OK, 'speaking' if self._voice.streams else 'listening', values

@@ -9,7 +9,8 @@ import torch
 from embodied_kv.config import TINY
 from embodied_kv.model.pi05 import Pi05
 from embodied_kv.model.random import init_random
-from embodied_kv.train.common.objective import Batch, Objective
+from embodied_kv.train.common.batch import Batch
+from embodied_kv.train.common.objective import Objective
 
 COLOURS, SHAPES = 3, 2
 
@@ -48,6 +49,7 @@ def batch():
         prompt_length=torch.tensor([4, 7, 5]),
         actions=normal(size, c.chunk_size, c.padded_action_dim),
         delay=torch.tensor([0, 2, 1]),
+        known=torch.full((size,), c.chunk_size),
         packed=integers(c.backbone.vocab_size, size, 12),
         segment=segment,
         offset=offset,

@@ -11,7 +11,7 @@ from embodied_kv.sim.mission_draws import draw_mission, draw_table
 from embodied_kv.sim.mission_oracle import begin, next_step
 from embodied_kv.sim.mission_phrases import say_mission
 from embodied_kv.sim.mission_rollout import roll_out
-from embodied_kv.train.common.objective import EMPTY
+from embodied_kv.train.common.batch import EMPTY
 from embodied_kv.train.planner.corpus import planner_tokenizer, whole_corpus
 from embodied_kv.train.planner.mission_cases import (
     UNKNOWN,

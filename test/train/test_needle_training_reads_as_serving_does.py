@@ -1,6 +1,6 @@
 """A page in training is the prefix that the engine would make of it."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from embodied_kv.config import NEEDLE
 from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.weights import Weights
 from embodied_kv.sim.scene import COLOURS
-from embodied_kv.train.common.objective import Batch
+from embodied_kv.train.common.batch import Batch
 from embodied_kv.train.needle.pages import draw_pages
 from embodied_kv.train.needle.reading import answer, question
 from embodied_kv.train.needle.trainer import NeedleRecipe, NeedleTrainer, train
@@ -22,6 +22,7 @@ SMALL = replace(
     expert=replace(NEEDLE.expert, width=16, mlp=16),
 )
 PATCHES = SMALL.vision.patches
+READ = {'images', 'prompt', 'prompt_length'}
 RECIPE = NeedleRecipe(shown=(21, PATCHES), pages=(6, 3), steps=(40, 2), rate=1e-2, average=0.5)
 
 
@@ -44,9 +45,7 @@ def test_a_page_shown_whole_is_the_prefix_that_policies_are_trained_on(trainer):
         prompt=batch.prompt,
         prompt_length=lengths,
         **shared,
-        **dict.fromkeys(
-            ('actions', 'delay', 'pixels', 'colour', 'shape', 'goal', 'where_at', 'where'), None
-        ),
+        **dict.fromkeys({field.name for field in fields(Batch)} - READ - shared.keys()),
     )
     _, expected, _ = trainer.reader.objective.fill(whole)
     _, filled = trainer.reader.fill(batch)

@@ -26,6 +26,14 @@ def test_a_gradient_step_lowers_the_loss(objective, batch, name):
     assert losses(objective, batch, name)[name] < before
 
 
+def test_a_step_of_the_tabletop_has_the_losses_that_it_always_had(objective, batch):
+    init_for_training(objective.model, seed=2)
+    found = losses(objective, batch, *LOSSES)
+    known = dict(flow=2.163091, text=5.808998, where=1.229554, goal=1.282342, detect=5.258466)
+    known |= dict(text_exact=0.0, where_hit=0.0, goal_cm=48.742424, detect_colour=1 / 3)
+    assert {name: value.item() for name, value in found.items()} == pytest.approx(known, rel=1e-4)
+
+
 def test_every_parameter_of_the_model_gets_a_gradient(objective, batch):
     init_for_training(objective.model, seed=2)
     found = losses(objective, batch, *LOSSES)
@@ -57,6 +65,19 @@ def test_a_batch_without_targets_has_no_loss_and_finite_gradients(objective, bat
     assert [found[name].item() for name in ('text', 'goal', 'where')] == [0.0, 0.0, 0.0]
     sum(found[name] for name in LOSSES).backward()
     assert all(p.grad.isfinite().all() for p in objective.parameters() if p.grad is not None)
+
+
+def test_an_action_that_is_not_known_changes_no_loss(objective, batch):
+    init_for_training(objective.model, seed=2)
+    short = replace(batch, known=torch.tensor([2, 6, 6]))
+    other = short.actions.clone()
+    other[0, 2:] = 7.0  # seen by the expert, as noise is, and not learnt
+    before, after = (
+        objective(replace(short, actions=a), {'flow': 1.0}, torch.Generator().manual_seed(5))
+        for a in (short.actions, other)
+    )
+    assert before['flow'] != losses(objective, batch, 'flow')['flow']
+    assert after['flow'].item() == pytest.approx(before['flow'].item(), rel=0.02)
 
 
 def test_the_first_of_two_things_on_a_patch_is_its_target(batch):

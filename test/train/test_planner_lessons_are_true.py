@@ -7,7 +7,7 @@ import pytest
 
 from embodied_kv.sim.household import draw_household
 from embodied_kv.sim.household_questions import all_questions, answer
-from embodied_kv.train.common.objective import EMPTY
+from embodied_kv.train.common.batch import EMPTY
 from embodied_kv.train.planner.corpus import NAMES, planner_tokenizer, whole_corpus
 from embodied_kv.train.planner.lessons import LessonSampler, in_some_order, tokens_of
 from embodied_kv.train.planner.pages import ENDS, LIDS, LOCATIONS, THREADS

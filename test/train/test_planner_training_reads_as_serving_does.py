@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from embodied_kv.config import BackboneConfig
 from embodied_kv.model.planner_checkpoint import random_planner
 from embodied_kv.model.planner_config import PlannerConfig
-from embodied_kv.train.common.objective import EMPTY
+from embodied_kv.train.common.batch import EMPTY
 from embodied_kv.train.planner.corpus import planner_tokenizer, whole_corpus
 from embodied_kv.train.planner.exam import GrowingCache
 from embodied_kv.train.planner.lessons import LessonSampler

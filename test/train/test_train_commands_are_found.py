@@ -11,9 +11,16 @@ from embodied_kv.train.judge.trainer import JudgeRecipe
 from embodied_kv.train.needle.trainer import NeedleRecipe
 from embodied_kv.train.planner.trainer import PlannerRecipe
 from embodied_kv.train.policy.recipe import PolicyRecipe
+from embodied_kv.train.run.recipe import RunRecipe
 
 RECIPES = dict(policy=PolicyRecipe, planner=PlannerRecipe, needle=NeedleRecipe, judge=JudgeRecipe)
-WHOLE = ('policy.generate', 'planner.exam', 'planner.mission_exam')  # commands of one module
+RECIPES |= dict(run=RunRecipe)
+WHOLE = (
+    'policy.generate',
+    'policy.export',
+    'planner.exam',
+    'planner.mission_exam',
+)  # commands of one module
 COMMANDS = {**dict.fromkeys((*WHOLE, 'evaluate')), **RECIPES}
 
 

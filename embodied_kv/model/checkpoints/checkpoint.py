@@ -30,6 +30,7 @@ class Checkpoint:
     action_names: None where nobody says them. fps: of the actions, 1/s; None where nobody says it.
     n_action_steps: actions that its makers execute of a chunk. euler_steps: theirs, of a chunk.
     most_given: first actions of a chunk that it was trained to be given, at most; 0: none.
+    says: the prompts that it learnt to answer, () for none; None where nobody says it.
     renames: what the training data called a view -> what the checkpoint calls it.
     """
 
@@ -46,6 +47,7 @@ class Checkpoint:
     action_names: tuple[str, ...] | None = None
     euler_steps: int = 10
     most_given: int = 0
+    says: tuple[str, ...] | None = None
     renames: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -80,7 +82,7 @@ class Checkpoint:
         config = replace(self.config, dtype=dtype or self.config.dtype)
         tokenizer, model = self.tokenizer(), Pi05.empty(config, device)
         self.fill(model)
-        return Policy(config, model, tokenizer, self.processing, self.most_given)
+        return Policy(config, model, tokenizer, self.processing, self.most_given, self.says)
 
     def lines(self) -> list[str]:
         """What it means, a fact a line, for people."""
@@ -105,6 +107,7 @@ class Checkpoint:
             'images': f'{c.vision.image_size} x {c.vision.image_size}, resized: {p.resize.name}',
             'prompt': f'{state}, at most {c.max_text} tokens of {self.tokenizer_path.name}',
             'joint conversion': p.conversion.name,
+            'words': 'not said' if self.says is None else spell(self.says) or 'none: it is mute',
         }
         width = max(map(len, facts))
         return [f'{name:<{width}}  {value}' for name, value in facts.items()]

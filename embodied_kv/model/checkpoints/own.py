@@ -34,6 +34,7 @@ T = TypeVar('T')
 ASSETS = Path(embodied_kv.__file__).parent / 'assets'  # weights that come with the package
 CONFIG, WORDS = 'embodied_kv.config', 'embodied_kv.tokenizer'
 MOST_GIVEN = 'embodied_kv.rtc'  # of a card: first actions that may be given, at most
+SAYS = 'embodied_kv.says'  # of a card: a list of the prompts that it learnt to answer
 STATISTICS, TOKENIZER = 'norm_stats.json', 'tokenizer.json'
 # Fields that may differ between a checkpoint and the model that it is loaded into.
 FREE = {'name', 'dtype'}
@@ -90,6 +91,7 @@ def describe(
         state_names=names['state'],
         action_names=names['action'],
         most_given=int(weights.metadata.get(MOST_GIVEN, 0)),
+        says=_says(weights),
     )
 
 
@@ -153,6 +155,16 @@ def _relative(path: Path, stats: dict) -> tuple[bool, ...] | None:
     if not isinstance(delta, list) or not all(isinstance(one, bool) for one in delta):
         raise CheckpointError(f'{path}: delta is no list of true and false')
     return tuple(delta)
+
+
+def _says(weights: Weights) -> tuple[str, ...] | None:
+    if SAYS not in weights.metadata:
+        return None
+    try:
+        said = json.loads(weights.metadata[SAYS])
+        return tuple(map(str, said if isinstance(said, list) else [said]))
+    except ValueError as error:
+        raise CheckpointError(f'{weights.path}: {SAYS} is no list: {error}') from error
 
 
 def _parse_config(weights: Weights) -> ModelConfig:

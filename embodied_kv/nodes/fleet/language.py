@@ -162,4 +162,6 @@ class FleetLanguage(RobotsNode):
             'decode (ms)': f'{engine.costs.estimate("decode", max(1, streams)) * 1e3:.1f}',
             'prompts that had to wait': self.skipped,
         }
+        if engine.policy.is_mute:
+            return OK, 'mute: the policy was trained without words', values
         return OK, 'speaking' if streams else 'listening', values

@@ -26,7 +26,7 @@ ADAM = ('step', 'exp_avg', 'exp_avg_sq')  # what AdamW keeps of a parameter that
 class Learner:
     """step: of the recipe, the next one to do. average: by the names of the model's parameters.
 
-    each: what a step is, for the card.
+    each: what a step is, for the card. facts: what else has to be the same where a run goes on.
     """
 
     each = ''
@@ -34,6 +34,7 @@ class Learner:
     def __init__(self, module: nn.Module, model: nn.Module, recipe: Recipe) -> None:
         """module: everything that learns; model: what of it ships."""
         self.recipe, self.step = recipe, 0
+        self.facts: dict[str, str] = {}
         self._module, self._model = module, model
         self._parameters = list(module.parameters())
         groups = [
@@ -93,7 +94,7 @@ class Learner:
             state = self._optimiser.state[p]
             tensors |= {f'{part}.{name}': state[part] for part in ADAM if state}
             tensors[f'live.{name}'] = p.detach()
-        about = {'step': str(self.step), 'recipe': json.dumps(asdict(self.recipe))}
+        about = {'step': str(self.step), 'recipe': json.dumps(asdict(self.recipe)), **self.facts}
         with storage.replaced(path) as new:
             write_weights(new, tensors, about)
 
@@ -104,6 +105,10 @@ class Learner:
             with safe_open(path, 'pt') as file:
                 about = file.metadata() or {}
                 self.check(path, json.loads(about['recipe']))
+                if odd := [name for name, fact in self.facts.items() if about.get(name) != fact]:
+                    raise ValueError(
+                        f'{path} was made with another {odd[0]}: give the same, or another --out'
+                    )
                 for name, p in self._module.named_parameters():
                     p.copy_(file.get_tensor(f'live.{name}'))
                     if f'step.{name}' in file.keys():

@@ -7,7 +7,6 @@ a few small heads that are thrown away afterwards; does not know scenes, text or
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor, nn
@@ -17,62 +16,29 @@ from embodied_kv.model.backbone import arange_positions
 from embodied_kv.model.expert import Expert, Modulation
 from embodied_kv.model.layers import rms
 from embodied_kv.model.pi05 import Pi05
+from embodied_kv.train.common.batch import EMPTY, Batch
 from embodied_kv.train.common.views import PrefixCache, SegmentCache, SuffixCache
 
+Point = tuple[float, float, float]
 LOSSES = ('flow', 'text', 'goal', 'where', 'detect')
-CENTRE, SCALE = (0.40, 0.0, 0.05), (0.15, 0.25, 0.10)  # m; regressed is (xyz - centre) / scale
+TABLE = (0.40, 0.0, 0.05), (0.15, 0.25, 0.10)  # m; regressed is (xyz - centre) / scale
 BETA = 0.1  # where smooth L1 turns from square to straight, in those units
 HIT = 0.025  # m; a position this near is right
 POSITIVE = 5.0  # weight of a patch with a thing against one without
-EMPTY = -100  # no target
-
-
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """B samples of V views of S x S pixels, N things and P prompt tokens at most, T packed tokens.
-
-    images: uint8 [B, V, S, S, 3]. prompt, prompt_length: long [B, P], right-padded, and [B].
-    actions: float32 [B, chunk, padded_action_dim], normalised. delay: long [B], how many of them
-    are given: the arm is already going to execute those. packed: long [B, T], segments of
-    question and answer one after another; segment: which one a token belongs to, -1 is padding;
-    offset: its position in the segment; answer: the next token where it is to be predicted, else
-    -100. pixels: float32 [B, N, V, 2], (column, row) of each thing's centre, NaN where not in
-    view; colour, shape: long [B, N], -1 where there is no thing. goal: float32 [B, 3], m, what the
-    instruction is about, or NaN. where_at: long [B, N], packed slot that the position of a thing
-    is read from, or -1; where: float32 [B, N, 3], m.
-    """
-
-    images: Tensor
-    prompt: Tensor
-    prompt_length: Tensor
-    actions: Tensor
-    delay: Tensor
-    packed: Tensor
-    segment: Tensor
-    offset: Tensor
-    answer: Tensor
-    pixels: Tensor
-    colour: Tensor
-    shape: Tensor
-    goal: Tensor
-    where_at: Tensor
-    where: Tensor
-
-    def split(self, parts: int) -> list[Batch]:
-        """Equal parts of the samples, in order."""
-        columns = {f.name: getattr(self, f.name).chunk(parts) for f in fields(self)}
-        return [
-            Batch(**{name: column[i] for name, column in columns.items()}) for i in range(parts)
-        ]
 
 
 class Objective(nn.Module):
-    """A Pi05 under training, and the heads that only training has."""
+    """A Pi05 under training, and the heads that only training has.
 
-    def __init__(self, model: Pi05, colours: int, shapes: int) -> None:
+    space: centre and scale of positions, m, each (x, y, z).
+    """
+
+    def __init__(
+        self, model: Pi05, colours: int, shapes: int, space: tuple[Point, Point] = TABLE
+    ) -> None:
         super().__init__()
         c = model.config
-        self.model = model.requires_grad_(True)
+        self.model, self.space = model.requires_grad_(True), space
         # On a CPU the fused attention's backward takes an eighth of a step.
         model.vision.tower.config._attn_implementation = 'eager'
         self.kinds = (1, colours, shapes, 2)  # thing or none, colour, shape, offset in patches
@@ -121,11 +87,12 @@ class Objective(nn.Module):
             slots = batch.where_at.clamp(min=0)[:, :, None].expand(-1, -1, middle.shape[-1])
             guess = self.where(self._normed(middle.gather(1, slots))).float()
             valid = (batch.where_at >= 0) & batch.where.isfinite().all(-1)
-            loss, error = position_loss(guess, batch.where, valid)
+            loss, error = position_loss(guess, batch.where, valid, self.space)
             found |= {'where': loss, 'where_hit': mean((error < HIT).float(), valid)}
         if 'goal' in asked:
             valid = batch.goal.isfinite().all(-1)
-            loss, error = position_loss(self._goal(batch, hidden), batch.goal, valid)
+            guess = self._goal(batch, hidden)
+            loss, error = position_loss(guess, batch.goal, valid, self.space)
             found |= {'goal': loss, 'goal_cm': 100 * mean(error, valid)}
         if 'detect' in asked:
             outputs = self.detect(patches).float().split(self.kinds, dim=-1)
@@ -178,15 +145,16 @@ class Objective(nn.Module):
         return middle, backbone.norm(hidden)
 
     def _flow(self, batch: Batch, prefix: PrefixCache, times: Tensor, noise: Tensor) -> Tensor:
-        """Of the actions that are not given: training-time chunking, arXiv 2512.05964."""
+        """Of what is known and not given: training-time chunking, arXiv 2512.05964."""
         draws = len(times) // len(batch.actions)
         actions = batch.actions.repeat_interleave(draws, 0)
-        given = torch.arange(actions.shape[1], device=times.device) < batch.delay[:, None]
-        given = given.repeat_interleave(draws, 0)
+        slots = torch.arange(actions.shape[1], device=times.device)
+        given = (slots < batch.delay[:, None]).repeat_interleave(draws, 0)
+        known = (slots < batch.known[:, None]).repeat_interleave(draws, 0)
         way = noise - actions
         x = actions + times[:, None, None] * way * ~given[..., None]
         error = (self.velocity(x, times, prefix, given) - way).square().mean(-1)
-        return mean(error, ~given)
+        return mean(error, known & ~given)
 
     def _goal(self, batch: Batch, hidden: Tensor) -> Tensor:
         """[B, 3]: from the mean over the prompt of the normed hidden state."""
@@ -221,12 +189,14 @@ def mean(x: Tensor, valid: Tensor) -> Tensor:
     return x.where(valid, 0).sum() / valid.sum().clamp(min=1)
 
 
-def position_loss(guess: Tensor, target: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-    """guess in units, target in m, both [..., 3]; valid [...].
+def position_loss(
+    guess: Tensor, target: Tensor, valid: Tensor, space: tuple[Point, Point] = TABLE
+) -> tuple[Tensor, Tensor]:
+    """guess in units of the space, target in m, both [..., 3]; valid [...].
 
     Returns the mean smooth L1 in units and the distance of each in m.
     """
-    centre, scale = target.new_tensor(CENTRE), target.new_tensor(SCALE)
+    centre, scale = (target.new_tensor(point) for point in space)
     # NaN must not enter the difference: its gradient would be NaN even where it is not taken.
     units = ((target - centre) / scale).nan_to_num(0)
     loss = F.smooth_l1_loss(guess, units, beta=BETA, reduction='none').mean(-1)

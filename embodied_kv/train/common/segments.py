@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from embodied_kv.model.tokenizer import Tokenizer
-from embodied_kv.train.common.objective import EMPTY
+from embodied_kv.train.common.batch import EMPTY
 
 
 class Segments:
@@ -39,9 +39,14 @@ class Segments:
         self._answer[sample, first : first + len(said) + 1] = [*said, self._eos]
         return True
 
-    def name(self, sample: int, name: str) -> None:
-        """Appends a segment that is a thing's name."""
-        self._append(sample, self._encode(f' {name}'))
+    def name(self, sample: int, name: str, thing: int | None = None) -> None:
+        """Appends a segment that is a thing's name.
+
+        thing: its number, where the last token of this name is to know where it is.
+        """
+        at = self._append(sample, self._encode(f' {name}'))
+        if thing is not None and at is not None:
+            self._where[sample, thing] = self._used[sample] - 1
 
     def ask_where(self, sample: int, names: list[str]) -> None:
         """Where a thing is named first, the last token of its name is to know where it is."""

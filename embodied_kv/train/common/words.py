@@ -6,7 +6,7 @@ still has an encoding: byte by byte.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import product
 
 from tokenizers import Tokenizer as Backend
@@ -50,6 +50,16 @@ def corpus() -> Iterator[str]:
 
 def train_tokenizer(vocab_size: int) -> Tokenizer:
     """Raises ValueError if a vocabulary of that size does not hold every word of the corpus."""
+    tokenizer = fit(corpus(), vocab_size, 'the tabletop tokenizer')
+    split = tokenizer.backend.pre_tokenizer.pre_tokenize_str
+    for sentence in corpus():
+        if len(tokenizer.encode(sentence)) > len(split(sentence)):
+            raise ValueError(f'{vocab_size} tokens do not hold the words of {sentence!r}')
+    return tokenizer
+
+
+def fit(sentences: Iterable[str], vocab_size: int, name: str) -> Tokenizer:
+    """A byte-level BPE of at most so many tokens, which are the most frequent pieces."""
     backend = Backend(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -59,10 +69,5 @@ def train_tokenizer(vocab_size: int) -> Tokenizer:
         initial_alphabet=sorted(byte_symbols()),
         show_progress=False,
     )
-    backend.train_from_iterator(corpus(), trainer)
-    tokenizer = Tokenizer(backend, 'the tabletop tokenizer')
-    for sentence in corpus():
-        words = len(backend.pre_tokenizer.pre_tokenize_str(sentence))
-        if len(tokenizer.encode(sentence)) > words:
-            raise ValueError(f'{vocab_size} tokens do not hold the words of {sentence!r}')
-    return tokenizer
+    backend.train_from_iterator(sentences, trainer)
+    return Tokenizer(backend, name)

@@ -13,7 +13,7 @@ from embodied_kv.model.planner_words import HEAD, answer_words, question_words, 
 from embodied_kv.model.tokenizer import Tokenizer
 from embodied_kv.sim.household import ROBOT, Fact, Household, draw_household, into
 from embodied_kv.sim.household_questions import Answer, Question, answer, draw_question
-from embodied_kv.train.common.objective import EMPTY
+from embodied_kv.train.common.batch import EMPTY
 from embodied_kv.train.planner.corpus import NAMES
 from embodied_kv.train.planner.pages import (
     ENDS,

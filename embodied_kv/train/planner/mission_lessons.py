@@ -16,7 +16,7 @@ from embodied_kv.sim.mission_draws import draw_part
 from embodied_kv.sim.mission_phrases import say_which
 from embodied_kv.sim.mission_table import TABLE, KnownTable
 from embodied_kv.sim.missions import Impossible
-from embodied_kv.train.common.objective import EMPTY
+from embodied_kv.train.common.batch import EMPTY
 from embodied_kv.train.planner.corpus import NAMES
 from embodied_kv.train.planner.mission_cases import Case, draw_moment, in_some_order
 from embodied_kv.train.planner.pages import ENDS, LOCATIONS, Asked, Lesson, Page, lesson_of

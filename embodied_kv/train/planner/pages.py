@@ -22,7 +22,7 @@ from embodied_kv.sim.household import (
     TASKS,
 )
 from embodied_kv.sim.mission_table import FLOOR, TABLE
-from embodied_kv.train.common.objective import EMPTY
+from embodied_kv.train.common.batch import EMPTY
 
 LOCATIONS = (*LIDDED_NAMES, *CARRIER_NAMES, *TABLES, ROBOT, TABLE, FLOOR)
 ENDS = (*TABLES, ROBOT, *OBJECT_NAMES)

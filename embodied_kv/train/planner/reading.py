@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from embodied_kv.model.planner import Planner
-from embodied_kv.train.common.objective import EMPTY
+from embodied_kv.train.common.batch import EMPTY
 from embodied_kv.train.common.views import seen
 from embodied_kv.train.planner.pages import THINGS, THREADS, Lesson
 

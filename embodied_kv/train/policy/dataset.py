@@ -27,7 +27,7 @@ from embodied_kv.sim.scene import SIZES
 from embodied_kv.sim.tables import Orders, Tables
 from embodied_kv.sim.tabletop import ObjectTruth, Truth
 from embodied_kv.sim.tasks import Task, draw_task
-from embodied_kv.train.common.objective import Batch
+from embodied_kv.train.common.batch import Batch
 from embodied_kv.train.common.segments import Segments
 from embodied_kv.train.policy.episodes import (
     COLOUR_NAMES,
@@ -203,6 +203,7 @@ class Sampler:
             prompt_length=torch.from_numpy(lengths),
             actions=torch.from_numpy(targets),
             delay=torch.from_numpy(delay),
+            known=torch.full((size,), chunk),
             **segments.tensors(),
             pixels=torch.from_numpy(frames.pixels[at]),
             colour=torch.from_numpy(frames.colours[kinds]),

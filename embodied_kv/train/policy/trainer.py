@@ -6,7 +6,7 @@ Knows the objective. Does not know where batches come from.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from pathlib import Path
@@ -21,9 +21,10 @@ from embodied_kv.model.dtype import cpu_multiplies_bfloat16
 from embodied_kv.model.pi05 import Pi05
 from embodied_kv.model.processing.normalizer import Normalizer
 from embodied_kv.model.tokenizer import Tokenizer
+from embodied_kv.train.common.batch import Batch
 from embodied_kv.train.common.initial import grow, init_for_training, retell
 from embodied_kv.train.common.learner import Learner
-from embodied_kv.train.common.objective import Batch, Objective
+from embodied_kv.train.common.objective import LOSSES, TABLE, Objective, Point
 from embodied_kv.train.common.words import train_tokenizer
 from embodied_kv.train.policy.recipe import PolicyRecipe
 
@@ -33,7 +34,8 @@ class Trainer(Learner):
 
     Weights are float32; products run in bfloat16 where the device multiplies it natively. shards:
     parts of a batch that are learnt side by side, each on a thread of its own. On a CPU one shard
-    a core beats one batch on all cores, where every operation waits for the slowest.
+    a core beats one batch on all cores, where every operation waits for the slowest. losses: those
+    of the recipe's that the data can teach. space: of positions, as `Objective` has it.
     """
 
     def __init__(
@@ -44,15 +46,17 @@ class Trainer(Learner):
         shapes: int,
         device: str = 'cpu',
         shards: int = 1,
+        losses: Collection[str] = LOSSES,
+        space: tuple[Point, Point] = TABLE,
     ) -> None:
         if recipe.batch % shards:
             raise ValueError(f'a batch of {recipe.batch} does not divide into {shards} shards')
         self._pool, self._shards = ThreadPoolExecutor(shards), shards
-        self._device = device
+        self._device, self._losses = device, losses
         torch.manual_seed(recipe.seed)
         model = Pi05.empty(config, device)
         init_for_training(model, recipe.seed)
-        self.objective = Objective(model, colours, shapes).to(device)
+        self.objective = Objective(model, colours, shapes, space).to(device)
         super().__init__(self.objective, model, recipe)
         self.each = f' of {recipe.batch} samples'
 
@@ -81,6 +85,11 @@ class Trainer(Learner):
             raise ValueError('what is compiled learns on one thread: drop --compile or --threads')
         self.objective.losses = torch.compile(self.objective.losses)
 
+    def weights(self, step: int) -> dict[str, float]:
+        """Of the losses of a step, by name."""
+        weights = self.recipe.weights(step)
+        return {name: weight for name, weight in weights.items() if name in self._losses}
+
     def learn(self, batch: Batch) -> dict[str, float]:
         """One step of the recipe; its losses and metrics."""
         shards = batch.split(self._shards)
@@ -98,7 +107,7 @@ class Trainer(Learner):
         self, shard: int, batch: Batch
     ) -> tuple[tuple[Tensor | None, ...], dict[str, Tensor]]:
         """Gradients of the parameters, and the values, of one part of a batch."""
-        weights = self.recipe.weights(self.step)
+        weights = self.weights(self.step)
         values = self._values(batch, self.step, (self.recipe.seed, self.step, shard))
         loss = sum(weight * values[name] for name, weight in weights.items())
         gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
@@ -109,7 +118,7 @@ class Trainer(Learner):
         columns = {f.name: getattr(batch, f.name).to(self._device) for f in fields(batch)}
         state = np.random.SeedSequence(seed).generate_state(1, np.uint64)
         generator = torch.Generator(self._device).manual_seed(int(state[0]))
-        weights = self.recipe.weights(step)
+        weights = self.weights(step)
         kind = torch.device(self._device).type
         with torch.autocast(
             kind, torch.bfloat16, enabled=kind != 'cpu' or cpu_multiplies_bfloat16()

@@ -1,0 +1,78 @@
+"""`python -m embodied_kv.train.run`: a policy for any robot, from data sets, by its contract.
+
+Data sets are LeRobot's, version 3.0: what `embodied_kv.data.export` writes, or a user's own. Flow
+matching on actions; where the data says where things are, grounding beside it; where it says what
+is done, words. Each run goes on where the last one in its folder ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+
+from embodied_kv.config import preset
+from embodied_kv.data.lerobot_reader import LeRobotDataSet
+from embodied_kv.robots.embodiment import Embodiment
+from embodied_kv.robots.reading import shipped
+from embodied_kv.train.common import loop
+from embodied_kv.train.common.command import parser, run
+from embodied_kv.train.common.prefetch import prefetched
+from embodied_kv.train.run.recipe import RunRecipe
+from embodied_kv.train.run.training import Training, check_contract, split
+
+
+def train(arguments: argparse.Namespace, recipe: RunRecipe) -> None:
+    """One run: until the recipe is done or the minutes are over. Raises ValueError."""
+    is_cpu = arguments.device == 'cpu'
+    torch.set_num_threads(1 if is_cpu else arguments.threads)
+    robot, config = Embodiment.load(arguments.contract), preset(arguments.preset)
+    check_contract(robot)
+    data = [LeRobotDataSet(path, robot) for path in arguments.data]
+    named = sorted({name for one in data for name in one.objects})
+    objects = [] if arguments.ungrounded else named
+    seen, unseen = split(data, robot.adapted(config), recipe.seed, objects)
+    shards = arguments.threads if is_cpu else 1
+    training = Training(robot, config, recipe, seen, unseen, arguments.device, shards)
+    arguments.out.mkdir(parents=True, exist_ok=True)  # of the log, too
+    training.restore(arguments.out)
+    grounding = 'left out' if named and not objects else ', '.join(objects) or 'none in the data'
+    print(
+        f'{len(seen)} frames to learn from, {len(unseen)} held out; step {training.step} of '
+        f'{training.recipe.steps}\nobjects: {grounding}\nwords: '
+        + ('none: the policy will be mute' if training.is_mute else 'what is done now'),
+        flush=True,
+    )
+    last = training.recipe.steps
+    batches = prefetched(training.batch, training.step, last)
+    loop.run(training, batches, last, arguments.out, arguments.minutes)
+    policy = arguments.out / 'policy'
+    print(
+        f'policy of step {training.step} in {policy}\n'
+        f'see what it means: python -m embodied_kv.model.check {arguments.contract} {policy}'
+    )
+
+
+def main() -> None:
+    """Parse the command line and train."""
+    command = parser('run', __doc__)
+    command.add_argument(
+        '--contract', required=True, help=f'{", ".join(shipped())}, or a YAML file'
+    )
+    command.add_argument(
+        '--data', type=Path, nargs='+', required=True, help='folders of LeRobot data sets'
+    )
+    command.add_argument('--out', type=Path, required=True, help='folder of the run')
+    command.add_argument('--preset', default='tabletop', help='dimensions of the model')
+    command.add_argument('--minutes', type=float, default=600.0, help='that this run may take')
+    command.add_argument('--threads', type=int, default=torch.get_num_threads(), help='of torch')
+    command.add_argument('--device', default='cuda' if torch.cuda.is_available() else 'cpu')
+    command.add_argument(
+        '--ungrounded', action='store_true', help='as if the data did not say where objects are'
+    )
+    run(command, RunRecipe, train)
+
+
+if __name__ == '__main__':
+    main()

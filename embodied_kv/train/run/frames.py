@@ -1,0 +1,130 @@
+"""Every frame of some data sets in memory, as the network sees it: pictures of its size, numbers.
+
+Knows data sets by their contract, and how a policy of ours resizes. Does not know tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_kv.config import ModelConfig
+from embodied_kv.data.lerobot_reader import EpisodeArrays, LeRobotDataSet
+from embodied_kv.model.processing.images import OWN_RESIZE
+from embodied_kv.model.processing.prompt import clean
+
+
+@dataclass(frozen=True)
+class EpisodeOf:
+    """An episode of a data set, by its number."""
+
+    data: LeRobotDataSet
+    index: int
+
+    def __len__(self) -> int:
+        return self.data.lengths[self.index]
+
+
+@dataclass(frozen=True, eq=False)
+class Frames:
+    """F frames of several episodes, of N objects.
+
+    images: uint8 [F, views, S, S, 3], as the policy resizes them. state: float32 [F, D]. action:
+    float32 [F, A]. left: int64 [F], frames of its episode from this one on. task: int64 [F], in
+    tasks. subtask: int64 [F], in subtasks, -1 where nobody says one. positions: float32 [F, N, 3],
+    m; pixels: float32 [F, N, views, 2], (column, row) in such an image: NaN where nobody knows.
+    """
+
+    images: NDArray[np.uint8]
+    state: NDArray[np.float32]
+    action: NDArray[np.float32]
+    left: NDArray[np.int64]
+    task: NDArray[np.int64]
+    subtask: NDArray[np.int64]
+    positions: NDArray[np.float32]
+    pixels: NDArray[np.float32]
+    tasks: tuple[str, ...]
+    subtasks: tuple[str, ...]
+    objects: tuple[str, ...]
+
+    @classmethod
+    def read(
+        cls, episodes: Sequence[EpisodeOf], config: ModelConfig, objects: Sequence[str]
+    ) -> Frames:
+        """The frames of these episodes; beside them, the pictures of one are in memory at most.
+
+        objects: those whose places are asked for, by name. Raises DataSetError.
+        """
+        total, size = sum(map(len, episodes)), config.vision.image_size
+        numbers: dict[str, list] = {name: [] for name in ('state', 'action', 'left')}
+        images = np.empty((total, len(config.views), size, size, 3), np.uint8)
+        positions = np.full((total, len(objects), 3), np.nan, np.float32)
+        pixels = np.full((total, len(objects), len(config.views), 2), np.nan, np.float32)
+        said: list[str] = []
+        doing: list[str | None] = []
+        end = 0
+        for episode in episodes:
+            read = episode.data.read(episode.index)
+            count = len(read.state)
+            here, end = slice(end, end + count), end + count
+            for v, view in enumerate(config.views):
+                for place, image in zip(images[here, v], read.images[view], strict=True):
+                    place[:] = OWN_RESIZE.pad(image, size)
+            for n, name in enumerate(objects):
+                if name in read.positions:
+                    positions[here, n] = read.positions[name]
+                for v, view in enumerate(config.views):
+                    pixels[here, n, v] = _resized(read, view, name, size)
+            numbers['state'].append(read.state)
+            numbers['action'].append(read.action)
+            numbers['left'].append(count - np.arange(count))
+            said += [clean(task) for task in read.tasks]
+            doing += read.subtasks or [None] * count
+        tasks, subtasks = sorted(set(said)), sorted({text for text in doing if text})
+        return cls(
+            images=images,
+            **{name: np.concatenate(parts) for name, parts in numbers.items()},
+            task=np.array([tasks.index(text) for text in said]),
+            subtask=np.array([subtasks.index(text) if text else -1 for text in doing]),
+            positions=positions,
+            pixels=pixels,
+            tasks=tuple(tasks),
+            subtasks=tuple(subtasks),
+            objects=tuple(objects),
+        )
+
+    def __len__(self) -> int:
+        return len(self.state)
+
+    def chunks(self, at: NDArray[np.int64], size: int) -> NDArray[np.float32]:
+        """The actions from these frames on, [B, size, A]; after the last of an episode, that."""
+        ahead = np.minimum(np.arange(size), self.left[at, None] - 1)
+        return self.action[at[:, None] + ahead]
+
+    @property
+    def digest(self) -> str:
+        """16 hex digits that change with any number or word, pictures aside."""
+        arrays = (self.state, self.action, self.left, self.task, self.subtask, self.positions)
+        summed = hashlib.sha256(repr((self.tasks, self.subtasks, self.objects)).encode())
+        for array in arrays:
+            summed.update(np.ascontiguousarray(array).tobytes())
+        return summed.hexdigest()[:16]
+
+
+def _resized(read: EpisodeArrays, view: str, name: str, size: int) -> NDArray[np.float32] | float:
+    """Where an object is in the network's picture of a view, [T, 2]; NaN where nobody knows."""
+    if (view, name) not in read.pixels:
+        return np.nan
+    sides = np.array(read.images[view].shape[2:0:-1])  # width, height
+    new = (sides / (sides.max() / size)).astype(int).clip(1)
+    return read.pixels[view, name] * (new / sides) + (size - new) // 2
+
+
+def episodes_of(data: Sequence[LeRobotDataSet]) -> Iterator[EpisodeOf]:
+    """All episodes of all data sets, in order."""
+    for one in data:
+        yield from (EpisodeOf(one, index) for index in range(len(one)))
