@@ -15,13 +15,13 @@ import math
 import os
 from dataclasses import dataclass
 
-import numpy as np
-
+os.environ.setdefault('OPENBLAS_NUM_THREADS', '1')  # its matrices are small
 os.environ.setdefault('MUJOCO_GL', 'egl')  # osmesa is the other one without a screen
 os.environ.setdefault('LP_NUM_THREADS', '0')  # Mesa's own threads cost more than they bring here
 # robosuite warns at each start of files and packages that are not needed here.
 logging.getLogger('robosuite_logs').addFilter(lambda record: record.levelno >= logging.ERROR)
 import mujoco  # noqa: E402
+import numpy as np  # noqa: E402
 import robosuite  # noqa: E402
 from robosuite.controllers import load_composite_controller_config  # noqa: E402
 
@@ -141,12 +141,11 @@ class PandaLift:
     def _outside(self, camera: str) -> np.ndarray:
         """Of each shape whether the camera cannot see it, by the sphere around it: bool [G]."""
         lens, around = self.model.camera(camera).id, self.model.geom_rbound  # 0: it has no end
-        away = self.data.geom_xpos - self.data.cam_xpos[lens]
-        distance = np.maximum(np.linalg.norm(away, axis=1), 1e-9)
-        ahead = -away @ self.data.cam_xmat[lens].reshape(3, 3)[:, 2] / distance
-        corner = math.atan(math.sqrt(2) * math.tan(math.radians(self.model.cam_fovy[lens]) / 2))
-        reach = corner + np.arcsin(np.minimum(1.0, around / distance))
-        return (around > 0) & (np.arccos(np.clip(ahead, -1.0, 1.0)) > reach)
+        axes = self.data.cam_xmat[lens].reshape(3, 3)
+        aside, up, back = ((self.data.geom_xpos - self.data.cam_xpos[lens]) @ axes).T
+        half = math.radians(self.model.cam_fovy[lens]) / 2
+        beside = np.maximum(np.abs(aside), np.abs(up)) * math.cos(half) + back * math.sin(half)
+        return (around > 0) & (np.maximum(beside, back) > around)
 
     # ------------------------------------------------------------------ the simulator's truth
 
