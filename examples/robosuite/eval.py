@@ -214,7 +214,10 @@ def main() -> None:
     parser.add_argument('--videos', type=int, default=5, help='starts that are shown')
     parser.add_argument('--out', type=Path, default=Path('out/robosuite'))
     told = parser.parse_args()
-    policy = WebsocketClientPolicy(told.host, told.port)
+    try:
+        policy = WebsocketClientPolicy(told.host, told.port)
+    except OSError as error:
+        parser.exit(1, f'no policy server on {told.host}:{told.port}: {error}\n')
     lift = PandaLift(told.size)
     found = []
     for ms in told.latency:
