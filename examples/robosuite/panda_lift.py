@@ -4,7 +4,7 @@ Runs in the environment of robosuite alone. Knows the simulator. Does not know w
 nor this package: what both sides agree on is in `lift.yaml`. Everything is SI.
 
 robosuite draws with shadows, reflections and four samples a pixel. Without them, and without what
-no camera sees, a picture of 96 x 96 takes a fifth of the time on a CPU; meshes, lights and
+no camera sees, a picture of 96 x 96 takes a seventh of the time on a CPU; meshes, lights and
 cameras are robosuite's.
 """
 
