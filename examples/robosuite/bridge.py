@@ -147,7 +147,8 @@ def judge(bridge: Bridge, clockwork: Clockwork, starts: int, seed: int) -> None:
         clockwork.run(REST)
         bridge.tell(INSTRUCTION)
         took.append(clockwork.lifts(SECONDS))
-        print(f'start {start}: {f"lifted in {took[-1]:.1f} s" if took[-1] else "not lifted"}')
+        said = f'lifted in {took[-1]:.1f} s' if took[-1] else 'not lifted'
+        print(f'start {start}: {said}', flush=True)
     bridge.tell('')
     clockwork.run(REST)
     done = [seconds for seconds in took if seconds]
