@@ -1,0 +1,184 @@
+"""robosuite's Lift as a robot on ROS: cameras and joint states out, trajectories in.
+
+Run it beside a suite with the contract: `tools/env python examples/robosuite/bridge.py`. With
+`--starts N` it judges: from each of N starts it tells the instruction, waits until the cube is
+lifted or the time is up, stops the arm and sets it back. Arm it once: `control/arm`.
+
+ROS and robosuite want different NumPys, so the world is a process of its own (`world.py`). What
+is commanded is played as a joint_trajectory_controller does, at the world's 20 steps a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from functools import partial
+
+import numpy as np
+import rclpy
+from link import CONTRACT, World
+from rclpy.duration import Duration
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.node import Node
+from sensor_msgs.msg import Image, JointState
+from std_msgs.msg import String
+from trajectory_msgs.msg import JointTrajectory
+
+from embodied_kv.nodes.common import qos
+from embodied_kv.robots.embodiment import Embodiment
+from embodied_kv.robots.outputs import Output
+from embodied_kv.sim.player import TrajectoryPlayer
+
+INSTRUCTION = 'lift the red cube'
+UNSEEN = 1_000_000  # a start that is in no recording
+SECONDS, REST = 10.0, 1.5  # s of an episode, at most; s until a stopped arm stands
+
+
+class Bridge(Node):
+    """Publishes what the world shows and steps it by what the controllers were told last."""
+
+    def __init__(self, world: World, robot: Embodiment, seed: int) -> None:
+        super().__init__('lift')
+        self._world, self._robot = world, robot
+        self.steps, self.late = 0, 0
+        self._pictures = {
+            view: self.create_publisher(Image, v.channel.topic, qos.SENSOR)
+            for view, v in robot.contract.views.items()
+        }
+        self._joints = self.create_publisher(JointState, 'joint_states', 1)
+        self._instruction = self.create_publisher(String, 'instruction', qos.INSTRUCTION)
+        for output in robot.outputs:
+            heard = partial(self._heard, output)
+            self.create_subscription(JointTrajectory, output.topic, heard, 1)
+        self.reset(seed)
+
+    @property
+    def now(self) -> float:
+        """s of the world, whatever was set back."""
+        return self.steps * self._robot.contract.dt
+
+    def reset(self, seed: int) -> None:
+        """Another start, where the arm rests until it is told something."""
+        self._seen = self._world.reset(seed)
+        told = np.append(self._seen['joints'], self._seen['finger'])
+        self._players = {
+            output.topic: TrajectoryPlayer(output.axes, told[list(output.index)])
+            for output in self._robot.outputs
+        }
+
+    def tell(self, instruction: str) -> None:
+        """The suite what to do; '' stops the arm."""
+        self._instruction.publish(String(data=instruction))
+
+    def step(self) -> bool:
+        """One period, and what is seen then. Returns whether the cube is lifted."""
+        self.steps += 1
+        told = np.zeros(len(self._robot.axes))
+        for output in self._robot.outputs:
+            told[list(output.index)] = self._players[output.topic].target(self.now)
+        self._seen = self._world.step(told[:-1], told[-1])
+        self._publish()
+        return self._seen['lifted']
+
+    def _heard(self, output: Output, message: JointTrajectory) -> None:
+        """From now on, instead of what is left of the last one."""
+        times = [Duration.from_msg(point.time_from_start).nanoseconds for point in message.points]
+        points = [point.positions for point in message.points]
+        try:
+            self._players[output.topic].load(
+                message.joint_names, points, self.now + np.array(times) / 1e9, self.now
+            )
+        except ValueError as error:
+            self.get_logger().warning(
+                f'{output.topic} is refused: {error}', throttle_duration_sec=5.0
+            )
+
+    def _publish(self) -> None:
+        stamp, seen = self.get_clock().now().to_msg(), self._seen
+        joints = JointState(name=list(self._robot.joints))
+        joints.position = [*seen['joints'].tolist(), seen['finger']]
+        joints.header.stamp = stamp
+        self._joints.publish(joints)
+        for view, pixels in seen['pictures'].items():
+            rows, columns, _ = pixels.shape
+            picture = Image(height=rows, width=columns, encoding='rgb8', step=3 * columns)
+            picture.header.stamp, picture.data = stamp, pixels.tobytes()
+            self._pictures[view].publish(picture)
+
+
+class Clockwork:
+    """Runs a bridge at the world's rate, in real time."""
+
+    def __init__(self, bridge: Bridge, period: float) -> None:
+        self._bridge, self._period = bridge, period
+        self._executor = SingleThreadedExecutor()
+        self._executor.add_node(bridge)
+        self._due = time.monotonic()
+
+    def run(self, seconds: float) -> None:
+        """For so long, in the world's time, or until the context is shut down."""
+        end = self._bridge.now + seconds
+        while self._bridge.now < end and rclpy.ok():
+            self._step()
+
+    def lifts(self, seconds: float) -> float:
+        """Until the cube is lifted, so long at most. Returns s of the world, 0 if it is not."""
+        begin = self._bridge.now
+        while self._bridge.now - begin < seconds and rclpy.ok():
+            if self._step():
+                return self._bridge.now - begin
+        return 0.0
+
+    def _step(self) -> bool:
+        while (left := self._due - time.monotonic()) > 0:
+            self._executor.spin_once(timeout_sec=left)
+        self._bridge.late += left < -self._period
+        self._due = max(self._due, time.monotonic() - self._period) + self._period
+        return self._bridge.step()
+
+
+def judge(bridge: Bridge, clockwork: Clockwork, starts: int, seed: int) -> None:
+    """Says from how many starts the suite lifted the cube."""
+    took = []
+    for start in range(seed, seed + starts):
+        bridge.tell('')
+        clockwork.run(REST)
+        bridge.reset(start)
+        clockwork.run(REST)
+        bridge.tell(INSTRUCTION)
+        took.append(clockwork.lifts(SECONDS))
+        said = f'lifted in {took[-1]:.1f} s' if took[-1] else 'not lifted'
+        print(f'start {start}: {said}', flush=True)
+    bridge.tell('')
+    clockwork.run(REST)
+    done = [seconds for seconds in took if seconds]
+    print(f'lifted from {len(done)} of {starts} starts; {bridge.late} steps began late')
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(prog='bridge', description=__doc__.splitlines()[0])
+    parser.add_argument('--starts', type=int, default=0, help='to judge; 0: run until Ctrl-C')
+    parser.add_argument('--seed', type=int, default=UNSEEN, help='of the first start')
+    parser.add_argument('--size', type=int, default=96, help="pixels of a picture's side")
+    told, ros = parser.parse_known_args()
+    robot = Embodiment.load(str(CONTRACT))
+    try:
+        with World(robot, told.size) as world:
+            rclpy.init(args=ros)
+            bridge = Bridge(world, robot, told.seed)
+            clockwork = Clockwork(bridge, robot.contract.dt)
+            if told.starts:
+                judge(bridge, clockwork, told.starts, told.seed)
+            else:
+                clockwork.run(float('inf'))
+    except RuntimeError as error:
+        parser.exit(1, f'{error}\n')
+    except (KeyboardInterrupt, ExternalShutdownException):
+        pass
+    finally:
+        rclpy.try_shutdown()
+
+
+if __name__ == '__main__':
+    main()

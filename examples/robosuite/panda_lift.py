@@ -1,0 +1,194 @@
+"""robosuite's Panda and its task Lift, as a robot: joints in, joints and pictures out.
+
+Runs in the environment of robosuite alone. Knows the simulator. Does not know who moves the arm,
+nor this package: what both sides agree on is in `lift.yaml`. Everything is SI.
+
+robosuite draws with shadows, reflections and four samples a pixel. Without them, and without what
+no camera sees, a picture of 96 x 96 takes a seventh of the time on a CPU; meshes, lights and
+cameras are robosuite's.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from dataclasses import dataclass
+
+os.environ.setdefault('OPENBLAS_NUM_THREADS', '1')  # its matrices are small
+os.environ.setdefault('MUJOCO_GL', 'egl')  # osmesa is the other one without a screen
+os.environ.setdefault('LP_NUM_THREADS', '0')  # Mesa's own threads cost more than they bring here
+# robosuite warns at each start of files and packages that are not needed here.
+logging.getLogger('robosuite_logs').addFilter(lambda record: record.levelno >= logging.ERROR)
+import mujoco  # noqa: E402
+import numpy as np  # noqa: E402
+import robosuite  # noqa: E402
+from robosuite.controllers import load_composite_controller_config  # noqa: E402
+
+FPS = 20
+INSTRUCTION = 'lift the red cube'
+CAMERAS = {'front': 'agentview', 'wrist': 'robot0_eye_in_hand'}
+JOINTS = tuple(f'panda_joint{i}' for i in range(1, 8))
+FINGER = 'panda_finger_joint1'
+OPEN = 0.04  # m of a finger from the middle
+STIFFNESS = 400.0  # 1/s²: the arm follows a set-point within 0.1 s
+HELD = FPS // 2  # steps for which the cube must be up
+ARM = {
+    'type': 'JOINT_POSITION',
+    'input_type': 'absolute',
+    'kp': STIFFNESS,
+    'damping_ratio': 1,
+    'impedance_mode': 'fixed',
+    'interpolation': None,
+    'gripper': {'type': 'GRIP'},
+}
+SHOWN, HIDDEN = 1, 5  # groups of shapes: what is seen and does not collide; what is left out
+UNDRAWN = mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION
+
+
+@dataclass(frozen=True)
+class Seen:
+    """time: s since the start. joints [7] rad, finger m; speeds [7] rad/s; pictures [N, N, 3]."""
+
+    time: float
+    joints: np.ndarray
+    finger: float
+    speeds: np.ndarray
+    pictures: dict[str, np.ndarray]
+
+
+class PandaLift:
+    """The arm, the table and the cube. size: pixels of a picture's side; 0 for no cameras."""
+
+    def __init__(self, size: int = 96) -> None:
+        control = load_composite_controller_config(robot='Panda')
+        control['body_parts']['right'] = dict(ARM)
+        self._env = robosuite.make(
+            'Lift',
+            robots='Panda',
+            controller_configs=control,
+            control_freq=FPS,
+            has_offscreen_renderer=False,
+            use_camera_obs=False,
+            use_object_obs=False,
+            hard_reset=False,
+            ignore_done=True,
+            seed=0,
+        )
+        self._arm = self._env.robots[0]
+        self.model, self.data = self._env.sim.model._model, self._env.sim.data._data
+        self.model.vis.quality.offsamples = 0
+        self._places = np.array(self._arm._ref_joint_pos_indexes)
+        self.dofs = np.array(self._arm._ref_joint_vel_indexes)
+        self._fingers = np.array(self._arm._ref_gripper_joint_pos_indexes['right'])
+        self.hand = self._arm.eef_site_id['right']
+        self._renderer = mujoco.Renderer(self.model, size, size) if size else None
+        self._drawn = mujoco.MjvOption()
+        self._drawn.geomgroup[:] = 0
+        self._drawn.geomgroup[SHOWN] = 1
+        self._groups = self.model.geom_group.copy()
+        self._drawn.sitegroup[:] = 0
+        self.reset(0)
+
+    def reset(self, seed: int) -> None:
+        """Arm and cube at a start that is a function of the seed."""
+        self._env.rng.bit_generator.state = np.random.default_rng(seed).bit_generator.state
+        self._env.reset()
+        self.steps = self._up = 0
+
+    def step(self, joints: np.ndarray, finger: float) -> None:
+        """One period towards the set-points. joints [7] rad; finger: m, open above half."""
+        grip = -1.0 if finger > OPEN / 2 else 1.0
+        self._env.step(np.append(np.clip(joints, *self.ranges.T), grip))
+        self.steps += 1
+        self._up = self._up + 1 if self._env._check_success() else 0
+
+    @property
+    def ranges(self) -> np.ndarray:
+        """[7, 2] rad: what the robot's own model allows its joints."""
+        return np.array([self.model.joint(f'robot0_joint{i}').range for i in range(1, 8)])
+
+    @property
+    def is_lifted(self) -> bool:
+        """robosuite's own success, for half a second without a break."""
+        return self._up >= HELD
+
+    @property
+    def joints(self) -> np.ndarray:
+        """[7] rad."""
+        return self.data.qpos[self._places].copy()
+
+    def see(self) -> Seen:
+        """What the robot's sensors say now."""
+        return Seen(
+            time=self.steps / FPS,
+            joints=self.joints,
+            finger=float(np.mean(np.abs(self.data.qpos[self._fingers]))),
+            speeds=self.data.qvel[self.dofs].copy(),
+            pictures={} if self._renderer is None else self._draw(),
+        )
+
+    def _draw(self) -> dict[str, np.ndarray]:
+        found = {}
+        for view, camera in CAMERAS.items():
+            self.model.geom_group[:] = np.where(self._outside(camera), HIDDEN, self._groups)
+            self._renderer.update_scene(self.data, camera, scene_option=self._drawn)
+            for flag in UNDRAWN:
+                self._renderer.scene.flags[flag] = 0
+            found[view] = self._renderer.render().copy()
+        return found
+
+    def _outside(self, camera: str) -> np.ndarray:
+        """Of each shape whether the camera cannot see it, by the sphere around it: bool [G]."""
+        lens, around = self.model.camera(camera).id, self.model.geom_rbound  # 0: it has no end
+        axes = self.data.cam_xmat[lens].reshape(3, 3)
+        aside, up, back = ((self.data.geom_xpos - self.data.cam_xpos[lens]) @ axes).T
+        half = math.radians(self.model.cam_fovy[lens]) / 2
+        beside = np.maximum(np.abs(aside), np.abs(up)) * math.cos(half) + back * math.sin(half)
+        return (around > 0) & (np.maximum(beside, back) > around)
+
+    # ------------------------------------------------------------------ the simulator's truth
+
+    @property
+    def hand_pose(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of the point between the fingers: [3] m, and [3, 3], whose y is across the fingers."""
+        return self.data.site_xpos[self.hand].copy(), self.data.site_xmat[self.hand].reshape(3, 3)
+
+    @property
+    def cube_pose(self) -> tuple[np.ndarray, np.ndarray]:
+        """[3] m and [3, 3]."""
+        body = self._env.cube_body_id
+        return self.data.xpos[body].copy(), self.data.xmat[body].reshape(3, 3)
+
+    @property
+    def cube(self) -> np.ndarray:
+        """[3] m, in the arm's root frame."""
+        root = self.model.body('robot0_base').id
+        return self.data.xmat[root].reshape(3, 3).T @ (self.cube_pose[0] - self.data.xpos[root])
+
+    def cube_pixels(self) -> dict[str, np.ndarray]:
+        """By view, the column and row of the cube's middle in its picture, inside or not."""
+        half, found = (self._renderer.height if self._renderer else 1) / 2, {}
+        for view, camera in CAMERAS.items():
+            lens = self.model.camera(camera).id
+            axes = self.data.cam_xmat[lens].reshape(3, 3)
+            x, y, z = axes.T @ (self.cube_pose[0] - self.data.cam_xpos[lens])
+            focal = half / math.tan(math.radians(self.model.cam_fovy[lens]) / 2)
+            found[view] = half + focal / -z * np.array([x, -y])
+        return found
+
+    @property
+    def table(self) -> float:
+        """The height of its top, m."""
+        return float(self._env.table_offset[2])
+
+    @property
+    def is_grasped(self) -> bool:
+        """Whether both fingers touch the cube."""
+        return self._env._check_grasp(self._arm.gripper['right'], self._env.cube)
+
+    def jacobian(self) -> np.ndarray:
+        """[6, 7]: m/s and rad/s of the hand for each joint's rad/s."""
+        linear, angular = np.zeros((2, 3, self.model.nv))
+        mujoco.mj_jacSite(self.model, self.data, linear, angular, self.hand)
+        return np.vstack([linear, angular])[:, self.dofs]

@@ -1,0 +1,73 @@
+"""examples/robosuite/objects.py: the truth of the recordings stands beside each frame."""
+
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from embodied_kv.data.episodes import Cut
+from embodied_kv.data.export import export
+from embodied_kv.data.lerobot_reader import LeRobotDataSet
+
+POSITION = 'complementary_info.position.red_cube'
+PIXEL = 'complementary_info.pixel.wrist.red_cube'
+
+
+@pytest.fixture
+def exported(module, world, tmp_path):
+    """A recording of two episodes, of which the cube moves; its data set; where it was."""
+    record = module('record')
+    robot = record.Embodiment.load(str(record.CONTRACT))
+    file, where = record.Episodes(tmp_path / 'lift.mcap', robot, 'png'), []
+    for seed in (1, 2):
+        moments = record.episode(world, robot, seed)
+        for step, (seen, _) in enumerate(moments):
+            seen['cube'] = np.array([0.5, 0.01 * step, seed])
+            seen['pixels'] = {'front': np.array([4.0, 5.0]), 'wrist': np.array([step, 11.5])}
+            where.append(seen['cube'])
+        file.add(moments)
+    file.finish()
+    export([tmp_path / 'lift.mcap'], tmp_path / 'set', Cut())
+    return tmp_path / 'lift.mcap', tmp_path / 'set', np.stack(where)
+
+
+def read(root, key):
+    table = pq.read_table(root / 'data' / 'chunk-000' / 'file-000.parquet')
+    return np.stack(table[key].to_numpy())
+
+
+def test_each_frame_says_where_the_cube_was(module, exported):
+    bag, root, where = exported
+    assert module('objects').add([bag], root) == len(where)
+    np.testing.assert_allclose(read(root, POSITION), where, atol=1e-6)
+    info = json.loads((root / 'meta' / 'info.json').read_text())
+    assert info['features'][POSITION]['shape'] == [3]
+
+
+def test_outside_of_a_picture_there_is_no_place(module, exported):
+    bag, root, where = exported
+    module('objects').add([bag], root)
+    column, row = read(root, PIXEL).T
+    inside = np.isfinite(column)
+    assert (column[inside] < 16).all() and (row[inside] == 11.5).all()
+    assert 0 < inside.sum() < len(where)
+
+
+def test_the_data_set_is_read_as_before(module, exported):
+    bag, root, _ = exported
+    robot = module('link').Embodiment.load(str(module('link').CONTRACT))
+    before = LeRobotDataSet(root, robot).read(1)
+    module('objects').add([bag], root)
+    after = LeRobotDataSet(root, robot).read(1)
+    assert (before.action == after.action).all() and (before.state == after.state).all()
+    assert (before.images['front'] == after.images['front']).all()
+
+
+def test_other_recordings_than_those_it_was_made_of_are_refused(module, exported):
+    bag, root, _ = exported
+    with pytest.raises(ValueError, match='name those that it was made of'):
+        module('objects').add([bag, bag], root)
+    module('objects').add([bag], root)
+    with pytest.raises(ValueError, match='knows already'):
+        module('objects').add([bag], root)

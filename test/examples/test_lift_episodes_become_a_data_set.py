@@ -1,0 +1,80 @@
+"""What the expert did, recorded and exported, is read as it was: numbers, words and pictures."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from embodied_kv.data.episodes import Cut
+from embodied_kv.data.export import export
+from embodied_kv.data.lerobot_reader import LeRobotDataSet
+from embodied_kv.data.recording_reader import Recording
+
+
+@pytest.fixture
+def record(module):
+    return module('record')
+
+
+@pytest.fixture
+def robot(record):
+    return record.Embodiment.load(str(record.CONTRACT))
+
+
+@pytest.fixture
+def recorded(record, robot, world, tmp_path):
+    """A file of two episodes, and what they are."""
+    file = record.Episodes(tmp_path / 'lift.mcap', robot, 'png')
+    episodes = [record.episode(world, robot, seed) for seed in (3, 4)]
+    for moments in episodes:
+        file.add(moments)
+    file.finish()
+    return tmp_path / 'lift.mcap', episodes
+
+
+def test_every_step_is_a_frame(recorded, robot, tmp_path):
+    path, episodes = recorded
+    done = export([path], tmp_path / 'set', Cut())
+    assert done.frames == sum(map(len, episodes)) and not done.damage
+    read = LeRobotDataSet(tmp_path / 'set', robot)
+    assert read.lengths == tuple(map(len, episodes))
+    for number, moments in enumerate(episodes):
+        found = read.read(number)
+        commands = robot.actions.policy(np.stack([command for _, command in moments]))
+        joints = np.stack([seen['joints'] for seen, _ in moments])
+        np.testing.assert_allclose(found.action, commands, atol=1e-6)
+        np.testing.assert_allclose(found.state[:, :7], joints, atol=1e-6)
+        assert set(found.tasks) == {'lift the red cube'}
+        assert found.images['wrist'][:, 0, 0, 0].tolist() == [100 + i for i in range(len(moments))]
+
+
+def test_where_the_cube_is_is_in_the_recording(recorded):
+    told = [m for m in Recording(recorded[0]).messages() if m.topic == 'truth/red_cube']
+    assert len(told) == sum(map(len, recorded[1]))
+    point = told[0].read().point
+    assert (point.x, point.y, point.z) == (0.5, 0.1, -0.1)
+
+
+def test_an_episode_in_which_nothing_was_lifted_is_left_out(record, robot, world):
+    world.lasts = 10_000
+    assert record.episode(world, robot, 0) is None
+
+
+def test_a_disturbed_arm_is_told_something_else_than_what_is_recorded(
+    record, robot, world, monkeypatch
+):
+    monkeypatch.setattr(record, 'disturbances', lambda rng: itertools.repeat(np.full(7, 0.5)))
+    moments = record.episode(world, robot, 0)
+    commands = np.stack([command for _, command in moments])
+    np.testing.assert_allclose(np.stack(world.told)[:, :7] - commands[:, :7], 0.5)
+
+
+def test_disturbances_are_a_function_of_the_seed_and_some_episodes_have_none(record):
+    def first(seed, count=40):
+        return np.stack(
+            [*itertools.islice(record.disturbances(np.random.default_rng(seed)), count)]
+        )
+
+    assert (first(5) == first(5)).all()
+    calm = [not first(seed).any() for seed in range(60)]
+    assert 10 < sum(calm) < 40

@@ -1,0 +1,98 @@
+"""examples/robosuite/bridge.py: what the controllers are told is what the world is told."""
+
+import time
+
+import numpy as np
+import pytest
+
+rclpy = pytest.importorskip('rclpy', reason='no ROS 2 is sourced: run through tools/env')
+from rclpy.executors import SingleThreadedExecutor  # noqa: E402
+from rclpy.qos import qos_profile_sensor_data  # noqa: E402
+from sensor_msgs.msg import Image, JointState  # noqa: E402
+from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint  # noqa: E402
+
+
+@pytest.fixture
+def context():
+    rclpy.init()
+    yield
+    rclpy.try_shutdown()
+
+
+@pytest.fixture
+def bridge(context, module, world):
+    code = module('bridge')
+    node = code.Bridge(world, code.Embodiment.load(str(code.CONTRACT)), 0)
+    yield node
+    node.destroy_node()
+
+
+@pytest.fixture
+def outside(context):
+    node = rclpy.create_node('outside')
+    yield node
+    node.destroy_node()
+
+
+def spin(nodes, happened):
+    executor = SingleThreadedExecutor()
+    for node in nodes:
+        executor.add_node(node)
+    deadline = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < deadline, 'it did not happen'
+        executor.spin_once(timeout_sec=0.05)
+
+
+def arm(goal, names):
+    points = []
+    for place, seconds in ((goal / 2, 0.25), (goal, 0.5)):
+        point = JointTrajectoryPoint(positions=np.full(7, place).tolist())
+        point.time_from_start.nanosec = round(seconds * 1e9)
+        points.append(point)
+    return JointTrajectory(joint_names=names, points=points)
+
+
+def test_nothing_moves_until_it_is_told(bridge, world):
+    start = world.joints.copy()
+    bridge.step()
+    assert (world.told[0][:7] == start).all() and world.told[0][7] == 0.02
+
+
+def test_a_trajectory_is_played_in_the_worlds_time(bridge, world, outside):
+    names = [f'panda_joint{i}' for i in range(1, 8)]
+    told = outside.create_publisher(JointTrajectory, 'arm_controller/joint_trajectory', 1)
+    spin([bridge, outside], lambda: told.get_subscription_count())
+    told.publish(arm(1.0, names[::-1]))
+    before = world.joints.copy()
+    spin([bridge, outside], lambda: bridge.step() or (world.told[-1][:7] != before).any())
+    begun = len(world.told)
+    for _ in range(12):
+        bridge.step()
+    path = np.stack(world.told)[begun - 1 :, :7]
+    assert (path[9:] == 1.0).all() and (np.diff(path, axis=0)[:9] != 0).all()
+    assert (np.stack(world.told)[:, 7] == 0.02).all()  # the hand was told nothing
+
+
+def test_what_is_seen_is_published_in_the_contracts_topics(bridge, world, outside):
+    heard = {}
+    for topic, kind in (('joint_states', JointState), ('wrist_camera/image_raw', Image)):
+        outside.create_subscription(
+            kind, topic, lambda m, topic=topic: heard.update({topic: m}), qos_profile_sensor_data
+        )
+    spin([bridge, outside], lambda: bridge.step() or len(heard) == 2)
+    assert heard['joint_states'].name[-1] == 'panda_finger_joint1'
+    assert (heard['wrist_camera/image_raw'].height, len(heard['joint_states'].position)) == (12, 8)
+
+
+def test_what_is_no_trajectory_of_its_joints_is_refused(bridge, world, outside):
+    told = outside.create_publisher(JointTrajectory, 'arm_controller/joint_trajectory', 1)
+    spin([bridge, outside], lambda: told.get_subscription_count())
+    start = world.joints.copy()
+    said = []
+    bridge.get_logger().warning = lambda line, **_: said.append(line)
+    told.publish(arm(1.0, ['elbow'] * 7))
+    spin([bridge, outside], lambda: said)
+    bridge.step()
+    assert 'arm_controller/joint_trajectory is refused' in said[0]
+    assert (world.told[-1][:7] == start).all()

@@ -1,0 +1,87 @@
+"""examples/robosuite/eval.py: while a chunk is on its way the arm follows the one before."""
+
+import itertools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+
+class Lift:
+    """Says at each step what it was told; it lifts nothing."""
+
+    joints = np.full(7, -1.0)
+    is_lifted = False
+
+    def __init__(self):
+        self.steps, self.told = 0, []
+
+    def reset(self, seed):
+        self.steps = 0
+
+    def see(self):
+        picture = np.zeros((8, 8, 3), np.uint8)
+        views = {'front': picture, 'wrist': picture}
+        return SimpleNamespace(
+            time=self.steps / 20, joints=self.joints, finger=0.04, pictures=views
+        )
+
+    def step(self, joints, finger):
+        self.told.append(float(joints[0]))
+        self.steps += 1
+
+
+class Policy:
+    """Its chunk number n is n + 0.00, n + 0.01, …: what is executed says whose it is."""
+
+    def __init__(self, actions):
+        self.asked, self._actions = 0, actions
+
+    def infer(self, request):
+        self.asked += 1
+        rows = self.asked + 0.01 * np.arange(self._actions)
+        return {'actions': np.repeat(rows[:, None], 8, axis=1)}
+
+
+@pytest.fixture
+def told(evaluation):
+    """What the arm is told in a second, of chunks that take `inference` and `latency` s."""
+
+    def run(inference, latency, actions=16, every=4):
+        lift, counted = Lift(), evaluation.Counted()
+        way = evaluation.Virtual(Policy(actions), latency, counted.took, inference)
+        steps = evaluation.episode(lift, way, 0, counted, every)
+        for _ in itertools.islice(steps, 20):
+            pass
+        return np.round(lift.told, 2).tolist(), counted
+
+    return run
+
+
+def test_until_the_first_chunk_is_there_the_arm_holds(told):
+    assert told(0.0999, 0.0)[0][:4] == [-1.0, -1.0, 1.02, 1.03]
+
+
+def test_a_chunk_takes_over_at_the_action_that_is_due(told):
+    """Asked at step 2 + 4 k after the one before was; two steps on its way."""
+    assert told(0.0999, 0.0)[0][2:10] == [1.02, 1.03, 1.04, 1.05, 2.02, 2.03, 2.04, 2.05]
+
+
+def test_added_latency_moves_it_on(told):
+    """Four steps on its way, then the next one is asked for at once."""
+    assert told(0.0, 0.2)[0][4:12] == [1.04, 1.05, 1.06, 1.07, 2.04, 2.05, 2.06, 2.07]
+
+
+def test_a_chunk_that_ran_out_is_held_and_counted(told):
+    done, counted = told(0.0, 0.2, actions=5)
+    assert done[4:9] == [1.04, 1.04, 1.04, 1.04, 2.04]
+    assert counted.starved == 12  # three of the four steps of each of four chunks
+
+
+def test_an_interval_lies_around_its_share(evaluation):
+    for done, of in ((0, 1), (1, 1), (3, 7), (90, 100), (399, 400)):
+        low, high = evaluation.interval(done, of)
+        assert 0 <= low <= done / of <= high <= 1
+        narrower = evaluation.interval(10 * done, 10 * of)
+        assert narrower[1] - narrower[0] < high - low
+    assert evaluation.interval(90, 100) == pytest.approx((0.8256, 0.9448), abs=1e-4)
