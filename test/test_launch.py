@@ -14,6 +14,8 @@ LAUNCH = ROOT / 'launch' / 'robot.launch.py'
 ARGUMENTS = {
     'namespace',
     'params_file',
+    'engine',
+    'server',
     'sim',
     'preset',
     'checkpoint',

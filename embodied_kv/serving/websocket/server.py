@@ -19,6 +19,7 @@ from embodied_kv.robots.contract import Contract
 from embodied_kv.serving.websocket.client import Client, Serving
 from embodied_kv.serving.websocket.config import MIB, ServerConfig
 from embodied_kv.serving.websocket.dialect import Dialect
+from embodied_kv.serving.websocket.extensions import Extensions
 from embodied_kv.serving.websocket.gate import Gate
 from embodied_kv.serving.websocket.metrics import Metrics
 from embodied_kv.serving.websocket.sessions import Sessions
@@ -47,12 +48,14 @@ class PolicyServer(threading.Thread):
         self._work = ThreadPoolExecutor(WORKERS, 'policy server, pictures')
         self._waits = ThreadPoolExecutor(1, 'policy server, capsules')
         self._gate = Gate(config.keys(), config.connections, self._metrics)
+        dialect, engine = Dialect(contract), sessions.engine
+        more = Extensions.of(engine.policy.config, engine.config, dialect.questions)
         self._serving = Serving(
             config,
             sessions,
-            Dialect(contract),
+            dialect,
             config.horizon or contract.clients.horizon or 0,
-            dict(contract.clients.metadata),
+            {**contract.clients.metadata, **more.metadata},
             self._metrics,
             self._work,
             self._waits,
