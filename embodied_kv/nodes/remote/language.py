@@ -7,6 +7,7 @@ shown the newest frame, and then asked about it. One that answers no questions i
 from __future__ import annotations
 
 import itertools
+import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -46,7 +47,7 @@ class RemoteLanguage(SuiteNode):
         self._server_params = Parameters(
             self, [('server.', RemoteParams)], lambda: self.configured
         )
-        self._streams = itertools.count(1)
+        self._streams, self._ending = itertools.count(1), threading.Lock()
 
     def find_host(self) -> RemoteHost:
         return remote_host(self)
@@ -144,7 +145,8 @@ class RemoteLanguage(SuiteNode):
 
     def _end(self, why: str, text: str = '', tokens: int = 0) -> None:
         """The end of what was asked, exactly once."""
-        asked, self._asked = self._asked, None
+        with self._ending:
+            asked, self._asked = self._asked, None
         if asked is not None:
             delta = TextDelta(
                 asked.stream, asked.stream, asked.stamp, asked.text, text, tokens, why
