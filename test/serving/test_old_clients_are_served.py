@@ -54,25 +54,6 @@ def test_healthz_answers_ok():
         assert page(opened.port, '/healthz') == 'OK\n'
 
 
-def test_the_unmodified_client_is_served(monkeypatch):
-    monkeypatch.setenv('no_proxy', '*')
-    missing = 'openpi-client is not installed: it wants an environment of its own'
-    policy = pytest.importorskip('openpi_client.websocket_client_policy', reason=missing)
-    broker_of = pytest.importorskip('openpi_client.action_chunk_broker').ActionChunkBroker
-    for robot, request in REQUESTS.items():
-        with door(robot) as opened:
-            client = policy.WebsocketClientPolicy('127.0.0.1', opened.port)
-            assert openpis(client.get_server_metadata()) == METADATA.get(robot, {})
-            for n in range(100):
-                assert client.infer(request(n))['actions'].shape == SHAPES[robot]
-            client.reset()
-            broker = broker_of(client, action_horizon=5)
-            for _ in range(11):
-                assert broker.infer(request())['actions'].shape == SHAPES[robot][1:]
-            with pytest.raises(RuntimeError, match='is missing'):
-                client.infer({})
-
-
 def test_a_prompt_that_is_cut_is_said_once(caplog):
     with door() as opened, opened.client() as client, caplog.at_level(logging.WARNING):
         for _ in range(2):
