@@ -22,6 +22,7 @@ DEFAULT = (
     ('mission', '--quick'),
     ('plane', '--quick'),
     ('serving', '--quick'),
+    ('serving.chaos', '--quick'),
     ('soak', '--quick'),
 )
 FULL = (
@@ -47,6 +48,7 @@ FULL = (
     ('mission',),
     ('plane',),
     ('serving',),
+    ('serving.chaos',),
     ('soak',),
 )
 

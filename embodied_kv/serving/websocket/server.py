@@ -78,6 +78,10 @@ class PolicyServer(threading.Thread):
         for workers in (self._work, self._waits):
             workers.shutdown(cancel_futures=True)
 
+    def counts(self) -> dict[str, int]:
+        """Tasks of its loop, and sockets; while it listens, from any thread."""
+        return {'tasks': len(asyncio.all_tasks(self._loop)), 'sockets': self._gate.sockets}
+
     def run(self) -> None:
         try:
             asyncio.run(self._listen())
