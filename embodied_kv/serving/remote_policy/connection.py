@@ -14,6 +14,7 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from embodied_kv.serving.websocket.extensions import Extensions
 from embodied_kv.text import reason, shown
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 5.0  # s before a connection is tried again, ever longer
+PING_SECONDS = 20.0  # that a server has at least to answer a ping: some compute meanwhile
 CLOSE_SECONDS = 1.0  # that a server has to say goodbye
 MESSAGE_BYTES = 2**24  # of what a server says
 WORDS = 300  # characters of its words that are shown
@@ -167,6 +169,7 @@ class RemotePolicy(threading.Thread):
             additional_headers={'Authorization': f'Api-Key {key}'} if key else None,
             open_timeout=self._address.reply_seconds,
             close_timeout=CLOSE_SECONDS,
+            ping_timeout=max(PING_SECONDS, self._address.reply_seconds),
             proxy=None,
         )
         try:
@@ -174,7 +177,8 @@ class RemotePolicy(threading.Thread):
             try:
                 return await self._connected(socket)
             finally:
-                await socket.close()
+                with suppress(Exception):  # of what asyncio makes of a transport that has gone
+                    await socket.close()
         except Exception as error:  # whatever it is: the next connection is another try
             return f'{uri}: {shown(reason(error), WORDS)}'
 
