@@ -1,10 +1,10 @@
 # make demo, make test: two commands. ROS_DISTRO=kilted chooses another ROS 2.
-.PHONY: help setup demo test test-all bench lint format lock clean distclean
+.PHONY: help setup demo test test-all openpi-client bench lint format lock clean distclean
 env = ISOLATED=1 tools/env
 parallel = --numprocesses 2 --dist loadgroup --max-worker-restart 0
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
 
 setup:  ## environment and package, whatever of them is missing
 	@tools/setup
@@ -17,6 +17,9 @@ test: setup  ## all tests but the slow ones, on two cores; the same examples eac
 
 test-all: setup  ## all tests, on two cores; other examples each time
 	@$(env) python -m pytest $(parallel)
+
+openpi-client: setup  ## openpi's own client, in a locked environment of its own, against our server
+	@$(env) python -m pytest -m slow test/serving/test_openpis_own_client_is_served.py
 
 bench: setup  ## all benchmarks, with results in out/bench
 	@$(env) python -m embodied_kv.bench

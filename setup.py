@@ -19,6 +19,7 @@ EXECUTABLES = {
     'fleet': 'fleet.server_node',
     'fleet_client': 'fleet.client_node',
     'policy_server': 'policy_server',
+    'remote_robot': 'remote.robot',
 }
 
 

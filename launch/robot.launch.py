@@ -13,6 +13,11 @@ CONFIG = Path(get_package_share_directory('embodied_kv')) / 'config' / 'robot.ya
 ARGUMENTS = {
     'namespace': ('', 'Of all nodes and topics; two suites need two'),
     'params_file': (str(CONFIG), 'Parameters of the nodes'),
+    'engine': (
+        'own',
+        'own, or remote: no model here, chunks come from the policy server `server`',
+    ),
+    'server': ('', 'Address of a policy server, ws://HOST:PORT; empty: as in params_file'),
     'sim': ('false', 'Start the simulated robot too: true or false'),
     'preset': ('', 'Model dimensions; empty: as in params_file'),
     'checkpoint': ('', 'Weights, or random; empty: as in params_file'),
@@ -23,6 +28,7 @@ ARGUMENTS = {
     ),
     'log_level': ('info', 'debug, info, warn, error or fatal'),
 }
+ENGINES = ('own', 'remote')
 
 
 def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
@@ -38,14 +44,20 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         for name in ('preset', 'checkpoint')
         if given[name]
     }
+    if given['server']:
+        chosen['server.address'] = ParameterValue(given['server'], value_type=str)
     common = {
         'package': 'embodied_kv',
         'namespace': given['namespace'],
         'arguments': ['--ros-args', '--log-level', given['log_level']],
         'output': 'screen',
     }
+    if given['engine'] not in ENGINES:
+        raise ValueError(f'engine is {given["engine"]!r}: write own or remote')
     robot = Node(
-        executable='robot', parameters=[given['params_file'], {**chosen, **flags}], **common
+        executable='remote_robot' if given['engine'] == 'remote' else 'robot',
+        parameters=[given['params_file'], {**chosen, **flags}],
+        **common,
     )
     if given['sim'].lower() != 'true':
         return [robot]

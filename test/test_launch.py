@@ -14,6 +14,8 @@ LAUNCH = ROOT / 'launch' / 'robot.launch.py'
 ARGUMENTS = {
     'namespace',
     'params_file',
+    'engine',
+    'server',
     'sim',
     'preset',
     'checkpoint',
@@ -39,7 +41,8 @@ def test_every_executable_that_it_starts_exists():
         for node in setup.body
         if isinstance(node, ast.Assign) and getattr(node.targets[0], 'id', '') == 'EXECUTABLES'
     }
-    assert named == {'robot', 'sim'}
+    named |= set(re.findall(r"else '(\w+)'", LAUNCH.read_text()))
+    assert named == {'robot', 'remote_robot', 'sim'}
     assert named <= set(assigned['EXECUTABLES'])
 
 

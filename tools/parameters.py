@@ -14,6 +14,7 @@ from embodied_kv.nodes.memory import MemoryParams
 from embodied_kv.nodes.mission import MissionParams
 from embodied_kv.nodes.observation.params import ObservationParams
 from embodied_kv.nodes.recorder import RecorderParams
+from embodied_kv.nodes.remote.params import RemoteParams
 from embodied_kv.nodes.session import SessionParams
 from embodied_kv.planning.config import PlanningConfig
 from embodied_kv.serving.websocket.config import ServerConfig
@@ -41,6 +42,11 @@ PARTS = (
     ('`memory`: planning', '', PlanningConfig),
     ('`mission`', '', MissionParams),
     ('`recorder`', '', RecorderParams),
+    (
+        '`action` and `language` of a robot without a model (executable `remote_robot`)',
+        'server.',
+        RemoteParams,
+    ),
     ('`fleet`', '', FleetParams),
     ('`policy_server`', '', ServerConfig),
     ('`action` of a robot of a fleet (executable `fleet_client`)', '', FleetClientParams),

@@ -22,6 +22,7 @@ DEFAULT = (
     ('mission', '--quick'),
     ('plane', '--quick'),
     ('serving', '--quick'),
+    ('serving.chaos', '--quick'),
     ('soak', '--quick'),
     ('whole', '--quick'),
 )
@@ -49,6 +50,7 @@ FULL = (
     ('mission',),
     ('plane',),
     ('serving',),
+    ('serving.chaos',),
     ('soak',),
     ('whole',),
 )

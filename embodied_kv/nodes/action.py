@@ -105,6 +105,11 @@ class Action(SuiteNode):
         session.register(self._part)
         session.on_hold, session.on_instruction = self._control.hold, self._told
 
+    def _leave_session(self) -> None:
+        session = self.host.session(self.robot)
+        session.unregister(self._part)
+        session.on_hold = lambda: None
+
     def _start_control(self, armed: bool) -> None:
         p = self._params
         self._guard = Guard(armed=armed or p.shadow, instruction=self._in_force)
@@ -135,9 +140,7 @@ class Action(SuiteNode):
 
     def stop(self) -> None:
         self._stop_control()
-        session = self.host.session(self.robot)
-        session.unregister(self._part)
-        session.on_hold = lambda: None
+        self._leave_session()
         work, self._work = self._work, None
         if work is not None:
             work.cancel()
@@ -151,7 +154,7 @@ class Action(SuiteNode):
         """The clock was set back: a simulation began again."""
         self.log_info('clock', 'the clock was set back: what ran is dropped')
         self._control.abandon()
-        self.host.session(self.robot).unregister(self._part)
+        self._leave_session()
         self._start_control(self._guard.state == ARMED)
         self._enter_session()
 
@@ -211,8 +214,7 @@ class Action(SuiteNode):
 
     def _judged(self, chunk: ActionChunk, deadline: float) -> ActionChunk:
         """In SI, on the world's clock, and how much of it is to be executed."""
-        values = self.embodiment.actions.si(chunk.values)
-        chunk = replace(chunk, values=values, deadline=deadline)
+        chunk = replace(chunk, values=self.embodiment.actions.si(chunk.values), deadline=deadline)
         return execution_horizon.judged(chunk, self._policy())
 
     def _policy(self) -> execution_horizon.Policy:
@@ -285,8 +287,7 @@ class Action(SuiteNode):
             return WARN, missing, values
         if self._source == FRESH or (self._source == PREVIOUS and self._in_time):
             return OK, 'shadow' if self._params.shadow else 'acting', values
-        level = ERROR if self._source == STOP else WARN
-        return level, self._source or self._guard.state, values
+        return ERROR if self._source == STOP else WARN, self._source or self._guard.state, values
 
 
 def main() -> None:

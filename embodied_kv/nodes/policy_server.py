@@ -28,7 +28,12 @@ class PolicyServerNode(SuiteNode):
     def start(self) -> None:
         host, config = self.host, self._config
         self._sessions = Sessions(
-            host.engine, host.device, self._profile, config.connections, config.capsule_mib
+            host.engine,
+            host.device,
+            self._profile,
+            config.connections,
+            config.capsule_mib,
+            config.all_capsules_mib,
         )
         self._server = PolicyServer(config, self._sessions, self.embodiment.contract)
         host.listen(self._sessions.hear)

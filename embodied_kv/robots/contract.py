@@ -254,6 +254,9 @@ class Contract(Part):
             yield f'openpi names the key {twice[0]} twice'
         if unknown := [view for view in sent.optional if view not in self.views]:
             yield f'openpi.optional names {unknown[0]}: there are {", ".join(self.views)}'
+        heads = {key.partition('/')[0] for key in keys if '/' in key}
+        if unknown := [name for name in sent.nested if name not in heads]:
+            yield f'openpi.nested names {unknown[0]}: no key begins with {unknown[0]}/'
         numbers = sum(len(source.select) for source in self.state)
         if (count := sum(sent.state.values())) != numbers:
             yield f'openpi.state has {count} numbers, observations.{STATE} has {numbers}'

@@ -23,6 +23,13 @@ class Openpi(Part):
     state: dict[Text, Count] = Field(
         description='{KEY: COUNT}, whose numbers, one after another, are the state'
     )
+    nested: tuple[Text, ...] = Field(
+        (),
+        description='[images, …], maps of keys before a slash, where this robot is a client',
+    )
+    channels_first: bool = Field(
+        False, description='whether its pictures have their channels first, where it is a client'
+    )
     horizon: Count | None = Field(
         None, description='actions of a chunk that are sent, at most; absent: all'
     )

@@ -72,7 +72,12 @@ def _serve(
     local: LocalEngine, config: ServerConfig, embodiment: Embodiment, wait: Callable[[], object]
 ) -> None:
     sessions = Sessions(
-        local.engine, local.device, local.profile, config.connections, config.capsule_mib
+        local.engine,
+        local.device,
+        local.profile,
+        config.connections,
+        config.capsule_mib,
+        config.all_capsules_mib,
     )
     server = PolicyServer(config, sessions, embodiment.contract)
     local.hear = sessions.hear

@@ -16,6 +16,7 @@ from embodied_kv.nodes.mission import MissionParams
 from embodied_kv.nodes.observation.params import ObservationParams
 from embodied_kv.nodes.perception import Perception
 from embodied_kv.nodes.recorder import RecorderParams
+from embodied_kv.nodes.remote.params import RemoteParams
 from embodied_kv.nodes.session import SessionParams
 from embodied_kv.nodes.sim.node import SimParams
 from embodied_kv.planning.config import PlanningConfig
@@ -23,7 +24,12 @@ from embodied_kv.planning.config import PlanningConfig
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / 'config' / 'robot.yaml'
 PARTS = {
-    '/**': [('', SuiteParams), ('', ObservationParams), ('engine.', EngineConfig)],
+    '/**': [
+        ('', SuiteParams),
+        ('', ObservationParams),
+        ('engine.', EngineConfig),
+        ('server.', RemoteParams),
+    ],
     '/**/action': [('', ActionParams)],
     '/**/language': [('', LanguageParams)],
     '/**/session': [('', SessionParams)],

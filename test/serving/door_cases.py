@@ -101,7 +101,8 @@ class Door:
         self._listeners = []
         self.device = DeviceThread(self.engine, self._hear)
         self.device.start()
-        self.sessions = Sessions(self.engine, self.device, SLOW, 4, 64)
+        shared = config.get('all_capsules_mib', 256)
+        self.sessions = Sessions(self.engine, self.device, SLOW, 4, 64, shared)
         self._listeners.append(self.sessions.hear)
         self.sessions.start()
         settings = {'port': 0, 'request_seconds': PATIENCE, 'request_rate': 10_000.0} | config

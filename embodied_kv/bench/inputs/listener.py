@@ -22,7 +22,7 @@ from embodied_kv.bench.inputs.rigs import ARM, HAND, TOPICS, Rig
 from embodied_kv.config import TINY
 from embodied_kv.nodes.common import conversions, executable, qos
 from embodied_kv.nodes.common.lifecycle_node import SUCCESS, SuiteNode
-from embodied_kv.nodes.fleet.client_node import RemoteHost
+from embodied_kv.nodes.common.remote_host import RemoteHost
 from embodied_kv.nodes.observation.description import InputDescription, JointInput, ViewInput
 from embodied_kv.nodes.observation.inputs import ObservationInputs
 from embodied_kv.nodes.observation.joint_merger import JointMerger

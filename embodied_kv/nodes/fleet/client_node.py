@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from std_msgs.msg import String
 
-from embodied_kv.config import ModelConfig, preset
+from embodied_kv.config import preset
 from embodied_kv.control.rtc import RealTimeChunking
 from embodied_kv.engine_config import RTC_SCHEDULES, EngineConfig
 from embodied_kv.fleet.request_timing import RequestTiming
@@ -18,6 +18,7 @@ from embodied_kv.msg import FleetAnswer, FleetRequest
 from embodied_kv.nodes.action import Action, ActionParams
 from embodied_kv.nodes.common import conversions, executable
 from embodied_kv.nodes.common.parameters import Parameters, one_of, param
+from embodied_kv.nodes.common.remote_host import RemoteHost
 from embodied_kv.nodes.fleet import messages
 from embodied_kv.nodes.fleet.messages import (
     ANSWER,
@@ -28,7 +29,7 @@ from embodied_kv.nodes.fleet.messages import (
     REQUESTS,
     RESUME,
 )
-from embodied_kv.nodes.fleet.observation_buffer import ObservationBuffer
+from embodied_kv.nodes.observation.observation_buffer import ObservationBuffer
 from embodied_kv.srv import FleetFreeze, FleetResume
 from embodied_kv.text import shown
 from embodied_kv.types import Guide
@@ -76,13 +77,6 @@ class FleetClientParams:
         """As an engine of the robot's own would be told; which mode it is, the fleet's decides."""
         mode = 'guided' if self.rtc else 'off'
         return EngineConfig(rtc=mode, rtc_horizon=self.rtc_horizon, rtc_schedule=self.rtc_schedule)
-
-
-@dataclass(frozen=True)
-class RemoteHost:
-    """What a node knows of an engine that lives in another process: its dimensions."""
-
-    model: ModelConfig
 
 
 class FleetClient(Action):

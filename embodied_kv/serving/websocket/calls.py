@@ -18,7 +18,7 @@ from embodied_kv.serving.websocket.dialect import LARGEST, Refused, numbers
 from embodied_kv.text import shown
 
 INFER, ASK, SNAPSHOT, RESTORE, RESET = ENDPOINTS = 'infer', 'ask', 'snapshot', 'restore', 'reset'
-SESSION = re.compile(r'[A-Za-z0-9][A-Za-z0-9._-]{0,63}')
+ID = re.compile(r'[A-Za-z0-9][A-Za-z0-9._-]{0,63}')
 LONGEST = 3600.0  # s of a deadline
 ACTIONS = 1000  # of a chunk, at most
 TOKENS = 4096
@@ -29,7 +29,8 @@ CHARACTERS = 4096  # of a question
 class Call:
     """One request.
 
-    session: its id, '' for the connection's own. deadline: s from its receipt, infinite for none.
+    session: its id, '' for the connection's own. request: what its reply repeats, '' for nothing.
+    deadline: s from its receipt, infinite for none.
     steps: Euler steps at most; 0: all. leftover: float64 [n, action_dim], what the robot does from
     its observation on, in the policy's units; None: unknown. delay: how many of these will have
     passed when the chunk takes over. question, max_tokens: of `ask`. name: of a capsule, '' for
@@ -38,6 +39,7 @@ class Call:
 
     endpoint: str = INFER
     session: str = ''
+    request: str = ''
     deadline: float = math.inf
     steps: int = 0
     leftover: NDArray[np.float64] | None = None
@@ -54,7 +56,7 @@ def read(request: Mapping[str, object]) -> Call:
     """
     found = {key: value for key, value in request.items() if value is not None}
     endpoint = _endpoint('endpoint', found.get('endpoint', INFER))
-    keys = {'session_id': ('session', _session)} | KEYS[endpoint]
+    keys = OF_ALL | KEYS[endpoint]
     wishes = {name: parse(key, found[key]) for key, (name, parse) in keys.items() if key in found}
     return Call(endpoint, **wishes)
 
@@ -65,8 +67,8 @@ def _endpoint(key: str, value: object) -> str:
     return value
 
 
-def _session(key: str, value: object) -> str:
-    if not isinstance(value, str) or not SESSION.fullmatch(value):
+def _id(key: str, value: object) -> str:
+    if not isinstance(value, str) or not ID.fullmatch(value):
         raise Refused(f'{key} is {shown(value)!r}: write 1 to 64 letters, digits, dots, _ and -')
     return value
 
@@ -110,6 +112,7 @@ def _number(key: str, value: object) -> float:
     return float(found[0])
 
 
+OF_ALL = {'session_id': ('session', _id), 'request_id': ('request', _id)}
 NAME = {'name': ('name', _text)}
 KEYS = {  # of each endpoint's request: the field of a Call, and what reads it
     INFER: {

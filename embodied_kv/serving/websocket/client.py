@@ -124,6 +124,8 @@ class Client:
             else:
                 await self._refuse(text)
                 return False
+        if call.request:
+            reply['request_id'] = call.request
         await self._send(codec.pack(reply))
         self._total = time.monotonic() - began
         return True

@@ -47,6 +47,12 @@ class ServerConfig:
     capsule_mib: int = _param(
         64, 'Of the capsules of a session, MiB; the oldest give way', range=(0, 2**20)
     )
+    all_capsules_mib: int = _param(
+        1024,
+        'Of the capsules of all sessions together, MiB; those used least recently give way, '
+        'whose they are',
+        range=(0, 2**24),
+    )
 
     def __post_init__(self) -> None:
         if not self.api_keys and not _is_loopback(self.host):

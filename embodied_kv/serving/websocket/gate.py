@@ -64,6 +64,11 @@ class Gate:
         """Nobody is at its other end any more."""
         self._sockets.discard(socket)
 
+    @property
+    def sockets(self) -> int:
+        """That are open, whatever they are for."""
+        return len(self._sockets)
+
     def abort(self) -> None:
         """All of them go, whatever their clients say or do not say."""
         for socket in self._sockets:

@@ -14,6 +14,8 @@ OF_DISPATCHER = {  # of its values: what is told
     'waiting': 'Requests that wait for the engine',
     'engine errors': 'Batches in which the engine failed',
     'overdue': 'Times that the engine did not answer in time',
+    'capsule bytes': 'Of the capsules of all sessions',
+    'capsules given up': 'Capsules that gave way to those of other sessions',
 }
 
 

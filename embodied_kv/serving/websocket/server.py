@@ -19,6 +19,7 @@ from embodied_kv.robots.contract import Contract
 from embodied_kv.serving.websocket.client import Client, Serving
 from embodied_kv.serving.websocket.config import MIB, ServerConfig
 from embodied_kv.serving.websocket.dialect import Dialect
+from embodied_kv.serving.websocket.extensions import Extensions
 from embodied_kv.serving.websocket.gate import Gate
 from embodied_kv.serving.websocket.metrics import Metrics
 from embodied_kv.serving.websocket.sessions import Sessions
@@ -47,12 +48,14 @@ class PolicyServer(threading.Thread):
         self._work = ThreadPoolExecutor(WORKERS, 'policy server, pictures')
         self._waits = ThreadPoolExecutor(1, 'policy server, capsules')
         self._gate = Gate(config.keys(), config.connections, self._metrics)
+        dialect, engine = Dialect(contract), sessions.engine
+        more = Extensions.of(engine.policy.config, engine.config, dialect.questions)
         self._serving = Serving(
             config,
             sessions,
-            Dialect(contract),
+            dialect,
             config.horizon or contract.clients.horizon or 0,
-            dict(contract.clients.metadata),
+            {**contract.clients.metadata, **more.metadata},
             self._metrics,
             self._work,
             self._waits,
@@ -74,6 +77,10 @@ class PolicyServer(threading.Thread):
         self.join()
         for workers in (self._work, self._waits):
             workers.shutdown(cancel_futures=True)
+
+    def counts(self) -> dict[str, int]:
+        """Tasks of its loop, and sockets; while it listens, from any thread."""
+        return {'tasks': len(asyncio.all_tasks(self._loop)), 'sockets': self._gate.sockets}
 
     def run(self) -> None:
         try:

@@ -8,6 +8,7 @@ for `snapshot`, `restore` and `reset`, which wait for the engine's thread, nothi
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import threading
 import time
@@ -34,16 +35,19 @@ from embodied_kv.serving.in_time import TimedObservation, serve_in_time
 from embodied_kv.serving.served_part import ServedPart
 from embodied_kv.serving.shares import StreamShares
 from embodied_kv.serving.websocket.answers import Answers, Text
-from embodied_kv.serving.websocket.config import MIB
+from embodied_kv.serving.websocket.capsule_budget import MIB, CapsuleBudget
 from embodied_kv.serving.websocket.dialect import Refused
 from embodied_kv.serving.websocket.session import Session
 from embodied_kv.session.robot_session import RobotSession
+from embodied_kv.throttle import Throttled
 from embodied_kv.types import ActionChunk, TextDelta
 
 T = TypeVar('T')
 HERE = 'here'
 LATE = 'no chunk could be made by the deadline'
 WHOLE = parse('whole')
+
+log = logging.getLogger(__name__)
 
 
 class Missed(TimeoutError):
@@ -54,14 +58,23 @@ class Sessions:
     """Any number of clients, each with a row of its own once it has been served.
 
     engine, device: that serve them. profile: seconds of the engine's batches. kept: how many named
-    sessions are remembered after their end. capsule_mib: of the capsules of each.
+    sessions are remembered after their end. capsule_mib, all_capsules_mib: of the capsules of
+    each, and of all together.
     """
 
     def __init__(
-        self, engine: Engine, device: DeviceThread, profile: Profile, kept: int, capsule_mib: int
+        self,
+        engine: Engine,
+        device: DeviceThread,
+        profile: Profile,
+        kept: int,
+        capsule_mib: int,
+        all_capsules_mib: float = math.inf,
     ) -> None:
         self.engine, self._device = engine, device
         self._most_kept, self._capsule_mib = kept, capsule_mib
+        say = Throttled(log.warning)
+        self._budget = CapsuleBudget(all_capsules_mib * MIB, lambda line: say('capsule', line))
         self._rows, self._shares = KeptRows(engine), StreamShares(engine)
         self._answers = Answers(engine, device, self._rows, self._shares)
         self._lock = threading.Lock()  # over who is there
@@ -96,7 +109,12 @@ class Sessions:
 
     def values(self) -> Mapping[str, object]:
         """Counts, of the dispatcher and of those that are there."""
-        return {**self._server.values(), 'sessions': len(self._open)}
+        return {
+            **self._server.values(),
+            'sessions': len(self._open),
+            'capsule bytes': self._budget.used(),
+            'capsules given up': self._budget.given_up,
+        }
 
     # ------------------------------------------------------------------ who is there
 
@@ -120,7 +138,9 @@ class Sessions:
             if not session.name.startswith('#'):
                 self._ended[session.name] = session
                 while len(self._ended) > self._most_kept:
-                    self._ended.popitem(last=False)
+                    self._budget.forget(self._ended.popitem(last=False)[0])
+            else:
+                self._budget.forget(session.name)
         if session.waiting is not None:
             session.waiting.cancel()
         session.asked = None, 0.0
@@ -182,6 +202,7 @@ class Sessions:
         room = TierCapacities(self._capsule_mib * MIB, host=0, disk=0, policy='drop')
         device, call = self.engine.policy.model.device, partial(self._on_device, session)
         registry = Registry(self._fingerprint, room, device=device)
+        self._budget.share(registry, session.name)
         made = RobotSession(self.engine, registry, call, robot=session.name)
         made.engine_part = ServedPart(self.engine, session.name, self._rows, self._shares)
         made.register(made.engine_part)

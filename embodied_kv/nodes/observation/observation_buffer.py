@@ -1,7 +1,7 @@
-"""What a robot sees and feels, as messages, for an engine elsewhere.
+"""What a robot sees and feels, for an engine elsewhere.
 
-Knows moments. A picture is sent as its camera sent it, where the fleet can read it so: raw, whole
-and upright.
+Knows moments. To a fleet a picture is sent as its camera sent it, where that can be read so: raw,
+whole and upright.
 """
 
 from __future__ import annotations

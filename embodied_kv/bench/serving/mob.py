@@ -1,0 +1,201 @@
+"""Clients that come, go, stall, flood and lie, all of them in one process of their own.
+
+Knows what a client may do to a server. Does not know the server's inside, nor what becomes of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from multiprocessing.queues import Queue
+
+import numpy as np
+from websockets.asyncio.client import ClientConnection, connect
+
+from embodied_kv.serving.websocket import codec
+
+LONGEST = 3.0  # s that one of them stalls
+PATIENCE = 60.0  # s that one waits for a reply
+FLOOD = 50  # requests in a row
+TOO_LONG = 5 * 2**20  # bytes of a message
+NAMES = 40  # sessions that they fight for
+
+
+class Mob:
+    """port: of the server. request: of a good client."""
+
+    def __init__(self, port: int, request: dict, seed: int) -> None:
+        self._port, self._request = port, request
+        self._message, self._random = codec.pack(request), random.Random(seed)
+        self._lies = [
+            codec.pack(lie)
+            for lie in (
+                request | {'observation.state': np.full(7, np.nan)},
+                request | {'observation.state': np.zeros(14)},
+                request | {'front': np.zeros((3, 3), np.uint8)},
+                request | {'prompt': ' '},
+                request | {'deadline_ms': -1.0},
+                request | {'leftover': np.full((4, 7), np.inf)},
+                request | {'endpoint': 'shell'},
+                [1, 2],
+                {str(n): {} for n in range(200)},
+            )
+        ]
+        self._lies += [b'\xc1' * 100, b'', b'\x81' * 5000, self._message[:-9]]
+        self._ways: list[Callable[[], Awaitable[None]]] = [
+            self.come_and_go,
+            self.leave,
+            self.stall,
+            self.hang,
+            self.flood,
+            self.lie,
+            self.lie,
+            self.overfill,
+            self.keep,
+        ]
+        self.done: Counter[str] = Counter()
+
+    async def run(self, clients: int, seconds: float) -> None:
+        """So many at once, each one thing after another."""
+        end = time.monotonic() + seconds
+        await asyncio.gather(*(self._one(end) for _ in range(clients)))
+
+    async def _one(self, end: float) -> None:
+        while time.monotonic() < end:
+            way = self._random.choice(self._ways)
+            try:
+                await way()
+                self.done[way.__name__] += 1
+            except Exception:  # its connection was closed, or what asyncio makes of that
+                self.done['cut off'] += 1
+            await asyncio.sleep(self._random.uniform(0.0, 0.5))
+
+    def _open(self) -> connect:
+        return connect(
+            f'ws://127.0.0.1:{self._port}',
+            compression=None,
+            max_size=None,
+            open_timeout=PATIENCE,
+            ping_interval=None,
+            close_timeout=1.0,
+            proxy=None,
+        )
+
+    async def _ask(self, socket: ClientConnection, message: bytes) -> object:
+        await socket.send(message)
+        return await asyncio.wait_for(socket.recv(), PATIENCE)
+
+    # ------------------------------------------------------------------ what they do
+
+    async def come_and_go(self) -> None:
+        """Some requests, and goodbye."""
+        async with self._open() as socket:
+            await socket.recv()
+            for _ in range(self._random.randint(1, 3)):
+                await self._ask(socket, self._message)
+
+    async def leave(self) -> None:
+        """In the middle of a request, without a word."""
+        socket = await self._open()
+        await socket.send(self._message)
+        await asyncio.sleep(self._random.uniform(0.0, 0.1))
+        socket.transport.abort()
+
+    async def stall(self) -> None:
+        """It asks, and reads nothing."""
+        socket = await self._open()
+        socket.transport.pause_reading()
+        await socket.send(self._message)
+        await asyncio.sleep(self._random.uniform(0.0, LONGEST))
+        socket.transport.abort()
+
+    async def hang(self) -> None:
+        """A socket that says half a handshake."""
+        _, writer = await asyncio.open_connection('127.0.0.1', self._port)
+        writer.write(b'GET / HTTP/1.1\r\nHost: x\r\nUpgr')
+        await asyncio.sleep(self._random.uniform(0.0, LONGEST))
+        writer.transport.abort()
+
+    async def flood(self) -> None:
+        """More requests than it reads replies of."""
+        socket = await self._open()
+
+        async def send() -> None:
+            for _ in range(FLOOD):
+                await socket.send(self._message)
+
+        with suppress(asyncio.TimeoutError, TimeoutError):
+            await asyncio.wait_for(send(), LONGEST)
+        socket.transport.abort()
+
+    async def lie(self) -> None:
+        """What is no observation, or of no robot: the server closes."""
+        async with self._open() as socket:
+            await socket.recv()
+            await self._ask(socket, self._random.choice(self._lies))
+            await asyncio.wait_for(socket.wait_closed(), PATIENCE)
+
+    async def overfill(self) -> None:
+        """A message that is longer than any may be."""
+        async with self._open() as socket:
+            await socket.recv()
+            await socket.send(bytes(TOO_LONG))
+            await asyncio.wait_for(socket.wait_closed(), PATIENCE)
+
+    async def keep(self) -> None:
+        """Capsules and words, under a name that others may hold."""
+        name = {'session_id': f'arm-{self._random.randrange(NAMES)}'}
+        async with self._open() as socket:
+            await socket.recv()
+            await self._ask(socket, codec.pack(self._request | name))
+            for verb in ('snapshot', 'restore', 'ask', 'reset'):
+                wish = {'endpoint': verb, 'question': 'why?', 'max_tokens': 4} | name
+                if verb == 'snapshot':
+                    wish['name'] = f'c{self._random.randrange(10**9)}'
+                await self._ask(socket, codec.pack(wish))
+
+
+def riot(port: int, message: bytes, clients: int, seconds: float, seed: int, out: Queue) -> None:
+    """In its own process: puts how often each thing was done."""
+    mob = Mob(port, codec.unpack(message), seed)
+    asyncio.run(mob.run(clients, seconds))
+    out.put(dict(mob.done))
+
+
+def behave(
+    port: int, message: bytes, clients: int, seconds: float, period: float, out: Queue
+) -> None:
+    """In its own process: good clients, each asks once a period; puts s of replies, and faults."""
+    out.put(asyncio.run(_behave(port, message, clients, seconds, period)))
+
+
+async def _behave(
+    port: int, message: bytes, clients: int, seconds: float, period: float
+) -> tuple[list[float], list[str]]:
+    latencies: list[float] = []
+    faults: list[str] = []
+
+    async def one(number: int) -> None:
+        try:
+            options = {'compression': None, 'max_size': None, 'open_timeout': PATIENCE}
+            uri = f'ws://127.0.0.1:{port}'
+            async with connect(uri, proxy=None, ping_interval=None, **options) as socket:
+                await socket.recv()
+                await asyncio.sleep(period * number / clients)
+                end = time.monotonic() + seconds
+                while (began := time.monotonic()) < end:
+                    await socket.send(message)
+                    reply = await asyncio.wait_for(socket.recv(), PATIENCE)
+                    if isinstance(reply, str) or 'actions' not in codec.unpack(reply):
+                        raise RuntimeError(str(reply)[:200])
+                    latencies.append(time.monotonic() - began)
+                    await asyncio.sleep(max(0.0, began + period - time.monotonic()))
+        except Exception as error:  # whatever it is: no good client may have any
+            faults.append(repr(error))
+
+    await asyncio.gather(*(one(number) for number in range(clients)))
+    return latencies, faults

@@ -1,0 +1,71 @@
+"""A server's reply as a chunk: what a robot could not execute is refused here, with the reason.
+
+Knows openpi's reply and ours. Does not know sockets or arms: limits are the control loop's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from embodied_kv.serving.websocket.calls import ACTIONS
+from embodied_kv.serving.websocket.dialect import LARGEST
+from embodied_kv.text import shown
+from embodied_kv.types import ActionChunk
+
+
+class Unusable(ValueError):
+    """A reply that is no chunk of this robot; the message says why."""
+
+
+class Missed(TimeoutError):
+    """The server made no chunk, as none could be there by the deadline."""
+
+
+def chunk(
+    reply: Mapping[str, Any], action_dim: int, dt: float, stamp: int, sequence: int
+) -> ActionChunk:
+    """In the policy's units, not judged: how sure its actions are, no server says.
+
+    stamp: of the observation that it answers. Its deadline is for the caller to say. Raises
+    Unusable, Missed.
+    """
+    if 'missed' in reply:
+        raise Missed(shown(reply['missed'], 200))
+    actions = reply.get('actions')
+    if not isinstance(actions, np.ndarray) or actions.dtype.kind not in 'fiu':
+        kind = 'missing' if actions is None else f'a {type(actions).__name__}'
+        raise Unusable(f'actions is {kind}: a server sends an array of numbers')
+    if actions.ndim != 2 or actions.shape[1] != action_dim or not 1 <= len(actions) <= ACTIONS:
+        raise Unusable(
+            f'actions is {list(actions.shape)}: this robot takes [1 to {ACTIONS}, {action_dim}]'
+        )
+    values = actions.astype(np.float64)
+    if not np.isfinite(values).all():
+        raise Unusable('actions has NaN or infinity')
+    if (np.abs(values) > LARGEST).any():
+        raise Unusable(f'actions goes up to {np.abs(values).max():g}: no robot goes there')
+    timing = reply.get('policy_timing')
+    timing = timing if isinstance(timing, Mapping) else {}
+    whole = number(timing, 'infer_ms')
+    return ActionChunk(
+        values=values,
+        dt=dt,
+        stamp=stamp,
+        deadline=math.inf,
+        sequence=sequence,
+        steps=int(number(timing, 'steps')),
+        prefill_ms=number(timing, 'prefill_ms'),
+        denoise_ms=number(timing, 'denoise_ms') or whole,
+        updates=np.full((1, len(values)), np.nan, np.float32),
+    )
+
+
+def number(timing: Mapping[str, Any], name: str) -> float:
+    """A number from 0 on that a server may or may not tell; 0 where it tells none."""
+    value = timing.get(name, 0.0)
+    told = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    return float(value) if told and 0 <= value < 1e6 else 0.0

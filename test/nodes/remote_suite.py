@@ -1,0 +1,28 @@
+"""A robot without a model, and the policy servers that it may meet."""
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1] / 'serving'))
+
+from door_cases import PATIENCE, door, packed, unpacked  # noqa: F401
+from plain_server import LEAVE, STALL, PlainServer, actions  # noqa: F401
+
+from embodied_kv.control.trajectory_executor import FRESH, SOURCES
+from embodied_kv.nodes.remote.action import RemoteAction
+
+AXES = 7  # of the tabletop's action
+
+
+def sources(robot):
+    return [SOURCES[chunk.source] for chunk in robot.chunks]
+
+
+def fresh(robot):
+    return sources(robot).count(FRESH)
+
+
+def acting(robot, address, **options):
+    """Its action node, active; no server is ever too slow for it."""
+    patient = {'server__reply_seconds': PATIENCE, 'max_chunk_age': 60.0, 'stop_after': 1000}
+    return robot.up(RemoteAction, **patient | {'server__address': address} | options)

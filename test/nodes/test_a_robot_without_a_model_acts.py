@@ -1,0 +1,198 @@
+"""A robot without a model acts on any policy server's chunks, and rests where none come."""
+
+import numpy as np
+import pytest
+from remote_suite import (
+    AXES,
+    LEAVE,
+    STALL,
+    PlainServer,
+    acting,
+    actions,
+    door,
+    fresh,
+    sources,
+)
+from std_msgs.msg import String
+
+from embodied_kv.control.trajectory_executor import STOP
+from embodied_kv.nodes.common.lifecycle_node import WARN
+from embodied_kv.nodes.remote.action import RemoteAction
+from embodied_kv.serving.websocket.extensions import Extensions
+
+HERE = 0.1  # rad or m, where the stand-in's joints are
+DT = 0.1
+
+
+def near(request):
+    return actions(AXES, value=HERE, count=50)  # 5 s, on a machine that is slow
+
+
+def test_a_plain_servers_chunks_move_the_arm_and_only_plain_keys_are_sent(robot):
+    with PlainServer(near) as server:
+        node = acting(robot, server.address)
+        robot.until(lambda: fresh(robot) >= 3)
+        assert robot.trajectories and not node.warning_counts['reply']
+        chunk = next(chunk for chunk in robot.chunks if chunk.source == 0)
+        assert chunk.chunk_size == 50 and list(chunk.joint_names) == list(node.embodiment.axes)
+        asked = server.asked[-1]
+        assert asked.keys() == {'front', 'wrist', 'observation.state', 'prompt'}
+        assert asked['prompt'] == 'reach' and asked['front'].shape == (28, 28, 3)
+        np.testing.assert_allclose(asked['observation.state'], HERE, atol=1e-6)
+
+
+def test_our_own_servers_chunks_move_the_arm(robot):
+    with door('tabletop') as opened:
+        node = acting(robot, f'ws://127.0.0.1:{opened.port}', preset='tiny')
+        robot.until(lambda: fresh(robot) >= 3)
+        assert opened.sessions.values()['sessions'] == 1
+        assert not node.warning_counts['reply'] + node.warning_counts['request']
+
+
+def test_nothing_moves_that_is_not_armed_or_has_nothing_to_do(robot):
+    with PlainServer(near) as server:
+        acting(robot, server.address, armed=False)
+        robot.until(lambda: len(server.asked) >= 3)
+        assert not robot.trajectories
+        robot.instruction.publish(String(data=''))
+        robot.until(lambda: robot.suite[0]._frames.instruction == '')
+        count = len(server.asked)
+        robot.spin(0.5)
+        assert len(server.asked) <= count + 1
+
+
+def test_a_server_that_is_gone_lets_the_arm_rest_and_comes_back(robot):
+    with PlainServer(near) as server:
+        port = server.port
+        node = acting(robot, server.address, stop_after=2)
+        robot.until(lambda: fresh(robot) >= 2)
+    robot.until(lambda: sources(robot)[-1] == STOP)
+    level, message, _ = node.report()
+    assert level >= WARN and f'ws://127.0.0.1:{port}' in message
+    count = fresh(robot)
+    with PlainServer(near, port=port):
+        robot.until(lambda: fresh(robot) >= count + 2)
+
+
+@pytest.mark.parametrize(
+    'wrong', [LEAVE, STALL, 'it failed', b'\xc1'], ids=['leaves', 'stalls', 'refuses', 'garbage']
+)
+def test_a_server_that_fails_once_is_asked_again(robot, wrong):
+    replies = iter([wrong])
+    seconds = {'server__reply_seconds': 2.0} if wrong is STALL else {}
+    with PlainServer(lambda request: next(replies, near(request))) as server:
+        node = acting(robot, server.address, **seconds)
+        robot.until(lambda: fresh(robot) >= 2)
+        assert node.warning_counts['request'] >= 1 and server.connections >= 2
+
+
+@pytest.mark.parametrize(
+    'wrong',
+    [
+        actions(AXES - 1),
+        actions(AXES, value=np.nan),
+        actions(AXES, value=1e9),
+        {'actions': 'up'},
+        {},
+    ],
+    ids=['dims', 'NaN', 'beyond any robot', 'words', 'nothing'],
+)
+def test_a_chunk_that_is_a_lie_is_not_executed(robot, wrong):
+    replies = iter([wrong] * 3)
+    with PlainServer(lambda request: next(replies, near(request))) as server:
+        node = acting(robot, server.address)
+        robot.until(lambda: node.warning_counts['reply'] == 3 and fresh(robot) >= 1)
+        assert server.connections == 1
+        for chunk in robot.chunks:
+            assert np.isfinite(chunk.values).all()
+
+
+def test_a_chunk_out_of_limits_is_clamped_as_any_other(robot):
+    with PlainServer(lambda request: actions(AXES, value=50.0, count=50)) as server:
+        node = acting(robot, server.address)
+        robot.until(lambda: fresh(robot) >= 1)
+        limits = node._control.executor.limits
+        values = np.array(robot.chunks[-1].values).reshape(-1, AXES)
+        assert (values <= limits.upper + 1e-9).all()
+        assert node._control.executor.counters.clamped > 0
+
+
+def test_a_reply_to_an_old_instruction_is_not_executed(robot):
+    told = []
+
+    def answer(request):
+        if request['prompt'] == 'reach':  # and while it is made the robot is told another
+            told.append(robot.suite[0]._frames.tell('push'))
+        return near(request)
+
+    with PlainServer(answer) as server:
+        node = acting(robot, server.address)
+        robot.until(lambda: fresh(robot) >= 1)
+        assert node._stale == len(told) > 0
+        assert server.asked[-1]['prompt'] == 'push'
+
+
+def ours(**odd):
+    known = dict(chunk_size=50, action_dim=AXES, dt=DT, leftover=True, deadlines=True)
+    return Extensions(**{**known, 'questions': False, 'min_euler_steps': 2, **odd}).metadata
+
+
+def repeating(request):
+    return actions(AXES, value=HERE, count=50) | {'request_id': request['request_id']}
+
+
+def test_a_server_that_takes_it_is_told_what_runs_and_how_long_it_may_take(robot):
+    with PlainServer(repeating, ours()) as server:
+        acting(robot, server.address, server__rtc=True, server__rtc_horizon=6)
+        robot.until(lambda: any('leftover' in request for request in server.asked))
+        told = next(request for request in server.asked if 'leftover' in request)
+        left, delay = told['leftover'], told['leftover_delay']
+        assert left.ndim == 2 and left.shape[1] == AXES and len(left) <= 50
+        assert np.isfinite(left).all() and 0 <= delay <= min(len(left), 49)
+        assert all(0 < r['deadline_ms'] <= 600 for r in server.asked if 'deadline_ms' in r)
+        assert any('deadline_ms' in request for request in server.asked)
+
+
+def test_our_own_server_takes_what_runs(robot):
+    with door('tabletop', engine={'rtc': 'guided'}) as opened:
+        node = acting(robot, f'ws://127.0.0.1:{opened.port}', preset='tiny', server__rtc=True)
+        robot.until(lambda: fresh(robot) >= 4)
+        assert not node.warning_counts['reply'] + node.warning_counts['request']
+        assert node.report()[2]['real-time chunking'] == 'on'
+
+
+@pytest.mark.parametrize(
+    'odd, why', [({'action_dim': 5}, '5 numbers'), ({'dt': 0.02}, '50 actions a second')]
+)
+def test_a_server_of_another_robot_is_refused_by_name(robot, odd, why):
+    with PlainServer(repeating, ours(**odd)) as server:
+        node = acting(robot, server.address)
+        robot.until(lambda: why in node._server.policy.problem)
+        robot.spin(0.3)
+        assert not server.asked
+
+
+def test_a_deadline_that_a_server_misses_is_counted(robot):
+    late = {'missed': 'no chunk could be made by the deadline'}
+    with PlainServer(lambda request: late) as server:
+        node = acting(robot, server.address)
+        robot.until(lambda: node._too_late >= 2)
+        assert not fresh(robot) and server.connections == 1
+
+
+@pytest.mark.parametrize('address', ['', 'localhost:8000'])
+def test_an_address_that_is_none_fails_configure(robot, address):
+    node = robot.bring(RemoteAction, server__address=address)
+    assert node.trigger_configure().name == 'FAILURE'
+
+
+def test_it_can_be_switched_off_and_on(robot):
+    with PlainServer(near) as server:
+        node = acting(robot, server.address)
+        robot.until(lambda: fresh(robot) >= 1)
+        assert node.trigger_deactivate().name == 'SUCCESS'
+        assert node.trigger_activate().name == 'SUCCESS'
+        count = fresh(robot)
+        robot.until(lambda: fresh(robot) > count)
+        assert node.trigger_deactivate().name == 'SUCCESS'
+        assert node.trigger_cleanup().name == 'SUCCESS'

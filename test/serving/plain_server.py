@@ -1,0 +1,91 @@
+"""A stand-in for somebody else's policy server: it speaks openpi's plain protocol, and no more."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import suppress
+
+import numpy as np
+from door_cases import PATIENCE, packed, unpacked
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.server import serve
+
+STALL, LEAVE = object(), object()  # what it may do instead of a reply
+
+
+class PlainServer:
+    """answer: of a request, the reply; text for an error, bytes as they are, STALL or LEAVE.
+
+    metadata: what clients are told. asked: every request, of any connection.
+    """
+
+    def __init__(self, answer, metadata=None, port=0):
+        self.answer, self.metadata, self.asked = answer, metadata or {}, []
+        self.connections = 0
+        self._ended = threading.Event()
+        self._server = serve(
+            self._handle,
+            '127.0.0.1',
+            port,
+            compression=None,
+            max_size=None,
+            open_timeout=PATIENCE,
+            ping_interval=None,
+            close_timeout=PATIENCE,
+        )
+        self.port = self._server.socket.getsockname()[1]
+        self.address = f'ws://127.0.0.1:{self.port}'
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+        self._open = set()
+
+    def _handle(self, client):
+        self.connections += 1
+        self._open.add(client)
+        if self._ended.is_set():
+            return
+        try:
+            client.send(packed(self.metadata))
+            while True:
+                request = unpacked(client.recv(PATIENCE))
+                self.asked.append(request)
+                reply = self.answer(request)
+                if reply is STALL:
+                    self._ended.wait(PATIENCE)
+                    return
+                if reply is LEAVE:
+                    return
+                for one in reply if isinstance(reply, list) else [reply]:
+                    client.send(packed(one) if isinstance(one, dict) else one)
+                if isinstance(reply, str):
+                    client.close(1011)
+                    return
+        except (ConnectionClosed, TimeoutError):
+            pass
+        finally:
+            self._open.discard(client)
+
+    def stop(self):
+        """As if it was killed: its connections end at once, without a goodbye."""
+        self._ended.set()
+        for connection in list(self._open):
+            with suppress(OSError):
+                connection.socket.shutdown(socket.SHUT_RDWR)
+        self._server.shutdown()
+        self._thread.join()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+
+def actions(columns, count=6, value=0.1):
+    """A reply."""
+    return {
+        'actions': np.full((count, columns), value, np.float32),
+        'policy_timing': {'infer_ms': 1.0},
+        'server_timing': {'infer_ms': 1.0},
+    }

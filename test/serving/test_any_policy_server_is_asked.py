@@ -1,0 +1,173 @@
+"""A client of any policy server: a reply is of its request, or the connection is given up."""
+
+import numpy as np
+import pytest
+from door_cases import PATIENCE, door, libero, until
+from plain_server import LEAVE, STALL, PlainServer, actions
+
+from embodied_kv.serving.remote_policy.connection import Address, RemotePolicy, Unanswered
+from embodied_kv.serving.websocket.extensions import Extensions
+
+BRIEF = 2.0  # s that a server has that is meant to take too long
+
+
+class Asker:
+    """A connection, and what it said."""
+
+    def __init__(self, address, fits=lambda extensions: None, seconds=PATIENCE, key=''):
+        self.said = []
+        self.policy = RemotePolicy(Address(address, key, seconds), fits, self.said.append)
+        self.policy.start()
+
+    def ask(self, request):
+        until(lambda: self.policy.is_connected)
+        return self.policy.ask(request).result(PATIENCE)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.policy.stop()
+
+
+def once(first, then):
+    """A server's answer: the first one, then others."""
+    answers = iter([first])
+    return lambda request: next(answers, then)
+
+
+def test_a_plain_server_answers_one_request_after_another():
+    with PlainServer(lambda request: actions(7, value=request['n'])) as server:
+        with Asker(server.address) as asker:
+            for n in range(20):
+                assert asker.ask({'n': n})['actions'][0, 0] == n
+            assert asker.policy.extensions is None
+        assert all(set(request) == {'n'} for request in server.asked)
+
+
+def test_ours_says_what_it_can_and_repeats_the_request():
+    with door(engine={'rtc': 'guided'}) as opened:
+        with Asker(f'ws://127.0.0.1:{opened.port}') as asker:
+            replies = [asker.ask(libero(n)) for n in range(3)]
+            names = [reply['request_id'] for reply in replies]
+            assert len(set(names)) == 3
+            assert asker.policy.extensions == Extensions(10, 7, 0.05, True, False, False, 2)
+
+
+@pytest.mark.parametrize(
+    'first, why',
+    [
+        (LEAVE, 'received|close'),
+        (STALL, 'no reply within'),
+        ('Traceback\nValueError: state is missing\n', 'state is missing'),
+        (b'\xc1', 'no msgpack'),
+        ([actions(7), actions(7)], ''),
+    ],
+    ids=['leaves', 'stalls', 'refuses', 'garbage', 'says more than was asked'],
+)
+def test_whatever_a_server_does_the_next_connection_is_another_try(first, why):
+    with PlainServer(once(first, actions(7, value=2.0))) as server:
+        with Asker(server.address, seconds=BRIEF if first is STALL else PATIENCE) as asker:
+            if isinstance(first, list):
+                asker.ask({})
+                until(lambda: server.connections == 2)
+            else:
+                with pytest.raises(Unanswered, match=why):
+                    asker.ask({})
+            reply = answered(asker)
+            assert reply['actions'][0, 0] == 2.0 and server.connections >= 2
+
+
+def answered(asker):
+    """The first reply that comes."""
+    while True:
+        try:
+            return asker.ask({})
+        except Unanswered:
+            pass
+
+
+def test_a_reply_of_another_request_is_refused():
+    ours = Extensions(6, 7, 0.05, True, True, False, 2)
+    late = []
+
+    def answer(request):
+        late.append(request['request_id'])
+        return actions(7) | {'request_id': late[0]}
+
+    with PlainServer(answer, ours.metadata) as server, Asker(server.address) as asker:
+        asker.ask({})
+        with pytest.raises(Unanswered, match='of another request'):
+            asker.ask({})
+        with pytest.raises(Unanswered, match='of another request'):  # of another session, too
+            asker.ask({})
+
+
+def test_who_is_not_connected_refuses_at_once_and_comes_back():
+    with PlainServer(lambda request: actions(7)) as server:
+        port = server.port
+        asker = Asker(server.address)
+        assert answered(asker)['actions'].shape == (6, 7)
+    with asker:
+        until(lambda: not asker.policy.is_connected)
+        with pytest.raises(Unanswered):
+            asker.policy.ask({}).result(PATIENCE)
+        until(lambda: 'Connect' in asker.policy.problem)
+        with PlainServer(lambda request: actions(7), port=port):
+            assert answered(asker)['actions'].shape == (6, 7)
+    assert sum('is connected' in line for line in asker.said) == 2
+
+
+def test_a_server_that_does_not_fit_is_asked_nothing():
+    def fits(extensions):
+        raise ValueError('it is of another robot')
+
+    with PlainServer(lambda request: actions(7)) as server, Asker(server.address, fits) as asker:
+        until(lambda: 'it is of another robot' in asker.policy.problem)
+        assert not asker.policy.is_connected and not server.asked
+
+
+def test_metadata_that_lies_is_refused_by_its_key():
+    wrong = Extensions(6, 7, 0.05, True, True, False, 2).metadata
+    wrong['embodied_kv']['dt'] = float('nan')
+    with PlainServer(lambda request: actions(7), wrong) as server:
+        with Asker(server.address) as asker:
+            until(lambda: 'embodied_kv.dt' in asker.policy.problem)
+
+
+def test_a_key_opens_the_door(tmp_path):
+    keys = tmp_path / 'keys'
+    keys.write_text('secret\n')
+    with door(api_keys=str(keys)) as opened:
+        address = f'ws://127.0.0.1:{opened.port}'
+        with Asker(address) as stranger:
+            until(lambda: '401' in stranger.policy.problem)
+        with Asker(address, key=Address.key_of(str(keys))) as asker:
+            assert asker.ask(libero())['actions'].shape == (10, 7)
+
+
+@pytest.mark.parametrize('address', ['', 'localhost:8000', 'http://localhost', 'ws://'])
+def test_an_address_that_is_none_is_refused(address):
+    with pytest.raises(ValueError, match='write ws://HOST:PORT'):
+        Address(address)
+
+
+def test_what_is_asked_when_it_ends_is_refused():
+    with PlainServer(lambda request: STALL) as server:
+        asker = Asker(server.address)
+        until(lambda: asker.policy.is_connected)
+        promises = [asker.policy.ask({'n': n}) for n in range(3)]
+        until(lambda: server.asked)
+        asker.policy.stop()
+        for promise in promises:
+            with pytest.raises(Unanswered):
+                promise.result(PATIENCE)
+        assert not asker.policy.is_alive()
+
+
+def test_arrays_of_any_kind_cross():
+    sent = {'a': np.arange(6, dtype=np.float64).reshape(2, 3), 'b': {'c': np.uint8([1])}}
+    with PlainServer(lambda request: actions(7)) as server, Asker(server.address) as asker:
+        asker.ask(sent)
+        np.testing.assert_array_equal(server.asked[0]['a'], sent['a'])
+        np.testing.assert_array_equal(server.asked[0]['b']['c'], sent['b']['c'])

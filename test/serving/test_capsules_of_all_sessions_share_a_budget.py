@@ -1,0 +1,95 @@
+"""Capsules of all sessions share a budget: what was used least recently gives way, and is said."""
+
+import pytest
+import torch
+from door_cases import door, libero, page
+
+from embodied_kv.capsule.capsule import Boundary, Capsule
+from embodied_kv.capsule.registry import Registry
+from embodied_kv.capsule.tiers import NoRoom, Tier, TierCapacities
+from embodied_kv.serving.websocket.capsule_budget import CapsuleBudget
+
+BYTES = 1024  # of a capsule
+
+
+def capsule(name, size=BYTES):
+    return Capsule(
+        name, Boundary('s', 1, 0), 'f', {'a/x': torch.zeros(size, dtype=torch.uint8)}, {}
+    )
+
+
+@pytest.fixture
+def shared():
+    """Three sessions with room for 2 capsules each, and for 4 together."""
+    said = []
+    budget = CapsuleBudget(4 * BYTES, said.append)
+    each = TierCapacities(2 * BYTES, host=0, disk=0, policy='drop')
+    registries = [Registry('f', each) for _ in range(3)]
+    for number, registry in enumerate(registries):
+        budget.share(registry, f'robot {number}')
+    return budget, registries, said
+
+
+def names(registry):
+    return [record.name for record in registry.entries()]
+
+
+def test_what_was_used_least_recently_gives_way_whose_it_is(shared):
+    budget, (a, b, c), said = shared
+    for registry in (a, b):
+        for name in ('one', 'two'):
+            registry.add(capsule(name))
+    a.get('one')  # it is used: now b's first was used longest ago but for a's second
+    c.add(capsule('one'))
+    assert (names(a), names(b), names(c)) == (['one'], ['one', 'two'], ['one'])
+    c.add(capsule('two'))
+    assert (names(a), names(b), names(c)) == (['one'], ['two'], ['one', 'two'])
+    assert budget.given_up == len(said) == 2
+    assert 'capsule two of session robot 0 gives way' in said[0]
+    assert budget.used() == 4 * BYTES
+
+
+def test_a_sessions_own_bound_comes_first(shared):
+    budget, (a, b, _), said = shared
+    for registry in (a, b):
+        for name in ('one', 'two'):
+            registry.add(capsule(name))
+    b.add(capsule('three'))  # in place of its own oldest: nobody else has to give way
+    assert (names(a), names(b)) == (['one', 'two'], ['two', 'three'])
+    assert not said and budget.used() == 4 * BYTES
+
+
+def test_a_capsule_that_never_fits_is_refused_and_costs_none(shared):
+    budget, (a, b, _), said = shared
+    b.add(capsule('one'))
+    with pytest.raises(NoRoom, match='all sessions together'):
+        a.add(capsule('whole', 5 * BYTES))
+    assert names(b) == ['one'] and not said
+
+
+def test_a_session_that_is_forgotten_holds_nothing(shared):
+    budget, (a, b, _), said = shared
+    a.add(capsule('one'))
+    b.add(capsule('one'))
+    assert budget.used() == 2 * BYTES
+    budget.forget('robot 0')
+    assert budget.used() == b.used(Tier.DEVICE) == BYTES and a.used(Tier.DEVICE) == 0
+    budget.forget('never there')
+    assert not said
+
+
+def test_clients_share_it_and_may_look_at_it():
+    with door(all_capsules_mib=1) as opened, opened.client() as first, opened.client() as second:
+        for number, client in enumerate((first, second)):
+            client.infer(libero() | {'session_id': f'arm-{number}'})
+        said = first.infer({'endpoint': 'snapshot', 'session_id': 'arm-0'})
+        assert len(said['capsules']) == 1
+        size = opened.sessions.values()['capsule bytes']
+        assert size > 0 and f'embodied_kv_server_capsule_bytes {float(size)}' in page(
+            opened.port, '/metrics'
+        )
+        for n in range(2**20 // size):
+            second.infer({'endpoint': 'snapshot', 'session_id': 'arm-1', 'name': f'c{n}'})
+        assert opened.sessions.values()['capsules given up'] == 1
+        gone = first.infer({'endpoint': 'restore', 'session_id': 'arm-0'})
+        assert 'capsule' in gone['error']

@@ -1,0 +1,51 @@
+"""openpi's own client, unmodified, in its locked environment and another process: all it does."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from door_cases import REQUESTS, door
+
+from embodied_kv.serving.websocket.extensions import KEY
+
+ROOT = Path(__file__).parents[2]
+TOOL, SESSION = (
+    ROOT / 'tools' / 'openpi_client',
+    Path(__file__).parent / 'openpi_client_session.py',
+)
+SHAPES = {'franka': [10, 8], 'libero': [10, 7], 'aloha': [50, 14]}
+METADATA = {'aloha': {'reset_pose': [0.0, -1.5, 1.5, 0.0, 0.0, 0.0]}}
+
+
+@pytest.fixture(scope='module')
+def environment():
+    """Made, or skipped by name where its packages cannot be had."""
+    made = subprocess.run([TOOL], capture_output=True, text=True, check=False)
+    if made.returncode:
+        said = made.stderr.strip() or made.stdout.strip()
+        assert 'DO NOT MATCH THE HASHES' not in said, said
+        pytest.skip(f'openpi-client 0.1.2: its environment cannot be made: {said[-200:]}')
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize('robot', REQUESTS)
+def test_a_hundred_inferences_reset_broker_and_error(environment, robot):
+    with door(robot) as opened:
+        run = subprocess.run(
+            [TOOL, SESSION, str(opened.port), robot],
+            capture_output=True,
+            text=True,
+            env=os.environ | {'no_proxy': '*'},
+            check=False,
+        )
+    assert not run.returncode, run.stderr
+    saw = json.loads(run.stdout)
+    assert {k: v for k, v in saw['metadata'].items() if k != KEY} == METADATA.get(robot, {})
+    assert saw['shapes'] == [SHAPES[robot]] == [saw['after reset']]
+    assert saw['of the broker'] == [SHAPES[robot][1:]]
+    assert saw['dtypes'] == ['float32'] and saw['finite']
+    assert saw['keys'] == ['actions', 'policy_timing', 'server_timing']
+    assert 'is missing' in saw['error'] and 'File "' not in saw['error']
