@@ -1,7 +1,6 @@
 """The rows and decode streams of one robot, frozen and resumed: the engine's part of a capsule.
 
-Does not know tiers, files or when a capsule is taken. The random state of a stream is its seed and
-token count, that of an action its seed and frame: both travel as plain facts.
+Does not know tiers, files or when a capsule is taken. Random states travel as facts (seeds).
 """
 
 from __future__ import annotations
