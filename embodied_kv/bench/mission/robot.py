@@ -160,21 +160,25 @@ class SimulatedRobot:
         if task is None:
             raise Interrupted(f'the planner said {instruction!r}, which is no instruction')
         self._lay = dict(read_table(self.memory()).where)
-        judge, ask_at = Judge(task, self._table.truth()), began + ASK_EVERY
-        while self._rollout.time - began < STEP_SECONDS:
+        truth, ask_at = self._table.truth(), began + ASK_EVERY
+        is_real = {task.target, task.place or task.target} <= {t.name for t in truth.things}
+        judge = Judge(task, truth) if is_real else None  # None: the eyes erred
+        said = False
+        while is_real or self._how.policy == 'model':
             start = self._rollout.time
-            done = self._period(instruction, task, start, start >= ask_at)
+            said = self._period(instruction, task, start, start >= ask_at)
             ask_at = start + ASK_EVERY if start >= ask_at else ask_at
-            judge.see(self._table.truth())
-            if done or (self._how.policy == 'expert' and judge.done):
+            if judge is not None:
+                judge.see(self._table.truth())
+                said = said or (self._how.policy == 'expert' and judge.done)
+            if said or self._rollout.time - began >= STEP_SECONDS:
                 break
-        else:
-            done = False
         self._rest()
+        done = judge is not None and judge.done
         self.account.acting += self._rollout.time - began
-        self.account.failed += not judge.done
-        self.account.steps.append((task.family, judge.done))
-        return Outcome(done or (self._how.policy == 'expert' and judge.done))
+        self.account.failed += not done
+        self.account.steps.append((task.family, done))
+        return Outcome(said)
 
     def _period(self, instruction: str, task: object, start: float, asks: bool) -> bool:
         """A control period; whether the policy says that it is done."""
