@@ -40,6 +40,8 @@ from embodied_kv.types import ActionChunk, Guide, Observation, TextDelta
 class Engine:
     """Prefill, denoise and decode over lists: a fleet batches over robots by the same calls.
 
+    The policy's larger weights are packed in place (`model.packed`).
+
     period: s between two frames of a robot. watched: prove of every graph that it writes its
     buffers alone, which takes a run of each. say: takes a line for the user, before something is
     compiled. Raises ValueError for parameters that no engine can have, with what to change.

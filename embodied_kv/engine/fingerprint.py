@@ -1,8 +1,8 @@
 """What the bytes of a capsule depend on, in 32 hex digits.
 
 Weights, dtype and dimensions of the model; the sources of the kernels; the layout of the cache;
-the engine's device and threads; what of it is compiled; torch's version. Two engines that agree in
-it continue a state alike.
+the engine's device and threads; what of it is compiled or packed; torch's version. Two engines
+that agree in it continue a state alike.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from embodied_kv import kernels
 from embodied_kv.engine.engine import Engine
+from embodied_kv.model.packed import packed_names
 
 
 def fingerprint(engine: Engine) -> str:
@@ -30,6 +31,7 @@ def fingerprint(engine: Engine) -> str:
         'layout': [engine.kv.prefixes.layout, engine.kv.decode_kv.layout],
         'device': [config.device, config.threads, config.batch_multiple],
         'compiled': engine.graphs.compiled_names,
+        'packed': packed_names(policy.model),
         'torch': torch.__version__,
     }
     text = json.dumps(facts, sort_keys=True, default=str)

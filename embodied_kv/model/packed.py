@@ -2,8 +2,8 @@
 
 Knows oneDNN's packed layout. Does not know whose weights they are. A product with a weight as it
 is stored packs it anew each time, which takes longer than the product where few tokens are
-multiplied. In bfloat16 what comes out is the same bit for bit; in float32 sums may have another
-order.
+multiplied. In bfloat16 what came out was the same bit for bit where it was tried (avx512_bf16); in
+float32 sums have another order.
 
 A compiler that traces a packed product sees one operation, `embodied_kv::packed_linear`, over a
 weight without strides.
@@ -43,13 +43,13 @@ torch.library.register_fake('embodied_kv::packed_linear', _like, lib=_library)
 class PackedLinear(nn.Module):
     """A linear layer whose weight is packed: x [..., in] -> [..., out].
 
-    Its state_dict holds the weight as it is stored elsewhere.
+    It takes the weight from `linear`. Its state_dict holds it as it is stored elsewhere.
     """
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
-        packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach().clone(), FEW)
-        self.weight = nn.Parameter(packed, requires_grad=False)
+        packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), FEW)
+        self.weight = linear.weight = nn.Parameter(packed, requires_grad=False)
         self.bias = linear.bias
 
     def _save_to_state_dict(self, destination: dict, prefix: str, keep_vars: bool) -> None:
@@ -63,22 +63,29 @@ class PackedLinear(nn.Module):
 def pack(model: nn.Module) -> int:
     """Packs the weights of its linear layers in place, where that is of use; how many it packed.
 
-    Those on a CPU of x86, from `LEAST` parameters on; in bfloat16 where the CPU has units for it.
-    Twice is once.
+    Those that do not learn, on a CPU of x86, from `LEAST` parameters on; in bfloat16 where the CPU
+    has units for it. One after the other, so that no more than one is there twice.
     """
-    found = [
-        (parent, name, child)
-        for parent in model.modules()
-        for name, child in parent.named_children()
-        if type(child) is nn.Linear and _is_worth_it(child.weight)
-    ]
-    for parent, name, child in found:
-        setattr(parent, name, PackedLinear(child))
-    return len(found)
+    made: dict[nn.Linear, PackedLinear] = {}
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if child in made:
+                setattr(parent, name, made[child])
+            elif type(child) is nn.Linear and _is_worth_it(child.weight):
+                made[child] = PackedLinear(child)
+                setattr(parent, name, made[child])
+    return len(made)
+
+
+def packed_names(model: nn.Module) -> list[str]:
+    """Of its packed layers."""
+    return [name for name, module in model.named_modules() if isinstance(module, PackedLinear)]
 
 
 def _is_worth_it(weight: Tensor) -> bool:
     if weight.device.type != 'cpu' or platform.machine() not in X86:
+        return False
+    if weight.requires_grad or not torch.backends.mkldnn.is_available():
         return False
     if weight.dtype == torch.bfloat16 and not cpu_multiplies_bfloat16():
         return False

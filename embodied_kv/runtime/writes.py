@@ -72,7 +72,9 @@ def _written(
 
 
 def _tensors(tree: object) -> Iterator[Tensor]:
-    return (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
+    """All but packed weights, which have no address."""
+    leaves = (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
+    return (leaf for leaf in leaves if leaf.layout == torch.strided)
 
 
 def _storage(tensor: Tensor) -> int:

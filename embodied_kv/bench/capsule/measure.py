@@ -19,7 +19,7 @@ from embodied_kv.model.hybrid import HybridPlanner
 from embodied_kv.model.hybrid_config import HybridConfig
 from embodied_kv.model.hybrid_weights import random_hybrid
 from embodied_kv.model.planner_checkpoint import bundled_planner, load_planner
-from embodied_kv.model.planner_config import PLANNER_TABLETOP
+from embodied_kv.model.planner_config import PLANNER_MISSIONS
 from embodied_kv.session.planner_part import PlannerPart
 
 
@@ -75,7 +75,7 @@ def measure(engine: Engine, c: HybridConfig, plan: Plan, device: str) -> dict:
     stores = Stores(engine, device=device)
     action = policies.first_action(engine, stores, plan.actions)
     rows = planner_rows(
-        load_planner(bundled_planner(PLANNER_TABLETOP.name), device=device),
+        load_planner(bundled_planner(PLANNER_MISSIONS.name), device=device),
         plan.segments,
         plan.copied,
     )
