@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from embodied_kv.model.dtype import cpu_multiplies_bfloat16
 
 # Parameters of a weight: a smaller one is multiplied faster than it is called.
-LEAST = {torch.bfloat16: 1 << 16, torch.float32: 1 << 18}
+LEAST = {torch.bfloat16: 1 << 16, torch.float32: 200_000}
 X86 = ('x86_64', 'AMD64')
 FEW = 64  # tokens that the layout is made for; other numbers are multiplied by it as well
 
