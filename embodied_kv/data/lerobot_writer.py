@@ -7,6 +7,7 @@ video is made of them, so nothing of them is lost.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,7 +97,7 @@ class LeRobotWriter:
         sizes = {view: self._size(view, data) for view, data in episode.images.items()}
         more = self._optional(episode)
         self._describe(features(self._robot, sizes, more), sizes)
-        columns = self._columns(episode) | more
+        columns = self._columns(episode) | self._numbered(more)
         stats = self._stats(columns, episode)
         place = self._write(columns)
         start, self.frames = self.frames, self.frames + len(episode)
@@ -145,17 +146,26 @@ class LeRobotWriter:
 
     def _optional(self, episode: Frames) -> dict[str, np.ndarray]:
         """Columns that a data set may have or not."""
-        found = {position_key(name): values for name, values in episode.positions.items()}
-        found |= {pixel_key(*place): values for place, values in episode.pixels.items()}
-        found = {key: np.asarray(values, np.float32) for key, values in found.items()}
+        keys = [(position_key(name), values) for name, values in episode.positions.items()]
+        keys += [(pixel_key(*place), values) for place, values in episode.pixels.items()]
+        found = {key: np.asarray(values, np.float32) for key, values in keys}
+        if twice := [key for key, n in Counter(key for key, _ in keys).items() if n > 1]:
+            raise ValueError(
+                f'{twice[0]} would be the column of two objects, whose names differ in spaces and '
+                'underscores alone: rename one'
+            )
         if len(episode.subtasks):
-            index = [
-                self._subtasks.setdefault(text, len(self._subtasks)) for text in episode.subtasks
-            ]
-            found[SUBTASK] = np.array(index)
+            found[SUBTASK] = np.array(episode.subtasks, object)
         if odd := [key for key, values in found.items() if len(values) != len(episode)]:
             raise ValueError(f'{odd[0]} has not as many rows as the episode has frames')
         return found
+
+    def _numbered(self, more: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """With the numbers of subtasks in place of their words."""
+        if SUBTASK not in more:
+            return more
+        index = [self._subtasks.setdefault(text, len(self._subtasks)) for text in more[SUBTASK]]
+        return more | {SUBTASK: np.array(index)}
 
     def _size(self, view: str, images: list[bytes]) -> tuple[int, int]:
         sizes = {pictures.size(image) for image in images}

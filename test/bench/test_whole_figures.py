@@ -54,6 +54,18 @@ def test_a_restart_counts_where_it_came_so_far():
     assert (row['to_chunk'], row['to_step'], row['restarts']) == (1.5, 1.0, 2)
 
 
+def test_without_a_chunk_there_is_no_latency(capsys):
+    (row,) = figures.rows([mute := run('all', 0, [False], latencies=[], horizons=[])])
+    assert row['p95'] is None and figures.work([mute])[0]['horizon'] is None
+    figures.show([mute])
+    assert 'p95' in capsys.readouterr().out and 'p95 ' not in figures.line(mute)
+
+
+def test_a_group_is_said_as_its_row():
+    said = figures.line(RUNS[1])
+    assert said.startswith('group 0, all: n 2, success 0.5, ') and 'tokens 5, peak 2' in said
+
+
 def test_work_is_of_one_mission():
     whole, _ = figures.work(RUNS)
     assert (whole['chunks_s'], whole['words_s']) == (1.0, 0.5)

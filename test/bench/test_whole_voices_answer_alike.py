@@ -8,7 +8,7 @@ import pytest
 import torch
 from whole_cases import POLICY
 
-from embodied_kv.bench.whole.voices import PROMPTS, Apart, Frame, Voices
+from embodied_kv.bench.whole.voices import PROMPT, PROMPTS, Apart, Frame, Voices
 from embodied_kv.config import TINY
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine_config import EngineConfig
@@ -87,7 +87,7 @@ def test_prompts_go_on_from_the_frame_that_was_served(speaker):
     before = speaker.prefills
     speaker.voices.prompt(frame)
     speaker.voices.prompt(frame)  # those before are not answered yet
-    assert sorted(speaker.voices.asked(ROBOT)) == sorted(PROMPTS)
+    assert sorted(speaker.voices.asked(ROBOT)) == sorted((text, PROMPT) for text in PROMPTS)
     speaker.speak()
     own = 0 if type(speaker.voices) is Voices else len(PROMPTS)
     assert speaker.prefills == before + own and speaker.voices.answers == len(PROMPTS)

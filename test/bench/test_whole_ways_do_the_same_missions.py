@@ -6,11 +6,13 @@ import pytest
 import torch
 from whole_cases import POLICY, SETTINGS, run
 
+from embodied_kv.bench.whole.__main__ import PLANNER
 from embodied_kv.bench.whole.mind import planning_config
 from embodied_kv.bench.whole.process import engine_config
 from embodied_kv.bench.whole.settings import load_settings
-from embodied_kv.bench.whole.ways import NAMES, WAYS, Parts
+from embodied_kv.bench.whole.ways import WAYS, Parts
 from embodied_kv.engine.engine import Engine
+from embodied_kv.model.planner_checkpoint import bundled_planner
 
 RUN = 'all', 'no shared', 'no capsules'  # the others change what the engine is told, below
 FOUND: dict[str, dict] = {}
@@ -27,9 +29,13 @@ def one(request, tmp_path_factory):
 
 
 def test_a_row_is_all_parts_or_all_but_one():
-    assert WAYS['all'] == Parts() and set(NAMES) == set(PART)
+    assert WAYS['all'] == Parts() and len(WAYS) == 1 + len(PART)
     for name in PART:
         assert WAYS[f'no {name}'] == replace(Parts(), **{name: False})
+
+
+def test_the_planner_that_plans_comes_with_the_package():
+    assert bundled_planner(PLANNER).is_dir()
 
 
 def test_a_group_does_its_missions_with_all_there_is_and_is_killed_once(one):

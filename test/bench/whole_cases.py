@@ -50,12 +50,12 @@ class Blind(FleetRobot):
         pass
 
 
-def run(way, folder, group=0, settings=SETTINGS):
+def run(way, folder, group=0, settings=SETTINGS, robot=Blind):
     """A group of missions in a way, by the rules."""
     with ExitStack() as stack:
-        stack.enter_context(patch.object(mind, 'FleetRobot', Blind))
-        for kind in ('QUESTION', 'PROMPT'):
-            stack.enter_context(patch.object(voices, kind, 4))  # random weights never end
+        stack.enter_context(patch.object(mind, 'FleetRobot', robot))
+        for kind, most in (('QUESTION', 4), ('PROMPT', 3)):  # random weights never end
+            stack.enter_context(patch.object(voices, kind, most))
         tabletop = scene(TINY.vision.image_size)
         tables = [stack.enter_context(Tabletop(tabletop)) for _ in range(settings.robots)]
         given = settings, tables, POLICY, PLANNER, PROFILE, ticks(), True, folder

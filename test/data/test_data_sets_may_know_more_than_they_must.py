@@ -9,7 +9,7 @@ import pytest
 from bag_cases import ROBOT
 
 from embodied_kv.data.lerobot_checks import DataSetError
-from embodied_kv.data.lerobot_layout import DATA, INFO, STATS
+from embodied_kv.data.lerobot_layout import DATA, INFO, STATS, SUBTASKS
 from embodied_kv.data.lerobot_reader import LeRobotDataSet
 from embodied_kv.data.lerobot_writer import Frames, LeRobotWriter
 
@@ -81,6 +81,31 @@ def test_a_column_of_some_episodes_alone_is_refused(tmp_path):
         writer.add(episode(positions={'red cube': CUBE}))
     with pytest.raises(ValueError, match='has not as many rows as the episode has frames'):
         writer.add(episode(positions={'red cube': CUBE[:2]}))
+
+
+@pytest.mark.parametrize(
+    'more',
+    [
+        dict(positions={'red cube': CUBE, 'red_cube': CUBE}),
+        dict(pixels={('front', 'red cube'): SPOT, ('front', 'red_cube'): SPOT}),
+    ],
+)
+def test_two_objects_have_no_column_in_common(tmp_path, more):
+    writer = LeRobotWriter(tmp_path / 'out', ROBOT)
+    with pytest.raises(ValueError, match='red_cube would be the column of two objects'):
+        writer.add(episode(**more))
+
+
+def test_a_refused_episode_leaves_no_words(tmp_path):
+    writer = LeRobotWriter(tmp_path / 'out', ROBOT)
+    writer.add(episode(**KNOWING))
+    for more in (dict(subtasks=['never'] * 3), KNOWING | dict(subtasks=['never'] * 2)):
+        with pytest.raises(ValueError):
+            writer.add(episode(**more))
+    writer.finish()
+    assert pq.read_table(writer.root / SUBTASKS)['subtask'].to_pylist() == sorted(
+        set(SAID), key=SAID.index
+    )
 
 
 def test_a_position_of_other_numbers_is_refused(root):

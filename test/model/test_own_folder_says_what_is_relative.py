@@ -6,7 +6,7 @@ import pytest
 
 from embodied_kv.config import TINY
 from embodied_kv.model.checkpoints.open import open_checkpoint
-from embodied_kv.model.checkpoints.own import save
+from embodied_kv.model.checkpoints.own import SAYS, save
 from embodied_kv.model.policy import Policy
 from embodied_kv.model.tokenizer import Tokenizer
 from embodied_kv.model.weights import CheckpointError
@@ -27,6 +27,15 @@ def rewrite(folder, **changes):
     path.write_text(
         json.dumps({name: value for name, value in stats.items() if value is not None})
     )
+
+
+@pytest.mark.parametrize('said', ['7', '"Subtask:"', '[7]', '{}', 'null', '[', '["Subtask:"'])
+def test_prompts_that_are_no_list_are_refused(tmp_path, said):
+    policy = Policy.random(TINY)
+    given = policy.model.state_dict(), TINY, policy.processing.normalizer, Tokenizer.bytes()
+    save(tmp_path / 'p', *given, {SAYS: said})
+    with pytest.raises(CheckpointError, match=f'{SAYS} is .*no list'):
+        open_checkpoint(tmp_path / 'p')
 
 
 def test_it_is_read_from_the_folder(folder):

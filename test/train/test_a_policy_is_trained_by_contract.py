@@ -183,6 +183,23 @@ def test_what_does_not_fit_is_refused_in_a_line(
     assert line.startswith('python -m embodied_kv.train.run: ') and said in line
 
 
+def test_a_batch_that_does_not_divide_is_refused_before_anything_is_read(
+    roots, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(command, 'LeRobotDataSet', None)
+    with pytest.raises(SystemExit):
+        run(monkeypatch, roots, tmp_path, more=('--threads', '3'))
+    assert '--threads 3: a batch of 4 does not divide' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('there', [1, 2, 6, 7, 10, 12, 24, 64, 96])
+@pytest.mark.parametrize('batch', [1, 4, 60, 64])
+def test_a_batch_is_split_over_as_many_cores_as_divide_it(batch, there):
+    shards = command.shards_of(batch, there, is_given=False)
+    assert batch % shards == 0 and shards <= there
+    assert not any(batch % n == 0 for n in range(shards + 1, there + 1))
+
+
 def test_one_episode_alone_is_refused(tmp_path, roots, monkeypatch, capsys):
     roots = roots | {'one': robot_cases.write(tmp_path / 'one', [robot_cases.episode(0)])}
     with pytest.raises(SystemExit):

@@ -14,6 +14,7 @@ from embodied_kv.config import TINY
 from embodied_kv.data.lerobot_reader import LeRobotDataSet
 from embodied_kv.model.policy import Policy
 from embodied_kv.model.processing import own
+from embodied_kv.train.run import statistics
 from embodied_kv.train.run.frames import Frames, episodes_of
 from embodied_kv.train.run.sampler import Sampler, longest_prompt
 from embodied_kv.train.run.statistics import measure
@@ -133,6 +134,22 @@ def test_a_gripper_that_seldom_closes_keeps_its_way(frames):
     assert scale.unnormalise(-np.ones(4))[:, 3] == pytest.approx(0, abs=1e-5)
 
 
+def test_percentiles_are_of_so_many_chunks_at_most(frames, monkeypatch):
+    seen = []
+    monkeypatch.setattr(statistics, 'SAMPLES', 30)  # of 48 frames
+    monkeypatch.setattr(
+        Frames, 'chunks', lambda self, at, n: seen.append(at) or self.action[at, None]
+    )
+    monkeypatch.setattr(statistics.own, 'quantiles', lambda *given: None)
+    measure(frames, CONFIG, RELATIVE)
+    assert 1 < len(seen[0]) <= 30 and seen[0][-1] >= 46
+
+
+def test_what_is_known_of_the_frames_is_in_their_digest(frames):
+    for name in ('state', 'action', 'left', 'task', 'subtask', 'positions', 'pixels'):
+        assert replace(frames, **{name: getattr(frames, name) + 1}).digest != frames.digest
+
+
 def test_offsets_have_a_span_for_each_step_and_positions_one(normalizer):
     reach = normalizer.action_scale.span
     assert (np.diff(reach[:, 0]) > 0).all()  # further ahead, further away
@@ -164,6 +181,11 @@ def test_no_state_makes_a_prompt_longer_than_the_longest(frames, words, longest,
         ('lift it', ('cube', 'plate'), None),
         ('lift the cubes apart', ('plate', 'cubes'), 1),
         ('lift it', (), None),
+        ('light the candle', ('can', 'candle'), 1),
+        ('light the candle', ('can', 'door'), None),
+        ('open the cupboard', ('cup', 'door'), None),
+        ('put cups into the cupboard', ('cupboard', 'cup'), 1),
+        ('turn off lamp (left)', ('door', 'lamp (left)'), 1),
     ],
 )
 def test_a_task_is_about_what_it_names_first(task, objects, goal):

@@ -34,14 +34,13 @@ from dataclasses import asdict, replace
 import torch
 
 from embodied_kv.bench.common.command import Refused, command
+from embodied_kv.bench.mission.__main__ import PLANNER
 from embodied_kv.bench.whole import figures
 from embodied_kv.bench.whole.measure import measure
 from embodied_kv.bench.whole.settings import load_settings
 from embodied_kv.bench.whole.ways import WAYS
 from embodied_kv.model.planner_checkpoint import bundled_planner, load_planner
 from embodied_kv.train.evaluate import evaluation
-
-PLANNER = 'planner_tabletop'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

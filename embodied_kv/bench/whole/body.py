@@ -25,12 +25,12 @@ from embodied_kv.types import Observation
 class Restart:
     """moment: at which a new process was there. words: what the old one was answering.
 
-    acting, chunk: s until a step was in force again, and until the first chunk came; None: not
-    before the mission was over.
+    Each of the words comes with the tokens that its answer has at most. acting, chunk: s until a
+    step was in force again, and until the first chunk came; None: not before the mission was over.
     """
 
     moment: float
-    words: list[str]
+    words: list[tuple[str, int]]
     acting: float | None = None
     chunk: float | None = None
 
@@ -122,7 +122,7 @@ class Body:
         if (restart := self.record.restart) is not None and restart.chunk is None:
             restart.chunk = self.now - restart.moment
 
-    def killed(self, words: list[str]) -> None:
+    def killed(self, words: list[tuple[str, int]]) -> None:
         """Who thought for it is gone, and another one begins now; words: see `Restart`."""
         self.record.restart, self.judge = Restart(self.now, words), None
 

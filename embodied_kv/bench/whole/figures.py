@@ -19,7 +19,8 @@ ALL = 'all'
 def rows(runs: Sequence[dict]) -> list[dict]:
     """A row for each way.
 
-    low, high: Wilson's 95% interval of success. p95: ms from a round's request to its chunk.
+    low, high: Wilson's 95% interval of success. p95: ms from a round's request to its chunk, None
+    where no chunk came.
     tokens: of answers that came to their end, per second. peak: MiB of KV in use, at most.
     to_chunk, to_step: s from a restart until the first chunk came, and until a step was in force,
     means over the missions that were restarted and came so far.
@@ -51,7 +52,7 @@ def _row(way: str, runs: Sequence[dict]) -> dict:
         success=fmean(done),
         low=low,
         high=high,
-        p95=1e3 * float(np.percentile([s for run in runs for s in run['latencies']], 95)),
+        p95=_p95([s for run in runs for s in run['latencies']]),
         tokens=sum(run['tokens'] for run in runs) / sum(run['span'] for run in runs),
         peak=max(run['peak'] for run in runs) / MIB,
         to_chunk=_mean(restart['chunk'] for restart in restarts),
@@ -60,9 +61,20 @@ def _row(way: str, runs: Sequence[dict]) -> dict:
     )
 
 
+def _p95(latencies: Sequence[float]) -> float | None:
+    return 1e3 * float(np.percentile(latencies, 95)) if latencies else None
+
+
 def _mean(values: object) -> float | None:
     there = [value for value in values if value is not None]
     return fmean(there) if there else None
+
+
+def line(run: dict) -> str:
+    """What a group came to in its way, for whoever waits for the others."""
+    (row,) = rows([run])
+    said = ', '.join(f'{n} {v:.4g}' for n, v in row.items() if isinstance(v, (int, float)))
+    return f'group {run["group"]}, {row["way"]}: {said}'
 
 
 def work(runs: Sequence[dict]) -> list[dict]:

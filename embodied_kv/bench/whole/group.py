@@ -5,9 +5,9 @@ Knows bodies, processes and minds, and when each begins and ends. Does not know 
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,8 @@ from embodied_kv.fleet.profile import Profile
 from embodied_kv.model.planner_checkpoint import LoadedPlanner
 from embodied_kv.model.policy import Policy
 from embodied_kv.sim.tabletop import Tabletop
+
+log = logging.getLogger(__name__)
 
 
 class Group:
@@ -71,8 +73,13 @@ class Group:
         schedule.at(self._killed_at, self._kill)
         try:
             schedule.run(lambda: len(self._over) < s.robots, self._settle)
-        finally:
-            self._end()
+        except BaseException:
+            for fault in self._end():
+                log.error('beside it, a robot ended with an error', exc_info=fault)
+            raise
+        if faults := self._end():
+            raise faults[0]
+        self._processes[-1].engine.kv.check_integrity()
         if len(self._over) < s.robots:
             raise RuntimeError(f'{s.robots - len(self._over)} missions have not ended')
         return dict(
@@ -136,11 +143,15 @@ class Group:
             body.killed(words[body.name])
             self._think(body)
 
-    def _end(self) -> None:
+    def _end(self) -> list[Exception]:
+        """Every robot ends where it waits -> what they raised meanwhile."""
+        faults = []
         for mind in self._minds.values():
-            with suppress(Exception):
+            try:
                 mind.turn.kill()
-        self._processes[-1].engine.kv.check_integrity()
+            except Exception as error:  # the others end all the same
+                faults.append(error)
+        return faults
 
     def _of(self, name: str) -> Path:
         return self._folder / name.strip('/')

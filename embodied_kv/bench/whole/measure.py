@@ -1,6 +1,6 @@
 """Which groups are run in which ways, and what the machine's time is worth.
 
-Knows ways, groups and the clock. Does not know tables of figures.
+Knows ways, groups and the clock. Says on stderr what a group came to as it ends.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from embodied_kv.bench.common import clock
 from embodied_kv.bench.mission.cases import scene
+from embodied_kv.bench.whole import figures
 from embodied_kv.bench.whole.group import Group
 from embodied_kv.bench.whole.process import engine_config
 from embodied_kv.bench.whole.settings import Settings
@@ -87,5 +88,6 @@ def measure(
                     given = settings, tables, policy, planner, profile, charges, rules
                     run = Group(group, WAYS[way], *given, Path(folder)).run()
                 found.append(dict(way=way, group=group) | run)
+                bar.console.print(figures.line(found[-1]), soft_wrap=True, highlight=False)
                 bar.advance(task)
     return found

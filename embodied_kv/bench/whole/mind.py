@@ -94,8 +94,6 @@ class Mind:
                 capsules.rewind if capsules else nothing,
             )
             self._mission = Mission(robot, self._state, rewinds=parts.capsules, on_state=body.told)
-            if self._state.acting:
-                body.told(self._state)
             end = self._mission.run()
         self.turn.here(lambda: body.over(end))
 
@@ -125,6 +123,6 @@ class Mind:
         if words := body.record.restart.words:
             seen = turn.here(lambda: body.see(body.instruction))
             frame = on_device(turn, self._process, 'frame', lambda: voices.look(seen))
-            for text in words:
-                turn.here(lambda text=text: voices.ask(frame, text))
+            for text, most in words:
+                turn.here(lambda text=text, most=most: voices.ask(frame, text, most=most))
             frame.leave()

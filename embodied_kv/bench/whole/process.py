@@ -111,7 +111,7 @@ class Process:
         given = schedule, clock, self._slack, self.voices.unit
         self.device = Device(*given, self.costs.begin, self._on_unit)
         self._waits: dict[str, Callable[[object], object]] = {}  # by robot
-        self._asked: dict[str, float] = {}
+        self._asked: dict[str, tuple[tuple[str, int], float]] = {}  # a round, and since when
         self._rounds: Counter[str] = Counter()
         self._wakes = math.inf
         self.latencies: list[float] = []
@@ -142,11 +142,18 @@ class Process:
 
     def ask(self, request: Request, seen: Observation, resume: Callable[[object], object]) -> None:
         """resume: called with the chunk; or with None, when it is time to ask once more."""
-        now, robot = self._schedule.now, request.robot
+        now, robot, round = self._schedule.now, request.robot, (request.task, request.round)
         self._waits[robot] = resume
-        self._asked.setdefault(robot, now)
+        if robot not in self._asked or self._asked[robot][0] != round:
+            self._asked[robot] = round, now
         self.server.submit(request, seen)
-        self._schedule.at(now + self._settings.retry_interval, partial(resume, None))
+        self._schedule.at(now + self._settings.retry_interval, partial(self._again, robot, resume))
+
+    def _again(self, robot: str, resume: Callable[[object], object]) -> None:
+        """It asks once more; what is answered before it has is heard then."""
+        if self._waits.get(robot) is resume:
+            del self._waits[robot]
+            resume(None)
 
     def leave(self, robot: str) -> None:
         """It asks for no more."""
@@ -171,8 +178,11 @@ class Process:
     def _deliver(self, robot: str, task: str, round: int, receipt: Receipt) -> None:
         if receipt.verdict is Verdict.REFUSED:
             raise RuntimeError(f'round {round} of {robot} is refused: {receipt.message}')
-        if receipt.verdict is Verdict.ANSWERED and robot in self._asked:
-            self.latencies.append(self._schedule.now - self._asked.pop(robot))
+        asked, since = self._asked.get(robot, (None, 0.0))
+        is_heard = asked == (task, round) and robot in self._waits
+        if receipt.verdict is Verdict.ANSWERED and is_heard:
+            del self._asked[robot]
+            self.latencies.append(self._schedule.now - since)
             chunk = receipt.answer.chunk.chunk
             self.horizons.append(chunk.execution_horizon)
             self._waits.pop(robot)(chunk)

@@ -87,10 +87,12 @@ class Voices:
         """A capsule resumed them; nobody waits for what they say."""
         self._live.update({stream.id: (stream, str) for stream in streams})
 
-    def asked(self, robot: str) -> list[str]:
-        """Questions that are being answered now."""
+    def asked(self, robot: str) -> list[tuple[str, int]]:
+        """Questions that are being answered now, and how many tokens each answer has at most."""
         streams = (stream for stream, _ in self._live.values() if not stream.reason)
-        return [s.query.text for s in streams if s.lease.handle.robot == robot]
+        return [
+            (s.query.text, s.query.max_tokens) for s in streams if s.lease.handle.robot == robot
+        ]
 
     def _prompted(self, robot: str, words: str) -> None:
         self._prompts[robot] -= 1
@@ -144,8 +146,8 @@ class Apart(Voices):
         """Nothing is computed until something is asked."""
         return Frame(seen)
 
-    def asked(self, robot: str) -> list[str]:
-        waiting = [q.text for q in self._waiting if q.frame.seen.robot == robot]
+    def asked(self, robot: str) -> list[tuple[str, int]]:
+        waiting = [(q.text, q.most) for q in self._waiting if q.frame.seen.robot == robot]
         return super().asked(robot) + waiting
 
     def unit(self, now: float) -> Unit | None:

@@ -16,13 +16,6 @@ class Parts:
     kairos: bool = True
 
 
-NAMES = {
-    'shared': 'shared cache, batching',
-    'capsules': 'capsules',
-    'compression': 'compression',
-    'keep': 'KEEP',
-    'kairos': 'Kairos',
-}
 WAYS = {'all': Parts()} | {
     f'no {field.name}': replace(Parts(), **{field.name: False}) for field in fields(Parts)
 }

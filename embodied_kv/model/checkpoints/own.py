@@ -162,9 +162,11 @@ def _says(weights: Weights) -> tuple[str, ...] | None:
         return None
     try:
         said = json.loads(weights.metadata[SAYS])
-        return tuple(map(str, said if isinstance(said, list) else [said]))
     except ValueError as error:
         raise CheckpointError(f'{weights.path}: {SAYS} is no list: {error}') from error
+    if not isinstance(said, list) or not all(isinstance(one, str) for one in said):
+        raise CheckpointError(f'{weights.path}: {SAYS} is {said!r}, no list of prompts')
+    return tuple(said)
 
 
 def _parse_config(weights: Weights) -> ModelConfig:

@@ -23,17 +23,28 @@ from embodied_kv.train.run.recipe import RunRecipe
 from embodied_kv.train.run.training import Training, check_contract, split
 
 
+def shards_of(batch: int, threads: int, is_given: bool) -> int:
+    """Parts of a batch, each on a thread of its own: equal ones, at most so many.
+
+    Raises ValueError where that many were asked for, and the batch does not divide.
+    """
+    if is_given and (threads < 1 or batch % threads):
+        raise ValueError(f'--threads {threads}: a batch of {batch} does not divide into as many')
+    return max(n for n in range(1, min(threads, batch) + 1) if batch % n == 0)
+
+
 def train(arguments: argparse.Namespace, recipe: RunRecipe) -> None:
     """One run: until the recipe is done or the minutes are over. Raises ValueError."""
     is_cpu = arguments.device == 'cpu'
-    torch.set_num_threads(1 if is_cpu else arguments.threads)
+    threads = arguments.threads or torch.get_num_threads()
+    shards = shards_of(recipe.batch, threads, arguments.threads is not None) if is_cpu else 1
+    torch.set_num_threads(1 if is_cpu else threads)
     robot, config = Embodiment.load(arguments.contract), preset(arguments.preset)
     check_contract(robot)
     data = [LeRobotDataSet(path, robot) for path in arguments.data]
     named = sorted({name for one in data for name in one.objects})
     objects = [] if arguments.ungrounded else named
     seen, unseen = split(data, robot.adapted(config), recipe.seed, objects)
-    shards = arguments.threads if is_cpu else 1
     training = Training(robot, config, recipe, seen, unseen, arguments.device, shards)
     arguments.out.mkdir(parents=True, exist_ok=True)  # of the log, too
     training.restore(arguments.out)
@@ -66,7 +77,9 @@ def main() -> None:
     command.add_argument('--out', type=Path, required=True, help='folder of the run')
     command.add_argument('--preset', default='tabletop', help='dimensions of the model')
     command.add_argument('--minutes', type=float, default=600.0, help='that this run may take')
-    command.add_argument('--threads', type=int, default=torch.get_num_threads(), help='of torch')
+    command.add_argument(
+        '--threads', type=int, help='parts of a batch at once; else as many as cores allow'
+    )
     command.add_argument('--device', default='cuda' if torch.cuda.is_available() else 'cpu')
     command.add_argument(
         '--ungrounded', action='store_true', help='as if the data did not say where objects are'

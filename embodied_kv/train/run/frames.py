@@ -108,9 +108,9 @@ class Frames:
     @property
     def digest(self) -> str:
         """16 hex digits that change with any number or word, pictures aside."""
-        arrays = (self.state, self.action, self.left, self.task, self.subtask, self.positions)
+        arrays = (self.state, self.action, self.left, self.task, self.subtask)
         summed = hashlib.sha256(repr((self.tasks, self.subtasks, self.objects)).encode())
-        for array in arrays:
+        for array in (*arrays, self.positions, self.pixels):
             summed.update(np.ascontiguousarray(array).tobytes())
         return summed.hexdigest()[:16]
 

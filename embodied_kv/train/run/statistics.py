@@ -6,6 +6,8 @@ pi0.5's convention: the 1st and 99th percentile of each number of state and acti
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,7 +23,7 @@ SAMPLES = 65536  # chunks that are looked at, at most
 
 def measure(frames: Frames, config: ModelConfig, relative: NDArray[np.bool_]) -> Normalizer:
     """relative: bool [A], which actions are offsets from the state of the same index."""
-    at = np.arange(0, len(frames), max(1, len(frames) // SAMPLES))
+    at = np.arange(0, len(frames), max(1, math.ceil(len(frames) / SAMPLES)))
     chunks = frames.chunks(at, config.chunk_size).astype(np.float64)  # [n, chunk, A]
     dims = np.flatnonzero(relative)
     chunks[..., dims] -= frames.state[at][:, None, dims]

@@ -5,6 +5,7 @@ Knows sentences, the prompt and the state's numbers in it. Any other text still 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from embodied_kv.model.processing.prompt import STATE_BINS
@@ -37,11 +38,14 @@ def _sentences(frames: Frames) -> Iterator[str]:
 def goal_of(task: str, objects: Sequence[str]) -> int | None:
     """Which object a task is about: that named first, or the only one there is; None if none is.
 
-    Of names that begin at one place the longest is meant.
+    Names are words of the task, or their plurals, not parts of words: a candle is no can. Of names
+    that begin at one place the longest is meant.
     """
-    text = f' {task.lower()} '
-    found = {n: text.find(f' {name.lower()}') for n, name in enumerate(objects)}
-    named = [(at, -len(objects[n]), n) for n, at in found.items() if at >= 0]
+    found = {
+        n: re.search(rf'(?<!\w){re.escape(name)}s?(?!\w)', task, re.IGNORECASE)
+        for n, name in enumerate(objects)
+    }
+    named = [(there.start(), -len(objects[n]), n) for n, there in found.items() if there]
     if named:
         return min(named)[2]
     return 0 if len(objects) == 1 else None
