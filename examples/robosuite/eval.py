@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -152,12 +153,14 @@ def interval(done: int, of: int) -> tuple[float, float]:
 
 
 class Video:
-    """Both cameras beside each other, in an MP4."""
+    """Both cameras beside each other, in an MP4; where there is no codec, that is said."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         code = cv2.VideoWriter_fourcc(*'mp4v')
         self._out = cv2.VideoWriter(str(path), code, FPS, (2 * SIDE, SIDE))
+        if not self._out.isOpened():
+            print(f'{path}: OpenCV cannot write it, so there is no video', file=sys.stderr)
 
     def add(self, seen: Seen) -> None:
         both = [cv2.resize(picture, (SIDE, SIDE)) for picture in seen.pictures.values()]
@@ -214,6 +217,8 @@ def main() -> None:
     parser.add_argument('--videos', type=int, default=5, help='starts that are shown')
     parser.add_argument('--out', type=Path, default=Path('out/robosuite'))
     told = parser.parse_args()
+    if told.starts < 1:
+        parser.error(f'--starts {told.starts}: at least one')
     try:
         policy = WebsocketClientPolicy(told.host, told.port)
     except OSError as error:

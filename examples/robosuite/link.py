@@ -7,6 +7,7 @@ than the robot's model does.
 from __future__ import annotations
 
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -18,6 +19,8 @@ from embodied_kv.serving.websocket import codec
 HERE = Path(__file__).resolve().parent
 CONTRACT = HERE / 'lift.yaml'
 PYTHON = HERE.parent.parent / '.venv-robosuite' / 'bin' / 'python'
+PATIENCE = 10.0  # s until a world that was told to end is killed
+ENDED = 'the world has ended: it says why above'
 ROUNDED = 1e-4  # rad between the numbers of two files
 
 
@@ -53,10 +56,15 @@ class World:
         return told['joints'], told['finger']
 
     def close(self) -> None:
-        """The process ends."""
-        self._process.stdin.close()
-        self._process.wait()
+        """The process ends, or is killed."""
+        with suppress(BrokenPipeError):  # of a request that nobody read
+            self._process.stdin.close()
         self._process.stdout.close()
+        try:
+            self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
     def __enter__(self) -> World:
         return self
@@ -74,16 +82,19 @@ class World:
         try:
             self._process.stdin.write(len(data).to_bytes(4, 'big') + data)
             self._process.stdin.flush()
-        except BrokenPipeError:
-            pass  # said below
+        except BrokenPipeError as error:
+            raise RuntimeError(ENDED) from error
         return self._hear()
 
     def _hear(self) -> dict:
         out = self._process.stdout
         head = out.read(4)
         if len(head) < 4:
-            raise RuntimeError('the world has ended: it says why above')
-        return codec.unpack(out.read(int.from_bytes(head, 'big')))
+            raise RuntimeError(ENDED)
+        data = out.read(size := int.from_bytes(head, 'big'))
+        if len(data) < size:
+            raise RuntimeError(ENDED)
+        return codec.unpack(data)
 
 
 def check_limits(robot: Embodiment, ranges: np.ndarray) -> None:

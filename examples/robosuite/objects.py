@@ -9,25 +9,34 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from link import CONTRACT
 from record import TRUTH
 
 from embodied_kv import storage
 from embodied_kv.data import statistics
 from embodied_kv.data.episodes import Cut, Episodes
-from embodied_kv.data.lerobot_layout import INFO, STATS
+from embodied_kv.data.lerobot_layout import (
+    IMAGES,
+    INFO,
+    STATS,
+    features,
+    pixel_key,
+    position_key,
+)
 from embodied_kv.data.recording_reader import Recording
 from embodied_kv.data.signals import unbroken
+from embodied_kv.robots.embodiment import Embodiment
 
 Sizes = dict[str, tuple[int, int]]
 NAME = TRUTH.rpartition('/')[2]
-POSITION = f'complementary_info.position.{NAME}'  # m, in the arm's root frame
-PIXEL = 'complementary_info.pixel.{view}.' + NAME  # column and row; NaN outside of the picture
+POSITION = position_key(NAME)  # in the arm's root frame
 
 
 def columns(recordings: Sequence[Path], sizes: Sizes) -> dict[str, np.ndarray]:
@@ -35,12 +44,12 @@ def columns(recordings: Sequence[Path], sizes: Sizes) -> dict[str, np.ndarray]:
 
     Raises ValueError where a recording does not know where the cube was.
     """
-    names = {POSITION: TRUTH} | {PIXEL.format(view=v): f'{TRUTH}/{v}' for v in sizes}
+    names = {POSITION: TRUTH} | {pixel_key(v, NAME): f'{TRUTH}/{v}' for v in sizes}
     rows = [row for path in recordings for row in _rows(Recording(path), tuple(names.values()))]
     told = np.array(rows, np.float32).reshape(len(rows), len(names), 3)
     found = {key: told[:, i, : 3 if key == POSITION else 2] for i, key in enumerate(names)}
     for view, (height, width) in sizes.items():
-        at = found[PIXEL.format(view=view)]
+        at = found[pixel_key(view, NAME)]
         outside = ((at < 0) | (at >= (width, height))).any(axis=1)
         at[outside] = np.nan
     return found
@@ -65,49 +74,52 @@ def _rows(recording: Recording, topics: tuple[str, ...]) -> Iterator[list[tuple[
 
 
 def add(recordings: Sequence[Path], root: Path) -> int:
-    """Adds the columns to a data set. Returns its frames. Raises ValueError, OSError."""
+    """Adds the columns to a data set, to all of it or not at all. Returns its frames.
+
+    Raises ValueError, OSError.
+    """
     info = json.loads((root / INFO).read_text())
-    shapes = {
-        key.removeprefix('observation.images.'): tuple(feature['shape'][:2])
-        for key, feature in info['features'].items()
-        if key.startswith('observation.images.')
-    }
     if POSITION in info['features']:
         raise ValueError(f'{root} knows already where the cube is')
+    shapes = {
+        key.removeprefix(IMAGES): tuple(feature['shape'][:2])
+        for key, feature in info['features'].items()
+        if key.startswith(IMAGES)
+    }
     found = columns(recordings, shapes)
     if len(found[POSITION]) != info['total_frames']:
         raise ValueError(
             f'{root} has {info["total_frames"]} frames, the recordings {len(found[POSITION])}: '
             'name those that it was made of, in their order'
         )
-    for path in sorted((root / 'data').rglob('*.parquet')):
-        _widen(path, found)
+    described = features(Embodiment.load(str(CONTRACT)), {}, found)
     stats = json.loads((root / STATS).read_text())
-    for key, values in found.items():
-        axes = ['x', 'y', 'z'] if key == POSITION else ['column', 'row']
-        info['features'][key] = {'dtype': 'float32', 'shape': [len(axes)], 'names': axes}
-        stats[key] = statistics.of_numbers(values[np.isfinite(values).all(axis=1)])
-    for name, content in ((STATS, stats), (INFO, info)):
-        with storage.replaced(root / name) as new:
-            new.write_text(json.dumps(content, indent=1) + '\n')
+    info['features'] |= {key: described[key] for key in found}
+    stats |= {key: statistics.of_numbers(values) for key, values in found.items()}
+    with storage.replaced_folder(root.resolve()) as new:
+        shutil.copytree(root, new, dirs_exist_ok=True)
+        for path in (root / 'data').rglob('*.parquet'):
+            _widen(path, new / path.relative_to(root), found)
+        for name, content in ((STATS, stats), (INFO, info)):
+            (new / name).write_text(json.dumps(content, indent=1, allow_nan=False) + '\n')
+        for path in new.rglob('*'):
+            storage.sync(path)
     return info['total_frames']
 
 
-def _widen(path: Path, found: dict[str, np.ndarray]) -> None:
+def _widen(path: Path, new: Path, found: dict[str, np.ndarray]) -> None:
     """A file of the data set with more columns; a row group is an episode, and stays one."""
     old, writer = pq.ParquetFile(path), None
-    with storage.replaced(path) as new:
-        for group in range(old.num_row_groups):
-            table = old.read_row_group(group)
-            frames = table['index'].to_numpy()
-            for key, values in found.items():
-                kind = pa.list_(pa.float32(), values.shape[1])
-                flat = pa.array(values[frames].ravel())
-                column = pa.FixedSizeListArray.from_arrays(flat, type=kind)
-                table = table.append_column(key, column)
-            writer = writer or pq.ParquetWriter(new, table.schema)
-            writer.write_table(table)
-        writer.close()
+    for group in range(old.num_row_groups):
+        table = old.read_row_group(group)
+        frames = table['index'].to_numpy()
+        for key, values in found.items():
+            kind = pa.list_(pa.float32(), values.shape[1])
+            flat = pa.array(values[frames].ravel())
+            table = table.append_column(key, pa.FixedSizeListArray.from_arrays(flat, type=kind))
+        writer = writer or pq.ParquetWriter(new, table.schema)
+        writer.write_table(table)
+    writer.close()
 
 
 def main() -> None:

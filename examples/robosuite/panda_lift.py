@@ -3,9 +3,8 @@
 Runs in the environment of robosuite alone. Knows the simulator. Does not know who moves the arm,
 nor this package: what both sides agree on is in `lift.yaml`. Everything is SI.
 
-robosuite draws with shadows, reflections and four samples a pixel. Without them, and without what
-no camera sees, a picture of 96 x 96 takes a seventh of the time on a CPU; meshes, lights and
-cameras are robosuite's.
+robosuite draws with shadows, reflections and four samples a pixel. Here it draws without them, and
+without what no camera sees, for the sake of CPUs; meshes, lights and cameras are robosuite's.
 """
 
 from __future__ import annotations
@@ -167,14 +166,18 @@ class PandaLift:
         return self.data.xmat[root].reshape(3, 3).T @ (self.cube_pose[0] - self.data.xpos[root])
 
     def cube_pixels(self) -> dict[str, np.ndarray]:
-        """By view, the column and row of the cube's middle in its picture, inside or not."""
+        """By view, the column and row of the cube's middle in its picture, inside or not.
+
+        NaN where it is not in front of the lens.
+        """
         half, found = (self._renderer.height if self._renderer else 1) / 2, {}
         for view, camera in CAMERAS.items():
             lens = self.model.camera(camera).id
             axes = self.data.cam_xmat[lens].reshape(3, 3)
             x, y, z = axes.T @ (self.cube_pose[0] - self.data.cam_xpos[lens])
             focal = half / math.tan(math.radians(self.model.cam_fovy[lens]) / 2)
-            found[view] = half + focal / -z * np.array([x, -y])
+            ahead = -z if z < 0 else math.nan
+            found[view] = half + focal / ahead * np.array([x, -y])
         return found
 
     @property

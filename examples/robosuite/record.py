@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import String
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
-from embodied_kv.data.recording_file import Channel, RecordingFile
+from embodied_kv.data.recording_file import PART, Channel, Full, RecordingFile
 from embodied_kv.msg import ActionChunk, ControlState
 from embodied_kv.nodes.recording.definitions import definition, full_name
 from embodied_kv.nodes.recording.topics import recorded
@@ -59,7 +60,7 @@ class Episodes:
         self._file = RecordingFile(path, MOST, channels, facts, to_text(robot.contract))
 
     def add(self, moments: list[tuple[dict, np.ndarray]]) -> None:
-        """An episode: what was seen, and the command then, SI [8]."""
+        """An episode: what was seen, and the command then, SI [8]. Raises Full, OSError."""
         self._put('instruction', String(data=INSTRUCTION))
         self._put('control/state', ControlState(state=ControlState.ARMED))
         for number, (seen, command) in enumerate(moments):
@@ -71,9 +72,13 @@ class Episodes:
         self._file.flush()
         self._now += GAP * SECOND
 
-    def finish(self) -> None:
-        """Nothing more comes."""
-        self._file.finish({'end': 'all episodes are in it'})
+    def finish(self, end: str = 'all episodes are in it') -> None:
+        """Nothing more comes. end: why. Raises OSError."""
+        self._file.finish({'end': end})
+
+    def abandon(self) -> None:
+        """After OSError: what is whole is left for `data.repair`."""
+        self._file.abandon()
 
     def _see(self, seen: dict) -> None:
         joints = [*seen['joints'], seen['finger']]
@@ -149,20 +154,42 @@ def episode(world: World, robot: Embodiment, seed: int) -> list[tuple[dict, np.n
     return None
 
 
+@contextmanager
+def finished(file: Episodes) -> Iterator[None]:
+    """The file is whole in the end, and says why it ends; a disk that refuses leaves its part."""
+    try:
+        try:
+            yield
+        except OSError:
+            raise
+        except BaseException as error:
+            file.finish(f'it was broken off: {str(error) or type(error).__name__}')
+            raise
+        file.finish()
+    except OSError:
+        file.abandon()
+        raise
+
+
 def record(out: Path, count: int, first: int, size: int, compression: str) -> None:
-    """`count` episodes into a file; the starts are seeds from `first` on."""
+    """`count` episodes into a file; the starts are seeds from `first` on.
+
+    Raises RuntimeError, OSError, Full; what came before is in the file.
+    """
     robot = Embodiment.load(str(CONTRACT))
     out.parent.mkdir(parents=True, exist_ok=True)
     with World(robot, size) as world:
         file, kept, steps = Episodes(out, robot, compression), 0, 0
-        for seed in range(first, first + count):
-            if moments := episode(world, robot, seed):
-                file.add(moments)
-                kept, steps = kept + 1, steps + len(moments)
-            else:
-                print(f'start {seed}: not lifted within {LONGEST} s, left out', flush=True)
-        file.finish()
-    print(f'{out}: {kept} of {count} episodes, {steps} steps')
+        try:
+            with finished(file):
+                for seed in range(first, first + count):
+                    if moments := episode(world, robot, seed):
+                        file.add(moments)
+                        kept, steps = kept + 1, steps + len(moments)
+                    else:
+                        print(f'start {seed}: not lifted within {LONGEST} s, left out', flush=True)
+        finally:
+            print(f'{out}: {kept} of {count} episodes, {steps} steps')
 
 
 def main() -> None:
@@ -176,10 +203,20 @@ def main() -> None:
     told = parser.parse_args()
     if told.out.suffix != '.mcap' or told.out.exists():
         parser.error(f'{told.out}: name a new file that ends with .mcap')
+    part = told.out.with_name(told.out.name + PART)
+    left = f'{part} is left of a recording: run python -m embodied_kv.data.repair {part}'
+    if part.exists():
+        parser.error(left)
     try:
         record(told.out, told.episodes, told.seed, told.size, told.compression)
+    except Full:
+        parser.exit(
+            1, f'{told.out} is full: record the other starts into another file, by --seed\n'
+        )
+    except KeyboardInterrupt:
+        parser.exit(130)
     except (RuntimeError, OSError) as error:
-        parser.exit(1, f'{error}\n')
+        parser.exit(1, f'{error}\n' + (f'{left}\n' if part.exists() else ''))
 
 
 if __name__ == '__main__':

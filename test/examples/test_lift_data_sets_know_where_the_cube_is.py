@@ -64,6 +64,25 @@ def test_the_data_set_is_read_as_before(module, exported):
     assert (before.images['front'] == after.images['front']).all()
 
 
+def test_an_interruption_leaves_the_data_set_as_it_was(module, exported, monkeypatch):
+    bag, root, where = exported
+    objects = module('objects')
+
+    def files():
+        return {p: p.read_bytes() for p in root.parent.rglob('*') if p.is_file()}
+
+    def write_a_half(path, new, found):
+        new.write_bytes(path.read_bytes()[:100])
+        raise KeyboardInterrupt
+
+    before = files()
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(objects, '_widen', write_a_half)
+        objects.add([bag], root)
+    assert files() == before
+    assert objects.add([bag], root) == len(where)
+
+
 def test_other_recordings_than_those_it_was_made_of_are_refused(module, exported):
     bag, root, _ = exported
     with pytest.raises(ValueError, match='name those that it was made of'):

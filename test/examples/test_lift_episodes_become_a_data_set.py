@@ -1,14 +1,18 @@
 """What the expert did, recorded and exported, is read as it was: numbers, words and pictures."""
 
+import contextlib
 import itertools
 
 import numpy as np
 import pytest
+from mcap.records import Metadata
 
 from embodied_kv.data.episodes import Cut
 from embodied_kv.data.export import export
 from embodied_kv.data.lerobot_reader import LeRobotDataSet
-from embodied_kv.data.recording_reader import Recording
+from embodied_kv.data.recording_file import END, Full
+from embodied_kv.data.recording_reader import Recording, Records
+from embodied_kv.data.repair import repair
 
 
 @pytest.fixture
@@ -67,6 +71,51 @@ def test_a_disturbed_arm_is_told_something_else_than_what_is_recorded(
     moments = record.episode(world, robot, 0)
     commands = np.stack([command for _, command in moments])
     np.testing.assert_allclose(np.stack(world.told)[:, :7] - commands[:, :7], 0.5)
+
+
+def _is_end(record):
+    return isinstance(record, Metadata) and record.name == END
+
+
+def end_of(path):
+    """What a whole file says of its end."""
+    (end,) = [r.metadata['end'] for r in Records(path) if _is_end(r)]
+    return end
+
+
+@pytest.mark.parametrize('error', [RuntimeError('the world has ended'), KeyboardInterrupt()])
+def test_a_recording_that_is_broken_off_is_whole_and_says_why(
+    record, robot, world, tmp_path, error
+):
+    path = tmp_path / 'lift.mcap'
+    file = record.Episodes(path, robot, 'png')
+    with pytest.raises(type(error)), record.finished(file):
+        file.add(record.episode(world, robot, 3))
+        raise error
+    assert end_of(path) == f'it was broken off: {str(error) or "KeyboardInterrupt"}'
+    assert export([path], tmp_path / 'set', Cut()).episodes == 1
+
+
+def test_what_a_disk_that_refuses_leaves_can_be_repaired(record, robot, world, tmp_path):
+    file = record.Episodes(tmp_path / 'lift.mcap', robot, 'png')
+    with pytest.raises(OSError, match='refused'), record.finished(file):
+        file.add(record.episode(world, robot, 3))
+        raise OSError('refused')
+    repair(tmp_path / 'lift.mcap.part')
+    assert export([tmp_path / 'lift.mcap'], tmp_path / 'set', Cut()).episodes == 1
+
+
+def test_a_full_recording_is_whole_and_it_is_said_what_to_do(
+    record, world, tmp_path, monkeypatch, capsys
+):
+    path = tmp_path / 'lift.mcap'
+    monkeypatch.setattr(record, 'World', lambda *_: contextlib.nullcontext(world))
+    monkeypatch.setattr(record, 'MOST', 2**17)
+    monkeypatch.setattr('sys.argv', ['record', str(path), '--episodes', '99'])
+    with pytest.raises(SystemExit):
+        record.main()
+    assert f'{path} is full: record the other starts' in capsys.readouterr().err
+    assert end_of(path) == f'it was broken off: {Full.__name__}'
 
 
 def test_disturbances_are_a_function_of_the_seed_and_some_episodes_have_none(record):

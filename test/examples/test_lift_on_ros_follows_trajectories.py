@@ -1,12 +1,13 @@
 """examples/robosuite/bridge.py: what the controllers are told is what the world is told."""
 
+import math
 import time
 
 import numpy as np
 import pytest
 
 rclpy = pytest.importorskip('rclpy', reason='no ROS 2 is sourced: run through tools/env')
-from rclpy.executors import SingleThreadedExecutor  # noqa: E402
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor  # noqa: E402
 from rclpy.qos import qos_profile_sensor_data  # noqa: E402
 from sensor_msgs.msg import Image, JointState  # noqa: E402
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint  # noqa: E402
@@ -20,8 +21,13 @@ def context():
 
 
 @pytest.fixture
-def bridge(context, module, world):
-    code = module('bridge')
+def code(context, module):
+    return module('bridge')
+
+
+@pytest.fixture
+def bridge(code, world):
+    world.lasts = math.inf  # however many steps it takes until something is heard
     node = code.Bridge(world, code.Embodiment.load(str(code.CONTRACT)), 0)
     yield node
     node.destroy_node()
@@ -34,14 +40,17 @@ def outside(context):
     node.destroy_node()
 
 
+def wait(happened):
+    deadline = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < deadline, 'it did not happen'
+
+
 def spin(nodes, happened):
     executor = SingleThreadedExecutor()
     for node in nodes:
         executor.add_node(node)
-    deadline = time.monotonic() + 60
-    while not happened():
-        assert time.monotonic() < deadline, 'it did not happen'
-        executor.spin_once(timeout_sec=0.05)
+    wait(lambda: executor.spin_once(timeout_sec=0.05) or happened())
 
 
 def arm(goal, names):
@@ -63,9 +72,14 @@ def test_a_trajectory_is_played_in_the_worlds_time(bridge, world, outside):
     names = [f'panda_joint{i}' for i in range(1, 8)]
     told = outside.create_publisher(JointTrajectory, 'arm_controller/joint_trajectory', 1)
     spin([bridge, outside], lambda: told.get_subscription_count())
-    told.publish(arm(1.0, names[::-1]))
     before = world.joints.copy()
-    spin([bridge, outside], lambda: bridge.step() or (world.told[-1][:7] != before).any())
+
+    def moves():
+        told.publish(arm(1.0, names[::-1]))
+        bridge.step()
+        return (world.told[-1][:7] != before).any()
+
+    spin([bridge, outside], moves)
     begun = len(world.told)
     for _ in range(12):
         bridge.step()
@@ -91,8 +105,36 @@ def test_what_is_no_trajectory_of_its_joints_is_refused(bridge, world, outside):
     start = world.joints.copy()
     said = []
     bridge.get_logger().warning = lambda line, **_: said.append(line)
-    told.publish(arm(1.0, ['elbow'] * 7))
-    spin([bridge, outside], lambda: said)
+    spin([bridge, outside], lambda: told.publish(arm(1.0, ['elbow'] * 7)) or said)
     bridge.step()
     assert 'arm_controller/joint_trajectory is refused' in said[0]
     assert (world.told[-1][:7] == start).all()
+
+
+def test_a_bridge_that_is_always_late_hears_what_it_is_told(code, bridge, world, outside):
+    told = outside.create_publisher(JointTrajectory, 'arm_controller/joint_trajectory', 1)
+    clockwork = code.Clockwork(bridge, 0.0)  # each step is due before it can begin
+    names, before = [f'panda_joint{i}' for i in range(1, 8)], world.joints.copy()
+
+    def moves():
+        told.publish(arm(1.0, names))
+        clockwork.run(0.05)
+        return (world.told[-1][:7] != before).any()
+
+    wait(moves)
+
+
+def test_starts_that_a_shutdown_breaks_off_are_not_judged(code, bridge, world, capsys):
+    reset = world.reset
+
+    def shut_down_at_the_third(seed):
+        if seed == 7:
+            rclpy.shutdown()
+        return reset(seed)
+
+    world.lasts, world.reset = 100, shut_down_at_the_third
+    with pytest.raises(ExternalShutdownException):
+        code.judge(bridge, code.Clockwork(bridge, 0.0), 4, 5)
+    said = capsys.readouterr().out
+    assert [line.partition(':')[0] for line in said.splitlines()[:-1]] == ['start 5', 'start 6']
+    assert 'start 6: lifted in 3.5 s' in said and 'lifted from 2 of 2 starts' in said

@@ -1,9 +1,15 @@
 """examples/robosuite: what is wrong is said in a line, with what to do, before anything runs."""
 
+import os
 import re
+import signal
+import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+EXAMPLE = Path(__file__).resolve().parents[2] / 'examples' / 'robosuite'
 
 
 @pytest.fixture
@@ -26,6 +32,13 @@ def test_a_recording_is_a_new_mcap(run, tmp_path, name):
     assert 'name a new file that ends with .mcap' in said and code == 2
 
 
+def test_what_is_left_of_a_recording_is_to_be_repaired_first(run, tmp_path):
+    (tmp_path / 'lift.mcap.part').touch()
+    said, code = run('record', tmp_path / 'lift.mcap')
+    assert f'run python -m embodied_kv.data.repair {tmp_path / "lift.mcap.part"}' in said
+    assert code == 2
+
+
 def test_without_robosuite_it_says_how_to_make_it(module, run, tmp_path, monkeypatch):
     begin = module('link').World.__init__
     monkeypatch.setattr(begin, '__defaults__', (tmp_path / 'python',))
@@ -43,9 +56,60 @@ def test_a_world_that_ends_is_noticed(module, tmp_path):
         link.World(robot, 96, tmp_path / 'python')
 
 
-def test_versions_are_exact():
-    example = Path(__file__).resolve().parents[2] / 'examples' / 'robosuite'
-    lines = (example / 'requirements.txt').read_text().splitlines()
-    wanted = [line for line in lines if not line.startswith('#')]
-    assert all(re.fullmatch(r'[\w.-]+==[\w.]+', line) for line in wanted)
-    assert {'robosuite==1.5.2', 'mujoco==3.3.7', 'openpi-client==0.1.2'} <= set(wanted)
+@pytest.fixture
+def greeting(module, tmp_path):
+    """Makes a world that greets, and then runs a line of sh."""
+    link = module('link')
+    robot = link.Embodiment.load(str(link.CONTRACT))
+    ranges = np.array([robot.contract.limits[joint].position for joint in robot.joints[:7]])
+    data = link.codec.pack({'ranges': ranges})
+    (tmp_path / 'greeting').write_bytes(len(data).to_bytes(4, 'big') + data)
+    python = tmp_path / 'python'
+
+    def world(line):
+        python.write_text(f'#!/bin/sh\ncat {tmp_path / "greeting"}\n{line}\n')
+        python.chmod(0o755)
+        return link.World(robot, 96, python)
+
+    return world
+
+
+def test_a_world_that_ends_later_is_noticed_and_leaves_no_process(greeting):
+    with pytest.raises(RuntimeError, match='the world has ended'), greeting('exit 3') as world:
+        world._process.wait(60)
+        world.reset(0)
+    assert world._process.returncode == 3
+
+
+def test_a_world_that_does_not_end_is_killed(module, greeting, monkeypatch):
+    monkeypatch.setattr(module('link'), 'PATIENCE', 0.1)
+    with greeting('exec sleep 600') as world:
+        pass
+    assert world._process.returncode == -signal.SIGKILL
+
+
+def test_a_python_that_robosuite_does_not_run_on_is_refused(tmp_path):
+    """A python3 of another version, as a shell sees it."""
+    python = tmp_path / 'python3'
+    python.write_text('#!/bin/sh\ncase $1 in -V) echo Python 3.10.12;; *) exit 1;; esac\n')
+    python.chmod(0o755)
+    done = subprocess.run(
+        [EXAMPLE / 'setup'],
+        env={**os.environ, 'PYTHON': str(python)},
+        capture_output=True,
+        text=True,
+    )
+    assert "Python 3.10.12: robosuite's environment wants Python 3.11 or 3.12" in done.stderr
+    assert done.returncode == 1 and 'PYTHON=python3.12' in done.stderr
+
+
+def test_versions_and_their_files_are_exact():
+    lines = (EXAMPLE / 'requirements.txt').read_text().replace('\\\n', '').splitlines()
+    wanted = [line.split() for line in lines if not line.startswith('#')]
+    assert all(re.fullmatch(r'[\w.-]+==[\w.]+', pinned) for pinned, *_ in wanted)
+    assert all(
+        hashes and all(re.fullmatch(r'--hash=sha256:[0-9a-f]{64}', one) for one in hashes)
+        for _, *hashes in wanted
+    )
+    exact = {pinned for pinned, *_ in wanted}
+    assert {'robosuite==1.5.2', 'mujoco==3.3.7', 'openpi-client==0.1.2'} <= exact

@@ -78,6 +78,22 @@ def test_a_chunk_that_ran_out_is_held_and_counted(told):
     assert counted.starved == 12  # three of the four steps of each of four chunks
 
 
+@pytest.mark.parametrize('starts', ['0', '-3'])
+def test_without_a_start_nothing_is_measured(evaluation, starts, monkeypatch, capsys):
+    monkeypatch.setattr('sys.argv', ['eval', '--starts', starts])
+    with pytest.raises(SystemExit):
+        evaluation.main()
+    assert f'--starts {starts}: at least one' in capsys.readouterr().err
+
+
+def test_a_video_that_cannot_be_written_is_said(evaluation, monkeypatch, tmp_path, capsys):
+    closed = SimpleNamespace(isOpened=lambda: False)
+    monkeypatch.setattr(evaluation.cv2, 'VideoWriter', lambda *_: closed)
+    monkeypatch.setattr(evaluation.cv2, 'VideoWriter_fourcc', lambda *_: 0)
+    evaluation.Video(tmp_path / 'lift.mp4')
+    assert f'{tmp_path / "lift.mp4"}: OpenCV cannot write it' in capsys.readouterr().err
+
+
 def test_an_interval_lies_around_its_share(evaluation):
     for done, of in ((0, 1), (1, 1), (3, 7), (90, 100), (399, 400)):
         low, high = evaluation.interval(done, of)
