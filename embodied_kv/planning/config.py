@@ -66,8 +66,8 @@ class PlanningConfig:
     )
     unit_keep_ratio: float = _field(
         1.0,
-        'Share of its tokens that each segment keeps in stored KV; 1 is no compression. What was '
-        'stored before stays as it is',
+        'Share of its tokens that each segment keeps in stored KV; 1 is no compression, and '
+        'what is stored in part is computed anew; else what was stored before stays as it is',
         range=(0.01, 1.0),
     )
     unit_compress: str = _field(

@@ -67,10 +67,8 @@ class MemoryPart:
         if held is not None and facts['planner'] == self._planning.fingerprint:
             row = self._planning.row
             frozen_kv.check_row(frozen, ROW, row.arena, held.tokens)
-            if held.absent and len(held.absent) != len(row.arena.layers):
-                raise CapsuleError(f'the capsule has a damaged plan: {len(held.absent)} layers')
             try:
-                row.method(held.plan.method)
+                row.check(held)
             except ValueError as error:
                 raise CapsuleError(f'the capsule has a damaged plan: {error}') from error
 
@@ -82,23 +80,23 @@ class MemoryPart:
             told.append('another planner made its last plan, which is not taken up')
         else:
             self._planning.last = _read_plan(facts.get('plan'))
-            if (held := _read_row(facts)) is not None and not self._resume_row(frozen, held):
-                told.append(
-                    "the planner's row has no room: the next plan computes its prompt anew"
-                )
+            if (held := _read_row(facts)) is not None:
+                if why := self._resume_row(frozen, held):
+                    told.append(f"the planner's row {why}: the next plan computes its prompt anew")
         moved = list(differences(facts['sentences'], self._planning.memory.sentences))
         if moved:
             more = f'; and {len(moved) - TOLD} more' if len(moved) > TOLD else ''
             told.append(f'memory has moved on: {"; ".join(moved[:TOLD])}{more}')
         return '; '.join(told)
 
-    def _resume_row(self, frozen: FrozenPart, held: RowPlan) -> bool:
-        """Whether the row holds that plan now: not where others need its room, or it is in use."""
+    def _resume_row(self, frozen: FrozenPart, held: RowPlan) -> str:
+        """Why the row does not hold that plan now; '' where it does."""
         row = self._planning.row
         try:
-            return row.resume(partial(frozen_kv.fill, frozen, ROW, row.arena, 0), held)
+            put = partial(frozen_kv.fill, frozen, ROW, row.arena, 0)
+            return '' if row.resume(put, held) else 'is in use'
         except OverBudget:
-            return False
+            return 'has no room'
 
 
 def differences(then: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
@@ -141,8 +139,11 @@ def _read_row(facts: Mapping) -> RowPlan | None:
     plan = _read_plan(plan)
     if plan is None or not (plan.answer or plan.over) or type(tokens) is not int:
         raise CapsuleError("the capsule has a damaged plan: that of the planner's row")
-    absent = row.get('absent', [])
-    whole = isinstance(absent, list) and all(type(n) is int and 0 <= n for n in absent)
-    if not whole or not 1 <= tokens <= plan.next_position + 1 - min(absent, default=0):
+    absent, most = row.get('absent', []), len(plan.prompt)
+    whole = isinstance(absent, list) and all(type(n) is int and 0 <= n < most for n in absent)
+    held = RowPlan(plan, tokens, tuple(absent) if whole else (), bool(row.get('chosen')))
+    # Beside what was read before the last token was said, that token, where <eos> followed it.
+    read_last = held.read - plan.next_position
+    if not whole or tokens < 1 or not (not plan.answer) <= read_last <= plan.over:
         raise CapsuleError(f'the capsule has a damaged plan: {tokens} tokens of its row')
-    return RowPlan(plan, tokens, tuple(absent), bool(row.get('chosen')))
+    return held

@@ -100,6 +100,30 @@ class RowPlan:
     absent: tuple[int, ...] = ()
     chosen: bool = False
 
+    @property
+    def read(self) -> int:
+        """Tokens of prompt and answer that were read so far, those that are absent with them."""
+        return self.tokens + min(self.absent, default=0)
+
+    @property
+    def ended_by_eos(self) -> bool:
+        """The token that was said last was read, too, and none followed."""
+        return self.read > self.plan.next_position
+
+    def check(self, layers: int, words: int) -> None:
+        """Raises ValueError where a planner of so many layers and ids of tokens has none such."""
+        if self.absent and len(self.absent) != layers:
+            raise ValueError(f'{len(self.absent)} layers, here are {layers}')
+        if not all(0 <= token < words for token in (*self.plan.prompt, *self.plan.answer)):
+            raise ValueError(f'tokens that are none of the {words} here')
+
+    def fits(self, most: int) -> bool:
+        """Whether a planner comes to it whose answers have so many tokens at most."""
+        said = len(self.plan.answer)
+        if self.ended_by_eos:
+            return said <= most
+        return said == most if self.plan.over else said < most
+
 
 @dataclass(frozen=True)
 class Match:

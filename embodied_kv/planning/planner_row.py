@@ -104,6 +104,11 @@ class PlannerRow:
         """A new one of that name. Raises ValueError for an unknown one."""
         return reuse_method(name, self._config, len(self.arena.layers))
 
+    def check(self, held: RowPlan) -> None:
+        """As `RowPlan.check`. Raises ValueError for an unknown method, too."""
+        self.method(held.plan.method)
+        held.check(len(self.arena.layers), self._model.config.backbone.vocab_size)
+
     def answer(self, prompt: Prompt, asked: PlanRecord, eos: int) -> tuple[Iterator[int], Work]:
         """The likeliest tokens, one by one, until `eos` or `answer_tokens`; what the prefill did.
 
@@ -119,28 +124,34 @@ class PlannerRow:
         return self._say(begun, prompt.question_at, eos, hidden), work
 
     def goes_on(self, asked: PlanRecord) -> bool:
-        """Whether the row was resumed with this very plan, which nobody asked for since."""
+        """Whether the row was resumed with this very plan, which nobody asked for since.
+
+        And whether what was said of it is what a plan of `answer_tokens` would say.
+        """
         held = self.held
-        return self._resumed and held is not None and held.plan.asked == asked
+        same = held is not None and held.plan.asked == asked
+        return self._resumed and same and held.fits(self._config.answer_tokens)
 
     def resume(self, put: Callable[[], None], held: RowPlan) -> bool:
         """A plan lies in the row from now on -> False, and nothing has changed: the row is in use.
 
-        put: writes its K and V; called on the thread that computes, as this is. Raises OverBudget
-        where the plane has no room.
+        put: writes its K and V; called on the thread that computes, as this is. What it raises is
+        raised, and the row holds no plan then. Raises OverBudget where the plane has no room, and
+        ValueError for an unknown method, and nothing has changed.
         """
+        reuse = self.method(held.plan.method)
         if not self._using.acquire(blocking=False):
             return False
         try:
             size = held.tokens * self.arena.bytes_per_token * len(self.arena.layers)
             with self._plane.claim(self, max(0, size - self.bytes_reserved)):
+                self._forget()
                 put()
                 self.arena.set_length(0, held.tokens)
-                self.bytes_reserved = self.bytes_used
-            whole, method = not any(held.absent), held.plan.method
-            self._reuse, self._filled_by = self.method(method), method if whole else ''
-            self._reuse.holds(held.plan.prompt)
-            self.held, self._resumed, self._fills = held, True, self._fills + 1
+                self.bytes_reserved, self._used_at = self.bytes_used, time.monotonic()
+            reuse.holds(held.plan.prompt)
+            self._reuse, self._filled_by = reuse, '' if any(held.absent) else held.plan.method
+            self.held, self._resumed = held, True
             return True
         finally:
             self._using.release()
@@ -154,13 +165,17 @@ class PlannerRow:
         return filled
 
     def _run(self, prompt: Prompt, reuse: Reuse) -> tuple[Tensor, Work]:
-        self._filled_by, self.held, self._resumed = '', None, False
-        self._fills += 1
+        self._forget()
         began = time.perf_counter()
         hidden, work = self._prefill.run(prompt, reuse)
         if min(work.computed) == prompt.length:
             self._token_seconds = (time.perf_counter() - began) / prompt.length
         return hidden, work
+
+    def _forget(self) -> None:
+        """What lies in the row is nothing that could be gone on from, or is resident."""
+        self._filled_by, self.held, self._resumed = '', None, False
+        self._fills += 1
 
     def compute(self, unit: Unit, tokens: Sequence[Sequence[int]]) -> UnitKv:
         """The KV of a unit from its segments' tokens, computed together from position 0 on."""
@@ -172,7 +187,8 @@ class PlannerRow:
             if (ratio := self._config.unit_keep_ratio) < 1:
                 scored = self._units.queries is not None
                 columns = self._attended(everything) if scored else None
-                k, v, lengths = thinned(k, v, lengths, columns, self._units, ratio)
+                thin = partial(thinned, k, v, lengths, columns, self._units, ratio)
+                k, v, lengths = self._step(thin)
         return UnitKv(unit, k, v, lengths)
 
     def _attended(self, ids: Sequence[int]) -> Tensor:
@@ -222,13 +238,12 @@ class PlannerRow:
     def evictable(self) -> list[Evictable]:
         """What the last prompt left, between two uses; the next one finds nothing resident.
 
-        cost: of computing all of it, by the last prefill that did so; 0 for a unit's KV, which is
-        kept elsewhere, and for a prompt that ended badly.
+        cost: of computing all that a plan read, by the last prefill that did so; 0 for a unit's
+        KV, which is kept elsewhere, and for a prompt that ended badly.
         """
         if self._using.locked() or not (used := self.bytes_used):
             return []
-        length = int(self.arena.lengths[0, 0]) if self._filled_by else 0
-        cost = length * self._token_seconds
+        cost = held.read * self._token_seconds if (held := self.held) else 0.0
         idle = time.monotonic() - self._used_at
         return [Evictable(used, cost, partial(self._evict, self._fills), idle)]
 
@@ -239,7 +254,7 @@ class PlannerRow:
         try:
             freed = self.bytes_used if fill == self._fills else 0
             if freed:
-                self._filled_by, self.held, self._resumed = '', None, False
+                self._forget()
                 self.arena.set_length(0, 0)
                 self.bytes_reserved = 0
             return freed

@@ -42,7 +42,7 @@ from embodied_kv.planning.config import PlanningConfig
 from embodied_kv.planning.plan import Match, MemoryStats, Plan, PlanRecord, PlanRequest
 from embodied_kv.planning.planner_row import PlannerRow
 from embodied_kv.planning.prompts import PlannerPrompts, memory_fingerprint
-from embodied_kv.planning.stored import available, kept_tokens
+from embodied_kv.planning.stored import available, keep_whole, kept_tokens, readable_units
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +89,8 @@ class Planning:
                 self.config.tokens,
                 self.config.grouping,
             )
+            if self.config.unit_keep_ratio == 1:
+                keep_whole(self.memory)
             plane = plane or Plane()
             self.row = PlannerRow(planner.model, store.load_memory, self.config, step, plane)
             plane.join(self.row)
@@ -144,9 +146,7 @@ class Planning:
             self._invalidation.end()
             self._groups_lost = self.memory.groups.counts['invalidated']
             if transitions:
-                units = self.memory.units()
-                singles = (Unit((segment,)) for unit in units for segment in unit.segments)
-                used = {unit.key for unit in (*units, *singles)}
+                used = {unit.key for unit in readable_units(self.memory)}
                 store = self.memory.store
                 store.forget(*(key for key in store.keys() if key not in used))
             return transitions

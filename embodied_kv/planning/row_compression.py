@@ -9,6 +9,7 @@ and answer stay whole, and so do logical positions: keys are turned already.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -34,7 +35,7 @@ def compress_row(
     """Row 0 keeps that share of the tokens before `question_at` -> what each layer lacks now.
 
     ids: of the tokens from there on, whose KV lies in the row. absent: what each layer lacks
-    already. block: tokens that one step computes in all layers.
+    already. block: tokens that one step computes in all layers; what a layer keeps is a step.
     """
     seen = [question_at - lacks for lacks in absent]
     view = ScoringTokens(arena, 0, model.config.backbone.heads, seen, absent)
@@ -43,11 +44,10 @@ def compress_row(
     for at, some in zip(positions.split(block), tokens.split(block), strict=True):
         step(lambda at=at, some=some: _append(model, view, at, some))
     wanted = keep_ratio * question_at
-    return step(
-        lambda: tuple(
-            _keep(arena, layer, view.columns[layer], len(ids), lacks, method, wanted)
-            for layer, lacks in enumerate(absent)
-        )
+    keep = partial(_keep, arena, behind=len(ids), method=method, wanted=wanted)
+    return tuple(
+        step(partial(keep, layer, columns, lacks=lacks))
+        for layer, (columns, lacks) in enumerate(zip(view.columns, absent, strict=True))
     )
 
 
@@ -62,8 +62,8 @@ def _keep(
     arena: Arena,
     layer: int,
     columns: Tensor,
-    behind: int,
     lacks: int,
+    behind: int,
     method: Method,
     wanted: float,
 ) -> int:

@@ -13,6 +13,23 @@ from embodied_kv.planning.prompts import PlannerPrompts
 from embodied_kv.planning.reuse_methods import NEED_WHOLE_UNITS
 
 
+def readable_units(memory: Memory) -> tuple[Unit, ...]:
+    """What plans may come to read: the units of the present groups, and each segment by itself."""
+    units = memory.units()
+    singles = (Unit((segment,)) for unit in units for segment in unit.segments)
+    return (*units, *singles)
+
+
+def keep_whole(memory: Memory) -> None:
+    """Forgets stored KV but for that of readable units of which every token is there."""
+    store, whole = memory.store, set()
+    for unit in readable_units(memory):
+        if (key := unit.key) in store:
+            if sum(store.lengths(key)) == sum(map(memory.groups.tokens, unit.ids)):
+                whole.add(key)
+    store.forget(*(key for key in store.keys() if key not in whole))
+
+
 def available(units: Sequence[Unit], memory: Memory) -> tuple[Unit, ...]:
     """Where joint KV is missing, the segments' own, if all have it: no plan waits for more."""
     found: list[Unit] = []

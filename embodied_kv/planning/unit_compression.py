@@ -13,24 +13,24 @@ import torch
 from torch import Tensor
 
 from embodied_kv.compress.base import Method, Statistics
-from embodied_kv.compress.registry import method
+from embodied_kv.compress.registry import METHODS
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.placed import ScoringTokens
 from embodied_kv.memory.prefill import Step
 from embodied_kv.model.planner import Planner
 
-SCORED_BY = (None, 'all')  # queries that a unit has by itself
+# Scored by what a unit has by itself.
+FOR_UNITS = tuple(name for name, made in METHODS.items() if made.queries in (None, 'all'))
 
 
 def unit_method(name: str) -> Method:
-    """Raises ValueError for an unknown one, and for one that needs a question."""
-    made = method(name)
-    if made.queries not in SCORED_BY:
+    """Raises ValueError for an unknown one, one that needs a question, and one of kvpress."""
+    if name not in FOR_UNITS:
         raise ValueError(
-            f'{name} is scored by a question, and units are kept before one is asked: take knorm, '
-            'h2o, zipcache, streaming_llm or random'
+            f'no method {name!r} for units, which are kept before a question is asked; there are: '
+            f'{", ".join(FOR_UNITS)}'
         )
-    return made
+    return METHODS[name]()
 
 
 def own_attention(

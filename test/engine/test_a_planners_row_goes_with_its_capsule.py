@@ -4,6 +4,7 @@ Where the row cannot be taken up, or another plan is asked for, it is computed, 
 """
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -123,7 +124,7 @@ def test_a_row_in_use_stays_its_plans(tmp_path):
     with planning, two:
         expected = planning.plan(OTHER)
         assert two.plan(OTHER).text == expected.text
-        assert 'computes its prompt anew' in said[0]
+        assert said[0] == "the planner's row is in use: the next plan computes its prompt anew"
         assert two.plan(QUESTION) and two.last == last
 
 
@@ -132,10 +133,63 @@ def test_without_room_the_next_plan_computes(tmp_path):
     plane = Plane(planning.row.bytes)
     with planning, filled(tmp_path / 'two', plane=plane) as two:
         with plane.claim(two.pools[1], plane.budget - 1):
-            assert 'computes its prompt anew' in resumed(two, frozen)
+            assert 'row has no room: the next plan computes its prompt anew' in resumed(
+                two, frozen
+            )
             assert two.row.held is None
         assert min(two.plan(QUESTION).computed) > 0 and two.last == last
         plane.check_integrity()
+
+
+@pytest.mark.parametrize(
+    ('said', 'most', 'goes_on'),
+    [(2, 3, True), (3, 3, False), (4, 3, False), (MOST, MOST, True), (MOST, MOST + 1, False)],
+)
+def test_an_answer_that_is_longer_or_shorter_than_here_is_computed(tmp_path, said, most, goes_on):
+    planning, frozen, last = cut_off(tmp_path / 'one', said)
+    with planning, filled(tmp_path / 'two', answer_tokens=most) as two:
+        resumed(two, frozen)
+        computed = two.plan(QUESTION).computed
+        assert (max(computed) == 0) == goes_on
+        assert two.last.answer[:MOST] == last.answer[:most] and len(two.last.answer) == most
+
+
+def test_a_copy_that_fails_leaves_a_row_of_no_plan(tmp_path):
+    def put():
+        planning.row.arena.k.zero_()
+        raise RuntimeError('no copy')
+
+    with filled(tmp_path, method='prefix') as planning:
+        planning.plan(QUESTION)
+        last, held = planning.last, planning.row.held
+        (offer,) = planning.row.evictable()
+        with pytest.raises(RuntimeError, match='no copy'):
+            planning.row.resume(put, held)
+        assert planning.row.held is None and offer.evict() == 0
+        planning.row.check_integrity()
+        assert min(planning.plan(QUESTION).computed) > 0 and planning.last == last
+
+
+def test_an_unknown_method_leaves_the_row_as_it_is(tmp_path):
+    with filled(tmp_path) as planning:
+        planning.plan(QUESTION)
+        held = planning.row.held
+        other = replace(held, plan=replace(held.plan, method='magic'))
+        with pytest.raises(ValueError, match='no method'):
+            planning.row.resume(lambda: pytest.fail('it was put'), other)
+        assert planning.row.held == held
+
+
+@pytest.mark.parametrize('keep', [1.0, 0.2])
+def test_what_came_back_is_worth_what_it_would_cost_and_was_used_just_now(tmp_path, keep):
+    numbers = dict(row_keep_ratio=keep)
+    planning, frozen, _ = cut_off(tmp_path / 'one', 3, **numbers)
+    with planning, filled(tmp_path / 'two', **numbers) as two:
+        two.plan(OTHER, method='full')
+        two.row._used_at -= 1_000_000  # long ago
+        resumed(two, frozen)
+        (offer,) = two.row.evictable()
+        assert offer.cost > 0 and offer.idle < 1_000_000
 
 
 @pytest.mark.parametrize('kind', ['k', 'v'])

@@ -5,6 +5,8 @@ import torch
 from planning_cases import LAYERS, NUMBERS, QUESTION, filled, said
 from test_a_planners_row_goes_with_its_capsule import cut_off, resumed
 
+from embodied_kv.planning.config import PlanningConfig
+
 MOST = NUMBERS['answer_tokens']
 
 
@@ -40,6 +42,23 @@ def test_what_stays_is_what_was_attended_to(tmp_path):
         small.plan(QUESTION)
         assert 0 < max(small.row.held.absent) <= 3
         assert small.last.answer == plain.last.answer
+
+
+def test_what_a_layer_keeps_is_a_step(tmp_path):
+    def steps_of(folder, **numbers):
+        steps = []
+        with filled(
+            tmp_path / folder, step=lambda work: steps.append(work) or work(), **numbers
+        ) as planning:
+            planning.warm()
+            steps.clear()
+            planning.plan(QUESTION)
+            return len(steps), len(planning._prompts.question(QUESTION))
+
+    plain, _ = steps_of('a')
+    small, question = steps_of('b', row_keep_ratio=0.5, row_compress_after=1)
+    blocks = -(-(question + 1) // (PlanningConfig.step_tokens // LAYERS))
+    assert small - plain == blocks + LAYERS
 
 
 @pytest.mark.parametrize('tokens', [1, 2, 3, MOST])

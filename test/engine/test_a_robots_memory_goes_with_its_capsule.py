@@ -13,7 +13,7 @@ import pytest
 from capsule_sessions import begin, capsules_of, go_on
 from hypothesis import given
 from hypothesis import strategies as st
-from planning_cases import PLANNER, QUESTION, TABLE, filled, open_planning
+from planning_cases import CONFIG, LAYERS, PLANNER, QUESTION, TABLE, filled, open_planning
 
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.disk import Disk
@@ -35,6 +35,7 @@ STATE = MissionState(
     ('hi',),
     acting='put the red cube into the blue bin',
 )
+VOCABULARY = CONFIG.backbone.vocab_size
 LEARNT = ('red cube', 'object', 'red cube: in the blue bin')
 SAID = "memory has moved on: 'red cube: in the blue bin' was 'red cube: on the left table'"
 
@@ -187,6 +188,18 @@ def test_a_boundary_waits_for_no_change_that_is_being_written(robot):
         dict(row=[]),
         dict(row={'plan': None, 'tokens': 3}),
         dict(row={'tokens': 3}),
+        lambda row, plan: dict(tokens=row['tokens'] - 1),
+        lambda row, plan: dict(tokens=row['tokens'] + 2),
+        lambda row, plan: dict(tokens=row['tokens'] + 1, plan=plan | dict(over=False)),
+        lambda row, plan: dict(absent=[3] * LAYERS),
+        lambda row, plan: dict(absent=[-1] * LAYERS, tokens=row['tokens'] + 1),
+        lambda row, plan: dict(
+            absent=[len(plan['prompt'])] * LAYERS, tokens=row['tokens'] - len(plan['prompt'])
+        ),
+        lambda row, plan: dict(absent=[0] * (LAYERS + 1)),
+        lambda row, plan: dict(plan=plan | dict(answer=[-1, *plan['answer'][1:]])),
+        lambda row, plan: dict(plan=plan | dict(answer=[VOCABULARY, *plan['answer'][1:]])),
+        lambda row, plan: dict(plan=plan | dict(prompt=[VOCABULARY, *plan['prompt'][1:]])),
     ],
 )
 def test_damaged_facts_are_refused(robot, change):
@@ -194,6 +207,8 @@ def test_damaged_facts_are_refused(robot, change):
     frozen = part.freeze()
     facts = json.loads(json.dumps(frozen.facts))  # as a file gives them back
     part.check(FrozenPart(frozen.tensors, facts))
+    if callable(change):  # of the row, in which the rest is whole
+        change = dict(row=facts['row'] | change(facts['row'], facts['row']['plan']))
     with pytest.raises(CapsuleError, match='which memory was known|damaged plan'):
         part.check(FrozenPart(frozen.tensors, facts | change))
     with pytest.raises(CapsuleError, match='which memory was known'):

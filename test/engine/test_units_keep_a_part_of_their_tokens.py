@@ -38,6 +38,30 @@ def test_bytes_go_down_by_what_was_dropped(tmp_path, name, keep):
                 pool.check_integrity()
 
 
+def test_the_row_is_as_long_as_its_longest_layer(tmp_path):
+    """KEEP computes all of memory in the first one."""
+    with filled(tmp_path / 'a') as plain, filled(tmp_path / 'b', unit_keep_ratio=0.3) as thin:
+        plans = [planning.plan(QUESTION) for planning in (plain, thin)]
+        assert plain.row.bytes_used == thin.row.bytes_used
+        assert plain.stats().bytes > thin.stats().bytes
+        assert sum(plans[0].loaded) > sum(plans[1].loaded) > 0
+
+
+def test_what_is_kept_is_chosen_in_a_step(tmp_path):
+    steps = []
+    counts = []
+    for keep in (1.0, 0.3):
+        with filled(
+            tmp_path / str(keep),
+            step=lambda work: steps.append(work) or work(),
+            unit_keep_ratio=keep,
+        ) as planning:
+            steps.clear()
+            planning.warm(1)
+            counts.append(len(steps))
+    assert counts[1] == counts[0] + 1
+
+
 def test_what_is_computed_again_is_whole(tmp_path):
     numbers = dict(recompute_ratio=1.0, unit_keep_ratio=0.3)
     with filled(tmp_path, **numbers) as planning:
@@ -67,6 +91,25 @@ def test_each_unit_is_read_as_it_was_kept(tmp_path):
         assert plan.fresh == 1 and 0 < plan.memory - plan.loaded[0] < 30
 
 
+@pytest.mark.parametrize('similarity', [0.2, -1.0])  # by segment, and all of them jointly
+def test_whole_again_answers_as_if_nothing_had_been_dropped(tmp_path, similarity):
+    numbers = dict(method='full_reuse', similarity=similarity)
+
+    def known(planning):
+        planning.advance(2)
+        return planning.warm(), said(planning.plan(QUESTION)), planning.stats().bytes
+
+    with filled(tmp_path / 'whole', **numbers) as planning:
+        expected = known(planning)
+    with filled(tmp_path / 'thin', unit_keep_ratio=0.3, **numbers) as planning:
+        thin = known(planning)
+        assert thin[2] < expected[2]
+    with open_planning(tmp_path / 'thin', **numbers) as planning:
+        assert planning.stats().kept == 0 and known(planning) == expected
+    with open_planning(tmp_path / 'thin', **numbers) as planning:
+        assert planning.stats().bytes == expected[2] and planning.warm() == 0
+
+
 def test_a_group_is_thin_by_segment(tmp_path):
     with filled(tmp_path, similarity=-1.0, unit_keep_ratio=0.4, method='full_reuse') as planning:
         planning.advance(2)
@@ -88,7 +131,7 @@ def test_a_plan_of_thin_units_goes_on_from_a_capsule(tmp_path, method):
         two.row.check_integrity()
 
 
-@pytest.mark.parametrize('name', ['vl_cache', 'snapkv'])
-def test_what_needs_a_question_is_refused(tmp_path, name):
-    with pytest.raises(ValueError, match='scored by a question'):
+@pytest.mark.parametrize('name', ['vl_cache', 'snapkv', 'magic', 'kvpress:KeyDiffPress'])
+def test_what_needs_more_than_the_unit_is_refused(tmp_path, name):
+    with pytest.raises(ValueError, match=f"no method '{name}' for units.*there are: .*knorm"):
         open_planning(tmp_path, unit_compress=name)
