@@ -28,7 +28,7 @@ ARGUMENTS = {
     ),
     'log_level': ('info', 'debug, info, warn, error or fatal'),
 }
-ENGINES = ('own', 'remote')
+UNUSED = {'own': 'server', 'remote': 'checkpoint'}  # by engine
 
 
 def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
@@ -52,8 +52,14 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         'arguments': ['--ros-args', '--log-level', given['log_level']],
         'output': 'screen',
     }
-    if given['engine'] not in ENGINES:
+    if given['engine'] not in UNUSED:
         raise ValueError(f'engine is {given["engine"]!r}: write own or remote')
+    lost = UNUSED[given['engine']]
+    if given[lost]:
+        raise ValueError(
+            f'engine is {given["engine"]} and {lost} is given, which it does not use: '
+            'server:=ws://… goes with engine:=remote, checkpoint:=… with engine:=own'
+        )
     robot = Node(
         executable='remote_robot' if given['engine'] == 'remote' else 'robot',
         parameters=[given['params_file'], {**chosen, **flags}],

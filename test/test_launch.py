@@ -64,9 +64,8 @@ def test_it_declares_its_arguments_with_words():
     assert {key.value for key in table.keys} == ARGUMENTS
 
 
-@needs_launch
-@pytest.mark.parametrize('sim, nodes', [('true', 2), ('false', 1)])
-def test_it_starts_the_robot_and_the_simulation_if_asked(sim, nodes):
+def started(**given):
+    """What the launch file starts where these arguments are given."""
     from launch.actions import DeclareLaunchArgument
 
     from launch import LaunchContext
@@ -77,5 +76,22 @@ def test_it_starts_the_robot_and_the_simulation_if_asked(sim, nodes):
     for entity in description.entities:
         if isinstance(entity, DeclareLaunchArgument):
             entity.execute(context)
-    context.launch_configurations['sim'] = sim
-    assert len(module['nodes'](context)) == nodes
+    context.launch_configurations.update(given)
+    return module['nodes'](context)
+
+
+@needs_launch
+@pytest.mark.parametrize('sim, nodes', [('true', 2), ('false', 1)])
+def test_it_starts_the_robot_and_the_simulation_if_asked(sim, nodes):
+    assert len(started(sim=sim)) == nodes
+
+
+@needs_launch
+@pytest.mark.parametrize(
+    'engine, lost', [('own', {'server': 'ws://h:1'}), ('remote', {'checkpoint': 'random'})]
+)
+def test_an_argument_that_its_engine_does_not_use_is_refused(engine, lost):
+    with pytest.raises(ValueError, match=f'engine is {engine} and {next(iter(lost))} is given'):
+        started(engine=engine, **lost)
+    (other,) = {'own', 'remote'} - {engine}
+    assert len(started(engine=other, **lost)) == 1

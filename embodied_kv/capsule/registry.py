@@ -173,10 +173,13 @@ class Registry:
             return Tier.HOST
         return Tier.DISK if Tier.DISK in item.tiers else None
 
-    def idle(self, name: str) -> float:
-        """Seconds since it came or was last used; 0 where it did neither, in this process."""
-        now = time.monotonic()
-        return now - self._used_at.get(name, now)
+    def idle(self, name: str, now: float | None = None) -> float:
+        """Seconds since it came or was last used; 0 where it did neither, in this process.
+
+        now: s, steady clock, so that several can be compared; None for this moment.
+        """
+        now = time.monotonic() if now is None else now
+        return max(0.0, now - self._used_at.get(name, now))
 
     @property
     def on_host(self) -> bool:

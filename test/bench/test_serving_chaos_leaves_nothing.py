@@ -3,6 +3,8 @@
 import asyncio
 import sys
 from pathlib import Path
+from queue import Queue
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +12,8 @@ sys.path.append(str(Path(__file__).parents[1] / 'serving'))
 
 from door_cases import door, tabletop, until
 
+from embodied_kv.bench.common.command import Refused
+from embodied_kv.bench.serving.chaos import _told
 from embodied_kv.bench.serving.mob import Mob, _behave
 from embodied_kv.serving.websocket import codec
 
@@ -44,3 +48,12 @@ def test_good_clients_are_timed_and_a_fault_of_theirs_is_told(opened):
     assert len(seconds) >= 2 and all(s > 0 for s in seconds) and not faults
     seconds, faults = asyncio.run(_behave(opened.port, codec.pack({}), 2, 0.3, 0.1))
     assert not seconds and len(faults) == 2 and 'front is missing' in faults[0]
+
+
+def test_a_child_that_ends_without_a_word_is_told_of():
+    ended = SimpleNamespace(name='the mob', exitcode=3, is_alive=lambda: False)
+    told = Queue()
+    told.put('before it ended')
+    assert _told(told, ended) == 'before it ended'
+    with pytest.raises(Refused, match='the mob failed: exit status 3'):
+        _told(told, ended)

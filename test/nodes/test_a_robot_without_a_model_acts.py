@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from rclpy.parameter import Parameter
 from remote_suite import (
     AXES,
     LEAVE,
@@ -17,6 +18,7 @@ from std_msgs.msg import String
 
 from embodied_kv.control.trajectory_executor import STOP
 from embodied_kv.nodes.common.lifecycle_node import WARN
+from embodied_kv.nodes.observation.clock import WorldClock
 from embodied_kv.nodes.remote.action import RemoteAction
 from embodied_kv.serving.websocket.extensions import Extensions
 
@@ -66,7 +68,7 @@ def test_a_server_that_is_gone_lets_the_arm_rest_and_comes_back(robot):
         port = server.port
         node = acting(robot, server.address, stop_after=2)
         robot.until(lambda: fresh(robot) >= 2)
-    robot.until(lambda: sources(robot)[-1] == STOP)
+    robot.until(lambda: sources(robot)[-1] == STOP and node._server.policy.problem)
     level, message, _ = node.report()
     assert level >= WARN and f'ws://127.0.0.1:{port}' in message
     count = fresh(robot)
@@ -137,20 +139,35 @@ def ours(**odd):
     return Extensions(**{**known, 'questions': False, 'min_euler_steps': 2, **odd}).metadata
 
 
+CHUNKS = {'preset': 'pi05'}  # of 50 actions
+
+
 def repeating(request):
     return actions(AXES, value=HERE, count=50) | {'request_id': request['request_id']}
 
 
 def test_a_server_that_takes_it_is_told_what_runs_and_how_long_it_may_take(robot):
     with PlainServer(repeating, ours()) as server:
-        acting(robot, server.address, server__rtc=True, server__rtc_horizon=6)
-        robot.until(lambda: any('leftover' in request for request in server.asked))
+        acting(robot, server.address, server__rtc=True, server__rtc_horizon=6, **CHUNKS)
+        robot.until(
+            lambda: all(
+                any(key in request for request in server.asked)
+                for key in ('leftover', 'deadline_ms')
+            )
+        )
         told = next(request for request in server.asked if 'leftover' in request)
         left, delay = told['leftover'], told['leftover_delay']
         assert left.ndim == 2 and left.shape[1] == AXES and len(left) <= 50
         assert np.isfinite(left).all() and 0 <= delay <= min(len(left), 49)
         assert all(0 < r['deadline_ms'] <= 600 for r in server.asked if 'deadline_ms' in r)
-        assert any('deadline_ms' in request for request in server.asked)
+
+
+def test_no_deadline_is_told_in_simulated_time(robot, monkeypatch):
+    monkeypatch.setattr(WorldClock, 'is_simulated', True)
+    with PlainServer(repeating, ours()) as server:
+        acting(robot, server.address)
+        robot.until(lambda: fresh(robot) >= 3)
+        assert not any('deadline_ms' in request for request in server.asked)
 
 
 def test_our_own_server_takes_what_runs(robot):
@@ -172,12 +189,52 @@ def test_a_server_of_another_robot_is_refused_by_name(robot, odd, why):
         assert not server.asked
 
 
+@pytest.mark.parametrize(
+    'metadata, why',
+    [
+        ({}, 'it knows none'),
+        (ours(leftover=False), 'its engine.rtc is off'),
+        (ours(chunk_size=10), 'its chunk_size is 10, here 50'),
+    ],
+    ids=['plain', 'off', 'other chunks'],
+)
+def test_a_server_that_cannot_go_on_from_what_runs_is_refused_by_name(robot, metadata, why):
+    with PlainServer(repeating, metadata) as server:
+        node = acting(robot, server.address, server__rtc=True, **CHUNKS)
+        robot.until(lambda: why in node._server.policy.problem)
+        assert 'server.rtc' in node._server.policy.problem and not server.asked
+
+
 def test_a_deadline_that_a_server_misses_is_counted(robot):
     late = {'missed': 'no chunk could be made by the deadline'}
     with PlainServer(lambda request: late) as server:
         node = acting(robot, server.address)
         robot.until(lambda: node._too_late >= 2)
         assert not fresh(robot) and server.connections == 1
+        assert node.warning_counts['missed'] >= 2
+
+
+def test_a_server_that_misses_what_it_was_told_is_warned_of_with_what_to_change(robot):
+    said = []
+
+    def late(request):
+        return {'missed': 'too late', 'request_id': request['request_id']}
+
+    with PlainServer(late, ours()) as server:
+        node = acting(robot, server.address, rate=1.0)
+        node.warn_throttled = lambda key, line: said.append(line)
+        robot.until(lambda: any('server.deadlines: false' in line for line in said))
+        assert any('makes no chunk in' in line and 'lower rate' in line for line in said)
+
+
+def test_confidence_that_no_server_tells_is_refused_by_name(robot):
+    node = robot.bring(RemoteAction, execution_horizon='confidence:0.2:3')
+    assert node.trigger_configure().name == 'FAILURE'
+    node = robot.bring(RemoteAction, execution_horizon='static:3')
+    assert node.trigger_configure().name == 'SUCCESS'
+    (result,) = node.set_parameters([Parameter('execution_horizon', value='confidence:0.2:3')])
+    assert not result.successful and 'write whole or static:H' in result.reason
+    assert str(node._policy()) == 'static:3'
 
 
 @pytest.mark.parametrize('address', ['', 'localhost:8000'])

@@ -6,7 +6,8 @@ from remote_suite import PATIENCE, PlainServer, actions, door
 from embodied_kv.nodes.remote.language import RemoteLanguage
 from embodied_kv.srv import Ask, Cancel
 
-CALM = {'server__reply_seconds': PATIENCE, 'preset': 'tiny'}
+CALM = {'server__reply_seconds': PATIENCE, 'server__answer_seconds': PATIENCE, 'preset': 'tiny'}
+CALM |= {'camera_timeout': 60.0, 'max_image_age': 600.0}
 
 
 def speaking(robot, address):

@@ -22,7 +22,7 @@ class PlainServer:
 
     def __init__(self, answer, metadata=None, port=0):
         self.answer, self.metadata, self.asked = answer, metadata or {}, []
-        self.connections = 0
+        self.connections, self._open = 0, set()
         self._ended = threading.Event()
         self._server = serve(
             self._handle,
@@ -38,7 +38,6 @@ class PlainServer:
         self.address = f'ws://127.0.0.1:{self.port}'
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
-        self._open = set()
 
     def _handle(self, client):
         self.connections += 1

@@ -1,11 +1,14 @@
 """A client of any policy server: a reply is of its request, or the connection is given up."""
 
+import asyncio
+
 import numpy as np
 import pytest
-from door_cases import PATIENCE, door, libero, until
+from door_cases import PATIENCE, door, libero, packed, until
 from plain_server import LEAVE, STALL, PlainServer, actions
 
-from embodied_kv.serving.remote_policy.connection import Address, RemotePolicy, Unanswered
+from embodied_kv.serving.remote_policy.address import Address
+from embodied_kv.serving.remote_policy.connection import RemotePolicy, Unanswered, _Job
 from embodied_kv.serving.websocket.extensions import Extensions
 
 BRIEF = 2.0  # s that a server has that is meant to take too long
@@ -14,9 +17,10 @@ BRIEF = 2.0  # s that a server has that is meant to take too long
 class Asker:
     """A connection, and what it said."""
 
-    def __init__(self, address, fits=lambda extensions: None, seconds=PATIENCE, key=''):
+    def __init__(self, address, fits=lambda extensions: None, seconds=PATIENCE, key='', say=None):
         self.said = []
-        self.policy = RemotePolicy(Address(address, key, seconds), fits, self.said.append)
+        where = Address(address, key, seconds)
+        self.policy = RemotePolicy(where, fits, say or self.said.append)
         self.policy.start()
 
     def ask(self, request):
@@ -99,6 +103,7 @@ def test_a_reply_of_another_request_is_refused():
         asker.ask({})
         with pytest.raises(Unanswered, match='of another request'):
             asker.ask({})
+        until(lambda: server.connections == 2)
         with pytest.raises(Unanswered, match='of another request'):  # of another session, too
             asker.ask({})
 
@@ -146,7 +151,9 @@ def test_a_key_opens_the_door(tmp_path):
             assert asker.ask(libero())['actions'].shape == (10, 7)
 
 
-@pytest.mark.parametrize('address', ['', 'localhost:8000', 'http://localhost', 'ws://'])
+@pytest.mark.parametrize(
+    'address', ['', 'localhost:8000', 'http://localhost', 'ws://', 'ws://h:99999']
+)
 def test_an_address_that_is_none_is_refused(address):
     with pytest.raises(ValueError, match='write ws://HOST:PORT'):
         Address(address)
@@ -162,7 +169,63 @@ def test_what_is_asked_when_it_ends_is_refused():
         for promise in promises:
             with pytest.raises(Unanswered):
                 promise.result(PATIENCE)
+        asker.policy.join(PATIENCE)
         assert not asker.policy.is_alive()
+
+
+def test_it_ends_where_its_cancellation_is_lost():
+    def fits(extensions):
+        asker.policy._ended = True  # as `stop` says it, and nothing interrupts
+
+    with PlainServer(lambda request: actions(7)) as server:
+        asker = Asker(server.address, fits)
+        asker.policy.join(PATIENCE)
+        assert not asker.policy.is_alive() and not asker.policy.is_connected
+
+
+def test_a_connection_that_does_not_end_is_told(monkeypatch):
+    monkeypatch.setattr(RemotePolicy, 'join', lambda self, seconds: None)
+    monkeypatch.setattr(RemotePolicy, 'is_alive', lambda self: True)
+    said = []
+    RemotePolicy(Address('ws://127.0.0.1:1'), lambda extensions: None, said.append).stop()
+    assert 'has not ended' in said[0]
+
+
+def test_who_cannot_be_told_of_a_connection_leaves_none_that_nobody_serves():
+    def say(line):
+        said.append(line)
+        if len(said) == 1:
+            raise RuntimeError('its log is full')
+
+    said = []
+    with PlainServer(lambda request: actions(7)) as server:
+        with Asker(server.address, say=say) as asker:
+            until(lambda: server.connections == 2)
+            assert asker.ask({})['actions'].shape == (6, 7) and 'is connected' in said[0]
+
+
+def test_what_is_said_before_a_request_is_out_is_no_reply_to_it():
+    class Socket:
+        async def send(self, message):
+            heard.set_result(packed(actions(7)))
+            await asyncio.Event().wait()
+
+    async def exchange():
+        nonlocal heard
+        heard = asyncio.get_running_loop().create_future()
+        await policy._exchange(Socket(), heard, _Job({}, PATIENCE), 'one')
+
+    heard = None
+    policy = RemotePolicy(Address('ws://127.0.0.1:1'), lambda extensions: None, print)
+    with pytest.raises(Unanswered, match='nobody asked'):
+        asyncio.run(exchange())
+
+
+def test_a_request_may_have_a_time_of_its_own():
+    with PlainServer(lambda request: STALL) as server, Asker(server.address) as asker:
+        until(lambda: asker.policy.is_connected)
+        with pytest.raises(Unanswered, match=f'no reply within {BRIEF:g} s'):
+            asker.policy.ask({}, BRIEF).result(PATIENCE)
 
 
 def test_arrays_of_any_kind_cross():

@@ -67,6 +67,28 @@ def test_a_capsule_that_never_fits_is_refused_and_costs_none(shared):
     assert names(b) == ['one'] and not said
 
 
+def test_a_capsule_beyond_its_sessions_own_bound_costs_the_others_none(shared):
+    budget, (a, b, c), said = shared
+    for registry in (a, b):
+        for name in ('one', 'two'):
+            registry.add(capsule(name))
+    with pytest.raises(NoRoom, match='a session may take'):
+        c.add(capsule('long', 3 * BYTES))
+    assert names(a) == names(b) == ['one', 'two'] and not names(c)
+    assert not said and not budget.given_up
+
+
+def test_what_gave_way_of_ones_own_is_not_counted_on_twice(shared):
+    budget, (a, b, c), said = shared
+    a.add(capsule('oldest'))
+    for registry, name in ((b, 'one'), (b, 'two'), (c, 'one')):
+        registry.add(capsule(name))
+    a.add(capsule('next', BYTES * 3 // 2))  # both bounds ask for room: first of its own oldest
+    assert (names(a), names(b), names(c)) == (['next'], ['two'], ['one'])
+    assert budget.used() <= 4 * BYTES
+    assert len(said) == 2 and budget.given_up == 1  # to another session
+
+
 def test_a_session_that_is_forgotten_holds_nothing(shared):
     budget, (a, b, _), said = shared
     a.add(capsule('one'))

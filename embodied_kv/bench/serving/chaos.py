@@ -3,9 +3,9 @@
 A policy server in this process, some good clients in a second one, and a mob in a third. The good
 ones ask once a period, first alone, which is quiet, then beside the mob. Meanwhile the server is
 looked at once a second; once all have gone, what it had at the start must be what it has:
-sessions, leased rows, decode streams, tasks, sockets, descriptors, threads. Its memory must not
-have grown by more than a tenth since the first third. Where a law is broken the command says
-which, and its exit status is 1.
+sessions, robots, leased rows, decode streams, tasks, sockets, descriptors, threads. Its memory
+must not have grown by more than a tenth since the first third. Where a law is broken the command
+says which, and its exit status is 1.
 
 Physics: the engine's time is shared. The mob's good requests are served too, in batches with those
 of the others, so p99 beside the mob is that of a fuller batch and of the batch before it: about
@@ -22,6 +22,8 @@ import threading
 import time
 from collections.abc import Sequence
 from multiprocessing.queues import Queue
+from queue import Empty
+from typing import Any
 
 import numpy as np
 
@@ -135,27 +137,25 @@ def _measured(args: argparse.Namespace, port: int, watch: Watch) -> dict:
 
     def good(seconds: float) -> multiprocessing.Process:
         given = port, message, GOOD, seconds, args.period, answers
-        return _started(spawn.Process(target=behave, args=given, daemon=True))
+        return _started(spawn.Process(None, behave, 'good clients', given, daemon=True))
 
     process = good(1.0)  # warm, and whatever is made once is made
-    answers.get()
+    _told(answers, process)
     process.join()
     before = watch.rests(dict.fromkeys(('sessions', 'sockets'), 0))
     process = good(max(2.0, QUIET * args.seconds))
-    quiet, faults = answers.get()
+    quiet, faults = _told(answers, process)
     process.join()
     news: Queue = spawn.Queue()
     given = port, message, args.clients, args.seconds, args.seed, news
-    mob = _started(spawn.Process(target=riot, args=given, daemon=True))
+    mob = _started(spawn.Process(None, riot, 'the mob', given, daemon=True))
     process, most, memory = good(args.seconds), dict(before), []
     while mob.is_alive() and news.empty():
         most = {name: max(most[name], count) for name, count in watch.look().items()}
         memory.append(resident())
         time.sleep(min(1.0, args.seconds / 20))
-    if news.empty() and mob.exitcode:
-        raise Refused('the mob failed')
-    done = news.get()
-    chaos, more = answers.get()
+    done = _told(news, mob)
+    chaos, more = _told(answers, process)
     for one in (mob, process):
         one.join()
     after = watch.rests(before)
@@ -186,6 +186,17 @@ def _measured(args: argparse.Namespace, port: int, watch: Watch) -> dict:
 def _started(process: multiprocessing.Process) -> multiprocessing.Process:
     process.start()
     return process
+
+
+def _told(queue: Queue, process: multiprocessing.Process) -> Any:
+    """What a child puts. Raises Refused where it ended and put nothing."""
+    while True:
+        ended = not process.is_alive()  # what it put is there then
+        try:
+            return queue.get(timeout=1.0)
+        except Empty:
+            if ended:
+                raise Refused(f'{process.name} failed: exit status {process.exitcode}') from None
 
 
 def _figures(seconds: list[float]) -> dict[str, float]:

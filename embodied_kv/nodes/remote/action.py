@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
 
 import numpy as np
+from rcl_interfaces.msg import SetParametersResult
+from rclpy.parameter import Parameter
 
+from embodied_kv.control import execution_horizon
 from embodied_kv.control.control_loop import ControlLoop
 from embodied_kv.control.rtc import RealTimeChunking
 from embodied_kv.nodes.action import Action, ActionParams
@@ -33,11 +37,18 @@ from embodied_kv.types import Guide
 CHECK_EVERY = 0.01  # s between two checks whether a request is due
 WAYS = 10  # requests by which the way to the server and back is known
 SHORTEST = 1e-3  # s of a deadline that a server is told
+UNSURE = (
+    'parameter execution_horizon: confidence needs an engine of its own, no policy server says '
+    'how sure its actions are: write whole or static:H'
+)
 
 
 @dataclass(frozen=True, eq=False)
 class _Asked:
-    """An observation that was sent: when it was made and sent, and who executes its chunk."""
+    """An observation that was sent: when it was made and sent, and who executes its chunk.
+
+    told_ms: that the server has, as it was told; None where it was told nothing.
+    """
 
     moment: SyncedMoment
     instruction: str
@@ -45,6 +56,7 @@ class _Asked:
     sent: float
     guide: Guide | None
     control: ControlLoop
+    told_ms: float | None
 
 
 class RemoteAction(Action):
@@ -61,6 +73,7 @@ class RemoteAction(Action):
             self, [('server.', RemoteParams)], lambda: self.configured
         )
         self._sequence = self._stale = 0
+        self.add_on_set_parameters_callback(self._on_horizon)
 
     def find_host(self) -> RemoteHost:
         return remote_host(self)
@@ -69,8 +82,11 @@ class RemoteAction(Action):
         self._remote = self._server_params.read(RemoteParams)
         self._work: Future[Reply] | None = None
         self._setup_commands(self.params.read(ActionParams))
+        if isinstance(self._policy(), execution_horizon.Confidence):
+            raise ValueError(UNSURE)
         self._frames = ObservationBuffer(self, self._told)
-        self._server = ServerLink(self, self._remote)
+        leftover_of = self.host.model.chunk_size if self._remote.rtc else 0
+        self._server = ServerLink(self, self._remote, leftover_of)
         self._pace = Pace(self.suite.period)
         self._ways: deque[float] = deque(maxlen=WAYS)
         self.every(CHECK_EVERY, self._ask_if_due)
@@ -85,6 +101,14 @@ class RemoteAction(Action):
     def stop(self) -> None:
         super().stop()
         self._server.close()
+
+    def _on_horizon(self, parameters: Sequence[Parameter]) -> SetParametersResult:
+        """Refused before anybody else hears of it."""
+        unsure = any(
+            p.name == 'execution_horizon' and str(p.value).startswith('confidence')
+            for p in parameters
+        )
+        return SetParametersResult(successful=not unsure, reason=UNSURE if unsure else '')
 
     def _enter_session(self) -> None:
         """It has none: capsules are of an engine."""
@@ -125,7 +149,8 @@ class RemoteAction(Action):
         control.expect(moment.taken + control.allowed)
         guide, wishes = self._wishes(moment)
         self._sequence, self._shown = self._sequence + 1, moment.stamp
-        asked = _Asked(moment, instruction, self._sequence, time.monotonic(), guide, control)
+        told = wishes.get('deadline_ms')
+        asked = _Asked(moment, instruction, self._sequence, time.monotonic(), guide, control, told)
         self._work = policy.ask(request | wishes)
         self._work.add_done_callback(partial(self._on_reply, asked))
 
@@ -140,7 +165,7 @@ class RemoteAction(Action):
             left = actions[np.isfinite(actions).all(axis=1)][: more.chunk_size]
             guide = replace(guide, delay=min(guide.delay, len(left), more.chunk_size - 1))
             wishes = {'leftover': left, 'leftover_delay': guide.delay}
-        if more.deadlines and self._remote.deadlines:
+        if more.deadlines and self._remote.deadlines and not self._world.is_simulated:
             way = median(self._ways) if self._ways else 0.0
             left = moment.taken + self._control.allowed - self._world.now() - way
             if left > SHORTEST:  # else it is late already: whatever there is, is better
@@ -166,6 +191,7 @@ class RemoteAction(Action):
             return
         except replies.Missed:
             self._too_late += 1
+            self.warn_throttled('missed', _missed(asked.told_ms))
             return
         except Unanswered as error:
             self.warn_throttled('request', f'a request has no reply: {error}')
@@ -190,15 +216,21 @@ class RemoteAction(Action):
 
     def report(self) -> tuple[bytes, str, dict[str, object]]:
         level, message, values = super().report()
-        problem, more = self._server.policy.problem, self._server.extensions
-        chunking = 'on' if more is not None and more.leftover else 'not by this server'
+        problem = self._server.policy.problem
         values |= {
             'server': self._remote.address,
-            'real-time chunking': chunking if self._remote.rtc else 'off',
+            'real-time chunking': 'on' if self._remote.rtc else 'off',
             'replies out of date': self._stale,
             'way to the server and back (ms)': f'{median(self._ways or [0.0]) * 1e3:.1f}',
         }
         return (level, message, values) if not problem else (max(level, WARN), problem, values)
+
+
+def _missed(told_ms: float | None) -> str:
+    if told_ms is None:
+        return 'the server makes no chunk in time, though it was told no deadline'
+    within = f'{told_ms:.0f} ms'
+    return f'the server makes no chunk in {within}: lower rate, or set server.deadlines: false'
 
 
 def action(**arguments: object) -> RemoteAction:

@@ -55,7 +55,8 @@ class RemoteLanguage(SuiteNode):
     def setup(self) -> None:
         self._texts = self.publisher(TextDeltaMsg, 'language/text', qos.TEXT)
         self._frames = ObservationBuffer(self, lambda instruction: None)
-        self._server = ServerLink(self, self._server_params.read(RemoteParams))
+        remote = self._server_params.read(RemoteParams)
+        self._server, self._seconds = ServerLink(self, remote), remote.answer_seconds
         self.serve(Ask, 'language/ask', self.while_active(self._ask))
         self.serve(Cancel, 'language/cancel', self.while_active(self._cancel))
 
@@ -117,7 +118,8 @@ class RemoteLanguage(SuiteNode):
                 'question': asked.text,
                 'max_tokens': asked.tokens,
             }
-            self._server.policy.ask(question).add_done_callback(partial(self._answered, asked))
+            answer = self._server.policy.ask(question, self._seconds)
+            answer.add_done_callback(partial(self._answered, asked))
 
     def _answered(self, asked: _Question, work: Future[Reply]) -> None:
         reply = self._reply(asked, work)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.nodes.common.parameters import param
-from embodied_kv.serving.remote_policy.connection import Address
+from embodied_kv.serving.remote_policy.address import Address
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,11 @@ class RemoteParams:
         'another try',
         range=(0.1, 600.0),
     )
+    answer_seconds: float = param(
+        30.0,
+        'The same of a question: words take longer than a chunk, and wait for those of others',
+        range=(0.1, 600.0),
+    )
     image_size: int = param(
         224,
         "Pictures are sent with so many pixels of their longer side, at most, as openpi's clients "
@@ -30,12 +35,14 @@ class RemoteParams:
         range=(0, 4096),
     )
     deadlines: bool = param(
-        True, 'Tell a server that keeps deadlines how long its chunk may take: Euler steps fit in'
+        True,
+        'Tell a server that keeps deadlines how long its chunk may take: Euler steps fit in. Not '
+        'under simulated time',
     )
     rtc: bool = param(
         False,
-        'Tell a server that takes it what the arm does meanwhile: a chunk goes on from that '
-        '(real-time chunking) as its engine.rtc says',
+        'Tell the server what the arm does meanwhile: a chunk goes on from that (real-time '
+        'chunking) as its engine.rtc says. A server that does not take it is refused',
     )
     rtc_horizon: int = param(
         0,

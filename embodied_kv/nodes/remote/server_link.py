@@ -26,10 +26,14 @@ def remote_host(node: SuiteNode) -> RemoteHost:
 
 
 class ServerLink:
-    """A connection of a node's own, and how its robot asks. Raises ValueError, OSError."""
+    """A connection of a node's own, and how its robot asks.
 
-    def __init__(self, node: SuiteNode, params: RemoteParams) -> None:
-        self._node, self._address = node, params.where
+    leftover_of: actions of a chunk, where the server has to take what the arm does meanwhile; 0
+    where it need not. Raises ValueError, OSError.
+    """
+
+    def __init__(self, node: SuiteNode, params: RemoteParams, leftover_of: int = 0) -> None:
+        self._node, self._address, self._leftover_of = node, params.where, leftover_of
         self._writer = RequestWriter(node.embodiment.contract, params.image_size)
         self._policy: RemotePolicy | None = None
 
@@ -74,6 +78,8 @@ class ServerLink:
 
     def _check(self, extensions: Extensions | None) -> None:
         """Raises ValueError where its chunks are not of this robot; plain ones do not say."""
+        if self._leftover_of:
+            self._check_leftover(extensions)
         if extensions is None:
             return
         robot, contract = self._node.embodiment, self._node.embodiment.contract
@@ -86,4 +92,17 @@ class ServerLink:
             raise ValueError(
                 f'it makes {1 / extensions.dt:g} actions a second, {contract.robot_type} executes '
                 f'{contract.fps:g}: is it started with this contract?'
+            )
+
+    def _check_leftover(self, extensions: Extensions | None) -> None:
+        """Raises ValueError where it cannot go on from what the arm does, as server.rtc says."""
+        if extensions is None or not extensions.leftover:
+            why = 'knows none' if extensions is None else 'takes none, its engine.rtc is off'
+            raise ValueError(
+                f'server.rtc tells it a leftover, and it {why}: set server.rtc: false'
+            )
+        if extensions.chunk_size != self._leftover_of:
+            raise ValueError(
+                f'server.rtc is true, and its chunk_size is {extensions.chunk_size}, here '
+                f'{self._leftover_of}: set preset to that of the server'
             )

@@ -3,8 +3,9 @@
 Knows sockets, one request at a time, and what becomes of both when the server does not answer.
 Does not know observations or chunks. A reply is of the request before it on the same connection,
 and of no other: where that is in doubt (one that came too late, one that nobody asked for, one
-that names another request) the connection is given up, and a new one made. Nobody who asks waits
-here: what cannot be had now is refused at once.
+that names another request) the connection is given up, and a new one made. A plain server names
+none: of it only order tells, and what it says unasked counts as unasked until the next request is
+out. Nobody who asks waits here: what cannot be had now is refused at once.
 """
 
 from __future__ import annotations
@@ -16,12 +17,11 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import InvalidURI, WebSocketException
-from websockets.uri import parse_uri
+from websockets.exceptions import WebSocketException
 
+from embodied_kv.serving.remote_policy.address import Address
 from embodied_kv.serving.websocket import codec
 from embodied_kv.serving.websocket.extensions import Extensions
 from embodied_kv.text import reason, shown
@@ -31,6 +31,7 @@ PING_SECONDS = 20.0  # that a server has at least to answer a ping: some compute
 CLOSE_SECONDS = 1.0  # that a server has to say goodbye
 MESSAGE_BYTES = 2**24  # of what a server says
 WORDS = 300  # characters of its words that are shown
+UNASKED = 'it says what nobody asked for'
 
 Request = Mapping[str, object]
 Reply = dict[str, object]
@@ -40,37 +41,10 @@ class Unanswered(ConnectionError):
     """A request has no reply, and none will come; the message says why."""
 
 
-@dataclass(frozen=True)
-class Address:
-    """uri: ws://HOST:PORT or wss://…. key: what opens its door, '' for none.
-
-    reply_seconds: that it has for a handshake, and for each reply. Raises ValueError.
-    """
-
-    uri: str
-    key: str = field(default='', repr=False)
-    reply_seconds: float = 5.0
-
-    def __post_init__(self) -> None:
-        try:
-            parse_uri(self.uri)
-        except InvalidURI as error:
-            raise ValueError(f'{shown(self.uri)!r} is no address: write ws://HOST:PORT') from error
-
-    @staticmethod
-    def key_of(file: str) -> str:
-        """The first line of a file, '' where none is named. Raises ValueError, OSError."""
-        if not file:
-            return ''
-        lines = Path(file).expanduser().read_text(encoding='utf-8').split()
-        if not lines:
-            raise ValueError(f'{file} has no key: write it into the first line')
-        return lines[0]
-
-
 @dataclass(frozen=True, eq=False)
 class _Job:
     request: Request
+    seconds: float
     promise: Future[Reply] = field(default_factory=Future)
 
 
@@ -101,12 +75,12 @@ class RemotePolicy(threading.Thread):
 
     # ------------------------------------------------------------------ from any thread
 
-    def ask(self, request: Request) -> Future[Reply]:
+    def ask(self, request: Request, seconds: float | None = None) -> Future[Reply]:
         """Its reply, some time; of several requests one after another. From any thread.
 
-        The promise raises Unanswered.
+        seconds: that the server has for it; None: the address's. The promise raises Unanswered.
         """
-        job = _Job(request)
+        job = _Job(request, self._address.reply_seconds if seconds is None else seconds)
         with self._lock:
             if self._jobs is None:
                 job.promise.set_exception(Unanswered(self.problem or 'it has ended'))
@@ -127,6 +101,9 @@ class RemotePolicy(threading.Thread):
                 self._loop.call_soon_threadsafe(self._living.cancel)
         if self.is_alive():
             self.join(2 * CLOSE_SECONDS)
+        if self.is_alive():
+            self.problem = f'{self._address.uri} is left, and its connection has not ended yet'
+            self._say(self.problem)
 
     # ------------------------------------------------------------------ the thread
 
@@ -139,16 +116,19 @@ class RemotePolicy(threading.Thread):
             if self._ended:
                 return
         try:
-            while True:
+            while not self._ended:  # wait_for may swallow a cancellation
                 self.problem = await self._once()
+                if self._ended:
+                    break
                 if self._said != self.problem:
                     self._said = self.problem
                     self._say(f'{self.problem}: trying again')
                 await asyncio.sleep(self._pause)
                 self._pause = min(2 * self._pause, LONGEST_PAUSE)
         except asyncio.CancelledError:
-            self.problem = 'it has ended'
+            pass
         finally:
+            self.problem = 'it has ended'
             with self._lock:
                 self._living = None
 
@@ -196,9 +176,9 @@ class RemotePolicy(threading.Thread):
         self.extensions, self.problem, self._said = extensions, '', ''
         with self._lock:
             self._jobs = jobs
-        self._say(f'{uri} is connected')
         why = 'it has ended'
         try:
+            self._say(f'{uri} is connected')
             await self._serve(socket, jobs)
         except (Unanswered, WebSocketException) as error:
             why = f'{uri}: {shown(reason(error), WORDS)}'
@@ -211,16 +191,16 @@ class RemotePolicy(threading.Thread):
         return why
 
     async def _serve(self, socket: ClientConnection, jobs: asyncio.Queue[_Job]) -> None:
-        """One request after another, until something is wrong: raises what."""
+        """One request after another, until it has ended, or something is wrong: raises what."""
         session, number = uuid.uuid4().hex[:12], 0
         heard = asyncio.ensure_future(socket.recv())
         asked: asyncio.Task[_Job] = asyncio.ensure_future(jobs.get())
         try:
-            while True:
+            while not self._ended:
                 await asyncio.wait({heard, asked}, return_when=asyncio.FIRST_COMPLETED)
                 if heard.done():
                     heard.result()  # raises where the connection has ended
-                    raise Unanswered('it says what nobody asked for')
+                    raise Unanswered(UNASKED)
                 job, number = asked.result(), number + 1
                 if not job.promise.set_running_or_notify_cancel():
                     asked = asyncio.ensure_future(jobs.get())
@@ -245,16 +225,24 @@ class RemotePolicy(threading.Thread):
         self, socket: ClientConnection, heard: asyncio.Future, job: _Job, name: str
     ) -> Reply:
         """Raises Unanswered, WebSocketException."""
-        seconds, request = self._address.reply_seconds, dict(job.request)
+        seconds, request = job.seconds, dict(job.request)
         if self.extensions is not None:
             request['request_id'] = name
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
+        sent = asyncio.ensure_future(socket.send(codec.pack(request)))
         try:
-            await asyncio.wait_for(socket.send(codec.pack(request)), seconds)
-        except asyncio.TimeoutError as error:
-            socket.transport.abort()
-            raise Unanswered(f'it takes no request within {seconds:g} s') from error
+            await asyncio.wait({sent, heard}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if sent.done():
+                sent.result()  # raises where the connection has ended
+            elif heard.done():
+                heard.result()
+                raise Unanswered(UNASKED)
+            else:
+                socket.transport.abort()
+                raise Unanswered(f'it takes no request within {seconds:g} s')
+        finally:
+            sent.cancel()
         await asyncio.wait({heard}, timeout=max(0.0, end - loop.time()))
         if not heard.done():
             socket.transport.abort()  # what it says of this request later is of no use

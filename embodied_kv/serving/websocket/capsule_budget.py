@@ -7,6 +7,7 @@ registry bounds.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -14,8 +15,7 @@ from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Tier
 from embodied_kv.kv.plane import OverBudget
-
-MIB = 2**20
+from embodied_kv.serving.websocket.config import MIB
 
 
 class CapsuleBudget:
@@ -51,30 +51,39 @@ class CapsuleBudget:
 
     @contextmanager
     def _room(self, registry: Registry, size: int) -> Iterator[None]:
-        """While it is taken. Raises OverBudget."""
-        if size > self._most:
-            raise OverBudget(
-                f'a capsule of {size / MIB:.1f} MiB: those of all sessions together may take '
-                f'{self._most / MIB:g} MiB'
-            )
+        """While it is taken. Raises OverBudget, before anything gives way."""
+        own = registry.capacities.of(Tier.DEVICE)
+        for most, whose in ((self._most, 'all sessions together'), (own, 'a session')):
+            if size > most:
+                raise OverBudget(
+                    f'a capsule of {size / MIB:.1f} MiB: those of {whose} may take '
+                    f'{most / MIB:g} MiB'
+                )
         with self._lock:
-            own = registry.used(Tier.DEVICE) + size - registry.capacities.of(Tier.DEVICE)
-            while self._used() + size - max(0, own) > self._most:
-                self._give_up()
+            while self._used() - self._gives(registry, size) + size > self._most:
+                self._give_up(registry)
             yield
+
+    @staticmethod
+    def _gives(registry: Registry, size: int) -> float:
+        """Bytes, at least, that it gives up of its own for a capsule of that size."""
+        return max(0, registry.used(Tier.DEVICE) + size - registry.capacities.of(Tier.DEVICE))
 
     def _used(self) -> int:
         return sum(registry.used(Tier.DEVICE) for registry in self._registries.values())
 
-    def _give_up(self) -> None:
+    def _give_up(self, newcomer: Registry) -> None:
+        """The one that was used least recently, for a capsule of the newcomer's."""
+        now = time.monotonic()
         kept = [
-            (registry.idle(record.name), session, record.name)
+            (registry.idle(record.name, now), session, record.name)
             for session, registry in self._registries.items()
             for record in registry.entries()
         ]
         _, session, name = max(kept)
-        self._registries[session].drop(name)
-        self.given_up += 1
+        registry = self._registries[session]
+        registry.drop(name)
+        self.given_up += registry is not newcomer
         self._say(
             f'capsule {name} of session {session} gives way: those of all sessions together may '
             f'take {self._most / MIB:g} MiB'

@@ -35,7 +35,8 @@ from embodied_kv.serving.in_time import TimedObservation, serve_in_time
 from embodied_kv.serving.served_part import ServedPart
 from embodied_kv.serving.shares import StreamShares
 from embodied_kv.serving.websocket.answers import Answers, Text
-from embodied_kv.serving.websocket.capsule_budget import MIB, CapsuleBudget
+from embodied_kv.serving.websocket.capsule_budget import CapsuleBudget
+from embodied_kv.serving.websocket.config import MIB
 from embodied_kv.serving.websocket.dialect import Refused
 from embodied_kv.serving.websocket.session import Session
 from embodied_kv.session.robot_session import RobotSession
