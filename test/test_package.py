@@ -25,6 +25,7 @@ OUTSIDE = {
     'msgpack': ('python3-msgpack', 'msgpack'),
     'mujoco': ('python3-mujoco-pip', 'mujoco'),
     'numpy': ('python3-numpy', 'numpy'),
+    'openpi_client': (None, None),  # in an environment of its own: tools/openpi-client.txt
     'packaging': ('python3-packaging', 'packaging'),
     'prometheus_client': ('python3-prometheus-client', 'prometheus-client'),
     'pyarrow': (None, 'pyarrow'),
