@@ -51,7 +51,7 @@ def test_instructions_at_a_high_rate_leave_the_newest_in_force(robot, capfd):
         robot.instruction.publish(String(data=f'reach {number}'))
         robot.executor.spin_once(timeout_sec=0)
     robot.until(lambda: perception._frames.instruction == f'reach {MANY - 1}')
-    assert len(lines(capfd)) <= 3
+    assert len([line for line in lines(capfd) if 'instruction' in line]) <= 3
 
 
 def test_long_and_empty_instructions_make_few_lines(robot, capfd):
