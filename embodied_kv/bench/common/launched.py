@@ -11,8 +11,7 @@ import zipfile
 from pathlib import Path
 
 CALL = re.compile(
-    r'^\s*(?:cpp_fused\w*|AOTI_TORCH_ERROR_CODE_CHECK\(aoti_torch_cpu_\w+'
-    r'|aoti_torch_proxy_executor_call_function)\(',
+    r'^\s*(?:cpp_fused\w*|AOTI_TORCH_ERROR_CODE_CHECK\(aoti_torch_(?:cpu|proxy_executor)_\w+)\(',
     re.M,
 )
 
