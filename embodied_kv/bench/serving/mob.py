@@ -15,6 +15,7 @@ from multiprocessing.queues import Queue
 
 import numpy as np
 from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
 
 from embodied_kv.serving.websocket import codec
 
@@ -141,10 +142,12 @@ class Mob:
 
     async def overfill(self) -> None:
         """A message that is longer than any may be."""
-        async with self._open() as socket:
-            await socket.recv()
+        socket = await self._open()
+        await socket.recv()
+        # closed while it sends; asyncio may then trip over the transport that is gone
+        with suppress(ConnectionClosed, AttributeError):
             await socket.send(bytes(TOO_LONG))
-            await asyncio.wait_for(socket.wait_closed(), PATIENCE)
+        await asyncio.wait_for(socket.wait_closed(), PATIENCE)
 
     async def keep(self) -> None:
         """Capsules and words, under a name that others may hold."""
