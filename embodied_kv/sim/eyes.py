@@ -7,12 +7,13 @@ It believes what the policy says. Knows words. Does not know who answers, nor me
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
-from embodied_kv.sim.language import HELD, in_or_on
+from embodied_kv.sim.language import COUNT, HELD, in_or_on
 from embodied_kv.sim.mission_memory import parse_task, read_table
-from embodied_kv.sim.mission_table import TABLE, KnownTable
+from embodied_kv.sim.mission_table import FLOOR, TABLE, KnownTable
 from embodied_kv.sim.scene import COLOURS, MOVABLE, RECEPTACLES
 
 Draft = tuple[str, str, str]  # id, kind, text of a segment
@@ -22,6 +23,7 @@ ROBOT = 'robot'
 NAME = r'\w+ \w+'
 WHERE = re.compile(rf'Where is the ({NAME})\?')
 INSIDE = re.compile(rf'What is (?:in|on) the ({NAME})\?')
+NAMED = re.compile(rf'the ({NAME})')
 PLACE = re.compile(r'(?:in|on|next to) the .+')
 TELLING = MOVABLE[:2]  # shapes that the policy learnt to miss where no thing has the colour
 
@@ -61,20 +63,21 @@ def look_around(known: KnownTable) -> Look:
     """At the whole table: which colours there are, as which shapes, and where all of it is.
 
     A thing that is known keeps its name as long as its colour is seen: a shape is harder to tell.
+    One whose colour is not seen is gone, unless another answer names it, or as many things are
+    counted as are known.
     """
     pairs = [(colour, shape) for colour in COLOURS for shape in TELLING]
     seen = yield [f'Do you see the {colour} {shape}?' for colour, shape in pairs]
     missed = {pair for pair, answer in zip(pairs, seen, strict=True) if answer.strip() != 'yes'}
     colours = [c for c in COLOURS if not {(c, shape) for shape in TELLING} <= missed]
     names = {name.split()[0]: name for name in (*known.where, *known.places)}
+    doubted = tuple(name for colour, name in names.items() if colour not in colours)
     new = [colour for colour in colours if colour not in names]
     shapes = yield [f'What shape is the {colour} thing?' for colour in new]
     for colour, shape in zip(new, shapes, strict=True):
         if shape.strip() in (*MOVABLE, *RECEPTACLES):
             names[colour] = f'{colour} {shape.strip()}'
-    there = [name for colour, name in names.items() if colour in colours]
-    gone = tuple(name for colour, name in names.items() if colour not in colours)
-    return (yield from _ask(there, known, gone))
+    return (yield from _ask([*names.values()], known, doubted))
 
 
 def look_at(instruction: str, known: KnownTable) -> Look:
@@ -84,11 +87,12 @@ def look_at(instruction: str, known: KnownTable) -> Look:
     return (yield from _ask([*things, *known.places], known))
 
 
-def _ask(names: Sequence[str], known: KnownTable, gone: tuple[str, ...] = ()) -> Look:
+def _ask(names: Sequence[str], known: KnownTable, doubted: tuple[str, ...] = ()) -> Look:
     """Where these things are, what lies in these places, and what is held.
 
-    An answer to the one has to agree with those to the other, else what was known stays: one
-    mistake in twenty would else be remembered of every table of five things.
+    An answer to the one has to agree with those to the other, else what was known stays, and what
+    is new beside it is not believed: one mistake in twenty would else be remembered of every table
+    of five things. Where nothing is known there is nothing to lose.
     """
     places = [name for name in names if name.endswith(RECEPTACLES)]
     things = [name for name in names if name not in places]
@@ -96,22 +100,65 @@ def _ask(names: Sequence[str], known: KnownTable, gone: tuple[str, ...] = ()) ->
         *(f'Where is the {name}?' for name in things),
         *(f'What is {in_or_on(name)} the {name}?' for name in places),
         HELD,
+        COUNT,
     ]
-    where, inside, (held,) = _split(answers, len(things), len(places))
+    called = _Called((*names, *known.where, *known.places))
+    where, inside, (held, count) = _split(answers, len(things), len(places))
+    fewer = not count.strip().isdecimal() or int(count) < len(known.where)
+    lost = tuple(name for name in doubted if not called.in_any(name, answers))
+    gone = tuple(name for name in lost if fewer or name in known.places)
+    holds = dict(zip(places, inside, strict=True)) | {ROBOT: held}
     drafts = []
     for name, answer in zip(things, where, strict=True):
-        new = name not in known.where
-        if known.beside.get(name) and answer.strip() == f'on the {TABLE}':
+        place = called.place(name, answer)
+        if known.beside.get(name) and place == TABLE:
             continue  # which is as true of what is next to something, or at a side
-        if new or _agree(name, answer, dict(zip(places, inside, strict=True)), held):
-            drafts += learnt(f'Where is the {name}?', answer)
+        told = {there for there, answer in holds.items() if called.in_any(name, [answer])}
+        if name in doubted and not told and place != FLOOR:
+            continue  # where could it be that nobody sees it?
+        agree = told == {place} & {*holds} or not known.where
+        if name not in gone and place and agree:
+            drafts.append((name, 'object', f'{name}: {_at(place)}'))
     lie = dict(known.where) | {name: _place(text) for name, _, text in drafts}
     lie = {name: place for name, place in lie.items() if name not in gone}
     for name in places:
-        holds = ' and '.join(f'the {thing}' for thing in sorted(lie) if lie[thing] == name)
-        drafts.append((name, 'place', f'{name}: holds {holds or "nothing"}'))
+        if name not in gone:
+            inside = ' and '.join(f'the {thing}' for thing in sorted(lie) if lie[thing] == name)
+            drafts.append((name, 'place', f'{name}: holds {inside or "nothing"}'))
     held = next((f'the {name}' for name, place in lie.items() if place == ROBOT), 'nothing')
     return Seen((*drafts, (ROBOT, 'agent', f'{ROBOT}: holds {held}')), gone)
+
+
+class _Called:
+    """What answers mean by a name: the one of its colour, where only one has that colour."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = set(names)
+        colours = Counter(name.split()[0] for name in self._names)
+        self._one = {
+            name.split()[0]: name for name in self._names if colours[name.split()[0]] == 1
+        }
+
+    def in_any(self, name: str, answers: Sequence[str]) -> bool:
+        """Whether one of the answers names it."""
+        return any(self._of(said) == name for answer in answers for said in NAMED.findall(answer))
+
+    def place(self, name: str, answer: str) -> str:
+        """Where a thing is: a place that is known, table, floor or robot; '' for anything else."""
+        place = _place(f'{name}: {answer.strip()}')
+        place = self._of(place) if ' ' in place else place
+        known = place in self._names and place.endswith(RECEPTACLES)
+        return place if known or place in (TABLE, FLOOR, ROBOT) else ''
+
+    def _of(self, said: str) -> str:
+        return said if said in self._names else self._one.get(said.split()[0], said)
+
+
+def _at(place: str) -> str:
+    """As memory says it."""
+    if place == ROBOT:
+        return f'held by the {ROBOT}'
+    return f'{"on" if place in (TABLE, FLOOR) else in_or_on(place)} the {place}'
 
 
 def _split(answers: Sequence[str], *counts: int) -> list[Sequence[str]]:
@@ -121,15 +168,6 @@ def _split(answers: Sequence[str], *counts: int) -> list[Sequence[str]]:
         parts.append(answers[begin : begin + count])
         begin += count
     return [*parts, answers[begin:]]
-
-
-def _agree(name: str, where: str, inside: Mapping[str, str], held: str) -> bool:
-    """Whether what places and gripper are said to hold is what the thing's own answer says."""
-    found = {place for place, words in inside.items() if f'the {name}' in words.split(' and ')}
-    if held.strip() == f'the {name}':
-        found.add(ROBOT)
-    place = _place(f'{name}: {where.strip()}')
-    return found == ({place} & {*inside, ROBOT})
 
 
 def _place(text: str) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 from embodied_kv.model.mission_words import read_answer
 from embodied_kv.planning.mission import Outcome
 from embodied_kv.sim.eyes import beside, look_around, look_at
-from embodied_kv.sim.language import HELD
+from embodied_kv.sim.language import COUNT, HELD
 from embodied_kv.sim.mission_draws import draw_accident
 from embodied_kv.sim.mission_memory import parse_task, read_table
 from embodied_kv.sim.mission_oracle import Progress, Tried, next_step
@@ -97,11 +97,13 @@ class TableRobot:
         words = question.rstrip('?').split()
         if question == HELD:
             return self.table.holds(ROBOT)
+        if question == COUNT:
+            return str(sum(name in self.table.where for name in self.things))
         name = ' '.join(words[-2:])
         match words[0]:
-            case 'Where' if self.table.where[name] == ROBOT:
+            case 'Where' if self.table.where.get(name) == ROBOT:
                 return HELD_BY
-            case 'Where' if self.table.where[name] == TABLE:
+            case 'Where' if self.table.where.get(name, TABLE) == TABLE:
                 return 'on the table'  # the plainest of all that is true
             case 'Where':
                 return self.table.lies(name)

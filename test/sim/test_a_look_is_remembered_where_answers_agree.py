@@ -3,7 +3,7 @@
 import pytest
 
 from embodied_kv.sim.eyes import beside, learnt, look_around, look_at
-from embodied_kv.sim.language import HELD
+from embodied_kv.sim.language import COUNT, HELD
 from embodied_kv.sim.mission_table import TABLE, KnownTable
 
 KNOWN = KnownTable({'red cube': TABLE, 'blue cylinder': 'green bin'}, ('green bin', 'cyan plate'))
@@ -13,6 +13,7 @@ TRUE = {
     'What is in the green bin?': 'the blue cylinder',
     'What is on the cyan plate?': 'nothing',
     HELD: 'nothing',
+    COUNT: '2',
     'What shape is the red thing?': 'cube',
     'What shape is the blue thing?': 'cylinder',
     'What shape is the green thing?': 'bin',
@@ -89,10 +90,60 @@ def test_two_answers_that_agree_do():
     assert found['green bin'] == 'green bin: holds nothing'
 
 
-def test_a_colour_that_is_not_seen_is_gone():
-    found, gone = seen(look_around(KNOWN), colours=COLOURS - {'blue'})
+def test_a_colour_that_nobody_sees_or_names_is_gone():
+    empty = {'What is in the green bin?': 'nothing', COUNT: '1'}
+    found, gone = seen(look_around(KNOWN), colours=COLOURS - {'blue'}, answers=empty)
     assert gone == ('blue cylinder',) and 'blue cylinder' not in found
     assert found['green bin'] == 'green bin: holds nothing'
+
+
+def test_nothing_is_gone_while_as_many_are_counted():
+    empty = {'What is in the green bin?': 'nothing'}
+    found, gone = seen(look_around(KNOWN), colours=COLOURS - {'blue'}, answers=empty)
+    assert not gone and FACTS | found == FACTS
+
+
+@pytest.mark.parametrize('missed', [('blue', 'blue cylinder'), ('green', 'green bin')])
+def test_a_colour_that_is_not_seen_stays_where_an_answer_names_it(missed):
+    colour, name = missed
+    found, gone = seen(look_around(KNOWN), colours=COLOURS - {colour})
+    assert not gone and found[name] == FACTS[name]
+
+
+@pytest.mark.parametrize(
+    'answers',
+    [
+        {'What is in the green bin?': 'the blue cube'},
+        {'Where is the blue cylinder?': 'on the green plate'},
+        {HELD: 'nothing', 'What is in the green bin?': 'the blue cube and the blue cylinder'},
+    ],
+)
+def test_a_colour_is_enough_to_agree_where_only_one_thing_has_it(answers):
+    (red, blue), places = KNOWN.where, KNOWN.places
+    lost = KnownTable({red: TABLE, blue: TABLE}, places)
+    assert (
+        seen(look_at('pick up the blue cylinder', lost), answers=answers)[0][blue] == FACTS[blue]
+    )
+
+
+def test_two_things_of_a_colour_are_told_apart_by_their_whole_names():
+    twins = KnownTable({'blue cube': TABLE, 'blue cylinder': TABLE}, KNOWN.places)
+    answers = {'What is in the green bin?': 'the blue cube'}
+    found, _ = seen(look_at('pick up the blue cylinder', twins), answers=answers)
+    assert 'blue cylinder' not in found
+
+
+def test_a_place_that_nobody_knows_is_no_place():
+    answers = {'Where is the red cube?': 'on the purple plate'}
+    found, _ = seen(look_around(KNOWN), answers=answers)
+    assert 'red cube' not in found
+
+
+def test_what_is_new_is_believed_where_answers_agree():
+    known = KnownTable({'red cube': TABLE}, KNOWN.places)
+    assert seen(look_around(known)) == (FACTS, ())
+    lies = {'What is in the green bin?': 'the red cylinder'}
+    assert 'blue cylinder' not in seen(look_around(known), answers=lies)[0]
 
 
 def test_a_known_thing_keeps_its_name_whatever_shape_is_said():

@@ -89,8 +89,8 @@ class MissionSampler:
     def _alone(self, rng: np.random.Generator, table: KnownTable) -> Asked:
         """Words for things, a name, or the number of a record, without a question."""
         begin, luck = int(rng.integers(LINE // 2)), rng.random()
-        if luck < 0.5:
-            which = draw_part(rng, table, 'take' if luck < 0.2 else 'put').which
+        if luck < 0.4:
+            which = draw_part(rng, table, 'take' if luck < 0.16 else 'put').which
             try:
                 things = which.of(table)
             except Impossible:
@@ -98,7 +98,7 @@ class MissionSampler:
             ids = self._encode(f' {say_which(which, rng)}')
             if things and not (which.place and (which.names or which.word)):
                 return Asked(ids, [], {}, begin=begin, meant={len(ids) - 1: things})
-        if luck < 0.75 and table.records:
+        if luck < 0.8 and table.records:
             number = any_of(rng, list(table.records))
             known = thread(table, f'task {number}', {f'task {number}'})
             return Asked(self._encode(f' {number}'), [], {0: known}, begin=begin)
