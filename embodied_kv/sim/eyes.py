@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 
 from embodied_kv.sim.language import COUNT, HELD, in_or_on
@@ -108,19 +108,16 @@ def _ask(names: Sequence[str], known: KnownTable, doubted: tuple[str, ...] = ())
     lost = tuple(name for name in doubted if not called.in_any(name, answers))
     gone = tuple(name for name in lost if fewer or name in known.places)
     holds = dict(zip(places, inside, strict=True)) | {ROBOT: held}
+    lie = {name: place for name, place in known.where.items() if name not in gone}
     drafts = []
     for name, answer in zip(things, where, strict=True):
-        place = called.place(name, answer)
-        if known.beside.get(name) and place == TABLE:
-            continue  # which is as true of what is next to something, or at a side
-        told = {there for there, answer in holds.items() if called.in_any(name, [answer])}
-        if name in doubted and not told and place != FLOOR:
-            continue  # where could it be that nobody sees it?
+        place, told = called.place(name, answer), called.holders(name, holds)
+        beside = place == TABLE and known.beside.get(name)  # which is as true of it, and more
+        unseen = name in doubted and not told and place != FLOOR
         agree = told == {place} & {*holds} or not known.where
-        if name not in gone and place and agree:
+        if place and agree and not beside and not unseen and name not in gone:
             drafts.append((name, 'object', f'{name}: {_at(place)}'))
-    lie = dict(known.where) | {name: _place(text) for name, _, text in drafts}
-    lie = {name: place for name, place in lie.items() if name not in gone}
+            lie[name] = place
     for name in places:
         if name not in gone:
             inside = ' and '.join(f'the {thing}' for thing in sorted(lie) if lie[thing] == name)
@@ -142,6 +139,10 @@ class _Called:
     def in_any(self, name: str, answers: Sequence[str]) -> bool:
         """Whether one of the answers names it."""
         return any(self._of(said) == name for answer in answers for said in NAMED.findall(answer))
+
+    def holders(self, name: str, holds: Mapping[str, str]) -> set[str]:
+        """Who is said to hold it. holds: answers by place."""
+        return {place for place, answer in holds.items() if self.in_any(name, [answer])}
 
     def place(self, name: str, answer: str) -> str:
         """Where a thing is: a place that is known, table, floor or robot; '' for anything else."""
