@@ -1,7 +1,12 @@
 """The exam of missions asks for every step, and counts a mission as right to its end alone."""
 
 from embodied_kv.sim.missions import KINDS
-from embodied_kv.train.planner.mission_exam import plan_missions, report
+from embodied_kv.train.planner.mission_exam import (
+    REFUSED,
+    ask_unknown_words,
+    plan_missions,
+    report,
+)
 
 RECORDS = (5, 20)
 
@@ -32,3 +37,11 @@ def test_who_answers_as_the_rules_do_is_right_to_the_end():
     assert set(cells.values()) == {100.0}
     assert f'{"all missions":28}  100.0     14' in table
     assert {'answer done', 'part undo', 'missions up to 20 records'} <= cells.keys()
+
+
+def test_words_that_nobody_knows_are_right_where_they_are_refused():
+    unknown = list(ask_unknown_words(lambda texts, question: REFUSED, 7, RECORDS, seed=2))
+    assert len({question for question, _ in unknown}) == 7
+    assert report([], unknown)[1]['unknown words'] == 100.0
+    others = [(question, 'done') for question, _ in unknown[:3]] + unknown[3:]
+    assert report([], others)[1]['unknown words'] == 57.14

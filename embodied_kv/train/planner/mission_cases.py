@@ -104,7 +104,7 @@ def draw_case(rng: np.random.Generator, table: KnownTable) -> Case:
     if rng.random() < FAILED:
         progress = _fail(rng, mission, table, progress)
     case = case_of(rng, table, mission, progress)
-    return _garble(rng, case) if rng.random() < GARBLED else case
+    return garble(rng, case) if rng.random() < GARBLED else case
 
 
 def _draw_done(rng: np.random.Generator, part: Part, table: KnownTable) -> Progress:
@@ -180,8 +180,11 @@ def _left(part: Part, table: KnownTable) -> tuple[str, ...]:
     return tuple(name for name in _meant(part, table) or () if table.where[name] != goal)
 
 
-def _garble(rng: np.random.Generator, case: Case) -> Case:
-    """A thing that the part at hand names is called by a word that means nothing."""
+def garble(rng: np.random.Generator, case: Case) -> Case:
+    """A thing that the part at hand names is called by a word that means nothing.
+
+    The same case where that part names none.
+    """
     at = case.progress.part
     names = case.mission.parts[at].which.names
     if not names:

@@ -3,7 +3,8 @@
 Tables and missions that it has not learnt from. Each step is asked for behind a plain causal
 prefill of the whole memory as it is then, and done by a simulated executor that fails now and
 then. A mission is right where every answer is the one that the rules give, to the end; the first
-other answer ends it. No KV is reused.
+other answer ends it. Beside them, missions whose first part has a word that nobody knows. No KV is
+reused.
 """
 
 from __future__ import annotations
@@ -20,17 +21,25 @@ import numpy as np
 import torch
 
 from embodied_kv.model.planner_checkpoint import bundled_planner, load_planner
-from embodied_kv.sim.mission_draws import RECORDS, draw_mission, draw_table
-from embodied_kv.sim.mission_oracle import Progress
+from embodied_kv.sim.household import any_of
+from embodied_kv.sim.mission_draws import RECORDS, draw_mission, draw_part, draw_table
+from embodied_kv.sim.mission_oracle import Progress, begin
 from embodied_kv.sim.mission_phrases import say_mission
 from embodied_kv.sim.mission_rollout import Turn, roll_out
 from embodied_kv.sim.mission_table import KnownTable
 from embodied_kv.sim.missions import KINDS, Mission
 from embodied_kv.train.common import command
 from embodied_kv.train.planner.exam import UNSEEN, Reader
-from embodied_kv.train.planner.mission_cases import in_some_order, question_of
+from embodied_kv.train.planner.mission_cases import (
+    UNKNOWN,
+    case_of,
+    garble,
+    in_some_order,
+    question_of,
+)
 
 SUCCESS = 0.8  # of a step
+REFUSED = f'impossible: {UNKNOWN}'
 
 
 @dataclass(frozen=True)
@@ -67,6 +76,19 @@ def plan_missions(
         yield Rolled(mission, words, count, tuple(roll_out(mission, table, rng, SUCCESS, plan)))
 
 
+def ask_unknown_words(
+    ask: Ask, count: int, records: tuple[int, int], seed: int
+) -> Iterator[tuple[str, str]]:
+    """What is said to so many missions with a word that means nothing -> question, answer."""
+    for i in range(count):
+        rng = np.random.default_rng((UNSEEN, seed, i, 2))
+        table = draw_table(rng, int(rng.integers(*records, endpoint=True)))
+        part = draw_part(rng, table, any_of(rng, ('next', 'push', 'back')))
+        case = garble(rng, case_of(rng, table, Mission((part,)), begin(table)))
+        texts = [fact.text for fact in in_some_order(rng, table.facts())]
+        yield case.question, ask(texts, case.question)
+
+
 def _plan(
     ask: Ask, words: str, order: np.random.Generator, table: KnownTable, progress: Progress
 ) -> str:
@@ -74,9 +96,16 @@ def _plan(
     return ask(texts, question_of(words, progress))
 
 
-def report(found: Sequence[Rolled]) -> tuple[str, dict[str, float]]:
-    """A table of answers by what is asked, and of whole missions; and its cells, in percent."""
+def report(
+    found: Sequence[Rolled], unknown: Sequence[tuple[str, str]] = ()
+) -> tuple[str, dict[str, float]]:
+    """A table of answers by what is asked, and of whole missions; and its cells, in percent.
+
+    unknown: as `ask_unknown_words` gives them.
+    """
     steps, wholes = defaultdict(list), defaultdict(list)
+    for _, said in unknown:
+        steps['unknown words'].append(said == REFUSED)
     for one in found:
         for turn in one.turns:
             exact = turn.said == turn.right.text
@@ -109,17 +138,15 @@ def main() -> None:
     began = time.perf_counter()
     try:
         planner = load_planner(arguments.planner or bundled_planner('planner_missions'))
-        found = list(
-            plan_missions(
-                lambda texts, question: Reader(planner, texts).ask(question),
-                arguments.missions,
-                tuple(arguments.records),
-                arguments.seed,
-            )
-        )
+        drawn = arguments.missions, tuple(arguments.records), arguments.seed
+
+        def ask(texts: Sequence[str], question: str) -> str:
+            return Reader(planner, texts).ask(question)
+
+        found, unknown = list(plan_missions(ask, *drawn)), list(ask_unknown_words(ask, *drawn))
     except ValueError as error:
         parser.exit(2, f'{parser.prog}: {error}\n')
-    table, cells = report(found)
+    table, cells = report(found, unknown)
     print(table)
     for one in [one for one in found if not one.right][: arguments.wrong]:
         turn = one.turns[-1]
