@@ -13,13 +13,12 @@ from embodied_kv.msg import MemorySegment
 from embodied_kv.nodes.control.session_parts import InstructionPart
 from embodied_kv.nodes.missions.calls import Calls
 from embodied_kv.planning.memory_part import MemoryPart
-from embodied_kv.planning.mission import Interrupted, Outcome
+from embodied_kv.planning.mission import Outcome
 from embodied_kv.planning.mission_part import MissionPart
 from embodied_kv.session.robot_session import RobotSession
 from embodied_kv.sim.eyes import Look, Seen, beside, look_around, look_at
-from embodied_kv.sim.mission_memory import parse_task, read_table
+from embodied_kv.sim.mission_memory import parse_task, read_table, refusal
 from embodied_kv.sim.mission_table import MOVES, KnownTable
-from embodied_kv.text import shown
 
 ALL = 1000  # segments
 BOUNDARY = 'mission-boundary'
@@ -58,17 +57,13 @@ class Crew:
     def plan(self, question: str) -> str:
         return self._calls.call('memory/plan', question=question).text
 
+    def refusal(self, instruction: str) -> str:
+        if why := refusal(instruction, self._known()):
+            self._on_fault(why)
+        return why
+
     def act(self, instruction: str) -> Outcome:
-        task, known = parse_task(instruction), self._known()
-        if task is None:
-            raise Interrupted(f'the planner said {shown(instruction)!r}, which is no instruction')
-        there = {'', *known.where, *known.places}
-        for name in (task.target, task.place):
-            if name not in there:
-                raise Interrupted(
-                    f'the planner said {shown(instruction)!r}, but no {name} has been seen'
-                )
-        self._lay = known.where
+        self._lay = self._known().where
         return self._calls.act(instruction, self._step_seconds)
 
     def remember(self, instruction: str, done: bool) -> None:
