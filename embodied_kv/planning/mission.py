@@ -11,6 +11,7 @@ planner plans anew. The arm is never rewound.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -72,7 +73,7 @@ class MissionState:
 
     moves: see `Robot.moves`, when the part began. tried: steps of the part. said: answers that
     were given. steps: carried out so far. acting: the instruction in force, '' between two steps.
-    answers: of the planner so far.
+    answers: of the planner so far. step_time_limit: s, as it was given; 0: the robot's own.
     """
 
     words: str
@@ -83,6 +84,7 @@ class MissionState:
     steps: int = 0
     acting: str = ''
     answers: int = 0
+    step_time_limit: float = 0.0
 
     @property
     def question(self) -> str:
@@ -121,10 +123,12 @@ def read_state(facts: object) -> MissionState:
             int(facts['steps']),
             str(facts['acting']),
             int(facts.get('answers', 0)),
+            float(facts.get('step_time_limit', 0.0)),
         )
     except (TypeError, KeyError, ValueError) as error:
         raise ValueError(f'this is no state of a mission: {error!r}') from error
-    if not state.words.strip() or state.part < 1 or min(state.steps, state.answers) < 0:
+    counts = state.part - 1, state.steps, state.answers, state.step_time_limit
+    if not state.words.strip() or not all(0 <= count < math.inf for count in counts):
         raise ValueError('this is no state of a mission: it has no words, or counts below nothing')
     return state
 
@@ -231,8 +235,8 @@ class Mission:
 
     def _step(self, instruction: str) -> None:
         robot = self._robot
-        robot.mark(self.state.steps)
         self._now(replace(self.state, acting=instruction))
+        robot.mark(self.state.steps)  # whoever goes on from there tells this step
         outcome = robot.act(instruction)
         robot.remember(instruction, outcome.done)
         if not outcome.done and self._rewinds:

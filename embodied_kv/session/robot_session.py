@@ -29,6 +29,7 @@ from embodied_kv.text import shown
 from embodied_kv.types import ActionChunk
 
 T = TypeVar('T')
+BY_MISSIONS = 'mission-boundary'  # how names of capsules begin that only missions take
 SCENE, DEPTHS = 'scene', 'depths'  # in a capsule beside its parts
 DEEP_ENOUGH = {  # what is resumed at each depth
     Depth.ACTOR: ('planner', 'actor'),
@@ -144,6 +145,7 @@ class RobotSession:
     def rollback(self, name: str = '', but: Collection[str] = ()) -> Resumed:
         """This same session goes on from its capsule of that name, or from its newest one.
 
+        Those that missions take count by name alone.
         What was said since is given up; the actor's state is not restored, as the world went on.
         but: names of parts that stay as they are.
         Raises CapsuleError for a capsule of another session.
@@ -255,7 +257,8 @@ class RobotSession:
         return {part: FrozenPart(t, capsule.facts[part]) for part, t in parts.items()}
 
     def _newest(self) -> str:
-        own = [r for r in self.registry.entries() if r.boundary.session == self.name]
+        taken = [r for r in self.registry.entries() if not r.name.startswith(BY_MISSIONS)]
+        own = [r for r in taken if r.boundary.session == self.name]
         if not own:
             raise CapsuleError(f'session {self.name} has no capsule: take a snapshot first')
         return max(own, key=lambda record: record.boundary.number).name

@@ -113,6 +113,7 @@ class FleetRobot(SimulatedRobot):
     def act(self, instruction: str) -> Outcome:
         body, s = self._body, self._settings
         task, began = parse_task(instruction), body.now
+        body.acts()
         self._lay = dict(read_table(self.memory()).where)
         self._turn.here(lambda: self._begin(task))
         ask_at, heard = began + s.ask_every, []
