@@ -168,8 +168,11 @@ class Mission(SuiteNode):
 
     def _carry_out(self, running: Running) -> None:
         """On its thread."""
+        sight = self._session.sight
         try:
-            running.end = running.run.run()
+            with sight.watching():
+                sight.now()  # there is a frame to ask about
+                running.end = running.run.run()
         except Exception as error:  # whatever it is, the mission is over, and says so
             self.log_exception('a mission', error)
             running.end = MissionEnd(False, 'failed: see the log of the node', running.run.state)

@@ -181,7 +181,7 @@ class Session(SuiteNode):
         if request.name.startswith(BY_MISSIONS):
             raise CapsuleError(f'only missions name capsules {BY_MISSIONS}…: choose another name')
         tier = Tier(request.tier or self.params.read(SessionParams).default_tier)
-        capsule, seconds = self._session.snapshot(request.name, self._session.scene(), tier)
+        capsule, seconds = self._session.snapshot(request.name, self._session.sight.now(), tier)
         record = self._record(capsule.name)
         conversions.fill_capsule(response, record, seconds)
         response.message = (
@@ -191,7 +191,7 @@ class Session(SuiteNode):
 
     def _restore(self, request: CapsuleRestore.Request, response: CapsuleRestore.Response) -> None:
         self._session.limits = self.params.read(SessionParams).limits
-        resumed = self._session.restore(request.name, self._session.scene())
+        resumed = self._session.restore(request.name, self._session.sight.now())
         self._fill_resumed(response, resumed)
 
     def _rollback(

@@ -25,6 +25,7 @@ from embodied_kv.capsule.tiers import Tier
 from embodied_kv.engine.engine import Engine
 from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.session.engine_part import Branch, EnginePart
+from embodied_kv.session.sight import Sight
 from embodied_kv.text import shown
 from embodied_kv.types import ActionChunk
 
@@ -67,10 +68,10 @@ class RobotSession:
 
     registry: None where capsules are not kept yet, see `keep_in`. call: runs work on the engine's
     thread, `DeviceThread.call`. limits: of re-entry. scene: what the robot sees and feels now,
-    None where it sees nothing; whoever knows puts it here. on_hold: called on the engine's thread
-    where a restore resumes nothing: the robot is to stay where it is. on_instruction: told what
-    the robot is to do, '' for nothing. on_done: told of each verb that was done, on the thread of
-    whoever asked for it.
+    None where it sees nothing; whoever knows puts it here. sight: waits for it. on_hold: called on
+    the engine's thread where a restore resumes nothing: the robot is to stay where it is.
+    on_instruction: told what the robot is to do, '' for nothing. on_done: told of each verb that
+    was done, on the thread of whoever asked for it.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class RobotSession:
         self.name = f'{engine.kv.frames.process_id[:8]}{robot}'
         self.limits = limits or Limits()
         self.scene: Callable[[], SceneSummary | None] = lambda: None
+        self.sight = Sight(lambda: self.scene())
         self.on_hold: Callable[[], None] = lambda: None
         self.on_instruction: Callable[[str], None] = lambda instruction: None
         self.on_done: Callable[[Done], None] = lambda done: None

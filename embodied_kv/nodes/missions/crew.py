@@ -80,7 +80,7 @@ class Crew:
 
     def mark(self, step: int) -> None:
         try:
-            self._boundaries.take(self._session.scene())
+            self._boundaries.take(self._session.sight.now())
         except CapsuleError as error:
             self._on_fault(f'no boundary before step {step}, see boundary_tier: {error}')
 
