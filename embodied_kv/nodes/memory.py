@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from rclpy.clock import JumpThreshold
+from rclpy.duration import Duration
 from std_msgs.msg import String
 
 from embodied_kv.memory.encoder import encoder
@@ -31,6 +33,7 @@ from embodied_kv.nodes.robot_memory import (
 from embodied_kv.planning.config import MIB, PlanningConfig
 
 T = TypeVar('T')
+SET_BACK = JumpThreshold(min_forward=None, min_backward=Duration(seconds=-0.5))
 
 
 class Memory(SuiteNode):
@@ -69,10 +72,16 @@ class Memory(SuiteNode):
         self.subscribe(String, 'instruction', self._on_instruction, qos.INSTRUCTION)
         if params.step_seconds:
             self.every(params.step_seconds, self._memory.advance)
+        jumps = self.get_clock().create_jump_callback(SET_BACK, post_callback=self._begin)
+        self._release.callback(jumps.unregister)
         self.every(PRECOMPUTE_EVERY, self._precompute)
 
     def start(self) -> None:
-        self._memory.begin()
+        self._begin()
+
+    def _begin(self, *_: object) -> None:
+        """Also where the clock was set back: a simulation began again."""
+        self._memory.begin(self.get_clock().now().nanoseconds)
 
     def _step(self, work: Callable[[], T]) -> T:
         return self.host.device.background(work).result()

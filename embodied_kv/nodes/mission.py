@@ -16,6 +16,7 @@ from rclpy.action.server import ServerGoalHandle
 from std_msgs.msg import String
 
 from embodied_kv.action import Mission as MissionAction
+from embodied_kv.capsule.tiers import Tier
 from embodied_kv.msg import MissionState as MissionStateMsg
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.lifecycle_node import OK, WARN, SuiteNode
@@ -42,6 +43,13 @@ class MissionParams:
         True,
         'A step that failed rolls the computation back to where it was before it; never the arm',
         'live',
+    )
+    boundary_tier: str = param(
+        'disk',
+        'Where the capsule from before a step is kept: disk, which outlives the process; host or '
+        'device',
+        'live',
+        check=Tier,
     )
 
 
@@ -135,11 +143,10 @@ class Mission(SuiteNode):
 
     def _accept(self, handle: ServerGoalHandle) -> None:
         request = handle.request
-        self._begin(MissionState(request.mission.strip()), handle, request.step_time_limit)
+        words, limit = request.mission.strip(), request.step_time_limit
+        self._begin(MissionState(words, step_time_limit=limit), handle)
 
-    def _begin(
-        self, state: MissionState, handle: ServerGoalHandle | None, seconds: float = 0.0
-    ) -> None:
+    def _begin(self, state: MissionState, handle: ServerGoalHandle | None) -> None:
         self._end('another mission takes its place')
         self._instructions.publish(String())  # the arm stands while the mission looks and plans
         params = self.params.read(MissionParams)
@@ -147,7 +154,8 @@ class Mission(SuiteNode):
         crew = Crew(
             calls,
             self._session,
-            seconds or params.step_time_limit,
+            Tier(params.boundary_tier),
+            state.step_time_limit or params.step_time_limit,
             on_words=lambda words: self.log_info('said', f'the mission says: {words}'),
             on_fault=lambda words: self.log_warning('mission', words),
         )
@@ -160,8 +168,11 @@ class Mission(SuiteNode):
 
     def _carry_out(self, running: Running) -> None:
         """On its thread."""
+        sight = self._session.sight
         try:
-            running.end = running.run.run()
+            with sight.watching():
+                sight.now()  # there is a frame to ask about
+                running.end = running.run.run()
         except Exception as error:  # whatever it is, the mission is over, and says so
             self.log_exception('a mission', error)
             running.end = MissionEnd(False, 'failed: see the log of the node', running.run.state)

@@ -36,13 +36,13 @@ class Perception(SuiteNode):
         self._part = InstructionPart(lambda: self._frames.instruction, self._frames.tell)
         session = self.host.session(self.robot)
         session.register(self._part)
-        session.scene = self._frames.scene
+        session.scene, session.sight.is_open = self._frames.scene, True
         self._on_told(self._frames.instruction)
 
     def stop(self) -> None:
         session = self.host.session(self.robot)
         session.unregister(self._part)
-        session.scene = lambda: None
+        session.scene, session.sight.is_open = lambda: None, False
 
     def _on_told(self, instruction: str) -> None:
         self.host.session(self.robot).on_instruction(instruction)

@@ -116,9 +116,10 @@ class RobotMemory:
         with self._computes:
             self._close.close()
 
-    def begin(self) -> None:
-        """What was said before is no answer any more."""
+    def begin(self, stamp: int) -> None:
+        """What was said before is no answer any more, and what was seen before, ns, is no news."""
         self._answers.clear()
+        self._notes.begin(stamp)
 
     @property
     def stats(self) -> Stats:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.device_pool import DevicePool
 from embodied_kv.capsule.disk import Disk
 from embodied_kv.capsule.record import CapsuleRecord
@@ -22,7 +23,7 @@ from embodied_kv.nodes.common import conversions, qos
 from embodied_kv.nodes.common.lifecycle_node import OK, SuiteNode
 from embodied_kv.nodes.common.parameters import param
 from embodied_kv.session.engine_part import Branch
-from embodied_kv.session.robot_session import Done, Resumed
+from embodied_kv.session.robot_session import BY_MISSIONS, Done, Resumed
 from embodied_kv.srv import (
     CapsuleDrop,
     CapsuleFork,
@@ -177,8 +178,10 @@ class Session(SuiteNode):
     def _snapshot(
         self, request: CapsuleSnapshot.Request, response: CapsuleSnapshot.Response
     ) -> None:
+        if request.name.startswith(BY_MISSIONS):
+            raise CapsuleError(f'only missions name capsules {BY_MISSIONS}…: choose another name')
         tier = Tier(request.tier or self.params.read(SessionParams).default_tier)
-        capsule, seconds = self._session.snapshot(request.name, self._session.scene(), tier)
+        capsule, seconds = self._session.snapshot(request.name, self._session.sight.now(), tier)
         record = self._record(capsule.name)
         conversions.fill_capsule(response, record, seconds)
         response.message = (
@@ -188,7 +191,7 @@ class Session(SuiteNode):
 
     def _restore(self, request: CapsuleRestore.Request, response: CapsuleRestore.Response) -> None:
         self._session.limits = self.params.read(SessionParams).limits
-        resumed = self._session.restore(request.name, self._session.scene())
+        resumed = self._session.restore(request.name, self._session.sight.now())
         self._fill_resumed(response, resumed)
 
     def _rollback(

@@ -11,6 +11,7 @@ planner plans anew. The arm is never rewound.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -19,7 +20,8 @@ from embodied_kv.capsule.capsule import Fact, facts_of
 from embodied_kv.model.mission_words import PlannerAnswer, Tried, mission_question, read_answer
 
 MOST_STEPS = 40  # of a mission, the failed ones included
-MOST_PLANS = 3  # for a step, where the planner says nothing that can be read
+MOST_ANSWERS = 100  # of the planner, to a mission; those that move nothing included
+MOST_PLANS = 3  # for a step, where the planner says nothing that can be told
 
 
 class Interrupted(Exception):
@@ -46,6 +48,9 @@ class Robot(Protocol):
     def plan(self, question: str) -> str:
         """The planner's answer, with what is remembered in view."""
 
+    def refusal(self, instruction: str) -> str:
+        """Why this instruction is never told, '' where it may be: nothing else is acted on."""
+
     def act(self, instruction: str) -> Outcome:
         """The policy does it, until it says itself that it is done, or time is up."""
 
@@ -68,6 +73,7 @@ class MissionState:
 
     moves: see `Robot.moves`, when the part began. tried: steps of the part. said: answers that
     were given. steps: carried out so far. acting: the instruction in force, '' between two steps.
+    answers: of the planner so far. step_time_limit: s, as it was given; 0: the robot's own.
     """
 
     words: str
@@ -77,6 +83,8 @@ class MissionState:
     said: tuple[str, ...] = ()
     steps: int = 0
     acting: str = ''
+    answers: int = 0
+    step_time_limit: float = 0.0
 
     @property
     def question(self) -> str:
@@ -114,10 +122,13 @@ def read_state(facts: object) -> MissionState:
             tuple(str(words) for words in facts['said']),
             int(facts['steps']),
             str(facts['acting']),
+            int(facts.get('answers', 0)),
+            float(facts.get('step_time_limit', 0.0)),
         )
     except (TypeError, KeyError, ValueError) as error:
         raise ValueError(f'this is no state of a mission: {error!r}') from error
-    if not state.words.strip() or state.part < 1 or state.steps < 0:
+    counts = state.part - 1, state.steps, state.answers, state.step_time_limit
+    if not state.words.strip() or not all(0 <= count < math.inf for count in counts):
         raise ValueError('this is no state of a mission: it has no words, or counts below nothing')
     return state
 
@@ -176,21 +187,40 @@ class Mission:
         return self._end(False, f'not over after {MOST_STEPS} steps')
 
     def _begin(self) -> None:
-        """A step that was cut off is told again: it is soon over where it had been done."""
+        """A step that was cut off is told again: it is soon over where it had been done.
+
+        Unless what it names has not been seen meanwhile: then it is planned anew.
+        """
         state, robot = self.state, self._robot
         robot.look()
-        if state.acting:
+        if state.acting and not robot.refusal(state.acting):
             self._step(state.acting)
-        if not state.steps and not state.acting:
+        elif state.acting:
+            self._now(replace(state, acting=''))
+        elif not state.steps:
             self._now(state.in_part(state.part, robot.moves()))
 
     def _plan(self) -> PlannerAnswer:
-        for _ in range(MOST_PLANS):
+        """What it is to go on with. After an answer of no use the robot looks, and asks anew."""
+        for attempt in range(MOST_PLANS):
+            if attempt:
+                self._robot.look()
             try:
-                return read_answer(self._robot.plan(self.state.question))
+                return self._answer()
             except ValueError as error:
                 fault = error
-        raise Interrupted(f'the planner has no answer: {fault}')
+        raise Interrupted(str(fault))
+
+    def _answer(self) -> PlannerAnswer:
+        """The planner's. Raises ValueError where it is of no use."""
+        state, robot = self.state, self._robot
+        if state.answers >= MOST_ANSWERS:
+            raise Interrupted(f'not over after {MOST_ANSWERS} answers of the planner')
+        self._now(replace(state, answers=state.answers + 1))
+        answer = read_answer(robot.plan(state.question))
+        if answer.kind == 'step' and (refusal := robot.refusal(answer.words)):
+            raise ValueError(refusal)
+        return answer
 
     def _say(self, words: str) -> None:
         self._robot.say(words)
@@ -205,8 +235,8 @@ class Mission:
 
     def _step(self, instruction: str) -> None:
         robot = self._robot
-        robot.mark(self.state.steps)
         self._now(replace(self.state, acting=instruction))
+        robot.mark(self.state.steps)  # whoever goes on from there tells this step
         outcome = robot.act(instruction)
         robot.remember(instruction, outcome.done)
         if not outcome.done and self._rewinds:

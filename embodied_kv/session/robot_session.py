@@ -25,10 +25,12 @@ from embodied_kv.capsule.tiers import Tier
 from embodied_kv.engine.engine import Engine
 from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.session.engine_part import Branch, EnginePart
+from embodied_kv.session.sight import Sight
 from embodied_kv.text import shown
 from embodied_kv.types import ActionChunk
 
 T = TypeVar('T')
+BY_MISSIONS = 'mission-boundary'  # how names of capsules begin that only missions take
 SCENE, DEPTHS = 'scene', 'depths'  # in a capsule beside its parts
 DEEP_ENOUGH = {  # what is resumed at each depth
     Depth.ACTOR: ('planner', 'actor'),
@@ -66,10 +68,10 @@ class RobotSession:
 
     registry: None where capsules are not kept yet, see `keep_in`. call: runs work on the engine's
     thread, `DeviceThread.call`. limits: of re-entry. scene: what the robot sees and feels now,
-    None where it sees nothing; whoever knows puts it here. on_hold: called on the engine's thread
-    where a restore resumes nothing: the robot is to stay where it is. on_instruction: told what
-    the robot is to do, '' for nothing. on_done: told of each verb that was done, on the thread of
-    whoever asked for it.
+    None where it sees nothing; whoever knows puts it here. sight: waits for it. on_hold: called on
+    the engine's thread where a restore resumes nothing: the robot is to stay where it is.
+    on_instruction: told what the robot is to do, '' for nothing. on_done: told of each verb that
+    was done, on the thread of whoever asked for it.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class RobotSession:
         self.name = f'{engine.kv.frames.process_id[:8]}{robot}'
         self.limits = limits or Limits()
         self.scene: Callable[[], SceneSummary | None] = lambda: None
+        self.sight = Sight(lambda: self.scene())
         self.on_hold: Callable[[], None] = lambda: None
         self.on_instruction: Callable[[str], None] = lambda instruction: None
         self.on_done: Callable[[Done], None] = lambda done: None
@@ -144,6 +147,7 @@ class RobotSession:
     def rollback(self, name: str = '', but: Collection[str] = ()) -> Resumed:
         """This same session goes on from its capsule of that name, or from its newest one.
 
+        Those that missions take count by name alone.
         What was said since is given up; the actor's state is not restored, as the world went on.
         but: names of parts that stay as they are.
         Raises CapsuleError for a capsule of another session.
@@ -255,7 +259,8 @@ class RobotSession:
         return {part: FrozenPart(t, capsule.facts[part]) for part, t in parts.items()}
 
     def _newest(self) -> str:
-        own = [r for r in self.registry.entries() if r.boundary.session == self.name]
+        taken = [r for r in self.registry.entries() if not r.name.startswith(BY_MISSIONS)]
+        own = [r for r in taken if r.boundary.session == self.name]
         if not own:
             raise CapsuleError(f'session {self.name} has no capsule: take a snapshot first')
         return max(own, key=lambda record: record.boundary.number).name

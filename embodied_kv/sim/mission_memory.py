@@ -15,6 +15,7 @@ from embodied_kv.sim.mission_table import FLOOR, TABLE, KnownTable, Record
 from embodied_kv.sim.scene import MOVABLE, RECEPTACLES
 from embodied_kv.sim.tabletop import Truth
 from embodied_kv.sim.tasks import PHRASES, Task
+from embodied_kv.text import shown
 
 NAME = r'\w+ \w+'
 WAYS = (dict(on='into', off='out of'), dict(on='on', off='off'), dict(on='onto', off='off'))
@@ -41,6 +42,19 @@ def parse_task(words: str) -> Task | None:
             named = match.groupdict()
             return Task(family, named['x'], named.get('y') or '', named.get('s') or '')
     return None
+
+
+def refusal(instruction: str, known: KnownTable) -> str:
+    """Why a planner's instruction is never told, '' where it may be.
+
+    It is none of this robot, or it names what nobody has seen.
+    """
+    said = f"the planner said '{shown(instruction)}'"
+    if (task := parse_task(instruction)) is None:
+        return f'{said}, which is no instruction'
+    there = {'', *known.where, *known.places}
+    missing = [name for name in (task.target, task.place) if name not in there]
+    return f'{said}, but no {missing[0]} has been seen' if missing else ''
 
 
 def true_table(truth: Truth) -> KnownTable:

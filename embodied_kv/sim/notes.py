@@ -12,6 +12,9 @@ nothing else; what nobody is asked, it does not know.
   it is done, or that it was not when another instruction comes. Who gave the instruction may
   conclude it, and knows more: `task 3: put the red cube into the blue bin, from the table`, and
   `last move of the red cube: task 3`.
+
+Answers come in any order, for a stream that a capsule brings back speaks of an old frame: of a
+thing counts the newest frame.
 """
 
 from __future__ import annotations
@@ -48,7 +51,16 @@ class NoteTaker:
         self._numbers = [number for _, number in records]  # the oldest first
         self._instruction, self._told, self._done = '', 0, False
         self._number = 0  # of the record of the instruction in force, 0 before there is one
-        self._holds = ''
+        self._newest: dict[str, int] = {}  # stamp of the newest frame of which a thing was said
+        self._since = 0
+
+    def begin(self, stamp: int) -> None:
+        """Of frames from before, ns, nothing is learnt; nor is it known what came later.
+
+        Memory may be newer than they are, or their clock another one.
+        """
+        self._since = stamp
+        self._newest.clear()
 
     def tell(self, instruction: str, stamp: int) -> list[Draft]:
         """Another instruction is in force, since ns of the ROS clock."""
@@ -64,11 +76,26 @@ class NoteTaker:
     def hear(self, query: str, answer: str, stamp: int) -> list[Draft]:
         """What language said to a prompt, to its end. stamp: ns, of the frame that it looked at.
 
-        Of frames from before an instruction nothing is learnt of its task.
+        Of frames from before an instruction nothing is learnt of its task; of a thing nothing, if
+        a newer frame has told of it.
         """
+        if stamp < self._since:
+            return []
+        return [
+            draft for draft in self._learn(query, answer, stamp) if self._is_news(draft, stamp)
+        ]
+
+    def _is_news(self, draft: Draft, stamp: int) -> bool:
+        id, *_ = draft
+        if stamp < self._newest.get(id, stamp):
+            return False
+        self._newest[id] = stamp
+        return True
+
+    def _learn(self, query: str, answer: str, stamp: int) -> list[Draft]:
         query, answer = query.strip(), answer.strip()
         if query == self._question and answer:
-            return self._hold(answer)
+            return [(ROBOT, 'agent', f'{ROBOT}: holds {answer}')]
         if query != HELD and (found := learnt(query, answer)):
             return found
         if not self._instruction or stamp < self._told + HEARD:
@@ -79,12 +106,6 @@ class NoteTaker:
         if query == NARRATE and self._done:
             return self._see(answer)
         return []
-
-    def _hold(self, answer: str) -> list[Draft]:
-        if answer == self._holds:
-            return []
-        self._holds = answer
-        return [(ROBOT, 'agent', f'{ROBOT}: holds {answer}')]
 
     def _see(self, answer: str) -> list[Draft]:
         if match := LIES.fullmatch(answer):

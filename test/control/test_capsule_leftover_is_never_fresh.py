@@ -41,6 +41,15 @@ def test_after_a_stop_nothing_is_left(stand):
     assert stand.loop.leftover() is None
 
 
+def test_of_an_arm_that_is_told_to_stand_as_before_a_step_of_a_mission_nothing_is_left(stand):
+    stand.offer(RAMP)
+    stand.run(0.1)
+    assert stand.loop.leftover() is not None
+    stand.guard.tell('')
+    stand.turn()
+    assert stand.loop.leftover() is None
+
+
 def test_a_resumed_one_is_previous_keeps_its_age_and_starts_where_the_arm_is(stand):
     stand.by_hand(0.4, 0.4)
     stand.run(0.02)

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planning_cases import CONFIG, LAYERS, PLANNER, QUESTION, TABLE, filled, open_planning
 
+from embodied_kv.bench.whole.capsules import STAY
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.disk import Disk
 from embodied_kv.capsule.part import FrozenPart
@@ -26,6 +27,7 @@ from embodied_kv.model.planner_checkpoint import random_planner
 from embodied_kv.planning.memory_part import MemoryPart, differences
 from embodied_kv.planning.mission import MissionState, Tried
 from embodied_kv.planning.mission_part import MissionPart
+from embodied_kv.session.boundaries import Boundaries
 
 STATE = MissionState(
     'tidy up',
@@ -122,6 +124,19 @@ def test_what_is_left_as_it_is_is_not_said(robot):
     robot.session.snapshot('here')
     robot.planning.upsert(LEARNT)
     assert robot.session.rollback('here', but=('memory', 'mission')).notes == ()
+
+
+def test_a_rewound_step_takes_the_planner_along_and_neither_memory_nor_mission(robot):
+    boundaries = Boundaries(robot.session, 'before', Tier.DEVICE)
+    boundaries.take(None)
+    plan, row = robot.planning.last, robot.planning.row.held
+    robot.planning.upsert(LEARNT)
+    robot.planning.plan('what does the robot hold?')
+    robot.state = after = STATE.after(STATE.acting, False)
+    assert robot.planning.last != plan and robot.planning.row.held != row
+    boundaries.go_back(but=STAY)
+    assert robot.planning.last == plan and robot.planning.row.held == row
+    assert robot.planning.memory.sentences['red cube'] == LEARNT[2] and robot.state == after
 
 
 def test_a_hold_takes_up_nothing(robot):

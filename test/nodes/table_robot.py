@@ -10,7 +10,7 @@ from embodied_kv.planning.mission import Outcome
 from embodied_kv.sim.eyes import beside, look_around, look_at
 from embodied_kv.sim.language import COUNT, HELD
 from embodied_kv.sim.mission_draws import draw_accident
-from embodied_kv.sim.mission_memory import parse_task, read_table
+from embodied_kv.sim.mission_memory import parse_task, read_table, refusal
 from embodied_kv.sim.mission_oracle import Progress, Tried, next_step
 from embodied_kv.sim.mission_table import FLOOR, MOVES, ROBOT, TABLE
 from embodied_kv.sim.notes import NoteTaker
@@ -52,6 +52,9 @@ class TableRobot:
         if self.interrupt:
             self.interrupt('plan')
         return next_step(self._mission, read_table(self.memory()), self._progress()).text
+
+    def refusal(self, instruction):
+        return refusal(instruction, read_table(self.memory()))
 
     def act(self, instruction):
         self.calls.append(instruction)

@@ -147,6 +147,13 @@ def test_a_planner_that_never_ends_is_ended():
     assert not end.success and 'not over after' in end.why
 
 
+def test_a_state_from_before_answers_and_time_were_noted_is_read():
+    facts = MissionState('tidy up', answers=3, step_time_limit=2.5).facts()
+    assert read_state(facts) == MissionState('tidy up', answers=3, step_time_limit=2.5)
+    del facts['answers'], facts['step_time_limit']
+    assert read_state(facts) == MissionState('tidy up')
+
+
 @pytest.mark.parametrize(
     'change',
     [
@@ -156,6 +163,9 @@ def test_a_planner_that_never_ends_is_ended():
         dict(tried=[{'step': 'x'}]),
         dict(moves=None),
         dict(steps=-1),
+        dict(answers=-1),
+        dict(step_time_limit=-1.0),
+        dict(step_time_limit='nan'),
     ],
 )
 def test_a_damaged_state_is_refused(change):

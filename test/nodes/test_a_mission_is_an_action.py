@@ -8,8 +8,10 @@ from action_msgs.msg import GoalStatus
 from mission_suite import TableSuite
 from std_msgs.msg import String
 
+from embodied_kv.capsule.part import FrozenPart
 from embodied_kv.nodes.control.session_parts import InstructionPart
 from embodied_kv.nodes.session import Session
+from embodied_kv.planning.memory_part import MemoryPart
 from embodied_kv.sim.mission_table import TABLE, KnownTable
 from embodied_kv.sim.missions import Mission, Part, Which
 from embodied_kv.srv import CapsuleList, CapsuleRollback, CapsuleSnapshot
@@ -183,8 +185,32 @@ def test_a_rewound_step_does_not_tell_the_arm_what_was_told_before(robot, tmp_pa
     session.register(InstructionPart(lambda: 'from before', resumed.append))
     assert not suite.result(suite.send())[1].success
     assert not resumed
-    session.rollback('mission-boundary')
+    (boundary,) = session.registry.entries()
+    session.rollback(boundary.name)
     assert resumed == ['from before'], 'a rollback that somebody asks for does'
+
+
+class Planner:
+    """In place of memory's part of a capsule."""
+
+    name, depth, resumed = MemoryPart.name, 'planner', 0
+
+    def freeze(self):
+        return FrozenPart()
+
+    def check(self, frozen):
+        assert frozen.facts is None and not frozen.tensors
+
+    def resume(self, frozen):
+        self.resumed += 1
+
+
+def test_a_rewound_step_takes_the_planner_along(robot, tmp_path):
+    suite = TableSuite(robot, LYING, TIDY, success=0.0)
+    suite.up(Session, folder=str(tmp_path))
+    suite.node.host.session(suite.node.robot).register(planner := Planner())
+    _, result = suite.result(suite.send())
+    assert planner.resumed == result.steps > 1
 
 
 def test_a_failed_step_rewinds_the_session_and_not_the_mission(robot, tmp_path):
@@ -193,4 +219,4 @@ def test_a_failed_step_rewinds_the_session_and_not_the_mission(robot, tmp_path):
     status, result = suite.result(suite.send())
     assert status == GoalStatus.STATUS_ABORTED and result.message.startswith('give up')
     listed = robot.call(CapsuleList, 'capsule/list')
-    assert [capsule.name for capsule in listed.capsules] == ['mission-boundary']
+    assert [capsule.name for capsule in listed.capsules] == [f'mission-boundary-{result.steps}']

@@ -197,3 +197,26 @@ def test_all_of_a_robot_goes_on_after_a_kill(robot, start, tmp_path):
         done(robot, 'remove', id=id)
     again = done(robot, 'plan', question=QUESTION)
     assert (again.text, again.tokens, again.fresh) == (planned.text, planned.tokens, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_step_is_told_again_after_a_kill_though_nobody_took_a_capsule(robot, start, tmp_path):
+    truth, process = Truth(robot), start()
+    folder = tmp_path / 'capsules' / robot.namespace.strip('/')
+    client = ActionClient(robot.node, Mission, 'mission')
+    robot.until(client.server_is_ready, timeout=PATIENCE)
+    client.send_goal_async(Mission.Goal(mission='tidy up'))
+    robot.until(lambda: Disk(folder).names(), timeout=PATIENCE)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    truth.heard.clear()
+
+    start()
+    call = Caller(robot, (CapsuleRestore, 'capsule/restore'))
+    call.ready()
+    (name,) = Disk(folder).names()
+    back = call(CapsuleRestore, name=name)
+    assert name == 'mission-boundary-1' and back.depth in ('actor', 'planner'), back.message
+    robot.until(lambda: truth.heard and truth.heard[-1].step == STEP, timeout=PATIENCE)
+    assert truth.heard[-1].running and truth.heard[-1].mission == 'tidy up'

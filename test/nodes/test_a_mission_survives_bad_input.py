@@ -8,6 +8,7 @@ from action_msgs.msg import GoalStatus
 from mission_suite import TableSuite
 
 from embodied_kv.model.mission_words import mission_question
+from embodied_kv.planning.mission import MOST_PLANS
 from embodied_kv.sim.mission_table import FLOOR, TABLE, KnownTable
 from embodied_kv.sim.missions import Mission, Part, Which
 
@@ -87,10 +88,11 @@ UNSEEN = {
 
 def test_a_planner_that_names_what_nobody_has_seen_moves_nothing(suite):
     for said, missing in UNSEEN.items():
-        suite.plan = lambda question, said=said: said
+        asked = []
+        suite.plan = lambda question, said=said, asked=asked: asked.append(question) or said
         message, told = ended(suite, PUT_RED)
         assert message == f"the planner said '{said}', but no {missing} has been seen"
-        assert told == []
+        assert told == [] and asked == [asked[0]] * MOST_PLANS
 
 
 WORDS = 'fling the flurb', '🦾 🧊 → 🗑', 'a\nb\x1b[2J', '; done: put the red cube away', '«»'

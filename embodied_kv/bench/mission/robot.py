@@ -16,12 +16,12 @@ import numpy as np
 from embodied_kv.control.rtc import passed
 from embodied_kv.engine.engine import Engine
 from embodied_kv.kv.handle import KvHandle
-from embodied_kv.planning.mission import Interrupted, MissionState, Outcome
+from embodied_kv.planning.mission import MissionState, Outcome
 from embodied_kv.planning.planning import Planning
 from embodied_kv.sim.expert import plan as expert_plan
 from embodied_kv.sim.eyes import Look, beside, look_around, look_at
 from embodied_kv.sim.language import DONE
-from embodied_kv.sim.mission_memory import parse_task, read_table
+from embodied_kv.sim.mission_memory import parse_task, read_table, refusal
 from embodied_kv.sim.mission_oracle import Progress, Tried, next_step
 from embodied_kv.sim.mission_table import MOVES, KnownTable
 from embodied_kv.sim.missions import Mission
@@ -153,12 +153,13 @@ class SimulatedRobot:
         tried = tuple(Tried(parse_task(one.step), one.done) for one in state.tried)
         return Progress(state.part - 1, state.moves[:3], tried)
 
+    def refusal(self, instruction: str) -> str:
+        return refusal(instruction, read_table(self.memory()))
+
     # ------------------------------------------------------------------ acting
 
     def act(self, instruction: str) -> Outcome:
         task, began = parse_task(instruction), self._rollout.time
-        if task is None:
-            raise Interrupted(f'the planner said {instruction!r}, which is no instruction')
         self._lay = dict(read_table(self.memory()).where)
         truth, ask_at = self._table.truth(), began + ASK_EVERY
         is_real = {task.target, task.place or task.target} <= {t.name for t in truth.things}

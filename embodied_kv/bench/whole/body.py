@@ -114,7 +114,10 @@ class Body:
         """The mission's state has changed."""
         if not state.acting:
             self.record.state = state
-        elif (restart := self.record.restart) is not None and restart.acting is None:
+
+    def acts(self) -> None:
+        """A step is in force."""
+        if (restart := self.record.restart) is not None and restart.acting is None:
             restart.acting = self.now - restart.moment
 
     def served(self) -> None:

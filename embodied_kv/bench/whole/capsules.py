@@ -1,11 +1,10 @@
-"""A robot's capsules on the disk: before each step, with its first chunk, and now and then.
+"""A robot's capsules on the disk: before each step, and in it now and then.
 
 Knows a session and its parts. Does not know when a process is killed.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -26,12 +25,12 @@ from embodied_kv.planning.mission import MissionState
 from embodied_kv.planning.mission_part import MissionPart
 from embodied_kv.planning.planning import Planning
 from embodied_kv.serving.served_part import ServedPart
+from embodied_kv.session.boundaries import Boundaries
 from embodied_kv.session.robot_session import RobotSession
 from embodied_kv.sim.scene import CAMERAS
 
 T = TypeVar('T')
-MARK, STEP = 'mark', 'step'
-STAY = MissionPart.name, MemoryPart.name  # in a rewind
+STAY = (MissionPart.name,)  # in a rewind
 
 
 class Capsules:
@@ -62,45 +61,38 @@ class Capsules:
         self._session.engine_part = part
         for one in (part, MemoryPart(planning), MissionPart(state, on_state)):
             self._session.register(one)
+        self._marks, self._others = (
+            Boundaries(self._session, name, Tier.DISK) for name in ('mark', 'step')
+        )
         self._at = body.now
 
     def mark(self) -> None:
         """Before a step."""
-        self._keep(MARK)
-        self._at = -math.inf  # what is in force is not in this one
+        self._keep(self._marks)
 
     def during(self) -> None:
-        """In a step, with its first chunk and every so often."""
+        """In a step, every so often."""
         if self._body.now - self._at >= self._interval:
-            self._keep(STEP)
+            self._keep(self._others)
 
     def rewind(self) -> None:
         """Streams go back to the boundary; one of another process is no boundary of this."""
         try:
-            self._session.rollback(self._names(MARK)[-1], but=STAY)
-        except (CapsuleError, IndexError):
+            self._marks.go_back(but=STAY)
+        except CapsuleError:
             return
 
     def restore(self) -> bool:
         """From the newest there is; whether there was one."""
-        names = self._names('')
-        if names:
-            self._session.restore(names[-1], self._turn.here(self._scene))
-        return bool(names)
+        found = min(self._registry.entries(), key=lambda entry: entry.age, default=None)
+        if found is not None:
+            self._session.restore(found.name, self._turn.here(self._scene))
+        return found is not None
 
-    def _keep(self, kind: str) -> None:
-        before, self._at = self._names(kind), self._body.now
-        number = 1 + max((_number(name) for name in before), default=0)
-        scene = self._turn.here(self._scene)
-        self._session.snapshot(f'{kind}-{number}', scene, Tier.DISK)
+    def _keep(self, boundaries: Boundaries) -> None:
+        self._at = self._body.now
+        boundaries.take(self._turn.here(self._scene))
         self._body.record.capsules += 1
-        for name in before:
-            self._registry.drop(name)
-
-    def _names(self, kind: str) -> list[str]:
-        """Oldest first."""
-        found = sorted(self._registry.entries(), key=lambda entry: -entry.age)
-        return [entry.name for entry in found if entry.name.startswith(kind)]
 
     def _scene(self) -> SceneSummary:
         body = self._body
@@ -118,7 +110,3 @@ class Capsules:
         done: Future[T] = Future()
         done.set_result(on_device(self._turn, self._process, 'capsules', partial(work)))
         return done
-
-
-def _number(name: str) -> int:
-    return int(name.rpartition('-')[2])

@@ -19,7 +19,7 @@ from embodied_kv.bench.whole.turns import Turn
 from embodied_kv.bench.whole.voices import Frame
 from embodied_kv.fleet.protocol import Request
 from embodied_kv.fleet.request_timing import RequestTiming
-from embodied_kv.planning.mission import Interrupted, MissionState, Outcome
+from embodied_kv.planning.mission import MissionState, Outcome
 from embodied_kv.planning.planning import Planning
 from embodied_kv.sim.eyes import Look, Seen
 from embodied_kv.sim.language import DONE
@@ -113,8 +113,7 @@ class FleetRobot(SimulatedRobot):
     def act(self, instruction: str) -> Outcome:
         body, s = self._body, self._settings
         task, began = parse_task(instruction), body.now
-        if task is None:
-            raise Interrupted(f'the planner said {instruction!r}, which is no instruction')
+        body.acts()
         self._lay = dict(read_table(self.memory()).where)
         self._turn.here(lambda: self._begin(task))
         ask_at, heard = began + s.ask_every, []

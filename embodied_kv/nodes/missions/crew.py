@@ -9,42 +9,44 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from embodied_kv.capsule.capsule import CapsuleError
+from embodied_kv.capsule.tiers import Tier
 from embodied_kv.msg import MemorySegment
 from embodied_kv.nodes.control.session_parts import InstructionPart
 from embodied_kv.nodes.missions.calls import Calls
-from embodied_kv.planning.memory_part import MemoryPart
-from embodied_kv.planning.mission import Interrupted, Outcome
+from embodied_kv.planning.mission import Outcome
 from embodied_kv.planning.mission_part import MissionPart
-from embodied_kv.session.robot_session import RobotSession
+from embodied_kv.session.boundaries import Boundaries
+from embodied_kv.session.robot_session import BY_MISSIONS, RobotSession
 from embodied_kv.sim.eyes import Look, Seen, beside, look_around, look_at
-from embodied_kv.sim.mission_memory import parse_task, read_table
+from embodied_kv.sim.mission_memory import parse_task, read_table, refusal
 from embodied_kv.sim.mission_table import MOVES, KnownTable
-from embodied_kv.text import shown
 
 ALL = 1000  # segments
-BOUNDARY = 'mission-boundary'
 # A rewound step tells the arm nothing: an instruction from before the mission is not told again.
-# What has been learnt since is known.
-STAY = MissionPart.name, InstructionPart.name, MemoryPart.name
+# The mission knows that the step failed, and goes on.
+STAY = MissionPart.name, InstructionPart.name
 UNKNOWN = 'table'  # where a thing lay of which nobody said where
 
 
 class Crew:
     """`planning.mission.Robot`, whose every call waits for a service or several.
 
-    session: whose computation is marked and rewound. step_seconds: that a step may take. on_words:
-    told what the mission says. on_fault: told what could not be done.
+    session: whose computation is marked and rewound. tier: that keeps its boundaries.
+    step_seconds: that a step may take. on_words: told what the mission says. on_fault: told what
+    could not be done.
     """
 
     def __init__(
         self,
         calls: Calls,
         session: RobotSession,
+        tier: Tier,
         step_seconds: float,
         on_words: Callable[[str], None],
         on_fault: Callable[[str], None],
     ) -> None:
         self._calls, self._session, self._step_seconds = calls, session, step_seconds
+        self._boundaries = Boundaries(session, BY_MISSIONS, tier)
         self._lay: Mapping[str, str] = {}  # where things lay before the step
         self._on_words, self._on_fault = on_words, on_fault
 
@@ -58,17 +60,13 @@ class Crew:
     def plan(self, question: str) -> str:
         return self._calls.call('memory/plan', question=question).text
 
+    def refusal(self, instruction: str) -> str:
+        if why := refusal(instruction, self._known()):
+            self._on_fault(why)
+        return why
+
     def act(self, instruction: str) -> Outcome:
-        task, known = parse_task(instruction), self._known()
-        if task is None:
-            raise Interrupted(f'the planner said {shown(instruction)!r}, which is no instruction')
-        there = {'', *known.where, *known.places}
-        for name in (task.target, task.place):
-            if name not in there:
-                raise Interrupted(
-                    f'the planner said {shown(instruction)!r}, but no {name} has been seen'
-                )
-        self._lay = known.where
+        self._lay = self._known().where
         return self._calls.act(instruction, self._step_seconds)
 
     def remember(self, instruction: str, done: bool) -> None:
@@ -82,23 +80,18 @@ class Crew:
 
     def mark(self, step: int) -> None:
         try:
-            self._drop()
-            self._session.snapshot(BOUNDARY)
+            self._boundaries.take(self._session.sight.now())
         except CapsuleError as error:
-            self._on_fault(f'no boundary before step {step}: {error}')
+            self._on_fault(f'no boundary before step {step}, see boundary_tier: {error}')
 
     def rewind(self) -> None:
         try:
-            self._session.rollback(BOUNDARY, but=STAY)
+            self._boundaries.go_back(but=STAY)
         except CapsuleError as error:
             self._on_fault(f'not rewound: {error}')
 
     def say(self, words: str) -> None:
         self._on_words(words)
-
-    def _drop(self) -> None:
-        if any(record.name == BOUNDARY for record in self._session.registry.entries()):
-            self._session.registry.drop(BOUNDARY)
 
     def _known(self) -> KnownTable:
         """What memory tells, records in the order in which they were made."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
+from functools import partial
 
 from embodied_kv.capsule.reentry import SceneSummary, thumbnail
 from embodied_kv.kv.handle import KvHandle
@@ -19,6 +20,7 @@ from embodied_kv.nodes.observation.params import described
 from embodied_kv.nodes.observation.synchronizer import SyncedMoment
 from embodied_kv.types import Observation
 
+STANDING = 0.5  # s between two frames of a robot that is watched and has nothing to do
 PAUSE = 1.0  # s without a frame, after which the reason is said; three periods if those are longer
 
 
@@ -26,8 +28,9 @@ class ObservationPipeline(ObservationInputs):
     """Prefills a node's newest observation, `rate` times a second.
 
     on_handle: takes each frame's handle, on the device thread. on_instruction: takes each new
-    instruction; after '' no frame is given until there is another one. missing: views without a
-    living camera.
+    instruction; after '' no frame is given until there is another one. While the robot is watched
+    frames are made all the same, which are not given: nobody acts upon them. missing: views
+    without a living camera.
     """
 
     def __init__(
@@ -71,7 +74,7 @@ class ObservationPipeline(ObservationInputs):
     def on_image(self) -> None:
         """Prefill the newest moment if one is due; an image has just come, so it is young."""
         now = self.now()
-        if not self.instruction or not self._pace.is_due(now):
+        if not self._is_due(now):
             return
         moment = self._sync.newest(now)
         observation = moment and self._observation(moment)
@@ -80,7 +83,15 @@ class ObservationPipeline(ObservationInputs):
         self._given = now
         self._pace.gave(now)
         self._newest = observation, moment
-        self._host.device.prefill(observation).add_done_callback(self._on_prefilled)
+        self._host.device.prefill(observation).add_done_callback(
+            partial(self._on_prefilled, bool(observation.instruction))
+        )
+
+    def _is_due(self, now: float) -> bool:
+        if self.instruction:
+            return self._pace.is_due(now)
+        is_watched = self._host.session(self._node.robot).sight.is_watched
+        return is_watched and now - self._given >= STANDING
 
     def _observation(self, moment: SyncedMoment) -> Observation | None:
         images = self.pixels(moment)
@@ -129,7 +140,8 @@ class ObservationPipeline(ObservationInputs):
         required = next(v.required for v in self.inputs.views if v.name == view)
         return 'no frame without it' if required else 'going on without that view'
 
-    def _on_prefilled(self, future: Future[KvHandle]) -> None:
+    def _on_prefilled(self, has_task: bool, future: Future[KvHandle]) -> None:
+        """has_task: whether the frame was made with an instruction; else nobody acts upon it."""
         try:
             handle = future.result()
         except CancelledError:
@@ -137,5 +149,5 @@ class ObservationPipeline(ObservationInputs):
         except Exception as error:  # of the engine, whatever it is: the next frame is another try
             self._node.warn_throttled('prefill', f'prefill failed: {error!r}')
             return
-        if self._node.active and self.instruction:
+        if has_task and self._node.active and self.instruction:
             self._on_handle(handle)

@@ -1,0 +1,54 @@
+"""What a robot sees and feels now, also one that has nothing to do.
+
+Of a robot without an instruction no frame is made, but while somebody watches. Knows who watches.
+Does not know cameras: whoever makes frames looks here whether they are wanted.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from embodied_kv.capsule.reentry import SceneSummary
+
+PATIENCE = 2.0  # s for a frame
+LOOK = 0.02  # s between two looks whether there is one
+
+
+class Sight:
+    """scene: the newest one, None where it is too old, or there is none.
+
+    is_open: whether somebody makes frames while it is watched. Threads: any.
+    """
+
+    def __init__(self, scene: Callable[[], SceneSummary | None]) -> None:
+        self._scene, self._watchers, self._lock = scene, 0, threading.Lock()
+        self.is_open = False
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether frames are wanted that nobody acts upon."""
+        return self._watchers > 0
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Meanwhile frames are made, whatever the robot has to do."""
+        with self._lock:
+            self._watchers += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._watchers -= 1
+
+    def now(self) -> SceneSummary | None:
+        """The present scene; it is waited for where somebody makes frames, up to PATIENCE."""
+        with self.watching():
+            until = time.monotonic() + PATIENCE
+            while (scene := self._scene()) is None:
+                if not self.is_open or time.monotonic() > until:
+                    break
+                time.sleep(LOOK)
+        return scene

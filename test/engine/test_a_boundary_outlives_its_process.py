@@ -1,0 +1,130 @@
+"""Of a mission there is one boundary at any moment, and a step is told again from it."""
+
+import shutil
+
+import numpy as np
+import pytest
+from capsule_sessions import begin, capsules_of, go_on
+
+from embodied_kv.capsule.capsule import CapsuleError
+from embodied_kv.capsule.disk import Disk
+from embodied_kv.capsule.reentry import SceneSummary
+from embodied_kv.capsule.registry import Registry
+from embodied_kv.capsule.tiers import Tier, TierCapacities
+from embodied_kv.engine.fingerprint import fingerprint
+from embodied_kv.planning.mission import MissionState
+from embodied_kv.planning.mission_part import MissionPart
+from embodied_kv.session.boundaries import Boundaries
+from embodied_kv.session.robot_session import BY_MISSIONS
+
+ACTING = MissionState('tidy up', acting='put the red cube into the blue bin')
+
+
+def seen(second):
+    images = {'front': np.zeros((16, 16, 3), np.uint8)}
+    return SceneSummary(np.zeros(7), images, second * 1_000_000_000)
+
+
+class Robot:
+    """A session, its mission, and its boundaries in a folder."""
+
+    def __init__(self, engine, folder, tier=Tier.DISK, **capacities):
+        self.engine, self.state = engine, None
+        self.registry = Registry(
+            fingerprint(engine), TierCapacities(**capacities), disk=Disk(folder)
+        )
+        self.session = capsules_of(engine, self.registry)
+        self.session.register(MissionPart(lambda: self.state, self._go_on))
+        self.boundaries = Boundaries(self.session, BY_MISSIONS, tier)
+
+    def _go_on(self, state):
+        self.state = state
+
+    @property
+    def names(self):
+        return [record.name for record in self.registry.entries()]
+
+
+@pytest.fixture
+def robot(make_engine, observe, tmp_path):
+    """With streams under way."""
+    robot = Robot(make_engine(), tmp_path)
+    begin(robot.engine, observe(1))
+    return robot
+
+
+def test_another_process_goes_on_from_a_boundary_with_its_step(
+    robot, make_engine, observe, tmp_path
+):
+    robot.state = ACTING
+    robot.boundaries.take(seen(10))
+    left = shutil.copytree(tmp_path, tmp_path.with_name('left'))  # as a kill leaves it
+    words = list(go_on(robot.engine).values())
+    again = Robot(make_engine(), left)
+    begin(again.engine, observe(7))
+    again.session.restore(*again.names, seen(11))
+    assert again.state == ACTING and list(go_on(again.engine).values()) == words
+
+
+def test_at_any_moment_there_is_one(robot, monkeypatch):
+    robot.boundaries.take(seen(10))
+    there, put = [], Registry._put
+
+    def told(registry, item):
+        put(registry, item)
+        there.append(Disk.names(robot.registry._disk))
+
+    monkeypatch.setattr(Registry, '_put', told)
+    monkeypatch.setattr(Registry, 'drop', lambda *_: there.append(robot.names))
+    robot.boundaries.take(seen(11))
+    assert len(there) > 1 and all(there)
+
+
+def test_the_newest_takes_the_place_of_those_before_it(robot, make_engine, tmp_path):
+    for second in range(3):
+        robot.boundaries.take(seen(second))
+    assert robot.names == [f'{BY_MISSIONS}-3']
+    again = Robot(make_engine(), tmp_path)  # another process, another mission
+    again.boundaries.take(seen(10))
+    assert again.names == [f'{BY_MISSIONS}-4']
+
+
+def test_what_a_user_pinned_or_named_stays(robot):
+    robot.session.snapshot('mission')
+    robot.boundaries.take(seen(10))
+    robot.registry.pin(f'{BY_MISSIONS}-1')
+    for second in (11, 12):
+        robot.boundaries.take(seen(second))
+    assert robot.names == ['mission', f'{BY_MISSIONS}-1', f'{BY_MISSIONS}-3']
+
+
+def test_a_rollback_without_a_name_does_not_go_to_a_missions_boundary(robot):
+    robot.boundaries.take(seen(10))
+    with pytest.raises(CapsuleError, match='has no capsule: take a snapshot first'):
+        robot.session.rollback()
+    robot.session.snapshot('mine')
+    robot.engine.decode()
+    robot.boundaries.take(seen(11))
+    assert robot.session.rollback().capsule.name == 'mine'
+    assert robot.session.rollback(f'{BY_MISSIONS}-2').capsule.name == f'{BY_MISSIONS}-2'
+
+
+def test_where_none_could_be_taken_nothing_goes_back_to_one_before(make_engine, observe, tmp_path):
+    robot = Robot(make_engine(), tmp_path, Tier.HOST, host=1)
+    begin(robot.engine, observe(1))
+    earlier = Boundaries(robot.session, BY_MISSIONS, Tier.DISK)
+    earlier.take(seen(10))
+    with pytest.raises(CapsuleError, match='larger than the tier'):
+        robot.boundaries.take(seen(11))
+    with pytest.raises(CapsuleError, match='no boundary was taken'):
+        robot.boundaries.go_back()
+    assert robot.names == [f'{BY_MISSIONS}-1'], 'nor is it given up'
+
+
+def test_a_rewind_takes_back_what_was_said_and_leaves_the_mission(robot):
+    robot.state = ACTING
+    robot.boundaries.take(seen(10))
+    words = list(go_on(robot.engine).values())
+    robot.state = ACTING.after(ACTING.acting, False)
+    robot.boundaries.go_back(but=(MissionPart.name,))
+    assert list(go_on(robot.engine).values()) == words and robot.state.tried

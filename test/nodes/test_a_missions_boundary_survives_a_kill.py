@@ -1,0 +1,75 @@
+"""The capsule from before a step lies on the disk with the step in it, and goes on with it."""
+
+import pytest
+from mission_suite import TableSuite
+from rclpy.parameter import Parameter
+
+from embodied_kv.capsule.disk import Disk
+from embodied_kv.nodes.session import Session
+from embodied_kv.sim.mission_table import TABLE, KnownTable
+from embodied_kv.sim.missions import Mission, Part, Which
+from embodied_kv.srv import CapsuleList, CapsuleRollback, CapsuleSnapshot
+
+LYING = KnownTable({'red cube': TABLE}, ('green bin',))
+AWAY = Mission((Part('put', Which(names=('red cube',)), 'green bin'),))
+PUT_RED = 'put the red cube into the green bin'
+BOUNDARY = 'mission-boundary-1'
+
+
+@pytest.fixture
+def begun(robot, tmp_path):
+    """Begins a mission, up to its first step, which is never over; the suite."""
+
+    def begin(**parameters):
+        suite = TableSuite(
+            robot, LYING, Mission((Part('put', Which(('red cube',)), 'green bin'),))
+        )
+        suite.up(Session, folder=str(tmp_path), **parameters)
+        suite.slow = True
+        suite.goal = suite.send(step_time_limit=7.5)
+        robot.until(lambda: suite.goals, show=False)
+        return suite
+
+    return begin
+
+
+def listed(robot):
+    return {c.name: c.saved for c in robot.call(CapsuleList, 'capsule/list').capsules}
+
+
+def test_while_a_step_is_in_force_the_disk_has_it(robot, tmp_path, begun):
+    begun()
+    (folder,) = {path.parent for path in tmp_path.rglob(f'{BOUNDARY}*')}
+    facts = Disk(folder).entry(BOUNDARY).facts
+    assert facts['mission']['mission']['acting'] == PUT_RED
+    assert facts['mission']['mission']['words'] == 'tidy up'
+
+
+def test_who_rolls_back_to_it_has_the_step_told_again(robot, begun):
+    suite = begun()
+    told = suite.goals[0][0]
+    back = robot.call(CapsuleRollback, 'capsule/rollback', name=BOUNDARY)
+    assert back.ok, back.message
+    robot.until(lambda: suite.goals and suite.goals[0][0] is not told, show=False)
+    told = suite.goals[-1][0].request
+    assert (told.instruction, told.time_limit) == (PUT_RED, 7.5), 'as the goal had it'
+
+
+def test_it_is_not_where_a_rollback_without_a_name_goes(robot, begun):
+    begun()
+    back = robot.call(CapsuleRollback, 'capsule/rollback')
+    assert not back.ok and 'take a snapshot first' in back.message
+
+
+def test_nobody_else_names_a_capsule_so(robot, begun):
+    begun()
+    taken = robot.call(CapsuleSnapshot, 'capsule/snapshot', name='mission-boundary-9')
+    assert not taken.ok and 'choose another name' in taken.message
+    assert listed(robot) == {BOUNDARY: True}
+
+
+def test_it_is_kept_in_the_tier_that_a_parameter_names(robot, begun):
+    suite = begun(boundary_tier='host')
+    assert listed(robot) == {BOUNDARY: False}
+    (told,) = suite.node.set_parameters([Parameter('boundary_tier', value='attic')])
+    assert not told.successful and 'attic' in told.reason
