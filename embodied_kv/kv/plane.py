@@ -97,7 +97,7 @@ class Plane:
         if self.budget == math.inf:
             yield
             return
-        most = math.inf if cost == math.inf else self._order.worth(pool.name, size, cost)
+        most = math.inf if cost == math.inf else self.worth(pool, size, cost)
         while (lacking := self._grant(pool, size)) > 0:
             if not self._evict(pool, size, lacking, most, wait):
                 raise OverBudget(self._refusal(pool, size, lacking))
@@ -107,6 +107,10 @@ class Plane:
             with self._lock:
                 self._claims[pool] -= size
                 self._claims += Counter()  # keeps no pool without a claim
+
+    def worth(self, pool: Pool, size: int, cost: float) -> float:
+        """Seconds a byte that it is worth to keep so many, as the order says of the pool."""
+        return self._order.worth(pool.name, size, cost)
 
     def _grant(self, pool: Pool, size: int) -> float:
         """Bytes that are lacking; where none are, the claim is granted."""
