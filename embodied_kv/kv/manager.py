@@ -245,10 +245,8 @@ class KvManager:
         return full * layers * per_token - self.copies.bytes_used
 
     def check_integrity(self) -> None:
-        """Raises AssertionError with the broken law."""
+        """Raises AssertionError with the broken law, of all pools that share the plane."""
         with self._lock:
-            for pool in self.pools:
-                pool.check_integrity()
             for stream in self.streams.holders:
                 pool = self.copies if stream.lease.is_copy else self.frames
                 assert pool.has_out(stream.lease), f'stream {stream.id} has no lease'
@@ -257,3 +255,4 @@ class KvManager:
             rows = len(self.streams.by_row())
             assert rows <= self.language_rows_max, f'language holds {rows} rows'
             assert len(self.streams) <= self.streams_max, f'{len(self.streams)} streams'
+        self.plane.check_integrity()  # other pools have locks of their own, held when they claim
