@@ -4,11 +4,13 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from kv_cases import make_manager, write
 from plane_cases import ORDER, TablePool, Thing
 
 from embodied_kv.capsule.device_pool import DevicePool
 from embodied_kv.engine.compression import ACTION
 from embodied_kv.kv.copy_pool import CopyPool
+from embodied_kv.kv.decode_stream import Query
 from embodied_kv.kv.eviction import CONSUMERS, MIB, PATH, POOLS, EvictionOrder
 from embodied_kv.kv.manager import LANGUAGE
 from embodied_kv.kv.plane import OverBudget, Plane
@@ -133,3 +135,20 @@ def test_each_pool_that_the_policy_may_name_is_one_of_the_suite():
     pools = CopyPool, DevicePool, HostCache, PlannerRow, PrefixPool, StreamPool
     assert {pool.name for pool in pools} == set(POOLS)
     assert (ACTION, LANGUAGE) == CONSUMERS
+
+
+def test_a_frame_is_used_until_its_last_lease_comes_back():
+    now = [0.0]
+    kv = make_manager(4, 4, clock=lambda: now[0])
+    handle = write(kv, kv.reserve(0.0), deadline=0.0)
+    lease = kv.acquire(handle)
+    now[0] = 20.0
+    assert kv.frames.evictable() == []  # it is read
+    lease.release()
+    now[0] = 50.0
+    assert [offer.idle for offer in kv.frames.evictable()] == [30.0]
+    stream = kv.create(handle, Query('?', [3], max_tokens=4))
+    now[0] = 90.0
+    assert [offer.idle for offer in kv.streams.evictable()] == [0.0]  # somebody waits for it
+    kv.streams.release(stream, 'cancelled')
+    assert [offer.idle for offer in kv.frames.evictable()] == [0.0]
