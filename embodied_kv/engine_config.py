@@ -121,6 +121,11 @@ class EngineConfig:
         "streams, the planner's row, loaded memory, capsules; 0: each has its own bound alone",
         range=(0, 2**24),
     )
+    kv_policy: str = _param(
+        '',
+        'File that says which KV goes first where kv_budget_mib is full; empty: the packaged '
+        'kv/eviction.yaml, which explains its fields',
+    )
     device: str = _param('cpu', 'cpu or cuda')
     dtype: str = _param(
         'auto',

@@ -79,7 +79,7 @@ class Engine:
         compressed = CompressedArena(prefixes, rows=copies, tokens=room)
         # Each robot's frame is read while its next one is written.
         actions = max(config.reserved_rows, 2 * config.robots) * prefixes.bytes_per_row
-        plane, reserved = Plane(config.kv_budget), config.reserved_rows
+        plane, reserved = Plane(config.kv_budget, config.kv_policy), config.reserved_rows
         self.kv = KvManager(prefixes, decode_kv, compressed, reserved, plane=plane, floor=actions)
         self.costs = Costs()
         self.budget = TimeBudget(

@@ -13,9 +13,12 @@ from pathlib import Path
 import yaml
 
 from embodied_kv.kv.pool import Evictable, Pool
+from embodied_kv.text import reason
 
 PATH = Path(__file__).with_name('eviction.yaml')
 MIB = 2**20
+CONSUMERS = 'action', 'language'
+POOLS = 'prefixes', 'copies', 'streams', 'planner row', 'host cache', 'capsules'
 
 
 @dataclass(frozen=True)
@@ -37,17 +40,28 @@ class EvictionOrder:
             _check_number(f'assumed_seconds_per_mib of {pool}', seconds)
 
     @classmethod
-    def read(cls, path: Path = PATH) -> EvictionOrder:
-        """Of a file. Raises ValueError, OSError."""
-        data = yaml.safe_load(path.read_text())
+    def read(cls, path: str | Path = '') -> EvictionOrder:
+        """Of a file; '': the packaged one. Raises ValueError, which says what to write."""
+        path = Path(path or PATH).expanduser()
+        try:
+            return cls._of(yaml.safe_load(path.read_text()))
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            raise ValueError(
+                f'{path} states no order of eviction ({reason(error)}): mend it as in {PATH}, or '
+                "leave engine.kv_policy ''"
+            ) from error
+
+    @classmethod
+    def _of(cls, data: object) -> EvictionOrder:
         names = {f.name for f in fields(cls)}
         if not isinstance(data, dict) or data.keys() != names:
-            raise ValueError(f'{path}: write {", ".join(sorted(names))}, and nothing else')
-        if not isinstance(data['never'], list):
-            raise ValueError(f'{path}: never is a list of consumers, as [action]')
-        if not isinstance(data['assumed_seconds_per_mib'], dict):
-            raise ValueError(f'{path}: assumed_seconds_per_mib is seconds by the name of a pool')
-        return cls(**data | dict(never=tuple(data['never'])))
+            raise ValueError(f'write {", ".join(sorted(names))}, and nothing else')
+        never, assumed = data['never'], data['assumed_seconds_per_mib']
+        if not isinstance(never, list) or not all(one in CONSUMERS for one in never):
+            raise ValueError(f'never is a list of consumers, of {", ".join(CONSUMERS)}')
+        if not isinstance(assumed, dict) or not all(pool in POOLS for pool in assumed):
+            raise ValueError(f'assumed_seconds_per_mib is seconds by pool, of {", ".join(POOLS)}')
+        return cls(**data | dict(never=tuple(never)))
 
     def worth(self, pool: str, size: int, cost: float, idle: float = 0.0) -> float:
         """Seconds a byte that it is worth to keep. cost: s; 0: not known. idle: s without use."""

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import chain
 
 import numpy as np
 from torch import Tensor
@@ -25,6 +24,7 @@ from embodied_kv.kv.decode_stream import DecodeStream, Query
 from embodied_kv.kv.handle import CopyLease, KvHandle, Lease, RowLease
 from embodied_kv.kv.plane import OverBudget, Plane
 from embodied_kv.kv.pool import Pool
+from embodied_kv.kv.preemption import Preemption
 from embodied_kv.kv.prefix_pool import PrefixPool
 from embodied_kv.kv.rows import OutOfRows
 from embodied_kv.kv.stats import KvStats
@@ -65,6 +65,7 @@ class KvManager:
             clock=clock,
         )
         self.streams = StreamPool(decode_kv, self._lock)
+        self._preemption = Preemption(self.streams, self.plane)
         self.pools: tuple[Pool, ...] = (self.frames, self.copies, self.streams)
         self.reserved = reserved
         for pool in self.pools:
@@ -107,35 +108,18 @@ class KvManager:
                         self.frames.abandon(place[0])
 
     def _reserve(self, count: int, now: float) -> list[int]:
+        """Free rows, within the budget: streams give way for all of them, or none does."""
         with self._lock:
             self.frames.expire(now)
-            if (lacking := count - self.frames.rows_free) > 0:
-                self._make_room(lacking)
-            return self._take(count)
-
-    def _take(self, count: int) -> list[int]:
-        """Free rows, within the budget: what could go gives way, or nothing does."""
-        if count > self.frames.rows_free:
-            return self.frames.take(count)  # raises, with what holds the rows
-        try:
-            with self.plane.claim(self.frames, count * self.prefixes.bytes_per_row):
-                return self.frames.take(count)
-        except OverBudget as error:
-            raise OutOfRows(str(error)) from error
-
-    def _make_room(self, rows: int) -> None:
-        """Ends the oldest streams whose end frees so many rows; none if that is not possible."""
-        freed = [
-            readers for row, readers in self.streams.by_row().items() if self._frees(row, readers)
-        ]
-        if len(freed) >= rows:
-            self.streams.evict(chain.from_iterable(freed[:rows]))
-
-    def _frees(self, row: int, readers: Sequence[DecodeStream]) -> bool:
-        """Whether the row is free as soon as all streams that read it end."""
-        leases = {stream.lease for stream in readers}
-        goes = bool(readers[0].lease.freed_with(leases))
-        return goes and not self.streams.is_stepping(readers)
+            lacking = count - self.frames.rows_free
+            if lacking > 0 and lacking > self._preemption.rows:
+                return self.frames.take(count)  # raises, with what holds the rows
+            try:
+                with self.plane.claim(self.frames, count * self.prefixes.bytes_per_row):
+                    self._preemption.free(count - self.frames.rows_free)  # the claim ended some
+                    return self.frames.take(count)
+            except OverBudget as error:
+                raise OutOfRows(str(error)) from error
 
     # ------------------------------------------------------------------ rows and copies
 
@@ -176,7 +160,7 @@ class KvManager:
     # ------------------------------------------------------------------ streams
 
     def create(self, handle: KvHandle, query: Query) -> DecodeStream:
-        """A new stream over the handle's frame; ends the oldest ones where a bound is reached.
+        """A new stream over the handle's frame; ends those worth least where a bound is reached.
 
         May wait for the decode row of a step that is under way, so it must not be called within
         one. Raises Stale as `acquire` does, ValueError if the query does not fit a row of decode
@@ -207,7 +191,7 @@ class KvManager:
         while True:  # the limits may change during a wait
             if min(self.streams_max, self.language_rows_max) < 1:
                 raise ValueError('the limits allow no stream: raise them with kv/set_limits')
-            self._shrink_to(self.streams_max - 1, self.language_rows_max, joining=lease)
+            self._preemption.shrink_to(self.streams_max - 1, self.language_rows_max, joining=lease)
             if self.streams.rows_free:
                 return self.streams.add(lease, query, tokens)
             if not waits:
@@ -215,7 +199,7 @@ class KvManager:
             self.streams.wait_for_step()
 
     def set_limits(self, *, rows: int | None = None, streams: int | None = None) -> None:
-        """Bounds what language may hold; ends the oldest streams above a bound.
+        """Bounds what language may hold; ends the streams worth least above a bound.
 
         Raises ValueError for a bound out of range.
         """
@@ -227,18 +211,7 @@ class KvManager:
         with self._lock:
             self.language_rows_max = self.language_rows_max if rows is None else rows
             self.streams_max = self.streams_max if streams is None else streams
-            self._shrink_to(self.streams_max, self.language_rows_max)
-
-    def _shrink_to(self, streams: int, rows: int, joining: Lease | None = None) -> None:
-        """Ends the oldest streams until so many are left, on so many rows.
-
-        The row of `joining` counts among them, and stays.
-        """
-        self.streams.evict(self.streams.live()[: max(0, len(self.streams) - streams)])
-        own = set() if joining is None or joining.is_copy else {joining.row}
-        by_row = self.streams.by_row()
-        others = [readers for row, readers in by_row.items() if row not in own]
-        self.streams.evict(chain.from_iterable(others[: max(0, len(others) + len(own) - rows)]))
+            self._preemption.shrink_to(self.streams_max, self.language_rows_max)
 
     # ------------------------------------------------------------------ numbers and laws
 
@@ -272,10 +245,8 @@ class KvManager:
         return full * layers * per_token - self.copies.bytes_used
 
     def check_integrity(self) -> None:
-        """Raises AssertionError with the broken law."""
+        """Raises AssertionError with the broken law, of all pools that share the plane."""
         with self._lock:
-            for pool in self.pools:
-                pool.check_integrity()
             for stream in self.streams.holders:
                 pool = self.copies if stream.lease.is_copy else self.frames
                 assert pool.has_out(stream.lease), f'stream {stream.id} has no lease'
@@ -284,3 +255,4 @@ class KvManager:
             rows = len(self.streams.by_row())
             assert rows <= self.language_rows_max, f'language holds {rows} rows'
             assert len(self.streams) <= self.streams_max, f'{len(self.streams)} streams'
+        self.plane.check_integrity()  # other pools have locks of their own, held when they claim

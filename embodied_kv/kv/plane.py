@@ -46,14 +46,15 @@ class Plane:
     """The pools of one device under one budget.
 
     budget: most bytes that are reserved by all pools together; infinite: each pool has its own
-    bounds alone. order: what goes first; of the shipped file where none is given. evictions: of
-    each pool, so far.
+    bounds alone. order: what goes first, or the file that says it, as of `EvictionOrder.read`.
+    evictions: of each pool, so far. Raises ValueError for a budget or file that is none.
     """
 
-    def __init__(self, budget: float = math.inf, order: EvictionOrder | None = None) -> None:
+    def __init__(self, budget: float = math.inf, order: EvictionOrder | str = '') -> None:
         if budget < 0:
             raise ValueError(f'a budget of {budget} bytes cannot be')
-        self.budget, self._order = budget, order or EvictionOrder.read()
+        self.budget = budget
+        self._order = EvictionOrder.read(order) if isinstance(order, str) else order
         self._lock = threading.Lock()
         self._floors: dict[Pool, int] = {}  # replaced, never changed: it is read without the lock
         self._claims: Counter[Pool] = Counter()  # bytes that were granted and are not held yet
@@ -97,7 +98,7 @@ class Plane:
         if self.budget == math.inf:
             yield
             return
-        most = math.inf if cost == math.inf else self._order.worth(pool.name, size, cost)
+        most = math.inf if cost == math.inf else self.worth(pool, size, cost)
         while (lacking := self._grant(pool, size)) > 0:
             if not self._evict(pool, size, lacking, most, wait):
                 raise OverBudget(self._refusal(pool, size, lacking))
@@ -107,6 +108,10 @@ class Plane:
             with self._lock:
                 self._claims[pool] -= size
                 self._claims += Counter()  # keeps no pool without a claim
+
+    def worth(self, pool: Pool, size: int, cost: float) -> float:
+        """Seconds a byte that it is worth to keep so many, as the order says of the pool."""
+        return self._order.worth(pool.name, size, cost)
 
     def _grant(self, pool: Pool, size: int) -> float:
         """Bytes that are lacking; where none are, the claim is granted."""

@@ -45,7 +45,7 @@ class PrefixPool:
         self._writing: set[int] = set()
         self._current: dict[str, KvHandle] = {}  # the newest frame of each robot
         self._leases: dict[int, set[RowLease]] = {}  # row -> leases
-        self._written_at = [0.0] * arena.rows
+        self._written_at, self._used_at = [0.0] * arena.rows, [0.0] * arena.rows
 
     @property
     def bytes(self) -> int:
@@ -116,7 +116,7 @@ class PrefixPool:
         self, row: int, length: int, deadline: float, prefill_ms: float, **frame: str | int
     ) -> KvHandle:
         """The handle of a reserved row that holds `length` tokens now."""
-        self._written_at[row] = self._clock()
+        self._written_at[row] = self._used_at[row] = self._clock()
         self.arena.set_length(row, length)
         self._writing.remove(row)
         self.bytes_reserved -= self.arena.bytes_per_row - self.arena.bytes_of(row)
@@ -210,6 +210,7 @@ class PrefixPool:
     def give_back(self, lease: RowLease) -> None:
         """As `Lease.release`."""
         with self._lock:
+            self._used_at[lease.row] = self._clock()
             self._leases[lease.row].remove(lease)
             self._free_if_unheld(lease.row)
 
@@ -237,15 +238,13 @@ class PrefixPool:
     def _offer(self, handle: KvHandle) -> Evictable:
         held = self._held(handle)
         size, cost = sum(row.bytes for row in held), handle.prefill_ms / 1e3
-        evict, idle = partial(self._evict, handle), self._idle(handle)
+        evict, idle = partial(self._evict, handle), self._clock() - self._used_at[handle.row]
         return Evictable(size, cost, evict, idle, holds=tuple(held))
 
     def _unneeded(self) -> list[KvHandle]:
         """Whoever prefilled a frame without a deadline is about to lease it."""
-        return [h for h in self._expired(self._clock()) if self._idle(h) > self.grace]
-
-    def _idle(self, handle: KvHandle) -> float:
-        return self._clock() - self._written_at[handle.row]
+        now = self._clock()
+        return [h for h in self._expired(now) if now - self._written_at[h.row] > self.grace]
 
     def _evict(self, handle: KvHandle) -> int:
         with self._lock:
@@ -275,9 +274,8 @@ class PrefixPool:
         if self._leases.get(row) or row in self._writing or self._is_current(row):
             return
         self._leases.pop(row, None)
-        used = self.arena.bytes_of(row)
+        self.bytes_reserved -= self.arena.bytes_of(row)
         self.arena.set_length(row, 0)
-        self.bytes_reserved -= used
         self._free.give(row)
         self._on_free(self.place(row))
 

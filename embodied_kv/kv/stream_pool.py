@@ -227,6 +227,14 @@ class StreamPool:
             holds=tuple(holds),
         )
 
+    def freed_by(self, streams: Sequence[DecodeStream]) -> tuple[int, float]:
+        """Bytes that the end of all of them frees, and s that it costs to make them again."""
+        with self._lock:
+            offers = [self._offer(s, {s.lease for s in streams}) for s in streams]
+            rows = {(held.pool, held.row): held.bytes for o in offers for held in o.holds}
+            size = sum(offer.own for offer in offers) + sum(rows.values())
+            return size, sum(offer.cost for offer in offers)
+
     def _cost(self, stream: DecodeStream) -> float:
         prefill = stream.lease.handle.prefill_ms / 1e3
         return prefill + len(stream.tokens) * self.token_seconds

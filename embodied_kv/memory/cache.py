@@ -63,21 +63,20 @@ class HostCache:
     def put(self, key: str, layer: int, kv: Layer, seconds: float = 0.0) -> None:
         """In place of what was there. seconds: that it took to load; 0: not known.
 
-        Not kept where the plane has room only in place of what is worth more.
+        Not kept where the plane has room only in place of what is worth more; then all else stays.
         """
         size = _bytes(kv)
         with self._lock:
             self._remove((key, layer))
-            if size > self.capacity:
-                return
+        if size > self.capacity:
+            return
+        with suppress(OverBudget), self._plane.claim(self, size, seconds), self._lock:
+            self._remove((key, layer))  # another thread may have been first
             while self.bytes + size > self.capacity:
                 self._remove(next(iter(self._layers)))
-        with suppress(OverBudget), self._plane.claim(self, size, seconds), self._lock:
-            self._remove((key, layer))
-            if self.bytes + size <= self.capacity:
-                self._layers[key, layer], self._seconds[key, layer] = kv, seconds
-                self._used_at[key, layer] = self._clock()
-                self.bytes += size
+            self._layers[key, layer], self._seconds[key, layer] = kv, seconds
+            self._used_at[key, layer] = self._clock()
+            self.bytes += size
 
     def drop(self, key: str, layers: int) -> None:
         """All layers of a key, which has so many."""

@@ -4,10 +4,20 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from kv_cases import make_manager, write
 from plane_cases import ORDER, TablePool, Thing
 
-from embodied_kv.kv.eviction import MIB, PATH, EvictionOrder
+from embodied_kv.capsule.device_pool import DevicePool
+from embodied_kv.engine.compression import ACTION
+from embodied_kv.kv.copy_pool import CopyPool
+from embodied_kv.kv.decode_stream import Query
+from embodied_kv.kv.eviction import CONSUMERS, MIB, PATH, POOLS, EvictionOrder
+from embodied_kv.kv.manager import LANGUAGE
 from embodied_kv.kv.plane import OverBudget, Plane
+from embodied_kv.kv.prefix_pool import PrefixPool
+from embodied_kv.kv.stream_pool import StreamPool
+from embodied_kv.memory.cache import HostCache
+from embodied_kv.planning.planner_row import PlannerRow
 
 THINGS = st.lists(
     st.builds(
@@ -93,10 +103,12 @@ def test_the_shipped_policy_never_gives_up_what_actions_read():
     ('change', 'message'),
     [
         (dict(never='action'), 'never is a list'),
+        (dict(never=['actions']), 'never is a list of consumers, of action, language'),
         (dict(half_after_seconds=-1), 'half_after_seconds is -1'),
         (dict(half_after_seconds='long'), "half_after_seconds is 'long'"),
-        (dict(assumed_seconds_per_mib=3), 'seconds by the name of a pool'),
-        (dict(assumed_seconds_per_mib={'a': True}), 'of a is True'),
+        (dict(assumed_seconds_per_mib=3), 'seconds by pool'),
+        (dict(assumed_seconds_per_mib={'capsules': True}), 'of capsules is True'),
+        (dict(assumed_seconds_per_mib={'capsule': 1.0}), 'by pool, of prefixes, copies'),
         (dict(always=[]), 'and nothing else'),
     ],
 )
@@ -105,3 +117,38 @@ def test_a_policy_that_is_none_is_refused(tmp_path, change, message):
     path.write_text(yaml.safe_dump(yaml.safe_load(PATH.read_text()) | change))
     with pytest.raises(ValueError, match=message):
         EvictionOrder.read(path)
+
+
+@pytest.mark.parametrize('content', [None, b'never: [', b'\xff', b''])
+def test_a_file_that_cannot_be_read_is_refused_by_one_line(tmp_path, content):
+    path = tmp_path / 'policy.yaml'
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(
+        ValueError, match='states no order of eviction .* leave engine.kv_policy'
+    ) as e:
+        EvictionOrder.read(path)
+    assert str(path) in str(e.value) and '\n' not in str(e.value)
+
+
+def test_each_pool_that_the_policy_may_name_is_one_of_the_suite():
+    pools = CopyPool, DevicePool, HostCache, PlannerRow, PrefixPool, StreamPool
+    assert {pool.name for pool in pools} == set(POOLS)
+    assert (ACTION, LANGUAGE) == CONSUMERS
+
+
+def test_a_frame_is_used_until_its_last_lease_comes_back():
+    now = [0.0]
+    kv = make_manager(4, 4, clock=lambda: now[0])
+    handle = write(kv, kv.reserve(0.0), deadline=0.0)
+    lease = kv.acquire(handle)
+    now[0] = 20.0
+    assert kv.frames.evictable() == []  # it is read
+    lease.release()
+    now[0] = 50.0
+    assert [offer.idle for offer in kv.frames.evictable()] == [30.0]
+    stream = kv.create(handle, Query('?', [3], max_tokens=4))
+    now[0] = 90.0
+    assert [offer.idle for offer in kv.streams.evictable()] == [0.0]  # somebody waits for it
+    kv.streams.release(stream, 'cancelled')
+    assert [offer.idle for offer in kv.frames.evictable()] == [0.0]

@@ -5,6 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from embodied_kv.kv.eviction import EvictionOrder
+from embodied_kv.kv.plane import Plane
+from embodied_kv.kv.pool import Evictable
 from embodied_kv.memory.cache import HostCache
 
 
@@ -27,6 +30,27 @@ def test_a_layer_larger_than_the_capacity_is_not_kept():
     cache.put('a', 0, layer(10))
     cache.put('b', 0, layer(31))
     assert cache.get('a', 0) is not None and cache.get('b', 0) is None
+
+
+class Pinned:
+    """A pool that gives nothing up."""
+
+    name, bytes_used, bytes, bytes_reserved = 'pinned', 50, 50, 50
+
+    def evictable(self) -> list[Evictable]:
+        return []
+
+
+def test_a_layer_that_the_budget_refuses_costs_none_of_the_others():
+    plane = Plane(100, EvictionOrder())
+    cache = HostCache(60, plane)
+    for pool in (cache, Pinned()):
+        plane.join(pool)
+    cache.put('a', 0, layer(20), seconds=1.0)
+    cache.put('b', 0, layer(25), seconds=1e-9)  # neither fits beside a, and a is worth more
+    assert cache.get('a', 0) is not None and cache.get('b', 0) is None
+    cache.put('b', 0, layer(25), seconds=9.0)
+    assert cache.get('a', 0) is None and cache.get('b', 0) is not None
 
 
 def test_a_dropped_key_takes_all_its_layers():

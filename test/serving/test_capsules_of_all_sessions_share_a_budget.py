@@ -1,5 +1,7 @@
 """Capsules of all sessions share a budget: what was used least recently gives way, and is said."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from door_cases import door, libero, page
@@ -7,6 +9,8 @@ from door_cases import door, libero, page
 from embodied_kv.capsule.capsule import Boundary, Capsule
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import NoRoom, Tier, TierCapacities
+from embodied_kv.kv.plane import Plane
+from embodied_kv.memory.cache import HostCache
 from embodied_kv.serving.websocket.capsule_budget import CapsuleBudget
 
 BYTES = 1024  # of a capsule
@@ -46,7 +50,7 @@ def test_what_was_used_least_recently_gives_way_whose_it_is(shared):
     assert (names(a), names(b), names(c)) == (['one'], ['two'], ['one', 'two'])
     assert budget.given_up == len(said) == 2
     assert 'capsule two of session robot 0 gives way' in said[0]
-    assert budget.used() == 4 * BYTES
+    assert budget.bytes == 4 * BYTES
 
 
 def test_a_sessions_own_bound_comes_first(shared):
@@ -56,7 +60,7 @@ def test_a_sessions_own_bound_comes_first(shared):
             registry.add(capsule(name))
     b.add(capsule('three'))  # in place of its own oldest: nobody else has to give way
     assert (names(a), names(b)) == (['one', 'two'], ['two', 'three'])
-    assert not said and budget.used() == 4 * BYTES
+    assert not said and budget.bytes == 4 * BYTES
 
 
 def test_a_capsule_that_never_fits_is_refused_and_costs_none(shared):
@@ -85,7 +89,7 @@ def test_what_gave_way_of_ones_own_is_not_counted_on_twice(shared):
         registry.add(capsule(name))
     a.add(capsule('next', BYTES * 3 // 2))  # both bounds ask for room: first of its own oldest
     assert (names(a), names(b), names(c)) == (['next'], ['two'], ['one'])
-    assert budget.used() <= 4 * BYTES
+    assert budget.bytes <= 4 * BYTES
     assert len(said) == 2 and budget.given_up == 1  # to another session
 
 
@@ -93,11 +97,72 @@ def test_a_session_that_is_forgotten_holds_nothing(shared):
     budget, (a, b, _), said = shared
     a.add(capsule('one'))
     b.add(capsule('one'))
-    assert budget.used() == 2 * BYTES
+    assert budget.bytes == 2 * BYTES
     budget.forget('robot 0')
-    assert budget.used() == b.used(Tier.DEVICE) == BYTES and a.used(Tier.DEVICE) == 0
+    assert budget.bytes == b.used(Tier.DEVICE) == BYTES and a.used(Tier.DEVICE) == 0
     budget.forget('never there')
     assert not said
+
+
+@pytest.fixture
+def plane():
+    """Of a budget for three capsules, one of which a unit of memory takes as yet."""
+    plane = Plane(3 * BYTES)
+    plane.join(cache := HostCache(3 * BYTES, plane))
+    cache.put('unit', 0, unit(BYTES), seconds=1.0)
+    return plane
+
+
+def unit(size):
+    return torch.zeros(size, dtype=torch.uint8), torch.zeros(0, dtype=torch.uint8)
+
+
+def on(plane, sessions=2, said=print):
+    budget = CapsuleBudget(4 * BYTES, said, plane)
+    each = TierCapacities(4 * BYTES, host=0, disk=0, policy='drop')
+    registries = [Registry('f', each) for _ in range(sessions)]
+    for number, registry in enumerate(registries):
+        budget.share(registry, f'robot {number}')
+    budget.join()
+    return budget, registries
+
+
+def test_they_are_bytes_of_the_plane_until_they_are_forgotten(plane):
+    budget, (a, b) = on(plane)
+    a.add(capsule('one'))
+    b.add(capsule('one'))
+    assert plane.bytes_used == plane.budget == 3 * BYTES and budget.bytes == 2 * BYTES
+    plane.check_integrity()
+    budget.forget('robot 1')
+    assert plane.bytes_used == 2 * BYTES
+    budget.leave()
+    assert plane.bytes_used == BYTES
+
+
+def test_a_capsule_that_the_plane_refuses_costs_no_other(plane):
+    said = []
+    budget, (a, b) = on(plane, said=said.append)
+    a.add(capsule('one'))
+    with pytest.raises(NoRoom, match='capsules: no room .* raise engine.kv_budget_mib'):
+        b.add(capsule('large', 3 * BYTES))
+    assert names(a) == ['one'] and not names(b) and not said
+    assert plane.bytes_used == 2 * BYTES  # nor the unit
+
+
+def test_they_take_the_place_of_what_is_worth_less_and_nothing_takes_theirs(plane):
+    budget, (a, _) = on(plane)
+    (cache, _) = plane.pools
+    for name in ('one', 'two', 'three'):
+        a.add(capsule(name))
+    assert not len(cache) and plane.evictions == {'host cache': 1}
+    cache.put('unit', 0, unit(BYTES), seconds=9.0)
+    assert not len(cache) and len(names(a)) == 3
+
+
+def test_nobody_waits_for_a_capsule_that_moves_to_know_its_bytes(plane):
+    budget, (a, _) = on(plane)
+    with ThreadPoolExecutor(1) as thread, a.room(BYTES, 0.0):
+        assert thread.submit(lambda: plane.bytes_used).result(60) == BYTES
 
 
 def test_clients_share_it_and_may_look_at_it():
@@ -107,6 +172,8 @@ def test_clients_share_it_and_may_look_at_it():
         said = first.infer({'endpoint': 'snapshot', 'session_id': 'arm-0'})
         assert len(said['capsules']) == 1
         size = opened.sessions.values()['capsule bytes']
+        pools = {pool.name: pool.bytes_used for pool in opened.engine.kv.plane.stats()}
+        assert pools['capsules'] == size and opened.engine.kv.stats().bytes_used >= size
         assert size > 0 and f'embodied_kv_server_capsule_bytes {float(size)}' in page(
             opened.port, '/metrics'
         )
@@ -115,3 +182,5 @@ def test_clients_share_it_and_may_look_at_it():
         assert opened.sessions.values()['capsules given up'] == 1
         gone = first.infer({'endpoint': 'restore', 'session_id': 'arm-0'})
         assert 'capsule' in gone['error']
+        opened.engine.kv.check_integrity()
+    assert 'capsules' not in {pool.name for pool in opened.engine.kv.plane.pools}

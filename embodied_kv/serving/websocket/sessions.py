@@ -75,7 +75,8 @@ class Sessions:
         self.engine, self._device = engine, device
         self._most_kept, self._capsule_mib = kept, capsule_mib
         say = Throttled(log.warning)
-        self._budget = CapsuleBudget(all_capsules_mib * MIB, lambda line: say('capsule', line))
+        most, plane = all_capsules_mib * MIB, engine.kv.plane
+        self._budget = CapsuleBudget(most, lambda line: say('capsule', line), plane)
         self._rows, self._shares = KeptRows(engine), StreamShares(engine)
         self._answers = Answers(engine, device, self._rows, self._shares)
         self._lock = threading.Lock()  # over who is there
@@ -93,6 +94,7 @@ class Sessions:
 
     def start(self) -> None:
         """From now on clients are served. Whoever has the engine's deltas tells them to `hear`."""
+        self._budget.join()
         self.engine.budget.forecast = lambda now: self._server.slack(HERE, now)
         self._server.start()
 
@@ -103,6 +105,7 @@ class Sessions:
         self._server.stop()
         self.engine.budget.forecast = None
         self._device.call(self._rows.clear).result()
+        self._budget.leave()
 
     def hear(self, deltas: Sequence[TextDelta]) -> None:
         """What language said; on the device thread."""
@@ -113,7 +116,7 @@ class Sessions:
         return {
             **self._server.values(),
             'sessions': len(self._open),
-            'capsule bytes': self._budget.used(),
+            'capsule bytes': self._budget.bytes,
             'capsules given up': self._budget.given_up,
         }
 

@@ -1,0 +1,88 @@
+"""Streams give way for a row in the order of the policy, and only if the row is had then."""
+
+import pytest
+from kv_cases import make_manager, write
+from plane_cases import TablePool, Thing
+
+from embodied_kv.kv.decode_stream import Query
+from embodied_kv.kv.eviction import EvictionOrder
+from embodied_kv.kv.plane import Plane
+from embodied_kv.kv.rows import OutOfRows
+
+ROW = 2 * 16 * 2 * 4 * 4  # bytes of a row: k and v, tokens, layers, width, of float32
+
+
+def manager(rows, budget=400, floor=0, streams=4):
+    """budget, floor: in rows."""
+    plane = Plane(budget * ROW, EvictionOrder.read())
+    return make_manager(
+        rows, streams, (6, 256), reserved=1, layers=2, plane=plane, floor=floor * ROW
+    )
+
+
+def ask(kv, prefill_ms=0.0, length=16, max_tokens=9):
+    handle = write(kv, kv.reserve(0.0), length=length, prefill_ms=prefill_ms)
+    return kv.create(handle, Query('?', [3], max_tokens=max_tokens))
+
+
+def crowded(budget):
+    """No free row, but one that a stream of few bytes holds; what else lies there stays."""
+    kv = manager(6, budget, floor=2)
+    stream = ask(kv, length=4, max_tokens=1)
+    for _ in range(5):
+        kv.acquire(write(kv, kv.reserve(0.0), length=4))
+    kv.plane.join(beside := TablePool('host cache'))
+    taken = 2 * ROW + kv.streams.bytes_reserved
+    beside.add(kv.plane, Thing(budget * ROW - taken, consumers=('action',)))
+    return kv, stream
+
+
+def test_a_frame_that_the_budget_refuses_ends_no_stream():
+    kv, stream = crowded(budget=4)
+    assert kv.frames.rows_free == 0
+    with pytest.raises(OutOfRows, match='prefixes: no room'):
+        kv.reserve(0.0)
+    assert stream.reason == '' and kv.stats().evictions == 0
+    kv.check_integrity()
+
+
+def test_a_row_that_the_claim_made_free_is_not_made_free_again():
+    kv = manager(4, budget=6)  # there is neither a row for another frame nor the bytes
+    streams = [ask(kv) for _ in range(3)]
+    write(kv, kv.reserve(0.0), length=16)
+    assert [stream.reason for stream in streams] == [''] * 3
+    kv.reserve(0.0)
+    assert kv.plane.evictions == {'streams': 1} and kv.stats().evictions == 1
+
+
+@pytest.mark.parametrize('costs', [(1000.0, 1.0), (1.0, 1000.0)])
+def test_the_stream_that_is_made_again_in_no_time_ends(costs):
+    kv = manager(3)
+    streams = [ask(kv, cost) for cost in costs]
+    write(kv, kv.reserve(0.0), length=16)
+    kv.reserve(0.0)
+    assert [s.reason for s in streams] == ['' if cost > 1 else 'evicted' for cost in costs]
+
+
+def test_two_streams_of_a_row_are_worth_their_row_once():
+    kv = manager(3, streams=8)
+    shared = [ask(kv, 10.0)]
+    shared.append(kv.create(shared[0].lease.handle, shared[0].query))
+    alone = ask(kv, 10.0)
+    size, cost = kv.streams.freed_by(shared)
+    own = kv.streams.bytes_for(alone.query)
+    assert (size, cost) == (ROW + 2 * own, pytest.approx(0.02))
+    assert kv.streams.freed_by([alone]) == (own, 0.01)  # its row is the robot's newest frame
+    write(kv, kv.reserve(0.0), length=16)
+    kv.reserve(0.0)
+    assert [s.reason for s in (*shared, alone)] == ['', '', 'evicted']
+
+
+@pytest.mark.parametrize('bound', [dict(rows=1), dict(streams=1)])
+def test_a_lowered_limit_ends_what_is_worth_least(bound):
+    kv = manager(6)
+    dear, cheap = ask(kv, 1000.0), ask(kv, 1.0)
+    frames = write(kv, kv.reserve(0.0), length=16)
+    kv.set_limits(**bound)
+    assert (dear.reason, cheap.reason) == ('', 'evicted') and kv.frames.holds(frames)
+    kv.check_integrity()
