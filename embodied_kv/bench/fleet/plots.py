@@ -13,6 +13,7 @@ WAYS = (
     ('static', 'fifo', 'FIFO', 'tab:gray'),
     ('static', 'autellix', 'Autellix', 'tab:blue'),
     ('static', 'kairos', 'Kairos, static horizons', 'tab:olive'),
+    ('static', 'kairos, pending', 'the same, pending waits', 'tab:green'),
     ('dynamic', 'kairos', 'Kairos', 'tab:orange'),
 )
 
