@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from fleet_cases import job
 
 from embodied_kv.bench.fleet import measure
 from embodied_kv.bench.fleet.__main__ import show
@@ -48,6 +49,7 @@ def test_the_count_of_simulations_is_right(calibrated):
     bench = Bench(PLAN, lambda: ticks.append(1))
     peak = subject.calibrated.get('peak') or bench.peak(subject)['peak']
     bench.online(subject, peak)
+    bench.short(subject, peak)
     bench.fleets(subject)
     bench.places(subject, peak)
     assert len(ticks) == measure._simulations([subject], PLAN)
@@ -60,6 +62,13 @@ def test_a_fast_engine_has_as_many_seconds_of_work():
         subject, POLICIES['fifo'], 'static', 1.0
     )
     assert set(jobs) == {round(100 * subject.capacity)}
+
+
+def test_short_tasks_are_told_where_there_are_any():
+    (found,) = Bench(PLAN, lambda: None).short(SUBJECT, 1.0)
+    assert 0 < found['share'] < 1 and found.keys() == {'workload', 'share', *POLICIES}
+    long = replace(SUBJECT, jobs=lambda n, seed: ([job(0.5, 3)] * n,) * 2)
+    assert Bench(PLAN, lambda: None).short(long, 1.0) == []
 
 
 def seeds(*averages):

@@ -26,7 +26,7 @@ from embodied_kv.bench.fleet import plots
 from embodied_kv.bench.fleet.compare import AIMS, BASELINES, TOLERANCE
 from embodied_kv.bench.fleet.measure import fleet_rows, measure, place_rows
 from embodied_kv.bench.fleet.paper import FLEET, HYBRID, SYSTEMS
-from embodied_kv.bench.fleet.runs import PENDING, PLANS, POLICIES
+from embodied_kv.bench.fleet.runs import PENDING, PLANS, POLICIES, SHORT
 from embodied_kv.bench.fleet.subject import Subject
 from embodied_kv.fleet import profile, workload
 
@@ -91,6 +91,12 @@ def show(found: dict) -> None:
         _equal(found['online']),
         ' / '.join(POLICIES),
     )
+    if found['short']:
+        report.show(
+            f'fleet: tasks of at most {SHORT} rounds at the highest rate, equal horizons',
+            found['short'],
+            'share: of all tasks; mean latency, s, by order',
+        )
     if found['worse']:
         report.show(
             f'fleet: where Kairos is worse by more than {TOLERANCE:g}% on average, horizons equal',

@@ -15,11 +15,13 @@ from embodied_kv.bench.fleet.decisions import decisions
 from embodied_kv.bench.fleet.runs import POLICIES, WAYS, Bench, Plan
 from embodied_kv.bench.fleet.subject import Subject
 
+EXPERIMENTS = ('peaks', 'online', 'short', 'fleets', 'places', 'settings', 'networks')
+
 
 def measure(subjects: Sequence[Subject], plan: Plan, quiet: bool) -> dict:
     """Every figure, by experiment."""
     columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
-    found = {key: [] for key in ('peaks', 'online', 'fleets', 'places', 'settings', 'networks')}
+    found = {key: [] for key in EXPERIMENTS}
     with Progress(*columns, disable=quiet) as progress:
         task = progress.add_task('simulations', total=_simulations(subjects, plan))
         bench = Bench(plan, lambda: progress.advance(task))
@@ -31,6 +33,7 @@ def measure(subjects: Sequence[Subject], plan: Plan, quiet: bool) -> dict:
             )
             peak = found['peaks'][-1]['peak']
             found['online'] += bench.online(subject, peak)
+            found['short'] += bench.short(subject, peak)
             found['fleets'] += bench.fleets(subject)
             found['places'] += bench.places(subject, peak)
             if subject.name in plan.micro:
@@ -49,7 +52,7 @@ def measure(subjects: Sequence[Subject], plan: Plan, quiet: bool) -> dict:
 def _simulations(subjects: Sequence[Subject], plan: Plan) -> int:
     looked_for = sum(not subject.calibrated for subject in subjects)
     rates = (1 + plan.halvings) * looked_for + len(WAYS) * len(plan.shares) * len(subjects)
-    fleets = (len(POLICIES) + 1) * len(plan.robots) + 3 * len(plan.overload)
+    fleets = len(POLICIES) + (len(POLICIES) + 1) * len(plan.robots) + 3 * len(plan.overload)
     micro = len(plan.buckets) + 3 + len(plan.aging) + len(plan.latencies) + len(plan.bandwidths)
     small = sum(subject.name in plan.micro for subject in subjects)
     return len(plan.seeds) * rates + len(plan.few) * (fleets * len(subjects) + micro * small)

@@ -32,6 +32,8 @@ WAYS += [('dynamic', name) for name in POLICIES if name != PENDING]
 UNLOADED = 1e-3  # tasks/s: nobody meets anybody
 PEAK = 3.0  # times the unloaded average
 HIGHEST = 3.0  # times the peak: the highest rate, at which the paper's Table 2 is read
+EACH = 3  # tasks of a robot of a closed fleet, at least: else it is a burst
+SHORT = 2  # rounds; of so few a wait between rounds tells little
 LIMIT = 8.0  # times the capacity: a peak is looked for below; few tasks may never reach it
 
 
@@ -97,7 +99,7 @@ class Bench:
 
         seeds: those to run, if not all of the plan; in what is answered, the same of each seed.
         """
-        found, tasks = [], max(self.plan.tasks, round(self.plan.span * subject.capacity))
+        found, tasks = [], max(self._tasks(subject), EACH * (robots or 0))
         for seed in seeds or self.plan.seeds:
             jobs = subject.jobs(tasks, seed)[HORIZONS.index(horizon)]
             engines = _engines(subject, where, wan)
@@ -112,6 +114,30 @@ class Bench:
             self.tick()
         means = {key: statistics.fmean(row[key] for row in found) for key in found[0]}
         return means | dict(seeds=found)
+
+    def short(self, subject: Subject, peak: float) -> list[dict]:
+        """Tasks of at most SHORT rounds at the highest rate: their share, and each order's mean.
+
+        No row where no task is so short.
+        """
+        tasks, found = self._tasks(subject), {name: [] for name in POLICIES}
+        for seed in self.plan.few:
+            jobs = subject.jobs(tasks, seed)[0]
+            few = np.array([len(job.horizons) <= SHORT for job in jobs])
+            moments = poisson(peak * HIGHEST, tasks, np.random.default_rng(seed + 1000))
+            for name, policy in POLICIES.items():
+                engines, common = _engines(subject, 'edge', None), subject.common
+                simulation = Simulation(jobs, policy, engines, common.wifi, subject.lead)
+                found[name] += simulation.arrive(moments).latency[few].tolist()
+                self.tick()
+        if not found['fifo']:
+            return []
+        share = len(found['fifo']) / tasks / len(self.plan.few)
+        means = {name: statistics.fmean(values) for name, values in found.items()}
+        return [dict(workload=subject.name, share=share) | means]
+
+    def _tasks(self, subject: Subject) -> int:
+        return max(self.plan.tasks, round(self.plan.span * subject.capacity))
 
     def peak(self, subject: Subject) -> dict:
         """The rate at which FIFO's average, static horizons, is PEAK times the unloaded one."""

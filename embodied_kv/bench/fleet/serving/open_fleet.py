@@ -32,9 +32,9 @@ from embodied_kv.fleet.trace import Job, poisson
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.robots.reading import SHIPPED
 
-ROBOTS, TASKS = 64, 128
+ROBOTS, TASKS = 64, 64  # a robot for every task, as in the simulation
 LARGEST = 4  # robots of a batch
-LOAD = 1.5  # of the capacity: tasks pile up while they arrive, and there are robots for them
+LOAD = 3.0  # of the capacity: tasks pile up while they arrive
 SEED = 7  # of tasks and arrivals
 DT = 0.03  # s between actions: whole set-points, near the workloads' 30 Hz
 AHEAD = 4  # actions before its end at which a robot asks: below the least H, 5
