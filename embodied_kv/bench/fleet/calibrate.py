@@ -12,6 +12,10 @@ as not valid. The peak, where FIFO's average is three times the unloaded one, is
 START; rates are the same through the sweep, as the mean load is. Tasks and arrivals have seeds
 that the benchmark does not use. No scheduler but these two is looked at.
 
+Physics: where all tasks have equally many rounds, serving who has attained least keeps all of them
+until the end, and the newest pushes the others back; where few tasks have most of the rounds, it
+lets the many short ones go first.
+
 The output is embodied_kv/fleet/calibration.yaml: `--out` writes it.
 """
 

@@ -52,10 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def open_run(args: argparse.Namespace) -> dict:
     """Runs an open fleet in every way, prints the tables, and returns all figures."""
-    robots = args.robots[0] if args.robots else open_fleet.ROBOTS
-    tasks = QUICK_TASKS if args.quick else open_fleet.TASKS
+    robots = QUICK_TASKS if args.quick else open_fleet.ROBOTS
+    robots = args.robots[0] if args.robots else robots
     try:
-        found = open_fleet.measure(args.workload, robots, tasks, report.OUT, args.json)
+        found = open_fleet.measure(args.workload, robots, report.OUT, args.json)
     except ValueError as error:
         raise Refused(str(error)) from error
     if not args.json:

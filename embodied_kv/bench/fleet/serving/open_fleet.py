@@ -3,8 +3,7 @@
 What serves is the node as in a closed fleet, in virtual time. What is served has no world: a task
 is done when its rounds have been executed, as in the simulation, and success means nothing. The
 network is tiny, with random weights and chunks of 50 actions; a batch takes what the workload's
-profile says. A task that finds its robot busy waits for it, and its latency counts from its
-arrival.
+profile says.
 
 Knows workloads, orders and rows. Does not know ROS.
 """
@@ -32,7 +31,7 @@ from embodied_kv.fleet.trace import Job, poisson
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.robots.reading import SHIPPED
 
-ROBOTS, TASKS = 64, 64  # a robot for every task, as in the simulation
+ROBOTS = 64  # and as many tasks: each has a robot of its own, as in the simulation
 LARGEST = 4  # robots of a batch
 LOAD = 3.0  # of the capacity: tasks pile up while they arrive
 SEED = 7  # of tasks and arrivals
@@ -122,7 +121,7 @@ def contract(path: Path) -> Path:
     return path
 
 
-def measure(name: str, robots: int, tasks: int, folder: Path, quiet: bool) -> dict:
+def measure(name: str, robots: int, folder: Path, quiet: bool) -> dict:
     """Every way serves the same tasks. Raises ValueError for an unknown workload."""
     common, workloads = workload.read()
     named = {each.name: each for each in workloads}
@@ -130,11 +129,11 @@ def measure(name: str, robots: int, tasks: int, folder: Path, quiet: bool) -> di
         raise ValueError(f'no workload {name!r}; there are: {", ".join(named)}')
     given, folder = named[name], folder / 'open_fleet'
     folder.mkdir(parents=True, exist_ok=True)
-    jobs = workload.draw(given, replace(common, period=DT), tasks, SEED)[0]
+    jobs = workload.draw(given, replace(common, period=DT), robots, SEED)[0]
     engine = batches(given.profile)
     full = engine.saturation
     capacity = full / engine.latency(full) / fmean(len(job.horizons) for job in jobs)
-    arrivals = poisson(LOAD * capacity, tasks, np.random.default_rng(SEED))
+    arrivals = poisson(LOAD * capacity, robots, np.random.default_rng(SEED))
     profile.write(engine, folder / 'profile.yaml')
     asked = order(jobs, arrivals, robots, contract(folder / 'robot.yaml'), folder / 'profile.yaml')
     columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -143,7 +142,7 @@ def measure(name: str, robots: int, tasks: int, folder: Path, quiet: bool) -> di
         closing(Fleets()) as fleets,
         Progress(*columns, console=Console(stderr=True), disable=quiet) as bar,
     ):
-        task = bar.add_task('tasks', total=tasks * len(WAYS))
+        task = bar.add_task('tasks', total=robots * len(WAYS))
         for way, parameters in WAYS.items():
             bar.update(task, description=way)
             told = asked | dict(parameters=asked['parameters'] | parameters)
@@ -152,7 +151,6 @@ def measure(name: str, robots: int, tasks: int, folder: Path, quiet: bool) -> di
     return dict(
         workload=name,
         robots=robots,
-        tasks=tasks,
         rate=LOAD * capacity,
         horizons=[job.horizons[0] for job in jobs],
         rows=[row(run) for run in runs],
@@ -182,7 +180,7 @@ def row(run: dict) -> dict:
 
 def show(found: dict) -> None:
     """Two tables."""
-    title = 'fleet.serving: {workload}, {robots} robots, {tasks} tasks'.format(**found)
+    title = 'fleet.serving: {workload}, {robots} robots, a task each'.format(**found)
     note = f'{found["rate"]:.2f} tasks/s arrive; latency in s; waiting: robots at a decision'
     report.show(title, found['rows'], note)
     report.show(f'{title}: paired', found['pairs'], 's, 95% with tasks as units')
