@@ -30,6 +30,7 @@ def test_every_experiment_runs_and_every_simulation_is_counted():
     assert {row['workload'] for key in ('online', 'fleets', 'places') for row in found[key]} == {
         SUBJECT.name
     }
+    show(found)  # of a workload without small sweeps
     show(found | dict(settings=found['online'], networks=found['online']))
 
 

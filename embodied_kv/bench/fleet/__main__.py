@@ -114,7 +114,8 @@ def show(found: dict) -> None:
         f'cloud_share: of rounds. Paper, at its highest rate: {HYBRID}',
     )
     for key in ('settings', 'networks'):
-        report.show(f'fleet: {key}, task latency in s', found[key])
+        if found[key]:
+            report.show(f'fleet: {key}, task latency in s', found[key])
     report.show('fleet: one decision, microseconds, 8 served', found['decisions'])
 
 
