@@ -24,6 +24,7 @@ DEFAULT = (
     ('serving', '--quick'),
     ('serving.chaos', '--quick'),
     ('soak', '--quick'),
+    ('updates', '--quick'),
     ('whole', '--quick'),
 )
 FULL = (
@@ -40,6 +41,7 @@ FULL = (
     ('memory.timeline',),
     ('memory.judge',),
     ('memory.budgets',),
+    ('fleet.calibrate',),
     ('fleet',),
     ('horizon',),
     ('latency',),
@@ -52,6 +54,7 @@ FULL = (
     ('serving',),
     ('serving.chaos',),
     ('soak',),
+    ('updates',),
     ('whole',),
 )
 

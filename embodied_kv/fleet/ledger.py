@@ -13,6 +13,7 @@ submitted again. The laws:
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
@@ -93,13 +94,15 @@ class Ledger:
                 if task.answer:
                     return Receipt(Verdict.ANSWERED, answer=task.answer)
                 return Receipt(Verdict.DUPLICATE)
+            due = self._due(task, request, now)
             task.request, task.answer = request, None
         else:
             robot.retire()
             task = robot.task = Task(request.task, now, request)
             self._note(task, request.execution, now)
+            due = math.inf
         task.phase = Phase.SUBMITTED
-        task.waiting = self._waiting(task, now)
+        task.waiting = self._waiting(task, due, now)
         return Receipt(Verdict.QUEUED)
 
     def find(self, waiting: Waiting) -> Task | None:
@@ -149,7 +152,15 @@ class Ledger:
         if task.phase is Phase.ANSWERED and done.round == task.request.round:
             task.phase = Phase.EXECUTED
 
-    def _waiting(self, task: Task, now: float) -> Waiting:
+    def _due(self, task: Task, request: Request, now: float) -> float:
+        """From when on the wait for this round counts; its clock is the server's."""
+        done, answer = request.execution, task.answer
+        if not done or not answer or not done.round == answer.round == request.round - 1:
+            return math.inf
+        left = min(1.0, done.remaining / max(answer.execution_horizon, 1))
+        return task.wait.due(done.round, now + left * (done.end - done.start))
+
+    def _waiting(self, task: Task, due: float, now: float) -> Waiting:
         execution = task.wait.execution
         return Waiting(
             robot=task.request.robot,
@@ -158,6 +169,7 @@ class Ledger:
             arrived=now,
             started=task.started,
             waited=task.wait.total,
+            due=due,
             generation=task.wait.generation,
             execution=self.executions.median() if execution is None else execution,
             deadline=now + task.request.within,

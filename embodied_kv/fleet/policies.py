@@ -20,7 +20,9 @@ class Kairos(Scheduler):
     request rises by one bucket after every `aging` decisions that skipped it. (Line 8 of the
     algorithm writes a ceiling, which would raise it twice within aging + 1 decisions; the text of
     section 3.2.2 says a floor.) Within a bucket the longest expected execution goes first, scaled
-    by (1 + skipped); `bucket_order` names the other orders of Figure 16.
+    by (1 + skipped); `bucket_order` names the other orders of Figure 16. `pending` says whether
+    the wait for the round that is asked for counts, too, so far as it has lasted; lines 2 to 5 sum
+    waits between rounds without saying which.
 
     Nobody starves. Let n requests wait at most, let each decision serve at least one, and let e be
     the ratio of the longest expected execution to the shortest, at most LONGEST / SHORTEST. Then
@@ -40,6 +42,7 @@ class Kairos(Scheduler):
     buckets: int = 10
     aging: int = 50
     bucket_order: str = 'longest'
+    pending: bool = False
 
     def __post_init__(self) -> None:
         if self.buckets < 1 or self.aging < 1:
@@ -52,11 +55,13 @@ class Kairos(Scheduler):
     def order(self, waiting: Collection[Waiting], now: float) -> list[Waiting]:
         """Algorithm 1, phases 1 and 2; equal scores by arrival."""
         buckets, top, aging = self.buckets, self.buckets - 1, self.aging
+        pending = self.pending
         power = {'longest': 1, 'fifo': 0, 'shortest': -1}[self.bucket_order]
         keyed = []
         for i, r in enumerate(waiting):  # plain Python: half of a decision's time is this loop
             life, skipped, score = now - r.started, r.skipped, r.execution
-            bucket = int(r.waited / life * buckets) if life > 0 else 0
+            waited = r.waited + now - r.due if pending and now > r.due else r.waited
+            bucket = int(waited / life * buckets) if life > 0 else 0
             if skipped >= aging:
                 bucket += skipped // aging
             score = LONGEST if score > LONGEST else SHORTEST if score < SHORTEST else score

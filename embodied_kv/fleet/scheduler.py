@@ -19,7 +19,8 @@ class Waiting:
     the task's waits between rounds, generation: attained so far, execution: how long the chunk is
     expected to be executed, all s. deadline: by which an answer is of use, s on the server's
     clock. skipped: decisions in a row that chose others. lost_batches: what happened to each batch
-    that was lost with it.
+    that was lost with it. due: from when on this round keeps its robot waiting, s on the server's
+    clock (`Wait.due`).
     """
 
     robot: str
@@ -34,6 +35,7 @@ class Waiting:
     skipped: int = 0
     lost_batches: tuple[str, ...] = ()
     deadline: float = math.inf
+    due: float = math.inf
 
 
 class Scheduler(ABC):

@@ -10,6 +10,7 @@ by a bound that the server measures itself. Source: Kairos, section 3.2.1 and eq
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass
 from statistics import median
@@ -74,6 +75,22 @@ class Wait:
         self._settle(number - 1)
         self._settle(number)
         return True
+
+    def due(self, number: int, ends: float) -> float:
+        """From when on the wait between round `number` and the next counts, s, server's clock.
+
+        While the next round is pending its wait so far is what has passed since: of a wait that is
+        never more than W_j will be. ends: of the round's execution, as far as the server can tell;
+        not before it could have been executed, whatever a robot says. Infinite where the round
+        has no generation or no execution.
+        """
+        here = self._rounds.get(number)
+        if not here or not here.generation or not here.execution:
+            return math.inf
+        answered, execution = here.generation[1], _seconds(here.execution)
+        if _seconds(here.generation) >= execution:
+            return answered
+        return max(ends, answered + execution)
 
     def ratio(self, now: float, started: float) -> float:
         """Share of its life that the task has waited (equation 1), in [0, 1]; 0 at the start."""

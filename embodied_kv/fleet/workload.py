@@ -17,6 +17,7 @@ from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.trace import Job
 
 FILE = Path(__file__).with_name('workloads.yaml')
+CALIBRATION = Path(__file__).with_name('calibration.yaml')
 SOURCES = ('paper, ', 'ours: ')
 
 Quantiles = Sequence[Sequence[float]]  # [share, value] points
@@ -39,21 +40,32 @@ class Common:
 
 @dataclass(frozen=True)
 class Workload:
-    """A kind of task on a model; fields as the YAML file describes them. profile: at the edge."""
+    """A kind of task on a model; fields as the YAML file describes them.
+
+    profile: at the edge. rounds, cv: of a task, their mean and coefficient of variation. peak:
+    tasks/s at which FIFO takes three times as long as without load. valid: whether the baselines
+    stand to each other as in the paper (`bench.fleet.calibrate`).
+    """
 
     name: str
     profile: Profile
-    actions: Quantiles
+    rounds: float
+    cv: float
     horizon: Quantiles
     ratio: Quantiles
     minimum: int
     phase: float
     observation_bytes: int
+    peak: float
+    valid: bool
 
 
-def read(path: str | Path = FILE) -> tuple[Common, list[Workload]]:
-    """The file's workloads. Raises WorkloadError for a number without provenance."""
+def read(
+    path: str | Path = FILE, calibration: str | Path = CALIBRATION
+) -> tuple[Common, list[Workload]]:
+    """The file's workloads, calibrated. Raises WorkloadError for a number without provenance."""
     try:
+        chosen = yaml.safe_load(Path(calibration).read_text())['workloads']
         tree = yaml.safe_load(Path(path).read_text())
         common = {key: _values(value, f'common.{key}') for key, value in tree['common'].items()}
         shared = Common(
@@ -63,7 +75,8 @@ def read(path: str | Path = FILE) -> tuple[Common, list[Workload]]:
             Link(**common['wan']),
             common['cloud_speedup'],
         )
-        return shared, [_workload(entry, common['batches']) for entry in tree['workloads']]
+        batches = common['batches']
+        return shared, [_workload(e, batches, chosen[e['name']]) for e in tree['workloads']]
     except (KeyError, TypeError, AttributeError) as error:
         raise WorkloadError(f'{path}: {error!r}') from error
     except ValueError as error:
@@ -73,19 +86,22 @@ def read(path: str | Path = FILE) -> tuple[Common, list[Workload]]:
 def draw(workload: Workload, common: Common, count: int, seed: int) -> tuple[list[Job], list[Job]]:
     """The same tasks twice: with their static horizon, and with a dynamic one.
 
-    A task has a number of actions, a static H, and phases of geometric length, each with a ratio;
-    a round that begins in a phase executes min(H * ratio, chunk) actions. Both ways execute the
-    same actions in all.
+    A task has a static H, a number of rounds (gamma, of the workload's mean and coefficient of
+    variation), H * rounds actions, and phases of geometric length, each with a ratio; a round that
+    begins in a phase executes min(H * ratio, chunk) actions. Both ways execute the same actions in
+    all.
     """
     rng = np.random.default_rng(seed)
-    actions = _quantile(workload.actions, rng.random(count)).round().astype(int)
     horizons = _quantile(workload.horizon, rng.random(count)).round().astype(int)
+    spread = workload.cv**2
+    rounds = rng.gamma(1 / spread, workload.rounds * spread, count).round().clip(1).astype(int)
     static, dynamic = [], []
-    for total, horizon in zip(actions.tolist(), horizons.tolist(), strict=True):
+    for horizon, number in zip(horizons.tolist(), rounds.tolist(), strict=True):
+        horizon = min(max(horizon, workload.minimum), common.chunk)
+        total = horizon * number
         lengths = rng.geometric(1 / workload.phase, total)  # enough of them: each is at least 1
         ends = np.cumsum(lengths)
         ratios = _quantile(workload.ratio, rng.random(total))
-        horizon = min(max(horizon, workload.minimum), common.chunk)
         per_phase = np.minimum(horizon * ratios, common.chunk).round().astype(int)
         static.append(_job(workload, common, _cut(total, [total], [horizon])))
         dynamic.append(_job(workload, common, _cut(total, ends.tolist(), per_phase.tolist())))
@@ -113,17 +129,18 @@ def _quantile(points: Quantiles, shares: np.ndarray) -> np.ndarray:
     return np.interp(shares, at, values)
 
 
-def _workload(entry: dict, batches: Sequence[int]) -> Workload:
+def _workload(entry: dict, batches: Sequence[int], calibrated: dict) -> Workload:
     name = entry['name']
     found = {key: _values(value, f'{name}.{key}') for key, value in entry.items() if key != 'name'}
     generation = found.pop('generation')
     seconds = tuple(generation['fixed'] + generation['each'] * n for n in batches)
     profile = Profile(name, tuple(batches), seconds, found.pop('chunk_bytes'))
-    for key in ('actions', 'horizon', 'ratio'):
+    for key in ('horizon', 'ratio'):
         points = np.asarray(found[key], float)
         if points.ndim != 2 or points.shape[1] != 2 or (np.diff(points, axis=0) < 0).any():
             raise ValueError(f'{name}.{key}: points of a share and a value, neither falling')
-    return Workload(name=name, profile=profile, **found)
+    chosen = {key: calibrated[key] for key in ('cv', 'peak', 'valid')}
+    return Workload(name=name, profile=profile, **found, **chosen)
 
 
 def _values(node: object, place: str) -> object:

@@ -1,5 +1,7 @@
 """The committed workloads: provenance of every number, shapes of the paper, equal work."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import yaml
@@ -34,13 +36,24 @@ def test_consecutive_rounds_are_as_alike_as_in_figure_10(workload):
     assert (change > 1).mean() < 0.101
 
 
+@pytest.mark.parametrize('cv', [0.1, 0.5, 1.0])
+def test_rounds_vary_as_told_and_actions_follow(cv):
+    """gamma, rounded and at least 1: of 20 rounds that hardly shows."""
+    workload = replace(next(w for w in WORKLOADS if w.rounds == 20), cv=cv)
+    static, _ = draw(workload, COMMON, 2000, seed=0)
+    rounds = np.array([len(job.horizons) for job in static])
+    assert rounds.mean() == pytest.approx(20, rel=0.05)
+    assert rounds.std() / rounds.mean() == pytest.approx(cv, rel=0.1)
+    assert all(len(set(job.horizons)) == 1 for job in static)
+
+
 @pytest.mark.parametrize(
     ('change', 'message'),
     [
         (lambda tree: tree['common'].update(chunk=50), r'common\.chunk: 50 does not say where'),
         (
-            lambda tree: tree['workloads'][0]['actions'].update({'from': 'a guess'}),
-            r'LIBERO/SmolVLA\.actions: from is .a guess.: it must begin with paper or ours',
+            lambda tree: tree['workloads'][0]['rounds'].update({'from': 'a guess'}),
+            r'LIBERO/SmolVLA\.rounds: from is .a guess.: it must begin with paper or ours',
         ),
         (
             lambda tree: tree['workloads'][0]['ratio'].update(value=[[0, 2], [1, 1]]),

@@ -48,7 +48,7 @@ class Played:
 def fleet(ros, tmp_path):
     """Runs a fleet: seconds of a chunk, of each robot its tasks, parameters of the node."""
 
-    def run(seconds, tasks, **parameters):
+    def run(seconds, tasks, arrivals=(), horizons=None, **parameters):
         path = tmp_path / 'profile.yaml'
         path.write_text(
             f'engine: e\nsizes: [1, 2]\nseconds: [{seconds}, {1.2 * seconds}]\nchunk_bytes: 9\n'
@@ -67,7 +67,10 @@ def fleet(ros, tmp_path):
         }
         starts = [0.013 * robot for robot in range(len(tasks))]
         world = Played()
-        running = Run(Order(values | parameters, HABITS, starts, tasks), world)
+        order = Order(
+            values | parameters, HABITS, starts, tasks, arrivals=arrivals, horizons=horizons or {}
+        )
+        running = Run(order, world)
         try:
             return running.run(), world
         finally:
@@ -137,6 +140,22 @@ def test_what_is_executed_can_be_replayed(fleet, tmp_path):
     assert (period, len(jobs)) == (TINY.action_dt, 2)
     assert all(0.99 * QUICK < record.inference < 1.21 * QUICK for record in rounds)
     assert {horizon for job in jobs for horizon in job.horizons} == {H - 1, H}
+
+
+def test_tasks_that_arrive_wait_for_their_robot_and_are_done_once(fleet):
+    """The second finds its robot busy, the third finds it idle: both latencies are of arrival."""
+    result, world = fleet(QUICK, [[2, 3, 1], [4]], arrivals=[[0.5, 0.6, 30.0], [1.0]])
+    seconds = {task['task']: task['seconds'] for task in result['tasks']}
+    assert seconds[2] == pytest.approx(alone(QUICK, 2), abs=0.011)
+    assert seconds[3] == pytest.approx(seconds[2] - 0.1 + alone(QUICK, 3), abs=0.011)
+    assert seconds[1] == pytest.approx(alone(QUICK, 1), abs=0.011)
+    assert sorted(world.scenes) == [(0, 1), (0, 2), (0, 3), (1, 4)]
+
+
+def test_a_task_may_have_a_horizon_of_its_own(fleet):
+    result, _ = fleet(QUICK, [[2, 3]], horizons={3: 'static:2'})
+    horizons = {task['task']: set(task['horizons']) for task in result['tasks']}
+    assert horizons == {2: {H}, 3: {2}}
 
 
 def test_a_node_that_cannot_be_configured_is_an_error(fleet):

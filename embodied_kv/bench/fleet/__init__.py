@@ -1,6 +1,8 @@
 """Many robots on one engine: `python -m embodied_kv.bench.fleet`, simulated.
 
-- runs: the experiments; measure: all of them, on every subject.
+- calibrate: `python -m embodied_kv.bench.fleet.calibrate`, which test beds are valid.
+- subject: what is served; runs: the experiments; measure: all of them, on every subject.
+- compare: savings, tables, aims; decisions: what a decision costs.
 - paper: what Kairos reports; plots: pictures.
 - profile: `python -m embodied_kv.bench.fleet.profile`, what a batch of robots costs.
 - serving: `python -m embodied_kv.bench.fleet.serving`, the real node, in virtual time.

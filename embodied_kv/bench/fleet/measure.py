@@ -10,36 +10,52 @@ from collections.abc import Sequence
 import numpy as np
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
-from embodied_kv.bench.fleet.runs import Bench, Plan, Subject, decisions, saved, table, worse
+from embodied_kv.bench.fleet.compare import BASELINES, aims, gate, saved, table, worse
+from embodied_kv.bench.fleet.decisions import decisions
+from embodied_kv.bench.fleet.runs import POLICIES, WAYS, Bench, Plan
+from embodied_kv.bench.fleet.subject import Subject
+
+EXPERIMENTS = ('peaks', 'online', 'short', 'fleets', 'places', 'settings', 'networks')
 
 
 def measure(subjects: Sequence[Subject], plan: Plan, quiet: bool) -> dict:
     """Every figure, by experiment."""
     columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
-    found = {key: [] for key in ('peaks', 'online', 'fleets', 'places', 'settings', 'networks')}
+    found = {key: [] for key in EXPERIMENTS}
     with Progress(*columns, disable=quiet) as progress:
         task = progress.add_task('simulations', total=_simulations(subjects, plan))
         bench = Bench(plan, lambda: progress.advance(task))
         for subject in subjects:
             progress.update(task, description=subject.name)
-            found['peaks'].append(bench.peak(subject))
+            known = subject.calibrated
+            found['peaks'].append(
+                dict(workload=subject.name) | known if known else bench.peak(subject)
+            )
             peak = found['peaks'][-1]['peak']
             found['online'] += bench.online(subject, peak)
+            found['short'] += bench.short(subject, peak)
             found['fleets'] += bench.fleets(subject)
             found['places'] += bench.places(subject, peak)
             if subject.name in plan.micro:
                 found['settings'] += bench.settings(subject, peak)
                 found['networks'] += bench.networks(subject, peak)
+    online, valid = found['online'], {row['workload']: row.get('valid') for row in found['peaks']}
     return found | dict(
-        table=table(found['online']), worse=worse(found['online']), decisions=decisions()
+        gate=gate(online),
+        table=table(online),
+        worse=worse(online),
+        aims=aims(online, valid),
+        decisions=decisions(),
     )
 
 
 def _simulations(subjects: Sequence[Subject], plan: Plan) -> int:
-    each = 1 + plan.halvings + 8 * len(plan.shares) + 4 * len(plan.robots) + 3 * len(plan.overload)
+    looked_for = sum(not subject.calibrated for subject in subjects)
+    rates = (1 + plan.halvings) * looked_for + len(WAYS) * len(plan.shares) * len(subjects)
+    fleets = len(POLICIES) + (len(POLICIES) + 1) * len(plan.robots) + 3 * len(plan.overload)
     micro = len(plan.buckets) + 3 + len(plan.aging) + len(plan.latencies) + len(plan.bandwidths)
     small = sum(subject.name in plan.micro for subject in subjects)
-    return len(plan.seeds) * (each * len(subjects) + micro * small)
+    return len(plan.seeds) * rates + len(plan.few) * (fleets * len(subjects) + micro * small)
 
 
 def fleet_rows(fleets: Sequence[dict]) -> list[dict]:
@@ -49,7 +65,7 @@ def fleet_rows(fleets: Sequence[dict]) -> list[dict]:
     rows = []
     for robots in dict.fromkeys(row['robots'] for row in fleets):
         row = dict(robots=robots)
-        for baseline in ('fifo', 'autellix'):
+        for baseline in BASELINES:
             for label, horizon in (('kairos', 'dynamic'), ('equal horizons', 'static')):
                 row[f'{label} against {baseline}'] = float(
                     np.mean(
@@ -57,7 +73,7 @@ def fleet_rows(fleets: Sequence[dict]) -> list[dict]:
                             saved(
                                 at[name, robots, horizon, 'kairos'],
                                 at[name, robots, 'static', baseline],
-                            )['average']
+                            )['average']['saved']
                             for name in names
                         ]
                     )
@@ -72,7 +88,7 @@ def place_rows(places: Sequence[dict]) -> list[dict]:
     return [
         dict(workload=name, share=share)
         | {
-            f'against {where}': saved(row, at[name, share, where])['average']
+            f'against {where}': saved(row, at[name, share, where])['average']['saved']
             for where in ('edge', 'cloud')
         }
         | dict(cloud_share=row['cloud'])

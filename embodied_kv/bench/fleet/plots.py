@@ -13,6 +13,7 @@ WAYS = (
     ('static', 'fifo', 'FIFO', 'tab:gray'),
     ('static', 'autellix', 'Autellix', 'tab:blue'),
     ('static', 'kairos', 'Kairos, static horizons', 'tab:olive'),
+    ('static', 'kairos, pending', 'the same, pending waits', 'tab:green'),
     ('dynamic', 'kairos', 'Kairos', 'tab:orange'),
 )
 
@@ -22,7 +23,8 @@ def plot(found: dict) -> None:
     _grid(found['online'], 'share', 'share of the peak rate', _systems, 'fleet_rates')
     _grid(found['fleets'], 'robots', 'robots', _systems, 'fleet_robots')
     _grid(found['places'], 'share', 'share of the peak rate', _places, 'fleet_places')
-    _settings(found['settings'], found['networks'])
+    if found['settings']:
+        _settings(found['settings'], found['networks'])
 
 
 def _grid(

@@ -33,6 +33,9 @@ class FleetParams:
         check=one_of(BUCKET_ORDERS),
         old='within',
     )
+    pending: bool = param(
+        False, 'For kairos: the wait for the round that is asked for counts from the start'
+    )
     execution_horizon: str = param(
         'confidence:0.2:3',
         'H of requests that name none: whole, static:H or confidence:T:H_MIN',
@@ -82,7 +85,7 @@ class FleetParams:
     def order(self) -> Scheduler:
         """The scheduler with its settings."""
         if self.scheduler == 'kairos':
-            return Kairos(self.buckets, self.aging, self.bucket_order)
+            return Kairos(self.buckets, self.aging, self.bucket_order, self.pending)
         return scheduler(self.scheduler)
 
     @property

@@ -32,7 +32,7 @@ import torch
 
 from embodied_kv.bench.common import report
 from embodied_kv.bench.common.command import Refused, command
-from embodied_kv.bench.fleet.serving import figures, measure
+from embodied_kv.bench.fleet.serving import figures, measure, open_fleet
 from embodied_kv.bench.fleet.serving.measure import ALONE, PAIRS, ROBOTS, STATIC, Plan
 from embodied_kv.fleet import profile
 from embodied_kv.train.evaluate import evaluation
@@ -46,7 +46,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--quick', action='store_true', help='two small fleets, few tasks')
     parser.add_argument('--checkpoint', default='', help="file or folder, or 'random'")
     parser.add_argument('--profile', type=Path, help='charge by this file; else it is measured')
+    parser.add_argument('--workload', help='an open fleet instead: tasks of this one arrive')
     parser.add_argument('--trace', default='', help='file for what one robot alone executes')
+
+
+def open_run(args: argparse.Namespace) -> dict:
+    """Runs an open fleet in every way, prints the tables, and returns all figures."""
+    robots = QUICK_TASKS if args.quick else open_fleet.ROBOTS
+    robots = args.robots[0] if args.robots else robots
+    try:
+        found = open_fleet.measure(args.workload, robots, report.OUT, args.json)
+    except ValueError as error:
+        raise Refused(str(error)) from error
+    if not args.json:
+        open_fleet.show(found)
+    return dict(quick=args.quick, ways=open_fleet.WAYS, **found)
 
 
 def run(args: argparse.Namespace) -> dict:
@@ -54,6 +68,8 @@ def run(args: argparse.Namespace) -> dict:
     robots = tuple(args.robots or (QUICK_ROBOTS if args.quick else ROBOTS))
     if min(robots) < 1:
         raise Refused('--robots are at least 1')
+    if args.workload:
+        return open_run(args)
     plan = Plan(robots, QUICK_TASKS, 1) if args.quick else Plan(robots)
     torch.set_num_threads(1)
     charged = args.profile or report.OUT / 'fleet_serving.yaml'

@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
 
@@ -46,12 +46,14 @@ from embodied_kv.types import Observation
 
 @dataclass(frozen=True)
 class Order:
-    """A closed fleet that is to be run.
+    """A fleet that is to be run: a closed one, or one whose tasks arrive.
 
     parameters: of the fleet's node. habits: of its robots. starts: when each begins, s. tasks: of
     each, one after another, and again until all robots have done theirs once; the numbers mean
     something to the world alone. speech: what words are charged, s by kind and size;
     None for a mute fleet. streams: of all robots, at most; 0: as many as the engine has.
+    arrivals: of each robot's tasks, s; of a closed fleet there are none. horizons: by task, where
+    it has another policy than the habits say.
     """
 
     parameters: Mapping[str, object]
@@ -60,6 +62,8 @@ class Order:
     tasks: Sequence[Sequence[int]]
     speech: Mapping[str, Mapping[int, float]] | None = None
     streams: int = 0
+    arrivals: Sequence[Sequence[float]] = ()
+    horizons: Mapping[int, str] = field(default_factory=dict)
 
 
 class Lockstep(Fleet):
@@ -153,7 +157,9 @@ class Run:
             topics = RobotTopics(robot)
             self._closing.callback(topics.close)
             given = order.habits, order.tasks[number], order.starts[number]
-            player = Player(number, topics, world, *given, self._schedule, self._tell)
+            arrivals = order.arrivals[number] if order.arrivals else ()
+            also = self._schedule, self._tell, arrivals, order.horizons
+            player = Player(number, topics, world, *given, *also)
             self._players[robot] = player
 
     def run(self) -> dict[str, object]:

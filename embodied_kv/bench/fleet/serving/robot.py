@@ -12,8 +12,9 @@ from __future__ import annotations
 import math
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
@@ -120,8 +121,10 @@ class Player:
     """One robot and its tasks, one after another; then again, so that the fleet stays as busy.
 
     start: when it begins, s. tell: publishes, by what it is given, until the fleet has heard it.
-    finished: a dict for each task that was over once: its number, success, begin, seconds, those
-    of them that the robot stood still, and the horizon of every round.
+    arrivals: of each task, s; it is begun no sooner, and none again. horizons: of tasks that have
+    a policy of their own. finished: a dict for each task that was over once: its number, success,
+    begin, seconds since it arrived or was begun, those of them that the robot stood still, and the
+    horizon of every round.
     """
 
     def __init__(
@@ -134,10 +137,13 @@ class Player:
         start: float,
         schedule: Schedule,
         tell: Callable[[Act], None],
+        arrivals: Sequence[float] = (),
+        horizons: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
         self.topics, self.finished = topics, []
         self._number, self._world, self._habits, self._tell = number, world, habits, tell
         self._tasks, self._start, self._schedule = tasks, start, schedule
+        self._arrivals, self._own_horizons = arrivals, horizons
         self._begun = 0  # tasks
         self._planned: set[int] = set()  # set-points at which it looks what to do
         schedule.at(start, lambda: self._begin(0))
@@ -158,9 +164,20 @@ class Player:
             self._schedule.at(self._start + moment / SET_POINTS, lambda: self._look(moment))
 
     def _begin(self, moment: int) -> None:
+        arrived = moment
+        if self._arrivals:
+            if self._begun == len(self._tasks):
+                return
+            elapsed = (self._arrivals[self._begun] - self._start) * SET_POINTS
+            arrived = math.ceil(elapsed - _ROUNDING)
+            if arrived > moment:
+                due = self._start + arrived / SET_POINTS
+                self._schedule.at(due, lambda: self._begin(arrived))
+                return
         habits, self._task = self._habits, self._tasks[self._begun % len(self._tasks)]
+        self._horizon = self._own_horizons.get(self._task, habits.execution_horizon)
         self._begun += 1
-        self._first, self._still = moment, 0.0
+        self._arrived, self._first, self._still = arrived, moment, 0.0
         self._instruction = self._world.begin(self._number, self._task)
         self._timing = RequestTiming(habits.dt, habits.request_ahead, habits.retry_interval)
         self._timing.begin(f'{self._begun}')  # a name that was never used
@@ -200,7 +217,7 @@ class Player:
         message = messages.request_message(
             timing.task,
             timing.ask(now),
-            self._habits.execution_horizon,
+            self._horizon,
             execution,
             {view: _image(pixels) for view, pixels in images.items()},
             JointState(name=self._habits.joints, position=positions.tolist()),
@@ -230,7 +247,7 @@ class Player:
                     task=self._task,
                     success=done,
                     begin=self._start + self._first / SET_POINTS,
-                    seconds=(moment - self._first) / SET_POINTS,
+                    seconds=(moment - self._arrived) / SET_POINTS,
                     still=self._still,
                     horizons=self._horizons,
                 )

@@ -1,0 +1,67 @@
+"""What the fleet's benchmark serves: tasks by seed, and the engine that serves them.
+
+Knows workloads and traces. Does not know schedulers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import fmean
+
+import numpy as np
+
+from embodied_kv.fleet import trace
+from embodied_kv.fleet.profile import Profile
+from embodied_kv.fleet.trace import Job
+from embodied_kv.fleet.workload import Common, Workload, draw
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is served: jobs by seed, with static and with dynamic horizons, and an engine.
+
+    rounds: of a task, mean. calibrated: the peak, and what else is known of the test bed; {} where
+    a peak is looked for.
+    """
+
+    name: str
+    profile: Profile
+    common: Common
+    jobs: Callable[[int, int], tuple[list[Job], list[Job]]]
+    rounds: float
+    calibrated: dict = field(default_factory=dict)
+
+    @property
+    def lead(self) -> float:
+        """As recorded at the edge, wherever a round is served (section 5.1)."""
+        return self.profile.latency(1) + 2 * self.common.wifi.latency
+
+    @property
+    def capacity(self) -> float:
+        """Tasks/s that the edge serves in full batches, horizons being static."""
+        full = self.profile.saturation
+        return full / self.profile.latency(full) / self.rounds
+
+    @classmethod
+    def of(cls, workload: Workload, common: Common) -> Subject:
+        kept = {}
+
+        def jobs(count: int, seed: int) -> tuple[list[Job], list[Job]]:
+            if (count, seed) not in kept:
+                kept[count, seed] = draw(workload, common, count, seed)
+            return kept[count, seed]
+
+        known = dict(cv=workload.cv, peak=workload.peak, valid=workload.valid)
+        return cls(workload.name, workload.profile, common, jobs, workload.rounds, known)
+
+    @classmethod
+    def recorded(cls, path: str, profile: Profile, common: Common) -> Subject:
+        """Of a trace; its horizons are what they were."""
+        whole = trace.jobs(*trace.read(path))
+
+        def jobs(count: int, seed: int) -> tuple[list[Job], list[Job]]:
+            same = trace.sample(whole, count, np.random.default_rng(seed))
+            return same, same
+
+        return cls(path, profile, common, jobs, fmean(len(job.horizons) for job in whole))
