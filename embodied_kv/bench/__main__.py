@@ -39,6 +39,7 @@ FULL = (
     ('memory.ablations',),
     ('memory.timeline',),
     ('memory.judge',),
+    ('memory.construction',),
     ('memory.budgets',),
     ('fleet',),
     ('horizon',),

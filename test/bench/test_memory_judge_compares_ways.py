@@ -33,9 +33,9 @@ def some(layout, links, segments=25, count=4):
 def test_a_problem_is_its_prompt_and_its_chain():
     for problem in some('backward', 3):
         ids, chain = problem.prompt.ids, problem.chain
-        assert len(chain) == 4 and list(chain) == sorted(chain, reverse=True)
-        assert ids[-1] == ids[problem.prompt.starts[chain[0]]]
-        assert ids[problem.prompt.starts[chain[-1]] + 1] == problem.answer
+        assert len(chain) == 4 and list(chain) == sorted(chain)
+        assert ids[-1] == ids[problem.prompt.starts[chain[-1]]], 'a backward chain starts last'
+        assert ids[problem.prompt.starts[chain[0]] + 1] == problem.answer
 
 
 def test_many_at_once_say_what_the_serving_prefill_says(model):
