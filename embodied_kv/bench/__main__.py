@@ -38,6 +38,7 @@ FULL = (
     ('memory.trace',),
     ('memory.ablations',),
     ('memory.timeline',),
+    ('memory.churn', '--measured'),
     ('memory.judge',),
     ('memory.construction',),
     ('memory.budgets',),
