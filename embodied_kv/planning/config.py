@@ -42,7 +42,7 @@ class PlanningConfig:
         old='average',
     )
     schedule: str = _field(
-        'falling',
+        'even',
         'How that share goes over the layers behind the first: even, gradual (from 1.5 to 0.5 of '
         'the even one) or falling (geometric): keep, cacheblend',
     )

@@ -44,7 +44,7 @@ from embodied_kv.train.judge.file import JUDGE, SEEDS, bundled_judge, load_judge
 SCORES = ('knorm', 'h2o', 'streaming_llm', 'random')
 RATIOS = (0.75, 0.5, 0.25)
 REUSE = (KEEP, 'full_reuse')
-SCHEDULE = Schedule.of_average(JUDGE.backbone.layers, average(0.16, JUDGE.backbone.layers))
+SCHEDULE = Schedule.even(JUDGE.backbone.layers, average(0.16, JUDGE.backbone.layers))
 SEGMENTS, SEED = 16, 5_000_011  # of a chain's memory; of problems that no other part has
 
 

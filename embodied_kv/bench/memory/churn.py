@@ -123,10 +123,12 @@ def _ask(
     settings: Settings, planner: LoadedPlanner, some: Sequence[Way], updates: int, bar: Progress
 ) -> list[Reply]:
     c = settings.churn
-    world = replace(settings, world=replace(settings.world, between=updates))
+    reuse = replace(settings.reuse, schedule=c.schedule, restart=c.restart)
+    world = replace(settings.world, between=updates)
+    changed = replace(settings, world=world, reuse=reuse)
     side = replace(settings.speed, questions=c.questions, warm=c.warm)
     title = f'{updates} updates a plan'
-    return ask_all(some, planner, world, side, [c.retrieved], bar, title, idle=False)
+    return ask_all(some, planner, changed, side, [c.retrieved], bar, title, idle=False)
 
 
 def foretold(

@@ -42,9 +42,10 @@ class Construction:
 
 @dataclass(frozen=True)
 class ReuseNumbers:
-    """How much is computed again, and by what."""
+    """How much is computed again, and by what. schedule: KEEP's; CacheBlend's is even."""
 
     share: float
+    schedule: str
     hops: int
     restart: float
 
@@ -116,6 +117,8 @@ class ChurnNumbers:
     questions: int
     warm: int
     width: int
+    schedule: str
+    restart: float
     measured_updates: tuple[int, ...]
     measured_loads: tuple[float, ...]
 

@@ -3,9 +3,9 @@
 A segment is a record of eight tokens, `name like a0 a1 a2 a3 name stop`: its name, the name of
 another record that stands earlier (its antecedent), four attributes, its name once more, an end.
 Two of the four attributes say `ditto`: theirs is the antecedent's, which may be a ditto, too, up
-to MAX_LINKS times. The first record has no antecedent and no ditto. So every segment depends on its
-antecedent, a quarter of its tokens mean nothing without it, and the others are there to be read. A
-prompt is `<bos> records <ask k> name`, and its next token is that record's attribute k.
+to MAX_LINKS times. The first record has no antecedent and no ditto. So every segment depends on
+its antecedent, a quarter of its tokens mean nothing without it, and the others are there to be
+read. A prompt is `<bos> records <ask k> name`, and its next token is that record's attribute k.
 
 A question asks a ditto with probability ASKED: what full reuse cannot know is that share of all
 questions, less what a question follows by itself.
@@ -86,8 +86,8 @@ def draw_questions(
 ) -> tuple[np.ndarray, np.ndarray]:
     """-> attribute [B], one a prompt, and records [B, Q] that are asked for, of distinct ones.
 
-    links: of each question; None: a ditto with probability ASKED. Where a prompt has too few such
-    records the others follow.
+    links: of each question; None: dittos, with probability ASKED, or none. Where a prompt has too
+    few such records the others follow.
     """
     count, segments = records.names.shape
     luck = rng.random((count, ATTRIBUTES))
@@ -96,7 +96,7 @@ def draw_questions(
     attribute = luck.argmax(1)
     there = records.links[np.arange(count), :, attribute]  # [B, S]
     if links is None:
-        wanted = (there > 0) == (rng.random((count, segments)) < ASKED)
+        wanted = (there > 0) == (rng.random((count, 1)) < ASKED)
     else:
         wanted = there == links
     order = (rng.random((count, segments)) - wanted).argsort(1)
