@@ -19,6 +19,7 @@ SMALL = replace(RECORDS, backbone=replace(RECORDS.backbone, layers=3, width=16, 
 def small(monkeypatch):
     torch.set_num_threads(1)
     monkeypatch.setattr(gate, 'SIZES', (5,))
+    monkeypatch.setattr(trainer, 'VALIDATED', 3)
     monkeypatch.setattr(trainer, 'EXAMINED', 3)
 
 
