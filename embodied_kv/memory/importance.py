@@ -5,19 +5,22 @@ makes the means.
 
 Source: KEEP, section 4.2. The paper replaces all scores by the relevant set's attention at each
 hop. Under a causal mask a segment sees earlier ones alone, so hop after hop drifts to the front of
-the prompt; `restart` keeps that share of the first scores at each hop, as in personalised PageRank
-(Page et al. 1999). 0 is the paper.
+the prompt, and what the question found first is forgotten. Two things keep it: `restart`, that
+share of the first scores at each hop, as in personalised PageRank (Page et al. 1999; 0 is the
+paper), and `propagation`, how a hop reads attention.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from embodied_kv.memory.propagation import Propagation, named_propagation
+from embodied_kv.memory.schedule import share
 
 
 @dataclass(frozen=True)
@@ -41,19 +44,21 @@ def importance(
     candidates: Sequence[int] | None = None,
     hops: int = 8,
     restart: float = 0.0,
+    propagation: str = 'directed',
 ) -> Importance:
     """The segments to compute in the next layer: `share` of s, or all candidates if fewer.
 
     query [s]: attention from the query to each segment. between [s, s]: from each segment (row) to
-    each; its diagonal plays no part. Both are means over heads and tokens. candidates: indices of
-    the segments that this layer computed, None for all; the others are never relevant and
-    propagate nothing. At each hop the scores become the mean of the relevant rows, normalised,
-    until the relevant set is the one before, at most `hops` times; 0 is importance to the query
-    alone. Ties go to the lower index.
+    each. Both are means over heads and tokens. candidates: indices of the segments that this layer
+    computed, None for all; the others are never relevant and propagate nothing. At each hop the
+    scores become the mean of the relevant rows, normalised, until the relevant set is the one
+    before, at most `hops` times; 0 is importance to the query alone. propagation: one of
+    `propagation.PROPAGATIONS`. Ties go to the lower index.
 
     Raises ValueError for shapes that do not fit, negative or undefined attention, a ratio or a
-    restart outside [0, 1] and indices that are not there.
+    restart outside [0, 1], an unknown propagation and indices that are not there.
     """
+    how = named_propagation(propagation)
     s = len(query)
     if query.shape != (s,) or between.shape != (s, s):
         raise ValueError(f'attention {list(query.shape)} and {list(between.shape)}: not s, s x s')
@@ -71,26 +76,26 @@ def importance(
         raise ValueError('attention is not finite')
     if (first < 0).any() or (rows[alive] < 0).any():
         raise ValueError('attention is negative')
-    np.fill_diagonal(rows, 0)
-    scores = first = _normalised(np.where(alive, first, 0))
+    rows = _connections(np.where(alive[:, None] & alive, rows, 0), how)
+    scores = total = first = _normalised(np.where(alive, first, 0))
     count = min(share(ratio, s), int(alive.sum()))
     relevant, stable, hop = _top(scores, alive, count), False, 0
     while not stable and hop < hops:
-        spread = _normalised(np.where(alive, rows[relevant].sum(0), 0))
+        spread = _normalised(rows[relevant].sum(0))
         if not spread.any():  # the relevant ones attend to nothing that could still be relevant
             spread = first
-        scores = _normalised((1 - restart) * spread + restart * first)
+        hopped = _normalised((1 - restart) * spread + restart * first)
+        total = total + hopped if how.accumulated else hopped
+        scores = _normalised(total)
         before, relevant = relevant, _top(scores, alive, count)
         stable, hop = np.array_equal(before, relevant), hop + 1
     return Importance(tuple(relevant.tolist()), tuple(scores.tolist()), hop, stable)
 
 
-def share(ratio: float, segments: int) -> int:
-    """ratio * segments to the nearest, halves up, for the ratio that was written.
-
-    So the mean over the layers of what is computed is about the mean of the ratios.
-    """
-    return math.floor(round(ratio * segments, 9) + 0.5)
+def _connections(rows: np.ndarray, how: Propagation) -> np.ndarray:
+    """Attention between segments as a hop reads it."""
+    rows = rows + rows.T if how.symmetric else rows
+    return rows if how.diagonal else rows * (1 - np.eye(len(rows)))
 
 
 def _normalised(scores: np.ndarray) -> np.ndarray:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from embodied_kv.memory.importance import importance, share
+from embodied_kv.memory.importance import importance
 from embodied_kv.memory.prompt import Prompt
 from embodied_kv.memory.reuse import LayerState, Reuse, always
-from embodied_kv.memory.schedule import Schedule
+from embodied_kv.memory.schedule import Schedule, share
 
 BLOCK = 128  # queries whose attention is computed together
 
@@ -23,13 +23,14 @@ class Keep(Reuse):
     """All segments in the first layer, then the relevant ones by multi-hop importance.
 
     schedule: share of the segments per layer. hops: propagations at most; 0 asks the query alone.
-    restart: see `importance`. scoring_tokens: see `segment_attention`.
+    restart, propagation: see `importance`. scoring_tokens: see `segment_attention`.
     """
 
     schedule: Schedule
     hops: int = 8
     restart: float = 0.0
     scoring_tokens: int = 16
+    propagation: str = 'directed'
     name = 'keep'
 
     def first(self, prompt: Prompt) -> Tensor:
@@ -42,16 +43,15 @@ class Keep(Reuse):
         """The paper's third interface: tokens of the segments that the next layer computes."""
         prompt = state.prompt
         mask = always(prompt)
-        candidates = [
-            i
-            for i, (start, piece) in enumerate(zip(prompt.starts, prompt.pieces, strict=True))
-            if piece.unit and computed[start : start + len(piece.ids)].all()
-        ]
+        dropped = {*prompt.owner[~computed].tolist()}
+        pieces = enumerate(prompt.pieces)
+        candidates = [i for i, piece in pieces if piece.unit and i not in dropped]
         ratio = self.schedule.ratios[state.layer + 1]
         if not candidates or not share(ratio, len(prompt.pieces)):
             return mask
         attention = segment_attention(state, self.scoring_tokens)
-        choice = importance(*attention, ratio, candidates, self.hops, self.restart)
+        how = self.hops, self.restart, self.propagation
+        choice = importance(*attention, ratio, candidates, *how)
         state.on_choice(choice)
         for i in choice.relevant:
             start = prompt.starts[i]
@@ -81,12 +81,14 @@ def segment_attention(state: LayerState, scoring_tokens: int = 0) -> tuple[Tenso
 
 def _spread(prompt: Prompt, most: int) -> Tensor:
     """At most so many tokens of each segment, the last one with them; 0: all. Bool [length]."""
-    mask = torch.zeros(prompt.length, dtype=torch.bool)
-    for start, piece in zip(prompt.starts, prompt.pieces, strict=True):
-        size = len(piece.ids)
-        count = min(most or size, size)
-        mask[[start - (-j * size // count) - 1 for j in range(1, count + 1)]] = True
-    return mask
+    mine = prompt.owner >= 0
+    if not most or not prompt.pieces:
+        return mine
+    owner = prompt.owner.clamp(min=0)
+    size = torch.tensor([len(piece.ids) for piece in prompt.pieces])[owner]
+    place = torch.arange(prompt.length) - torch.tensor(prompt.starts)[owner]
+    count = size.clamp(max=most)
+    return mine & ((place + 1) * count // size > place * count // size)
 
 
 def _attention(state: LayerState, asking: Tensor, onto: Tensor) -> Tensor:

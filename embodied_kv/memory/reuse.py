@@ -7,7 +7,6 @@ computed, and so is what has no stored KV.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ from torch import Tensor
 from embodied_kv.memory.importance import Importance
 from embodied_kv.memory.layout import LayerLayout
 from embodied_kv.memory.prompt import Prompt
+from embodied_kv.memory.schedule import Schedule, share
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,23 +115,30 @@ class Epic(Reuse):
 class CacheBlend(Reuse):
     """All tokens in the first layer, then those whose keys differ most (Yao et al. 2025).
 
-    ratio: of memory's tokens, chosen once, by the deviation of their keys in the second layer.
+    schedule: share of memory per layer, chosen among what the layer before computed by the
+    deviation of the next layer's keys; an even one chooses once. segments: whole segments, by the
+    mean over their tokens, instead of single tokens.
     """
 
-    ratio: float = 0.16
+    schedule: Schedule
+    segments: bool = False
     name = 'cacheblend'
 
     def first(self, prompt: Prompt) -> Tensor:
         return torch.ones(prompt.length, dtype=torch.bool)
 
     def after(self, state: LayerState, computed: Tensor) -> Tensor:
-        if state.layer > 0:
+        before, ratio = self.schedule.ratios[state.layer : state.layer + 2]
+        if ratio == before:
             return computed
-        mask = always(state.prompt)
+        prompt, mask = state.prompt, always(state.prompt)
+        deviation = torch.full((prompt.length,), -torch.inf)
+        deviation[state.positions] = state.deviation()
+        if self.segments:
+            pieces = _most(_of_segments(prompt, deviation), ratio, len(prompt.pieces))
+            return mask | torch.isin(prompt.owner, pieces)
         memory = (~mask).nonzero()[:, 0]
-        deviation = state.deviation()[memory]
-        chosen = deviation.sort(descending=True, stable=True).indices
-        mask[memory[chosen[: math.ceil(self.ratio * len(memory))]]] = True
+        mask[memory[_most(deviation[memory], ratio, len(memory))]] = True
         return mask
 
 
@@ -139,3 +146,20 @@ def always(prompt: Prompt) -> Tensor:
     """Tokens that every method computes: head, question, and pieces without stored KV."""
     bare = torch.tensor([not piece.unit for piece in prompt.pieces] + [True])
     return bare[prompt.owner]
+
+
+def _of_segments(prompt: Prompt, deviation: Tensor) -> Tensor:
+    """[length] -> mean over each segment, [s]; -inf without stored KV, or where a token has it."""
+    found = [
+        deviation[start : start + len(piece.ids)].mean()
+        if piece.unit
+        else deviation.new_tensor(-torch.inf)
+        for start, piece in zip(prompt.starts, prompt.pieces, strict=True)
+    ]
+    return torch.stack(found) if found else deviation[:0]
+
+
+def _most(deviation: Tensor, ratio: float, of: int) -> Tensor:
+    """Indices of the largest: that share of `of`, none that is -inf; ties to the lower one."""
+    count = min(share(ratio, of), int(deviation.isfinite().sum()))
+    return deviation.sort(descending=True, stable=True).indices[:count]

@@ -6,8 +6,11 @@ from dataclasses import dataclass, field
 
 from embodied_kv.memory.group import Grouping
 from embodied_kv.memory.pending import POLICIES
+from embodied_kv.memory.propagation import named_propagation
+from embodied_kv.memory.schedule import SCHEDULES
 
 MIB = 2**20
+GRANULARITIES = ('token', 'segment')
 
 
 def _field(default: object, help: str, **more: object) -> object:
@@ -38,11 +41,24 @@ class PlanningConfig:
         range=(0.0, 1.0),
         old='average',
     )
+    schedule: str = _field(
+        'even',
+        'How that share goes over the layers behind the first: even, gradual (from 1.5 to 0.5 of '
+        'the even one) or falling (geometric): keep, cacheblend',
+    )
+    granularity: str = _field(
+        'token', 'What is chosen to be computed again: token or segment: cacheblend'
+    )
     hops: int = _field(8, 'Propagations of importance at most: keep', range=(0, 1000))
     restart: float = _field(
         0.5,
         'Share of the first scores that each hop keeps; 0 is the paper: keep',
         range=(0.0, 1.0),
+    )
+    propagation: str = _field(
+        'directed',
+        'How a hop reads attention between segments: directed (the paper), diagonal (to itself, '
+        'too), symmetric, or accumulated (symmetric, hops are added up): keep',
     )
     scoring_tokens: int = _field(
         16,
@@ -103,6 +119,12 @@ class PlanningConfig:
             raise ValueError(f'{self}: tokens start at 1, segments at 0')
         if self.load_policy not in POLICIES:
             raise ValueError(f'no policy {self.load_policy!r}; there are: {", ".join(POLICIES)}')
+        named_propagation(self.propagation)
+        if self.schedule not in SCHEDULES:
+            raise ValueError(f'no schedule {self.schedule!r}; there are: {", ".join(SCHEDULES)}')
+        if self.granularity not in GRANULARITIES:
+            names = ', '.join(GRANULARITIES)
+            raise ValueError(f'no granularity {self.granularity!r}; there are: {names}')
 
     @property
     def grouping(self) -> Grouping:

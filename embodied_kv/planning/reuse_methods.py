@@ -9,19 +9,19 @@ from collections.abc import Callable
 
 from embodied_kv.memory.keep import Keep
 from embodied_kv.memory.reuse import CacheBlend, Epic, FullRecompute, PrefixCaching, Reuse
-from embodied_kv.memory.schedule import Schedule
+from embodied_kv.memory.schedule import named_schedule
 from embodied_kv.planning.config import PlanningConfig
 
 
 def _keep(config: PlanningConfig, layers: int) -> Reuse:
-    schedule = Schedule.of_average(layers, config.recompute_ratio)
-    return Keep(schedule, config.hops, config.restart, config.scoring_tokens)
+    schedule = named_schedule(config.schedule, layers, config.recompute_ratio)
+    numbers = config.hops, config.restart, config.scoring_tokens, config.propagation
+    return Keep(schedule, *numbers)
 
 
 def _cacheblend(config: PlanningConfig, layers: int) -> Reuse:
-    """The same recompute ratio: all in the first layer, one share in the others."""
-    Schedule.of_average(layers, config.recompute_ratio)  # refuses one that cannot be
-    return CacheBlend((layers * config.recompute_ratio - 1) / max(1, layers - 1))
+    schedule = named_schedule(config.schedule, layers, config.recompute_ratio)
+    return CacheBlend(schedule, config.granularity == 'segment')
 
 
 METHODS: dict[str, Callable[[PlanningConfig, int], Reuse]] = {

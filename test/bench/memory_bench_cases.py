@@ -11,7 +11,7 @@ from embodied_kv.bench.memory.ways import open_way, timed
 SMALL = dict(
     retrieved=[4, 9],
     world=dict(facts=14, before=6),
-    construction=dict(block=3, stable_steps=3, similarity=0.2),
+    construction=dict(block=3, stable_steps=3, similarity=0.2, encoder='hashing'),
     reuse=dict(share=0.3),
     accuracy=dict(households=1, questions=3, answer_tokens=2),
     speed=dict(questions=1, tokens=1600, segment_tokens=64),
@@ -20,6 +20,16 @@ SMALL = dict(
         retrieved=6, blocks=[1, 5], recompute_ratios=[0.5], households=1, questions=1, timed=1
     ),
     timeline=dict(retrieved=6, repeats=1),
+    churn=dict(
+        retrieved=6,
+        updates=[2, 4],
+        loads=[0.1, 0.5],
+        questions=1,
+        warm=1,
+        width=16,
+        measured_updates=[2],
+        measured_loads=[0.5],
+    ),
 )
 
 

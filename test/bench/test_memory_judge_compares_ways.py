@@ -1,101 +1,135 @@
-"""All ways answer the same problems, at the same number of computed tokens where that is said."""
+"""All ways answer the same problems at the same number of tokens, and are told apart by a gate."""
 
 import json
+from itertools import groupby
 
 import numpy as np
 import pytest
 import torch
 
 from embodied_kv.bench.common import report
-from embodied_kv.bench.memory.judge import (
-    FALLING,
-    METHODS,
-    ORDER,
-    SEED,
-    SHARE,
-    main,
-)
+from embodied_kv.bench.common.command import Refused
+from embodied_kv.bench.memory import judge, judge_tables
+from embodied_kv.bench.memory.judge import LAYERS, all_ways, main
 from embodied_kv.bench.memory.judge_ask import Asking, problems
-from embodied_kv.bench.memory.judge_shares import SHARES, explore, ways
+from embodied_kv.bench.memory.judge_batch import ProblemBatch, Replies
+from embodied_kv.bench.memory.judge_tables import FAMILIES, Asked, chosen, gate
+from embodied_kv.bench.memory.judge_ways import FULL, PARTS, REUSE, SHARES, SIZES, Part, ways
 from embodied_kv.memory.reuse import Reuse
 from embodied_kv.train.judge.exam import draw_cell
-from embodied_kv.train.judge.file import JUDGE, bundled_judge, load_judge
+from embodied_kv.train.judge.file import bundled_judge, load_judge
 
 
 @pytest.fixture(scope='module')
-def asking():
+def model():
     torch.set_num_threads(1)
-    return Asking(load_judge(bundled_judge(0)))
+    return load_judge(bundled_judge(0))
 
 
-def some(layout, hops, segments=32, count=6):
-    return list(problems(draw_cell(count, SEED, segments, layout, hops)))
+def some(layout, links, segments=25, count=4):
+    return list(problems(draw_cell(count, 11, segments, layout, links)))
 
 
 def test_a_problem_is_its_prompt_and_its_chain():
     for problem in some('backward', 3):
         ids, chain = problem.prompt.ids, problem.chain
-        assert len(chain) == 4 and list(chain) == sorted(chain, reverse=True)
-        assert ids[-1] == ids[problem.prompt.starts[chain[0]]]
-        assert ids[problem.prompt.starts[chain[-1]] + 1] == problem.answer
+        assert len(chain) == 4 and list(chain) == sorted(chain)
+        assert ids[-1] == ids[problem.prompt.starts[chain[-1]]], 'a backward chain starts last'
+        assert ids[problem.prompt.starts[chain[0]] + 1] == problem.answer
 
 
-def test_full_prefill_is_right_and_full_reuse_is_not(asking):
-    hopping = [*some('backward', 2), *some('forward', 2)]
-    full = [asking.ask(problem, METHODS['full']) for problem in hopping]
-    none = [asking.ask(problem, Reuse()) for problem in hopping]
-    assert np.mean([reply.right for reply in full]) >= 0.9
-    assert np.mean([reply.right for reply in none]) <= 0.3
-    assert all(reply.kept == (1.0,) * 4 for reply in full)
-    assert all(reply.kept == (0.0,) * 4 for reply in none)
+def test_many_at_once_say_what_the_serving_prefill_says(model):
+    asked = [*some('backward', 2), *some('forward', 1)]
+    asking, batch, named = Asking(model), ProblemBatch(model, asked), dict(all_ways())
+    for key in (
+        (1.0, FULL),
+        (0.0, REUSE),
+        (0.16, 'keep directed falling'),
+        (0.32, 'keep accumulated even restart'),
+        (0.16, 'cacheblend token gradual'),
+        (0.16, 'cacheblend segment even'),
+    ):
+        found = batch.ask(named[key])
+        served = [asking.ask(problem, named[key]) for problem in asked]
+        assert found.right.tolist() == [reply.right for reply in served], key
+        for one, reply, problem in zip(found.computed, served, asked, strict=True):
+            assert float(one) == pytest.approx(
+                np.mean(reply.work.computed) / problem.prompt.length
+            )
+        assert found.kept.tolist() == [pytest.approx(reply.kept) for reply in served], key
 
 
-def test_without_hops_all_ways_find_the_raw_value(asking):
-    for reuse in METHODS.values():
-        right = [asking.ask(problem, reuse).right for problem in some('forward', 0)]
-        assert np.mean(right) >= 0.75
+def test_full_recompute_is_right_and_full_reuse_is_not(model):
+    batch = ProblemBatch(model, [*some('backward', 2, count=8), *some('forward', 2, count=8)])
+    assert batch.ask(dict(all_ways())[1.0, FULL]).right.float().mean() >= 0.9
+    found = batch.ask(Reuse())
+    assert found.right.float().mean() <= 0.4 and not found.kept.any()
 
 
-def test_ways_compute_as_many_tokens(asking):
-    """Of 128 in memory: a share of 0.16 in each of three layers, however it is spread."""
-    (problem,) = some('backward', 1, 64, 1)
-    budget = (1 + 3 * SHARE) * 128
-    for name in ('keep', 'keep even', 'keep no hops', 'keep restart', 'cacheblend'):
-        computed = asking.ask(problem, METHODS[name]).work.computed
-        memory = sum(computed) - 3 * len(computed)  # <bos>, <ask> and a key in each layer
-        assert abs(memory - budget) <= 2 * 3, name  # a segment in each later layer
-    assert FALLING.average == pytest.approx((1 + 3 * SHARE) / JUDGE.backbone.layers)
+@pytest.mark.parametrize('share', SHARES)
+def test_ways_of_one_schedule_compute_as_many_tokens(model, share):
+    """Exactly as many where shares are whole numbers of segments, by token and by segment."""
+    for size in SIZES:
+        batch = ProblemBatch(model, some('backward', 1, size, 1))
+        by_schedule = sorted(
+            ((name.split()[-1 - name.endswith('restart')], reuse) for name, reuse in pick(share)),
+            key=lambda pair: pair[0],
+        )
+        for schedule, group in groupby(by_schedule, key=lambda pair: pair[0]):
+            tokens = {
+                round(float(batch.ask(r).computed) * (3 + 2 * size) * LAYERS) for _, r in group
+            }
+            assert len(tokens) == 1 or schedule == 'falling', (schedule, tokens)
+            assert max(tokens) - min(tokens) <= LAYERS - 1
 
 
-def test_attention_is_looked_at_after_each_layer_that_is_chosen_by(asking):
-    (one,), (none,) = some('backward', 3, count=1), some('forward', 0, count=1)
-    found = asking.attention_hits(one)
-    assert len(found) == JUDGE.backbone.layers - 1
-    assert all(0 <= layer['link'] <= 1 for layer in found)
-    assert all(layer['link'] is None for layer in asking.attention_hits(none))
+def pick(share):
+    """One KEEP of each schedule, and every CacheBlend."""
+    names = ('keep directed', 'cacheblend')
+    return [(n, r) for n, r in ways(share, LAYERS) if n.startswith(names) and 'restart' not in n]
+
+
+def test_development_and_report_have_judges_and_problems_of_their_own():
+    development, reported = PARTS['development'], PARTS['report']
+    assert not {*development.judges} & {*reported.judges} and development.seed != reported.seed
+
+
+def replies(right):
+    right = torch.tensor(right)
+    return Replies(right, torch.ones(len(right), LAYERS), torch.ones(len(right)))
+
+
+def test_the_first_of_the_best_is_chosen_over_both_shares():
+    asked, low, high = Asked(), SHARES[0], SHARES[1]
+    said = {(0.0, REUSE): replies([False, False]), (1.0, FULL): replies([True, True])}
+    for family in FAMILIES:
+        said |= {(low, f'{family} a'): replies([True, True])}
+        said |= {(high, f'{family} a'): replies([False, False])}
+        said |= {(s, f'{family} {n}'): replies([True, n != 'a']) for s in SHARES for n in 'bc'}
+    asked.add(0, (25, 'backward', 1), said)
+    assert chosen(asked) == {family: f'{family} b' for family in FAMILIES}
+    assert gate(asked)['holds']
+
+
+def test_where_full_reuse_loses_nothing_nothing_is_compared(monkeypatch):
+    monkeypatch.setattr(judge_tables, 'LEAST_LOST', 1.01)
+    monkeypatch.setattr(judge, 'PARTS', {'development': Part((0,), 1, 1)})
+    monkeypatch.setattr(judge, 'all_ways', lambda: list(all_ways())[:2])
+    args = judge.argparse.Namespace(problems=1, segments=[25], json=True)
+    with pytest.raises(Refused, match='cannot tell ways of reuse apart'):
+        judge.run(args)
 
 
 def test_the_command_returns_figures_and_prints_tables(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(report, 'OUT', tmp_path)
-    main(['--problems', '1', '--segments', '8', '--seeds', '0'])
+    monkeypatch.setattr(judge_tables, 'LEAST_FULL', 0.5)
+    few = [one for one in all_ways() if not one[0][1].endswith(('restart', 'gradual'))]
+    monkeypatch.setattr(judge, 'all_ways', lambda: few)
+    main(['--problems', '1', '--segments', '25'])
     said = capsys.readouterr().out
     result = json.loads(said.splitlines()[-1])
     assert json.loads((tmp_path / 'memory_judge.json').read_text()) == result
-    assert {row['method'] for row in result['rates']} == set(METHODS)
-    assert all(row['n'] == 6 for row in result['rates'])
-    assert [row['verdict'] in ('holds', 'open', 'reversed') for row in result['order']] == [
-        True
-    ] * (len(ORDER) - 1)
-    assert len(result['by_hops']) == 2 * len(METHODS)
-    assert 'right answers' in said and "the paper's order" in said
-
-
-def test_shares_are_explored_at_equal_tokens(asking):
-    (problem,) = some('backward', 1, 64, 1)
-    for share in SHARES[::3]:
-        counts = {
-            sum(asking.ask(problem, reuse).work.computed[1:]) for reuse in ways(share).values()
-        }
-        assert max(counts) - min(counts) <= 3, 'a token of a segment of two, in each of 3 layers'
-    rows = explore([asking], 1, shares=(0.08,))
-    assert [row['n'] for row in rows] == [3] * 2 * len(ways(1.0))
+    assert len(result['rates']) == len(few)
+    assert {row['n'] for row in result['rates']} == {12} and set(result['chosen']) == {*FAMILIES}
+    assert all(row['least'] <= row['difference'] <= row['most'] for row in result['differences'])
+    assert 'right answers' in said and 'the gate' in said

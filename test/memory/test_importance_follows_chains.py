@@ -5,7 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_kv.memory.importance import importance, share
+from embodied_kv.memory.importance import importance
+from embodied_kv.memory.schedule import share
 
 
 def chain(*indices, s=6, weak=0.01):

@@ -34,7 +34,7 @@ METHODS = {
     'full': FullRecompute,
     'prefix': PrefixCaching,
     'epic': lambda: Epic(2),
-    'cacheblend': lambda: CacheBlend(0.3),
+    'cacheblend': lambda: CacheBlend(Schedule.gradual(LAYERS, 0.5)),
     'keep': lambda: Keep(Schedule.of_average(LAYERS, 0.5)),
 }
 

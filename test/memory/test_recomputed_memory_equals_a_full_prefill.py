@@ -31,7 +31,7 @@ EVERYTHING = [
     FullRecompute(),
     PrefixCaching(),
     Keep(Schedule((1.0,) * LAYERS)),
-    CacheBlend(ratio=1.0),
+    CacheBlend(Schedule((1.0,) * LAYERS)),
     Epic(tokens=99),
 ]
 
@@ -105,14 +105,6 @@ def test_keep_computes_the_scheduled_share_and_nothing_twice(ratios, segments, h
         kept = {int(i) for i in prompt.owner[mask] if i >= 0}
         assert len(kept) == count
         assert mask[always(prompt)].all()
-
-
-def test_cacheblend_takes_its_share_once():
-    prompt = make_prompt(segments=6)
-    _, work = run(prompt, CacheBlend(ratio=0.25))
-    memory = int((~always(prompt)).sum())
-    rest = prompt.length - memory + -(-memory // 4)
-    assert work.computed == [prompt.length, *[rest] * (LAYERS - 1)]
 
 
 def test_epic_takes_the_first_tokens_of_each():

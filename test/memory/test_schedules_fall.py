@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_kv.memory.schedule import Schedule
+from embodied_kv.memory.schedule import SCHEDULES, Schedule, named_schedule
 
 
 def test_shares_by_layer():
@@ -22,10 +22,24 @@ def test_counts_are_rounded():
     assert Schedule((1.0, 0.3, 0.1)).counts(4) == (4, 1, 0)
 
 
-@given(st.integers(1, 64), st.floats(0, 1))
-def test_any_average_that_can_be_is_met(layers, part):
+def test_one_average_is_spread_in_three_ways():
+    average = (1 + 3 * 0.16) / 4
+    assert named_schedule('even', 4, average).ratios == (1, 0.16, 0.16, 0.16)
+    assert named_schedule('gradual', 4, average).ratios == pytest.approx((1, 0.24, 0.16, 0.08))
+    assert named_schedule('gradual', 4, 0.9).ratios[1] <= 1, 'where 1 leaves no room for half more'
+    first, *rest = named_schedule('falling', 4, average).ratios
+    assert first == 1 and rest == sorted(rest, reverse=True) and rest[0] > 0.24
+
+
+def test_an_unknown_schedule_is_refused():
+    with pytest.raises(ValueError, match="no schedule 'steep'; there are: even, gradual, falling"):
+        named_schedule('steep', 4, 0.5)
+
+
+@given(st.sampled_from(list(SCHEDULES)), st.integers(1, 64), st.floats(0, 1))
+def test_any_average_that_can_be_is_met(name, layers, part):
     average = 1 / layers + part * (1 - 1 / layers)
-    schedule = Schedule.of_average(layers, average)
+    schedule = named_schedule(name, layers, average)
     assert schedule.average == pytest.approx(average, abs=1e-9)
     assert len(schedule.ratios) == layers
 
@@ -36,7 +50,8 @@ def test_other_shares_are_refused(ratios):
         Schedule(ratios)
 
 
+@pytest.mark.parametrize('name', SCHEDULES)
 @pytest.mark.parametrize('average', [0.24, 1.01])
-def test_an_average_out_of_reach_is_refused(average):
+def test_an_average_out_of_reach_is_refused(name, average):
     with pytest.raises(ValueError, match=r'4 layers reach \[0\.25, 1\]'):
-        Schedule.of_average(4, average)
+        named_schedule(name, 4, average)

@@ -11,10 +11,11 @@ from embodied_kv.train.judge.trainer import JudgeRecipe
 from embodied_kv.train.needle.trainer import NeedleRecipe
 from embodied_kv.train.planner.trainer import PlannerRecipe
 from embodied_kv.train.policy.recipe import PolicyRecipe
+from embodied_kv.train.records.trainer import RecordsRecipe
 from embodied_kv.train.run.recipe import RunRecipe
 
 RECIPES = dict(policy=PolicyRecipe, planner=PlannerRecipe, needle=NeedleRecipe, judge=JudgeRecipe)
-RECIPES |= dict(run=RunRecipe)
+RECIPES |= dict(run=RunRecipe, records=RecordsRecipe)
 WHOLE = (
     'policy.generate',
     'policy.export',

@@ -4,8 +4,10 @@ Parts, each a command:
 - trace: an embodied trace, with right and stale answers, and time to the first token.
 - ablations: KEEP without each of its ideas, other blocks, other ratios.
 - timeline: loads beside computation, by policy, measured and foretold.
-- judge: chains that can be followed only across segments; judge_ask: one problem; judge_shares:
-  how few tokens are enough.
+- judge: KEEP and CacheBlend at equal tokens on chains across segments; judge_ask: one problem;
+  judge_batch: many at once; judge_ways: what is fixed; judge_tables: rates and differences.
+- churn: updates between plans and what loads cost, foretold and measured.
+- construction: KEEP without groups, hops or segments, in accuracy.
 - budgets: units that keep a part of their tokens.
 
 What they stand on, from below:

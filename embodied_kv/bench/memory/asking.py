@@ -127,13 +127,17 @@ def ask_all(
     retrieved: Sequence[int],
     bar: Progress,
     title: str,
+    idle: bool = True,
 ) -> list[Reply]:
-    """All questions of a side, to all ways, with so many segments in view each."""
+    """All questions of a side, to all ways, with so many segments in view each.
+
+    idle: whether there is time between a question and the next updates to compute what lacks.
+    """
     total = len(retrieved) * side.households * (side.warm + side.questions)
     task, replies = bar.add_task(title, total=total), []
     for count in retrieved:
         for number in range(side.households):
-            for some in _follow(ways, planner, settings, side, count, number):
+            for some in _follow(ways, planner, settings, side, count, number, idle):
                 replies += some
                 bar.advance(task)
     return replies
@@ -146,6 +150,7 @@ def _follow(
     side: Side,
     retrieved: int,
     number: int,
+    idle: bool,
 ) -> Iterator[list[Reply]]:
     """The replies to each question of one story, in the order of ways; none while warming up."""
     story = draw_story(settings.world, (settings.seed, number), side.warm + side.questions)
@@ -166,7 +171,7 @@ def _follow(
             turn = asked if index % 2 else asked[::-1]
             found = [one.ask(moment, retrieved, number, index) for one in turn]
             yield (found if index % 2 else found[::-1]) if index >= side.warm else []
-            for one in asked:
+            for one in asked if idle else ():
                 one.settle()
 
 

@@ -25,24 +25,26 @@ from embodied_kv.bench.common import report
 from embodied_kv.bench.common.command import command
 from embodied_kv.bench.memory import tables
 from embodied_kv.bench.memory.asking import Reply, ask_all, of
-from embodied_kv.bench.memory.judge import FALLING
 from embodied_kv.bench.memory.judge_ask import Asking, IsolatedKv, Problem, arena_of, problems
+from embodied_kv.bench.memory.judge_ways import average
 from embodied_kv.bench.memory.settings import load_settings
 from embodied_kv.bench.memory.trace import add_arguments as add_trace
 from embodied_kv.bench.memory.trace import begin
 from embodied_kv.bench.memory.ways import KEEP, Way, answering
 from embodied_kv.memory.keep import Keep
 from embodied_kv.memory.reuse import Reuse
+from embodied_kv.memory.schedule import Schedule
 from embodied_kv.model.planner import Planner
 from embodied_kv.planning.unit_compression import own_attention, thinned, unit_method
 from embodied_kv.train.evaluate.report import rate
 from embodied_kv.train.judge.chains import LAYOUTS
 from embodied_kv.train.judge.exam import HOPS, draw_cell
-from embodied_kv.train.judge.file import SEEDS, bundled_judge, load_judge
+from embodied_kv.train.judge.file import JUDGE, SEEDS, bundled_judge, load_judge
 
 SCORES = ('knorm', 'h2o', 'streaming_llm', 'random')
 RATIOS = (0.75, 0.5, 0.25)
 REUSE = (KEEP, 'full_reuse')
+SCHEDULE = Schedule.even(JUDGE.backbone.layers, average(0.16, JUDGE.backbone.layers))
 SEGMENTS, SEED = 16, 5_000_011  # of a chain's memory; of problems that no other part has
 
 
@@ -104,7 +106,7 @@ def judge(seeds: Sequence[int], count: int) -> list[dict]:
                 for problem in problems(draw_cell(count, SEED + seed, SEGMENTS, layout, hops)):
                     for score, asking in askings.items():
                         asked = problem if score == 'all' else thin(problem)
-                        for reuse in (Keep(FALLING, restart=0.5), Reuse()):
+                        for reuse in (Keep(SCHEDULE, restart=0.5), Reuse()):
                             row = right.setdefault((reuse.name, score), {h: [] for h in HOPS})
                             row[hops].append(asking.ask(asked, reuse).right)
     return [

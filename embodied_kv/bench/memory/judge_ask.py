@@ -1,24 +1,22 @@
 """Problems of chains through the prefill that serves memory, one by one, by any way of reuse.
 
 Each segment's KV is computed alone, once, and kept; a problem's pieces name it. Beside the answer
-it is noted which of the asked chain's tokens each layer computed, and where attention went.
+it is noted which of the asked chain's tokens each layer computed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.placed import PlacedTokens
-from embodied_kv.memory.keep import segment_attention
 from embodied_kv.memory.prefill import Load, Prefill, Work
 from embodied_kv.memory.prompt import Piece, Prompt
-from embodied_kv.memory.reuse import FullRecompute, LayerState, Reuse
+from embodied_kv.memory.reuse import LayerState, Reuse
 from embodied_kv.memory.rotate import Rotation
 from embodied_kv.model.planner import Planner
 from embodied_kv.train.judge.chains import ASK, BOS, MAX_HOPS, Chains, walk
@@ -26,7 +24,7 @@ from embodied_kv.train.judge.chains import ASK, BOS, MAX_HOPS, Chains, walk
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A prompt, its answer, and the indices of the asked chain's segments, from its start on."""
+    """A prompt, its answer, and the indices of the asked chain's segments, as they stand."""
 
     prompt: Prompt
     answer: int
@@ -34,14 +32,21 @@ class Problem:
 
 
 def problems(chains: Chains) -> Iterator[Problem]:
-    """Those that ask for `start`."""
-    paths = walk(chains.ahead, MAX_HOPS)
-    for row, start in enumerate(chains.start):
-        pairs = zip(chains.keys[row].tolist(), chains.values[row].tolist(), strict=True)
-        pieces = tuple(Piece(str(i), pair, f'{pair[0]} {pair[1]}') for i, pair in enumerate(pairs))
-        prompt = Prompt((BOS,), pieces, (ASK, int(chains.keys[row, start])))
-        chain = tuple(int(i) for i in paths[row, :, start] if i >= 0)
-        yield Problem(prompt, int(chains.answers[row, start]), chain)
+    """Those that ask for `start`; each segment's KV is computed alone."""
+    for row, (keys, values) in enumerate(zip(chains.keys, chains.values, strict=True)):
+        pairs = list(zip(keys.tolist(), values.tolist(), strict=True))
+        yield problem(
+            chains, row, [Piece(str(i), p, f'{p[0]} {p[1]}') for i, p in enumerate(pairs)]
+        )
+
+
+def problem(chains: Chains, row: int, pieces: Sequence[Piece]) -> Problem:
+    """One of them, its segments, named by their index, in any order and of any units."""
+    start = chains.start[row]
+    path = {str(i) for i in walk(chains.ahead, MAX_HOPS)[row, :, start]}
+    prompt = Prompt((BOS,), tuple(pieces), (ASK, int(chains.keys[row, start])))
+    chain = tuple(i for i, piece in enumerate(pieces) if piece.segment in path)
+    return Problem(prompt, int(chains.answers[row, start]), chain)
 
 
 class IsolatedKv:
@@ -122,28 +127,3 @@ class Asking:
         of_chain = torch.isin(prompt.owner, torch.tensor(problem.chain))
         kept = tuple(float(mask[of_chain].float().mean()) for mask in watched.masks)
         return Reply(said == problem.answer, kept, work)
-
-    def attention_hits(self, problem: Problem) -> list[dict[str, bool | None]]:
-        """Where attention goes under full prefill, a dict per layer that a choice follows.
-
-        question: whether of all segments the asked one gets most. link: whether each later segment
-        of a link attends to the earlier one more than to any other; None without a link.
-        """
-        found, chain = [], problem.chain
-
-        class Recording(FullRecompute):
-            def after(self, state: LayerState, computed: Tensor) -> Tensor:
-                question, between = segment_attention(state)
-                others = between.clone().fill_diagonal_(-1).argmax(1)
-                links = [sorted(link) for link in zip(chain, chain[1:], strict=False)]
-                hits = [int(others[later]) == first for first, later in links]
-                found.append(
-                    dict(
-                        question=int(question.argmax()) == chain[0],
-                        link=float(np.mean(hits)) if hits else None,
-                    )
-                )
-                return computed
-
-        self._prefill.run(problem.prompt, Recording())
-        return found

@@ -31,19 +31,21 @@ class World:
 
 @dataclass(frozen=True)
 class Construction:
-    """Which segments' KV is computed together."""
+    """Which segments' KV is computed together. encoder: of meaning, as `memory.encoder` has it."""
 
     block: int
     stable_steps: int
     similarity: float
     cache_mib: int
+    encoder: str
 
 
 @dataclass(frozen=True)
 class ReuseNumbers:
-    """How much is computed again, and by what."""
+    """How much is computed again, and by what. schedule: KEEP's; CacheBlend's is even."""
 
     share: float
+    schedule: str
     hops: int
     restart: float
 
@@ -102,6 +104,26 @@ class TimelineNumbers:
 
 
 @dataclass(frozen=True)
+class ChurnNumbers:
+    """What is varied, without idle time.
+
+    updates: between plans. loads, measured_loads: of a token in a layer, in parts of computing
+    it. questions, warm: of each number of updates. width: of the planner whose plans are counted.
+    """
+
+    retrieved: int
+    updates: tuple[int, ...]
+    loads: tuple[float, ...]
+    questions: int
+    warm: int
+    width: int
+    schedule: str
+    restart: float
+    measured_updates: tuple[int, ...]
+    measured_loads: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Settings:
     """All of it."""
 
@@ -115,6 +137,7 @@ class Settings:
     planner: Large
     ablations: Ablations
     timeline: TimelineNumbers
+    churn: ChurnNumbers
 
 
 def load_settings(path: Path = PATH, quick: bool = False) -> Settings:

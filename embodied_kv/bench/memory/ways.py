@@ -5,14 +5,20 @@ Knows names and numbers, and opens what is asked. Does not know questions.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
+
+from torch import Tensor
 
 from embodied_kv.bench.memory.blocks import Blocks, WatchedRow
 from embodied_kv.bench.memory.settings import Settings, Side
 from embodied_kv.config import BackboneConfig
+from embodied_kv.memory.encoder import Encoder, encoder
 from embodied_kv.memory.invalidation import PREFIX, Invalidation
+from embodied_kv.memory.prefill import Load
 from embodied_kv.model.planner_checkpoint import (
     LoadedPlanner,
     bundled_planner,
@@ -33,7 +39,8 @@ class Way:
     """blocks: segments of a fixed block, 0 for KEEP's groups. numbers: of the PlanningConfig.
 
     rotate: whether stored keys are turned to where they come. timed, answered: where it differs
-    from others, in seconds, in what it says.
+    from others, in seconds, in what it says. load_seconds: that reading a token of a layer takes
+    longer than here, as from a slower medium.
     """
 
     name: str
@@ -43,6 +50,7 @@ class Way:
     rotate: bool = True
     timed: bool = True
     answered: bool = True
+    load_seconds: float = 0.0
 
     @property
     def construction(self) -> str:
@@ -79,9 +87,14 @@ class BenchPlanning(Planning):
     """Planning with another construction, or without turned keys, that says what it computed."""
 
     def __init__(
-        self, planner: LoadedPlanner, folder: Path, config: PlanningConfig, way: Way
+        self,
+        planner: LoadedPlanner,
+        folder: Path,
+        config: PlanningConfig,
+        way: Way,
+        encoder: str = 'hashing',
     ) -> None:
-        super().__init__(planner, folder, config)
+        super().__init__(planner, folder, config, encoder_of(encoder))
         if way.blocks:
             self.memory.groups = Blocks(self.memory.encoder.width, way.blocks)
             self._invalidation = Invalidation((way.blocks,))
@@ -89,7 +102,7 @@ class BenchPlanning(Planning):
             way,
             WatchedRow(
                 planner.model,
-                self.memory.store.load_memory,
+                slowed(self.memory.store.load_memory, way.load_seconds),
                 self.config,
                 lambda work: work(),
                 fronts=bool(way.blocks),
@@ -118,6 +131,7 @@ def open_way(
         answer_tokens=side.answer_tokens,
         epic_tokens=side.epic_tokens,
         recompute_ratio=reuse.recompute_ratio(planner.config.backbone.layers),
+        schedule=reuse.schedule if way.method == KEEP else 'even',
         hops=reuse.hops,
         restart=reuse.restart,
         stable_steps=made.stable_steps,
@@ -125,7 +139,27 @@ def open_way(
         cache_mib=made.cache_mib,
         method=way.method,
     )
-    return BenchPlanning(planner, folder, PlanningConfig(**numbers | way.numbers), way)
+    config = PlanningConfig(**numbers | way.numbers)
+    return BenchPlanning(planner, folder, config, way, made.encoder)
+
+
+@cache
+def encoder_of(name: str) -> Encoder:
+    """One of each name for all ways."""
+    return encoder(name)
+
+
+def slowed(load: Load, seconds: float) -> Load:
+    """The same, by so many seconds a token and layer later; other threads go on meanwhile."""
+    if not seconds:
+        return load
+
+    def later(unit: str, layer: int) -> tuple[Tensor, Tensor]:
+        k, v = load(unit, layer)
+        time.sleep(seconds * k.shape[1])
+        return k, v
+
+    return later
 
 
 def answering(name: str) -> LoadedPlanner:
@@ -136,9 +170,9 @@ def answering(name: str) -> LoadedPlanner:
     return load_planner(name if Path(name).is_dir() else bundled_planner(name))
 
 
-def timed(settings: Settings) -> LoadedPlanner:
-    """The large planner, by bytes."""
-    c = settings.planner
+def timed(settings: Settings, **others: int) -> LoadedPlanner:
+    """The large planner, by bytes; others: dimensions instead of its own."""
+    c = replace(settings.planner, **others)
     size = (c.width, c.layers, c.heads, c.kv_heads, c.head_dim, c.mlp)
     config = PlannerConfig('memory_bench', BackboneConfig(*size, vocab_size=260), c.max_tokens)
     return random_planner(config, seed=c.seed)

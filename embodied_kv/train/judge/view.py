@@ -17,19 +17,21 @@ PAIR = 2  # tokens of a segment
 
 
 class JudgeView:
-    """<bos>, `segments` pairs, <ask>, then `questions` tokens that all stand at one position.
+    """<bos>, `segments` of `size` tokens, <ask>, then `questions` that all stand at one position.
 
     positions: int64 [1, T]. values: where the segments' last tokens are. asked: where the
     questions are.
     """
 
-    def __init__(self, segments: int, questions: int, isolated: bool = False) -> None:
-        memory = 1 + PAIR * segments
+    def __init__(
+        self, segments: int, questions: int, isolated: bool = False, size: int = PAIR
+    ) -> None:
+        memory = 1 + size * segments
         end = memory + 1  # behind <ask>
-        self.values, self.asked = slice(PAIR, memory, PAIR), slice(end, end + questions)
+        self.values, self.asked = slice(size, memory, size), slice(end, end + questions)
         position = torch.arange(end + questions)
         self.positions = position.clamp(max=end)[None]
-        piece = (position - 1).div(PAIR, rounding_mode='floor')  # -1 is <bos>
+        piece = (position - 1).div(size, rounding_mode='floor')  # -1 is <bos>
         other = piece[:, None] != piece[None]
         apart = (position[:, None] >= end) & (position[None] >= end)  # two questions
         if isolated:
