@@ -90,3 +90,14 @@ class FleetParams:
         """The robots, as namespaces."""
         given = [name.strip().strip('/') for name in self.robots.split(',')]
         return [f'/{name}' for name in given if name]
+
+
+@dataclass(frozen=True)
+class FleetMemoryParams:
+    """How many robots have a memory."""
+
+    planner_rows: int = param(
+        32,
+        "Rows of the planner's KV, one of each robot: with more robots, the last have no memory",
+        range=(1, 4096),
+    )
