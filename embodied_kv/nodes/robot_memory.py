@@ -99,9 +99,7 @@ class RobotMemory:
             else:
                 folder = Path(undo.enter_context(TemporaryDirectory()))
             renew = params.discard_foreign_kv
-            self._planning = Planning(
-                planner, folder, config, encoder, step, renew, plane, rows
-            )
+            self._planning = Planning(planner, folder, config, encoder, step, renew, plane, rows)
             undo.callback(self._planning.close)
             known = [(s.id, s.step) for s in self._planning.memory.store.list('task')]
             self._close = undo.pop_all()

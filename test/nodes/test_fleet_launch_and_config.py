@@ -14,9 +14,10 @@ from embodied_kv.engine_config import EngineConfig
 from embodied_kv.nodes.action import ActionParams
 from embodied_kv.nodes.common.parameters import SuiteParams
 from embodied_kv.nodes.fleet.client_node import FleetClientParams
-from embodied_kv.nodes.fleet.params import FleetParams
+from embodied_kv.nodes.fleet.params import FleetMemoryParams, FleetParams
 from embodied_kv.nodes.observation.params import ObservationParams
 from embodied_kv.nodes.robot_memory import MemoryParams
+from embodied_kv.nodes.robot_mission import MissionParams
 from embodied_kv.nodes.session import SessionParams
 from embodied_kv.nodes.sim.node import SimParams
 from embodied_kv.nodes.voice import LanguageParams
@@ -32,7 +33,8 @@ PARTS = {
     '/**/policy_server': [ServerConfig],
     '/**/session': [SessionParams],
     '/**/language': [LanguageParams],
-    '/**/memory': [MemoryParams, PlanningConfig],
+    '/**/memory': [MemoryParams, PlanningConfig, FleetMemoryParams],
+    '/**/mission': [MissionParams],
     '/**/action': [ActionParams, ObservationParams, FleetClientParams],
     '/**/sim': [SimParams],
 }
@@ -68,6 +70,7 @@ def test_rows_are_enough_for_the_streams_of_the_robots_that_it_is_sized_for():
     robots = engine.reserved_rows - engine.robots
     assert robots == 32 and engine.streams == 2 * robots
     assert engine.rows == engine.robots + robots + engine.streams
+    assert CONFIG['/**/memory']['ros__parameters']['planner_rows'] == robots
 
 
 def test_every_executable_that_it_starts_exists():

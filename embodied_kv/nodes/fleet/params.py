@@ -64,6 +64,9 @@ class FleetParams:
     memory: bool = param(
         True, 'Remember what each robot learns, and answer memory/* in its namespace'
     )
+    missions: bool = param(
+        True, 'Carry out missions, action mission in the namespace of each robot'
+    )
 
     cloud: str = param(
         '', "Ray address of one more engine, 'local' for a cluster of this machine; '' uses none"
