@@ -58,6 +58,7 @@ class FleetMemory(RobotsNode):
         self._encoder = encoder(params.encoder)
         rows = self.params.read(FleetMemoryParams).planner_rows
         self._rows = PlannerRows(self._planner.model, rows)
+        self.log_info('rows', f'the planner: {rows} rows, {self._rows.bytes / MIB:.0f} MiB of KV')
         self.host.plane.join(self._rows)
         self._release.callback(self.host.plane.leave, self._rows)
         if params.step_seconds:
