@@ -4,7 +4,8 @@ Knows a model, rows, and which of them say something. Does not know prompts, mem
 row is a robot's own as long as the robot has it, and no row reads another.
 
 A step takes every row that is saying a token further. Whoever waits for an answer asks for steps,
-so however many wait, each step serves all of them; rows that are filled meanwhile take no part.
+one of them at a time: where another's step took its row along, it asks for none. So however many
+wait, there are as many steps as for one; rows that are filled meanwhile take no part.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class PlannerRows:
         # Held while a step computes: who stops saying waits for it. Reentrant, since an answer
         # that nobody reads on may be given up anywhere.
         self._lock = threading.RLock()
+        self._asking = threading.Lock()  # for a step; the thread that computes never takes it
         self.steps = self.tokens = 0  # so far; tokens / steps is how full the batches were
 
     def take(self) -> int:
@@ -96,9 +98,12 @@ class PlannerRows:
             self._saying.append(saying)
         try:
             while not saying.rests:
-                step(self._advance)
+                said = len(saying.held.plan.answer)
+                with self._asking:
+                    if len(saying.held.plan.answer) == said and not saying.rests:
+                        step(self._advance)
                 yield saying.held
-            yield saying.held  # others may have asked for the last step
+            yield saying.held  # another may have asked for the last step
         finally:
             with self._lock:
                 self._saying.remove(saying)

@@ -1,5 +1,6 @@
 """Rows of several robots say their answers in one batch, each what it says alone."""
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -36,12 +37,13 @@ def alone(number, **how):
 
 
 WHOLE = [alone(number) for number in range(3)]
+ENDS = {end: [alone(n, eos=end) for n in range(3)] for end in (-1, WHOLE[0][3], WHOLE[1][5])}
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     turns=st.lists(st.integers(0, 2), max_size=40),
-    eos=st.sampled_from([-1, WHOLE[0][3], WHOLE[1][5]]),
+    eos=st.sampled_from([*ENDS]),
 )
 def test_whoever_asks_for_steps_each_says_what_it_says_alone(turns, eos):
     rows = PlannerRows(PLANNER.model, 3)
@@ -51,7 +53,7 @@ def test_whoever_asks_for_steps_each_says_what_it_says_alone(turns, eos):
         said[number] += [token for token in [next(saying[number], None)] if token is not None]
     for words, rest in zip(said, saying, strict=True):
         words += rest
-    assert said == [alone(number, eos=eos) for number in range(3)]
+    assert said == ENDS[eos]
     assert rows._saying == []
 
 
@@ -65,6 +67,21 @@ def test_a_step_takes_all_that_say_a_token_further():
     next(robots[0][1])
     assert rows.steps == 3 and rows.tokens == 5
     assert [len(row.held.plan.answer) for row, _ in robots] == [n + 1 for n in before]
+
+
+def test_answers_that_begin_together_take_as_many_steps_as_the_longest():
+    rows, until = PlannerRows(PLANNER.model, 3), time.monotonic() + 60
+
+    def step(work):
+        while work == rows._advance and not rows.steps and len(rows._saying) < 2:
+            assert time.monotonic() < until, 'they did not begin'
+            time.sleep(0.001)
+        return device.submit(work).result()
+
+    with ThreadPoolExecutor(1) as device, ThreadPoolExecutor(2) as robots:
+        said = list(robots.map(lambda number: alone(number, rows=rows, step=step), (0, 2)))
+    assert said == [WHOLE[0], WHOLE[2]]
+    assert rows.steps == max(map(len, said)) - 1 and rows.tokens == sum(map(len, said)) - 2
 
 
 def test_a_row_that_does_not_speak_stays_as_it_is():
