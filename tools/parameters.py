@@ -8,7 +8,7 @@ from embodied_kv.engine_config import EngineConfig
 from embodied_kv.nodes.action import ActionParams
 from embodied_kv.nodes.common.parameters import SuiteParams
 from embodied_kv.nodes.fleet.client_node import FleetClientParams
-from embodied_kv.nodes.fleet.params import FleetParams
+from embodied_kv.nodes.fleet.params import FleetMemoryParams, FleetParams
 from embodied_kv.nodes.language import LanguageParams
 from embodied_kv.nodes.memory import MemoryParams
 from embodied_kv.nodes.mission import MissionParams
@@ -48,6 +48,7 @@ PARTS = (
         RemoteParams,
     ),
     ('`fleet`', '', FleetParams),
+    ('`memory` of a fleet', '', FleetMemoryParams),
     ('`policy_server`', '', ServerConfig),
     ('`action` of a robot of a fleet (executable `fleet_client`)', '', FleetClientParams),
 )

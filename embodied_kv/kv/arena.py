@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from copy import copy
 
 import numpy as np
 import torch
@@ -87,6 +88,15 @@ class Arena:
     def buffers(self, name: str) -> list[Buffer]:
         """Its K and V, for whoever computes with them."""
         return [Buffer(f'{name}.k', self.k), Buffer(f'{name}.v', self.v)]
+
+    def alone(self, row: int) -> Arena:
+        """A row of it as an arena of one, over the same memory."""
+        view, own = copy(self), slice(row, row + 1)
+        view.k, view.v = self.k[:, own], self.v[:, own]
+        view.layers = tuple(zip(view.k.unbind(0), view.v.unbind(0), strict=True))
+        view.lengths, view.positions = self.lengths[:, own], self.positions[own]
+        view.rows = 1
+        return view
 
     def set_length(self, rows: int | Sequence[int], length: int | np.ndarray) -> None:
         """Sets length and position of rows."""

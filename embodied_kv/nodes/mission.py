@@ -1,75 +1,12 @@
-"""The mission node: words become steps, each an instruction that the policy carries out.
+"""The mission node: a robot's missions, in its own namespace.
 
-Knows the action `mission`, and the thread that a mission runs on. Does not know in which order a
-mission goes (`planning.mission`), nor how a robot is asked (`missions.crew`).
+Knows a lifecycle. Does not know missions.
 """
 
 from __future__ import annotations
 
-import math
-import threading
-import time
-from dataclasses import dataclass
-
-from rclpy.action import ActionServer, CancelResponse, GoalResponse
-from rclpy.action.server import ServerGoalHandle
-from std_msgs.msg import String
-
-from embodied_kv.action import Mission as MissionAction
-from embodied_kv.capsule.tiers import Tier
-from embodied_kv.msg import MissionState as MissionStateMsg
-from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.lifecycle_node import OK, WARN, SuiteNode
-from embodied_kv.nodes.common.parameters import SuiteParams, param
-from embodied_kv.nodes.missions.calls import Calls
-from embodied_kv.nodes.missions.crew import Crew
-from embodied_kv.planning.mission import Mission as Run
-from embodied_kv.planning.mission import MissionEnd, MissionState
-from embodied_kv.planning.mission_part import MissionPart
-from embodied_kv.text import shown
-
-FEEDBACK = 0.2  # s between two
-LONGEST = 400  # letters of a mission
-
-
-@dataclass(frozen=True)
-class MissionParams:
-    """How a mission is carried out."""
-
-    step_time_limit: float = param(
-        20.0, 'That a step may take, s, where the goal names none', 'live', range=(1.0, 3600.0)
-    )
-    rewind: bool = param(
-        True,
-        'A step that failed rolls the computation back to where it was before it; never the arm',
-        'live',
-    )
-    boundary_tier: str = param(
-        'disk',
-        'Where the capsule from before a step is kept: disk, which outlives the process; host or '
-        'device',
-        'live',
-        check=Tier,
-    )
-
-
-@dataclass
-class Running:
-    """A mission under way, on a thread of its own. end: once it is over.
-
-    handle: of its goal; None of one that a capsule brought back.
-    """
-
-    run: Run
-    calls: Calls
-    handle: ServerGoalHandle | None
-    began: float
-    thread: threading.Thread | None = None
-    end: MissionEnd | None = None
-
-    @property
-    def is_cancelled(self) -> bool:
-        return self.handle is not None and self.handle.is_cancel_requested
+from embodied_kv.nodes.robot_mission import FEEDBACK, MissionParams, RobotMission, can_carry_out
 
 
 class Mission(SuiteNode):
@@ -79,184 +16,22 @@ class Mission(SuiteNode):
 
     def __init__(self, **arguments: object) -> None:
         super().__init__('mission', MissionParams, **arguments)
-        self._server: ActionServer | None = None
 
     @property
     def autostart(self) -> bool:
         """Not without a planner, or where the policy says nothing."""
-        if not super().autostart:
-            return False
-        language = self.params.read(SuiteParams).embodiment().contract.language
-        if language.planner and language.questions:
-            return True
-        self.log_info('planner', 'mission stays unconfigured: the contract names no planner')
-        return False
+        return super().autostart and can_carry_out(self)
 
     def setup(self) -> None:
-        self._running: Running | None = None
-        self._over: dict[bytes, Running] = {}  # whose clients are to be told
-        self._coming: tuple[MissionState | None, ...] = ()  # from a capsule; None: none was on
-        self._session = self.host.session(self.robot)
-        self._part = MissionPart(lambda: self._state, self._bring_back)
-        self._instructions = self.publisher(String, 'instruction', qos.INSTRUCTION)
-        self._states = self.publisher(MissionStateMsg, 'mission/state', qos.STATUS)
-        self._server = ActionServer(
-            self,
-            MissionAction,
-            'mission',
-            self._execute,
-            goal_callback=self._admit,
-            handle_accepted_callback=self._accept,
-            cancel_callback=lambda goal: CancelResponse.ACCEPT,
-        )
-        self._release.callback(self._server.destroy)
-        self._session.register(self._part)
-        self._release.callback(self._session.unregister, self._part)
-        self.every(FEEDBACK, self._look)
+        self.mission = RobotMission(self, self.host.session(self.robot))
+        self._release.callback(self.mission.close)
+        self.every(FEEDBACK, self.mission.look)
 
     def stop(self) -> None:
-        self._end('the mission node is not active any more')
-
-    @property
-    def _state(self) -> MissionState | None:
-        running = self._running
-        return None if running is None or running.end else running.run.state
-
-    # ------------------------------------------------------------------ goals
-
-    def _admit(self, request: MissionAction.Goal) -> GoalResponse:
-        if refusal := self._refusal(request):
-            self.log_warning('goal', f'mission refused: {refusal}')
-            return GoalResponse.REJECT
-        return GoalResponse.ACCEPT
-
-    def _refusal(self, request: MissionAction.Goal) -> str:
-        if not self.active:
-            return 'the mission node is not active'
-        if not request.mission.strip():
-            return 'it has no words'
-        if len(request.mission) > LONGEST:
-            return f'it has more than {LONGEST} letters'
-        if not 0 <= request.step_time_limit < math.inf:
-            return f'its step_time_limit is {request.step_time_limit} s'
-        return ''
-
-    def _accept(self, handle: ServerGoalHandle) -> None:
-        request = handle.request
-        words, limit = request.mission.strip(), request.step_time_limit
-        self._begin(MissionState(words, step_time_limit=limit), handle)
-
-    def _begin(self, state: MissionState, handle: ServerGoalHandle | None) -> None:
-        self._end('another mission takes its place')
-        self._instructions.publish(String())  # the arm stands while the mission looks and plans
-        params = self.params.read(MissionParams)
-        calls = Calls(self)
-        crew = Crew(
-            calls,
-            self._session,
-            Tier(params.boundary_tier),
-            state.step_time_limit or params.step_time_limit,
-            on_words=lambda words: self.log_info('said', f'the mission says: {words}'),
-            on_fault=lambda words: self.log_warning('mission', words),
-        )
-        run = Run(crew, state, rewinds=params.rewind, on_state=self._publish)
-        running = self._running = Running(run, calls, handle, time.monotonic())
-        running.thread = threading.Thread(target=self._carry_out, args=[running], name='mission')
-        self.log_info('mission', f"mission: '{shown(state.words)}'")
-        self._publish(state)
-        running.thread.start()
-
-    def _carry_out(self, running: Running) -> None:
-        """On its thread."""
-        sight = self._session.sight
-        try:
-            with sight.watching():
-                sight.now()  # there is a frame to ask about
-                running.end = running.run.run()
-        except Exception as error:  # whatever it is, the mission is over, and says so
-            self.log_exception('a mission', error)
-            running.end = MissionEnd(False, 'failed: see the log of the node', running.run.state)
-
-    def _end(self, why: str = '') -> None:
-        """The mission that there is ends, for this reason if it is not over."""
-        running, self._running = self._running, None
-        if running is None:
-            return
-        running.calls.interrupt(why)
-        running.thread.join()
-        running.calls.close()
-        end = running.end
-        self._publish(end.state, end)
-        self.log_info('mission', f'mission {"done" if end.success else "ended"}: {end.why}')
-        if running.handle is not None:
-            self._over[bytes(running.handle.goal_id.uuid)] = running
-            running.handle.execute()
-
-    def _execute(self, handle: ServerGoalHandle) -> MissionAction.Result:
-        running = self._over.pop(bytes(handle.goal_id.uuid))
-        end = running.end
-        if running.is_cancelled and not end.success:
-            handle.canceled()
-        else:
-            (handle.succeed if end.success else handle.abort)()
-        return MissionAction.Result(
-            success=end.success,
-            message=end.why,
-            said=list(end.state.said),
-            steps=end.state.steps,
-            seconds=time.monotonic() - running.began,
-        )
-
-    # ------------------------------------------------------------------ how it stands
-
-    def _look(self) -> None:
-        if self._coming:
-            (state,), self._coming = self._coming, ()
-            self._end('a capsule takes its place')
-            if state is not None:
-                self._begin(state, None)
-        running = self._running
-        if running is None:
-            return
-        if running.is_cancelled:
-            self._end('cancelled')
-        elif running.end is not None:
-            self._end()
-        elif running.handle is not None:
-            self._feed_back(running)
-
-    def _bring_back(self, state: MissionState | None) -> None:
-        """From a capsule, on the engine's thread: the node's own takes it from here."""
-        self._coming = (state,)
-
-    def _feed_back(self, running: Running) -> None:
-        state = running.run.state
-        running.handle.publish_feedback(
-            MissionAction.Feedback(
-                part=state.part,
-                steps=state.steps,
-                step=state.acting,
-                said=state.said[-1] if state.said else '',
-                seconds=time.monotonic() - running.began,
-            )
-        )
-
-    def _publish(self, state: MissionState, end: MissionEnd | None = None) -> None:
-        message = MissionStateMsg(
-            mission=state.words,
-            running=end is None,
-            success=end is not None and end.success,
-            message='' if end is None else end.why,
-            part=state.part,
-            steps=state.steps,
-            step=state.acting if end is None else '',
-            said=list(state.said),
-        )
-        message.header.stamp = self.get_clock().now().to_msg()
-        self._states.publish(message)
+        self.mission.end('the mission node is not active any more')
 
     def report(self) -> tuple[bytes, str, dict[str, object]]:
-        state = self._state
+        state = self.mission.state
         if state is None:
             return OK, 'no mission', {}
         values = {'mission': state.words, 'part': state.part, 'steps': state.steps}

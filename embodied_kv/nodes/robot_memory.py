@@ -27,6 +27,7 @@ from embodied_kv.planning.config import MIB, PlanningConfig
 from embodied_kv.planning.memory_part import MemoryPart
 from embodied_kv.planning.plan import MemoryStats as Stats
 from embodied_kv.planning.plan import Plan
+from embodied_kv.planning.planner_rows import PlannerRows
 from embodied_kv.planning.planning import Planning
 from embodied_kv.robots.contract import Contract
 from embodied_kv.sim.language import HELD
@@ -75,7 +76,7 @@ class RobotMemory:
     """One robot's. planner, encoder: may be those of others, too. robot: its namespace.
 
     step: runs each piece of computation. warn: takes the kind of a fault and a line about it.
-    plane: whose budget it shares.
+    plane: whose budget it shares. rows: of the planner, where others plan beside it.
     Raises as `Planning`.
     """
 
@@ -89,6 +90,7 @@ class RobotMemory:
         step: Step,
         warn: Callable[[str, str], None],
         plane: Plane | None = None,
+        rows: PlannerRows | None = None,
     ) -> None:
         self._warn = warn
         with ExitStack() as undo:
@@ -97,7 +99,7 @@ class RobotMemory:
             else:
                 folder = Path(undo.enter_context(TemporaryDirectory()))
             renew = params.discard_foreign_kv
-            self._planning = Planning(planner, folder, config, encoder, step, renew, plane)
+            self._planning = Planning(planner, folder, config, encoder, step, renew, plane, rows)
             undo.callback(self._planning.close)
             known = [(s.id, s.step) for s in self._planning.memory.store.list('task')]
             self._close = undo.pop_all()

@@ -110,6 +110,10 @@ class RowPlan:
         """The token that was said last was read, too, and none followed."""
         return self.read > self.plan.next_position
 
+    def saying(self, token: int, eos: int, most: int, tokens: int) -> RowPlan:
+        """With one token more, as `PlanRecord.saying`. tokens: that lie in the row then."""
+        return replace(self, plan=self.plan.saying(token, eos, most), tokens=tokens)
+
     def check(self, layers: int, words: int) -> None:
         """Raises ValueError where a planner of so many layers and ids of tokens has none such."""
         if self.absent and len(self.absent) != layers:

@@ -1,8 +1,8 @@
-"""A planner over one row of an arena of its own: prompts, the KV of units, and what it says.
+"""A planner over one row of KV: prompts, the KV of units, and what it says.
 
 Knows the model, the row, and what the row holds. Does not know memory, or what the tokens mean.
 Every piece of computation goes through `step`; whoever owns the device gets it back after some
-tokens of a layer, and after each token of an answer.
+tokens of a layer, and after each token of an answer, which is said beside those of other rows.
 
 What the last prompt left in the row can be given up between two uses: the row is a pool of KV.
 What it holds of a plan is said at every moment between two pieces of computation (`held`), so that
@@ -24,9 +24,7 @@ import torch
 from torch import Tensor
 
 from embodied_kv.compress.registry import method
-from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.moves import copy_to
-from embodied_kv.kv.placed import PlacedTokens
 from embodied_kv.kv.plane import Plane
 from embodied_kv.kv.pool import Evictable
 from embodied_kv.memory.prefill import Load, Prefill, Step, Work
@@ -37,6 +35,7 @@ from embodied_kv.memory.unit import Unit, UnitKv
 from embodied_kv.model.planner import Planner
 from embodied_kv.planning.config import PlanningConfig
 from embodied_kv.planning.plan import PlanRecord, RowPlan
+from embodied_kv.planning.planner_rows import PlannerRows, Saying
 from embodied_kv.planning.reuse_methods import reuse_method
 from embodied_kv.planning.row_compression import compress_row
 from embodied_kv.planning.unit_compression import own_attention, thinned, unit_method
@@ -45,8 +44,10 @@ from embodied_kv.planning.unit_compression import own_attention, thinned, unit_m
 class PlannerRow:
     """load: stored KV, as `Prefill` takes it. plane: whose budget it shares.
 
-    One caller at a time, but for what a pool does. held: the plan that lies in the row, with what
-    it said so far; None: none that could be gone on from. It changes on the thread that computes.
+    rows: of which one is its own until `close`; without, it has an arena of its own. Raises
+    ValueError where none is left. One caller at a time, but for what a pool does. held: the plan
+    that lies in the row, with what it said so far; None: none that could be gone on from. It
+    changes on the thread that computes.
     """
 
     name = 'planner row'
@@ -58,18 +59,13 @@ class PlannerRow:
         config: PlanningConfig,
         step: Step,
         plane: Plane | None = None,
+        rows: PlannerRows | None = None,
     ) -> None:
         b = model.config.backbone
         self._model, self._config, self._step = model, config, step
-        self.arena = Arena(
-            layers=b.layers,
-            rows=1,
-            kv_heads=b.kv_heads,
-            max_tokens=model.config.max_tokens,
-            head_dim=b.head_dim,
-            dtype=model.dtype,
-            device=model.device,
-        )
+        self._rows = rows or PlannerRows(model)
+        self._row = self._rows.take()
+        self.arena = self._rows.arena.alone(self._row)
         move = Rotation(frequencies(b.head_dim, b.rope_theta).to(model.device))
         self._prefill = Prefill(
             model, self.arena, 0, load, move, config.load_policy, step, config.step_tokens
@@ -85,6 +81,10 @@ class PlannerRow:
         self.held: RowPlan | None = None
         self._resumed = False  # what is held came by `resume`, and nobody asked for it yet
         self._token_seconds = 0.0  # of the last prefill that computed everything, by its length
+
+    def close(self) -> None:
+        """The row is another planner's from now on."""
+        self._rows.give_back(self._row)
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -200,13 +200,20 @@ class PlannerRow:
         self, held: RowPlan, question_at: int, eos: int, hidden: Tensor | None = None
     ) -> Iterator[int]:
         """The tokens that follow. hidden: of the prompt's last one, where none was said yet."""
+        most, choosing = self._config.answer_tokens, self._config.row_compress_after + 1
+        if not (held.plan.answer or held.plan.over):
+            held = self._step(torch.inference_mode()(partial(self._first, held, eos, hidden)))
+            yield from held.plan.answer
         while not held.plan.over:
-            if self._config.row_keep_ratio < 1 and not held.chosen:
-                if len(held.plan.answer) == self._config.row_compress_after + 1:
-                    held = self._compress(held, question_at)
             said = len(held.plan.answer)
-            held = self._step(torch.inference_mode()(partial(self._said, held, eos, hidden)))
-            yield from held.plan.answer[said:]
+            chooses = self._config.row_keep_ratio < 1 and not held.chosen
+            if chooses and said == choosing:
+                held = self._compress(held, question_at)
+            until = choosing if chooses and said < choosing else most
+            saying = Saying(self._row, held, until, eos, most, self._hold)
+            for held in self._rows.say(saying, self._step):
+                yield from held.plan.answer[said:]
+                said = len(held.plan.answer)
 
     def _compress(self, held: RowPlan, question_at: int) -> RowPlan:
         """Question and answer choose what is kept of the prompt before them."""
@@ -274,25 +281,12 @@ class PlannerRow:
         """K and V of what the row holds, in host memory."""
         return [copy_to(part.clone(), 'cpu') for part in self.arena.row(0)]
 
-    def _said(self, held: RowPlan, eos: int, hidden: Tensor | None) -> RowPlan:
-        """One token more, and what the row holds then. hidden: [1, 1, width], before the norm."""
-        plan = held.plan
-        if plan.answer:
-            token = self._next(plan.answer[-1], plan.next_position, held.absent)
-        else:
-            token = self._likeliest(self._model.backbone.norm(hidden))
-        plan = plan.saying(token, eos, self._config.answer_tokens)
-        self.held = replace(held, plan=plan, tokens=int(self.arena.lengths[0, 0]))
+    def _first(self, held: RowPlan, eos: int, hidden: Tensor) -> RowPlan:
+        """The first token, and what the row holds then. hidden: [1, 1, width], before the norm."""
+        token = int(self._model.logits(self._model.backbone.norm(hidden))[0, -1].argmax())
+        tokens = int(self.arena.lengths[0, 0])
+        self._hold(held.saying(token, eos, self._config.answer_tokens, tokens))
         return self.held
 
-    def _next(self, token: int, position: int, absent: Sequence[int]) -> int:
-        """The one after a token at a position."""
-        self.arena.set_length(0, position + 1 - min(absent, default=0))
-        at = torch.tensor([position])
-        view = PlacedTokens(self.arena, 0, absent).bind(at)
-        ids = torch.tensor([[token]], device=self.arena.device)
-        return self._likeliest(self._model(ids, at[None].to(self.arena.device), view))
-
-    def _likeliest(self, hidden: Tensor) -> int:
-        """hidden [1, 1, width], after the final norm."""
-        return int(self._model.logits(hidden)[0, -1].argmax())
+    def _hold(self, held: RowPlan) -> None:
+        self.held = held

@@ -41,7 +41,9 @@ from embodied_kv.planning.checks import check_planner
 from embodied_kv.planning.config import PlanningConfig
 from embodied_kv.planning.plan import Match, MemoryStats, Plan, PlanRecord, PlanRequest
 from embodied_kv.planning.planner_row import PlannerRow
+from embodied_kv.planning.planner_rows import PlannerRows
 from embodied_kv.planning.prompts import PlannerPrompts, memory_fingerprint
+from embodied_kv.planning.statistics import memory_stats
 from embodied_kv.planning.stored import available, keep_whole, kept_tokens, readable_units
 
 log = logging.getLogger(__name__)
@@ -55,11 +57,12 @@ class Planning:
 
     encoder: of meaning, hashing where none is given. renew: where the folder holds the KV of
     another planner, keep the segments and drop that. step: runs each piece of computation. plane:
-    whose budget its row shares, and loaded KV where that lies in the same memory. row: where
-    prompts and answers lie.
+    whose budget its row shares, and loaded KV where that lies in the same memory. rows: of this
+    planner, where others plan beside it; one of them is taken. row: where prompts and answers lie.
 
-    Raises ValueError for a recurrent planner, and for numbers that do not fit its row; MemoryFault
-    for a folder of another planner, one that is open already, and what cannot be read or written.
+    Raises ValueError for a recurrent planner, for numbers that do not fit its row, and where no
+    row is left; MemoryFault for a folder of another planner, one that is open already, and what
+    cannot be read or written.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Planning:
         step: Step = lambda work: work(),
         renew: bool = False,
         plane: Plane | None = None,
+        rows: PlannerRows | None = None,
     ) -> None:
         self.config = config or PlanningConfig()
         self._planner, self._prompts = planner, PlannerPrompts(planner.tokenizer)
@@ -92,7 +96,8 @@ class Planning:
             if self.config.unit_keep_ratio == 1:
                 keep_whole(self.memory)
             plane = plane or Plane()
-            self.row = PlannerRow(planner.model, store.load_memory, self.config, step, plane)
+            self.row = PlannerRow(planner.model, store.load_memory, self.config, step, plane, rows)
+            undo.callback(self.row.close)
             plane.join(self.row)
             undo.callback(plane.leave, self.row)
             self._close = undo.pop_all()
@@ -173,25 +178,8 @@ class Planning:
     def stats(self) -> MemoryStats:
         """As it is now."""
         with self._lock:
-            store, groups = self.memory.store, self.memory.groups
-            static = sum(group.static for group in groups)
-            counts = groups.counts
-            return MemoryStats(
-                step=store.step,
-                segments=len(self.memory),
-                static=static,
-                dynamic=len(groups) - static,
-                units=len(groups.units()),
-                kept=len(store.keys()),
-                bytes=store.bytes,
-                cached_bytes=store.cache.bytes,
-                hits=store.cache.hits,
-                misses=store.cache.misses,
-                plans=self._plans,
-                fresh=self._fresh,
-                transitions={n: counts[n] for n in ('static', 'dynamic', 'merged', 'left')},
-                invalidated={'groups': self._groups_lost, **self._invalidation.lost},
-            )
+            lost = {'groups': self._groups_lost, **self._invalidation.lost}
+            return memory_stats(self.memory, self._plans, self._fresh, lost)
 
     # ------------------------------------------------------------------ plans, from one thread
 

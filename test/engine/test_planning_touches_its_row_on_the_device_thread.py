@@ -31,4 +31,4 @@ def test_a_plan_and_kv_computed_ahead_touch_the_row_on_the_device_thread(tmp_pat
         with filled(tmp_path, step=lambda work: device.submit(work).result()) as planning:
             assert planning.warm(2) == 2
             assert planning.plan(QUESTION).fresh
-    assert touched == {'row': {'device_0'}, 'set_length': {'device_0'}}
+            assert touched == {'row': {'device_0'}, 'set_length': {'device_0'}}

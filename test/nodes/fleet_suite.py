@@ -91,6 +91,7 @@ class Fleets:
             'execution_horizon': 'static:4',
             'folder': self.folder,
             'memory': False,
+            'missions': False,
         } | options
         self.node = self.first.up(Fleet, **options)
         return self.node

@@ -77,7 +77,7 @@ class TableSuite(TableRobot):
     @property
     def run(self):
         """What a TableRobot's planner looks at."""
-        return self.node._running.run
+        return self.node.mission._running.run
 
     # ------------------------------------------------------------------ services
 

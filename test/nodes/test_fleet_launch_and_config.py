@@ -10,17 +10,21 @@ from pathlib import Path
 import pytest
 import yaml
 
+from embodied_kv.config import preset
 from embodied_kv.engine_config import EngineConfig
+from embodied_kv.model.planner_checkpoint import bundled_planner, load_planner
 from embodied_kv.nodes.action import ActionParams
 from embodied_kv.nodes.common.parameters import SuiteParams
 from embodied_kv.nodes.fleet.client_node import FleetClientParams
-from embodied_kv.nodes.fleet.params import FleetParams
+from embodied_kv.nodes.fleet.params import FleetMemoryParams, FleetParams
 from embodied_kv.nodes.observation.params import ObservationParams
 from embodied_kv.nodes.robot_memory import MemoryParams
+from embodied_kv.nodes.robot_mission import MissionParams
 from embodied_kv.nodes.session import SessionParams
 from embodied_kv.nodes.sim.node import SimParams
 from embodied_kv.nodes.voice import LanguageParams
 from embodied_kv.planning.config import PlanningConfig
+from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.serving.websocket.config import ServerConfig
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +36,8 @@ PARTS = {
     '/**/policy_server': [ServerConfig],
     '/**/session': [SessionParams],
     '/**/language': [LanguageParams],
-    '/**/memory': [MemoryParams, PlanningConfig],
+    '/**/memory': [MemoryParams, PlanningConfig, FleetMemoryParams],
+    '/**/mission': [MissionParams],
     '/**/action': [ActionParams, ObservationParams, FleetClientParams],
     '/**/sim': [SimParams],
 }
@@ -68,6 +73,27 @@ def test_rows_are_enough_for_the_streams_of_the_robots_that_it_is_sized_for():
     robots = engine.reserved_rows - engine.robots
     assert robots == 32 and engine.streams == 2 * robots
     assert engine.rows == engine.robots + robots + engine.streams
+    assert CONFIG['/**/memory']['ros__parameters']['planner_rows'] == robots
+
+
+def test_it_takes_the_memory_that_it_says():
+    def mib(rows, tokens, b):
+        return rows * tokens * 2 * b.layers * b.kv_heads * b.head_dim * 4 / 2**20  # float32
+
+    given = {section: CONFIG[section]['ros__parameters'] for section in PARTS}
+    engine, memory = EngineConfig(**given['/**/fleet']['engine']), given['/**/memory']
+    model = preset(given['/**']['preset'])
+    planner = load_planner(bundled_planner(Embodiment.load('tabletop').contract.language.planner))
+    rows = mib(engine.rows, model.prefix_tokens, model.backbone)
+    streams = mib(engine.streams, engine.decode_tokens, model.backbone)
+    c = planner.model.config
+    plans = mib(memory['planner_rows'], c.max_tokens, c.backbone)
+    loaded = memory['planner_rows'] * memory['cache_mib']
+    said = (
+        f'{rows:.0f} MiB of rows, {streams:.0f} MiB of streams, {plans:.0f} MiB of planner rows, '
+        f"up to {loaded} MiB of loaded memory's KV: {rows + streams + plans + loaded:.0f} MiB"
+    )
+    assert said in (ROOT / 'config' / 'fleet.yaml').read_text(), said
 
 
 def test_every_executable_that_it_starts_exists():

@@ -20,7 +20,13 @@ def fleet(ros, tmp_path):
         path = tmp_path / 'profile.yaml'
         path.write_text(f'engine: e\nsizes: [1, 2]\nseconds: [{CHUNK}, 0.06]\nchunk_bytes: 9\n')
         values = {'contract': 'tabletop', 'preset': 'tiny', 'checkpoint': 'random'}
-        values |= {'profile': str(path), 'engine.robots': 2, 'capsules': False, 'memory': False}
+        values |= {
+            'profile': str(path),
+            'engine.robots': 2,
+            'capsules': False,
+            'memory': False,
+            'missions': False,
+        }
         values |= {'language': speech is not None, 'prompt_interval': 1, 'max_tokens': 6}
         values |= {'engine.margin_ms': 0.0, 'engine.rows': 32}
         starts = [0.113 * robot for robot in range(len(tasks))]

@@ -97,6 +97,10 @@ class FleetLanguage(RobotsNode):
             if voice is not None and voice.due():
                 self.host.device.background(partial(self._prompt, robot, voice))
 
+    def sees(self, robot: str) -> None:
+        """A robot has a new row, though it asked for nothing."""
+        self._silent.discard(robot)
+
     def silence(self, robot: str) -> None:
         """A robot has vanished, if only for a while: its streams end."""
         self._silent.add(robot)

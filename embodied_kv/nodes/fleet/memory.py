@@ -1,12 +1,12 @@
 """What the robots of a fleet remember and plan with, each in its own namespace and folder.
 
 Knows robots and their memories. One planner, and one encoder of meaning, serve all; a robot has a
-row of its own, so the steps of many plans may alternate. Its callbacks wait, for files and for the
-engine's thread: those of one robot come one after another, those of many at once.
+row of its own, of one arena. Its callbacks wait, for files and for the engine's thread: those of
+one robot come one after another, those of many at once.
 
 A step of a plan runs on the device thread, when no batch waits there; while requests wait in the
-fleet, the next step of a plan comes after PATIENCE. Steps of many robots come in turn, since each
-robot asks for its next step when it has the last one.
+fleet, the next step of a plan comes after PATIENCE. Prompts of many robots are prefilled in turn,
+since each robot asks for its next step when it has the last one; answers are said in one batch.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from embodied_kv.msg import MemorySegment, TextDelta
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.common.lifecycle_node import OK, WARN
+from embodied_kv.nodes.fleet.params import FleetMemoryParams
 from embodied_kv.nodes.fleet.robots_node import RobotsNode
 from embodied_kv.nodes.robot_memory import (
     PRECOMPUTE_EVERY,
@@ -30,6 +31,7 @@ from embodied_kv.nodes.robot_memory import (
     planner_of,
 )
 from embodied_kv.planning.config import MIB, PlanningConfig
+from embodied_kv.planning.planner_rows import PlannerRows
 from embodied_kv.serving.slack import Slack
 
 T = TypeVar('T')
@@ -39,7 +41,8 @@ class FleetMemory(RobotsNode):
     """Answers `memory/*` of every robot, and remembers what comes on its `memory/observe`."""
 
     def __init__(self, host: EngineHost, slack: Slack, **arguments: object) -> None:
-        super().__init__('memory', host, MemoryParams, PlanningConfig, **arguments)
+        own = MemoryParams, PlanningConfig, FleetMemoryParams
+        super().__init__('memory', host, *own, **arguments)
         self._slack = slack
         self._memories: dict[str, RobotMemory] = {}
         self._computing: set[str] = set()  # robots whose KV is being computed ahead
@@ -53,6 +56,11 @@ class FleetMemory(RobotsNode):
         path = planner_of(params, self.embodiment.contract)
         self._planner = load_planner(path, device=self.host.engine.config.device)
         self._encoder = encoder(params.encoder)
+        rows = self.params.read(FleetMemoryParams).planner_rows
+        self._rows = PlannerRows(self._planner.model, rows)
+        self.log_info('rows', f'the planner: {rows} rows, {self._rows.bytes / MIB:.0f} MiB of KV')
+        self.host.plane.join(self._rows)
+        self._release.callback(self.host.plane.leave, self._rows)
         if params.step_seconds:
             self.every(params.step_seconds, self._advance)
         self.every(PRECOMPUTE_EVERY, self._precompute)
@@ -60,7 +68,10 @@ class FleetMemory(RobotsNode):
     # ------------------------------------------------------------------ robots come and go
 
     def join(self, robot: str) -> None:
-        """A robot has come. Raises MemoryFault where its folder cannot be used."""
+        """A robot has come.
+
+        Raises MemoryFault where its folder cannot be used, ValueError where no row is left for it.
+        """
         prefix = robot.rstrip('/')
         with self.joining(robot) as closing:
             memory = RobotMemory(
@@ -72,6 +83,7 @@ class FleetMemory(RobotsNode):
                 partial(self._step, robot),
                 self.warn_throttled,
                 self.host.plane,
+                self._rows,
             )
             closing.callback(memory.close)
             session, part = self.host.session(robot), memory.part
@@ -122,7 +134,7 @@ class FleetMemory(RobotsNode):
     # ------------------------------------------------------------------ diagnostics
 
     def report(self) -> tuple[bytes, str, dict[str, object]]:
-        stats = [memory.stats for memory in list(self._memories.values())]
+        stats, rows = [memory.stats for memory in list(self._memories.values())], self._rows
         values = {
             'robots': len(stats),
             'segments': sum(of.segments for of in stats),
@@ -130,6 +142,7 @@ class FleetMemory(RobotsNode):
             'KV (MiB)': f'{sum(of.bytes for of in stats) / MIB:.1f}',
             'cached (MiB)': f'{sum(of.cached_bytes for of in stats) / MIB:.1f}',
             'plans': sum(of.plans for of in stats),
+            'answers of a step, mean': f'{rows.tokens / max(1, rows.steps):.1f}',
         }
         if self.warning_counts['precompute'] or self.warning_counts['segment']:
             return WARN, 'not all is remembered', values

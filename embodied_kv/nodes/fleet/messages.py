@@ -77,17 +77,29 @@ def observation(
 
     Its number is the round's: the noise is a function of robot and round, whoever is in the batch.
     """
-    seen = message.observation
-    shown = images(seen, model)
-    if not seen.instruction.strip():
+    if not message.observation.instruction.strip():
         raise Refused('the instruction is empty: say what to do')
+    seen = message.observation
+    return sight(seen, robot, message.round, model, states, seen.instruction)
+
+
+def sight(
+    seen: FleetObservation,
+    robot: str,
+    number: int,
+    model: ModelConfig,
+    states: StateMap,
+    instruction: str,
+) -> Observation:
+    """What a robot sees, under this instruction, and number of a frame. Raises Refused."""
+    shown = images(seen, model)
     return Observation(
         images=tuple(shown.get(view) for view in model.views),
         state=state(seen.joints, states),
-        instruction=seen.instruction,
+        instruction=instruction,
         stamp=conversions.nanoseconds(seen.header.stamp),
         deadline=-math.inf,
-        sequence=message.round,
+        sequence=number,
         robot=robot,
     )
 

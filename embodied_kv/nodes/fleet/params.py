@@ -67,6 +67,9 @@ class FleetParams:
     memory: bool = param(
         True, 'Remember what each robot learns, and answer memory/* in its namespace'
     )
+    missions: bool = param(
+        True, 'Carry out missions, action mission in the namespace of each robot'
+    )
 
     cloud: str = param(
         '', "Ray address of one more engine, 'local' for a cluster of this machine; '' uses none"
@@ -93,3 +96,14 @@ class FleetParams:
         """The robots, as namespaces."""
         given = [name.strip().strip('/') for name in self.robots.split(',')]
         return [f'/{name}' for name in given if name]
+
+
+@dataclass(frozen=True)
+class FleetMemoryParams:
+    """How many robots have a memory."""
+
+    planner_rows: int = param(
+        32,
+        "Rows of the planner's KV, one of each robot: with more robots, the last have no memory",
+        range=(1, 4096),
+    )

@@ -19,6 +19,7 @@ from embodied_kv.capsule.reentry import SceneSummary, thumbnail
 from embodied_kv.config import ModelConfig
 from embodied_kv.control.command import Leftover
 from embodied_kv.fleet.protocol import MOST_ROUNDS
+from embodied_kv.msg import FleetObservation
 from embodied_kv.nodes.common import conversions
 from embodied_kv.nodes.fleet import messages
 from embodied_kv.nodes.fleet.messages import FREEZE, RESUME
@@ -54,14 +55,14 @@ class RobotProxy:
     # ------------------------------------------------------------------ asking the robot
 
     def look(self) -> SceneSummary | None:
-        """Asks what the robot does, and begins anew what it is to do.
+        """Asks what the robot does.
 
         Returns what it sees and feels, None where it sees nothing. Raises ValueError where it
         does not answer, or tells what cannot be.
         """
         told = self._ask(self._freeze, FleetFreeze.Request())
         self._left = messages.left(told.left, self._model, self._joints)
-        self._told, self._order = told, FleetResume.Request()
+        self._told = told
         if not told.seen.views:
             return None
         images = messages.images(told.seen, self._model)
@@ -71,6 +72,10 @@ class RobotProxy:
             conversions.nanoseconds(told.seen.header.stamp),
             self.robot,
         )
+
+    def begin(self) -> None:
+        """What it is to do is told anew from here on, until `send`."""
+        self._order = FleetResume.Request()
 
     def send(self) -> str:
         """Tells the robot what it is to do: its new task. Raises ValueError as `look` does."""
@@ -93,6 +98,11 @@ class RobotProxy:
         return response
 
     # ------------------------------------------------------------------ on the engine's thread
+
+    @property
+    def seen(self) -> FleetObservation:
+        """Its newest moment, when it was asked last."""
+        return self._told.seen
 
     @property
     def instruction(self) -> str:

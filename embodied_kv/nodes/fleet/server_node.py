@@ -24,6 +24,7 @@ from embodied_kv.nodes.fleet import messages
 from embodied_kv.nodes.fleet.connections import Connections
 from embodied_kv.nodes.fleet.language import FleetLanguage
 from embodied_kv.nodes.fleet.memory import FleetMemory
+from embodied_kv.nodes.fleet.missions import FleetMissions, MissionsThread
 from embodied_kv.nodes.fleet.params import FleetParams
 from embodied_kv.nodes.fleet.robot_proxy import RobotProxy
 from embodied_kv.nodes.fleet.robots_node import RobotsNode, RobotsThread
@@ -71,6 +72,10 @@ class Fleet(SuiteNode):
             self._language = self._beside(FleetLanguage, self._kept, self._shares, self._said)
         if p.memory:
             self._memory = self._beside(FleetMemory, self._slack)
+        self._missions = None
+        if p.missions and self._kept:
+            given = self._kept, self._shares, self._slack, self._sees
+            self._missions = self._beside(FleetMissions, *given)
         self.every(0.2, self._update_connections)
 
     def _beside(self, kind: type[RobotsNode], *given: object) -> RobotsNode | None:
@@ -129,6 +134,9 @@ class Fleet(SuiteNode):
             executor = MultiThreadedExecutor(PLANS, context=self.context)
             self._learns = RobotsThread(self._memory, executor)
             self._threads.append(self._learns)
+        if self._missions:
+            executor = SingleThreadedExecutor(context=self.context)
+            self._threads.append(MissionsThread(self._missions, executor, self._proxy))
         self._server = self._new_server(
             Dispatcher(p.order, engines, p.stale_after),
             serve,
@@ -154,7 +162,7 @@ class Fleet(SuiteNode):
     def stop(self) -> None:
         self._server.stop()
         self._connections.close()
-        for thread in self._threads:
+        for thread in reversed(self._threads):  # missions first: they ask the others
             thread.stop()
         self.host.engine.budget.forecast = None
         if self._kept:
@@ -180,6 +188,10 @@ class Fleet(SuiteNode):
     def _silent(self, robot: str) -> None:
         if self._language:
             self._language.silence(robot)
+
+    def _sees(self, robot: str) -> None:
+        if self._language:
+            self._language.sees(robot)
 
     def _robot_capsules(self, actor: RobotProxy) -> FleetSession:
         own = partial(self._language.own, actor.robot) if self._language else lambda streams: None

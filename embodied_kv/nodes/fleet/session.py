@@ -70,9 +70,14 @@ class FleetSession(Session):
             session.register(part)
         session.scene, session.on_hold = actor.look, actor.hold
 
+    def _restore(self, request: CapsuleRestore.Request, response: CapsuleRestore.Response) -> None:
+        self._actor.begin()
+        super()._restore(request, response)
+
     def _rollback(
         self, request: CapsuleRollback.Request, response: CapsuleRollback.Response
     ) -> None:
+        self._actor.begin()
         self._actor.look()  # a robot that is not there goes nowhere
         super()._rollback(request, response)
 

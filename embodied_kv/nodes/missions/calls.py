@@ -31,32 +31,45 @@ SERVICES = {
     'memory/upsert': MemoryUpsert,
 }
 PATIENCE = 20.0  # s for an answer, and for a service to be there
-AT_ONCE = 8  # questions
+AT_ONCE = 8  # questions, of a robot that has the engine for itself
 TRIES = 3  # of a question whose stream gave way
 KEPT = 256  # streams whose words are kept
 LOOK = 0.02  # s between two looks whether it was interrupted
 
 
-class Calls:
-    """Clients of a node, until `close`."""
+class ServiceRefused(Interrupted):
+    """A service answered that it would not; the message says why."""
 
-    def __init__(self, node: SuiteNode) -> None:
-        self._node = node
-        self._clients = {name: node.create_client(kind, name) for name, kind in SERVICES.items()}
-        self._acting = ActionClient(node, ExecuteInstruction, 'execute_instruction')
+
+class Calls:
+    """Clients of a node, until `close`.
+
+    scope: what the names of services begin with. at_once: questions.
+    """
+
+    def __init__(self, node: SuiteNode, scope: str = '', at_once: int = AT_ONCE) -> None:
+        self._node, self._at_once = node, at_once
+        self._clients = {
+            name: node.create_client(kind, f'{scope}{name}') for name, kind in SERVICES.items()
+        }
+        self._acting = ActionClient(node, ExecuteInstruction, f'{scope}execute_instruction')
         self._sent: Future | None = None  # the goal of the instruction that is told
         self._reason = ''  # why whoever waits is to stop
         self._words: OrderedDict[int, str] = OrderedDict()  # of streams, whoever asked
         self._ends: dict[int, str] = {}
         self._lock = threading.Lock()
-        self._texts = node.create_subscription(TextDelta, 'language/text', self._hear, qos.TEXT)
+        texts = f'{scope}language/text'
+        self._texts = node.create_subscription(TextDelta, texts, self._hear, qos.TEXT)
 
     def close(self) -> None:
         """No more calls; an instruction that is still in force ends, and the arm comes to rest."""
-        if self._sent is not None:
-            self._sent.add_done_callback(self._cancel)  # also where it is accepted only later
-        else:
+        sent = self._sent
+        if sent is None:
             self._acting.destroy()
+        elif sent.done():
+            self._cancel(sent)
+        else:
+            sent.add_done_callback(self._cancel)  # where it is accepted only later
         self._node.destroy_subscription(self._texts)
         for client in self._clients.values():
             self._node.destroy_client(client)
@@ -74,8 +87,8 @@ class Calls:
     def ask(self, questions: Sequence[str]) -> list[str]:
         """What the policy answers on the newest frame; '' where its stream gave way each time."""
         answers = []
-        for begin in range(0, len(questions), AT_ONCE):
-            answers += self._ask(questions[begin : begin + AT_ONCE])
+        for begin in range(0, len(questions), self._at_once):
+            answers += self._ask(questions[begin : begin + self._at_once])
         return answers
 
     def act(self, instruction: str, time_limit: float) -> Outcome:
@@ -129,7 +142,7 @@ class Calls:
     def _answered(self, name: str, future: Future) -> object:
         response = self._wait(future)
         if not response.ok:
-            raise Interrupted(f'{name}: {response.message}')
+            raise ServiceRefused(f'{name}: {response.message}')
         return response
 
     def _there(self, is_ready: object, name: str) -> None:
@@ -148,6 +161,11 @@ class Calls:
                 raise Interrupted('a node does not answer')
             time.sleep(LOOK)
         return future.result()
+
+    def rest(self) -> None:
+        """For a moment. Raises Interrupted."""
+        self._check()
+        time.sleep(LOOK)
 
     def _check(self) -> None:
         if self._reason:

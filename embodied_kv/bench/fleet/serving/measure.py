@@ -100,7 +100,7 @@ def order(
     named = dict(checkpoint=checkpoint, profile=str(profile), trace=trace, scheduler=scheduler)
     return dict(
         parameters=dict(contract='tabletop', preset='tabletop', autostart=False)
-        | dict(capsules=False, language=False, memory=False)
+        | dict(capsules=False, language=False, memory=False, missions=False)
         | engine
         | named,
         habits=dict(
