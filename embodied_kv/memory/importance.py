@@ -5,9 +5,9 @@ makes the means.
 
 Source: KEEP, section 4.2. The paper replaces all scores by the relevant set's attention at each
 hop. Under a causal mask a segment sees earlier ones alone, so hop after hop drifts to the front of
-the prompt, and what the question found first is forgotten. Two things keep it: `restart`, that
-share of the first scores at each hop, as in personalised PageRank (Page et al. 1999; 0 is the
-paper), and `propagation`, how a hop reads attention.
+the prompt, and what the question found first is forgotten. `restart` keeps that share of the first
+scores at each hop, as in personalised PageRank (Page et al. 1999; 0 is the paper); `propagation`
+says how a hop reads attention.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ class Propagation:
 
     diagonal: what a segment attends to in itself counts. symmetric: attention counts in both
     directions, each segment's to itself left out. accumulated: a hop adds to the scores instead of
-    replacing them.
+    replacing them (the name `accumulated` is this and symmetric).
     """
 
     diagonal: bool = False

@@ -24,7 +24,7 @@ def test_a_plan_takes_its_fresh_tokens_and_its_layers_in_parts_of_a_full_recompu
 
 def test_a_crossover_is_where_keep_stays_faster(tmp_path):
     settings = load_settings(small_file(tmp_path), quick=True)
-    times = {2: 1.6, 4: 0.9, 8: 1.2, 16: 1.5, 20: 1.7}
+    times = {2: 1.6, 4: 0.9, 8: 1.02, 16: 1.5, 20: 1.7}
     rows = [
         dict(
             updates=u,
@@ -37,7 +37,7 @@ def test_a_crossover_is_where_keep_stays_faster(tmp_path):
         for u, x in times.items()
     ]
     low, high = crossovers(rows, settings)
-    assert (low['faster_from'], low['aim_from'], low['most']) == (8, 20, 1.7)
+    assert (low['faster_from'], low['aim_from'], low['most']) == (16, 20, 1.7), 'not at 8'
     assert (high['faster_from'], high['aim_from']) == ('', '')
 
 

@@ -13,7 +13,7 @@ from embodied_kv.bench.memory import judge, judge_tables
 from embodied_kv.bench.memory.judge import LAYERS, all_ways, main
 from embodied_kv.bench.memory.judge_ask import Asking, problems
 from embodied_kv.bench.memory.judge_batch import ProblemBatch, Replies
-from embodied_kv.bench.memory.judge_tables import FAMILIES, Asked, chosen, gate
+from embodied_kv.bench.memory.judge_tables import FAMILIES, PAPER, Asked, chosen, gate
 from embodied_kv.bench.memory.judge_ways import FULL, PARTS, REUSE, SHARES, SIZES, Part, ways
 from embodied_kv.memory.reuse import Reuse
 from embodied_kv.train.judge.exam import draw_cell
@@ -132,4 +132,5 @@ def test_the_command_returns_figures_and_prints_tables(capsys, monkeypatch, tmp_
     assert len(result['rates']) == len(few)
     assert {row['n'] for row in result['rates']} == {12} and set(result['chosen']) == {*FAMILIES}
     assert all(row['least'] <= row['difference'] <= row['most'] for row in result['differences'])
+    assert {row['keep'] for row in result['differences']} == {result['chosen']['keep'], PAPER}
     assert 'right answers' in said and 'the gate' in said

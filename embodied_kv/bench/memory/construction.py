@@ -7,6 +7,9 @@ segments, in the order in which they came. Each way is what the node runs with i
 for what the row says; loads that are not balanced change no answer (a law with its test), and are
 not asked.
 
+Groups here are the true chains: who builds them knows which segments are linked. `memory.groups`
+has to guess that by meaning, so what groups are worth here is an upper bound for it.
+
 Physics: what a group has in itself no way of reuse has to compute again. Half of the chains are
 whole by construction, so full reuse is right there; the others hang on what is computed again.
 Blocks of unrelated segments bring no link together.

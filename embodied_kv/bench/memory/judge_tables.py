@@ -14,6 +14,7 @@ import numpy as np
 from embodied_kv.bench.common.paired import paired
 from embodied_kv.bench.memory.judge_batch import Replies
 from embodied_kv.bench.memory.judge_ways import FULL, LEAST_FULL, LEAST_LOST, REUSE, SHARES
+from embodied_kv.memory.schedule import SCHEDULES
 from embodied_kv.train.evaluate.report import rate
 from embodied_kv.train.judge.chains import LAYOUTS
 
@@ -69,15 +70,22 @@ def chosen(asked: Asked) -> dict[str, str]:
 
 
 def differences(asked: Asked, chosen: Mapping[str, str]) -> list[dict]:
-    """The chosen KEEP less the chosen CacheBlends, those of its own schedule, and KEEP's paper."""
-    keep = chosen['keep']
-    schedule = next(word for word in ('even', 'gradual', 'falling') if word in keep.split())
-    beside = [chosen[family] for family in FAMILIES[1:]]
-    beside += [f'{family} {schedule}' for family in FAMILIES[1:]]
-    beside += [f'keep without hops {schedule}', PAPER]
+    """The chosen KEEP, and the paper's, less what each is compared with.
+
+    That is the chosen CacheBlends, those of its own schedule, and its own without hops.
+    """
+    pairs = [
+        (keep, other)
+        for keep in (chosen['keep'], PAPER)
+        for other in (
+            *(chosen[family] for family in FAMILIES[1:]),
+            *(f'{family} {_schedule(keep)}' for family in FAMILIES[1:]),
+            f'keep without hops {_schedule(keep)}',
+        )
+    ]
     rows = []
     for share in SHARES:
-        for other in dict.fromkeys(beside):
+        for keep, other in dict.fromkeys([*pairs, (chosen['keep'], PAPER)]):
             right, less = (np.asarray(asked.right[share, name]) for name in (keep, other))
             found = paired(right, less, np.arange(len(right)))
             rows.append(
@@ -86,6 +94,10 @@ def differences(asked: Asked, chosen: Mapping[str, str]) -> list[dict]:
                 | {f'judge_{j}': _of_judge(asked, right, less, j) for j in sorted({*asked.judges})}
             )
     return rows
+
+
+def _schedule(way: str) -> str:
+    return next(name for name in SCHEDULES if name in way.split())
 
 
 def _of_judge(asked: Asked, right: np.ndarray, less: np.ndarray, judge: int) -> float:

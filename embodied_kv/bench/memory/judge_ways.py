@@ -1,4 +1,4 @@
-"""What the judge compares, and what is fixed before any result of it.
+"""What the judge compares, and what is fixed before any result on these problems.
 
 Ways that are compared have the same share of memory in each layer beyond the first, on average
 over those layers, by the same schedule; numbers of segments are such that this is the same number
@@ -6,14 +6,15 @@ of tokens by token and by segment (25 and 50 segments of two tokens; 0.16 is the
 CacheBlend's paper, 0.32 twice that).
 
 KEEP: hops of importance as the paper's text has them (directed), with each segment's attention to
-itself (diagonal), in both directions (symmetric), added up over hops (accumulated), each without
-restart and with 0.5; and none. CacheBlend: by token as its paper has it, and by segment. Each with
-the same share in every layer (even), with one that goes down from one and a half to half of it
-(gradual), and with one that falls geometrically from all (falling).
+itself (diagonal), in both directions (symmetric), and so with hops added up (accumulated), each
+without restart and with 0.5; and none. CacheBlend: by token as its paper has it, and by segment.
+Each with the same share in every layer (even), with one that goes down from one and a half to half
+of it (gradual), and with one that falls geometrically from all (falling).
 
 Development and report are judges and problems apart: the first says which KEEP is the default (the
 one that is right most often over both shares and all problems; the first named of equals), and the
-second says how good it is.
+second says how good it is. The judges of the report are not unseen: restart, an even share and
+CacheBlend by token were once compared on other problems of all three.
 """
 
 from __future__ import annotations
