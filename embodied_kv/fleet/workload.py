@@ -43,8 +43,8 @@ class Workload:
     """A kind of task on a model; fields as the YAML file describes them.
 
     profile: at the edge. rounds, cv: of a task, their mean and coefficient of variation. peak:
-    tasks/s at which FIFO takes three times as long as without load. valid: whether the baselines
-    stand to each other as in the paper (`bench.fleet.calibrate`).
+    tasks/s at which FIFO takes three times as long as without load, at a cv of 0.5. valid: whether
+    the baselines stand to each other as in the paper (`bench.fleet.calibrate`); None: not known.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Workload:
     phase: float
     observation_bytes: int
     peak: float
-    valid: bool
+    valid: bool | None
 
 
 def read(

@@ -1,6 +1,8 @@
 """Benchmark fleet.serving with tasks that arrive: the same for every way, in small batches."""
 
+import json
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 
@@ -43,7 +45,40 @@ def test_the_robots_have_chunks_of_fifty_actions(tmp_path):
     assert (contract.chunk_size, contract.dt) == (50, pytest.approx(DT))
 
 
-def test_an_unknown_workload_is_refused(capsys):
+class Told:
+    """Fleets that keep what they are told and finish every task in a second."""
+
+    orders: ClassVar[list[dict]] = []
+
+    def run(self, order, world, on_end):
+        self.orders.append(order)
+        tasks = [dict(task=i, success=True, seconds=1.0) for i in range(len(order['horizons']))]
+        sums = dict(batches=1, served=1, charged=1.0, span=1.0, decisions=[(1, 1e-6)])
+        return dict(tasks=tasks) | sums
+
+    def close(self):
+        pass
+
+
+def test_only_the_ways_that_are_asked_for_are_run(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(open_fleet, 'Fleets', Told)
+    monkeypatch.setattr(serving.report, 'OUT', tmp_path)
+    serving.main('--workload LIBERO/Pi0.5 --robots 4 --ways kairos fifo --json'.split())
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [row['way'] for row in found['rows']] == [*found['ways']] == ['kairos', 'fifo']
+    assert [(pair['way'], pair['against']) for pair in found['pairs']] == [('kairos', 'fifo')]
+    assert [order['parameters']['scheduler'] for order in Told.orders] == ['kairos', 'fifo']
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'reason'),
+    [
+        ('--workload odd', "no workload 'odd'; there are: LIBERO/SmolVLA"),
+        ('--workload LIBERO/Pi0.5 --ways odd', "invalid choice: 'odd'"),
+        ('--ways fifo', '--ways are of an open fleet: they need --workload'),
+    ],
+)
+def test_what_cannot_be_asked_for_is_refused(capsys, arguments, reason):
     with pytest.raises(SystemExit):
-        serving.main(['--workload', 'odd'])
-    assert "no workload 'odd'; there are: LIBERO/SmolVLA" in capsys.readouterr().err
+        serving.main(arguments.split())
+    assert reason in capsys.readouterr().err

@@ -32,6 +32,13 @@ def test_spearman_sees_order_alone():
     assert correlation(x, np.ones(4)) == 0
 
 
+def test_equal_values_share_their_rank():
+    x, y = np.array([1.0, 2.0, 3.0, 4.0]), np.array([5.0, 5.0, 7.0, 7.0])
+    ranks = np.array([1.5, 1.5, 3.5, 3.5])
+    assert correlation(x, y) == pytest.approx(np.corrcoef(x, ranks)[0, 1])
+    assert correlation(x[::-1], y[::-1]) == pytest.approx(correlation(x, y))
+
+
 def episodes(knows, count=12):
     """Actions that are taken back the more the further in, by their own share beside."""
     rng, made = np.random.default_rng(0), []

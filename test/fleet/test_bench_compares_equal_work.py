@@ -1,14 +1,16 @@
 """The benchmark's own arithmetic, and one tiny run of every experiment."""
 
 import math
+import statistics
 from dataclasses import replace
 
 import pytest
 from fleet_cases import job
 
+from embodied_kv.bench.fleet import __main__ as fleet
 from embodied_kv.bench.fleet import measure
 from embodied_kv.bench.fleet.__main__ import show
-from embodied_kv.bench.fleet.compare import aims, gate, saved, table, worse
+from embodied_kv.bench.fleet.compare import aims, gate, saved, table, verdict, worse
 from embodied_kv.bench.fleet.paper import SYSTEMS, TABLE
 from embodied_kv.bench.fleet.runs import HIGHEST, PENDING, POLICIES, Bench, Plan
 from embodied_kv.bench.fleet.subject import Subject
@@ -107,16 +109,49 @@ def test_the_table_sets_ours_beside_the_papers():
 
 
 def test_where_kairos_is_worse_is_told():
-    (only,) = worse(ONLINE)
-    assert (only['horizon'], only['than'], only['scheduler']) == ('static', 'autellix', 'kairos')
-    assert only['saved'] == pytest.approx(-12.5) and only['sure']
+    found = worse(ONLINE)
+    assert [row['figure'] for row in found] == ['p25', 'average', 'p95']
+    for row in found:
+        assert (row['horizon'], row['than'], row['scheduler']) == ('static', 'autellix', 'kairos')
+        assert row['saved'] == pytest.approx(-12.5) and row['sure']
+
+
+def test_a_figure_that_is_worse_is_told_though_the_average_is_not():
+    early = row('kairos', 'static', 9.0)
+    early['seeds'] = [each | dict(p25=6.0) for each in early['seeds']]
+    others = [r for r in ONLINE if (r['scheduler'], r['horizon']) != ('kairos', 'static')]
+    than = {r['than']: r['figure'] for r in worse([early, *others]) if r['figure'] == 'p25'}
+    assert than == dict(fifo='p25', autellix='p25')
+    mine = aims([early, *others], {})[0]
+    assert mine['scheduler'] == 'kairos' and not mine['p25 never worse']
+
+
+@pytest.mark.parametrize(
+    ('low', 'high', 'said'), [(8, 12, 'reached'), (7.9, 12, 'undecided'), (5, 7.9, 'missed')]
+)
+def test_an_aim_is_reached_where_its_whole_interval_is(low, high, said):
+    assert verdict(dict(saved=(low + high) / 2, low=low, high=high), 8) == said
+
+
+def test_more_seeds_than_the_intervals_know_are_refused():
+    assert saved(seeds(*[5.0] * 10), seeds(*[10.0] * 10))['p25']['low'] == 50
+    with pytest.raises(ValueError, match='11 seeds: the intervals are of at most 10'):
+        saved(seeds(*[5.0] * 11), seeds(*[10.0] * 11))
+
+
+def test_the_highest_rate_is_told_beside_the_capacity():
+    found = Bench(PLAN, lambda: None).load(SUBJECT, 2 * SUBJECT.capacity)
+    assert found['over'] == pytest.approx(2 * HIGHEST) and found['tasks'] == 20
+    assert found['work'] / found['arrive'] == pytest.approx(found['over'])
+    assert found['rate'] * found['arrive'] == pytest.approx(found['tasks'])
 
 
 def test_aims_are_reached_or_missed_by_workload_and_reading():
     plain, pending = aims(ONLINE, {'LIBERO/Pi0.5': True})
-    assert (plain['average reached'], plain['p25 reached'], plain['never worse']) == (1, 0, 0)
-    assert (pending['average reached'], pending['p25 reached']) == (True, True)
-    assert pending['never worse'] and pending['scheduler'] == PENDING
+    assert (plain['average aim'], plain['p25 aim']) == ('reached', 'missed')
+    assert not plain['average never worse'] and not plain['p25 never worse']
+    assert (pending['average aim'], pending['p25 aim']) == ('reached', 'reached')
+    assert pending['average never worse'] and pending['scheduler'] == PENDING
 
 
 def test_the_baselines_stand_to_each_other_by_rate():
@@ -126,6 +161,25 @@ def test_the_baselines_stand_to_each_other_by_rate():
 def test_the_papers_table_gives_its_headline():
     averages = [ways[0][1] for rows in TABLE.values() for ways in rows.values()]
     assert (min(averages), max(averages)) == (31.8, 66.5)
+
+
+def test_another_variation_of_rounds_is_at_the_same_rates_and_not_known_to_be_valid(monkeypatch):
+    seen = []
+    monkeypatch.setattr(fleet, 'measure', lambda subjects, *_: seen.extend(subjects) or {})
+    monkeypatch.setattr(fleet.plots, 'plot', lambda found: None)
+    fleet.main('--workloads LIBERO/Pi0.5 --cv 0.1 --json'.split())
+    (only,) = seen
+    (given,) = (each for each in WORKLOADS if each.name == only.name)
+    assert only.calibrated == dict(cv=0.1, peak=given.peak, valid=None)
+    lengths = [len(made.horizons) for made in only.jobs(200, 1)[0]]
+    assert statistics.pstdev(lengths) / statistics.fmean(lengths) < 0.15 < given.cv
+
+
+@pytest.mark.parametrize('cv', ['0', '-1', 'nan', '3'])
+def test_a_variation_that_is_none_is_refused(cv, capsys):
+    with pytest.raises(SystemExit):
+        fleet.main(['--cv', cv])
+    assert '--cv is from 0.05 to 2' in capsys.readouterr().err
 
 
 def test_a_recorded_trace_is_a_subject(tmp_path):

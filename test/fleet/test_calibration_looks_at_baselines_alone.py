@@ -35,6 +35,7 @@ def test_the_nearest_of_those_that_pass_is_chosen(ratios, paper, chosen, valid):
 
 
 def test_what_is_committed_says_whether_it_passes():
+    assert CALIBRATION.read_text() == calibrate.text(FOUND)
     assert set(FOUND) == {workload.name for workload in WORKLOADS}
     for name, found in FOUND.items():
         assert found['valid'] == passes(found['ratio']), name

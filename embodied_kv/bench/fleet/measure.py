@@ -32,6 +32,7 @@ def measure(subjects: Sequence[Subject], plan: Plan, quiet: bool) -> dict:
                 dict(workload=subject.name) | known if known else bench.peak(subject)
             )
             peak = found['peaks'][-1]['peak']
+            found['peaks'][-1] |= bench.load(subject, peak)
             found['online'] += bench.online(subject, peak)
             found['short'] += bench.short(subject, peak)
             found['fleets'] += bench.fleets(subject)

@@ -31,7 +31,7 @@ WAYS = [('static', name) for name in POLICIES]
 WAYS += [('dynamic', name) for name in POLICIES if name != PENDING]
 UNLOADED = 1e-3  # tasks/s: nobody meets anybody
 PEAK = 3.0  # times the unloaded average
-HIGHEST = 3.0  # times the peak: the highest rate, at which the paper's Table 2 is read
+HIGHEST = 3.0  # times the peak: the highest rate, where we read the paper's Table 2; often a burst
 EACH = 3  # tasks of a robot of a closed fleet, at least: else it is a burst
 SHORT = 2  # rounds; of so few a wait between rounds tells little
 LIMIT = 8.0  # times the capacity: a peak is looked for below; few tasks may never reach it
@@ -135,6 +135,16 @@ class Bench:
         share = len(found['fifo']) / tasks / len(self.plan.few)
         means = {name: statistics.fmean(values) for name, values in found.items()}
         return [dict(workload=subject.name, share=share) | means]
+
+    def load(self, subject: Subject, peak: float) -> dict:
+        """What the highest rate is to the engine: where it is far above its capacity, a burst.
+
+        capacity, rate: tasks/s; over: the rate over the capacity; arrive, work: s in which all
+        tasks come, and that a busy engine takes for them.
+        """
+        capacity, rate, tasks = subject.capacity, HIGHEST * peak, self._tasks(subject)
+        times = dict(over=rate / capacity, arrive=tasks / rate, work=tasks / capacity)
+        return dict(capacity=capacity, rate=rate, tasks=tasks) | times
 
     def _tasks(self, subject: Subject) -> int:
         return max(self.plan.tasks, round(self.plan.span * subject.capacity))

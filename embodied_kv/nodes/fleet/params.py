@@ -34,7 +34,9 @@ class FleetParams:
         old='within',
     )
     pending: bool = param(
-        False, 'For kairos: the wait for the round that is asked for counts from the start'
+        False,
+        'For kairos: once a round is generated and executed, the wait for the next one counts '
+        'while it lasts',
     )
     execution_horizon: str = param(
         'confidence:0.2:3',

@@ -47,20 +47,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--checkpoint', default='', help="file or folder, or 'random'")
     parser.add_argument('--profile', type=Path, help='charge by this file; else it is measured')
     parser.add_argument('--workload', help='an open fleet instead: tasks of this one arrive')
+    parser.add_argument('--ways', nargs='+', choices=open_fleet.WAYS, help='of an open fleet')
     parser.add_argument('--trace', default='', help='file for what one robot alone executes')
 
 
 def open_run(args: argparse.Namespace) -> dict:
-    """Runs an open fleet in every way, prints the tables, and returns all figures."""
+    """Runs an open fleet in the ways asked for, prints the tables, and returns all figures."""
     robots = QUICK_TASKS if args.quick else open_fleet.ROBOTS
     robots = args.robots[0] if args.robots else robots
+    ways = tuple(dict.fromkeys(args.ways or open_fleet.WAYS))
     try:
-        found = open_fleet.measure(args.workload, robots, report.OUT, args.json)
+        found = open_fleet.measure(args.workload, robots, ways, report.OUT, args.json)
     except ValueError as error:
         raise Refused(str(error)) from error
     if not args.json:
         open_fleet.show(found)
-    return dict(quick=args.quick, ways=open_fleet.WAYS, **found)
+    return dict(quick=args.quick, ways={way: open_fleet.WAYS[way] for way in ways}, **found)
 
 
 def run(args: argparse.Namespace) -> dict:
@@ -70,6 +72,8 @@ def run(args: argparse.Namespace) -> dict:
         raise Refused('--robots are at least 1')
     if args.workload:
         return open_run(args)
+    if args.ways:
+        raise Refused('--ways are of an open fleet: they need --workload')
     plan = Plan(robots, QUICK_TASKS, 1) if args.quick else Plan(robots)
     torch.set_num_threads(1)
     charged = args.profile or report.OUT / 'fleet_serving.yaml'

@@ -121,8 +121,8 @@ def contract(path: Path) -> Path:
     return path
 
 
-def measure(name: str, robots: int, folder: Path, quiet: bool) -> dict:
-    """Every way serves the same tasks. Raises ValueError for an unknown workload."""
+def measure(name: str, robots: int, ways: Sequence[str], folder: Path, quiet: bool) -> dict:
+    """Each of these WAYS serves the same tasks. Raises ValueError for an unknown workload."""
     common, workloads = workload.read()
     named = {each.name: each for each in workloads}
     if name not in named:
@@ -142,10 +142,10 @@ def measure(name: str, robots: int, folder: Path, quiet: bool) -> dict:
         closing(Fleets()) as fleets,
         Progress(*columns, console=Console(stderr=True), disable=quiet) as bar,
     ):
-        task = bar.add_task('tasks', total=robots * len(WAYS))
-        for way, parameters in WAYS.items():
+        task = bar.add_task('tasks', total=robots * len(ways))
+        for way in ways:
             bar.update(task, description=way)
-            told = asked | dict(parameters=asked['parameters'] | parameters)
+            told = asked | dict(parameters=asked['parameters'] | WAYS[way])
             found = fleets.run(told, Rounds(jobs), lambda: bar.advance(task))
             runs.append(dict(robots=robots, way=way) | found)
     return dict(

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from multiprocessing import Pipe
 
 import numpy as np
@@ -117,13 +118,22 @@ class Fleets:
                 self._connection.send(answer)
         except (EOFError, OSError) as error:
             raise RuntimeError(
-                f'the fleet ended with {self._process.wait(ENDING)}, for the reason above: is '
-                'ROS 2 sourced? tools/env COMMAND does'
+                f'the fleet ended with {self._ended()}, for the reason above: is ROS 2 sourced? '
+                'tools/env COMMAND does'
             ) from error
 
     def close(self) -> None:
-        """Ends the process."""
+        """Ends the process; one that does not end is killed, so what was measured is kept."""
         if self._process.poll() is None:
-            self._connection.send(None)
-            self._process.wait(ENDING)
+            with suppress(OSError):
+                self._connection.send(None)
+            self._ended()
         self._connection.close()
+
+    def _ended(self) -> int:
+        """The exit status, after ENDING at the latest."""
+        try:
+            return self._process.wait(ENDING)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
