@@ -29,6 +29,7 @@ class Mission(SuiteNode):
 
     def stop(self) -> None:
         self.mission.end('the mission node is not active any more')
+        self.mission.wait()
 
     def report(self) -> tuple[bytes, str, dict[str, object]]:
         state = self.mission.state

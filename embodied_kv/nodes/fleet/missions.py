@@ -170,9 +170,10 @@ class MissionsThread(RobotsThread):
 
     def _end(self, robots: Sequence[str], why: str) -> None:
         """Their missions end; arms and clients are told before what tells them goes."""
-        for robot in robots:
-            if mission := self._missions.missions.get(robot):
-                mission.end(why)
+        missions = self._missions.missions
+        ending = [missions[robot] for robot in robots if robot in missions]
+        for mission in ending:
+            mission.end(why)
         until = time.monotonic() + LAST_WORDS
-        while (left := until - time.monotonic()) > 0:
-            self.executor.spin_once(timeout_sec=left)
+        while not all([m.settle() for m in ending]) or time.monotonic() < until:
+            self.executor.spin_once(timeout_sec=LAST_WORDS)

@@ -54,6 +54,8 @@ class Calls:
         }
         self._acting = ActionClient(node, ExecuteInstruction, f'{scope}execute_instruction')
         self._sent: Future | None = None  # the goal of the instruction that is told
+        self._cancelling: Future | None = None  # one that is cancelled as soon as it is accepted
+        self._closed = False
         self._reason = ''  # why whoever waits is to stop
         self._words: OrderedDict[int, str] = OrderedDict()  # of streams, whoever asked
         self._ends: dict[int, str] = {}
@@ -62,17 +64,25 @@ class Calls:
         self._texts = node.create_subscription(TextDelta, texts, self._hear, qos.TEXT)
 
     def close(self) -> None:
-        """No more calls; an instruction that is still in force ends, and the arm comes to rest."""
-        sent = self._sent
-        if sent is None:
+        """No more calls, of a thread that is over; what `cancel` does is done."""
+        self.cancel()
+        self._closed = True
+        if self._cancelling is None:
             self._acting.destroy()
-        elif sent.done():
-            self._cancel(sent)
-        else:
-            sent.add_done_callback(self._cancel)  # where it is accepted only later
         self._node.destroy_subscription(self._texts)
         for client in self._clients.values():
             self._node.destroy_client(client)
+
+    def cancel(self) -> None:
+        """An instruction that is still in force ends, and the arm comes to rest."""
+        sent, self._sent = self._sent, None
+        if sent is None:
+            return
+        self._cancelling = sent
+        if sent.done():
+            self._cancel(sent)
+        else:
+            sent.add_done_callback(self._cancel)  # where it is accepted only later
 
     def interrupt(self, reason: str) -> None:
         """Whoever waits here, or will, is told; '' takes it back."""
@@ -184,10 +194,11 @@ class Calls:
         return Future() if self._reason else handle.get_result_async()
 
     def _cancel(self, sent: Future) -> None:
-        handle = sent.result()
+        handle, self._cancelling = sent.result(), None
         if handle is not None and handle.accepted:
             handle.cancel_goal_async()
-        self._acting.destroy()
+        if self._closed:
+            self._acting.destroy()
 
     def _hear(self, message: TextDelta) -> None:
         with self._lock:
