@@ -21,38 +21,17 @@ from embodied_kv.capsule.tiers import Tier
 from embodied_kv.msg import MissionState as MissionStateMsg
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
-from embodied_kv.nodes.common.parameters import SuiteParams, param
 from embodied_kv.nodes.missions.calls import Calls
 from embodied_kv.nodes.missions.crew import Crew
+from embodied_kv.nodes.missions.params import MissionParams
+from embodied_kv.planning.mission import Interrupted, MissionEnd, MissionState
 from embodied_kv.planning.mission import Mission as Run
-from embodied_kv.planning.mission import MissionEnd, MissionState
 from embodied_kv.planning.mission_part import MissionPart
 from embodied_kv.session.robot_session import RobotSession
 from embodied_kv.text import shown
 
 FEEDBACK = 0.2  # s between two
 LONGEST = 400  # letters of a mission
-
-
-@dataclass(frozen=True)
-class MissionParams:
-    """How a mission is carried out."""
-
-    step_time_limit: float = param(
-        20.0, 'That a step may take, s, where the goal names none', 'live', range=(1.0, 3600.0)
-    )
-    rewind: bool = param(
-        True,
-        'A step that failed rolls the computation back to where it was before it; never the arm',
-        'live',
-    )
-    boundary_tier: str = param(
-        'disk',
-        'Where the capsule from before a step is kept: disk, which outlives the process; host or '
-        'device',
-        'live',
-        check=Tier,
-    )
 
 
 @dataclass
@@ -181,8 +160,10 @@ class RobotMission:
         try:
             with sight.watching():
                 if sight.is_open:
-                    sight.now()  # there is a frame to ask about
+                    sight.now(running.calls.check)  # there is a frame to ask about
                 running.end = running.run.run()
+        except Interrupted as reason:
+            running.end = MissionEnd(False, str(reason), running.run.state)
         except Exception as error:  # whatever it is, the mission is over, and says so
             self._node.log_exception('a mission', error)
             running.end = MissionEnd(False, 'failed: see the log of the node', running.run.state)
@@ -292,12 +273,3 @@ class RobotMission:
         )
         message.header.stamp = self._node.get_clock().now().to_msg()
         self._states.publish(message)
-
-
-def can_carry_out(node: SuiteNode) -> bool:
-    """Whether the contract names a planner, and the policy answers questions; it says why not."""
-    language = node.params.read(SuiteParams).embodiment().contract.language
-    if language.planner and language.questions:
-        return True
-    node.log_info('planner', 'mission stays unconfigured: the contract names no planner')
-    return False

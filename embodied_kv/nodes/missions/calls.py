@@ -119,19 +119,22 @@ class Calls:
         found: dict[str, str] = {}
         for _ in range(TRIES):
             asked = [q for q in dict.fromkeys(questions) if q not in found]
-            sent = [(q, self._send('language/ask', question=q)) for q in asked]
-            streams = [(q, self._answered('language/ask', future).stream) for q, future in sent]
-            for question, stream in streams:
+            for question, stream in self._streams(asked).items():
                 answer = self._said(stream)
                 if answer is not None:
                     found[question] = answer
         return [found.get(question, '') for question in questions]
 
+    def _streams(self, questions: Sequence[str]) -> dict[str, int]:
+        """The stream that answers each of them. Raises ServiceRefused."""
+        sent = {q: self._send('language/ask', question=q) for q in questions}
+        return {q: self._answered('language/ask', future).stream for q, future in sent.items()}
+
     def _said(self, stream: int) -> str | None:
         """The words of a stream that ended by itself; None of one that was cut off."""
         until = time.monotonic() + PATIENCE
         while stream not in self._ends:
-            self._check()
+            self.check()
             if time.monotonic() > until:
                 raise Interrupted('language does not answer: is it active, do cameras send?')
             time.sleep(LOOK)
@@ -158,7 +161,7 @@ class Calls:
     def _there(self, is_ready: object, name: str) -> None:
         until = time.monotonic() + PATIENCE
         while not is_ready():
-            self._check()
+            self.check()
             if time.monotonic() > until:
                 raise Interrupted(f'{name} is not there: is its node active?')
             time.sleep(LOOK)
@@ -166,7 +169,7 @@ class Calls:
     def _wait(self, future: Future, patience: float | None = PATIENCE) -> object:
         until = None if patience is None else time.monotonic() + patience
         while not future.done():
-            self._check()
+            self.check()
             if until is not None and time.monotonic() > until:
                 raise Interrupted('a node does not answer')
             time.sleep(LOOK)
@@ -174,10 +177,11 @@ class Calls:
 
     def rest(self) -> None:
         """For a moment. Raises Interrupted."""
-        self._check()
+        self.check()
         time.sleep(LOOK)
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raises Interrupted once it was interrupted."""
         if self._reason:
             raise Interrupted(self._reason)
 
