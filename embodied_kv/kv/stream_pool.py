@@ -221,7 +221,7 @@ class StreamPool:
         used, holds = self.arena.bytes_of(stream.decode_row), stream.lease.freed_with(leases)
         return Evictable(
             used + sum(held.bytes for held in holds if held.holders == 1),
-            self._cost(stream),
+            self._cost([stream]),
             partial(self._evict, stream),
             promised=self.bytes_for(stream.query) - used,
             holds=tuple(holds),
@@ -233,11 +233,12 @@ class StreamPool:
             offers = [self._offer(s, {s.lease for s in streams}) for s in streams]
             rows = {(held.pool, held.row): held.bytes for o in offers for held in o.holds}
             size = sum(offer.own for offer in offers) + sum(rows.values())
-            return size, sum(offer.cost for offer in offers)
+            return size, self._cost(streams)
 
-    def _cost(self, stream: DecodeStream) -> float:
-        prefill = stream.lease.handle.prefill_ms / 1e3
-        return prefill + len(stream.tokens) * self.token_seconds
+    def _cost(self, streams: Sequence[DecodeStream]) -> float:
+        """One prefill makes a frame again for all of its streams."""
+        prefills = sum(handle.prefill_ms / 1e3 for handle in {s.lease.handle for s in streams})
+        return prefills + sum(len(s.tokens) for s in streams) * self.token_seconds
 
     def _evict(self, stream: DecodeStream) -> int:
         with self._lock:

@@ -6,7 +6,8 @@ Knows a lifecycle. Does not know missions.
 from __future__ import annotations
 
 from embodied_kv.nodes.common.lifecycle_node import OK, WARN, SuiteNode
-from embodied_kv.nodes.robot_mission import FEEDBACK, MissionParams, RobotMission, can_carry_out
+from embodied_kv.nodes.missions.params import MissionParams, can_carry_out
+from embodied_kv.nodes.robot_mission import FEEDBACK, RobotMission
 
 
 class Mission(SuiteNode):
@@ -29,6 +30,7 @@ class Mission(SuiteNode):
 
     def stop(self) -> None:
         self.mission.end('the mission node is not active any more')
+        self.mission.wait()
 
     def report(self) -> tuple[bytes, str, dict[str, object]]:
         state = self.mission.state

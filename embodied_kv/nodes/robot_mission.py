@@ -21,11 +21,11 @@ from embodied_kv.capsule.tiers import Tier
 from embodied_kv.msg import MissionState as MissionStateMsg
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
-from embodied_kv.nodes.common.parameters import SuiteParams, param
 from embodied_kv.nodes.missions.calls import Calls
 from embodied_kv.nodes.missions.crew import Crew
+from embodied_kv.nodes.missions.params import MissionParams
+from embodied_kv.planning.mission import Interrupted, MissionEnd, MissionState
 from embodied_kv.planning.mission import Mission as Run
-from embodied_kv.planning.mission import MissionEnd, MissionState
 from embodied_kv.planning.mission_part import MissionPart
 from embodied_kv.session.robot_session import RobotSession
 from embodied_kv.text import shown
@@ -34,30 +34,9 @@ FEEDBACK = 0.2  # s between two
 LONGEST = 400  # letters of a mission
 
 
-@dataclass(frozen=True)
-class MissionParams:
-    """How a mission is carried out."""
-
-    step_time_limit: float = param(
-        20.0, 'That a step may take, s, where the goal names none', 'live', range=(1.0, 3600.0)
-    )
-    rewind: bool = param(
-        True,
-        'A step that failed rolls the computation back to where it was before it; never the arm',
-        'live',
-    )
-    boundary_tier: str = param(
-        'disk',
-        'Where the capsule from before a step is kept: disk, which outlives the process; host or '
-        'device',
-        'live',
-        check=Tier,
-    )
-
-
 @dataclass
 class Running:
-    """A mission under way, on a thread of its own. end: once it is over.
+    """A mission under way, on a thread of its own once it began. end: once it is over.
 
     handle: of its goal; None of one that a capsule brought back.
     """
@@ -75,7 +54,7 @@ class Running:
 
 
 class RobotMission:
-    """Serves `mission` of one robot, one at a time, until `close`.
+    """Serves `mission` of one robot, one at a time, until `close`; none of it waits but `wait`.
 
     node: whose executor, of one thread, serves it, and whose parameters say how. scope: what names
     of topics and services begin with, '' in the node's own namespace. session: the robot's. calls,
@@ -93,6 +72,7 @@ class RobotMission:
         self._node, self._session, self._scope = node, session, scope
         self._new_calls, self._new_crew = calls, crew
         self._running: Running | None = None
+        self._leaving: Running | None = None  # interrupted, and its thread does not know it yet
         self._over: dict[bytes, Running] = {}  # whose clients are to be told
         self._coming: tuple[MissionState | None, ...] = ()  # from a capsule; None: none was on
         self._part = MissionPart(lambda: self.state, self._bring_back)
@@ -110,7 +90,9 @@ class RobotMission:
         session.register(self._part)
 
     def close(self) -> None:
-        """No more missions."""
+        """No more missions; one that is still under way ends."""
+        self.end('the mission node is not active any more')
+        self.wait()
         self._session.unregister(self._part)
         self._server.destroy()
 
@@ -158,7 +140,15 @@ class RobotMission:
             on_fault=lambda words: self._node.log_warning('mission', words),
         )
         run = Run(crew, state, rewinds=params.rewind, on_state=self._publish)
-        running = self._running = Running(run, calls, handle, time.monotonic())
+        self._running = Running(run, calls, handle, time.monotonic())
+        self._start()
+
+    def _start(self) -> None:
+        """The mission that there is, where it did not begin yet and none is leaving."""
+        running = self._running
+        if running is None or running.thread is not None or self._leaving is not None:
+            return
+        state = running.run.state
         running.thread = threading.Thread(target=self._carry_out, args=[running], name='mission')
         self._node.log_info('mission', f"mission: '{shown(state.words)}'")
         self._publish(state)
@@ -170,19 +160,46 @@ class RobotMission:
         try:
             with sight.watching():
                 if sight.is_open:
-                    sight.now()  # there is a frame to ask about
+                    sight.now(running.calls.check)  # there is a frame to ask about
                 running.end = running.run.run()
+        except Interrupted as reason:
+            running.end = MissionEnd(False, str(reason), running.run.state)
         except Exception as error:  # whatever it is, the mission is over, and says so
             self._node.log_exception('a mission', error)
             running.end = MissionEnd(False, 'failed: see the log of the node', running.run.state)
 
     def end(self, why: str = '') -> None:
-        """The mission that there is ends, for this reason if it is not over."""
+        """The mission that there is ends, for this reason if it is not over.
+
+        Its instruction ends at once; its client is told by `settle`, when its thread is over.
+        """
         running, self._running = self._running, None
         if running is None:
             return
+        if running.thread is None:
+            running.end = MissionEnd(False, why, running.run.state)
+            self._conclude(running)
+            return
         running.calls.interrupt(why)
-        running.thread.join()
+        running.calls.cancel()
+        self._leaving = running
+        self.settle()
+
+    def settle(self) -> bool:
+        """Whether the mission that was ended is over; its client is told."""
+        leaving = self._leaving
+        if leaving is not None and leaving.end is not None:
+            self._leaving = None
+            self._conclude(leaving)
+        return self._leaving is None
+
+    def wait(self) -> None:
+        """Until the mission that was ended is over; its client is told."""
+        if self._leaving is not None:
+            self._leaving.thread.join()
+            self.settle()
+
+    def _conclude(self, running: Running) -> None:
         running.calls.close()
         end = running.end
         self._publish(end.state, end)
@@ -215,6 +232,8 @@ class RobotMission:
             self.end('a capsule takes its place')
             if state is not None:
                 self._begin(state, None)
+        self.settle()
+        self._start()
         running = self._running
         if running is None:
             return
@@ -254,12 +273,3 @@ class RobotMission:
         )
         message.header.stamp = self._node.get_clock().now().to_msg()
         self._states.publish(message)
-
-
-def can_carry_out(node: SuiteNode) -> bool:
-    """Whether the contract names a planner, and the policy answers questions; it says why not."""
-    language = node.params.read(SuiteParams).embodiment().contract.language
-    if language.planner and language.questions:
-        return True
-    node.log_info('planner', 'mission stays unconfigured: the contract names no planner')
-    return False

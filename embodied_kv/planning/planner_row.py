@@ -83,7 +83,9 @@ class PlannerRow:
         self._token_seconds = 0.0  # of the last prefill that computed everything, by its length
 
     def close(self) -> None:
-        """The row is another planner's from now on."""
+        """The row is another planner's from now on: nothing that was offered of it is evicted."""
+        self._using.acquire()  # for good
+        self.bytes_reserved = 0
         self._rows.give_back(self._row)
 
     @contextmanager

@@ -43,12 +43,16 @@ class Sight:
             with self._lock:
                 self._watchers -= 1
 
-    def now(self) -> SceneSummary | None:
-        """The present scene; it is waited for where somebody makes frames, up to PATIENCE."""
+    def now(self, check: Callable[[], None] = lambda: None) -> SceneSummary | None:
+        """The present scene; it is waited for where somebody makes frames, up to PATIENCE.
+
+        check: is called meanwhile; what it raises ends the waiting.
+        """
         with self.watching():
             until = time.monotonic() + PATIENCE
             while (scene := self._scene()) is None:
                 if not self.is_open or time.monotonic() > until:
                     break
+                check()
                 time.sleep(LOOK)
         return scene

@@ -152,3 +152,18 @@ def test_where_no_row_is_left_nothing_is_opened(tmp_path):
         with pytest.raises(ValueError, match='all 1 rows .* raise planner_rows'):
             open_planning(tmp_path / 'two', rows=rows)
     open_planning(tmp_path / 'two', rows=rows).close()
+
+
+def test_what_was_offered_of_a_row_that_was_given_back_takes_nothing_from_the_next():
+    rows = PlannerRows(PLANNER.model, 1)
+    before, saying = begun(0, rows)
+    with before.in_use():
+        assert list(saying) == WHOLE[0]
+    (offer,) = before.evictable()
+    before.close()
+    after, saying = begun(2, rows)
+    with after.in_use():
+        said = [next(saying), next(saying)]
+        assert offer.evict() == 0 and not before.evictable()
+        assert said + list(saying) == WHOLE[2]
+    assert offer.evict() == 0 and after.bytes_used

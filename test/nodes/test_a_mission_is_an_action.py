@@ -86,7 +86,7 @@ def test_a_step_that_is_accepted_only_after_the_cancel_is_cancelled_too(suite):
     suite.robot.until(lambda: suite.node.mission._running.calls._sent is not None, show=False)
     calls.append(suite.node.mission._running.calls)
     suite.node.mission.end('cancelled in between')  # on the node's thread, as its timer would
-    assert calls[0]._sent is not None
+    assert calls[0]._cancelling is not None
     assert suite.result(goal)[1].message == 'cancelled in between'
     suite.robot.until(lambda: not suite.goals and not suite._ended, show=False)
     suite.robot.spin(0.5)

@@ -184,3 +184,6 @@ def test_clients_share_it_and_may_look_at_it():
         assert 'capsule' in gone['error']
         opened.engine.kv.check_integrity()
     assert 'capsules' not in {pool.name for pool in opened.engine.kv.plane.pools}
+    assert opened.sessions.values()['capsule bytes'] == 0, (
+        'nobody comes back to a server that stopped'
+    )

@@ -43,6 +43,7 @@ class Goal:
         self.question = request.success_question or question
         self.began = time.monotonic()
         self.age, self.chunks, self.misses, self.subtask = math.nan, 0, 0, ''
+        self.was_seen = False  # a chunk of an observation since then was executed
         self.how = self.why = ''
 
     @property
@@ -110,6 +111,7 @@ class InstructionServer:
             return
         if command.source == FRESH:
             goal.chunks, goal.age = goal.chunks + 1, command.age
+            goal.was_seen |= command.age < goal.seconds
         goal.misses += not command.deadline_met
 
     def end(self) -> None:
@@ -207,7 +209,10 @@ class InstructionServer:
             self._end(ABORTED, said, stands=False)
 
     def _ask_if_due(self, goal: Goal) -> None:
+        """Not before it was acted upon: the newest frame may be from before it until then."""
         now = time.monotonic()
+        if not goal.was_seen:
+            return
         if not goal.question or now < self._next_question or not self._ask.service_is_ready():
             return
         self._next_question, self._asked, self._words = now + ASK_EVERY, None, ''

@@ -16,11 +16,12 @@ from rclpy.executors import Executor
 from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.common.lifecycle_node import OK
 from embodied_kv.nodes.fleet import messages
-from embodied_kv.nodes.fleet.robot_proxy import RobotProxy
+from embodied_kv.nodes.fleet.robot_proxy import RobotProxy, RoundPart
 from embodied_kv.nodes.fleet.robots_node import RobotsNode, RobotsThread
 from embodied_kv.nodes.missions.calls import AT_ONCE, Calls, ServiceRefused
 from embodied_kv.nodes.missions.crew import Crew
-from embodied_kv.nodes.robot_mission import FEEDBACK, MissionParams, RobotMission, can_carry_out
+from embodied_kv.nodes.missions.params import MissionParams, can_carry_out
+from embodied_kv.nodes.robot_mission import FEEDBACK, RobotMission
 from embodied_kv.planning.mission import Interrupted
 from embodied_kv.serving.batch import KeptRows
 from embodied_kv.serving.shares import StreamShares
@@ -32,21 +33,27 @@ PATIENCE = 5.0  # s in which a robot's share of the streams has room again
 
 
 class FleetCalls(Calls):
-    """Asks no more at once than the robot's share of streams, and again while that is full."""
+    """Asks no more at once than the robot's share of streams, and again what that refuses."""
 
-    def _ask(self, questions: Sequence[str]) -> list[str]:
+    def _streams(self, questions: Sequence[str]) -> dict[str, int]:
+        begun: dict[str, int] = {}
         until = time.monotonic() + PATIENCE
-        while True:
-            try:
-                return super()._ask(questions)
-            except ServiceRefused:
-                if time.monotonic() > until:
-                    raise
-                self.rest()
+        while left := [q for q in questions if q not in begun]:
+            sent = {q: self._send('language/ask', question=q) for q in left}
+            for question, future in sent.items():
+                try:
+                    begun[question] = self._answered('language/ask', future).stream
+                except ServiceRefused:
+                    if time.monotonic() > until:
+                        raise
+            self.rest()
+        return begun
 
 
 class FleetCrew(Crew):
     """see: fetches the frame that a look is about, or raises Interrupted."""
+
+    stay = *Crew.stay, RoundPart.name  # a task's rounds are counted by the robot, which goes on
 
     def __init__(self, *given: object, see: Callable[[], None], **how: object) -> None:
         super().__init__(*given, **how)
@@ -170,9 +177,10 @@ class MissionsThread(RobotsThread):
 
     def _end(self, robots: Sequence[str], why: str) -> None:
         """Their missions end; arms and clients are told before what tells them goes."""
-        for robot in robots:
-            if mission := self._missions.missions.get(robot):
-                mission.end(why)
+        missions = self._missions.missions
+        ending = [missions[robot] for robot in robots if robot in missions]
+        for mission in ending:
+            mission.end(why)
         until = time.monotonic() + LAST_WORDS
-        while (left := until - time.monotonic()) > 0:
-            self.executor.spin_once(timeout_sec=left)
+        while not all([m.settle() for m in ending]) or time.monotonic() < until:
+            self.executor.spin_once(timeout_sec=LAST_WORDS)

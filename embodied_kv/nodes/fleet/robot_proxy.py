@@ -8,6 +8,8 @@ parts of a capsule take what was told before, and leave what is to be sent after
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 from rclpy.client import Client
@@ -44,6 +46,7 @@ class RobotProxy:
         prefix = robot.rstrip('/')
         self._freeze = node.create_client(FleetFreeze, f'{prefix}/{FREEZE}')
         self._resume = node.create_client(FleetResume, f'{prefix}/{RESUME}')
+        self._busy = threading.RLock()  # whoever orders has what was told by itself
         self._left: Leftover | None = None
         self._told, self._order = FleetFreeze.Response(), FleetResume.Request()
 
@@ -60,9 +63,10 @@ class RobotProxy:
         Returns what it sees and feels, None where it sees nothing. Raises ValueError where it
         does not answer, or tells what cannot be.
         """
-        told = self._ask(self._freeze, FleetFreeze.Request())
-        self._left = messages.left(told.left, self._model, self._joints)
-        self._told = told
+        with self._busy:
+            told = self._ask(self._freeze, FleetFreeze.Request())
+            self._left = messages.left(told.left, self._model, self._joints)
+            self._told = told
         if not told.seen.views:
             return None
         images = messages.images(told.seen, self._model)
@@ -73,9 +77,12 @@ class RobotProxy:
             self.robot,
         )
 
-    def begin(self) -> None:
-        """What it is to do is told anew from here on, until `send`."""
-        self._order = FleetResume.Request()
+    @contextmanager
+    def ordered(self) -> Iterator[None]:
+        """What it is to do is told anew, to be sent; nobody else looks meanwhile."""
+        with self._busy:
+            self._order = FleetResume.Request()
+            yield
 
     def send(self) -> str:
         """Tells the robot what it is to do: its new task. Raises ValueError as `look` does."""

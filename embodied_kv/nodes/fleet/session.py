@@ -71,15 +71,15 @@ class FleetSession(Session):
         session.scene, session.on_hold = actor.look, actor.hold
 
     def _restore(self, request: CapsuleRestore.Request, response: CapsuleRestore.Response) -> None:
-        self._actor.begin()
-        super()._restore(request, response)
+        with self._actor.ordered():
+            super()._restore(request, response)
 
     def _rollback(
         self, request: CapsuleRollback.Request, response: CapsuleRollback.Response
     ) -> None:
-        self._actor.begin()
-        self._actor.look()  # a robot that is not there goes nowhere
-        super()._rollback(request, response)
+        with self._actor.ordered():
+            self._actor.look()  # a robot that is not there goes nowhere
+            super()._rollback(request, response)
 
     def _fill_resumed(
         self, response: CapsuleRestore.Response | CapsuleRollback.Response, resumed: Resumed

@@ -54,6 +54,8 @@ class Calls:
         }
         self._acting = ActionClient(node, ExecuteInstruction, f'{scope}execute_instruction')
         self._sent: Future | None = None  # the goal of the instruction that is told
+        self._cancelling: Future | None = None  # one that is cancelled as soon as it is accepted
+        self._closed = False
         self._reason = ''  # why whoever waits is to stop
         self._words: OrderedDict[int, str] = OrderedDict()  # of streams, whoever asked
         self._ends: dict[int, str] = {}
@@ -62,17 +64,25 @@ class Calls:
         self._texts = node.create_subscription(TextDelta, texts, self._hear, qos.TEXT)
 
     def close(self) -> None:
-        """No more calls; an instruction that is still in force ends, and the arm comes to rest."""
-        sent = self._sent
-        if sent is None:
+        """No more calls, of a thread that is over; what `cancel` does is done."""
+        self.cancel()
+        self._closed = True
+        if self._cancelling is None:
             self._acting.destroy()
-        elif sent.done():
-            self._cancel(sent)
-        else:
-            sent.add_done_callback(self._cancel)  # where it is accepted only later
         self._node.destroy_subscription(self._texts)
         for client in self._clients.values():
             self._node.destroy_client(client)
+
+    def cancel(self) -> None:
+        """An instruction that is still in force ends, and the arm comes to rest."""
+        sent, self._sent = self._sent, None
+        if sent is None:
+            return
+        self._cancelling = sent
+        if sent.done():
+            self._cancel(sent)
+        else:
+            sent.add_done_callback(self._cancel)  # where it is accepted only later
 
     def interrupt(self, reason: str) -> None:
         """Whoever waits here, or will, is told; '' takes it back."""
@@ -109,19 +119,22 @@ class Calls:
         found: dict[str, str] = {}
         for _ in range(TRIES):
             asked = [q for q in dict.fromkeys(questions) if q not in found]
-            sent = [(q, self._send('language/ask', question=q)) for q in asked]
-            streams = [(q, self._answered('language/ask', future).stream) for q, future in sent]
-            for question, stream in streams:
+            for question, stream in self._streams(asked).items():
                 answer = self._said(stream)
                 if answer is not None:
                     found[question] = answer
         return [found.get(question, '') for question in questions]
 
+    def _streams(self, questions: Sequence[str]) -> dict[str, int]:
+        """The stream that answers each of them. Raises ServiceRefused."""
+        sent = {q: self._send('language/ask', question=q) for q in questions}
+        return {q: self._answered('language/ask', future).stream for q, future in sent.items()}
+
     def _said(self, stream: int) -> str | None:
         """The words of a stream that ended by itself; None of one that was cut off."""
         until = time.monotonic() + PATIENCE
         while stream not in self._ends:
-            self._check()
+            self.check()
             if time.monotonic() > until:
                 raise Interrupted('language does not answer: is it active, do cameras send?')
             time.sleep(LOOK)
@@ -148,7 +161,7 @@ class Calls:
     def _there(self, is_ready: object, name: str) -> None:
         until = time.monotonic() + PATIENCE
         while not is_ready():
-            self._check()
+            self.check()
             if time.monotonic() > until:
                 raise Interrupted(f'{name} is not there: is its node active?')
             time.sleep(LOOK)
@@ -156,7 +169,7 @@ class Calls:
     def _wait(self, future: Future, patience: float | None = PATIENCE) -> object:
         until = None if patience is None else time.monotonic() + patience
         while not future.done():
-            self._check()
+            self.check()
             if until is not None and time.monotonic() > until:
                 raise Interrupted('a node does not answer')
             time.sleep(LOOK)
@@ -164,10 +177,11 @@ class Calls:
 
     def rest(self) -> None:
         """For a moment. Raises Interrupted."""
-        self._check()
+        self.check()
         time.sleep(LOOK)
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raises Interrupted once it was interrupted."""
         if self._reason:
             raise Interrupted(self._reason)
 
@@ -184,10 +198,11 @@ class Calls:
         return Future() if self._reason else handle.get_result_async()
 
     def _cancel(self, sent: Future) -> None:
-        handle = sent.result()
+        handle, self._cancelling = sent.result(), None
         if handle is not None and handle.accepted:
             handle.cancel_goal_async()
-        self._acting.destroy()
+        if self._closed:
+            self._acting.destroy()
 
     def _hear(self, message: TextDelta) -> None:
         with self._lock:

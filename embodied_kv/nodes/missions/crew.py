@@ -22,9 +22,6 @@ from embodied_kv.sim.mission_memory import parse_task, read_table, refusal
 from embodied_kv.sim.mission_table import MOVES, KnownTable
 
 ALL = 1000  # segments
-# A rewound step tells the arm nothing: an instruction from before the mission is not told again.
-# The mission knows that the step failed, and goes on.
-STAY = MissionPart.name, InstructionPart.name
 UNKNOWN = 'table'  # where a thing lay of which nobody said where
 
 
@@ -35,6 +32,10 @@ class Crew:
     step_seconds: that a step may take. on_words: told what the mission says. on_fault: told what
     could not be done.
     """
+
+    # A rewound step tells the arm nothing: an instruction from before the mission is not told
+    # again. The mission knows that the step failed, and goes on.
+    stay = MissionPart.name, InstructionPart.name
 
     def __init__(
         self,
@@ -80,13 +81,13 @@ class Crew:
 
     def mark(self, step: int) -> None:
         try:
-            self._boundaries.take(self._session.sight.now())
+            self._boundaries.take(self._session.sight.now(self._calls.check))
         except CapsuleError as error:
             self._on_fault(f'no boundary before step {step}, see boundary_tier: {error}')
 
     def rewind(self) -> None:
         try:
-            self._boundaries.go_back(but=STAY)
+            self._boundaries.go_back(but=self.stay)
         except CapsuleError as error:
             self._on_fault(f'not rewound: {error}')
 

@@ -105,6 +105,9 @@ class Sessions:
         self._server.stop()
         self.engine.budget.forecast = None
         self._device.call(self._rows.clear).result()
+        with self._lock:
+            while self._ended:
+                self._budget.forget(self._ended.popitem()[0])
         self._budget.leave()
 
     def hear(self, deltas: Sequence[TextDelta]) -> None:

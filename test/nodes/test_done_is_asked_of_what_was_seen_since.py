@@ -1,0 +1,45 @@
+"""Whether an instruction is done is asked once a chunk that saw it since is executed."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from embodied_kv.action import ExecuteInstruction
+from embodied_kv.control.command import FRESH, HOLD, PREVIOUS
+from embodied_kv.nodes.control.instruction_server import Goal, InstructionServer
+
+
+@pytest.fixture
+def server():
+    server = object.__new__(InstructionServer)
+    server.asked = []
+    request = ExecuteInstruction.Goal(instruction='go')
+    server._goal = Goal(SimpleNamespace(request=request), 'Is it done?')
+    server._goal.began -= 2.0
+    server._next_question = 0.0
+    future = SimpleNamespace(add_done_callback=lambda _: None)
+    server._ask = SimpleNamespace(
+        service_is_ready=lambda: True,
+        call_async=lambda request: server.asked.append(request.question) or future,
+    )
+    return server
+
+
+def see(server, source, age):
+    server.see(SimpleNamespace(source=source, age=age, deadline_met=True))
+    server._ask_if_due(server._goal)
+    return server.asked
+
+
+def test_not_while_nothing_is_executed(server):
+    server._ask_if_due(server._goal)
+    assert not server.asked
+    assert not see(server, HOLD, 0.1) and not see(server, PREVIOUS, 0.1)
+
+
+def test_not_of_a_chunk_that_answers_an_observation_from_before(server):
+    assert not see(server, FRESH, 3600.0)
+
+
+def test_once_a_chunk_since_then_is_executed(server):
+    assert see(server, FRESH, 0.1) == ['Is it done?']

@@ -1,0 +1,21 @@
+"""A wait for a frame ends as soon as whoever waits is to stop."""
+
+import pytest
+
+from embodied_kv.planning.mission import Interrupted
+from embodied_kv.session import sight
+from embodied_kv.session.sight import Sight
+
+
+def test_who_waits_for_a_frame_is_told_to_stop(monkeypatch):
+    monkeypatch.setattr(sight, 'PATIENCE', 1e9)
+    waits, reasons = Sight(lambda: None), ['', '', 'cancelled']
+    waits.is_open = True
+
+    def check():
+        if reason := reasons.pop(0):
+            raise Interrupted(reason)
+
+    with pytest.raises(Interrupted, match='cancelled'):
+        waits.now(check)
+    assert not reasons and not waits.is_watched
