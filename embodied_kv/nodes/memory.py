@@ -20,7 +20,7 @@ from std_msgs.msg import String
 
 from embodied_kv.memory.encoder import encoder
 from embodied_kv.model.planner_checkpoint import load_planner
-from embodied_kv.msg import MemorySegment, TextDelta
+from embodied_kv.msg import MemorySegment, MissionState, TextDelta
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.lifecycle_node import OK, WARN, SuiteNode
 from embodied_kv.nodes.robot_memory import (
@@ -69,6 +69,7 @@ class Memory(SuiteNode):
         self.serve_all('memory', self._memory.verbs)
         self.subscribe(MemorySegment, 'memory/observe', self._memory.observe, qos.MEMORY)
         self.subscribe(TextDelta, 'language/text', self._memory.hear, qos.TEXT)
+        self.subscribe(MissionState, 'mission/state', self._memory.follow, qos.STATUS, always=True)
         self.subscribe(String, 'instruction', self._on_instruction, qos.INSTRUCTION)
         if params.step_seconds:
             self.every(params.step_seconds, self._memory.advance)

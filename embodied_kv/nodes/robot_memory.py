@@ -19,7 +19,7 @@ from embodied_kv.memory.encoder import Encoder
 from embodied_kv.memory.prefill import Step
 from embodied_kv.memory.segment import MemoryFault
 from embodied_kv.model.planner_checkpoint import LoadedPlanner, bundled_planner
-from embodied_kv.msg import MemorySegment, TextDelta
+from embodied_kv.msg import MemorySegment, MissionState, TextDelta
 from embodied_kv.nodes.common import conversions
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.nodes.common.parameters import SuiteParams, param
@@ -157,6 +157,11 @@ class RobotMemory:
     def tell(self, instruction: str, stamp: int) -> None:
         """What the robot is told, at ns of the ROS clock; again: nothing changes."""
         self._remember(self._notes.tell(instruction, stamp))
+
+    def follow(self, message: MissionState) -> None:
+        """How its mission stands: while one runs, the mission says what is seen."""
+        stamp = conversions.nanoseconds(message.header.stamp)
+        self._notes.look_for_itself(message.running, stamp)
 
     def _remember(self, drafts: list[Draft]) -> None:
         try:

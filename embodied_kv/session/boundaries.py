@@ -5,6 +5,7 @@ Knows their names, and which of them gives way. Does not know steps, nor why one
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from contextlib import suppress
 
@@ -15,25 +16,32 @@ from embodied_kv.session.robot_session import RobotSession
 
 
 class Boundaries:
-    """Of a session, named `name` and a number. tier: that keeps them. For one thread."""
+    """Of a session, named `name` and a number. For one thread.
+
+    tier: that keeps them; the host's, where the session has none of that kind.
+    """
 
     def __init__(self, session: RobotSession, name: str, tier: Tier) -> None:
         self._session, self._name, self._tier = session, name, tier
         self._newest = ''  # that was taken here
 
-    def take(self, scene: SceneSummary | None) -> None:
-        """A new one; once it is kept, earlier ones are given up, whichever process took them.
+    def take(self, scene: SceneSummary | None) -> Tier:
+        """A new one. Gives the tier that it is kept in.
 
-        So there is one at any moment, whenever the process is killed. A pinned one stays. scene:
-        of now. Raises CapsuleError; then there is none to go back to.
+        Once it is, earlier ones are given up, whichever process took them: there is one at any
+        moment, whenever the process is killed. A pinned one stays. scene: of now.
+        Raises CapsuleError; then there is none to go back to.
         """
         self._newest, before = '', self._numbers()
         name = f'{self._name}-{max(before, default=0) + 1}'
-        self._session.snapshot(name, scene, self._tier)
+        has = self._session.registry.capacities.of
+        tier = self._tier if has(self._tier) or not has(Tier.HOST) else Tier.HOST
+        self._session.snapshot(name, scene, tier)
         self._newest = name
         for number in before:
             with suppress(CapsuleError):  # it is pinned, or somebody has dropped it
                 self._session.registry.drop(f'{self._name}-{number}')
+        return tier
 
     def go_back(self, but: Collection[str] = ()) -> None:
         """The session rolls back to the one that was taken last; but: see there.
@@ -46,5 +54,6 @@ class Boundaries:
 
     def _numbers(self) -> list[int]:
         records = self._session.registry.entries()
-        found = (record.name.removeprefix(f'{self._name}-') for record in records)
-        return [int(number) for number in found if number.isdecimal()]
+        own = re.compile(rf'{re.escape(self._name)}-(\d{{1,9}})', re.ASCII)
+        found = (own.fullmatch(record.name) for record in records)
+        return [int(match[1]) for match in found if match]

@@ -100,11 +100,11 @@ def _ask(names: Sequence[str], known: KnownTable, doubted: tuple[str, ...] = ())
         *(f'Where is the {name}?' for name in things),
         *(f'What is {in_or_on(name)} the {name}?' for name in places),
         HELD,
-        COUNT,
+        *([COUNT] if doubted else []),
     ]
     called = _Called((*names, *known.where, *known.places))
-    where, inside, (held, count) = _split(answers, len(things), len(places))
-    fewer = not count.strip().isdecimal() or int(count) < len(known.where)
+    where, inside, (held, *count) = _split(answers, len(things), len(places))
+    fewer = not all(n.strip().isdecimal() and int(n) >= len(known.where) for n in count)
     lost = tuple(name for name in doubted if not called.in_any(name, answers))
     gone = tuple(name for name in lost if fewer or name in known.places)
     holds = dict(zip(places, inside, strict=True)) | {ROBOT: held}

@@ -14,11 +14,13 @@ nothing else; what nobody is asked, it does not know.
   `last move of the red cube: task 3`.
 
 Answers come in any order, for a stream that a capsule brings back speaks of an old frame: of a
-thing counts the newest frame.
+thing counts the newest frame. While a mission runs, what it believes of its own looks counts, and
+no single answer does (`look_for_itself`).
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 
@@ -53,6 +55,7 @@ class NoteTaker:
         self._number = 0  # of the record of the instruction in force, 0 before there is one
         self._newest: dict[str, int] = {}  # stamp of the newest frame of which a thing was said
         self._since = 0
+        self._looked = -math.inf  # until then, ns, a mission looked for itself
 
     def begin(self, stamp: int) -> None:
         """Of frames from before, ns, nothing is learnt; nor is it known what came later.
@@ -61,6 +64,18 @@ class NoteTaker:
         """
         self._since = stamp
         self._newest.clear()
+        self._told = min(self._told, stamp)  # else a clock that was set back teaches no task
+        if self._looked < math.inf:
+            self._looked = -math.inf
+
+    def look_for_itself(self, running: bool, stamp: int) -> None:
+        """A mission runs, or ended at ns. Of frames until its end no answer tells of a thing.
+
+        It weighs its answers against one another, and says what it believes: one alone would be
+        remembered that it did not believe.
+        """
+        if running or self._looked == math.inf:
+            self._looked = math.inf if running else stamp
 
     def tell(self, instruction: str, stamp: int) -> list[Draft]:
         """Another instruction is in force, since ns of the ROS clock."""
@@ -81,12 +96,13 @@ class NoteTaker:
         """
         if stamp < self._since:
             return []
-        return [
-            draft for draft in self._learn(query, answer, stamp) if self._is_news(draft, stamp)
-        ]
+        drafts = self._learn(query, answer, stamp)
+        return [draft for draft in drafts if self._is_news(draft, stamp)]
 
     def _is_news(self, draft: Draft, stamp: int) -> bool:
-        id, *_ = draft
+        id, kind, _ = draft
+        if kind != 'task' and stamp <= self._looked:
+            return False
         if stamp < self._newest.get(id, stamp):
             return False
         self._newest[id] = stamp

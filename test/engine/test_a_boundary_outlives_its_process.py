@@ -121,6 +121,24 @@ def test_where_none_could_be_taken_nothing_goes_back_to_one_before(make_engine, 
     assert robot.names == [f'{BY_MISSIONS}-1'], 'nor is it given up'
 
 
+def test_without_a_disk_tier_the_host_keeps_it(make_engine, observe, tmp_path):
+    robot = Robot(make_engine(), tmp_path, disk=0)
+    begin(robot.engine, observe(1))
+    assert robot.boundaries.take(seen(10)) is Tier.HOST
+    words = list(go_on(robot.engine).values())
+    robot.boundaries.go_back()
+    assert list(go_on(robot.engine).values()) == words
+
+
+def test_a_name_that_is_no_boundarys_is_left_alone(robot):
+    for name in ('7', f'{BY_MISSIONS}-x', f'{BY_MISSIONS}-2-1'):
+        robot.session.snapshot(name)
+    robot.boundaries.take(seen(10))
+    robot.boundaries.take(seen(11))
+    own = {'7', f'{BY_MISSIONS}-x', f'{BY_MISSIONS}-2-1', f'{BY_MISSIONS}-2'}
+    assert own <= {*robot.names} and f'{BY_MISSIONS}-1' not in robot.names
+
+
 def test_a_rewind_takes_back_what_was_said_and_leaves_the_mission(robot):
     robot.state = ACTING
     robot.boundaries.take(seen(10))

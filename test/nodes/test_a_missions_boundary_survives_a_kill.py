@@ -68,6 +68,11 @@ def test_nobody_else_names_a_capsule_so(robot, begun):
     assert listed(robot) == {BOUNDARY: True}
 
 
+def test_where_the_session_has_no_disk_the_host_keeps_it(robot, begun):
+    begun(disk_mib=0)
+    assert listed(robot) == {BOUNDARY: False}
+
+
 def test_it_is_kept_in_the_tier_that_a_parameter_names(robot, begun):
     suite = begun(boundary_tier='host')
     assert listed(robot) == {BOUNDARY: False}

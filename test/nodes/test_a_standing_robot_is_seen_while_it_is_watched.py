@@ -1,11 +1,15 @@
 """A robot that has nothing to do is looked at while somebody watches; nobody acts upon it."""
 
+from concurrent.futures import Future
+
 import pytest
+from rosgraph_msgs.msg import Clock
 from std_msgs.msg import String
 
+from embodied_kv.nodes.common.conversions import stamp
 from embodied_kv.nodes.perception import Perception
 
-PERIOD = 0.2  # s, as in conftest
+SECOND = 10**9
 
 
 @pytest.fixture
@@ -15,6 +19,13 @@ def standing(robot):
     session = node.host.session(node.robot)
     robot.until(lambda: robot.show() or session.scene() is None)
     return session
+
+
+@pytest.fixture
+def device(robot, standing):
+    """Its device thread."""
+    (node,) = (node for node in robot.suite if isinstance(node, Perception))
+    return node.host.device
 
 
 def test_it_is_seen_and_no_action_answers_the_frame(robot, standing):
@@ -30,14 +41,53 @@ def test_who_asks_what_is_seen_now_gets_it_and_stops_watching(robot, standing):
     assert not standing.sight.is_watched
 
 
-def test_a_frame_that_was_made_before_the_instruction_is_not_acted_upon(robot, standing):
+def test_a_frame_that_was_made_before_the_instruction_is_not_acted_upon(robot, standing, device):
+    prefill, made = device.prefill, {}
+
+    def noted(observation):
+        made[observation.sequence] = observation.instruction
+        return prefill(observation)
+
+    device.prefill = noted
     with standing.sight.watching():
         robot.until(lambda: standing.scene() is not None)
-    seen = standing.scene().stamp
-    robot.instruction.publish(String(data='wave'))
-    robot.until(lambda: robot.handles)
-    stamp = robot.handles[0].header.stamp
-    assert stamp.sec * 10**9 + stamp.nanosec > seen
+        robot.instruction.publish(String(data='wave'))
+        robot.until(lambda: robot.handles)
+    assert '' in made.values() and {made[h.sequence] for h in robot.handles} == {'wave'}
+
+
+def test_it_is_not_seen_before_there_is_a_frame_to_ask_about(robot, standing, device):
+    prefill, late = device.prefill, []
+
+    def held_up(observation):
+        late.append(Future())
+        return late[-1]
+
+    device.prefill = held_up
+    with standing.sight.watching():
+        robot.until(lambda: late)
+        assert standing.scene() is None
+        device.prefill = prefill
+        robot.until(lambda: standing.scene() is not None)
+
+
+def test_where_the_world_is_slow_it_is_seen_as_often(robot):
+    clock = robot.node.create_publisher(Clock, '/clock', 10)
+    node = robot.up(Perception, instruction='', use_sim_time=True)
+    prefill, made = node.host.device.prefill, []
+    node.host.device.prefill = lambda observation: made.append(0) or prefill(observation)
+
+    def until_seen(count, at):
+        def happened():
+            clock.publish(Clock(clock=stamp(at)))
+            return len(made) >= count
+
+        robot.until(happened, stamp=at)
+
+    with node.host.session(node.robot).sight.watching():
+        until_seen(1, 50 * SECOND)
+        until_seen(2, 50 * SECOND + SECOND // 5)
+    robot.node.destroy_publisher(clock)
 
 
 def test_where_nobody_makes_frames_none_is_waited_for(robot, standing):

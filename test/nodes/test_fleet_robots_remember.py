@@ -4,9 +4,9 @@ import pytest
 from fleet_suite import Fleets
 from memory_suite import QUESTION, SERVICES, TABLE, parameters, segments
 
-from embodied_kv.msg import MemorySegment, TextDelta
+from embodied_kv.msg import MemorySegment, MissionState, TextDelta
 from embodied_kv.nodes import robot_memory
-from embodied_kv.nodes.common import conversions
+from embodied_kv.nodes.common import conversions, qos
 from embodied_kv.sim.language import NARRATE, SUBTASK
 from embodied_kv.sim.notes import DONE, HEARD
 from embodied_kv.srv import MemoryPlan, MemoryStats
@@ -102,6 +102,28 @@ def test_what_is_observed_said_and_told_is_remembered_by_its_robot(fleet, tmp_pa
         'red cube': 'red cube: in the blue bin',
     }
     assert texts(fleet, b) == {}
+
+
+def test_while_a_robots_mission_runs_no_answer_tells_it_of_a_thing(fleet, tmp_path, monkeypatch):
+    follow, followed = robot_memory.RobotMemory.follow, []
+
+    def noted(memory, message):
+        follow(memory, message)
+        followed.append(message)
+
+    monkeypatch.setattr(robot_memory.RobotMemory, 'follow', noted)
+    node, a, b = up(fleet, tmp_path)
+    states = a.node.create_publisher(MissionState, 'mission/state', qos.STATUS)
+    fleet.until(states.get_subscription_count)
+    states.publish(MissionState(mission='tidy up', running=True))
+    fleet.until(lambda: followed)
+    for robot in (a, b):
+        message = TextDelta(query='Where is the red cube?', text='on the table')
+        message.finished, message.reason = True, 'eos'
+        message.header.stamp = conversions.stamp(1_000_000_000)
+        node._said(robot.namespace, message)
+    fleet.until(lambda: texts(fleet, b))
+    assert texts(fleet, b) == {'red cube': 'red cube: on the table'} and texts(fleet, a) == {}
 
 
 def test_a_robot_that_comes_back_knows_what_it_knew(fleet, tmp_path):

@@ -7,8 +7,8 @@ from rosgraph_msgs.msg import Clock
 
 from embodied_kv.msg import TextDelta
 from embodied_kv.nodes.common.conversions import stamp
-from embodied_kv.sim.language import HELD
-from embodied_kv.sim.notes import NoteTaker
+from embodied_kv.sim.language import HELD, SUBTASK
+from embodied_kv.sim.notes import DONE, HEARD, NoteTaker
 
 SECOND = 10**9
 RED, BLUE = 'Where is the red cube?', 'Where is the blue cube?'
@@ -28,10 +28,10 @@ def test_what_a_newer_frame_told_of_another_thing_is_no_matter():
     assert not notes.hear(RED, 'on the table', 5)
 
 
-HEARD = st.tuples(st.sampled_from([HELD, RED, BLUE]), st.integers(0, 9))
+ANSWERS = st.tuples(st.sampled_from([HELD, RED, BLUE]), st.integers(0, 9))
 
 
-@given(st.lists(HEARD))
+@given(st.lists(ANSWERS))
 def test_in_whatever_order_answers_come_the_newest_frame_is_believed(heard):
     notes, known = NoteTaker(HELD, 48), {}
     for question, at in heard:
@@ -47,6 +47,14 @@ def test_of_frames_from_before_it_began_memory_learns_nothing():
     notes.begin(10)
     assert notes.hear(HELD, 'nothing', 9) == [] == notes.hear(RED, 'on the table', 9)
     assert notes.hear(HELD, 'nothing', 10)
+
+
+def test_where_the_clock_was_set_back_a_task_is_learnt_all_the_same():
+    notes = NoteTaker(HELD, 48)
+    notes.tell('wave', 50 * SECOND)
+    notes.begin(10 * SECOND)
+    (record,) = notes.hear(SUBTASK, DONE, 10 * SECOND + HEARD)
+    assert record[2] == 'task 1: wave'
 
 
 def test_where_the_clock_is_set_back_memory_goes_on_learning(robot, tmp_path):

@@ -54,6 +54,29 @@ def test_a_table_of_which_nothing_is_known_is_found():
     assert seen(look_around(KnownTable({}, ()))) == (FACTS, ())
 
 
+def asked(look, colours=COLOURS):
+    """All questions of a look."""
+    noted = []
+
+    def noting():
+        questions = next(look)
+        while True:
+            noted.extend(questions)
+            try:
+                questions = look.send((yield questions))
+            except StopIteration as over:
+                return over.value
+
+    seen(noting(), colours=colours)
+    return noted
+
+
+def test_things_are_counted_only_where_one_is_missed():
+    assert COUNT not in asked(look_at('put the red cube into the green bin', KNOWN))
+    assert COUNT not in asked(look_around(KNOWN))
+    assert COUNT in asked(look_around(KNOWN), COLOURS - {'red'})
+
+
 def test_what_is_known_is_confirmed():
     assert seen(look_around(KNOWN)) == (FACTS, ())
 

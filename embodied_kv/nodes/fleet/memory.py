@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from embodied_kv.memory.encoder import encoder
 from embodied_kv.model.planner_checkpoint import load_planner
-from embodied_kv.msg import MemorySegment, TextDelta
+from embodied_kv.msg import MemorySegment, MissionState, TextDelta
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.common.lifecycle_node import OK, WARN
@@ -93,6 +93,8 @@ class FleetMemory(RobotsNode):
             closing.callback(self._memories.pop, robot)  # its plan ends with its next step
             self.serve_all(f'{prefix}/memory', memory.verbs)
             self.subscribe(MemorySegment, f'{prefix}/memory/observe', memory.observe, qos.MEMORY)
+            states = f'{prefix}/mission/state'
+            self.subscribe(MissionState, states, memory.follow, qos.STATUS, always=True)
 
     def _step(self, robot: str, work: Callable[[], T]) -> T:
         self._slack.wait()

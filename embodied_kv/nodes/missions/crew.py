@@ -47,7 +47,7 @@ class Crew:
         on_fault: Callable[[str], None],
     ) -> None:
         self._calls, self._session, self._step_seconds = calls, session, step_seconds
-        self._boundaries = Boundaries(session, BY_MISSIONS, tier)
+        self._boundaries, self._tier = Boundaries(session, BY_MISSIONS, tier), tier
         self._lay: Mapping[str, str] = {}  # where things lay before the step
         self._on_words, self._on_fault = on_words, on_fault
 
@@ -81,9 +81,12 @@ class Crew:
 
     def mark(self, step: int) -> None:
         try:
-            self._boundaries.take(self._session.sight.now(self._calls.check))
+            tier = self._boundaries.take(self._session.sight.now(self._calls.check))
         except CapsuleError as error:
-            self._on_fault(f'no boundary before step {step}, see boundary_tier: {error}')
+            return self._on_fault(f'no boundary before step {step}, see boundary_tier: {error}')
+        if tier is not self._tier:  # said once
+            self._on_fault(f'no {self._tier} tier: boundaries are kept in that of the {tier}')
+            self._tier = tier
 
     def rewind(self) -> None:
         try:

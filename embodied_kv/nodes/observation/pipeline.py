@@ -6,6 +6,7 @@ steady clock. Pixels are converted only for frames that are prefilled.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
@@ -20,7 +21,7 @@ from embodied_kv.nodes.observation.params import described
 from embodied_kv.nodes.observation.synchronizer import SyncedMoment
 from embodied_kv.types import Observation
 
-STANDING = 0.5  # s between two frames of a robot that is watched and has nothing to do
+STANDING = 0.5  # s, steady clock, between two frames of a watched robot that has nothing to do
 PAUSE = 1.0  # s without a frame, after which the reason is said; three periods if those are longer
 
 
@@ -44,7 +45,8 @@ class ObservationPipeline(ObservationInputs):
         self._allowed = node.host.engine.budget.allowed  # s from a frame to its chunk's deadline
         self._pace, self._given = Pace(self._period), 0.0  # given: when the last frame was
         self.missing: tuple[str, ...] = ()
-        self._newest: tuple[Observation, SyncedMoment] | None = None
+        self._made = -math.inf  # the same, on the steady clock
+        self._newest: tuple[Observation, SyncedMoment] | None = None  # that is prefilled
         node.every(self._period, self._check_cameras)
 
     def restart(self) -> None:
@@ -82,16 +84,16 @@ class ObservationPipeline(ObservationInputs):
             return
         self._given = now
         self._pace.gave(now)
-        self._newest = observation, moment
+        self._made = time.monotonic()
         self._host.device.prefill(observation).add_done_callback(
-            partial(self._on_prefilled, bool(observation.instruction))
+            partial(self._on_prefilled, observation, moment)
         )
 
     def _is_due(self, now: float) -> bool:
         if self.instruction:
             return self._pace.is_due(now)
         is_watched = self._host.session(self._node.robot).sight.is_watched
-        return is_watched and now - self._given >= STANDING
+        return is_watched and time.monotonic() - self._made >= STANDING
 
     def _observation(self, moment: SyncedMoment) -> Observation | None:
         images = self.pixels(moment)
@@ -140,8 +142,10 @@ class ObservationPipeline(ObservationInputs):
         required = next(v.required for v in self.inputs.views if v.name == view)
         return 'no frame without it' if required else 'going on without that view'
 
-    def _on_prefilled(self, has_task: bool, future: Future[KvHandle]) -> None:
-        """has_task: whether the frame was made with an instruction; else nobody acts upon it."""
+    def _on_prefilled(
+        self, observation: Observation, moment: SyncedMoment, future: Future[KvHandle]
+    ) -> None:
+        """Of a frame that was made without an instruction nobody is told, so nobody acts on it."""
         try:
             handle = future.result()
         except CancelledError:
@@ -149,5 +153,6 @@ class ObservationPipeline(ObservationInputs):
         except Exception as error:  # of the engine, whatever it is: the next frame is another try
             self._node.warn_throttled('prefill', f'prefill failed: {error!r}')
             return
-        if has_task and self._node.active and self.instruction:
+        self._newest = observation, moment  # only now is there a frame to ask about
+        if observation.instruction and self._node.active and self.instruction:
             self._on_handle(handle)
