@@ -41,7 +41,7 @@ class PlanningConfig:
         range=(0.0, 1.0),
         old='average',
     )
-    schedule: str = _field(
+    recompute_schedule: str = _field(
         'even',
         'How that share goes over the layers behind the first: even, gradual (from 1.5 to 0.5 of '
         'the even one) or falling (geometric): keep, cacheblend',
@@ -120,8 +120,8 @@ class PlanningConfig:
         if self.load_policy not in POLICIES:
             raise ValueError(f'no policy {self.load_policy!r}; there are: {", ".join(POLICIES)}')
         named_propagation(self.propagation)
-        if self.schedule not in SCHEDULES:
-            raise ValueError(f'no schedule {self.schedule!r}; there are: {", ".join(SCHEDULES)}')
+        if (name := self.recompute_schedule) not in SCHEDULES:
+            raise ValueError(f'no recompute_schedule {name!r}: {", ".join(SCHEDULES)}')
         if self.granularity not in GRANULARITIES:
             names = ', '.join(GRANULARITIES)
             raise ValueError(f'no granularity {self.granularity!r}; there are: {names}')

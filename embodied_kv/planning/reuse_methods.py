@@ -14,13 +14,13 @@ from embodied_kv.planning.config import PlanningConfig
 
 
 def _keep(config: PlanningConfig, layers: int) -> Reuse:
-    schedule = named_schedule(config.schedule, layers, config.recompute_ratio)
+    schedule = named_schedule(config.recompute_schedule, layers, config.recompute_ratio)
     numbers = config.hops, config.restart, config.scoring_tokens, config.propagation
     return Keep(schedule, *numbers)
 
 
 def _cacheblend(config: PlanningConfig, layers: int) -> Reuse:
-    schedule = named_schedule(config.schedule, layers, config.recompute_ratio)
+    schedule = named_schedule(config.recompute_schedule, layers, config.recompute_ratio)
     return CacheBlend(schedule, config.granularity == 'segment')
 
 

@@ -116,7 +116,7 @@ def test_a_recurrent_planner(tmp_path):
         (dict(method='magic'), "no method 'magic'"),
         (dict(recompute_ratio=0.1), 'a recompute ratio of 0.1: 4 layers reach'),
         (dict(load_policy='magic'), "no policy 'magic'; there are: separate"),
-        (dict(schedule='steep'), "no schedule 'steep'; there are: even"),
+        (dict(recompute_schedule='steep'), "no recompute_schedule 'steep': even"),
         (dict(propagation='magic'), "no propagation 'magic'; there are: directed"),
         (dict(granularity='word'), "no granularity 'word'; there are: token, segment"),
         (dict(tokens=0), 'tokens start at 1'),

@@ -131,7 +131,7 @@ def open_way(
         answer_tokens=side.answer_tokens,
         epic_tokens=side.epic_tokens,
         recompute_ratio=reuse.recompute_ratio(planner.config.backbone.layers),
-        schedule=reuse.schedule if way.method == KEEP else 'even',
+        recompute_schedule=reuse.schedule if way.method == KEEP else 'even',
         hops=reuse.hops,
         restart=reuse.restart,
         stable_steps=made.stable_steps,
