@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import cos, pi
+from typing import ClassVar
 
 import numpy as np
 
@@ -33,6 +34,31 @@ class Recipe:
     def averaging(self, step: int) -> float:
         """How much of the average stays at this step; young averages forget faster."""
         return min(self.average, (1 + step) / (10 + step))
+
+
+@dataclass(frozen=True)
+class GrowingRecipe(Recipe):
+    """Of prompts that grow up to MOST segments. Shares are of all steps."""
+
+    MOST: ClassVar[int]
+    steps: int = option(6000, 'of the whole run')
+    short: int = option(12, 'most segments of a prompt at the start')
+    ask: float = option(0.12, 'share after which answers are learnt')
+    hold: float = option(0.15, 'share after which prompts grow')
+    grow: float = option(0.6, 'share after which they are all sizes')
+
+    def learning_rate(self, step: int, warm: int = 50) -> float:
+        """A linear start, then half a cosine down to a fiftieth."""
+        return self.rate * min(1.0, (step + 1) / warm) * cooling(step / max(1, self.steps))
+
+    def longest(self, step: int) -> int:
+        """Most segments of a step's prompts."""
+        grown = (step / self.steps - self.hold) / max(1e-9, self.grow - self.hold)
+        return self.short + int((self.MOST - self.short) * min(1.0, max(0.0, grown)))
+
+    def asks(self, step: int) -> bool:
+        """Whether answers are learnt at this step."""
+        return step >= self.ask * self.steps
 
 
 def stage_of(steps: tuple[int, ...], step: int) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from torch.nn import functional as F
 from embodied_kv.model.planner import Planner
 from embodied_kv.model.planner_config import PlannerConfig
 from embodied_kv.train.common.learner import Learner
-from embodied_kv.train.common.recipe import Recipe, cooling, option
+from embodied_kv.train.common.recipe import GrowingRecipe, option
 from embodied_kv.train.judge.chains import SEGMENTS
 from embodied_kv.train.judge.exam import exam, show, total
 from embodied_kv.train.judge.file import JUDGE, save_judge
@@ -38,30 +39,13 @@ EXAM = 1_000_003  # seed of problems that are not learnt from
 
 
 @dataclass(frozen=True)
-class JudgeRecipe(Recipe):
+class JudgeRecipe(GrowingRecipe):
     """Metadata `help` is the command line's. Shares are of all steps."""
 
-    steps: int = option(6000, 'of the whole run')
+    MOST: ClassVar[int] = SEGMENTS[1]
     segments: int = option(896, 'segments of a step, in all prompts')
     questions: int = option(16, 'of a prompt, at most')
-    short: int = option(12, 'most segments of a prompt at the start')
-    ask: float = option(0.12, 'share after which answers are learnt')
-    hold: float = option(0.15, 'share after which prompts grow')
-    grow: float = option(0.6, 'share after which they are all sizes')
     decay: float = option(0.01, 'weight decay of matrices')
-
-    def learning_rate(self, step: int, warm: int = 50) -> float:
-        """A linear start, then half a cosine down to a fiftieth."""
-        return self.rate * min(1.0, (step + 1) / warm) * cooling(step / max(1, self.steps))
-
-    def longest(self, step: int) -> int:
-        """Most segments of a step's prompts."""
-        grown = (step / self.steps - self.hold) / max(1e-9, self.grow - self.hold)
-        return self.short + int((SEGMENTS[1] - self.short) * min(1.0, max(0.0, grown)))
-
-    def asks(self, step: int) -> bool:
-        """Whether answers are learnt at this step."""
-        return step >= self.ask * self.steps
 
     def batch(self, step: int) -> ChainBatch:
         """The prompts of a step."""

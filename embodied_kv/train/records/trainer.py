@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from embodied_kv.model.planner import Planner
 from embodied_kv.model.planner_config import PlannerConfig
 from embodied_kv.train.common import loop
 from embodied_kv.train.common.learner import Learner
-from embodied_kv.train.common.recipe import Recipe, cooling, option
+from embodied_kv.train.common.recipe import GrowingRecipe, option
 from embodied_kv.train.judge.file import save_judge
 from embodied_kv.train.judge.lessons import answers, read
 from embodied_kv.train.records.gate import gate, rates
@@ -47,29 +48,19 @@ RECORDS = PlannerConfig(
 
 
 @dataclass(frozen=True)
-class RecordsRecipe(Recipe):
+class RecordsRecipe(GrowingRecipe):
     """Metadata `help` is the command line's. Shares are of all steps."""
 
+    MOST: ClassVar[int] = SEGMENTS[1]
     steps: int = option(20_000, 'of the whole run')
     tokens: int = option(4096, 'of memory in a step, in all prompts')
     questions: int = option(12, 'of a prompt, at most')
     short: int = option(6, 'most records of a prompt at the start')
     ask: float = option(0.1, 'share after which answers are learnt')
-    hold: float = option(0.15, 'share after which prompts grow')
-    grow: float = option(0.6, 'share after which they are all sizes')
 
     def learning_rate(self, step: int, warm: int = 100) -> float:
-        """A linear start, then half a cosine down to a fiftieth."""
-        return self.rate * min(1.0, (step + 1) / warm) * cooling(step / max(1, self.steps))
-
-    def longest(self, step: int) -> int:
-        """Most records of a step's prompts."""
-        grown = (step / self.steps - self.hold) / max(1e-9, self.grow - self.hold)
-        return self.short + int((SEGMENTS[1] - self.short) * min(1.0, max(0.0, grown)))
-
-    def asks(self, step: int) -> bool:
-        """Whether answers are learnt at this step."""
-        return step >= self.ask * self.steps
+        """With a longer start."""
+        return super().learning_rate(step, warm)
 
     def batch(self, step: int) -> RecordBatch:
         """The prompts of a step."""
