@@ -1,0 +1,147 @@
+"""The executable `robot` with a mission in it, to be killed; a stand-in is its eyes, and may plan.
+
+The policy is random, so what a mission sees is a stand-in's of this process.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import yaml
+from table_robot import TableRobot
+
+from embodied_kv.capsule.disk import Disk
+from embodied_kv.msg import MissionState, TextDelta
+from embodied_kv.nodes.common import qos
+from embodied_kv.sim.mission_table import TABLE, KnownTable
+from embodied_kv.srv import Ask, CapsuleSnapshot, MemoryPlan
+
+LYING = KnownTable({'red cube': TABLE, 'blue cylinder': TABLE}, ('green bin',))
+GIVEN = {
+    'contract': 'tabletop',
+    'preset': 'tiny',
+    'checkpoint': 'random',
+    'rate': 5.0,
+    'instruction': 'reach',
+    'armed': True,
+    'prompt_interval': 0,
+    'camera_timeout': 60.0,
+    'engine.decode_tokens': 280,
+    'engine.time_budget': False,
+}
+SPOKEN = ('what is red?', 'what is blue?')  # long answers
+STEP = 'put the red cube into the green bin'
+PATIENCE = 180.0  # s
+TRUTH = ('memory/plan', 'language/ask')  # what the mission may ask the stand-in
+
+
+class Truth:
+    """Sees a table as it is, plans one step for ever where asked, and hears how the mission is."""
+
+    def __init__(self, robot):
+        node, self._stream, self.heard = robot.node, 10**6, []
+        self._table = TableRobot(LYING, None)
+        self._texts = node.create_publisher(TextDelta, 'language/text', qos.TEXT)
+        node.create_service(MemoryPlan, 'truth/memory/plan', self._plan)
+        node.create_service(Ask, 'truth/language/ask', self._ask)
+        node.create_subscription(MissionState, 'mission/state', self.heard.append, qos.STATUS)
+
+    def _plan(self, _, response):
+        response.ok, response.text = True, STEP
+        return response
+
+    def _ask(self, request, response):
+        self._stream += 1
+        said = TextDelta(stream=self._stream, text=self._table.answer(request.question))
+        said.finished, said.reason = True, 'eos'
+        self._texts.publish(said)
+        response.ok, response.stream = True, self._stream
+        return response
+
+
+class Starter:
+    """Starts the executable, again and again; its files lie in `folder`.
+
+    memory: parameters of that node. asked: services of `TRUTH` that the mission asks.
+    """
+
+    def __init__(self, robot, folder, memory, asked=TRUTH):
+        self._robot, self._folder, self._started = robot, folder, []
+        own = {
+            '/**': GIVEN,
+            '/**/session': {
+                'folder': str(folder / 'capsules'),
+                'max_age': 3600.0,
+                'max_planner_age': 3600.0,
+            },
+            '/**/memory': memory,
+            '/**/mission': {'step_time_limit': 3600.0},
+        }
+        params = folder / 'params.yaml'
+        params.write_text(yaml.safe_dump({n: {'ros__parameters': v} for n, v in own.items()}))
+        self._command = [sys.executable, '-m', 'embodied_kv.nodes.robot', '--ros-args']
+        self._command += ['--params-file', str(params), '-r', f'__ns:={robot.namespace}']
+        for name in asked:
+            self._command += ['-r', f'mission:{name}:=truth/{name}']
+
+    def __call__(self):
+        with (self._folder / f'{len(self._started)}.log').open('w') as log:
+            environment = {**os.environ, 'OMP_NUM_THREADS': '1'}
+            process = subprocess.Popen(self._command, stdout=log, stderr=log, env=environment)
+        self._started.append(process)
+        self._robot.chunks.clear()
+        self._robot.until(lambda: self._robot.chunks, timeout=PATIENCE)
+        return process
+
+    def close(self):
+        for process in self._started:
+            process.kill()
+            process.wait()
+
+
+class Caller:
+    """Services' answers, while cameras send; a client is made once, so that it is ready later."""
+
+    def __init__(self, robot, *kinds):
+        self._robot, self._clients = robot, {}
+        for kind, name in kinds:
+            self._clients[kind] = robot.node.create_client(kind, name)
+
+    def ready(self):
+        for client in self._clients.values():
+            self._robot.until(client.service_is_ready, timeout=PATIENCE)
+
+    def __call__(self, kind, /, **fields):
+        future = self._clients[kind].call_async(kind.Request(**fields))
+        self._robot.until(future.done, timeout=PATIENCE)
+        assert future.result().ok, future.result().message
+        return future.result()
+
+
+def snapshot_amid_speech(robot, call, folder):
+    """A capsule whose session says both answers; its name, and what they came to be."""
+    for attempt in range(20):
+        asked = {
+            call(Ask, question=q, temperature=1.0, seed=3 + attempt, max_tokens=240).stream
+            for q in SPOKEN
+        }
+        name = call(CapsuleSnapshot, name=f'home{attempt}', tier='disk').name
+        words = said(robot, asked)
+        streams = Disk(folder).entry(name).facts['session']['streams']
+        if {*SPOKEN} <= {stream['query']['text'] for stream in streams}:
+            return name, words
+    pytest.fail('the answers were always over before the snapshot')
+
+
+def said(robot, streams):
+    """By question, what streams said, once they have ended: the last of it, and all tokens."""
+    ends = {}
+
+    def ended():
+        ends.update({text.stream: text for text in robot.texts if text.finished})
+        return streams <= ends.keys()
+
+    robot.until(ended, timeout=PATIENCE)
+    texts = {s: ''.join(t.text for t in robot.texts if t.stream == s) for s in streams}
+    return {ends[s].query: (texts[s], ends[s].tokens, ends[s].reason) for s in streams}
