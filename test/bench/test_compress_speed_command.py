@@ -42,7 +42,7 @@ def test_a_quick_run_fills_every_table(monkeypatch, tmp_path, capsys):
     assert json.loads((tmp_path / 'compress_speed.json').read_text()) == found
     assert (tmp_path / 'compress_speed.png').exists()
     assert {name: len(found[name]) for name in speed.TABLES} == dict(
-        cost=4, answer=3, decode=3, shared=3, serve=4, capacity=1
+        cost=4, answer=3, decode=3, shared=3, serve=4, deferred=5, capacity=1
     )
     assert all(f'{name}, keep ratio 0.1' in out for name in speed.TABLES)
     assert found['settings']['keep_ratio'] == 0.1 and found['ceilings']['gbytes'] == 10

@@ -6,8 +6,8 @@ Physics: a decode step reads all weights once and the KV of every stream, so by 
 of the KV makes it (W + B n k) / (W + B n k / 10) times faster: W bytes of weights, B streams, n
 tokens of k bytes. With one KV head k is small, and weights are nearly all that is read until B n
 reaches W / k: 40,000 tokens for pi05_small, 270,000 for pi05, 110,000 for Mistral 7B. A prefill is
-operations; scoring repeats the scores of at most 50 queries of the prompt and 50 of the question,
-and a gather copies the kept tenth.
+operations; scoring repeats the scores of the queries of the prompt and of the question, and a
+gather copies the kept tenth.
 What is not bytes (Python, small matrices) stays in both ways. Attention on a CPU reads KV slower
 than products read weights, byte for byte; then a step gains more than its bytes say.
 
@@ -32,7 +32,7 @@ import torch
 from embodied_kv.bench.common import clock, report
 from embodied_kv.bench.common.command import add_device, command
 from embodied_kv.bench.common.scene import FullPolicy
-from embodied_kv.bench.compress.speed import decode, models, plot, request, scene, serve
+from embodied_kv.bench.compress.speed import decode, deferred, models, plot, request, scene, serve
 from embodied_kv.bench.compress.speed.plan import QUICK, WHOLE, Plan
 
 TABLES = dict(
@@ -41,6 +41,7 @@ TABLES = dict(
     decode='a step of streams with frames of their own',
     shared='a step of streams that ask of one frame, and MB of the cache in use',
     serve='a static batch, as in figure 6, added up from the above; language: no prefills',
+    deferred='the first tokens of an answer, by how many come before the choice',
     capacity='streams with frames of their own in a cache of one size',
 )
 
@@ -100,6 +101,8 @@ def measure(
         asked = plan.shared, plan.sharing, steps.repeats
         yield 'shared', list(decode.shared(policy, *asked, ceilings, device))
         tokens = 2 * models.IMAGE + models.TEXT
+        asked = tokens, plan.deferred, steps.repeats
+        yield 'deferred', list(deferred.measure(policy, *asked, device))
         size = plan.cache * tokens * policy.config.kv_bytes_per_token
         yield 'capacity', [serve.capacity(policy, tokens, size)]
 

@@ -24,14 +24,15 @@ class Plan:
     """Repeats are those that count: a round of warm-up comes before them everywhere.
 
     answers: of a model, repeats by views. steps: by model. sharing: streams of one frame, of
-    `shared` tokens. batches: of what is served, about frames of `served` views. cache: size of the
-    one that is filled, in prefixes of two views.
+    `shared` tokens. deferred: streams about frames of two views. batches: of what is served, about
+    frames of `served` views. cache: size of the one that is filled, in prefixes of two views.
     """
 
     answers: Mapping[str, Mapping[int, int]]
     steps: Mapping[str, Steps]
     sharing: Sequence[int]
     shared: int
+    deferred: Sequence[int]
     batches: Sequence[int]
     served: int
     cache: int
@@ -47,6 +48,7 @@ WHOLE = Plan(
     },
     sharing=(1, 4, 16),
     shared=8 * K,
+    deferred=(1, 4, 16),
     batches=(1, 2, 4, 8, 16, 32, 64),
     served=2,
     cache=32,
@@ -56,6 +58,7 @@ QUICK = Plan(
     steps={SMALL: Steps((K, 8 * K), (1, 16), 4), SMALL_8: Steps((8 * K,), (1, 4), 2)},
     sharing=(16,),
     shared=8 * K,
+    deferred=(1,),
     batches=(1, 8),
     served=1,
     cache=10,
