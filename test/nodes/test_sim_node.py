@@ -19,6 +19,7 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.sim.truth import TrueMoments
+from embodied_kv.sim.mission_memory import true_table
 from embodied_kv.sim.tabletop import JOINTS
 from embodied_kv.sim.tasks import task_scene
 
@@ -127,18 +128,30 @@ def test_pictures_and_joints_of_a_moment_carry_one_stamp(start):
     assert outside.end(signal.SIGTERM) == 0
 
 
-def test_the_truth_carries_the_stamp_of_the_pictures_and_names_its_scene(start):
-    outside = start('-p', 'seed:=5', '-p', 'image_size:=48')
+def true_moment(outside, config):
+    """What is published of one moment, put together for scenes of these ranges; its stamp."""
     everything = (*outside.images.values(), outside.joints, outside.objects, outside.held)
     outside.until(lambda: set.intersection(*(set(messages) for messages in everything)))
     stamp = min(set.intersection(*(set(messages) for messages in everything)))
-    moments = TrueMoments(task_scene('put'))
+    moments = TrueMoments(config)
     moments.add('joints', outside.joints[stamp])
     moments.add('held', outside.held[stamp])
-    moment = moments.add('objects', outside.objects[stamp])
+    return moments.add('objects', outside.objects[stamp])
+
+
+def test_the_truth_carries_the_stamp_of_the_pictures_and_names_its_scene(start):
+    outside = start('-p', 'seed:=5', '-p', 'image_size:=48')
+    moment = true_moment(outside, task_scene('put'))
     assert moment.scene == 5
     assert moment.truth.held == ''
     assert all(abs(thing.position[2]) < 0.1 for thing in moment.truth.things)
+
+
+def test_a_crowded_table_has_two_places_and_things_put_away(start):
+    outside = start('-p', 'crowded:=true')
+    table = true_table(true_moment(outside, task_scene(crowded=True)).truth)
+    assert len(table.places) == 2
+    assert any(table.inside(place) for place in table.places)
 
 
 def test_without_the_truth_there_are_pictures_alone(start):

@@ -51,8 +51,12 @@ class SimParams:
     publish_clock: bool = param(False, 'Publish /clock, for nodes with use_sim_time', 'start')
     family: str = param(
         'put',
-        "Of tasks that every scene has: reach, pick, put (has all four), push; '' for any",
+        'Of tasks that every scene has: reach, pick, put (has the first four), push, take, next; '
+        "'' for any",
         'start',
+    )
+    crowded: bool = param(
+        False, 'Two places in every scene, and one or two things put away, of any family', 'start'
     )
     truth: bool = param(True, 'Publish where everything really is', 'start')
 
@@ -76,7 +80,8 @@ class Sim(Node):
         params = Parameters(self, [('', SimParams)], lambda: True).read(SimParams)
         self.period = 1.0 / params.rate
         self.table = Tabletop(
-            task_scene(params.family or None, image_size=params.image_size), params.seed
+            task_scene(params.family or None, params.crowded, image_size=params.image_size),
+            params.seed,
         )
         self._player = TrajectoryPlayer(JOINTS, self.table.state())
         self._elapsed = 0.0  # s simulated since the start, whatever the resets
