@@ -31,7 +31,7 @@ from embodied_kv.bench.fleet.speech.measure import LOADS, ROBOTS, Plan
 from embodied_kv.fleet import profile
 from embodied_kv.train.evaluate import evaluation
 
-QUICK = Plan(robots=(4,), loads=(0.35,), each=1, alone=1)
+QUICK = Plan(robots=(4,), loads=(0.35,), tasks=4, alone=1)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> dict:
     robots, loads = tuple(args.robots or given.robots), tuple(args.loads or given.loads)
     if min(robots) < 1 or not 0 < min(loads) <= max(loads) < 1:
         raise Refused('--robots are at least 1, --loads between 0 and 1')
-    plan = Plan(robots, loads, given.each, given.alone)
+    plan = Plan(robots, loads, given.tasks, given.alone)
     torch.set_num_threads(1)
     report.OUT.mkdir(parents=True, exist_ok=True)
     try:

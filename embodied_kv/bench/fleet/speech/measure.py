@@ -29,7 +29,7 @@ Seconds = dict[str, dict[int, float]]
 # All chosen before any result.
 ROBOTS = (16, 32, 64)
 LOADS = (0.35, 0.7)  # of the peak: what the engine serves in full batches
-EACH = 3  # tasks of a robot
+TASKS = 64  # of a fleet: a robot has as many as its share, and at least one
 STREAMS = 2  # of a robot: one for each prompt of the contract
 PROMPT_INTERVAL = 1  # rounds: there is always something to say
 BATCH = serving.BATCH
@@ -41,16 +41,20 @@ MARGIN_MS = 1.0  # as config/fleet.yaml
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is run. robots: sizes of fleets. loads: shares of the peak. each: tasks a robot."""
+    """How much is run. robots: sizes of fleets. loads: shares of the peak. tasks: of a fleet."""
 
     robots: tuple[int, ...] = ROBOTS
     loads: tuple[float, ...] = LOADS
-    each: int = EACH
+    tasks: int = TASKS
     alone: int = ALONE
 
     @property
     def most(self) -> int:
         return max(self.robots)
+
+    def each(self, robots: int) -> int:
+        """Tasks of a robot, where there are so many."""
+        return max(1, self.tasks // robots)
 
 
 def engine_config(robots: int) -> dict[str, object]:
@@ -141,7 +145,7 @@ def measure(
 ) -> list[dict]:
     """A dict for every run: robots, load, way, speed, and what `lockstep` answers."""
     model, most = policy.config, plan.most
-    cases = serving.cases(most * plan.each)
+    cases = serving.cases(max(plan.each(robots) * robots for robots in plan.robots))
     columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
     runs = []
     with (
@@ -161,7 +165,8 @@ def measure(
             bar.advance(bar_task)
 
         for robots in plan.robots:
-            tasks = [[r + robots * i for i in range(plan.each)] for r in range(robots)]
+            each = range(plan.each(robots))
+            tasks = [[r + robots * i for i in each] for r in range(robots)]
             for load in plan.loads:
                 times = speed(found, robots, load, model.action_dt)
                 run('mute', tasks, robots, load, times)
