@@ -39,6 +39,14 @@ def test_who_answers_as_the_rules_do_is_right_to_the_end():
     assert {'answer done', 'part undo', 'missions up to 20 records'} <= cells.keys()
 
 
+def test_answers_are_counted_by_how_things_are_meant():
+    found = list(plan_missions(None, 70, RECORDS, seed=3))
+    table, cells = report(found)
+    rows = {line[:28].strip(): int(line.split()[-1]) for line in table.splitlines()[1:]}
+    meant = {'by colour or shape', 'by where they are', 'by what is not meant'}
+    assert meant <= cells.keys() and all(0 < rows[row] < rows['all answers'] for row in meant)
+
+
 def test_words_that_nobody_knows_are_right_where_they_are_refused():
     unknown = list(ask_unknown_words(lambda texts, question: REFUSED, 7, RECORDS, seed=2))
     assert len({question for question, _ in unknown}) == 7

@@ -1,11 +1,12 @@
 """How many of 6,000 chunks come too late in 10 Hz control under an endless language backlog.
 
 A frame's stamp is the moment it was due; its chunk must be published before stamp + period,
-prefill included. The backlog never ends: a stream that finishes is replaced at once. Four runs,
+prefill included. The backlog never ends: a stream that finishes is replaced at once. Five runs,
 unless fewer are asked for: with the time budget; the same while the session is frozen once a
-second, from a thread of its own as a service does it; without the budget (decode whenever nothing
-else waits, always all Euler steps); and an empty loop that only sleeps to each period, the
-machine's own floor.
+second, from a thread of its own as a service does it; the same under one budget of bytes for all
+KV, so that from its first seconds on every capsule has another one give way; without the time
+budget (decode whenever nothing else waits, always all Euler steps); and an empty loop that only
+sleeps to each period, the machine's own floor.
 
 Physics: a frame costs prefill + denoising; what is left of the period is slack; slack over the
 cost of a decode step, times the streams in the batch, is the number of tokens that fit. A snapshot
@@ -23,9 +24,13 @@ from embodied_kv.bench.common.command import add_device, command
 from embodied_kv.bench.deadline.plot import plot
 from embodied_kv.bench.deadline.serve import empty, figures, serve
 
+KV_BUDGET_MIB = 8
 RUNS = {
     'budget on': partial(serve, time_budget=True),
     'budget on, snapshots': partial(serve, time_budget=True, freeze=True),
+    'one KV budget, snapshots': partial(
+        serve, time_budget=True, freeze=True, kv_budget_mib=KV_BUDGET_MIB
+    ),
     'budget off': partial(serve, time_budget=False),
     'empty loop': empty,
 }

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from embodied_kv.bench.common import scene
+from embodied_kv.capsule.device_pool import DevicePool
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import TierCapacities
 from embodied_kv.config import preset
@@ -29,8 +30,9 @@ from embodied_kv.session.robot_session import RobotSession
 from embodied_kv.types import TextDelta
 
 STREAMS, ANSWER = 4, 60  # streams at once, tokens of each
+FIGURES = ('mean_euler', 'tokens_s', 'of_slack_pct', 'gave_way', 'load')
 SNAPSHOT_EVERY = 1.03  # s; no multiple of the period, so they meet every moment of a frame
-CAPACITIES = TierCapacities(device=256 * 2**20, host=0, policy='drop')  # the newest stay
+CAPACITIES = TierCapacities(device=256 * 2**20, host=256 * 2**20, policy='drop')  # newest stay
 
 
 class Backlog:
@@ -56,9 +58,9 @@ class Snapshots(threading.Thread):
 
     def __init__(self, engine: Engine, device: DeviceThread) -> None:
         super().__init__(name='snapshots', daemon=True)
-        self._capsules = RobotSession(
-            engine, Registry(fingerprint(engine), CAPACITIES), device.call
-        )
+        registry = Registry(fingerprint(engine), CAPACITIES)
+        DevicePool(registry, engine.kv.plane)
+        self._capsules = RobotSession(engine, registry, device.call)
         self._over = threading.Event()
         self.took: list[float] = []
         self.bytes: list[int] = []
@@ -93,12 +95,22 @@ def engine_config(**settings: object) -> EngineConfig:
     return EngineConfig(rows=STREAMS + 6, streams=STREAMS, **settings)
 
 
-def serve(args: argparse.Namespace, time_budget: bool, freeze: bool = False) -> dict:
-    """One run of the engine -> `late`, s from stamp to publication of each chunk, and figures."""
+def serve(
+    args: argparse.Namespace, time_budget: bool, freeze: bool = False, kv_budget_mib: int = 0
+) -> dict:
+    """One run of the engine -> `late`, s from stamp to publication of each chunk, and figures.
+
+    freeze: the session, once a second. kv_budget_mib: of all KV, these capsules included.
+    """
     c = scene.with_views(served(preset(args.preset), args.device), args.views)
     engine = Engine(
         scene.FullPolicy.random(c, device=args.device),
-        engine_config(time_budget=time_budget, threads=args.threads, compile=args.compile),
+        engine_config(
+            time_budget=time_budget,
+            threads=args.threads,
+            compile=args.compile,
+            kv_budget_mib=kv_budget_mib,
+        ),
         period=args.period,
     )
     torch.set_num_threads(args.threads)
@@ -149,6 +161,7 @@ def serve(args: argparse.Namespace, time_budget: bool, freeze: bool = False) -> 
         tokens_s=backlog.tokens / (args.deadlines * args.period),
         of_slack_pct=100 * backlog.tokens / (slack / step * STREAMS),
         snapshots=snapshots.figures() if freeze else None,
+        gave_way=sum(engine.kv.plane.evictions.values()),
         load=os.getloadavg()[0],
     )
 
@@ -172,7 +185,8 @@ def empty(args: argparse.Namespace) -> dict:
 def figures(run: str, args: argparse.Namespace, late: list[float], **more: object) -> dict:
     """Of a run whose chunks came `late` seconds after their stamps; absent ones are misses.
 
-    load: of the whole machine, in the minute before the end of the run.
+    gave_way: pieces of KV, for others under one budget. load: of the whole machine, in the minute
+    before the end of the run.
     """
     missed = args.deadlines - sum(when <= args.period for when in late)
     return dict(
@@ -184,5 +198,5 @@ def figures(run: str, args: argparse.Namespace, late: list[float], **more: objec
         p50_ms=float(np.percentile(late, 50)) * 1e3,
         p99_ms=float(np.percentile(late, 99)) * 1e3,
         max_ms=max(late) * 1e3,
-        **{n: more.get(n, 0.0) for n in ('mean_euler', 'tokens_s', 'of_slack_pct', 'load')},
+        **{n: more.get(n, 0.0) for n in FIGURES},
     )

@@ -27,7 +27,7 @@ from embodied_kv.sim.mission_oracle import Progress, begin
 from embodied_kv.sim.mission_phrases import say_mission
 from embodied_kv.sim.mission_rollout import Turn, roll_out
 from embodied_kv.sim.mission_table import KnownTable
-from embodied_kv.sim.missions import KINDS, Mission
+from embodied_kv.sim.missions import KINDS, Mission, Part
 from embodied_kv.train.common import command
 from embodied_kv.train.planner.exam import UNSEEN, Reader
 from embodied_kv.train.planner.mission_cases import (
@@ -111,7 +111,8 @@ def report(
             exact = turn.said == turn.right.text
             rows = [f'answer {turn.right.kind}', 'all answers']
             if turn.progress.part < len(one.mission.parts):
-                rows.append(f'part {one.mission.parts[turn.progress.part].kind}')
+                part = one.mission.parts[turn.progress.part]
+                rows += [f'part {part.kind}', *_meant_by(part)]
             if turn.progress.tail:
                 rows.append('after a failure')
             for row in rows:
@@ -123,6 +124,17 @@ def report(
     cells = {row: round(100 * float(np.mean(right)), 2) for row, right in rows.items()}
     lines = [f'{row:28} {cells[row]:6.1f} {len(right):6d}' for row, right in rows.items()]
     return '\n'.join([f'{"":28} {"right":>6} {"n":>6}', *lines]), cells
+
+
+def _meant_by(part: Part) -> Iterator[str]:
+    """Rows of a part, by how its words say which things are meant."""
+    which = part.which
+    if which.word:
+        yield 'by colour or shape'
+    if which.place:
+        yield 'by where they are'
+    if which.other or which.but or part.stay:
+        yield 'by what is not meant'
 
 
 def main() -> None:
