@@ -24,6 +24,10 @@ REMEMBERED = 256  # batches taken back whose late answer is still of use
 class Dispatcher:
     """Serves a fleet.
 
+    max_queue_delay: s that a request is held at the most for a fuller batch, unless as many wait
+    as a batch takes, or as there are robots. held_until: when that ends, s, as of the last
+    decision; the engines are free for other work until then.
+
     The cycle: `submit` what robots send; send what `decide` returns to the engines; tell `done`
     what they answer and deliver what it returns; call `check` and `decide` at `wake(now)`;
     `refuse` what is `hopeless`.
@@ -34,8 +38,10 @@ class Dispatcher:
         scheduler: Scheduler,
         engines: Sequence[EngineState],
         stale_after: float = STALE_AFTER,
+        max_queue_delay: float = 0.0,
     ) -> None:
         self.scheduler, self.stale_after = scheduler, stale_after
+        self.max_queue_delay, self.held_until = max_queue_delay, 0.0
         self.ledger = Ledger()
         self.engines = {engine.name: engine for engine in engines}
         if not engines or len(self.engines) != len(engines):
@@ -61,7 +67,10 @@ class Dispatcher:
         A request that a batch was lost with may be what killed the engine: when its turn comes it
         goes alone, so that it takes no other one with it.
         """
-        if not self.queue or not any(engine.open(now) for engine in self.engines.values()):
+        self.held_until = self._held_until()
+        if not self.queue or self.held_until > now:
+            return []
+        if not any(engine.open(now) for engine in self.engines.values()):
             return []
         waiting = list(self.queue.values())
         order = self.scheduler.order(waiting, now)
@@ -137,7 +146,7 @@ class Dispatcher:
 
     def wake(self, now: float) -> float:
         """When next time alone changes something: an engine opens, or an answer is overdue."""
-        moments = [float('inf')]
+        moments = [float('inf'), self.held_until]
         for engine in self.engines.values():
             moments += [dispatch.overdue for dispatch in engine.in_flight.values()]
             if self.queue and engine.alive and engine.link and engine.in_flight:
@@ -164,6 +173,13 @@ class Dispatcher:
         for robot in gone:
             self._forget(robot)
         return gone
+
+    def _held_until(self) -> float:
+        """Until when all that waits is held; 0: it is not."""
+        full = max(engine.profile.saturation for engine in self.engines.values())
+        if not 0 < len(self.queue) < min(full, len(self.ledger.robots)):
+            return 0.0
+        return min(request.arrived for request in self.queue.values()) + self.max_queue_delay
 
     def _send(self, engine: EngineState, batch: list[Waiting], now: float) -> Dispatch:
         self._numbers += 1

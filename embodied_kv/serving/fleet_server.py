@@ -58,7 +58,7 @@ class FleetServer(threading.Thread):
     serve: what each of the dispatcher's engines does with a batch, by its name. deliver: takes
     every receipt, on this thread. robot_timeout: s after which a robot that says nothing is gone.
     clock: what `now` is, s, never falling; whoever gives it one of their own calls `step` in place
-    of `start`. on_idle: called on this thread whenever no request waits for an engine.
+    of `start`. on_idle: called on this thread whenever no request waits for an engine, or is held.
     on_vanished: called on it with the name of a robot that is gone.
     """
 
@@ -104,13 +104,14 @@ class FleetServer(threading.Thread):
     def slack(self, engine: str, now: float) -> float:
         """For how long, s, nobody waits for this engine or is expected to ask it; 0: somebody is.
 
-        An engine is waited for while a batch of its is under way, or a request in no batch yet.
+        An engine is waited for while a batch of its is under way, or a request in no batch yet
+        that is not held for others. While one is held, who is expected only fills its batch.
         """
         dispatcher = self.dispatcher
-        waits = dispatcher.queue or dispatcher.engines[engine].in_flight
-        if waits or not self._events.empty():
+        if dispatcher.engines[engine].in_flight or not self._events.empty():
             return 0.0
-        return max(0.0, self._forecast.next(now) - now)
+        until = dispatcher.held_until if dispatcher.queue else self._forecast.next(now)
+        return max(0.0, until - now)
 
     def stop(self) -> None:
         """Ends the thread. What engines still answer is nobody's."""
@@ -142,7 +143,7 @@ class FleetServer(threading.Thread):
             except Exception as error:  # one robot's fault must not end the others' service
                 self._faults(type(error).__name__, f'serving a fleet failed\n{trace(error)}')
                 self.counts['faults'] += 1
-        if not self.dispatcher.queue:
+        if not self.dispatcher.queue or self.dispatcher.held_until > self._clock():
             self._on_idle()
         return True
 

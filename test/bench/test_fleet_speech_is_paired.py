@@ -21,7 +21,7 @@ def test_an_engine_is_so_fast_that_the_fleet_loads_it_as_said():
 def test_the_mute_and_the_speaking_fleet_differ_in_words_alone(tmp_path):
     tasks = [[0, 2], [1, 3]]
     mute, speaking = (
-        measure.order(tasks, 4, tmp_path / 'p.yaml', '', words) for words in (None, WORDS)
+        measure.order(tasks, 4, tmp_path / 'p.yaml', '', words, 0.05) for words in (None, WORDS)
     )
     assert mute['tasks'] == speaking['tasks'] == tasks and mute['starts'] == speaking['starts']
     assert (mute['speech'], speaking['speech']) == (None, WORDS)
@@ -47,10 +47,10 @@ def test_costs_of_words_are_read_as_written(tmp_path):
             measure.read_words(path)
 
 
-def run(way, latencies, said, span=10.0):
+def run(way, latencies, said, span=10.0, delay=0.0):
     return dict(
         robots=4, load=0.5, way=way, speed=2.0, latencies=latencies, said=said, span=span,
-        spoken=1.0, charged=5.0,
+        spoken=1.0, charged=5.0, delay=delay,
     )  # fmt: skip
 
 
@@ -68,3 +68,13 @@ def test_words_are_those_of_all_robots():
     assert row['words_alone'] == pytest.approx(4 * 0.025)  # two robots of four were run
     assert row['words_ratio'] == pytest.approx(4.0)
     assert row['share_words'] == 0.1 and row['rounds'] == 100
+
+
+def test_a_fleet_that_holds_requests_is_compared_with_a_mute_one_that_does_so_too():
+    alone = run('alone', [0.4], ['one word'])
+    at_once = [run('mute', [0.1], []), run('speaking', [0.1], ['word'])]
+    held = [run('mute', [0.2], [], delay=0.05), run('speaking', [0.3], ['a word'], delay=0.05)]
+    first, second = figures.rows([*at_once, *held, alone])
+    assert (first['delay_ms'], second['delay_ms']) == (0, 50)
+    assert first['p95_ratio'] == pytest.approx(1.0) and second['p95_ratio'] == pytest.approx(1.5)
+    assert second['words_ratio'] == pytest.approx(2 * first['words_ratio'])

@@ -29,11 +29,11 @@ def chunk(frame):
 class Fleet:
     """A server whose clock and engines are the test's. pending: what each engine owes, by name."""
 
-    def __init__(self, *engines):
+    def __init__(self, *engines, delay=0.0):
         self.now, self.pending, self.idle, self.gone = 0.0, {}, [], []
         engines = engines or (EngineState('here', PROFILE),)
         self.server = FleetServer(
-            Dispatcher(Fifo(), engines),
+            Dispatcher(Fifo(), engines, max_queue_delay=delay),
             {engine.name: self._serve(engine.name) for engine in engines},
             lambda *told: None,
             2.0,
@@ -146,3 +146,18 @@ def test_who_computes_is_told_when_nobody_waits_and_of_robots_that_are_gone(flee
     fleet.now = 10.0
     fleet.server.step()
     assert sorted(fleet.gone) == ['/b', '/r']
+
+
+def test_there_is_some_while_a_request_is_held_for_others():
+    fleet = Fleet(EngineState('here', Profile('p', (1, 2), (0.2, 0.21), 100)), delay=0.05)
+    for robot in ('/r', '/s'):
+        fleet.ask(robot)
+        fleet.server.step()
+    assert fleet.slack() == 0.0 and len(fleet.pending['here'][1]) == 1, 'the first was alone'
+    fleet.answer()
+    fleet.server.step()
+    before = len(fleet.idle)
+    assert fleet.slack() == pytest.approx(0.05) and before and not fleet.pending
+    fleet.now += 0.05
+    fleet.server.step()
+    assert fleet.slack() == 0.0 and fleet.pending

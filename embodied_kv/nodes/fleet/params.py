@@ -50,6 +50,12 @@ class FleetParams:
         range=(0.0, 60.0),
         old='fresh',
     )
+    max_queue_delay: float = param(
+        0.0,
+        'A request is held so long, s, for a fuller batch; meanwhile the engine speaks. Below '
+        'stale_after, and below what a robot still has to execute when it asks',
+        range=(0.0, 1.0),
+    )
     robot_timeout: float = param(
         10.0,
         'A robot that says nothing for so long, s, has vanished',

@@ -8,6 +8,9 @@ a profile says that was measured, a query and a decode step what was measured of
 is taken so many times faster that the fleet asks for the given share of its peak. Words are begun
 by the fleet's own rule: while nobody waits, and if they end before anybody is expected.
 
+Dispatchers serve at once, or hold a request for a fuller batch (`max_queue_delay`): then batches
+cost less for each request, and what is saved is slack; every request waits longer for it.
+
 Physics: a step of decoding reads the weights once for all streams, so a batch over robots says
 more words in the same slack than many engines, each with its own weights to read; that bounds the
 gain to seconds(1) n / seconds(n) of a step, less what each query costs alone. Slack is where no
@@ -19,6 +22,7 @@ unexpected waits for one unit of words at most.
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -27,17 +31,18 @@ from embodied_kv.bench.common import report
 from embodied_kv.bench.common.command import Refused, command
 from embodied_kv.bench.fleet.serving import measure as serving
 from embodied_kv.bench.fleet.speech import figures, measure
-from embodied_kv.bench.fleet.speech.measure import LOADS, ROBOTS, Plan
+from embodied_kv.bench.fleet.speech.measure import DELAYS, LOADS, ROBOTS, Plan
 from embodied_kv.fleet import profile
 from embodied_kv.train.evaluate import evaluation
 
-QUICK = Plan(robots=(4,), loads=(0.35,), tasks=4, alone=1)
+QUICK = Plan(robots=(4,), loads=(0.35,), delays=(0.0,), tasks=4, alone=1)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Of this benchmark."""
     parser.add_argument('--robots', type=int, nargs='+', help=f'fleets; left out: {ROBOTS}')
     parser.add_argument('--loads', type=float, nargs='+', help=f'of the peak; left out: {LOADS}')
+    parser.add_argument('--delays', type=float, nargs='+', help=f's; left out: {DELAYS}')
     parser.add_argument('--quick', action='store_true', help='one small fleet, a task each')
     parser.add_argument('--checkpoint', default='', help="file or folder, or 'random'")
     parser.add_argument('--profile', type=Path, help='of a chunk; else it is measured')
@@ -50,7 +55,10 @@ def run(args: argparse.Namespace) -> dict:
     robots, loads = tuple(args.robots or given.robots), tuple(args.loads or given.loads)
     if min(robots) < 1 or not 0 < min(loads) <= max(loads) < 1:
         raise Refused('--robots are at least 1, --loads between 0 and 1')
-    plan = Plan(robots, loads, given.tasks, given.alone)
+    delays = given.delays if args.delays is None else tuple(args.delays)
+    if not 0 <= min(delays) <= max(delays) <= 1:
+        raise Refused('--delays are between 0 and 1 s')
+    plan = replace(given, robots=robots, loads=loads, delays=delays)
     torch.set_num_threads(1)
     report.OUT.mkdir(parents=True, exist_ok=True)
     try:

@@ -13,7 +13,7 @@ AIM_P95, AIM_WORDS = 1.02, 3.0
 
 
 def rows(runs: Sequence[dict]) -> list[dict]:
-    """A row per size of fleet and load.
+    """A row per size of fleet, load and delay.
 
     p95: s from a round's request to its answer, of the mute fleet, of the speaking one, and where
     each robot has an engine of its own. words: per second, of all robots, also where each has its
@@ -21,18 +21,19 @@ def rows(runs: Sequence[dict]) -> list[dict]:
     chunks.
     """
     made = []
-    for robots, load in dict.fromkeys((run['robots'], run['load']) for run in runs):
-        ways: dict[str, list[dict]] = {}
-        for run in runs:
-            if (run['robots'], run['load']) == (robots, load):
-                ways.setdefault(run['way'], []).append(run)
-        (mute,), (speaking,) = ways['mute'], ways['speaking']
-        apart = ways['alone']
+    for robots, load, delay in dict.fromkeys(map(_point, _together(runs))):
+        (mute,), (speaking,) = (
+            [run for run in runs if run['way'] == way and _point(run) == (robots, load, delay)]
+            for way in ('mute', 'speaking')
+        )
+        alike = [run for run in runs if _point(run)[:2] == (robots, load)]
+        apart = [run for run in alike if run['way'] == 'alone']
         words, words_apart = _words(speaking), robots * fmean(map(_words, apart))
         made.append(
             dict(
                 robots=robots,
                 load=load,
+                delay_ms=1e3 * delay,
                 speed=mute['speed'],
                 rounds=len(mute['latencies']),
                 p95_mute=_p95([mute]),
@@ -49,6 +50,15 @@ def rows(runs: Sequence[dict]) -> list[dict]:
             )
         )
     return made
+
+
+def _together(runs: Sequence[dict]) -> list[dict]:
+    """Those in which robots share an engine."""
+    return [run for run in runs if run['way'] != 'alone']
+
+
+def _point(run: dict) -> tuple[int, float, float]:
+    return run['robots'], run['load'], run['delay']
 
 
 def _p95(runs: Sequence[dict]) -> float:
@@ -68,6 +78,7 @@ def show(made: Sequence[dict]) -> None:
             dict(
                 robots=row['robots'],
                 load=row['load'],
+                held_ms=row['delay_ms'],
                 speed=row['speed'],
                 rounds=row['rounds'],
                 mute=row['p95_mute'] * 1e3,
@@ -86,6 +97,7 @@ def show(made: Sequence[dict]) -> None:
             dict(
                 robots=row['robots'],
                 load=row['load'],
+                held_ms=row['delay_ms'],
                 fleet=row['words'],
                 own_engines=row['words_alone'],
                 ratio=f'{row["words_ratio"]:.2f}',

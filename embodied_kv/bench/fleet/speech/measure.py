@@ -30,6 +30,7 @@ Seconds = dict[str, dict[int, float]]
 ROBOTS = (16, 32, 64)
 LOADS = (0.35, 0.7)  # of the peak: what the engine serves in full batches
 TASKS = 64  # of a fleet: a robot has as many as its share, and at least one
+DELAYS = (0.0, 0.05)  # s, `max_queue_delay`; an observation is stale after 0.1
 STREAMS = 2  # of a robot: one for each prompt of the contract
 PROMPT_INTERVAL = 1  # rounds: there is always something to say
 BATCH = serving.BATCH
@@ -41,10 +42,15 @@ MARGIN_MS = 1.0  # as config/fleet.yaml
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is run. robots: sizes of fleets. loads: shares of the peak. tasks: of a fleet."""
+    """How much is run. robots: sizes of fleets. loads: shares of the peak.
+
+    delays: s that requests are held for fuller batches. tasks: of a fleet. alone: robots with an
+    engine of their own.
+    """
 
     robots: tuple[int, ...] = ROBOTS
     loads: tuple[float, ...] = LOADS
+    delays: tuple[float, ...] = DELAYS
     tasks: int = TASKS
     alone: int = ALONE
 
@@ -124,13 +130,15 @@ def order(
     charged: Path,
     checkpoint: str,
     words: Seconds | None,
+    delay: float,
 ) -> dict:
     """Robots with their tasks, on an engine that is sized for `fleet` of them."""
     robots = len(tasks)
     made = serving.order(robots, robots, SCHEDULER, HORIZON, charged, checkpoint)
     engine = {f'engine.{name}': value for name, value in engine_config(fleet).items()}
     told = dict(language=words is not None, prompt_interval=PROMPT_INTERVAL)
-    made['parameters'] |= engine | told | {'engine.time_budget': True}
+    told |= {'max_queue_delay': delay, 'engine.time_budget': True}
+    made['parameters'] |= engine | told
     return made | dict(tasks=[list(own) for own in tasks], speech=words, streams=STREAMS * robots)
 
 
@@ -143,7 +151,7 @@ def measure(
     checkpoint: str,
     quiet: bool,
 ) -> list[dict]:
-    """A dict for every run: robots, load, way, speed, and what `lockstep` answers."""
+    """A dict for every run: robots, load, way, speed, delay, and what `lockstep` answers."""
     model, most = policy.config, plan.most
     cases = serving.cases(max(plan.each(robots) * robots for robots in plan.robots))
     columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -155,13 +163,16 @@ def measure(
     ):
         bar_task = bar.add_task('runs', total=None)
 
-        def run(way: str, tasks: list, robots: int, load: float, times: float) -> None:
+        def run(
+            way: str, tasks: list, robots: int, load: float, times: float, delay: float = 0.0
+        ) -> None:
             charged = folder / 'fleet_speech_engine.yaml'
             profile.write(found.faster(times, found.engine), charged)
             costs = None if way == 'mute' else faster(words, times)
-            asked = order(tasks, most, charged, checkpoint, costs)
+            asked = order(tasks, most, charged, checkpoint, costs, delay)
             result = fleets.run(asked, world, lambda: None)
-            runs.append(dict(robots=robots, load=load, way=way, speed=times) | result)
+            told = dict(robots=robots, load=load, way=way, speed=times, delay=delay)
+            runs.append(told | result)
             bar.advance(bar_task)
 
         for robots in plan.robots:
@@ -169,8 +180,9 @@ def measure(
             tasks = [[r + robots * i for i in each] for r in range(robots)]
             for load in plan.loads:
                 times = speed(found, robots, load, model.action_dt)
-                run('mute', tasks, robots, load, times)
-                run('speaking', tasks, robots, load, times)
+                for delay in plan.delays:
+                    run('mute', tasks, robots, load, times, delay)
+                    run('speaking', tasks, robots, load, times, delay)
                 for own in tasks[: plan.alone]:
                     run('alone', [own], robots, load, times / robots)
     return runs
