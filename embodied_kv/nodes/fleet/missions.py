@@ -73,8 +73,7 @@ class FleetCrew(Crew):
 class FleetMissions(RobotsNode):
     """Serves `mission` of every robot.
 
-    kept: the rows that language reads. shares: of its streams. sees: told of a robot that has a
-    new frame in them.
+    kept: the rows that language reads. shares: of its streams.
     """
 
     def __init__(
@@ -83,11 +82,10 @@ class FleetMissions(RobotsNode):
         kept: KeptRows,
         shares: StreamShares,
         slack: Slack,
-        sees: Callable[[str], None],
         **arguments: object,
     ) -> None:
         super().__init__('mission', host, MissionParams, **arguments)
-        self._kept, self._shares, self._slack, self._sees = kept, shares, slack, sees
+        self._kept, self._shares, self._slack = kept, shares, slack
         self.actors: dict[str, RobotProxy] = {}  # of the robots that are there
         self.missions: dict[str, RobotMission] = {}
 
@@ -97,6 +95,11 @@ class FleetMissions(RobotsNode):
 
     def setup(self) -> None:
         self.every(FEEDBACK, self._look)
+
+    def is_on(self, robot: str) -> bool:
+        """Whether a mission of this robot is under way. From any thread."""
+        mission = self.missions.get(robot)
+        return mission is not None and mission.state is not None
 
     # ------------------------------------------------------------------ robots come and go
 
@@ -136,7 +139,6 @@ class FleetMissions(RobotsNode):
             self.host.device.background(partial(self._prefill, seen)).result()
         except ValueError as error:
             raise Interrupted(str(error)) from error
-        self._sees(robot)
 
     def _prefill(self, seen: Observation) -> None:
         (handle,) = self.host.engine.prefill([seen])

@@ -67,14 +67,14 @@ class Fleet(SuiteNode):
         self._kept = KeptRows(engine) if p.capsules or p.language else None
         self._shares = StreamShares(engine)
         self._slack = Slack(self._nobody_waits)
-        self._language = self._memory = None
+        self._language = self._memory = self._missions = None
         if p.language:
-            self._language = self._beside(FleetLanguage, self._kept, self._shares, self._said)
+            given = self._kept, self._shares, self._said, self._on_mission
+            self._language = self._beside(FleetLanguage, *given)
         if p.memory:
             self._memory = self._beside(FleetMemory, self._slack)
-        self._missions = None
         if p.missions and self._kept:
-            given = self._kept, self._shares, self._slack, self._sees
+            given = self._kept, self._shares, self._slack
             self._missions = self._beside(FleetMissions, *given)
         self.every(0.2, self._update_connections)
 
@@ -189,9 +189,8 @@ class Fleet(SuiteNode):
         if self._language:
             self._language.silence(robot)
 
-    def _sees(self, robot: str) -> None:
-        if self._language:
-            self._language.sees(robot)
+    def _on_mission(self, robot: str) -> bool:
+        return self._missions is not None and self._missions.is_on(robot)
 
     def _robot_capsules(self, actor: RobotProxy) -> FleetSession:
         own = partial(self._language.own, actor.robot) if self._language else lambda streams: None
