@@ -121,7 +121,7 @@ class Fleet(SuiteNode):
         if self._cloud is not None:
             found = profile_of(model, self._cloud.seconds)
             engines.append(EngineState(CLOUD, found, p.link))
-            serve[CLOUD] = self._cloud
+            serve[CLOUD] = self._serve_elsewhere
         self._instructions: dict[str, str] = {}  # that memory knows of
         self._threads: list[SessionThread | RobotsThread] = []
         if p.capsules:
@@ -227,6 +227,14 @@ class Fleet(SuiteNode):
 
     def _serve(self, frames: Sequence[Observation], deadline: float) -> Future[list[Result]]:
         return self.host.device.call(partial(self._batch, frames, deadline))
+
+    def _serve_elsewhere(
+        self, frames: Sequence[Observation], deadline: float
+    ) -> Future[list[Result]]:
+        """By the other engine; rows of frames before these are nobody's newest any more."""
+        if self._kept:
+            self.host.device.call(lambda: [self._kept.drop(frame.robot) for frame in frames])
+        return self._cloud(frames, deadline)
 
     def _batch(self, frames: Sequence[Observation], deadline: float) -> list[Result]:
         """On the device thread; words begin when the chunks are on their way."""
