@@ -1,4 +1,4 @@
-"""A yes ends a goal where it was said of a frame from since the goal began, and of no older one."""
+"""A yes ends a goal where it was said of a frame from since the goal began, of no older one."""
 
 from types import SimpleNamespace
 
