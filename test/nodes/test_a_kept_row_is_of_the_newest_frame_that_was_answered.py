@@ -7,9 +7,12 @@ from test_fleet_robots_speak import ask, joined, serve
 from test_fleet_uses_a_second_engine import PlayedEngine
 
 from embodied_kv.nodes.fleet import server_node
+from embodied_kv.serving.served_part import ServedPart
 
 
-def test_who_is_served_elsewhere_has_no_older_frame_to_ask_about(robots, tmp_path, monkeypatch):
+def test_who_is_served_elsewhere_has_no_older_frame_to_ask_of_or_freeze(
+    robots, tmp_path, monkeypatch
+):
     monkeypatch.setattr(server_node, 'RemoteEngine', PlayedEngine)
     fleet = Fleets(robots, tmp_path)
     node = fleet.up(cloud='local', cloud_device='cpu', cloud_latency=0.001, prompt_interval=0)
@@ -30,6 +33,8 @@ def test_who_is_served_elsewhere_has_no_older_frame_to_ask_about(robots, tmp_pat
     assert node._cloud.served == [robot.namespace]
     assert kept.newest(robot.namespace) is None and kept.newest(busy.namespace) is not None
     assert 'no frame' in ask(fleet, robot).message
+    part = ServedPart(node.host.engine, robot.namespace, kept, node._shares)
+    assert part.freeze().facts['current'] is None and part.stamp == 0
     serve(fleet, robot, round=2)
     assert ask(fleet, robot).ok
     node.host.engine.kv.check_integrity()
