@@ -19,6 +19,7 @@ from embodied_kv.fleet.protocol import Receipt, Verdict
 from embodied_kv.fleet.trace_writer import TraceWriter
 from embodied_kv.msg import FleetRequest, TextDelta
 from embodied_kv.nodes.common import executable
+from embodied_kv.nodes.common.kv_services import KvServices
 from embodied_kv.nodes.common.lifecycle_node import ERROR, OK, SUCCESS, WARN, SuiteNode
 from embodied_kv.nodes.fleet import messages
 from embodied_kv.nodes.fleet.connections import Connections
@@ -76,6 +77,7 @@ class Fleet(SuiteNode):
         if p.missions and self._kept:
             given = self._kept, self._shares, self._slack
             self._missions = self._beside(FleetMissions, *given)
+        KvServices(self)
         self.every(0.2, self._update_connections)
 
     def _beside(self, kind: type[RobotsNode], *given: object) -> RobotsNode | None:
