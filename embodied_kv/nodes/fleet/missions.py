@@ -117,7 +117,8 @@ class FleetMissions(RobotsNode):
             closing.callback(mission.close)
 
     def _calls(self, node: RobotsNode, scope: str) -> FleetCalls:
-        return FleetCalls(node, scope, max(1, min(AT_ONCE, self._shares.each - 1)))
+        """Its share gets smaller where robots come, so it is looked at again and again."""
+        return FleetCalls(node, scope, lambda: max(1, min(AT_ONCE, self._shares.each - 1)))
 
     def _look(self) -> None:
         for mission in list(self.missions.values()):
