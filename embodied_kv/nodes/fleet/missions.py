@@ -155,7 +155,7 @@ class FleetMissions(RobotsNode):
 
 
 class MissionsThread(RobotsThread):
-    """Serves such a node. proxy: of a robot, made on the fleet's thread, whose node serves it."""
+    """Serves such a node. proxy: of a robot, made on the fleet's thread, closed on this one."""
 
     def __init__(
         self, node: FleetMissions, executor: Executor, proxy: Callable[[str], RobotProxy]
@@ -170,7 +170,7 @@ class MissionsThread(RobotsThread):
     def close(self, robot: str) -> None:
         self.put(partial(self._end, [robot], 'the robot has gone'))
         super().close(robot)
-        self._missions.actors.pop(robot).close()
+        self.put(self._missions.actors.pop(robot).close)  # a look may be waiting for it till then
 
     def stop(self) -> None:
         self.put(partial(self._end, [*self._missions.actors], 'the fleet is not active any more'))
