@@ -170,8 +170,11 @@ class Plane:
         )
 
     def __str__(self) -> str:
-        """What is in use, for the user."""
-        used = ', '.join(f'{pool.name} {_mib(pool.bytes_used)}' for pool in self.pools)
+        """What is in use, for the user; pools of one name are one, as those of many robots."""
+        sizes: Counter[str] = Counter()
+        for pool in self.pools:
+            sizes[pool.name] += pool.bytes_used
+        used = ', '.join(f'{name} {_mib(size)}' for name, size in sizes.items())
         bound = '' if self.budget == math.inf else f' of {_mib(self.budget)}'
         return f'{_mib(self.bytes_used)}{bound} in use: {used}'
 

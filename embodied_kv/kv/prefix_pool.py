@@ -224,11 +224,18 @@ class PrefixPool:
 
     # ------------------------------------------------------------------ giving up
 
+    def retire(self, handle: KvHandle) -> None:
+        """It is nobody's newest frame from here on, and goes with its last lease."""
+        with self._lock:
+            if self._current.get(handle.robot) == handle:
+                del self._current[handle.robot]
+                self._free_if_unheld(handle.row)
+
     def expire(self, now: float) -> None:
         """Frees what nobody leases after its deadline and the grace. now: s, steady clock."""
         with self._lock:
             for handle in self._expired(now):
-                self._end(handle)
+                self.retire(handle)
 
     def evictable(self) -> list[Evictable]:
         """Unleased frames whose deadline and prefill are longer ago than the grace."""
@@ -251,19 +258,12 @@ class PrefixPool:
             if handle not in self._unneeded():
                 return 0
             freed = self._offer(handle).size
-            self._end(handle)
+            self.retire(handle)
             return freed
 
     def _expired(self, now: float) -> list[KvHandle]:
-        return [
-            handle
-            for handle in self._current.values()
-            if handle.deadline + self.grace < now and not self._leases.get(handle.row)
-        ]
-
-    def _end(self, handle: KvHandle) -> None:
-        del self._current[handle.robot]
-        self._free_if_unheld(handle.row)
+        frames = self._current.values()
+        return [h for h in frames if h.deadline + self.grace < now and not self._leases.get(h.row)]
 
     def _held(self, handle: KvHandle, holders: int = 1) -> list[Held]:
         """Rows that go with its frame, and that with so many offers."""

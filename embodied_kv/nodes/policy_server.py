@@ -1,11 +1,12 @@
 """The node `policy_server`: the engine of this process for openpi's websocket clients.
 
-It hears and answers no topic but its diagnostics: what it serves with is `embodied_kv.serving`.
+To ROS it has its diagnostics and `kv/*` to say: what it serves with is `embodied_kv.serving`.
 """
 
 from __future__ import annotations
 
 from embodied_kv.nodes.common import executable
+from embodied_kv.nodes.common.kv_services import KvServices
 from embodied_kv.nodes.common.lifecycle_node import ERROR, OK, SuiteNode
 from embodied_kv.serving.batch import batch_seconds, profile_of
 from embodied_kv.serving.websocket.config import ServerConfig
@@ -24,6 +25,7 @@ class PolicyServerNode(SuiteNode):
         self._config.keys()  # refused here, where they cannot be read
         seconds = self.host.device.call(lambda: batch_seconds(engine)).result()
         self._profile = profile_of(self.host.model, seconds)
+        KvServices(self)
 
     def start(self) -> None:
         host, config = self.host, self._config

@@ -39,6 +39,7 @@ class KeptRows:
 
     def __init__(self, engine: Engine) -> None:
         self.most = max(0, engine.config.rows - engine.config.robots)
+        self._frames = engine.kv.frames
         self._leases: OrderedDict[str, Lease] = OrderedDict()  # by robot, the newest last
 
     def keep(self, lease: Lease) -> None:
@@ -55,10 +56,11 @@ class KeptRows:
         return lease.handle if lease else None
 
     def drop(self, robot: str) -> None:
-        """The robot has gone."""
+        """It is the robot's newest no more: the robot has gone, or has another frame elsewhere."""
         lease = self._leases.pop(robot, None)
         if lease is not None:
             lease.release()
+            self._frames.retire(lease.handle)
 
     def clear(self) -> None:
         """All of them."""

@@ -6,7 +6,7 @@ Knows their names, and which of them gives way. Does not know steps, nor why one
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 
 from embodied_kv.capsule.capsule import CapsuleError
@@ -25,18 +25,19 @@ class Boundaries:
         self._session, self._name, self._tier = session, name, tier
         self._newest = ''  # that was taken here
 
-    def take(self, scene: SceneSummary | None) -> Tier:
+    def take(self, scene: Callable[[], SceneSummary | None]) -> Tier:
         """A new one. Gives the tier that it is kept in.
 
         Once it is, earlier ones are given up, whichever process took them: there is one at any
-        moment, whenever the process is killed. A pinned one stays. scene: of now.
-        Raises CapsuleError; then there is none to go back to.
+        moment, whenever the process is killed. A pinned one stays. scene: gives that
+        of now. Raises CapsuleError, and what `scene` raises; then there is none to go back to.
         """
-        self._newest, before = '', self._numbers()
+        self._newest = ''
+        now, before = scene(), self._numbers()
         name = f'{self._name}-{max(before, default=0) + 1}'
         has = self._session.registry.capacities.of
         tier = self._tier if has(self._tier) or not has(Tier.HOST) else Tier.HOST
-        self._session.snapshot(name, scene, tier)
+        self._session.snapshot(name, now, tier)
         self._newest = name
         for number in before:
             with suppress(CapsuleError):  # it is pinned, or somebody has dropped it

@@ -40,6 +40,9 @@ class Robot:
     def _go_on(self, state):
         self.state = state
 
+    def mark(self, second):
+        return self.boundaries.take(lambda: seen(second))
+
     @property
     def names(self):
         return [record.name for record in self.registry.entries()]
@@ -57,7 +60,7 @@ def test_another_process_goes_on_from_a_boundary_with_its_step(
     robot, make_engine, observe, tmp_path
 ):
     robot.state = ACTING
-    robot.boundaries.take(seen(10))
+    robot.mark(10)
     left = shutil.copytree(tmp_path, tmp_path.with_name('left'))  # as a kill leaves it
     words = list(go_on(robot.engine).values())
     again = Robot(make_engine(), left)
@@ -67,7 +70,7 @@ def test_another_process_goes_on_from_a_boundary_with_its_step(
 
 
 def test_at_any_moment_there_is_one(robot, monkeypatch):
-    robot.boundaries.take(seen(10))
+    robot.mark(10)
     there, put = [], Registry._put
 
     def told(registry, item):
@@ -76,35 +79,35 @@ def test_at_any_moment_there_is_one(robot, monkeypatch):
 
     monkeypatch.setattr(Registry, '_put', told)
     monkeypatch.setattr(Registry, 'drop', lambda *_: there.append(robot.names))
-    robot.boundaries.take(seen(11))
+    robot.mark(11)
     assert len(there) > 1 and all(there)
 
 
 def test_the_newest_takes_the_place_of_those_before_it(robot, make_engine, tmp_path):
     for second in range(3):
-        robot.boundaries.take(seen(second))
+        robot.mark(second)
     assert robot.names == [f'{BY_MISSIONS}-3']
     again = Robot(make_engine(), tmp_path)  # another process, another mission
-    again.boundaries.take(seen(10))
+    again.mark(10)
     assert again.names == [f'{BY_MISSIONS}-4']
 
 
 def test_what_a_user_pinned_or_named_stays(robot):
     robot.session.snapshot('mission')
-    robot.boundaries.take(seen(10))
+    robot.mark(10)
     robot.registry.pin(f'{BY_MISSIONS}-1')
     for second in (11, 12):
-        robot.boundaries.take(seen(second))
+        robot.mark(second)
     assert robot.names == ['mission', f'{BY_MISSIONS}-1', f'{BY_MISSIONS}-3']
 
 
 def test_a_rollback_without_a_name_does_not_go_to_a_missions_boundary(robot):
-    robot.boundaries.take(seen(10))
+    robot.mark(10)
     with pytest.raises(CapsuleError, match='has no capsule: take a snapshot first'):
         robot.session.rollback()
     robot.session.snapshot('mine')
     robot.engine.decode()
-    robot.boundaries.take(seen(11))
+    robot.mark(11)
     assert robot.session.rollback().capsule.name == 'mine'
     assert robot.session.rollback(f'{BY_MISSIONS}-2').capsule.name == f'{BY_MISSIONS}-2'
 
@@ -113,9 +116,21 @@ def test_where_none_could_be_taken_nothing_goes_back_to_one_before(make_engine, 
     robot = Robot(make_engine(), tmp_path, Tier.HOST, host=1)
     begin(robot.engine, observe(1))
     earlier = Boundaries(robot.session, BY_MISSIONS, Tier.DISK)
-    earlier.take(seen(10))
+    earlier.take(lambda: seen(10))
     with pytest.raises(CapsuleError, match='larger than the tier'):
-        robot.boundaries.take(seen(11))
+        robot.mark(11)
+    with pytest.raises(CapsuleError, match='no boundary was taken'):
+        robot.boundaries.go_back()
+    assert robot.names == [f'{BY_MISSIONS}-1'], 'nor is it given up'
+
+
+def test_where_nothing_could_be_seen_nothing_goes_back_to_one_before(robot):
+    def blind():
+        raise ValueError('the robot does not answer')
+
+    robot.mark(10)
+    with pytest.raises(ValueError, match='does not answer'):
+        robot.boundaries.take(blind)
     with pytest.raises(CapsuleError, match='no boundary was taken'):
         robot.boundaries.go_back()
     assert robot.names == [f'{BY_MISSIONS}-1'], 'nor is it given up'
@@ -124,7 +139,7 @@ def test_where_none_could_be_taken_nothing_goes_back_to_one_before(make_engine, 
 def test_without_a_disk_tier_the_host_keeps_it(make_engine, observe, tmp_path):
     robot = Robot(make_engine(), tmp_path, disk=0)
     begin(robot.engine, observe(1))
-    assert robot.boundaries.take(seen(10)) is Tier.HOST
+    assert robot.mark(10) is Tier.HOST
     words = list(go_on(robot.engine).values())
     robot.boundaries.go_back()
     assert list(go_on(robot.engine).values()) == words
@@ -133,15 +148,15 @@ def test_without_a_disk_tier_the_host_keeps_it(make_engine, observe, tmp_path):
 def test_a_name_that_is_no_boundarys_is_left_alone(robot):
     for name in ('7', f'{BY_MISSIONS}-x', f'{BY_MISSIONS}-2-1'):
         robot.session.snapshot(name)
-    robot.boundaries.take(seen(10))
-    robot.boundaries.take(seen(11))
+    robot.mark(10)
+    robot.mark(11)
     own = {'7', f'{BY_MISSIONS}-x', f'{BY_MISSIONS}-2-1', f'{BY_MISSIONS}-2'}
     assert own <= {*robot.names} and f'{BY_MISSIONS}-1' not in robot.names
 
 
 def test_a_rewind_takes_back_what_was_said_and_leaves_the_mission(robot):
     robot.state = ACTING
-    robot.boundaries.take(seen(10))
+    robot.mark(10)
     words = list(go_on(robot.engine).values())
     robot.state = ACTING.after(ACTING.acting, False)
     robot.boundaries.go_back(but=(MissionPart.name,))

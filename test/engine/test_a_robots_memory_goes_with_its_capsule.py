@@ -128,7 +128,7 @@ def test_what_is_left_as_it_is_is_not_said(robot):
 
 def test_a_rewound_step_takes_the_planner_along_and_neither_memory_nor_mission(robot):
     boundaries = Boundaries(robot.session, 'before', Tier.DEVICE)
-    boundaries.take(None)
+    boundaries.take(lambda: None)
     plan, row = robot.planning.last, robot.planning.row.held
     robot.planning.upsert(LEARNT)
     robot.planning.plan('what does the robot hold?')

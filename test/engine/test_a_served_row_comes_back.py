@@ -68,6 +68,15 @@ def test_of_more_robots_than_rows_those_served_last_keep_theirs(served):
     engine.kv.check_integrity()
 
 
+def test_a_row_that_is_dropped_is_in_no_capsule(served):
+    engine, kept, rounds, capsules = served
+    rounds(0, '/a', '/b')
+    kept.drop('/a')
+    assert capsules('/a').engine_part.freeze().facts['current'] is None
+    assert engine.kv.frames.current('/b') is not None
+    engine.kv.check_integrity()
+
+
 def test_a_restored_row_equals_the_one_that_was_frozen(served):
     engine, _, rounds, capsules = served
     (chunk, _) = rounds(3, '/a', '/b')

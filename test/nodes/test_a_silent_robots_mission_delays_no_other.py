@@ -61,3 +61,18 @@ def test_a_mission_begins_when_the_one_before_it_is_over(two, silent):
     one.robot.until(lambda: one.told[-1].success, show=False)
     begun = list(dict.fromkeys(told.mission for told in one.told if told.running))
     assert begun == ['wait', 'tidy up']
+
+
+def test_a_robot_that_leaves_amid_a_look_ends_its_mission_for_that_reason(two, silent):
+    (one, other), (looked, answers) = two, silent
+    other.slow = True
+    goal, _ = one.send(), other.send()
+    one.robot.until(lambda: looked.is_set() and other.goals, show=False)
+    for publisher in (one.asker.requests, one.asker.finished):
+        one.asker.node.destroy_publisher(publisher)
+    missions = one.fleet.node._missions
+    one.robot.until(lambda: one.space not in missions.actors, show=False)
+    answers.set()
+    status, result = one.result(goal)
+    assert (status, result.message) == (GoalStatus.STATUS_ABORTED, 'the robot has gone')
+    assert other.goals and other.node.mission.state is not None

@@ -26,7 +26,7 @@ def server():
 
 
 def see(server, source, age):
-    server.see(SimpleNamespace(source=source, age=age, deadline_met=True))
+    server.see(SimpleNamespace(source=source, age=age, stamp=0, deadline_met=True))
     server._ask_if_due(server._goal)
     return server.asked
 

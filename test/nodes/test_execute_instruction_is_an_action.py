@@ -136,11 +136,12 @@ def test_yes_to_the_success_question_is_success(client, robot):
     goal = client.send(success_question='Is it done?')
     robot.until(lambda: goals._asked is not None)
     said = robot.node.create_publisher(TextDelta, 'language/text', 10)  # as a trained policy would
-    robot.until(
-        lambda: (
-            said.publish(TextDelta(stream=goals._asked or 0, text=' Yes', finished=True))
-            or goals._goal is None
+
+    def say():
+        said.publish(
+            robot.stamped(TextDelta(stream=goals._asked or 0, text=' Yes', finished=True))
         )
-    )
+
+    robot.until(lambda: say() or goals._goal is None)
     status, result = client.result(goal)
     assert status == GoalStatus.STATUS_SUCCEEDED and result.success

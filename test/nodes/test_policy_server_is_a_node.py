@@ -7,11 +7,13 @@ import pytest
 rclpy = pytest.importorskip('rclpy', reason='no ROS 2 is sourced: run through tools/env')
 
 from rclpy.context import Context  # noqa: E402
+from rclpy.executors import SingleThreadedExecutor  # noqa: E402
 from rclpy.parameter import Parameter  # noqa: E402
 
 from embodied_kv.nodes.common.engine_host import EngineHost  # noqa: E402
 from embodied_kv.nodes.common.lifecycle_node import FAILURE, OK, SUCCESS  # noqa: E402
 from embodied_kv.nodes.policy_server import PolicyServerNode  # noqa: E402
+from embodied_kv.srv import KvStats  # noqa: E402
 
 PARAMETERS = {
     'contract': 'tabletop',
@@ -62,3 +64,17 @@ def test_it_listens_while_it_is_active(make):
 
 def test_an_address_that_others_reach_needs_keys(make):
     assert make(host='0.0.0.0').trigger_configure() == FAILURE
+
+
+def test_it_says_what_its_kv_takes(make):
+    node = make()
+    assert node.trigger_configure() == SUCCESS and node.trigger_activate() == SUCCESS
+    executor = SingleThreadedExecutor(context=node.context)
+    executor.add_node(node)
+    client = node.create_client(KvStats, 'kv/stats')
+    asked = client.call_async(KvStats.Request())
+    executor.spin_until_future_complete(asked, timeout_sec=60.0)
+    executor.shutdown()
+    response = asked.result()
+    assert response.ok and response.bytes == node.host.plane.bytes > 0, response.message
+    assert node.trigger_deactivate() == SUCCESS

@@ -82,3 +82,14 @@ def test_metrics_say_what_became_of_requests():
             'embodied_kv_server_batches 1.0',
         ):
             assert line in found
+
+
+def test_metrics_say_what_each_pool_of_kv_holds():
+    with door() as opened:
+        with opened.client() as client:
+            client.infer(libero())
+            found = page(opened.port, '/metrics')
+        for pool in opened.engine.kv.plane.pools:
+            assert f'embodied_kv_server_kv_bytes{{pool="{pool.name}"}} {pool.bytes:.1f}' in found
+            assert f'embodied_kv_server_kv_bytes_used{{pool="{pool.name}"}}' in found
+        assert 'kv_bytes_used{pool="prefixes"} 0.0' not in found

@@ -91,7 +91,7 @@ class Capsules:
 
     def _keep(self, boundaries: Boundaries) -> None:
         self._at = self._body.now
-        boundaries.take(self._turn.here(self._scene))
+        boundaries.take(lambda: self._turn.here(self._scene))
         self._body.record.capsules += 1
 
     def _scene(self) -> SceneSummary:

@@ -23,6 +23,7 @@ from embodied_kv.control.command import FRESH, Command
 from embodied_kv.control.guard import ARMED, Guard
 from embodied_kv.msg import TextDelta
 from embodied_kv.nodes.common import qos
+from embodied_kv.nodes.common.conversions import nanoseconds
 from embodied_kv.robots.contract import Language
 from embodied_kv.srv import Ask
 from embodied_kv.text import shown
@@ -44,6 +45,7 @@ class Goal:
         self.began = time.monotonic()
         self.age, self.chunks, self.misses, self.subtask = math.nan, 0, 0, ''
         self.was_seen = False  # a chunk of an observation since then was executed
+        self.stamp = math.inf  # ns, of the first such observation
         self.how = self.why = ''
 
     @property
@@ -112,6 +114,8 @@ class InstructionServer:
         if command.source == FRESH:
             goal.chunks, goal.age = goal.chunks + 1, command.age
             goal.was_seen |= command.age < goal.seconds
+            if goal.was_seen and goal.stamp == math.inf:
+                goal.stamp = command.stamp
         goal.misses += not command.deadline_met
 
     def end(self) -> None:
@@ -229,7 +233,9 @@ class InstructionServer:
             return
         if message.stream == self._asked:
             self._words += message.text
-            if message.finished and self._words.strip().lower().startswith('yes'):
+            yes = self._words.strip().lower().startswith('yes')
+            # Of a frame from before, which a capsule may have brought back, no answer counts.
+            if message.finished and yes and nanoseconds(message.header.stamp) >= goal.stamp:
                 self._end(DONE, f"'{shown(goal.question)}' was answered with yes")
         elif self._language.prompts and message.query == self._language.prompts[0]:
             stream, words = self._saying

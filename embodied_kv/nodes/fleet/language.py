@@ -33,7 +33,8 @@ class FleetLanguage(RobotsNode):
     """Publishes `language/text` and answers `language/ask` and `language/cancel` of every robot.
 
     kept: the rows that are read. shares: of the engine's streams. on_said: takes a robot and each
-    of its messages, too.
+    of its messages, too. on_mission: whether a mission of this robot is under way, which looks
+    while the robot stands and asks the fleet for nothing.
     """
 
     def __init__(
@@ -42,12 +43,14 @@ class FleetLanguage(RobotsNode):
         kept: KeptRows,
         shares: StreamShares,
         on_said: Callable[[str, TextDeltaMsg], None],
+        on_mission: Callable[[str], bool],
         **arguments: object,
     ) -> None:
         super().__init__('language', host, LanguageParams, **arguments)
-        self._kept, self._shares, self._on_said = kept, shares, on_said
+        self._kept, self._shares = kept, shares
+        self._on_said, self._on_mission = on_said, on_mission
         self._voices: dict[str, Voice] = {}
-        self._silent: set[str] = set()  # robots that are there and ask for nothing
+        self._served: set[str] = set()  # robots that were, and have not vanished since
         self._heard: deque[TextDelta] = deque()  # of any stream, from the device thread
         self.skipped = 0  # prompts for which there was no share
 
@@ -74,6 +77,7 @@ class FleetLanguage(RobotsNode):
         with self.joining(robot) as closing:
             self._shares.join(robot)
             closing.callback(self._shares.leave, robot)
+            closing.callback(self._served.discard, robot)
             texts = self.publisher(TextDeltaMsg, f'{prefix}/language/text', qos.TEXT)
             voice = self._voices[robot] = Voice(
                 self.host,
@@ -92,20 +96,16 @@ class FleetLanguage(RobotsNode):
     def served(self, robots: Iterable[str]) -> None:
         """These robots have new rows. On the device thread: prompts begin in its slack."""
         for robot in robots:
-            self._silent.discard(robot)
+            self._served.add(robot)
             voice = self._voices.get(robot)
             if voice is not None and voice.due():
                 self.host.device.background(partial(self._prompt, robot, voice))
 
-    def sees(self, robot: str) -> None:
-        """A robot has a new row, though it asked for nothing."""
-        self._silent.discard(robot)
-
     def silence(self, robot: str) -> None:
-        """A robot has vanished, if only for a while: its streams end."""
-        self._silent.add(robot)
+        """A robot has vanished, if only for a while: its streams end, but those of a mission."""
+        self._served.discard(robot)
         voice = self._voices.get(robot)
-        if voice is not None:
+        if voice is not None and not self._on_mission(robot):
             voice.end()
 
     def own(self, robot: str, streams: Sequence[DecodeStream]) -> None:
@@ -113,8 +113,8 @@ class FleetLanguage(RobotsNode):
         self._voices[robot].own(streams)
 
     def _prompt(self, robot: str, voice: Voice) -> None:
-        handle = self._kept.newest(robot)
-        if handle is None or robot in self._silent:
+        handle = self._row(robot)
+        if handle is None:
             return
         try:
             voice.prompt(handle)
@@ -145,9 +145,14 @@ class FleetLanguage(RobotsNode):
             raise ValueError('too many questions at once: wait for the answers')
         voice.ask(request, response, partial(self._newest, robot))
 
+    def _row(self, robot: str) -> KvHandle | None:
+        """The robot's newest one, while chunks are made of it, or a mission looks through it."""
+        there = robot in self._served or self._on_mission(robot)
+        return self._kept.newest(robot) if there else None
+
     def _newest(self, robot: str) -> KvHandle:
         """The robot's row. Raises ValueError where there is none."""
-        handle = None if robot in self._silent else self._kept.newest(robot)
+        handle = self._row(robot)
         if handle is None:
             raise ValueError(
                 f'there is no frame of {robot} to ask about: has the fleet answered it lately, by '

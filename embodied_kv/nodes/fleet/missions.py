@@ -73,8 +73,7 @@ class FleetCrew(Crew):
 class FleetMissions(RobotsNode):
     """Serves `mission` of every robot.
 
-    kept: the rows that language reads. shares: of its streams. sees: told of a robot that has a
-    new frame in them.
+    kept: the rows that language reads. shares: of its streams.
     """
 
     def __init__(
@@ -83,11 +82,10 @@ class FleetMissions(RobotsNode):
         kept: KeptRows,
         shares: StreamShares,
         slack: Slack,
-        sees: Callable[[str], None],
         **arguments: object,
     ) -> None:
         super().__init__('mission', host, MissionParams, **arguments)
-        self._kept, self._shares, self._slack, self._sees = kept, shares, slack, sees
+        self._kept, self._shares, self._slack = kept, shares, slack
         self.actors: dict[str, RobotProxy] = {}  # of the robots that are there
         self.missions: dict[str, RobotMission] = {}
 
@@ -97,6 +95,11 @@ class FleetMissions(RobotsNode):
 
     def setup(self) -> None:
         self.every(FEEDBACK, self._look)
+
+    def is_on(self, robot: str) -> bool:
+        """Whether a mission of this robot is under way. From any thread."""
+        mission = self.missions.get(robot)
+        return mission is not None and mission.state is not None
 
     # ------------------------------------------------------------------ robots come and go
 
@@ -114,7 +117,8 @@ class FleetMissions(RobotsNode):
             closing.callback(mission.close)
 
     def _calls(self, node: RobotsNode, scope: str) -> FleetCalls:
-        return FleetCalls(node, scope, max(1, min(AT_ONCE, self._shares.each - 1)))
+        """Its share gets smaller where robots come, so it is looked at again and again."""
+        return FleetCalls(node, scope, lambda: max(1, min(AT_ONCE, self._shares.each - 1)))
 
     def _look(self) -> None:
         for mission in list(self.missions.values()):
@@ -136,7 +140,6 @@ class FleetMissions(RobotsNode):
             self.host.device.background(partial(self._prefill, seen)).result()
         except ValueError as error:
             raise Interrupted(str(error)) from error
-        self._sees(robot)
 
     def _prefill(self, seen: Observation) -> None:
         (handle,) = self.host.engine.prefill([seen])
@@ -152,7 +155,7 @@ class FleetMissions(RobotsNode):
 
 
 class MissionsThread(RobotsThread):
-    """Serves such a node. proxy: of a robot, made on the fleet's thread, whose node serves it."""
+    """Serves such a node. proxy: of a robot, made on the fleet's thread, closed on this one."""
 
     def __init__(
         self, node: FleetMissions, executor: Executor, proxy: Callable[[str], RobotProxy]
@@ -167,7 +170,7 @@ class MissionsThread(RobotsThread):
     def close(self, robot: str) -> None:
         self.put(partial(self._end, [robot], 'the robot has gone'))
         super().close(robot)
-        self._missions.actors.pop(robot).close()
+        self.put(self._missions.actors.pop(robot).close)  # a look may be waiting for it till then
 
     def stop(self) -> None:
         self.put(partial(self._end, [*self._missions.actors], 'the fleet is not active any more'))

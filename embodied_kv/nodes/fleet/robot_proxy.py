@@ -32,7 +32,7 @@ PATIENCE = 2.0  # s in which a robot answers
 
 
 class RobotProxy:
-    """One robot. Made and closed by the thread that serves `node`, used by another one.
+    """One robot. Made by the thread that serves `node`, closed by any, used by another than that.
 
     It stands in for what the parts of a capsule freeze and resume: the robot's clock, its
     instruction and its rounds.

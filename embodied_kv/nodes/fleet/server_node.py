@@ -19,6 +19,7 @@ from embodied_kv.fleet.protocol import Receipt, Verdict
 from embodied_kv.fleet.trace_writer import TraceWriter
 from embodied_kv.msg import FleetRequest, TextDelta
 from embodied_kv.nodes.common import executable
+from embodied_kv.nodes.common.kv_services import KvServices
 from embodied_kv.nodes.common.lifecycle_node import ERROR, OK, SUCCESS, WARN, SuiteNode
 from embodied_kv.nodes.fleet import messages
 from embodied_kv.nodes.fleet.connections import Connections
@@ -67,15 +68,16 @@ class Fleet(SuiteNode):
         self._kept = KeptRows(engine) if p.capsules or p.language else None
         self._shares = StreamShares(engine)
         self._slack = Slack(self._nobody_waits)
-        self._language = self._memory = None
+        self._language = self._memory = self._missions = None
         if p.language:
-            self._language = self._beside(FleetLanguage, self._kept, self._shares, self._said)
+            given = self._kept, self._shares, self._said, self._on_mission
+            self._language = self._beside(FleetLanguage, *given)
         if p.memory:
             self._memory = self._beside(FleetMemory, self._slack)
-        self._missions = None
         if p.missions and self._kept:
-            given = self._kept, self._shares, self._slack, self._sees
+            given = self._kept, self._shares, self._slack
             self._missions = self._beside(FleetMissions, *given)
+        KvServices(self)
         self.every(0.2, self._update_connections)
 
     def _beside(self, kind: type[RobotsNode], *given: object) -> RobotsNode | None:
@@ -121,7 +123,7 @@ class Fleet(SuiteNode):
         if self._cloud is not None:
             found = profile_of(model, self._cloud.seconds)
             engines.append(EngineState(CLOUD, found, p.link))
-            serve[CLOUD] = self._cloud
+            serve[CLOUD] = self._serve_elsewhere
         self._instructions: dict[str, str] = {}  # that memory knows of
         self._threads: list[SessionThread | RobotsThread] = []
         if p.capsules:
@@ -189,9 +191,8 @@ class Fleet(SuiteNode):
         if self._language:
             self._language.silence(robot)
 
-    def _sees(self, robot: str) -> None:
-        if self._language:
-            self._language.sees(robot)
+    def _on_mission(self, robot: str) -> bool:
+        return self._missions is not None and self._missions.is_on(robot)
 
     def _robot_capsules(self, actor: RobotProxy) -> FleetSession:
         own = partial(self._language.own, actor.robot) if self._language else lambda streams: None
@@ -228,6 +229,14 @@ class Fleet(SuiteNode):
 
     def _serve(self, frames: Sequence[Observation], deadline: float) -> Future[list[Result]]:
         return self.host.device.call(partial(self._batch, frames, deadline))
+
+    def _serve_elsewhere(
+        self, frames: Sequence[Observation], deadline: float
+    ) -> Future[list[Result]]:
+        """By the other engine; rows of frames before these are nobody's newest any more."""
+        if self._kept:
+            self.host.device.call(lambda: [self._kept.drop(frame.robot) for frame in frames])
+        return self._cloud(frames, deadline)
 
     def _batch(self, frames: Sequence[Observation], deadline: float) -> list[Result]:
         """On the device thread; words begin when the chunks are on their way."""

@@ -44,10 +44,12 @@ class ServiceRefused(Interrupted):
 class Calls:
     """Clients of a node, until `close`.
 
-    scope: what the names of services begin with. at_once: questions.
+    scope: what the names of services begin with. at_once: how many questions, now.
     """
 
-    def __init__(self, node: SuiteNode, scope: str = '', at_once: int = AT_ONCE) -> None:
+    def __init__(
+        self, node: SuiteNode, scope: str = '', at_once: Callable[[], int] = lambda: AT_ONCE
+    ) -> None:
         self._node, self._at_once = node, at_once
         self._clients = {
             name: node.create_client(kind, f'{scope}{name}') for name, kind in SERVICES.items()
@@ -96,10 +98,17 @@ class Calls:
 
     def ask(self, questions: Sequence[str]) -> list[str]:
         """What the policy answers on the newest frame; '' where its stream gave way each time."""
-        answers = []
-        for begin in range(0, len(questions), self._at_once):
-            answers += self._ask(questions[begin : begin + self._at_once])
-        return answers
+        found: dict[str, str] = {}
+        for _ in range(TRIES):
+            left = [q for q in dict.fromkeys(questions) if q not in found]
+            while left:
+                count = self._at_once()
+                asked, left = left[:count], left[count:]
+                for question, stream in self._streams(asked).items():
+                    answer = self._said(stream)
+                    if answer is not None:
+                        found[question] = answer
+        return [found.get(question, '') for question in questions]
 
     def act(self, instruction: str, time_limit: float) -> Outcome:
         """Until the policy says that it is done, or time is up. Raises Interrupted otherwise."""
@@ -114,16 +123,6 @@ class Calls:
         if not result.success and result.message != TIME_IS_OVER:
             raise Interrupted(result.message)
         return Outcome(result.success, result.message)
-
-    def _ask(self, questions: Sequence[str]) -> list[str]:
-        found: dict[str, str] = {}
-        for _ in range(TRIES):
-            asked = [q for q in dict.fromkeys(questions) if q not in found]
-            for question, stream in self._streams(asked).items():
-                answer = self._said(stream)
-                if answer is not None:
-                    found[question] = answer
-        return [found.get(question, '') for question in questions]
 
     def _streams(self, questions: Sequence[str]) -> dict[str, int]:
         """The stream that answers each of them. Raises ServiceRefused."""

@@ -81,7 +81,7 @@ class Crew:
 
     def mark(self, step: int) -> None:
         try:
-            tier = self._boundaries.take(self._session.sight.now(self._calls.check))
+            tier = self._boundaries.take(lambda: self._session.sight.now(self._calls.check))
         except CapsuleError as error:
             return self._on_fault(f'no boundary before step {step}, see boundary_tier: {error}')
         if tier is not self._tier:  # said once

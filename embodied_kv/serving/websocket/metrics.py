@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+
+from embodied_kv.kv.plane import Plane
 
 PREFIX = 'embodied_kv_server_'
 SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
@@ -17,12 +20,35 @@ OF_DISPATCHER = {  # of its values: what is told
     'capsule bytes': 'Of the capsules of all sessions',
     'capsules given up': 'Capsules that gave way to those of other sessions',
 }
+OF_POOL = {  # of its `PoolBytes`
+    'bytes': 'Held for KV on the device, by pool',
+    'bytes_used': 'Of these, in use',
+}
+
+
+class PoolCollector:
+    """The KV of a device, by pool, whenever somebody looks: pools come and go."""
+
+    def __init__(self, plane: Plane) -> None:
+        self._plane = plane
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """As a registry asks for it."""
+        pools = self._plane.stats()
+        for name, text in OF_POOL.items():
+            family = GaugeMetricFamily(f'{PREFIX}kv_{name}', text, labels=['pool'])
+            sizes: dict[str, int] = {}  # of pools of one name together
+            for pool in pools:
+                sizes[pool.name] = sizes.get(pool.name, 0) + getattr(pool, name)
+            for label, size in sizes.items():
+                family.add_metric([label], size)
+            yield family
 
 
 class Metrics:
-    """values: of the dispatcher, asked whenever somebody looks."""
+    """values: of the dispatcher; plane: of the engine; both asked whenever somebody looks."""
 
-    def __init__(self, values: Callable[[], Mapping[str, object]]) -> None:
+    def __init__(self, values: Callable[[], Mapping[str, object]], plane: Plane) -> None:
         self._registry = CollectorRegistry()
         own = {'registry': self._registry}
         self.connections = Gauge(f'{PREFIX}connections', 'Clients that are connected', **own)
@@ -44,6 +70,7 @@ class Metrics:
         for name, text in OF_DISPATCHER.items():
             gauge = Gauge(PREFIX + name.replace(' ', '_'), text, **own)
             gauge.set_function(lambda name=name: float(values().get(name, 0)))
+        self._registry.register(PoolCollector(plane))
 
     def page(self) -> bytes:
         """As text, in version 0.0.4 of the format."""

@@ -44,7 +44,7 @@ class PolicyServer(threading.Thread):
     def __init__(self, config: ServerConfig, sessions: Sessions, contract: Contract) -> None:
         super().__init__(name='policy server', daemon=True)
         self._config = config
-        self._metrics = Metrics(sessions.values)
+        self._metrics = Metrics(sessions.values, sessions.engine.kv.plane)
         self._work = ThreadPoolExecutor(WORKERS, 'policy server, pictures')
         self._waits = ThreadPoolExecutor(1, 'policy server, capsules')
         self._gate = Gate(config.keys(), config.connections, self._metrics)

@@ -1,0 +1,71 @@
+"""The services `kv/*`: what the KV of a process is, and what of it is given up.
+
+Knows the manager, the plane and compression. Does not know robots: of an engine that serves many,
+the streams of all are meant.
+"""
+
+from __future__ import annotations
+
+from embodied_kv.engine.compression import ACTION
+from embodied_kv.kv.manager import LANGUAGE
+from embodied_kv.nodes.common import conversions
+from embodied_kv.nodes.common.engine_host import EngineHost
+from embodied_kv.nodes.common.lifecycle_node import SuiteNode
+from embodied_kv.srv import Evict, KvStats, SetLimits
+
+
+class KvServices:
+    """Answers `kv/stats`, `kv/set_limits` and `kv/evict` for the engine of a node, until cleanup.
+
+    Made in the node's `setup`.
+    """
+
+    def __init__(self, node: SuiteNode) -> None:
+        self._host: EngineHost = node.host
+        node.serve(KvStats, 'kv/stats', self._stats)
+        node.serve(SetLimits, 'kv/set_limits', self._set_limits)
+        node.serve(Evict, 'kv/evict', self._evict)
+
+    def _stats(self, _: KvStats.Request, response: KvStats.Response) -> None:
+        stats = self._host.engine.kv.stats()
+        conversions.fill_stats(stats, response)
+        response.message = (
+            f'{stats.rows - stats.rows_free} of {stats.rows} rows used, {stats.leases} leases, '
+            f'{stats.streams} streams; {self._host.plane}'
+        )
+
+    def _set_limits(self, request: SetLimits.Request, response: SetLimits.Response) -> None:
+        kv, compression = self._host.engine.kv, self._host.engine.compression
+        asked = {LANGUAGE: request.language_keep_ratio, ACTION: request.action_keep_ratio}
+        keep_ratios = {consumer: ratio for consumer, ratio in asked.items() if ratio != 0}
+        for consumer, ratio in keep_ratios.items():
+            compression.check(consumer, ratio)
+        kv.set_limits(
+            rows=None if request.rows == -1 else request.rows,
+            streams=None if request.streams == -1 else request.streams,
+        )
+        for consumer, ratio in keep_ratios.items():
+            compression.set_keep_ratio(consumer, ratio)
+        self._host.device.wake()
+        response.rows, response.streams = kv.language_rows_max, kv.streams_max
+        response.language_keep_ratio = compression.keep_ratios[LANGUAGE]
+        response.action_keep_ratio = compression.keep_ratios[ACTION]
+        response.message = (
+            f'language may hold {response.rows} rows, {response.streams} streams, and keeps '
+            f'{response.language_keep_ratio:.0%} of a prefix; actions keep '
+            f'{response.action_keep_ratio:.0%}'
+        )
+
+    def _evict(self, request: Evict.Request, response: Evict.Response) -> None:
+        kv = self._host.engine.kv
+        free = kv.stats().rows_free
+        streams = kv.streams.live()
+        if request.stream:
+            streams = [kv.streams.get(request.stream)]
+        elif not request.all:
+            streams = streams[:1]
+        for stream in streams:
+            kv.streams.release(stream, 'evicted')
+        self._host.device.wake()
+        response.ended, response.rows_freed = len(streams), max(0, kv.stats().rows_free - free)
+        response.message = f'{response.ended} streams ended'

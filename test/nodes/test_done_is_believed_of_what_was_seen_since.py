@@ -1,0 +1,53 @@
+"""A yes ends a goal where it was said of a frame from since the goal began, of no older one."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from embodied_kv.action import ExecuteInstruction
+from embodied_kv.control.command import FRESH
+from embodied_kv.msg import TextDelta
+from embodied_kv.nodes.common.conversions import stamp
+from embodied_kv.nodes.control.instruction_server import DONE, Goal, InstructionServer
+
+BEFORE, SINCE = 8_000_000_000, 9_000_000_000  # ns
+
+
+@pytest.fixture
+def server():
+    server = object.__new__(InstructionServer)
+    request = ExecuteInstruction.Goal(instruction='go')
+    server._goal = Goal(SimpleNamespace(request=request), 'Is it done?')
+    server._goal.began -= 2.0
+    server._asked, server._words, server.ends = 7, '', []
+    server._end = lambda how, why: server.ends.append(how)
+    return server
+
+
+def execute(server, moment, age=0.1):
+    server.see(SimpleNamespace(source=FRESH, age=age, stamp=moment, deadline_met=True))
+
+
+def say(server, moment):
+    message = TextDelta(stream=7, text='Yes.', finished=True)
+    message.header.stamp = stamp(moment)
+    server._on_text(message)
+    return server.ends
+
+
+def test_of_a_frame_from_before_it_ends_nothing(server):
+    execute(server, SINCE)
+    assert not say(server, BEFORE)
+
+
+@pytest.mark.parametrize('moment', [SINCE, SINCE + 1])
+def test_of_the_first_frame_that_was_acted_upon_or_a_newer_one_it_ends_the_goal(server, moment):
+    execute(server, BEFORE, age=3600.0)
+    execute(server, SINCE)
+    execute(server, SINCE + 2)
+    assert say(server, moment) == [DONE]
+
+
+def test_while_nothing_since_was_acted_upon_it_ends_nothing(server):
+    execute(server, BEFORE, age=3600.0)
+    assert not say(server, SINCE)
