@@ -7,7 +7,7 @@ from table_robot import TableRobot
 
 from embodied_kv.action import ExecuteInstruction
 from embodied_kv.action import Mission as MissionAction
-from embodied_kv.msg import MemorySegment, MissionState, TextDelta
+from embodied_kv.msg import ControlState, MemorySegment, MissionState, TextDelta
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.control.instruction_server import TIME_IS_OVER
 from embodied_kv.nodes.mission import Mission
@@ -19,12 +19,15 @@ class TableSuite(TableRobot):
     """Language, memory and `execute_instruction` over a TableRobot.
 
     armed: whether goals are accepted. slow: an instruction is never over by itself. asked: all
-    questions. refuses: a service that answers `ok: false`. ends: why the arm gives up each step.
+    questions. mute: it says nothing. refuses: a service that answers `ok: false`. ends: why the
+    arm gives up each step. arm: its first state, None where nobody says it.
     """
+
+    arm = ControlState.ARMED
 
     def __init__(self, robot, table, mission, **how):
         super().__init__(table, mission, **how)
-        self.armed, self.slow, self.refuses, self.ends = True, False, '', ''
+        self.armed, self.slow, self.mute, self.refuses, self.ends = True, False, False, '', ''
         self.asked, self.goals, self.told = [], [], []
         self._stream, self._ended = 0, {}
         self.robot, node = robot, robot.node
@@ -47,6 +50,9 @@ class TableSuite(TableRobot):
             cancel_callback=lambda _: CancelResponse.ACCEPT,
         )
         node.create_timer(0.02, self._look_at_goals)
+        self._control = node.create_publisher(ControlState, 'control/state', qos.STATUS)
+        if self.arm is not None:
+            self.say_arm(self.arm)
         every = qos.heard(qos.STATUS, 64)
         node.create_subscription(MissionState, 'mission/state', self.told.append, every)
 
@@ -74,6 +80,10 @@ class TableSuite(TableRobot):
         self.robot.until(future.done, show=False)
         return future.result().status, future.result().result
 
+    def say_arm(self, state, reason=''):
+        """What `control/state` says of the arm."""
+        self._control.publish(ControlState(state=state, reason=reason))
+
     @property
     def run(self):
         """What a TableRobot's planner looks at."""
@@ -98,7 +108,8 @@ class TableSuite(TableRobot):
         response.stream = self._stream
         said = TextDelta(stream=self._stream, text=self.answer(request.question))
         said.finished, said.reason = True, 'eos'
-        self._texts.publish(said)
+        if not self.mute:
+            self._texts.publish(said)
 
     def _plan(self, request, response):
         response.text = self.plan(request.question)
