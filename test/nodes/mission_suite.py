@@ -1,6 +1,7 @@
 """The suite as a mission node hears it: a stand-in that serves the truth of a table in words."""
 
 import time
+from itertools import islice
 
 from rclpy.action import ActionClient, ActionServer, CancelResponse, GoalResponse
 from table_robot import TableRobot
@@ -36,7 +37,7 @@ class TableSuite(TableRobot):
             (Ask, 'language/ask', self._ask),
             (MemoryPlan, 'memory/plan', self._plan),
             (MemoryQuery, 'memory/query', self._query),
-            (MemoryRemove, 'memory/remove', self._remove),
+            (MemoryRemove, 'memory/remove', lambda *asked: self._remove(*asked)),
             (MemoryUpsert, 'memory/upsert', self._upsert),
         ):
             node.create_service(kind, name, self._served(name, serve))
@@ -96,8 +97,11 @@ class TableSuite(TableRobot):
             if name == self.refuses:
                 response.message = 'not today'
                 return response
-            serve(request, response)
-            response.ok = True
+            try:
+                serve(request, response)
+                response.ok = True
+            except LookupError as error:
+                response.message = f'there is no {error}'
             return response
 
         return served
@@ -115,9 +119,9 @@ class TableSuite(TableRobot):
         response.text = self.plan(request.question)
 
     def _query(self, request, response):
+        known = islice(self._memory.items(), request.segments)
         response.segments = [
-            MemorySegment(id=id, text=text, step=i)
-            for i, (id, text) in enumerate(self._memory.items())
+            MemorySegment(id=id, text=text, step=i) for i, (id, text) in enumerate(known)
         ]
 
     def _remove(self, request, response):
