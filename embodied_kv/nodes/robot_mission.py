@@ -33,6 +33,7 @@ from embodied_kv.text import shown
 
 FEEDBACK = 0.2  # s between two
 LONGEST = 400  # letters of a mission
+RESTORED = 'a capsule takes its place'
 CHANGES = 16  # of the arm's state that may wait to be heard
 
 
@@ -235,7 +236,7 @@ class RobotMission:
         """How it stands: every FEEDBACK s, on the node's thread."""
         if self._coming:
             (state,), self._coming = self._coming, ()
-            self.end('a capsule takes its place')
+            self.end(RESTORED)
             if state is not None:
                 self._begin(state, None)
         self.settle()
@@ -260,8 +261,14 @@ class RobotMission:
             self.end(f'the arm may not be moved: {message.reason}')
 
     def _bring_back(self, state: MissionState | None) -> None:
-        """From a capsule, on the engine's thread: the node's own takes it from here."""
+        """From a capsule, on the engine's thread: the node's own takes it from here.
+
+        The one that runs does nothing more: what it marked or wrote would be of another moment.
+        """
         self._coming = (state,)
+        running = self._running
+        if running is not None:
+            running.calls.interrupt(RESTORED)
 
     def _feed_back(self, running: Running) -> None:
         state = running.run.state

@@ -144,6 +144,7 @@ class Calls:
         return words.strip() if whole else None
 
     def _send(self, name: str, **fields: object) -> Future:
+        self.check()
         client = self._clients[name]
         self.there(client.service_is_ready, name)
         return client.call_async(SERVICES[name].Request(**fields))

@@ -89,6 +89,7 @@ class Crew:
             self._tier = tier
 
     def rewind(self) -> None:
+        self._calls.check()
         try:
             self._boundaries.go_back(but=self.stay)
         except CapsuleError as error:
