@@ -21,7 +21,7 @@ from embodied_kv.sim.eyes import Look, Seen, beside, look_around, look_at
 from embodied_kv.sim.mission_memory import parse_task, read_table, refusal
 from embodied_kv.sim.mission_table import MOVES, KnownTable
 
-ALL = 1000  # segments
+ALL = 2**32 - 1  # segments, as many as a query may ask for
 UNKNOWN = 'table'  # where a thing lay of which nobody said where
 
 
