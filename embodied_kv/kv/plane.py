@@ -22,9 +22,10 @@ from dataclasses import dataclass
 
 from embodied_kv.kv.eviction import EvictionOrder
 from embodied_kv.kv.going import Going
-from embodied_kv.kv.pool import Pool
+from embodied_kv.kv.pool import Evictable, Pool
 
 MIB = 2**20
+LOOKS = 2  # at what could go, where all that was to go came into use meanwhile
 
 
 class OverBudget(ValueError):
@@ -99,8 +100,11 @@ class Plane:
             yield
             return
         most = math.inf if cost == math.inf else self.worth(pool, size, cost)
+        in_vain = 0
         while (lacking := self._grant(pool, size)) > 0:
-            if not self._evict(pool, size, lacking, most, wait):
+            going = self._least(pool, size, lacking, most, wait)
+            in_vain = 0 if self._evict(going) else in_vain + 1
+            if not going or in_vain == LOOKS:
                 raise OverBudget(self._refusal(pool, size, lacking))
         try:
             yield
@@ -133,8 +137,10 @@ class Plane:
         """Bytes that others cannot have."""
         return max(self._reserved(pool), self._floors[pool])
 
-    def _evict(self, claimant: Pool, size: int, lacking: float, most: float, wait: bool) -> int:
-        """Ends what is worth least until so much is free -> how much went; all or nothing."""
+    def _least(
+        self, claimant: Pool, size: int, lacking: float, most: float, wait: bool
+    ) -> list[tuple[Pool, Evictable]]:
+        """What is worth least, until so much would be free; none where all is too little."""
         floors = self._floors
         spare = {pool: self._reserved(pool) - floor for pool, floor in floors.items()}
         spare[claimant] = spare.get(claimant, 0) + size
@@ -146,9 +152,11 @@ class Plane:
             if (wait or offer.quick) and (gained := going.add(pool, offer)):
                 chosen.append((pool, offer))
                 lacking -= gained
-        if lacking > 0:
-            return 0
-        went = Counter(pool.name for pool, offer in chosen if offer.evict() > 0)
+        return chosen if lacking <= 0 else []
+
+    def _evict(self, offers: list[tuple[Pool, Evictable]]) -> int:
+        """Ends them -> how many went; the others came into use, or had gone."""
+        went = Counter(pool.name for pool, offer in offers if offer.evict() > 0)
         self.evictions += went
         return went.total()
 

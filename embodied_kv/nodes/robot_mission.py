@@ -18,6 +18,7 @@ from std_msgs.msg import String
 
 from embodied_kv.action import Mission as MissionAction
 from embodied_kv.capsule.tiers import Tier
+from embodied_kv.msg import ControlState
 from embodied_kv.msg import MissionState as MissionStateMsg
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
@@ -32,6 +33,8 @@ from embodied_kv.text import shown
 
 FEEDBACK = 0.2  # s between two
 LONGEST = 400  # letters of a mission
+RESTORED = 'a capsule takes its place'
+CHANGES = 16  # of the arm's state that may wait to be heard
 
 
 @dataclass
@@ -75,7 +78,10 @@ class RobotMission:
         self._leaving: Running | None = None  # interrupted, and its thread does not know it yet
         self._over: dict[bytes, Running] = {}  # whose clients are to be told
         self._coming: tuple[MissionState | None, ...] = ()  # from a capsule; None: none was on
+        self._arm: int | None = None  # its state, as of ControlState; None: not heard yet
         self._part = MissionPart(lambda: self.state, self._bring_back)
+        every = qos.heard(qos.STATUS, CHANGES)
+        node.subscribe(ControlState, f'{scope}control/state', self._on_arm, every, always=True)
         self._instructions = node.publisher(String, f'{scope}instruction', qos.INSTRUCTION)
         self._states = node.publisher(MissionStateMsg, f'{scope}mission/state', qos.STATUS)
         self._server = ActionServer(
@@ -158,6 +164,7 @@ class RobotMission:
         """On its thread."""
         sight = self._session.sight
         try:
+            running.calls.there(lambda: self._arm is not None, 'control/state')
             with sight.watching():
                 if sight.is_open:
                     sight.now(running.calls.check)  # there is a frame to ask about
@@ -229,7 +236,7 @@ class RobotMission:
         """How it stands: every FEEDBACK s, on the node's thread."""
         if self._coming:
             (state,), self._coming = self._coming, ()
-            self.end('a capsule takes its place')
+            self.end(RESTORED)
             if state is not None:
                 self._begin(state, None)
         self.settle()
@@ -244,9 +251,24 @@ class RobotMission:
         elif running.handle is not None:
             self._feed_back(running)
 
+    def _on_arm(self, message: ControlState) -> None:
+        """A mission ends with the arm's being stopped, disarmed or taken over, whatever it does.
+
+        Whoever arms it again, or gives it back, does not have it moved by what was before.
+        """
+        before, self._arm = self._arm, message.state
+        if message.state not in (before, ControlState.ARMED):
+            self.end(f'the arm may not be moved: {message.reason}')
+
     def _bring_back(self, state: MissionState | None) -> None:
-        """From a capsule, on the engine's thread: the node's own takes it from here."""
+        """From a capsule, on the engine's thread: the node's own takes it from here.
+
+        The one that runs does nothing more: what it marked or wrote would be of another moment.
+        """
         self._coming = (state,)
+        running = self._running
+        if running is not None:
+            running.calls.interrupt(RESTORED)
 
     def _feed_back(self, running: Running) -> None:
         state = running.run.state

@@ -30,7 +30,7 @@ TELLING = MOVABLE[:2]  # shapes that the policy learnt to miss where no thing ha
 
 @dataclass(frozen=True)
 class Seen:
-    """drafts: what is to be remembered. gone: ids of things that are not there any more."""
+    """drafts: what is to be remembered. gone: names of things that are not there any more."""
 
     drafts: tuple[Draft, ...]
     gone: tuple[str, ...] = ()

@@ -1,13 +1,14 @@
 """The suite as a mission node hears it: a stand-in that serves the truth of a table in words."""
 
 import time
+from itertools import islice
 
 from rclpy.action import ActionClient, ActionServer, CancelResponse, GoalResponse
 from table_robot import TableRobot
 
 from embodied_kv.action import ExecuteInstruction
 from embodied_kv.action import Mission as MissionAction
-from embodied_kv.msg import MemorySegment, MissionState, TextDelta
+from embodied_kv.msg import ControlState, MemorySegment, MissionState, TextDelta
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.control.instruction_server import TIME_IS_OVER
 from embodied_kv.nodes.mission import Mission
@@ -19,12 +20,15 @@ class TableSuite(TableRobot):
     """Language, memory and `execute_instruction` over a TableRobot.
 
     armed: whether goals are accepted. slow: an instruction is never over by itself. asked: all
-    questions. refuses: a service that answers `ok: false`. ends: why the arm gives up each step.
+    questions. mute: it says nothing. refuses: a service that answers `ok: false`. ends: why the
+    arm gives up each step. arm: its first state, None where nobody says it.
     """
+
+    arm = ControlState.ARMED
 
     def __init__(self, robot, table, mission, **how):
         super().__init__(table, mission, **how)
-        self.armed, self.slow, self.refuses, self.ends = True, False, '', ''
+        self.armed, self.slow, self.mute, self.refuses, self.ends = True, False, False, '', ''
         self.asked, self.goals, self.told = [], [], []
         self._stream, self._ended = 0, {}
         self.robot, node = robot, robot.node
@@ -33,7 +37,7 @@ class TableSuite(TableRobot):
             (Ask, 'language/ask', self._ask),
             (MemoryPlan, 'memory/plan', self._plan),
             (MemoryQuery, 'memory/query', self._query),
-            (MemoryRemove, 'memory/remove', self._remove),
+            (MemoryRemove, 'memory/remove', lambda *asked: self._remove(*asked)),
             (MemoryUpsert, 'memory/upsert', self._upsert),
         ):
             node.create_service(kind, name, self._served(name, serve))
@@ -47,6 +51,9 @@ class TableSuite(TableRobot):
             cancel_callback=lambda _: CancelResponse.ACCEPT,
         )
         node.create_timer(0.02, self._look_at_goals)
+        self._control = node.create_publisher(ControlState, 'control/state', qos.STATUS)
+        if self.arm is not None:
+            self.say_arm(self.arm)
         every = qos.heard(qos.STATUS, 64)
         node.create_subscription(MissionState, 'mission/state', self.told.append, every)
 
@@ -74,6 +81,10 @@ class TableSuite(TableRobot):
         self.robot.until(future.done, show=False)
         return future.result().status, future.result().result
 
+    def say_arm(self, state, reason=''):
+        """What `control/state` says of the arm."""
+        self._control.publish(ControlState(state=state, reason=reason))
+
     @property
     def run(self):
         """What a TableRobot's planner looks at."""
@@ -86,8 +97,11 @@ class TableSuite(TableRobot):
             if name == self.refuses:
                 response.message = 'not today'
                 return response
-            serve(request, response)
-            response.ok = True
+            try:
+                serve(request, response)
+                response.ok = True
+            except LookupError as error:
+                response.message = f'there is no {error}'
             return response
 
         return served
@@ -98,15 +112,16 @@ class TableSuite(TableRobot):
         response.stream = self._stream
         said = TextDelta(stream=self._stream, text=self.answer(request.question))
         said.finished, said.reason = True, 'eos'
-        self._texts.publish(said)
+        if not self.mute:
+            self._texts.publish(said)
 
     def _plan(self, request, response):
         response.text = self.plan(request.question)
 
     def _query(self, request, response):
+        known = islice(self._memory.items(), request.segments)
         response.segments = [
-            MemorySegment(id=id, text=text, step=i)
-            for i, (id, text) in enumerate(self._memory.items())
+            MemorySegment(id=id, text=text, step=i) for i, (id, text) in enumerate(known)
         ]
 
     def _remove(self, request, response):

@@ -3,12 +3,14 @@
 The next mission is none the worse for it.
 """
 
+from dataclasses import replace
+
 import pytest
 from action_msgs.msg import GoalStatus
 from mission_suite import TableSuite
 
 from embodied_kv.model.mission_words import mission_question
-from embodied_kv.planning.mission import MOST_PLANS
+from embodied_kv.planning.mission import MOST_PLANS, Outcome
 from embodied_kv.sim.mission_table import FLOOR, TABLE, KnownTable
 from embodied_kv.sim.missions import Mission, Part, Which
 
@@ -127,4 +129,20 @@ def test_a_user_who_tells_the_arm_something_else_ends_it(suite):
     message, _ = ended(suite, PUT_RED)
     assert message == 'another instruction takes its place'
     suite.ends = ''
+    assert goes_on(suite)
+
+
+def test_a_thing_that_vanishes_from_sight_within_a_step_is_given_up(suite):
+    def vanish(instruction):
+        suite.calls.append(instruction)
+        where = {name: at for name, at in suite.table.where.items() if name != 'red cube'}
+        suite.table = replace(suite.table, where=where)
+        return Outcome(False)
+
+    act, suite.act = suite.act, vanish
+    message, told = ended(suite, PUT_RED)
+    assert message == f'give up: {TOLD}' and told[0] == TOLD
+    assert f'task 1: {TOLD}, not finished' in suite.memory()
+    suite.act = act
+    assert ended(suite, PUT_RED) == ('impossible: I know no red cube', told), 'the next one looks'
     assert goes_on(suite)

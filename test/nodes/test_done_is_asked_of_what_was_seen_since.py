@@ -12,10 +12,11 @@ from embodied_kv.nodes.control.instruction_server import Goal, InstructionServer
 @pytest.fixture
 def server():
     server = object.__new__(InstructionServer)
-    server.asked = []
+    server.asked, server.now = [], 100.0  # s on the clock of the arm's world
+    server._now = lambda: server.now
     request = ExecuteInstruction.Goal(instruction='go')
-    server._goal = Goal(SimpleNamespace(request=request), 'Is it done?')
-    server._goal.began -= 2.0
+    server._goal = Goal(SimpleNamespace(request=request), 'Is it done?', server.now)
+    server.now += 2.0
     server._next_question = 0.0
     future = SimpleNamespace(add_done_callback=lambda _: None)
     server._ask = SimpleNamespace(
@@ -43,3 +44,21 @@ def test_not_of_a_chunk_that_answers_an_observation_from_before(server):
 
 def test_once_a_chunk_since_then_is_executed(server):
     assert see(server, FRESH, 0.1) == ['Is it done?']
+
+
+def test_in_a_world_that_is_slower_than_real_time(server):
+    server._goal.began -= 3600.0
+    assert not see(server, FRESH, 2.5), 'an hour has passed, but in that world two seconds'
+    assert see(server, FRESH, 1.5)
+
+
+def test_in_a_world_that_is_faster_than_real_time(server):
+    server.now += 3600.0
+    assert see(server, FRESH, 60.0)
+
+
+def test_in_a_world_that_began_again(server):
+    server.now = 1.0
+    assert not see(server, FRESH, 0.5)
+    server.now += 2.0
+    assert see(server, FRESH, 0.5)

@@ -10,7 +10,7 @@ from memory_suite import begin, done, segments, texts
 from rclpy.action import ActionClient
 
 from embodied_kv.action import Mission as MissionAction
-from embodied_kv.msg import TextDelta
+from embodied_kv.msg import ControlState, TextDelta
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.mission import Mission
 from embodied_kv.sim.language import HELD
@@ -47,6 +47,8 @@ def heard(robot, tmp_path):
         return response
 
     robot.node.create_service(Ask, 'language/ask', ask)
+    arm = robot.node.create_publisher(ControlState, 'control/state', qos.STATUS)
+    arm.publish(ControlState(state=ControlState.ARMED))
     begin(robot, tmp_path, Mission)
     robot.until(lambda: speak.get_subscription_count() >= 2, show=False)  # memory, too
     done(robot, 'upsert', segments=segments(*KNOWN))

@@ -36,13 +36,16 @@ TIME_IS_OVER = 'the time limit is over'
 
 
 class Goal:
-    """An instruction in force. how, why: of its end, '' before."""
+    """An instruction in force. how, why: of its end, '' before.
 
-    def __init__(self, handle: ServerGoalHandle, question: str) -> None:
+    moment: when it was accepted, on the guard's clock. seconds, time_limit: real ones.
+    """
+
+    def __init__(self, handle: ServerGoalHandle, question: str, moment: float) -> None:
         self.handle, request = handle, handle.request
         self.instruction, self.time_limit = request.instruction, request.time_limit
         self.question = request.success_question or question
-        self.began = time.monotonic()
+        self.began, self.moment = time.monotonic(), moment
         self.age, self.chunks, self.misses, self.subtask = math.nan, 0, 0, ''
         self.was_seen = False  # a chunk of an observation since then was executed
         self.stamp = math.inf  # ns, of the first such observation
@@ -113,9 +116,10 @@ class InstructionServer:
             return
         if command.source == FRESH:
             goal.chunks, goal.age = goal.chunks + 1, command.age
-            goal.was_seen |= command.age < goal.seconds
-            if goal.was_seen and goal.stamp == math.inf:
-                goal.stamp = command.stamp
+            now = self._now()
+            goal.moment = min(goal.moment, now)  # a simulation's clock may have been set back
+            if now - command.age > goal.moment:
+                goal.was_seen, goal.stamp = True, min(goal.stamp, command.stamp)
         goal.misses += not command.deadline_met
 
     def end(self) -> None:
@@ -148,7 +152,7 @@ class InstructionServer:
 
     def _begin(self, handle: ServerGoalHandle) -> None:
         self._end(ABORTED, 'another goal takes its place', stands=False)
-        self._goal = goal = Goal(handle, self._language.success)
+        self._goal = goal = Goal(handle, self._language.success, self._now())
         self._asked, self._next_question = None, goal.began + ASK_EVERY
         self._node.get_logger().info(f"goal: '{shown(goal.instruction)}'")
         self._tell(goal.instruction)

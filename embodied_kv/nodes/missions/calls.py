@@ -112,7 +112,7 @@ class Calls:
 
     def act(self, instruction: str, time_limit: float) -> Outcome:
         """Until the policy says that it is done, or time is up. Raises Interrupted otherwise."""
-        self._there(self._acting.server_is_ready, 'execute_instruction')
+        self.there(self._acting.server_is_ready, 'execute_instruction')
         goal = ExecuteInstruction.Goal(instruction=instruction, time_limit=time_limit)
         handle = self._wait(self._on_node(lambda: self._send_goal(goal)))
         if not handle.accepted:
@@ -143,8 +143,9 @@ class Calls:
         return words.strip() if whole else None
 
     def _send(self, name: str, **fields: object) -> Future:
+        self.check()
         client = self._clients[name]
-        self._there(client.service_is_ready, name)
+        self.there(client.service_is_ready, name)
         return client.call_async(SERVICES[name].Request(**fields))
 
     def _on_node(self, send: Callable[[], Future]) -> Future:
@@ -157,14 +158,6 @@ class Calls:
             raise ServiceRefused(f'{name}: {response.message}')
         return response
 
-    def _there(self, is_ready: object, name: str) -> None:
-        until = time.monotonic() + PATIENCE
-        while not is_ready():
-            self.check()
-            if time.monotonic() > until:
-                raise Interrupted(f'{name} is not there: is its node active?')
-            time.sleep(LOOK)
-
     def _wait(self, future: Future, patience: float | None = PATIENCE) -> object:
         until = None if patience is None else time.monotonic() + patience
         while not future.done():
@@ -173,6 +166,15 @@ class Calls:
                 raise Interrupted('a node does not answer')
             time.sleep(LOOK)
         return future.result()
+
+    def there(self, is_ready: Callable[[], bool], name: str) -> None:
+        """Waits for what has this name. Raises Interrupted, also where it does not come."""
+        until = time.monotonic() + PATIENCE
+        while not is_ready():
+            self.check()
+            if time.monotonic() > until:
+                raise Interrupted(f'{name} is not there: is its node active?')
+            time.sleep(LOOK)
 
     def rest(self) -> None:
         """For a moment. Raises Interrupted."""

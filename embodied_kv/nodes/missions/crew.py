@@ -12,7 +12,7 @@ from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.tiers import Tier
 from embodied_kv.msg import MemorySegment
 from embodied_kv.nodes.control.session_parts import InstructionPart
-from embodied_kv.nodes.missions.calls import Calls
+from embodied_kv.nodes.missions.calls import Calls, ServiceRefused
 from embodied_kv.planning.mission import Outcome
 from embodied_kv.planning.mission_part import MissionPart
 from embodied_kv.session.boundaries import Boundaries
@@ -21,7 +21,7 @@ from embodied_kv.sim.eyes import Look, Seen, beside, look_around, look_at
 from embodied_kv.sim.mission_memory import parse_task, read_table, refusal
 from embodied_kv.sim.mission_table import MOVES, KnownTable
 
-ALL = 1000  # segments
+ALL = 2**32 - 1  # segments, as many as a query may ask for
 UNKNOWN = 'table'  # where a thing lay of which nobody said where
 
 
@@ -89,6 +89,7 @@ class Crew:
             self._tier = tier
 
     def rewind(self) -> None:
+        self._calls.check()
         try:
             self._boundaries.go_back(but=self.stay)
         except CapsuleError as error:
@@ -116,8 +117,16 @@ class Crew:
 
     def _remember(self, seen: Seen) -> None:
         self._upsert(seen.drafts)
-        for id in seen.gone:
+        for segment in self._segments() if seen.gone else ():
+            told = read_table([segment.text])
+            if not {*told.where, *told.places}.isdisjoint(seen.gone):
+                self._forget(segment.id)
+
+    def _forget(self, id: str) -> None:
+        try:
             self._calls.call('memory/remove', id=id)
+        except ServiceRefused as error:  # somebody else has removed it meanwhile
+            self._on_fault(f'not forgotten: {error}')
 
     def _upsert(self, drafts: object) -> None:
         segments = [MemorySegment(id=id, kind=kind, text=text) for id, kind, text in drafts]

@@ -1,0 +1,71 @@
+"""Where all that was to go came into use, the others are tried before a claim is refused."""
+
+import pytest
+from plane_cases import ORDER, TablePool, Thing
+
+from embodied_kv.kv.plane import OverBudget, Plane
+
+
+class BusyPool(TablePool):
+    """taken: things that come into use as soon as they are to go; looks: at what could go."""
+
+    def __init__(self):
+        super().__init__()
+        self.taken, self.in_use, self.looks = [], [], 0
+
+    def evictable(self):
+        self.looks += 1
+        offers = zip(self.things, super().evictable(), strict=True)
+        return [offer for thing, offer in offers if thing not in self.in_use]
+
+    def _evict(self, thing):
+        if thing in self.taken:
+            self.in_use.append(thing)
+            return 0
+        return super()._evict(thing)
+
+
+@pytest.fixture
+def pool():
+    return BusyPool()
+
+
+@pytest.fixture
+def plane(pool):
+    plane = Plane(20, ORDER)
+    plane.join(pool)
+    return plane
+
+
+def test_another_goes_instead(plane, pool):
+    cheap, dear = Thing(10, cost=1.0), Thing(10, cost=2.0)
+    pool.add(plane, cheap)
+    pool.add(plane, dear)
+    pool.taken = [cheap]
+    pool.add(plane, new := Thing(10))
+    assert pool.gone == [dear] and pool.things == [cheap, new]
+    plane.check_integrity()
+
+
+def test_where_all_are_in_use_it_is_refused(plane, pool):
+    pool.taken = [Thing(10), Thing(10)]
+    for thing in pool.taken:
+        pool.add(plane, thing)
+    with pytest.raises(OverBudget, match='no room for 10 bytes'):
+        pool.add(plane, Thing(10))
+    assert not pool.gone and pool.things == pool.taken
+
+
+def test_who_offers_what_never_goes_is_not_asked_for_ever(plane, pool):
+    pool.add(plane, Thing(20))
+    pool.end = lambda thing: 0
+    with pytest.raises(OverBudget):
+        pool.add(plane, Thing(10))
+    assert pool.looks == 2
+
+
+def test_what_would_be_too_little_is_looked_at_once(plane, pool):
+    pool.add(plane, Thing(20))
+    with pytest.raises(OverBudget):
+        pool.add(plane, Thing(30))
+    assert pool.looks == 1 and not pool.gone

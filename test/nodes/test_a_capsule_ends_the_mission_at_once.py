@@ -1,0 +1,56 @@
+"""A mission whose place a capsule takes does nothing from that moment on, not even for a moment.
+
+Else it would mark and remember what is of another moment.
+"""
+
+import pytest
+from mission_suite import TableSuite
+
+from embodied_kv.nodes.session import Session
+from embodied_kv.planning.mission import Interrupted
+from embodied_kv.sim.mission_table import TABLE, KnownTable
+from embodied_kv.sim.missions import Mission, Part, Which
+
+LYING = KnownTable({'red cube': TABLE}, ('green bin',))
+AWAY = Mission((Part('put', Which(names=('red cube',)), 'green bin'),))
+
+
+@pytest.fixture
+def suite(robot, tmp_path):
+    suite = TableSuite(robot, LYING, AWAY)
+    suite.up(Session, folder=str(tmp_path))
+    return suite
+
+
+def test_it_is_over_before_its_node_knows(suite):
+    session = suite.node.host.session(suite.node.robot)
+    session.snapshot('before')  # no mission is on
+    over = []
+
+    def roll_back(_):  # on the node's thread, which does nothing else meanwhile
+        running = suite.node.mission._running
+        session.rollback('before')
+        running.thread.join(100.0)
+        over.append(running)
+
+    suite.interrupt = roll_back
+    _, result = suite.result(suite.send())
+    assert result.message == 'a capsule takes its place'
+    (running,) = over
+    assert not running.thread.is_alive() and not suite.goals
+    assert suite.calls == [], 'the arm was told nothing'
+    assert [record.name for record in session.registry.entries()] == ['before']
+
+
+def test_it_asks_and_rewinds_nothing_more(suite):
+    suite.mute = True
+    goal = suite.send()
+    suite.robot.until(lambda: suite.asked, show=False)
+    mission = suite.node.mission
+    running, crew = mission._running, mission._running.run._robot
+    mission._bring_back(None)
+    for what in (crew.rewind, crew.moves, lambda: crew.remember('pick up the red cube', True)):
+        with pytest.raises(Interrupted, match='a capsule takes its place'):
+            what()
+    assert suite.result(goal)[1].message == 'a capsule takes its place'
+    assert not running.thread.is_alive()

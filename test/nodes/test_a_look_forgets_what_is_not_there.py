@@ -1,0 +1,46 @@
+"""A thing that a look misses is forgotten, whatever the sentence that tells of it is called."""
+
+import pytest
+from mission_suite import TableSuite
+
+from embodied_kv.sim.mission_table import TABLE, KnownTable
+from embodied_kv.sim.missions import Mission, Part, Which
+
+LYING = KnownTable({'red cube': TABLE}, ('green bin',))
+AWAY = Mission((Part('put', Which(names=('red cube',)), 'green bin'),))
+
+
+@pytest.fixture
+def suite(robot):
+    suite = TableSuite(robot, LYING, AWAY)
+    suite.up()
+    return suite
+
+
+def test_what_somebody_noted_is_forgotten_by_its_own_id(suite):
+    suite._memory['note 1'] = 'cyan ball: in the green bin'
+    suite._memory['note 2'] = 'blue bin: holds the cyan ball'
+    suite._memory['note 3'] = 'the cyan ball is a present'
+    assert suite.result(suite.send())[1].success
+    assert suite._memory.keys().isdisjoint({'note 1', 'note 2'})
+    assert suite._memory['note 3'], 'it says not where anything is'
+
+
+def test_all_that_tells_of_it_is_forgotten(suite):
+    suite._memory |= dict.fromkeys(('cyan ball', 'note 1'), 'cyan ball: on the table')
+    assert suite.result(suite.send())[1].success
+    assert suite._memory.keys().isdisjoint({'cyan ball', 'note 1'})
+
+
+def test_what_somebody_else_has_removed_meanwhile_ends_nothing(suite):
+    suite._memory['cyan ball'] = 'cyan ball: on the table'
+    remove, asked = suite._remove, []
+
+    def too_late(request, response):
+        asked.append(request.id)
+        suite._memory.pop(request.id)
+        remove(request, response)
+
+    suite._remove = too_late
+    assert suite.result(suite.send())[1].success
+    assert asked == ['cyan ball']
