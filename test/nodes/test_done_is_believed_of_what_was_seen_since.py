@@ -51,3 +51,9 @@ def test_of_the_first_frame_that_was_acted_upon_or_a_newer_one_it_ends_the_goal(
 def test_while_nothing_since_was_acted_upon_it_ends_nothing(server):
     execute(server, BEFORE, age=3600.0)
     assert not say(server, SINCE)
+
+
+def test_where_the_clock_was_set_back_what_is_seen_then_counts(server):
+    execute(server, SINCE)
+    execute(server, BEFORE)  # of now
+    assert say(server, BEFORE + 1) == [DONE]

@@ -45,7 +45,7 @@ class Goal:
         self.began = time.monotonic()
         self.age, self.chunks, self.misses, self.subtask = math.nan, 0, 0, ''
         self.was_seen = False  # a chunk of an observation since then was executed
-        self.stamp = math.inf  # ns, of the first such observation
+        self.stamp = math.inf  # ns, of the oldest such observation
         self.how = self.why = ''
 
     @property
@@ -113,9 +113,8 @@ class InstructionServer:
             return
         if command.source == FRESH:
             goal.chunks, goal.age = goal.chunks + 1, command.age
-            goal.was_seen |= command.age < goal.seconds
-            if goal.was_seen and goal.stamp == math.inf:
-                goal.stamp = command.stamp
+            if command.age < goal.seconds:
+                goal.was_seen, goal.stamp = True, min(goal.stamp, command.stamp)
         goal.misses += not command.deadline_met
 
     def end(self) -> None:
