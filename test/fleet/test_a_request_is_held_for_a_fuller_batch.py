@@ -1,4 +1,4 @@
-"""A request waits for others of its batch: no longer than it may, and not where nobody could come."""
+"""A request waits for others of its batch, as long as it may and somebody could come."""
 
 import pytest
 from fleet_cases import answers, request

@@ -16,9 +16,11 @@ BEFORE, SINCE = 8_000_000_000, 9_000_000_000  # ns
 @pytest.fixture
 def server():
     server = object.__new__(InstructionServer)
+    server.now = 100.0  # s on the clock of the arm's world
+    server._now = lambda: server.now
     request = ExecuteInstruction.Goal(instruction='go')
-    server._goal = Goal(SimpleNamespace(request=request), 'Is it done?')
-    server._goal.began -= 2.0
+    server._goal = Goal(SimpleNamespace(request=request), 'Is it done?', server.now)
+    server.now += 2.0
     server._asked, server._words, server.ends = 7, '', []
     server._end = lambda how, why: server.ends.append(how)
     return server
@@ -51,3 +53,9 @@ def test_of_the_first_frame_that_was_acted_upon_or_a_newer_one_it_ends_the_goal(
 def test_while_nothing_since_was_acted_upon_it_ends_nothing(server):
     execute(server, BEFORE, age=3600.0)
     assert not say(server, SINCE)
+
+
+def test_where_the_clock_was_set_back_what_is_seen_then_counts(server):
+    execute(server, SINCE)
+    execute(server, BEFORE)  # of now
+    assert say(server, BEFORE + 1) == [DONE]

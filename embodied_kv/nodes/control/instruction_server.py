@@ -48,7 +48,7 @@ class Goal:
         self.began, self.moment = time.monotonic(), moment
         self.age, self.chunks, self.misses, self.subtask = math.nan, 0, 0, ''
         self.was_seen = False  # a chunk of an observation since then was executed
-        self.stamp = math.inf  # ns, of the first such observation
+        self.stamp = math.inf  # ns, of the oldest such observation
         self.how = self.why = ''
 
     @property
@@ -119,6 +119,7 @@ class InstructionServer:
             now = self._now()
             goal.moment = min(goal.moment, now)  # a simulation's clock may have been set back
             if now - command.age > goal.moment:
+                goal.was_seen, goal.stamp = True, min(goal.stamp, command.stamp)
                 goal.was_seen, goal.stamp = True, min(goal.stamp, command.stamp)
         goal.misses += not command.deadline_met
 
