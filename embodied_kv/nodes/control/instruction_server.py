@@ -120,7 +120,6 @@ class InstructionServer:
             goal.moment = min(goal.moment, now)  # a simulation's clock may have been set back
             if now - command.age > goal.moment:
                 goal.was_seen, goal.stamp = True, min(goal.stamp, command.stamp)
-                goal.was_seen, goal.stamp = True, min(goal.stamp, command.stamp)
         goal.misses += not command.deadline_met
 
     def end(self) -> None:
