@@ -61,7 +61,7 @@ def test_another_process_goes_on_from_a_boundary_with_its_step(
 ):
     robot.state = ACTING
     robot.mark(10)
-    left = shutil.copytree(tmp_path, tmp_path.with_name(f'{tmp_path.name}-left'))  # as a kill leaves it
+    left = shutil.copytree(tmp_path, tmp_path.with_name(f'{tmp_path.name}-left'))
     words = list(go_on(robot.engine).values())
     again = Robot(make_engine(), left)
     begin(again.engine, observe(7))

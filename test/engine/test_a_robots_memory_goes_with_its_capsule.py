@@ -94,7 +94,7 @@ def test_restored_by_another_engine_over_what_a_kill_left_it_goes_on(
     robot, make_engine, observe, tmp_path
 ):
     robot.session.snapshot('here', seen(10), Tier.DISK)
-    left = shutil.copytree(tmp_path, tmp_path.with_name(f'{tmp_path.name}-left'))  # while all of it is open
+    left = shutil.copytree(tmp_path, tmp_path.with_name(f'{tmp_path.name}-left'))
     known, words = robot.known, list(go_on(robot.engine).values())
     with open_planning(left / 'memory') as planning:
         again = WholeRobot(make_engine(), left, planning)
