@@ -5,7 +5,7 @@ import torch
 from compress_bench_cases import QUESTIONS, observe, policy
 
 from embodied_kv.bench.compress.cache import Harness
-from embodied_kv.bench.compress.grid import figures, table
+from embodied_kv.bench.compress.grid import figures, longer, table
 from embodied_kv.bench.compress.kept import kept_by
 from embodied_kv.bench.compress.tally import Tally
 from embodied_kv.bench.compress.ways import AFTER, OURS, STREAM, STRICT, WIDE, Way, grid
@@ -77,3 +77,12 @@ def test_every_way_of_the_grid_has_a_place_in_its_table():
         lines = table(rows, by)
         assert len(lines) * len(AFTER) * 2 == len(ways)
         assert all(line['n 0'] == line['whole'] == 50 for line in lines)
+
+
+def test_longer_answers_are_those_that_read_what_was_kept():
+    tally = Tally(tokens=[2, 3, 4])
+    served, strict = (Way(OURS, 0.1, by, after=2) for by in (STREAM, STRICT))
+    tally.right = {None: [True] * 3, served: [True, True, False], strict: [True, False, False]}
+    assert longer(tally, served)['right']['k'] == 0 and longer(tally, served)['whole']['k'] == 1
+    assert longer(tally, strict)['right']['n'] == 2
+    assert longer(tally, Way(OURS, 0.1, STREAM, after=4)) is None
