@@ -30,7 +30,7 @@ def test_the_same_tokens_are_kept_and_said(tiny, method, by, shares, after):
     asked = harness.ask(seen, question)
     said = harness.answers(asked, [None, way])
     kept = kept_by(way, seen, asked)
-    config = dict(compress_by=by, compress_shares=shares, compress_after=after)
+    config = dict(compress=OURS, compress_by=by, compress_shares=shares, compress_after=after)
     engine = Engine(
         tiny, EngineConfig(rows=4, time_budget=False, language_keep_ratio=0.3, **config)
     )

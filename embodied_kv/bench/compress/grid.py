@@ -32,7 +32,7 @@ from embodied_kv.train.evaluate.report import rate
 
 FRAMES = 60  # of 7 questions each on pages, of about 8.7 on the tabletop
 SETS = dict(  # seed of pages, set of scenes
-    development=(3_000_017, 10), confirmation=(4_000_037, 11)
+    development=(3_000_017, 10), confirmation=(4_000_037, 11), second=(5_000_011, 12)
 )
 
 
@@ -61,10 +61,7 @@ def run(args: argparse.Namespace) -> dict:
 def figures(tally: Tally) -> list[dict]:
     """A row of the whole, then one of each way."""
     ways = [way for way in tally.right if way]
-    return [row(tally, None)] + [
-        row(tally, way) | dict(shares=way.shares, after=way.after, longer=longer(tally, way))
-        for way in ways
-    ]
+    return [row(tally, None)] + [row(tally, way) | dict(longer=longer(tally, way)) for way in ways]
 
 
 def longer(tally: Tally, way: Way) -> dict | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 
 from embodied_kv.bench.common.pictures import plt, save
-from embodied_kv.bench.compress.ways import MODES, OURS, TENTH, P
+from embodied_kv.bench.compress.ways import MODES, OURS, TENTH, P, default
 
 
 def metrics(layers: Sequence[dict], hits: Sequence[dict]) -> None:
@@ -64,12 +64,12 @@ def quality(rows: Sequence[dict]) -> None:
     whole = rows[0]['right']['rate']
     for axis, by in zip(axes, MODES, strict=False):
         own = [row for row in rows if row['by'] == by and row['p'] == P]
-        for method in dict.fromkeys(row['method'] for row in own):
-            line = [(r['kept'], r['right']['rate']) for r in own if r['method'] == method]
-            width = 2.5 if method == OURS else 1.0
-            axis.plot(*zip(*sorted(line), strict=True), marker='o', lw=width, label=method)
+        for label in dict.fromkeys(row['label'] for row in own):
+            line = [(r['kept'], r['right']['rate']) for r in own if r['label'] == label]
+            width = 2.5 if label == default(by).label else 1.0
+            axis.plot(*zip(*sorted(line), strict=True), marker='o', lw=width, label=label)
         _finish(axis, whole, f'right answers, {by}')
-    own = [row for row in rows if row['by'] == 'strict' and row['method'] == OURS]
+    own = [row for row in rows if row['by'] == 'strict' and row['label'] == OURS]
     for p in sorted({row['p'] for row in own}):
         line = [(row['kept'], row['right']['rate']) for row in own if row['p'] == p]
         axes[-1].plot(*zip(*sorted(line), strict=True), marker='o', label=f'p = {p:g}')
