@@ -64,6 +64,7 @@ def quality(rows: Sequence[dict]) -> None:
     whole = rows[0]['right']['rate']
     for axis, by in zip(axes, MODES, strict=False):
         own = [row for row in rows if row['by'] == by and row['p'] == P]
+        axis.set_prop_cycle(color=plt.get_cmap('tab20').colors)
         for label in dict.fromkeys(row['label'] for row in own):
             line = [(r['kept'], r['right']['rate']) for r in own if r['label'] == label]
             width = 2.5 if label == default(by).label else 1.0
@@ -80,4 +81,4 @@ def quality(rows: Sequence[dict]) -> None:
 def _finish(axis: Axes, whole: float, label: str) -> None:
     axis.axhline(whole, color='grey', linewidth=0.8)
     axis.set(xscale='log', xlabel='share of the cache that is kept', ylabel=label)
-    axis.legend(frameon=False, fontsize=7)
+    axis.legend(frameon=False, fontsize=6)
