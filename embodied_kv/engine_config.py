@@ -90,7 +90,7 @@ class EngineConfig:
         range=(0, 4096),
         old='flat_rows',
     )
-    compress: str = _param('vl_cache', 'Method that chooses the tokens that are kept')
+    compress: str = _param('vl_cache_pooled', 'Method that chooses the tokens that are kept')
     compress_by: str = _param(
         'text',
         'What language is compressed by: stream (each question), row (the prompt, once a frame) '
@@ -104,9 +104,9 @@ class EngineConfig:
         choices=('own', 'density', 'equal', 'bounded', 'pyramid'),
     )
     compress_after: int = _param(
-        0,
+        2,
         'Tokens of its answer that a stream says from its whole prefix, and chooses by beside its '
-        'question, before it is compressed',
+        'question, before it is compressed by stream or by text; by row nothing waits',
         range=(0, 4),
     )
     language_keep_ratio: float = _param(
@@ -181,11 +181,6 @@ class EngineConfig:
         for name, limit in (('min_euler_steps', 'euler_steps'), ('batch_multiple', 'streams')):
             if (value := getattr(self, name)) > (most := getattr(self, limit)):
                 return f'engine.{name} is {value}, above engine.{limit} {most}: lower it'
-        if self.compress_after and self.compress_by == 'row':
-            return (
-                f'engine.compress_after is {self.compress_after}, but engine.compress_by is row: '
-                'what is chosen once a frame sees no answer; set one to 0, or the other to text'
-            )
         for name in ('language_keep_ratio', 'action_keep_ratio'):
             if (ratio := getattr(self, name)) < 1 and not self.compressed_rows:
                 return (

@@ -12,11 +12,15 @@ from embodied_kv.compress.random import Random
 from embodied_kv.compress.snapkv import SnapKv
 from embodied_kv.compress.streaming_llm import StreamingLlm
 from embodied_kv.compress.vl_cache import VlCache
+from embodied_kv.compress.vl_cache_pooled import VlCachePooled
 from embodied_kv.compress.zipcache import ZipCache
 
 METHODS: dict[str, type[Method]] = {
     m.name: m
-    for m in (VlCache, StreamingLlm, H2o, SnapKv, PyramidKv, ZipCache, KeyNorm, Random, Full)
+    for m in (
+        *(VlCache, VlCachePooled, StreamingLlm, H2o, SnapKv, PyramidKv, ZipCache, KeyNorm),
+        *(Random, Full),
+    )
 }
 
 

@@ -234,14 +234,14 @@ class Engine:
 
     def decode_fits(self, now: float) -> bool:
         """Whether there is a stream and one more decode step fits the slack."""
-        batch, is_alone = self._next_batch()
+        batch, is_alone = self.next_batch()
         if not batch:
             return False
         if is_alone:
             return self.budget.admits(now, 'begin', self._decoder.bucket(batch[0]))
         return self.budget.admits(now, 'decode', self._decoder.padded(len(batch)))
 
-    def _next_batch(self) -> tuple[list[DecodeStream], bool]:
+    def next_batch(self) -> tuple[list[DecodeStream], bool]:
         """Whom the next unit of language work moves, and whether it is one that goes alone.
 
         The oldest stream that is new, or is to be compressed now; or all there are.
@@ -259,7 +259,7 @@ class Engine:
         A stream that no token can be chosen for ends with reason 'error'. An error of the whole
         unit ends all that took part, and is raised.
         """
-        batch, is_alone = self._next_batch()
+        batch, is_alone = self.next_batch()
         try:
             moved = self._begin(batch[0]) if is_alone else self._advance(batch)
         except BaseException:  # which of them is at fault cannot be told

@@ -8,7 +8,8 @@ from compress_bench_cases import FOUR, policy
 from embodied_kv import config
 from embodied_kv.bench.common import report
 from embodied_kv.bench.compress import loop, metrics, quality
-from embodied_kv.bench.compress.ways import MODES, OURS, WIDE
+from embodied_kv.bench.compress.ways import judged
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.checkpoints import own
 from embodied_kv.sim.tasks import FAMILIES
 from embodied_kv.train.evaluate import worlds
@@ -41,12 +42,12 @@ def test_quality_compares_all_ways(command, monkeypatch):
     found, out, folder = command('quality', '--episodes', '1')
     assert 5 <= found['questions'] <= 9 and found['tokens_per_answer'] <= 3
     assert found['rows'][0]['method'] == 'full' and found['rows'][0]['to_whole']['lost'] == 0
-    ways = [(row['by'], row['method'], row['p'], row['keep_ratio']) for row in found['rows']]
-    assert len(set(ways)) == len(ways) == 186
+    ways = [(row['by'], row['label'], row['p'], row['keep_ratio']) for row in found['rows']]
+    assert len(set(ways)) == len(ways) == 241
     verdicts = [(verdict['by'], verdict['method']) for verdict in found['verdicts']]
-    assert verdicts == [(by, method) for by in MODES for method in (OURS, WIDE)]
+    assert verdicts == [(way.by, way.label) for way in judged()]
     rows = [(row['method'], row['keep_ratio'], row['n']) for row in found['closed_loop']]
-    assert rows == [('full', 1.0, 4), ('vl_cache', 0.2, 4), ('random', 0.2, 4)]
+    assert rows == [('full', 1.0, 4), (EngineConfig.compress, 0.2, 4), ('random', 0.2, 4)]
     assert 'right answers, %, strict' in out and (folder / 'compress_quality.png').exists()
 
 

@@ -5,10 +5,19 @@ import torch
 from compress_bench_cases import QUESTIONS, observe, policy
 
 from embodied_kv.bench.compress.cache import Harness
-from embodied_kv.bench.compress.grid import figures, table
+from embodied_kv.bench.compress.grid import figures, longer, table
 from embodied_kv.bench.compress.kept import kept_by
 from embodied_kv.bench.compress.tally import Tally
-from embodied_kv.bench.compress.ways import AFTER, OURS, STREAM, STRICT, WIDE, Way, grid
+from embodied_kv.bench.compress.ways import (
+    AFTER,
+    OURS,
+    STREAM,
+    STRICT,
+    WIDE,
+    Way,
+    default,
+    grid,
+)
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine_config import EngineConfig
 
@@ -20,19 +29,16 @@ def tiny():
     return policy()
 
 
-@pytest.mark.parametrize('after', [0, 1, 3])
-@pytest.mark.parametrize('method, by', [(OURS, 'stream'), (WIDE, 'text')])
-@pytest.mark.parametrize('shares', ['bounded', 'equal'])
-def test_the_same_tokens_are_kept_and_said(tiny, method, by, shares, after):
-    way, frame, question = Way(method, 0.3, STREAM, shares=shares, after=after), observe(1), 'Is?'
+def assert_served(tiny, way, **config):
+    """Checks that an engine of these parameters does as the harness in that way."""
+    frame, question = observe(1), 'Is?'
     harness = Harness(tiny, [way], TOKENS)
     seen = harness.prefill(frame)
     asked = harness.ask(seen, question)
     said = harness.answers(asked, [None, way])
     kept = kept_by(way, seen, asked)
-    config = dict(compress_by=by, compress_shares=shares, compress_after=after)
     engine = Engine(
-        tiny, EngineConfig(rows=4, time_budget=False, language_keep_ratio=0.3, **config)
+        tiny, EngineConfig(rows=4, time_budget=False, language_keep_ratio=way.keep_ratio, **config)
     )
     (handle,) = engine.prefill([frame])
     stream = engine.open(handle, question, max_tokens=TOKENS)
@@ -44,7 +50,20 @@ def test_the_same_tokens_are_kept_and_said(tiny, method, by, shares, after):
     while not stream.reason:
         engine.decode()
     assert said[way].ids == tuple(stream.tokens)
-    assert said[None].ids[: after + 1] == said[way].ids[: after + 1]
+    assert said[None].ids[: way.after + 1] == said[way].ids[: way.after + 1]
+
+
+@pytest.mark.parametrize('after', [0, 1, 3])
+@pytest.mark.parametrize('method, by', [(OURS, 'stream'), (WIDE, 'text')])
+@pytest.mark.parametrize('shares', ['bounded', 'equal'])
+def test_the_same_tokens_are_kept_and_said(tiny, method, by, shares, after):
+    way = Way(method, 0.3, STREAM, shares=shares, after=after)
+    told = dict(compress=OURS, compress_by=by, compress_shares=shares, compress_after=after)
+    assert_served(tiny, way, **told)
+
+
+def test_the_default_way_is_what_an_engine_does_unless_told_otherwise(tiny):
+    assert_served(tiny, default(STREAM, 0.3))
 
 
 def test_strict_reads_what_is_kept_one_token_sooner(tiny):
@@ -77,3 +96,12 @@ def test_every_way_of_the_grid_has_a_place_in_its_table():
         lines = table(rows, by)
         assert len(lines) * len(AFTER) * 2 == len(ways)
         assert all(line['n 0'] == line['whole'] == 50 for line in lines)
+
+
+def test_longer_answers_are_those_that_read_what_was_kept():
+    tally = Tally(tokens=[2, 3, 4])
+    served, strict = (Way(OURS, 0.1, by, after=2) for by in (STREAM, STRICT))
+    tally.right = {None: [True] * 3, served: [True, True, False], strict: [True, False, False]}
+    assert longer(tally, served)['right']['k'] == 0 and longer(tally, served)['whole']['k'] == 1
+    assert longer(tally, strict)['right']['n'] == 2
+    assert longer(tally, Way(OURS, 0.1, STREAM, after=4)) is None

@@ -6,12 +6,12 @@ from compress_bench_cases import KEEP_RATIOS, QUESTIONS, observe, policy
 
 from embodied_kv.bench.compress.cache import Harness
 from embodied_kv.bench.compress.kept import kept_by
-from embodied_kv.bench.compress.ways import METHODS, OURS, ROW, STREAM, WIDE, Way
+from embodied_kv.bench.compress.ways import METHODS, OURS, POOLED, ROW, STREAM, TEXT, WIDE, Way
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine_config import EngineConfig
 
 TOKENS = 8
-# Serving draws a random one once; that by all text is by row ours.
+# Serving draws a random one once.
 SERVED = tuple(name for name in METHODS if name not in ('random', WIDE))
 
 
@@ -36,7 +36,8 @@ def serve(tiny, frame, question, **config):
 @pytest.mark.parametrize('keep_ratio', KEEP_RATIOS)
 @pytest.mark.parametrize(
     'by, method',
-    [(STREAM, m) for m in (OURS, WIDE, 'streaming_llm')] + [(ROW, name) for name in SERVED],
+    [(STREAM, m) for m in (OURS, WIDE, POOLED, 'streaming_llm')]
+    + [(ROW, name) for name in SERVED],
 )
 def test_the_same_tokens_are_kept_and_said(tiny, by, method, keep_ratio):
     way = Way(method, keep_ratio, by)
@@ -45,9 +46,10 @@ def test_the_same_tokens_are_kept_and_said(tiny, by, method, keep_ratio):
         seen = harness.prefill(observe(number))
         asked = harness.ask(seen, question)
         kept = kept_by(way, seen, asked)
-        config = dict(compress=method, compress_by=by, language_keep_ratio=keep_ratio)
-        if method == WIDE:
-            config |= dict(compress=OURS, compress_by='text')
+        config = dict(compress=method.removesuffix(TEXT), compress_after=0)
+        config |= dict(compress_by=by, language_keep_ratio=keep_ratio)
+        if method.endswith(TEXT) and by == STREAM:
+            config |= dict(compress_by='text')
         keys, text = serve(tiny, observe(number), question, **config)
         for own, positions, whole in zip(keys, kept, seen.scorer.prefix.keys, strict=True):
             torch.testing.assert_close(own, whole[:, positions[0]], atol=1e-5, rtol=0)

@@ -7,7 +7,7 @@ import torch
 
 from embodied_kv.bench.compress.needle import collect, needles, share, unseen
 from embodied_kv.bench.compress.tally import row, verdict
-from embodied_kv.bench.compress.ways import MODES, Way, all_ways
+from embodied_kv.bench.compress.ways import MODES, Way, all_ways, judged
 from embodied_kv.config import NEEDLE, TINY
 from embodied_kv.model.policy import Policy
 from embodied_kv.train.common.words import train_tokenizer
@@ -53,14 +53,14 @@ def test_needles_are_found_where_the_pages_hold_them(found):
         assert found.needles[Way('streaming_llm', 0.1, by)] == pytest.approx(expected)
 
 
-def test_figures_are_one_row_a_way_and_one_verdict_a_mode(found):
+def test_figures_are_one_row_a_way_and_its_verdicts(found):
     rows = [row(found, way) | dict(needles=0.5) for way in WAYS]
     table = needles(rows, 'strict')
     assert [line['method'] for line in table][0] == 'vl_cache'
     assert table[0]['10%'] == table[0]['40%'] == 50
     assert {'right', 'to_whole', 'kept', 'by', 'method', 'keep_ratio'} <= set(rows[0])
-    for by in MODES:
-        assert verdict(found, by)['difference'] == pytest.approx(0, abs=1)
+    for way in judged():
+        assert verdict(found, way)['difference'] == pytest.approx(0, abs=1)
 
 
 def test_a_share_is_meant_over_layers_and_heads():

@@ -39,6 +39,15 @@ def test_snapkv_pools_over_neighbours():
     assert scores[0, 0].tolist() == [0, 0, 2.5, 2.5, 2.5, 2.5, 2.5, 0, 0]
 
 
+def test_vl_cache_pooled_is_vl_cache_over_neighbours_with_equal_budgets():
+    pooled, stats = method('vl_cache_pooled', kernel=3), make_statistics(layers=2, n=100)
+    own = method('vl_cache').scores(stats)
+    inner = (own[..., :-2] + own[..., 1:-1] + own[..., 2:]) / 3
+    torch.testing.assert_close(pooled.scores(stats)[..., 1:-1], inner)
+    assert pooled.queries == method('vl_cache').queries
+    assert pooled.budgets(stats, 0.1) == [10, 10]
+
+
 @pytest.mark.parametrize('keep_ratio', [0.01, 0.05, 0.1, 0.4, 0.6, 0.9])
 def test_pyramidkv_budgets_fall_on_a_line_and_meet_the_total(keep_ratio):
     budgets = method('pyramidkv').budgets(make_statistics(layers=11, n=1000), keep_ratio)
@@ -85,8 +94,8 @@ def test_random_repeats_by_its_seed_and_ignores_scores():
 
 def test_methods_are_found_by_name_and_others_are_refused():
     assert list(METHODS) == [
-        'vl_cache', 'streaming_llm', 'h2o', 'snapkv', 'pyramidkv', 'zipcache', 'knorm',
-        'random', 'full',
+        'vl_cache', 'vl_cache_pooled', 'streaming_llm', 'h2o', 'snapkv', 'pyramidkv', 'zipcache',
+        'knorm', 'random', 'full',
     ]  # fmt: skip
     assert all(method(name).name == name for name in METHODS)
     with pytest.raises(ValueError, match="no compression method 'vlcache'; there are: vl_cache, "):

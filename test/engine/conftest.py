@@ -23,16 +23,13 @@ def policy():
 def make_engine(policy):
     """Engines over the same weights.
 
-    The time budget is off unless asked for, so that time plays no part.
+    Unless asked for, the time budget is off, so that time plays no part, and streams are
+    compressed with their question, so that short answers are.
     """
 
     def make(**config):
-        return Engine(
-            policy,
-            EngineConfig(
-                **{'rows': 12, 'robots': 5, 'streams': 8, 'time_budget': False, **config}
-            ),
-        )
+        usual = dict(rows=12, robots=5, streams=8, time_budget=False, compress_after=0)
+        return Engine(policy, EngineConfig(**usual | config))
 
     return make
 

@@ -184,8 +184,11 @@ def test_the_smallest_engine_with_a_choice_warms_up(make_engine, after):
     engine.kv.check_integrity()
 
 
-def test_what_is_chosen_once_a_frame_waits_for_no_answer(make_engine):
-    with pytest.raises(ValueError, match='engine.compress_after is 2, but engine.compress_by is'):
-        make_engine(compress_after=2, compress_by='row')
+def test_what_is_chosen_once_a_frame_waits_for_no_answer(make_engine, observe):
+    engine = make_engine(compress_after=2, compress_by='row', **KEPT)
+    assert all(stream.lease.is_copy for stream in opened(engine, observe(1)))
+
+
+def test_so_long_a_wait_is_refused(make_engine):
     with pytest.raises(ValueError, match='engine.compress_after is 5: it must be from 0 to 4'):
         make_engine(compress_after=5)

@@ -121,7 +121,7 @@ def test_set_budget_takes_a_share_per_consumer(robot):
     engine = EngineHost._shared.engine
     kv = engine.kv
     engine.decode_fits = lambda now: any(
-        stream.is_new for stream in kv.streams.live()
+        not stream.lease.is_copy for stream in kv.streams.live()
     )  # no further
     response = robot.call(SetLimits, 'kv/set_limits', language_keep_ratio=0.25)
     assert response.ok and (response.rows, response.streams) == (14, 16)

@@ -7,11 +7,13 @@ same prefill. `needle` reads codes off pages, any other preset answers about the
 
 Settings are fixed here before any result: what wins on the development set becomes a default only
 if it holds on the confirmation set, which nobody looks at before. Rates have Wilson's intervals,
-differences to the whole are paired.
+differences to the whole are paired. docs/compression.md says what development chose, and when it
+counts as confirmed.
 
 Physics: a layer that keeps fewer tokens than are looked for in it cannot give them; a token that
 nothing before the choice looks for is kept by luck. As served, n + 1 tokens of an answer read the
-whole, so that an answer of no more is never compressed: look at `strict` there.
+whole, so that an answer of no more is never compressed: look at `strict` there. `longer` counts
+those answers alone of which at least a token reads what was kept.
 """
 
 from __future__ import annotations
@@ -19,15 +21,18 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+import numpy as np
+
 from embodied_kv.bench.common.command import command
 from embodied_kv.bench.compress import needle, quality
 from embodied_kv.bench.compress.policy import add_policy, load, settings, show
 from embodied_kv.bench.compress.tally import Tally, row
-from embodied_kv.bench.compress.ways import AFTER, STREAM, STRICT, grid
+from embodied_kv.bench.compress.ways import AFTER, STREAM, STRICT, Way, grid
+from embodied_kv.train.evaluate.report import rate
 
 FRAMES = 60  # of 7 questions each on pages, of about 8.7 on the tabletop
 SETS = dict(  # seed of pages, set of scenes
-    development=(3_000_017, 10), confirmation=(4_000_037, 11)
+    development=(3_000_017, 10), confirmation=(4_000_037, 11), second=(5_000_011, 12)
 )
 
 
@@ -56,9 +61,20 @@ def run(args: argparse.Namespace) -> dict:
 def figures(tally: Tally) -> list[dict]:
     """A row of the whole, then one of each way."""
     ways = [way for way in tally.right if way]
-    return [row(tally, None)] + [
-        row(tally, way) | dict(shares=way.shares, after=way.after) for way in ways
-    ]
+    return [row(tally, None)] + [row(tally, way) | dict(longer=longer(tally, way)) for way in ways]
+
+
+def longer(tally: Tally, way: Way) -> dict | None:
+    """Answers that go on when their prefix is compressed, by way and whole; None: there are none.
+
+    How long an answer is, the whole says.
+    """
+    some = np.array(tally.tokens) > way.after + (way.by == STREAM)
+    n = int(some.sum())
+    if not n:
+        return None
+    right, whole = (int(tally.of(which)[some].sum()) for which in (way, None))
+    return dict(right=rate(right, n), whole=rate(whole, n))
 
 
 def table(rows: Sequence[dict], by: str) -> list[dict]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from embodied_kv.bench.compress.early import fastv_kept, hired_kept
 from embodied_kv.bench.compress.scores import RecordedTokens, Scorer, attention
-from embodied_kv.bench.compress.ways import EARLY, OURS, ROW, STREAM, STRICT, WIDE, Way
+from embodied_kv.bench.compress.ways import EARLY, ROW, STREAM, STRICT, TEXT, Way
 from embodied_kv.compress.base import Method, Statistics
 from embodied_kv.compress.fastv import FastV
 from embodied_kv.compress.limits import scoring_queries
@@ -66,8 +66,7 @@ class RecordedQuestion:
 def rule(way: Way, frame: RecordedFrame) -> Method:
     """The way's method; a random one draws anew for every frame."""
     seed = {'seed': frame.lease.handle.sequence} if way.method == 'random' else {}
-    name = OURS if way.method == WIDE else way.method
-    return method(name, p=way.p, shares=way.shares, **seed)
+    return method(way.method.removesuffix(TEXT), p=way.p, shares=way.shares, **seed)
 
 
 def statistics(
@@ -76,7 +75,7 @@ def statistics(
     """What the way's method is given; asked: not needed by row."""
     scoring, question = rule(way, frame), None if way.by == ROW else asked.tokens
     behind = 0 if question is None else len(question)
-    if way.method == WIDE:  # the prompt's own queries, and then all of a question
+    if way.method.endswith(TEXT):  # the prompt's own queries, and then all of a question
         prompt = scoring_queries(scoring.queries, frame.n, frame.text)
         queries = range(prompt.start, frame.n + behind)
     else:

@@ -11,19 +11,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from embodied_kv.bench.common.paired import paired
-from embodied_kv.bench.compress.ways import OURS
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.policy import Policy
 from embodied_kv.sim.tasks import BASIC
 from embodied_kv.train.evaluate import evaluation
 from embodied_kv.train.evaluate.report import rate
 
-METHODS, KEEP_RATIOS = (OURS, 'random'), (0.05, 0.1, 0.2, 0.4)
+METHODS, KEEP_RATIOS = (EngineConfig.compress, 'random'), (0.05, 0.1, 0.2, 0.4)
 LATENCY_MS = 40
 
 
 def closed_loop(policy: Policy, episodes: int, robots: int = 20) -> list[dict]:
     """A row for whole prefixes, then one per method and keep ratio; episodes: of each family."""
-    whole = succeeded(policy, episodes, robots, OURS, 1.0)
+    whole = succeeded(policy, episodes, robots, 'full', 1.0)
     scenes = np.arange(len(whole)) // len(BASIC)  # the families' cases of one scene seed
     rows = [_row('full', 1.0, whole, whole, scenes)]
     for method in METHODS:

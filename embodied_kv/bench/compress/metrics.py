@@ -40,6 +40,7 @@ from embodied_kv.bench.compress.ways import (
     KEEP_RATIOS,
     METHODS,
     OURS,
+    POOLED,
     ROW,
     STRICT,
     TENTH,
@@ -54,6 +55,7 @@ BY = (STRICT, ROW)  # by question, and by row
 SCORES = {  # what the methods rank by, as figure 3 names it
     OURS: 'post-vision',
     WIDE: 'post-vision, all text',
+    POOLED: 'post-vision, all text, pooled',
     'h2o': 'accumulated',
     'zipcache': 'normalised',
     'snapkv': 'sliding window',

@@ -37,7 +37,7 @@ from embodied_kv.bench.compress.cache import Harness
 from embodied_kv.bench.compress.kept import kept_by
 from embodied_kv.bench.compress.policy import add_policy, load, settings, show
 from embodied_kv.bench.compress.tally import Tally, pivot, row, verdict
-from embodied_kv.bench.compress.ways import MODES, P, Way, all_ways
+from embodied_kv.bench.compress.ways import MODES, P, Way, all_ways, judged
 from embodied_kv.config import ModelConfig
 from embodied_kv.model.policy import Policy
 from embodied_kv.sim.scene import COLOURS
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> dict:
     result = settings(args) | dict(
         questions=len(found.kinds),
         rows=rows,
-        verdicts=[verdict(found, by) for by in MODES],
+        verdicts=[verdict(found, way) for way in judged()],
     )
     if not args.json:
         tables = {f'codes read right, %, {by}': pivot(rows, by) for by in MODES}
@@ -128,11 +128,11 @@ def share(kept: Sequence[Tensor], patches: Tensor) -> float:
 
 
 def needles(rows: Sequence[dict], by: str) -> list[dict]:
-    """A row per method, a column per keep ratio."""
+    """A row per label, a column per keep ratio."""
     shown: dict[str, dict] = {}
     for r in rows:
         if (r['by'], r['p']) == (by, P):
-            line = shown.setdefault(r['method'], dict(method=r['method']))
+            line = shown.setdefault(r['label'], dict(method=r['label']))
             line[f'{r["keep_ratio"]:.0%}'] = 100 * r['needles']
     return list(shown.values())
 

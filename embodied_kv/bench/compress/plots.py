@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 
 from embodied_kv.bench.common.pictures import plt, save
-from embodied_kv.bench.compress.ways import MODES, OURS, TENTH, P
+from embodied_kv.bench.compress.ways import MODES, OURS, TENTH, P, default
 
 
 def metrics(layers: Sequence[dict], hits: Sequence[dict]) -> None:
@@ -64,12 +64,13 @@ def quality(rows: Sequence[dict]) -> None:
     whole = rows[0]['right']['rate']
     for axis, by in zip(axes, MODES, strict=False):
         own = [row for row in rows if row['by'] == by and row['p'] == P]
-        for method in dict.fromkeys(row['method'] for row in own):
-            line = [(r['kept'], r['right']['rate']) for r in own if r['method'] == method]
-            width = 2.5 if method == OURS else 1.0
-            axis.plot(*zip(*sorted(line), strict=True), marker='o', lw=width, label=method)
+        axis.set_prop_cycle(color=plt.get_cmap('tab20').colors)
+        for label in dict.fromkeys(row['label'] for row in own):
+            line = [(r['kept'], r['right']['rate']) for r in own if r['label'] == label]
+            width = 2.5 if label == default(by).label else 1.0
+            axis.plot(*zip(*sorted(line), strict=True), marker='o', lw=width, label=label)
         _finish(axis, whole, f'right answers, {by}')
-    own = [row for row in rows if row['by'] == 'strict' and row['method'] == OURS]
+    own = [row for row in rows if row['by'] == 'strict' and row['label'] == OURS]
     for p in sorted({row['p'] for row in own}):
         line = [(row['kept'], row['right']['rate']) for row in own if row['p'] == p]
         axes[-1].plot(*zip(*sorted(line), strict=True), marker='o', label=f'p = {p:g}')
@@ -80,4 +81,4 @@ def quality(rows: Sequence[dict]) -> None:
 def _finish(axis: Axes, whole: float, label: str) -> None:
     axis.axhline(whole, color='grey', linewidth=0.8)
     axis.set(xscale='log', xlabel='share of the cache that is kept', ylabel=label)
-    axis.legend(frameon=False, fontsize=7)
+    axis.legend(frameon=False, fontsize=6)

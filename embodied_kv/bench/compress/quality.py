@@ -29,7 +29,16 @@ from embodied_kv.bench.compress.loop import closed_loop
 from embodied_kv.bench.compress.policy import add_policy, load, settings, show
 from embodied_kv.bench.compress.questions import SCENES, moments
 from embodied_kv.bench.compress.tally import Tally, pivot, row, verdict
-from embodied_kv.bench.compress.ways import METHODS, MODES, OURS, TENTH, WIDE, Way, all_ways
+from embodied_kv.bench.compress.ways import (
+    METHODS,
+    MODES,
+    OURS,
+    TENTH,
+    Way,
+    all_ways,
+    default,
+    judged,
+)
 from embodied_kv.model.policy import Policy
 
 FRAMES = 250  # about 8.7 questions each: more than 2,000
@@ -53,7 +62,7 @@ def run(args: argparse.Namespace) -> dict:
         questions=len(tally.kinds),
         tokens_per_answer=float(np.mean(tally.tokens)),
         rows=rows,
-        verdicts=[verdict(tally, by, method) for by in MODES for method in (OURS, WIDE)],
+        verdicts=[verdict(tally, way) for way in judged()],
         kinds=kinds(tally),
         closed_loop=closed_loop(policy, args.episodes) if args.episodes else [],
     )
@@ -92,7 +101,8 @@ def kinds(tally: Tally) -> list[dict]:
     for name in dict.fromkeys(tally.kinds):
         some = kind == name
         for by in MODES:
-            counts = {m: int(tally.of(Way(m, TENTH, by))[some].sum()) for m in METHODS}
+            ways = [*(Way(method, TENTH, by) for method in METHODS), default(by)]
+            counts = {way.label: int(tally.of(way)[some].sum()) for way in ways}
             full = int(tally.of(None)[some].sum())
             rows.append(dict(kind=name, n=int(some.sum()), by=by, full=full) | counts)
     return rows
@@ -101,7 +111,7 @@ def kinds(tally: Tally) -> list[dict]:
 def sweep(rows: Sequence[dict]) -> list[dict]:
     """Ours by threshold: a row per mode and p, a column per keep ratio."""
     shown: dict[tuple, dict] = {}
-    for r in sorted((r for r in rows if r['method'] == OURS), key=lambda r: (r['by'], r['p'])):
+    for r in sorted((r for r in rows if r['label'] == OURS), key=lambda r: (r['by'], r['p'])):
         line = shown.setdefault((r['by'], r['p']), dict(by=r['by'], p=r['p']))
         line[f'{r["keep_ratio"]:.0%}'] = 100 * r['right']['rate']
     return list(shown.values())

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
 from embodied_kv.bench.common.paired import paired
-from embodied_kv.bench.compress.ways import OURS, TENTH, WIDE, P, Way
+from embodied_kv.bench.compress.ways import OWN_METHODS, P, Way
 from embodied_kv.train.evaluate.report import rate
 
 MARGIN = 0.02
-WHOLE = dict(by='', method='full', p=P, keep_ratio=1.0)
+WHOLE = Way('full', 1.0, by='')
 SPILL = 0.005  # a baseline that keeps more than its keep ratio by so much has another budget
 
 
@@ -44,37 +44,35 @@ class Tally:
 def row(tally: Tally, way: Way | None) -> dict:
     """One way: what it kept, its rate with Wilson's interval, and the difference to the whole."""
     right = tally.of(way)
-    named = (
-        dict(by=way.by, method=way.method, p=way.p, keep_ratio=way.keep_ratio) if way else WHOLE
-    )
-    return dict(
-        named,
+    named = way or WHOLE
+    return asdict(named) | dict(
+        label=named.label,
         kept=float(np.mean(tally.kept[way])),
         right=rate(int(right.sum()), len(right)),
         to_whole=tally.against(way),
     )
 
 
-def verdict(tally: Tally, by: str, method: str = OURS) -> dict:
-    """At a tenth: ours against the whole and against the best of the others that keep as much."""
-    ours = Way(method, TENTH, by)
+def verdict(tally: Tally, ours: Way) -> dict:
+    """Ours against the whole, and the best of the others that keep as much and choose as late."""
     others = [
         way
         for way in tally.right
-        if way and (way.by, way.keep_ratio) == (by, TENTH) and way.method not in (OURS, WIDE)
-        if np.mean(tally.kept[way]) <= TENTH + SPILL
+        if way and way.method not in OWN_METHODS
+        if (way.by, way.keep_ratio, way.after) == (ours.by, ours.keep_ratio, ours.after)
+        if np.mean(tally.kept[way]) <= ours.keep_ratio + SPILL
     ]
     to_whole = tally.against(ours)
     found = dict(
-        by=by,
-        method=method,
+        by=ours.by,
+        method=ours.label,
         full=float(tally.of(None).mean()),
         ours=float(tally.of(ours).mean()),
         difference=to_whole['difference'],
         bound=to_whole['bound'],
         non_inferior=to_whole['bound'] > -MARGIN,
     )
-    if not others:  # prefixes too short for a tenth
+    if not others:  # of prefixes too short for a tenth, or that choose as late
         return found | dict(best='', best_rate=0.0, to_best=0.0, low=0.0, high=0.0)
     best = max(others, key=lambda way: tally.of(way).sum())
     to_best = tally.against(ours, best)
@@ -88,11 +86,11 @@ def verdict(tally: Tally, by: str, method: str = OURS) -> dict:
 
 
 def pivot(rows: Sequence[dict], by: str) -> list[dict]:
-    """A row per method, a column per keep ratio; a star where more was kept."""
+    """A row per label, a column per keep ratio; a star where more was kept."""
     whole, shown = f'{100 * rows[0]["right"]["rate"]:.1f}', {}
     for r in rows[1:]:
         if (r['by'], r['p']) == (by, P):
-            line = shown.setdefault(r['method'], dict(method=r['method']))
+            line = shown.setdefault(r['label'], dict(method=r['label']))
             star = '*' * (r['kept'] > r['keep_ratio'] + SPILL)
             line[f'{r["keep_ratio"]:.0%}'] = f'{100 * r["right"]["rate"]:.1f}{star}'
     return [line | {'100%': whole} for line in shown.values()]

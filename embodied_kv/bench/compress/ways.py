@@ -9,11 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from embodied_kv.compress.shares import OWN, SHARES
+from embodied_kv.engine_config import EngineConfig
 
 STREAM, STRICT, ROW = MODES = ('stream', 'strict', 'row')
 OURS = 'vl_cache'
-WIDE = 'vl_cache_text'  # ours by all text behind the images: the prompt's and the question's
-METHODS = (OURS, WIDE, 'streaming_llm', 'h2o', 'snapkv', 'pyramidkv', 'zipcache', 'random')
+TEXT = (
+    '_text'  # behind a name: scored by all text behind the images, the prompt's and the question's
+)
+WIDE, POOLED = OURS + TEXT, 'vl_cache_pooled' + TEXT
+OWN_METHODS = (OURS, WIDE, POOLED)
+METHODS = (*OWN_METHODS, 'streaming_llm', 'h2o', 'snapkv', 'pyramidkv', 'zipcache', 'random')
 EARLY = ('fastv', 'hired')  # tokens are dropped before they are computed
 KEEP_RATIOS = (0.01, 0.05, 0.1, 0.2, 0.4)  # and 1: the whole
 TENTH = 0.1  # what the verdict is on
@@ -27,9 +32,9 @@ class Way:
     by: `stream`, as served: the question is appended to the whole prefix, scores it, and the
     answer's first token still reads the whole. `strict`: the same is kept, but the first token
     reads what is kept, as all others do: the question's last token is appended again. `row`: the
-    prompt's text scores, and the question is appended to what is kept. By row the two of ours are
-    one. shares: as `Method.shares`. after: tokens of the answer, from the whole, that score beside
-    the question; then `stream` reads the whole for one more, and `strict` appends the last of them
+    prompt's text scores, and the question is appended to what is kept; TEXT says nothing there.
+    shares: as `Method.shares`. after: tokens of the answer, from the whole, that score beside the
+    question; then `stream` reads the whole for one more, and `strict` appends the last of them
     again. By row there are none.
     """
 
@@ -40,24 +45,48 @@ class Way:
     shares: str = OWN
     after: int = 0
 
+    @property
+    def label(self) -> str:
+        """As tables name it, whatever its keep ratio, mode and threshold."""
+        shares = '' if self.shares == OWN else f', {self.shares}'
+        return self.method + shares + (f', n = {self.after}' if self.after else '')
+
+
+def default(by: str, keep_ratio: float = TENTH) -> Way:
+    """What an engine does unless told otherwise; by row no choice is deferred."""
+    shares, after = EngineConfig.compress_shares, EngineConfig.compress_after
+    method = EngineConfig.compress + TEXT
+    return Way(method, keep_ratio, by, shares=shares, after=0 if by == ROW else after)
+
 
 def all_ways(
     keep_ratios: Sequence[float] = KEEP_RATIOS, modes: Sequence[str] = MODES, sweep: bool = True
 ) -> list[Way]:
-    """Every method at every keep ratio in every mode; sweep: ours at the other thresholds, too.
+    """Every method at every keep ratio in every mode, ours also with equal shares, and default.
 
     Methods that drop tokens before they are computed never have a whole prefix to be asked.
+    sweep: ours at the other thresholds, too.
     """
     ways = []
     for by in modes:
         methods = METHODS if by == STREAM else (*METHODS, *EARLY)
         ways += [Way(method, keep_ratio, by) for method in methods for keep_ratio in keep_ratios]
+        for keep_ratio in keep_ratios:
+            ways += [Way(method, keep_ratio, by, shares='equal') for method in (OURS, WIDE)]
+            ways += [default(by, keep_ratio)] if by != ROW else []
         if sweep:
             ways += [Way(OURS, keep_ratio, by, p) for p in SWEPT for keep_ratio in keep_ratios]
     return ways
 
 
-SCORES = (OURS, WIDE, 'h2o', 'snapkv', 'zipcache', 'streaming_llm', 'random')
+def judged() -> list[Way]:
+    """What verdicts are on: ours as the paper has it, by question and by all text, and default."""
+    return [
+        way for by in MODES for way in (Way(OURS, TENTH, by), Way(WIDE, TENTH, by), default(by))
+    ]
+
+
+SCORES = (*OWN_METHODS, 'h2o', 'snapkv', 'zipcache', 'streaming_llm', 'random')
 AFTER = (0, 1, 2, 3, 4)  # tokens of an answer
 UNSCORED = ('streaming_llm', 'random')  # all layers are as dense, whatever of the answer is seen
 

@@ -179,13 +179,14 @@ class Served:
         return handles, chunks
 
     def _decode(self, steps: int | None) -> None:
-        """Begins what is new, then `steps` steps of all streams; None: until all have ended."""
-        kv = self.engine.kv
-        while any(stream.is_new for stream in kv.streams.live()):
-            self._hear(self.engine.decode())
-        while kv.streams.live() and steps != 0:
-            self._hear(self.engine.decode())
-            steps = None if steps is None else steps - 1
+        """`steps` steps of all streams, and what each does alone; None: until all have ended."""
+        engine, left = self.engine, math.inf if steps is None else steps
+        while engine.kv.streams.live():
+            _, is_alone = engine.next_batch()
+            if not (left or is_alone):
+                return
+            left -= not is_alone
+            self._hear(engine.decode())
 
     def _hear(self, deltas: Sequence[TextDelta]) -> None:
         for delta in deltas:

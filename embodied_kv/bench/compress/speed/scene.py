@@ -28,7 +28,7 @@ PASSING = 2  # prefix rows that language holds on the way to compressed copies
 WAYS = {
     'full': dict(compressed_rows=0),
     'by row': dict(compress_by='row', language_keep_ratio=KEEP_RATIO),
-    'by text': dict(compress_by='text', language_keep_ratio=KEEP_RATIO),
+    'by text': dict(compress_by='text', compress_after=0, language_keep_ratio=KEEP_RATIO),
 }
 
 
