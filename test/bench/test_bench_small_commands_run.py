@@ -46,7 +46,8 @@ def test_every_phase_has_its_floor(figures):
 def test_deadlines_are_counted_in_every_run(figures, monkeypatch):
     monkeypatch.setattr(serve, 'SNAPSHOT_EVERY', 0.3)
     found = figures(deadline, 'deadline', '--deadlines 13')
-    runs = ['budget on', 'budget on, snapshots', 'budget off', 'empty loop']
+    with_budget = ['budget on', 'budget on, snapshots', 'one KV budget, snapshots']
+    runs = [*with_budget, 'budget off', 'empty loop']
     assert [row['run'] for row in found['rows']] == runs
     assert all(row['deadlines'] == 13 for row in found['rows'])
 

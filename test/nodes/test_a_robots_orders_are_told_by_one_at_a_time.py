@@ -36,6 +36,7 @@ def test_nobody_looks_while_an_order_is_made(proxy, monkeypatch):
 
 def test_a_rewind_orders_nothing():
     crew, left_out = object.__new__(FleetCrew), []
+    crew._calls = SimpleNamespace(check=lambda: None)
     crew._boundaries = SimpleNamespace(go_back=lambda but: left_out.extend(but))
     crew.rewind()
     assert {InstructionPart.name, MissionPart.name, RoundPart.name} == {*left_out}

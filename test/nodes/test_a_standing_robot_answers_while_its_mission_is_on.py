@@ -10,6 +10,8 @@ from test_fleet_robots_speak import ask, joined, quiet, serve, stays
 
 from embodied_kv.action import Mission as MissionAction
 from embodied_kv.engine.warmup import blank
+from embodied_kv.msg import ControlState
+from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.fleet.messages import FREEZE
 from embodied_kv.srv import FleetFreeze
 
@@ -24,6 +26,8 @@ def standing(fleet):
     """A robot whose mission looks for the first time, and waits for memory that is not there."""
     node, robot = quiet(fleet, 1, missions=True, robot_timeout=3600.0)
     robot.node.create_service(FleetFreeze, FREEZE, frozen(robot))
+    arm = robot.node.create_publisher(ControlState, 'control/state', qos.STATUS)
+    arm.publish(ControlState(state=ControlState.ARMED))
     client = ActionClient(robot.node, MissionAction, 'mission')
     fleet.until(client.server_is_ready)
     fleet.until(lambda: robot.namespace in node._missions.missions)
