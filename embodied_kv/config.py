@@ -162,6 +162,13 @@ TABLETOP_LONG = replace(
     TABLETOP, name='tabletop_long', vision=replace(TABLETOP.vision, image_size=128, merge=1)
 )
 
+TABLETOP_SMALL = replace(  # for one task, learnt within an hour of a core
+    TABLETOP,
+    name='tabletop_small',
+    backbone=replace(TABLETOP.backbone, width=128, layers=4, head_dim=32, mlp=384),
+    expert=ExpertConfig(width=96, mlp=192),
+)
+
 TINY = ModelConfig(
     name='tiny',
     vision=VisionConfig(image_size=28, patch_size=14, width=32, layers=1, heads=2, mlp=64),
@@ -186,7 +193,9 @@ NEEDLE = replace(  # pages of 1,024 patches with small marks, to be asked about
     views=('page',),
 )
 
-PRESETS = {c.name: c for c in (PI05, PI05_SMALL, TABLETOP, TABLETOP_LONG, NEEDLE, TINY)}
+PRESETS = {
+    c.name: c for c in (PI05, PI05_SMALL, TABLETOP, TABLETOP_LONG, TABLETOP_SMALL, NEEDLE, TINY)
+}
 
 
 def preset(name: str) -> ModelConfig:

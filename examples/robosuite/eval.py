@@ -107,26 +107,29 @@ class Real:
 
 def episode(
     lift: PandaLift, way: Virtual | Real, seed: int, counted: Counted, every: int
-) -> Iterator[Seen]:
-    """What is seen at each step. every: steps between two requests, at least."""
+) -> Iterator[None]:
+    """Goes on by a step at a time. every: steps between two requests, at least.
+
+    What is seen is drawn only for a request: drawing takes most of a step.
+    """
     lift.reset(seed)
     chunk, since, asked = None, 0, None
     held = np.append(lift.joints, 0.0)  # until the first chunk; fingers open
     counted.starts += 1
     while lift.steps < SECONDS * FPS and not lift.is_lifted:
-        counted.late += way.wait(lift.steps / FPS) > 1 / FPS
-        seen = lift.see()
-        if asked is not None and (found := way.answer(seen.time)) is not None:
+        now = lift.steps / FPS
+        counted.late += way.wait(now) > 1 / FPS
+        if asked is not None and (found := way.answer(now)) is not None:
             chunk, since, asked = found, asked, None
         if asked is None and (chunk is None or lift.steps - since >= every):
-            way.ask(request(seen), seen.time)
+            way.ask(request(lift.see()), now)
             asked = lift.steps
         if chunk is not None:
             counted.starved += lift.steps - since >= len(chunk)
             held = chunk[min(lift.steps - since, len(chunk) - 1)]
         lift.step(held[:7], OPEN * (1 - held[7]))
         counted.steps += 1
-        yield seen
+        yield
     while asked is not None and way.answer(math.inf) is None:
         time.sleep(0.01)  # the connection takes one request at a time
     if lift.is_lifted:
@@ -181,9 +184,9 @@ def measure(
         way = Virtual(policy, ms / 1000, counted.took, counts)
     video = Video(told.out / f'lift_{ms:g}ms.mp4')
     for start in range(told.starts):
-        for seen in episode(lift, way, told.seed + start, counted, told.every):
+        for _ in episode(lift, way, told.seed + start, counted, told.every):
             if start < told.videos:
-                video.add(seen)
+                video.add(lift.see())
     video.close()
     done = len(counted.lifted)
     low, high = interval(done, told.starts)
