@@ -29,6 +29,25 @@ def seconds(work: Callable[[], object], device: str) -> float:
     return now(device) - began
 
 
+class ChargedTime:
+    """What work is charged in virtual time, s: its process's own, in proportion to a reference.
+
+    So a slow machine, or a busy one, changes no result. Differences mean something, between two
+    calibrations.
+    """
+
+    def __init__(self) -> None:
+        self._speed = 1.0
+
+    def __call__(self) -> float:
+        """s of work so far."""
+        return time.process_time() / self._speed
+
+    def calibrate(self, took: float, charged: float) -> None:
+        """From now on, work that takes as long as the reference took now is charged so much."""
+        self._speed = took / charged
+
+
 def order(ways: Iterable[str], number: int) -> list[str]:
     """Forwards and backwards in turn, so that none is always the first, or the one after another.
 

@@ -13,6 +13,9 @@ rules        the rules that the planner learnt from, in its place
 expert       the scripted expert, which sees the truth, in place of the policy's actions
 rules+expert both: what looking alone costs
 
+What the engine and the planner compute is charged to the scene's clock: their process's own time,
+in proportion to what a chunk takes just before each mission, which is charged as CHUNK_SECONDS.
+
 Physics: a mission cannot succeed oftener than its steps do. `product` is of the rates at which
 this way's steps were done, by family, mean over missions; what is below it was lost by looking,
 planning and checking.
@@ -21,6 +24,8 @@ planning and checking.
 from __future__ import annotations
 
 import argparse
+import math
+import statistics
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -31,16 +36,18 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from embodied_kv.bench.common import report
+from embodied_kv.bench.common import clock, report
 from embodied_kv.bench.common.command import Refused, command
 from embodied_kv.bench.mission.cases import Case, draw_case, is_done, scene, true_table
 from embodied_kv.bench.mission.robot import How, SimulatedRobot
 from embodied_kv.engine.engine import Engine
+from embodied_kv.engine.warmup import blank, warm_up
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.planner_checkpoint import LoadedPlanner, bundled_planner, load_planner
 from embodied_kv.planning.config import PlanningConfig
 from embodied_kv.planning.mission import Mission, MissionState
 from embodied_kv.planning.planning import Planning
+from embodied_kv.serving.batch import serve
 from embodied_kv.sim.household import any_of
 from embodied_kv.sim.mission_table import ROOM, TABLE
 from embodied_kv.sim.tabletop import Tabletop
@@ -49,6 +56,8 @@ from embodied_kv.train.evaluate.report import wilson
 
 MISSIONS, QUICK_MISSIONS = 200, 4
 PLANNER = 'planner_missions'
+CHUNK_SECONDS = 0.0246  # a frame and four Euler steps, eager, on one thread, by `bench.parts`
+CALIBRATIONS = 9  # chunks; the median counts
 WAYS = {
     'memory': How(),
     'no memory': How(memory='none'),
@@ -68,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add('--ways', nargs='+', choices=WAYS, default=list(WAYS))
     add('--missions', type=int, help=f'default {MISSIONS}')
     add('--first', type=int, default=0, help='number of the first')
-    add('--latency-ms', type=float, default=40.0, help='from an observation to its chunk')
+    add('--latency-ms', type=float, default=0.0, help='added, from an observation to its chunk')
     add('--verbose', action='store_true', help='a line for every mission')
     add('--quick', action='store_true', help=f'{QUICK_MISSIONS} missions')
 
@@ -83,7 +92,8 @@ def run(args: argparse.Namespace) -> dict:
     planner = load_planner(args.planner or bundled_planner(PLANNER))
     size = dict(rows=6, streams=16, decode_tokens=96, euler_steps=4, min_euler_steps=4)
     engine = Engine(policy, EngineConfig(**size, time_budget=False), policy.config.action_dt)
-    rows, missions = [], {}
+    warm_up(engine)
+    rows, missions, charged = [], {}, clock.ChargedTime()
     with Tabletop(scene(policy.config.vision.image_size)) as table:
         with Progress(console=Console(stderr=True), disable=args.json) as bar:
             for way in args.ways:
@@ -91,7 +101,8 @@ def run(args: argparse.Namespace) -> dict:
                 task = bar.add_task(way, total=count)
                 found = []
                 for number in range(args.first, args.first + count):
-                    found.append(one(table, engine, planner, number, how))
+                    calibrate(engine, charged)
+                    found.append(one(table, engine, planner, number, how, charged))
                     if args.verbose:
                         print(way, found[-1], flush=True)
                     bar.advance(task)
@@ -103,8 +114,22 @@ def run(args: argparse.Namespace) -> dict:
     return dict(missions=count, first=args.first, rows=rows, each=missions)
 
 
+def calibrate(engine: Engine, charged: clock.ChargedTime) -> None:
+    """From now on, work is charged in proportion to what a chunk takes just now."""
+    chunk = [blank(engine)]
+    took = [
+        clock.seconds(lambda: serve(engine, chunk, math.inf), 'cpu') for _ in range(CALIBRATIONS)
+    ]
+    charged.calibrate(statistics.median(took), CHUNK_SECONDS)
+
+
 def one(
-    table: Tabletop, engine: Engine, planner: LoadedPlanner, number: int, how: How
+    table: Tabletop,
+    engine: Engine,
+    planner: LoadedPlanner,
+    number: int,
+    how: How,
+    charged: clock.ChargedTime,
 ) -> dict[str, object]:
     """A mission from its scene to its end."""
     case = draw_case(table, number)
@@ -124,6 +149,7 @@ def one(
             how,
             state=lambda: mission.state,
             truth=lambda: true_table(table.truth()),
+            charged=charged,
         )
         mission = Mission(robot, MissionState(case.words))
         end = mission.run()

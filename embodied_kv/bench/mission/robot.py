@@ -1,7 +1,9 @@
 """A suite in simulated time: the tabletop, a policy behind the engine, a planner over its memory.
 
 Knows the engine, planning and the clock of the scene. Does not know which mission it is given.
-While the robot looks and plans, the arm stands: what that takes is measured, and added.
+What the engine and the planner compute is charged to the scene's clock: a chunk takes over once
+it is made, a period lasts until its answer is there, and the arm stands while the robot looks and
+plans.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from embodied_kv.sim.rollout import Rollout
 from embodied_kv.sim.scene import CAMERAS
 from embodied_kv.sim.tables import Orders, Tables
 from embodied_kv.sim.tabletop import Tabletop
-from embodied_kv.sim.tasks import Judge
+from embodied_kv.sim.tasks import Judge, Task
 from embodied_kv.types import Observation
 
 ASK_EVERY, STEP_SECONDS = 1.0, 20.0  # s, as the nodes do
@@ -44,14 +46,14 @@ class How:
 
     planner: `model` or `rules`. policy: `model` or `expert`. memory: what is known at first,
     `all`, `none` or `stale`. method: of reuse, for planning. latency: s from an observation to its
-    chunk.
+    chunk, beside what the engine takes.
     """
 
     planner: str = 'model'
     policy: str = 'model'
     memory: str = 'all'
     method: str = 'keep'
-    latency: float = 0.04
+    latency: float = 0.0
 
 
 @dataclass
@@ -76,6 +78,7 @@ class SimulatedRobot:
     """`planning.mission.Robot` on a table that stands in its scene.
 
     state: how far the mission is, for the rules. truth: the table as it is, for the account.
+    charged: s of work so far; differences count.
     """
 
     def __init__(
@@ -87,8 +90,10 @@ class SimulatedRobot:
         how: How,
         state: Callable[[], MissionState],
         truth: Callable[[], KnownTable],
+        charged: Callable[[], float] = time.process_time,
     ) -> None:
         self._table, self._engine, self._planning = table, engine, planning
+        self._charged = charged
         self._mission, self._how, self._state, self._truth = mission, how, state, truth
         self._rollout = Rollout(table)
         self._dt = engine.policy.config.action_dt
@@ -121,12 +126,12 @@ class SimulatedRobot:
     # ------------------------------------------------------------------ looking and planning
 
     def look(self, instruction: str = '') -> None:
-        known, began = read_table(self.memory()), time.perf_counter()
+        known = read_table(self.memory())
         self._learn(look_at(instruction, known) if instruction else look_around(known))
-        self.account.looking += time.perf_counter() - began
 
     def _learn(self, look: Look) -> None:
-        (handle,) = self._engine.prefill([self._observe('')])
+        seen, began = self._observe(''), self._charged()
+        (handle,) = self._engine.prefill([seen])
         try:
             questions = next(look)
             while True:
@@ -135,14 +140,15 @@ class SimulatedRobot:
             self._planning.upsert(*over.value.drafts)
             for id in over.value.gone:
                 self._planning.remove(id)
+        self.account.looking += self._charged() - began
 
     def plan(self, question: str) -> str:
-        began, known = time.perf_counter(), read_table(self.memory())
+        known = read_table(self.memory())
         right = next_step(self._mission, known, self._progress()).text
-        said = right
+        said, began = right, self._charged()
         if self._how.planner == 'model':
             said = self._planning.plan(question, method=self._how.method).text
-        self.account.planning += time.perf_counter() - began
+        self.account.planning += self._charged() - began
         self.account.plans += 1
         self.account.wrong_plans += said != right
         self.account.wrong_beliefs += dict(known.where) != dict(self._truth().where)
@@ -181,26 +187,33 @@ class SimulatedRobot:
         self.account.steps.append((task.family, done))
         return Outcome(said)
 
-    def _period(self, instruction: str, task: object, start: float, asks: bool) -> bool:
-        """A control period; whether the policy says that it is done."""
-        said = False
+    def _period(self, instruction: str, task: Task, start: float, asks: bool) -> bool:
+        """A control period, or as long as an answer takes; whether the policy says it is done."""
+        seen, began, said = self._observe(instruction), self._charged(), False
         if self._how.policy == 'expert':
-            truth = self._table.truth()
-            names = [[thing.name for thing in truth.things]]
-            orders = Orders.of([task], names)
-            state = self._table.state()[None]
-            chunk = expert_plan(state, Tables.of([truth]), orders, 10)[0][0]
+            chunk, made, answered = self._expert_chunk(task), 0.0, 0.0
         else:
-            (handle,) = self._engine.prefill([self._observe(instruction)])
-            with self._engine.kv.acquire(handle) as lease:
-                (made,) = self._engine.denoise([lease], [math.inf])
-            chunk = made.values
+            chunk, handle = self._chunk(seen)
+            made = self._charged() - began
             said = asks and self._ask(handle, [DONE])[0].lower().startswith('yes')
-        self._rollout.advance(self._how.latency)
-        if passed(self._how.latency, self._dt, len(chunk)) < len(chunk):
+            answered = self._charged() - began
+        latency = self._how.latency + made
+        self._rollout.advance(latency)
+        if passed(latency, self._dt, len(chunk)) < len(chunk):
             self._rollout.follow(chunk, start, self._dt)
-        self._rollout.advance(start + self._dt - self._rollout.time)
+        self._rollout.advance(max(self._dt, self._how.latency + answered) - latency)
         return said
+
+    def _chunk(self, seen: Observation) -> tuple[np.ndarray, KvHandle]:
+        (handle,) = self._engine.prefill([seen])
+        with self._engine.kv.acquire(handle) as lease:
+            (made,) = self._engine.denoise([lease], [math.inf])
+        return made.values, handle
+
+    def _expert_chunk(self, task: Task) -> np.ndarray:
+        truth = self._table.truth()
+        orders = Orders.of([task], [[thing.name for thing in truth.things]])
+        return expert_plan(self._table.state()[None], Tables.of([truth]), orders, 10)[0][0]
 
     def _rest(self) -> None:
         """The arm comes to rest where it is."""

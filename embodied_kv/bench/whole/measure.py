@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import statistics
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -41,12 +40,12 @@ class Charges:
         self._settings = settings
         config = engine_config(settings, Parts())
         self._engine = Engine(policy, config, policy.config.action_dt)
-        self._speed = 1.0
+        self._time = clock.ChargedTime()
         warm_up(self._engine)
 
     def __call__(self) -> float:
         """s of work so far; only differences mean something."""
-        return time.process_time() / self._speed
+        return self._time()
 
     def calibrate(self) -> Profile:
         """Measures anew -> what batches of chunks are charged."""
@@ -58,8 +57,9 @@ class Charges:
                 for _ in range(self._settings.calibrations)
             ]
             seconds[size] = least = max(least, statistics.median(took))
-        self._speed = seconds[1] / self._settings.chunk_seconds
-        charged = {size: s / self._speed for size, s in seconds.items()}
+        charged = self._settings.chunk_seconds
+        self._time.calibrate(seconds[1], charged)
+        charged = {size: s / seconds[1] * charged for size, s in seconds.items()}
         return profile_of(self._engine.policy.config, charged)
 
 
