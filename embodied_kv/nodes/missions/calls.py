@@ -97,7 +97,11 @@ class Calls:
         return self._answered(name, self._send(name, **fields))
 
     def ask(self, questions: Sequence[str]) -> list[str]:
-        """What the policy answers on the newest frame; '' where its stream gave way each time."""
+        """What the policy answers on the newest frame.
+
+        Raises Interrupted, also where a question's stream gave way each time: no answer is no
+        sign of what is not there.
+        """
         found: dict[str, str] = {}
         for _ in range(TRIES):
             left = [q for q in dict.fromkeys(questions) if q not in found]
@@ -108,17 +112,24 @@ class Calls:
                     answer = self._said(stream)
                     if answer is not None:
                         found[question] = answer
-        return [found.get(question, '') for question in questions]
+        if lost := [question for question in questions if question not in found]:
+            why = f'{TRIES} times a stream gave way before it had answered: {", ".join(lost)}'
+            raise Interrupted(f'{why} (raise engine.streams or engine.kv_budget_mib)')
+        return [found[question] for question in questions]
 
     def act(self, instruction: str, time_limit: float) -> Outcome:
-        """Until the policy says that it is done, or time is up. Raises Interrupted otherwise."""
+        """Until the policy says that it is done, or time is up. Raises Interrupted otherwise.
+
+        time_limit: s, above 0.
+        """
         self.there(self._acting.server_is_ready, 'execute_instruction')
         goal = ExecuteInstruction.Goal(instruction=instruction, time_limit=time_limit)
         handle = self._wait(self._on_node(lambda: self._send_goal(goal)))
         if not handle.accepted:
             self._sent = None
             raise Interrupted('the arm is not armed: arm it, and give the mission again')
-        result = self._wait(self._on_node(lambda: self._result(handle)), patience=None).result
+        ended = self._on_node(lambda: self._result(handle))
+        result = self._wait(ended, time_limit + PATIENCE).result
         self._sent = None
         if not result.success and result.message != TIME_IS_OVER:
             raise Interrupted(result.message)
@@ -158,11 +169,11 @@ class Calls:
             raise ServiceRefused(f'{name}: {response.message}')
         return response
 
-    def _wait(self, future: Future, patience: float | None = PATIENCE) -> object:
-        until = None if patience is None else time.monotonic() + patience
+    def _wait(self, future: Future, patience: float = PATIENCE) -> object:
+        until = time.monotonic() + patience
         while not future.done():
             self.check()
-            if until is not None and time.monotonic() > until:
+            if time.monotonic() > until:
                 raise Interrupted('a node does not answer')
             time.sleep(LOOK)
         return future.result()

@@ -80,6 +80,7 @@ class Crew:
         self._upsert([('', 'task', text), *(beside(instruction) if done else ())])
 
     def mark(self, step: int) -> None:
+        self._calls.check()
         try:
             tier = self._boundaries.take(lambda: self._session.sight.now(self._calls.check))
         except CapsuleError as error:
