@@ -2,9 +2,9 @@
 
 Clients in processes of their own speak openpi's protocol over a socket, each as soon as it is
 answered, with two pictures of 224². `batched` is the server as it is; `alone` the same one whose
-engine takes one robot at a time. Both serve the same clients in turn. `engine` is the engine's own
-call for one frame, on the engine's thread, without a server: what a client alone waits beyond it
-is the overhead. A miss is a reply later than `--period`.
+engine takes one robot at a time. Both serve the same clients in turn. A miss is a reply later than
+`--period`. The overhead is what a client alone waits beyond the engine's own call for one frame on
+the engine's thread: the median of pairs, call by call in turn, with its 95%.
 
 Physics: a closed loop of n clients gets n / latency requests a second. A request is 2 * 224² * 3
 bytes, 0.3 MB, which a socket of this machine carries in well under a millisecond. One at a time a
@@ -22,13 +22,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from statistics import median
 
 import numpy as np
 
 from embodied_kv.bench.common import report
 from embodied_kv.bench.common.command import Refused, add_engine, command
-from embodied_kv.bench.serving.client import PATIENCE, WARM, ask
+from embodied_kv.bench.serving.client import PATIENCE, WARM, ask, connected, once
 from embodied_kv.config import preset
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.policy import Policy
@@ -103,15 +102,25 @@ def measure(port: int, clients: int, count: int, period: float) -> dict[str, flo
     }
 
 
-def own_call(local: LocalEngine, robot: Embodiment, count: int) -> float:
-    """Median ms of one frame on the engine's thread, from pictures to chunk."""
-    seen, seconds = Dialect(robot.contract).read(request(CONTRACT, 0)), []
-    for n in range(WARM + count):
-        frame = observation(local.engine, seen, Call(), 'own', n, 0.0, '')
-        began = time.monotonic()
-        local.device.call(lambda: serve(local.engine, [frame], math.inf)).result()  # noqa: B023
-        seconds.append(time.monotonic() - began)
-    return median(seconds[WARM:]) * 1e3
+def alone(local: LocalEngine, robot: Embodiment, port: int, count: int) -> np.ndarray:
+    """[count, 2] ms: the engine's own call, from pictures to chunk; one client's. In turn."""
+    asked, taken = request(CONTRACT, 0), []
+    seen, message = Dialect(robot.contract).read(asked), codec.pack(asked)
+    with connected(port) as socket:
+        for number in range(WARM + count):
+            frame = observation(local.engine, seen, Call(), 'own', number, 0.0, '')
+            began = time.monotonic()
+            local.device.call(lambda: serve(local.engine, [frame], math.inf)).result()  # noqa: B023
+            taken.append((time.monotonic() - began, once(socket, message)))
+    return np.array(taken[WARM:]) * 1e3
+
+
+def median(values: np.ndarray) -> tuple[float, float, float]:
+    """The median of values [n], and its 95% by their order: ranks n / 2 ± 0.98 sqrt(n)."""
+    order, n = np.sort(values), len(values)
+    reach = 0.98 * math.sqrt(n)
+    low, high = max(0, math.floor(n / 2 - reach)), min(n - 1, math.ceil(n / 2 + reach))
+    return float(np.median(order)), float(order[low]), float(order[high])
 
 
 def run(args: argparse.Namespace) -> dict:
@@ -133,7 +142,8 @@ def run(args: argparse.Namespace) -> dict:
     policy = Policy.random(robot.adapted(preset(args.preset)), 0, args.device)
     rows = []
     with LocalEngine(policy, config, lambda line: None) as local:
-        own = own_call(local, robot, args.requests)
+        with served(local, robot, args.batch) as port:
+            pairs = alone(local, robot, port, args.requests)
         for clients in args.clients:
             for way, most in (('batched', args.batch), ('alone', 1)):
                 with served(local, robot, most) as port:
@@ -143,12 +153,11 @@ def run(args: argparse.Namespace) -> dict:
     ratios = {
         n: ways[n, 'batched']['requests_s'] / ways[n, 'alone']['requests_s'] for n in args.clients
     }
-    overhead = ways[1, 'batched']['p50_ms'] - own if 1 in args.clients else None
+    own, overhead = float(np.median(pairs[:, 0])), median(pairs[:, 1] - pairs[:, 0])
     if not args.json:
-        note = f'the engine alone: {own:.1f} ms'
-        if overhead is not None:
-            note += f'; overhead of the server, one client: {overhead:.1f} ms, p50'
-        report.show(f'policy server, {args.preset}', rows, note)
+        middle, low, high = overhead
+        note = f'the engine alone: {own:.1f} ms; one client waits {middle:.2f} ms longer'
+        report.show(f'policy server, {args.preset}', rows, f'{note} ({low:.2f} to {high:.2f})')
     return dict(preset=args.preset, own_ms=own, overhead_ms=overhead, rows=rows, batched=ratios)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
 
-from websockets.sync.client import connect
+from websockets.sync.client import ClientConnection, connect
 
 from embodied_kv.serving.websocket import codec
 
@@ -27,17 +29,25 @@ def ask(port: int, message: bytes, count: int, ready: Barrier, answers: Queue) -
 
 
 def _asked(port: int, message: bytes, count: int, ready: Barrier) -> list[float]:
-    seconds = []
-    address = f'ws://127.0.0.1:{port}'
-    options = {'compression': None, 'max_size': None, 'open_timeout': PATIENCE, 'proxy': None}
-    with connect(address, **options) as socket:
-        socket.recv(PATIENCE)
+    with connected(port) as socket:
         ready.wait(PATIENCE)
-        for _ in range(WARM + count):
-            began = time.monotonic()
-            socket.send(message)
-            if isinstance(reply := socket.recv(PATIENCE), str):
-                raise RuntimeError(reply)
-            codec.unpack(reply)
-            seconds.append(time.monotonic() - began)
-    return seconds[WARM:]
+        return [once(socket, message) for _ in range(WARM + count)][WARM:]
+
+
+@contextmanager
+def connected(port: int) -> Iterator[ClientConnection]:
+    """A client's connection, greeted by the server."""
+    options = {'compression': None, 'max_size': None, 'open_timeout': PATIENCE, 'proxy': None}
+    with connect(f'ws://127.0.0.1:{port}', **options) as socket:
+        socket.recv(PATIENCE)
+        yield socket
+
+
+def once(socket: ClientConnection, message: bytes) -> float:
+    """s from a request to its reply. Raises RuntimeError where it is refused."""
+    began = time.monotonic()
+    socket.send(message)
+    if isinstance(reply := socket.recv(PATIENCE), str):
+        raise RuntimeError(reply)
+    codec.unpack(reply)
+    return time.monotonic() - began
