@@ -45,6 +45,7 @@ GOOD = 4  # clients
 GROWTH = 0.1  # of the memory, at most
 REST = 120.0  # s in which all that the mob held has to be free
 QUIET = 0.2  # of the mob's seconds
+WARM = 2.0  # s
 LIMITS = ServerConfig(
     port=0,
     connections=128,
@@ -133,22 +134,24 @@ def run(args: argparse.Namespace) -> dict:
 
 def _measured(args: argparse.Namespace, port: int, watch: Watch) -> dict:
     spawn, message = multiprocessing.get_context('spawn'), codec.pack(request(CONTRACT, 0))
-    answers: Queue = spawn.Queue()
+    answers, news = spawn.Queue(), spawn.Queue()
 
     def good(seconds: float) -> multiprocessing.Process:
         given = port, message, GOOD, seconds, args.period, answers
         return _started(spawn.Process(None, behave, 'good clients', given, daemon=True))
 
-    process = good(1.0)  # warm, and whatever is made once is made
-    _told(answers, process)
-    process.join()
+    def bad(seconds: float) -> multiprocessing.Process:
+        given = port, message, args.clients, seconds, args.seed, news
+        return _started(spawn.Process(None, riot, 'the mob', given, daemon=True))
+
+    for process, queue in ((good(WARM), answers), (bad(WARM), news)):
+        _told(queue, process)  # whatever is made once is made
+        _over(process)
     before = watch.rests(dict.fromkeys(('sessions', 'sockets'), 0))
     process = good(max(2.0, QUIET * args.seconds))
     quiet, faults = _told(answers, process)
-    process.join()
-    news: Queue = spawn.Queue()
-    given = port, message, args.clients, args.seconds, args.seed, news
-    mob = _started(spawn.Process(None, riot, 'the mob', given, daemon=True))
+    _over(process)
+    mob = bad(args.seconds)
     process, most, memory = good(args.seconds), dict(before), []
     while mob.is_alive() and news.empty():
         most = {name: max(most[name], count) for name, count in watch.look().items()}
@@ -157,7 +160,7 @@ def _measured(args: argparse.Namespace, port: int, watch: Watch) -> dict:
     done = _told(news, mob)
     chaos, more = _told(answers, process)
     for one in (mob, process):
-        one.join()
+        _over(one)
     after = watch.rests(before)
     left = {name: after[name] - before[name] for name in before if after[name] > before[name]}
     early = max(memory[: max(1, len(memory) // 3)])
@@ -186,6 +189,12 @@ def _measured(args: argparse.Namespace, port: int, watch: Watch) -> dict:
 def _started(process: multiprocessing.Process) -> multiprocessing.Process:
     process.start()
     return process
+
+
+def _over(process: multiprocessing.Process) -> None:
+    """Once it has ended, nothing of it is held here."""
+    process.join()
+    process.close()
 
 
 def _told(queue: Queue, process: multiprocessing.Process) -> Any:
