@@ -41,6 +41,7 @@ FULL = (
     ('memory.timeline',),
     ('memory.churn', '--measured'),
     ('memory.judge',),
+    ('memory.records',),
     ('memory.construction',),
     ('memory.budgets',),
     ('fleet.calibrate',),

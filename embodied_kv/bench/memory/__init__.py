@@ -6,6 +6,7 @@ Parts, each a command:
 - timeline: loads beside computation, by policy, measured and foretold.
 - judge: KEEP and CacheBlend at equal tokens on chains across segments; judge_ask: one problem;
   judge_batch: many at once; judge_ways: what is fixed; judge_tables: rates and differences.
+- records: the same ways on records of eight tokens, by a judge of eight layers.
 - churn: updates between plans and what loads cost, foretold and measured.
 - construction: KEEP without groups, hops or segments, in accuracy.
 - budgets: units that keep a part of their tokens.

@@ -69,9 +69,9 @@ def run(args: argparse.Namespace) -> dict:
         settings=dict(parts={n: vars(p) for n, p in PARTS.items()}, problems=args.problems),
         gates=gates,
         chosen=chosen,
-        differences=tables.differences(report, chosen),
-        rates=tables.rates(report),
-        development=tables.rates(asked['development']),
+        differences=tables.differences(report, chosen, [f'judge_{j}' for j in report.judges]),
+        rates=tables.rates(report, layouts(report)),
+        development=tables.rates(asked['development'], layouts(asked['development'])),
     )
     if not args.json:
         note = 'points, the same problems; least, most: its 95% interval'
@@ -82,6 +82,11 @@ def run(args: argparse.Namespace) -> dict:
         for name in ('development', 'rates'):
             show(f'right answers, %, {name.replace("rates", "report")}', figures[name], note)
     return figures
+
+
+def layouts(asked: Asked) -> list[str]:
+    """Of each problem."""
+    return [layout for _, layout, _ in asked.cells]
 
 
 def collect(part: Part, sizes: Sequence[int], count: int | None = None) -> Asked:

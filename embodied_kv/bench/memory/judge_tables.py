@@ -1,4 +1,4 @@
-"""Figures of the judge: rates with intervals, the gate, what development chooses, differences.
+"""Figures of judges: rates with intervals, the gate, what development chooses, differences.
 
 Knows right and wrong, by way and share. Does not know how an answer came about.
 """
@@ -6,17 +6,16 @@ Knows right and wrong, by way and share. Does not know how an answer came about.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from embodied_kv.bench.common.paired import paired
 from embodied_kv.bench.memory.judge_batch import Replies
-from embodied_kv.bench.memory.judge_ways import FULL, LEAST_FULL, LEAST_LOST, REUSE, SHARES
+from embodied_kv.bench.memory.judge_ways import FULL, LEAST_FULL, LEAST_LOST, REUSE
 from embodied_kv.memory.schedule import SCHEDULES
 from embodied_kv.train.evaluate.report import rate
-from embodied_kv.train.judge.chains import LAYOUTS
 
 FAMILIES = ('keep', 'cacheblend token', 'cacheblend segment')
 PAPER = 'keep directed falling'
@@ -47,9 +46,10 @@ class Asked:
         self.judges += [judge] * count
         self.cells += [cell] * count
 
-    def where(self, layout: str) -> np.ndarray:
-        """Which problems are laid out so, bool."""
-        return np.array([cell[1] == layout for cell in self.cells])
+    @property
+    def shares(self) -> list[float]:
+        """At which ways are compared: all but those of the bounds."""
+        return [share for share in dict.fromkeys(s for s, _ in self.right) if 0 < share < 1]
 
 
 def gate(asked: Asked) -> dict:
@@ -61,18 +61,20 @@ def gate(asked: Asked) -> dict:
 
 def chosen(asked: Asked) -> dict[str, str]:
     """Of each family the way that is right most often over all shares; the first of equals."""
-    names = list(dict.fromkeys(name for share, name in asked.right if share in SHARES))
-    total = {name: sum(sum(asked.right[s, name]) for s in SHARES) for name in names}
+    shares = asked.shares
+    names = list(dict.fromkeys(name for share, name in asked.right if share in shares))
+    total = {name: sum(sum(asked.right[s, name]) for s in shares) for name in names}
     return {
         family: max((name for name in names if name.startswith(family)), key=total.__getitem__)
         for family in FAMILIES
     }
 
 
-def differences(asked: Asked, chosen: Mapping[str, str]) -> list[dict]:
+def differences(asked: Asked, chosen: Mapping[str, str], labels: Sequence[str]) -> list[dict]:
     """The chosen KEEP, and the paper's, less what each is compared with.
 
-    That is the chosen CacheBlends, those of its own schedule, and its own without hops.
+    That is the chosen CacheBlends, those of its own schedule, and its own without hops. labels: of
+    each problem; every label has a column.
     """
     pairs = [
         (keep, other)
@@ -84,14 +86,17 @@ def differences(asked: Asked, chosen: Mapping[str, str]) -> list[dict]:
         )
     ]
     rows = []
-    for share in SHARES:
+    for share in asked.shares:
         for keep, other in dict.fromkeys([*pairs, (chosen['keep'], PAPER)]):
             right, less = (np.asarray(asked.right[share, name]) for name in (keep, other))
             found = paired(right, less, np.arange(len(right)))
             rows.append(
                 dict(share=share, keep=keep, other=other, difference=100 * found['difference'])
                 | dict(least=100 * found['low'], most=100 * found['high'])
-                | {f'judge_{j}': _of_judge(asked, right, less, j) for j in sorted({*asked.judges})}
+                | {
+                    name: value - _by(less, labels)[name]
+                    for name, value in _by(right, labels).items()
+                }
             )
     return rows
 
@@ -100,13 +105,14 @@ def _schedule(way: str) -> str:
     return next(name for name in SCHEDULES if name in way.split())
 
 
-def _of_judge(asked: Asked, right: np.ndarray, less: np.ndarray, judge: int) -> float:
-    mine = np.asarray(asked.judges) == judge
-    return 100 * float(right[mine].mean() - less[mine].mean())
+def _by(right: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
+    """Rates, %, of each label's problems."""
+    labels = np.asarray(labels)
+    return {str(name): 100 * float(right[labels == name].mean()) for name in np.unique(labels)}
 
 
-def rates(asked: Asked) -> list[dict]:
-    """A row per share and way."""
+def rates(asked: Asked, labels: Sequence[str]) -> list[dict]:
+    """A row per share and way. labels: of each problem; every label has a column."""
     rows = []
     for (share, name), said in asked.right.items():
         right = np.asarray(said)
@@ -114,7 +120,7 @@ def rates(asked: Asked) -> list[dict]:
         rows.append(
             dict(share=share, way=name, right=100 * found['rate'])
             | dict(least=100 * found['low'], most=100 * found['high'], n=found['n'])
-            | {layout: 100 * float(right[asked.where(layout)].mean()) for layout in LAYOUTS}
+            | _by(right, labels)
             | dict(kept=100 * float(np.mean(asked.kept[share, name])))
             | dict(computed=100 * float(np.mean(asked.computed[share, name])))
         )
