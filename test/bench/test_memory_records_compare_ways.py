@@ -72,7 +72,8 @@ def written(model, folder: Path) -> Path:
     return path
 
 
-def test_a_judge_that_knows_nothing_is_refused(untaught, tmp_path):
+def test_a_judge_that_knows_nothing_is_refused(untaught, tmp_path, monkeypatch):
+    monkeypatch.setattr(bench, 'GATE', dict(problems=2, seed=1))
     args = Namespace(judge=written(untaught, tmp_path), problems=1, records=[10], json=True)
     with pytest.raises(Refused, match='cannot tell ways of reuse apart'):
         bench.run(args)
