@@ -16,7 +16,6 @@ from embodied_kv.fleet.placement import place
 from embodied_kv.fleet.protocol import Answer, LastExecution, Receipt, Request, Verdict
 from embodied_kv.fleet.scheduler import Scheduler, Waiting, skip
 
-STALE_AFTER = 0.1  # s; an observation that waited longer is fetched anew before it is served
 TRIES = 3  # batches that may be lost with a request before it is given up
 REMEMBERED = 256  # batches taken back whose late answer is still of use
 
@@ -37,10 +36,9 @@ class Dispatcher:
         self,
         scheduler: Scheduler,
         engines: Sequence[EngineState],
-        stale_after: float = STALE_AFTER,
         max_queue_delay: float = 0.0,
     ) -> None:
-        self.scheduler, self.stale_after = scheduler, stale_after
+        self.scheduler = scheduler
         self.max_queue_delay, self.held_until = max_queue_delay, 0.0
         self.ledger = Ledger()
         self.engines = {engine.name: engine for engine in engines}
@@ -186,8 +184,7 @@ class Dispatcher:
         for request in batch:
             del self.queue[request.robot]
             self.ledger.find(request).phase = Phase.DISPATCHED
-        stale = [request for request in batch if now - request.arrived > self.stale_after]
-        return engine.send(self._numbers, batch, stale, now)
+        return engine.send(self._numbers, batch, now)
 
     def _requeue(self, dispatch: Dispatch, why: str) -> None:
         for request in dispatch.batch:

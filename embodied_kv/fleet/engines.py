@@ -35,15 +35,11 @@ class Link:
 
 @dataclass(frozen=True, eq=False)
 class Dispatch:
-    """A batch that goes to an engine; number: given once, never again.
-
-    stale: those of the batch whose observation has waited too long: fetch it anew.
-    """
+    """A batch that goes to an engine; number: given once, never again."""
 
     number: int
     engine: str
     batch: tuple[Waiting, ...]
-    stale: tuple[Waiting, ...]
     sent: float
     overdue: float
 
@@ -82,16 +78,14 @@ class EngineState:
             return False
         return not self.in_flight or self.opens() <= now
 
-    def send(
-        self, number: int, batch: list[Waiting], stale: list[Waiting], now: float
-    ) -> Dispatch:
+    def send(self, number: int, batch: list[Waiting], now: float) -> Dispatch:
         """Notes that it got a batch."""
         size = sum(request.bytes for request in batch)
         arrives = now + (self.link.upload_time(size) if self.link else 0.0)
         self.free_at = max(self.free_at, arrives) + self.profile.latency(len(batch))
         expected = max(self.free_at - now, self.estimate(len(batch), size))
         overdue = now + PATIENCE * expected + GRACE
-        dispatch = Dispatch(number, self.name, tuple(batch), tuple(stale), now, overdue)
+        dispatch = Dispatch(number, self.name, tuple(batch), now, overdue)
         self.in_flight[number] = dispatch
         return dispatch
 

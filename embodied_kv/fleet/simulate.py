@@ -3,8 +3,7 @@
 Knows jobs, which say the execution horizon H of every round, profiles and links. What is
 simplified: a generation takes exactly what its profile says; a round executes all of its H
 actions, those that overlap with the round before not counted off (as the paper's 0.3 to 1.6 s a
-phase do); a stale observation is fetched anew in no time. Times are seconds from the simulation's
-start.
+phase do). Times are seconds from the simulation's start.
 """
 
 from __future__ import annotations

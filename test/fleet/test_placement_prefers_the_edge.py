@@ -54,7 +54,7 @@ def test_without_an_edge_the_cloud_takes_all():
 
 def test_a_busy_edge_takes_nobody():
     edge = EngineState('edge', TWO)
-    edge.send(1, [waiting('x')], [], 0.0)
+    edge.send(1, [waiting('x')], 0.0)
     assert placed(2, edge) == {}
     assert placed(2, edge, now=5.0) == {}  # it has not answered, whatever the estimate said
     edge.done(1, 5.0)
@@ -68,6 +68,6 @@ def test_two_edges_share():
 
 def test_a_cloud_is_sent_its_next_batch_before_it_is_idle():
     away = cloud(Link(0.5, 1e9, 1e9))
-    away.send(1, [waiting('x')], [], 0.0)  # computes from 0.5 to 1.5
+    away.send(1, [waiting('x')], 0.0)  # computes from 0.5 to 1.5
     assert placed(1, away, now=0.9) == {}
     assert placed(1, away, now=1.01) == {'cloud': ['0']}

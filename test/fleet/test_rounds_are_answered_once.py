@@ -125,13 +125,3 @@ def test_an_answer_that_names_another_round_is_refused():
     with pytest.raises(ValueError, match=r"one answered \[\('r', 't', 1\)\] to"):
         server.done('one', dispatch.number, [Answer('r', 't', 1, 5)], 1.0)
     assert len(serve(server, 2.0)) == 1
-
-
-def test_a_stale_observation_is_to_be_fetched_anew():
-    server = dispatcher(robots=('a', 'b'))
-    server.submit(request('a'), 0.0)
-    (first,) = server.decide(0.0)
-    server.submit(request('b'), 0.5)
-    server.done('one', first.number, answers(first), 1.0)
-    (second,) = server.decide(1.0)
-    assert first.stale == () and second.stale == second.batch

@@ -44,16 +44,10 @@ class FleetParams:
         check=execution_horizon.parse,
         old='horizon',
     )
-    stale_after: float = param(
-        0.1,
-        'An observation that waited longer, s, counts as stale',
-        range=(0.0, 60.0),
-        old='fresh',
-    )
     max_queue_delay: float = param(
         0.0,
-        'A request is held so long, s, for a fuller batch; meanwhile the engine speaks. Below '
-        'stale_after, and below what a robot still has to execute when it asks',
+        'A request is held so long, s, for a fuller batch; meanwhile the engine speaks. '
+        'Below what a robot still has to execute when it asks',
         range=(0.0, 1.0),
     )
     robot_timeout: float = param(

@@ -140,7 +140,7 @@ class Fleet(SuiteNode):
             executor = SingleThreadedExecutor(context=self.context)
             self._threads.append(MissionsThread(self._missions, executor, self._proxy))
         self._server = self._new_server(
-            Dispatcher(p.order, engines, p.stale_after, p.max_queue_delay),
+            Dispatcher(p.order, engines, p.max_queue_delay),
             serve,
             self._deliver,
             p.robot_timeout,
