@@ -15,12 +15,13 @@ WINDOW = 5.0  # s between two lines of a kind
 
 @dataclass
 class _Window:
-    """began: s. lines: said in it. held: not said, `newest` the last of them."""
+    """began: s. lines: said in it. held: not said, `newest` the last of them, of moment `at`."""
 
     began: float
     lines: int = 1
     held: int = 0
     newest: str = ''
+    at: float = 0.0
 
 
 class Throttled:
@@ -51,21 +52,23 @@ class Throttled:
                 more = 0
             else:
                 window.held += 1
-                window.newest = line
+                window.newest, window.at = line, now
                 return
         self._say(_counted(line, more))
 
     def flush(self) -> None:
-        """Says the newest of what was held for `window` s; called from time to time."""
+        """Says the newest of what was held for `window` s, with its age; call it now and then."""
         with self._lock:
             now, due = self._clock(), []
             for kind, window in self._windows.items():
                 if window.held and now - window.began >= self._seconds:
-                    due.append(_counted(window.newest, window.held - 1))
+                    due.append(_counted(window.newest, window.held - 1, now - window.at))
                     self._windows[kind] = _Window(now)
         for line in due:
             self._say(line)
 
 
-def _counted(line: str, more: int) -> str:
-    return f'{line} (and {more} more like it before)' if more else line
+def _counted(line: str, more: int, age: float = 0.0) -> str:
+    facts = [f'{age:.1f} s ago'] if age else []
+    facts += [f'and {more} more like it before'] if more else []
+    return f'{line} ({", ".join(facts)})' if facts else line

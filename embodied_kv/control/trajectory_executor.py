@@ -168,9 +168,8 @@ class TrajectoryExecutor:
 
     def goes_on(self, now: float) -> str:
         """Nothing fresh was due yet: 'previous', while the chunk lasts."""
-        if self._source == FRESH:
-            self._source = PREVIOUS
-        return self.source(now)
+        self._misses = 0
+        return self._passed(now)
 
     def missed(self, now: float) -> str:
         """A period has ended without a fresh chunk: what the robot does instead.
@@ -183,10 +182,15 @@ class TrajectoryExecutor:
         self.counters.missed += 1
         if self._misses >= self.stop_after and self._source != STOP:
             self.brake(now, STOP)
-        source = self.goes_on(now)
+        source = self._passed(now)
         self.counters.held += source == HOLD
         self.counters.stopped += source == STOP
         return source
+
+    def _passed(self, now: float) -> str:
+        if self._source == FRESH:
+            self._source = PREVIOUS
+        return self.source(now)
 
     # ------------------------------------------------------------------ what is done
 

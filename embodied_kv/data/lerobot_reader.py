@@ -70,9 +70,9 @@ class EpisodeArrays:
 class LeRobotDataSet:
     """Opened and checked for a robot; `read` gives its episodes. Raises DataSetError, OSError."""
 
-    def __init__(self, root: Path, robot: Embodiment) -> None:
-        self._root, self._robot = root, robot
-        with _said(root):
+    def __init__(self, root: Path | str, robot: Embodiment) -> None:
+        self._root, self._robot = Path(root), robot
+        with _said(self._root):
             self.info = self._read_info()
             check_info(self.info, robot)
             self._tasks = self._read_words(TASKS, 'task')

@@ -69,7 +69,8 @@ class Frames:
 class LeRobotWriter:
     """A new data set in a folder that is empty or not there yet. Raises ValueError, OSError."""
 
-    def __init__(self, root: Path, robot: Embodiment) -> None:
+    def __init__(self, root: Path | str, robot: Embodiment) -> None:
+        root = Path(root)
         if robot.contract.fps != round(robot.contract.fps):
             raise ValueError(
                 f'fps {robot.contract.fps:g}: LeRobot counts whole frames per second: change the '

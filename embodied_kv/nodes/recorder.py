@@ -84,23 +84,23 @@ class Recorder(SuiteNode):
     # ------------------------------------------------------------------ the service
 
     def _answer(self, request: Record.Request, response: Record.Response) -> None:
-        if request.on:
+        if request.record:
             self._begin(request.name)
             response.message = f'recording {self._path}'
         else:
             if self._queue is None:
-                raise ValueError('nothing is recorded: begin with on: true')
+                raise ValueError('nothing is recorded: begin with record: true')
             self._end('it was asked for')
             response.message = self._said
         response.path, response.messages = self._state.path, self._state.messages
         response.bytes, response.dropped = self._state.bytes, sum(self._state.dropped)
-        if not request.on and not self._is_whole:
+        if not request.record and not self._is_whole:
             raise OSError(self._said)
 
     def _begin(self, name: str) -> None:
         """Raises ValueError that says what to do, OSError."""
         if self._queue is not None:
-            raise ValueError(f'{self._path} is being recorded: end it first, with on: false')
+            raise ValueError(f'{self._path} is being recorded: end it first, with record: false')
         name = name or f'{datetime.now():%Y%m%d-%H%M%S-%f}'
         if not NAME.fullmatch(name):
             raise ValueError(

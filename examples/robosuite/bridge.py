@@ -2,7 +2,8 @@
 
 Run it beside a suite with the contract: `tools/env python examples/robosuite/bridge.py`. With
 `--starts N` it judges: from each of N starts it tells the instruction, waits until the cube is
-lifted or the time is up, stops the arm and sets it back. Arm it once: `control/arm`.
+lifted or the time is up, stops the arm and sets it back. No start begins before the arm is armed:
+`control/arm`, once.
 
 ROS and robosuite want different NumPys, so the world is a process of its own (`world.py`). What
 is commanded is played as a joint_trajectory_controller does, at the world's 20 steps a second.
@@ -24,6 +25,7 @@ from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import String
 from trajectory_msgs.msg import JointTrajectory
 
+from embodied_kv.msg import ControlState
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.lifecycle_node import RCLError
 from embodied_kv.robots.embodiment import Embodiment
@@ -48,6 +50,8 @@ class Bridge(Node):
         }
         self._joints = self.create_publisher(JointState, 'joint_states', 1)
         self._instruction = self.create_publisher(String, 'instruction', qos.INSTRUCTION)
+        self.is_armed = False
+        self.create_subscription(ControlState, 'control/state', self._on_state, qos.STATUS)
         for output in robot.outputs:
             heard = partial(self._heard, output)
             self.create_subscription(JointTrajectory, output.topic, heard, 1)
@@ -80,6 +84,9 @@ class Bridge(Node):
         self._seen = self._world.step(told[:-1], told[-1])
         self._publish()
         return self._seen['lifted']
+
+    def _on_state(self, message: ControlState) -> None:
+        self.is_armed = message.state == ControlState.ARMED
 
     def _heard(self, output: Output, message: JointTrajectory) -> None:
         """From now on, instead of what is left of the last one."""
@@ -125,6 +132,14 @@ class Clockwork:
         while self._bridge.now < end:
             self._step()
 
+    def wait(self) -> None:
+        """Until the arm is armed; says so where it is not."""
+        self.run(REST)  # its state is heard
+        if not self._bridge.is_armed:
+            print('waiting until the arm is armed: control/arm', flush=True)
+        while not self._bridge.is_armed:
+            self._step()
+
     def lifts(self, seconds: float) -> float:
         """Until the cube is lifted, so long at most. Returns s of the world, 0 if it is not."""
         begin = self._bridge.now
@@ -151,7 +166,7 @@ def judge(bridge: Bridge, clockwork: Clockwork, starts: int, seed: int) -> None:
     try:
         for start in range(seed, seed + starts):
             bridge.tell('')
-            clockwork.run(REST)
+            clockwork.wait()
             bridge.reset(start)
             clockwork.run(REST)
             bridge.tell(INSTRUCTION)

@@ -163,3 +163,20 @@ def test_nothing_is_resumed_into_an_arm_that_may_not_move(stand):
     stand.run(0.5)
     assert len(stand.sent()) == sent
     assert 'is not resumed: the arm is stopped' in str(stand.failures[-1])
+
+
+def test_an_arm_that_is_told_nothing_misses_nothing():
+    stand = Stand(stop_after=5)
+    stand.run(0.02)
+    moving(stand)
+    stand.guard.tell('')
+    stand.run(3.0)
+    counters = stand.executor.counters
+    missed, stopped = counters.missed, counters.stopped
+    stand.run(3.0)
+    assert (counters.missed, counters.stopped) == (missed, stopped) and not stopped
+    stand.guard.tell('go')
+    stand.run(0.35)
+    assert STOP not in stand.sources()
+    stand.run(0.4)
+    assert stand.sources()[-1] == STOP

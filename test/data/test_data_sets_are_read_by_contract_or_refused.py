@@ -70,6 +70,12 @@ def drop(path, name):
     pq.write_table(pq.read_table(path).drop_columns([name]), path)
 
 
+def test_a_folder_may_be_named_by_a_string(exported, tmp_path):
+    assert len(LeRobotDataSet(str(exported), ROBOT)) == len(LeRobotDataSet(exported, ROBOT))
+    assert LeRobotWriter(str(tmp_path / 'new'), ROBOT).root == tmp_path / 'new'
+    assert 'no LeRobot data set' in refused(str(tmp_path))
+
+
 def test_what_was_exported_comes_back(exported):
     found = LeRobotDataSet(exported, ROBOT)
     table = pq.read_table(exported / FILE)

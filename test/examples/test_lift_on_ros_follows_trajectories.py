@@ -132,9 +132,26 @@ def test_starts_that_a_shutdown_breaks_off_are_not_judged(code, bridge, world, c
             rclpy.shutdown()
         return reset(seed)
 
-    world.lasts, world.reset = 100, shut_down_at_the_third
+    world.lasts, world.reset, bridge.is_armed = 100, shut_down_at_the_third, True
     with pytest.raises(ExternalShutdownException):
         code.judge(bridge, code.Clockwork(bridge, 0.0), 4, 5)
     said = capsys.readouterr().out
     assert [line.partition(':')[0] for line in said.splitlines()[:-1]] == ['start 5', 'start 6']
     assert 'start 6: lifted in 3.5 s' in said and 'lifted from 2 of 2 starts' in said
+
+
+def test_no_start_begins_before_the_arm_is_armed(code, bridge, world, outside, capsys):
+    states = outside.create_publisher(code.ControlState, 'control/state', code.qos.STATUS)
+    reset, step, begun = world.reset, world.step, []
+
+    def armed_at_last(*told):
+        if bridge.steps >= 200:
+            states.publish(code.ControlState(state=code.ControlState.ARMED))
+        return step(*told)
+
+    world.lasts, world.step = 100, armed_at_last
+    world.reset = lambda seed: begun.append(bridge.steps) or reset(seed)
+    code.judge(bridge, code.Clockwork(bridge, 0.0), 1, 5)
+    assert begun[0] >= 200
+    said = capsys.readouterr().out
+    assert 'waiting until the arm is armed' in said and 'lifted from 1 of 1 starts' in said

@@ -42,17 +42,18 @@ def test_the_newest_that_was_held_is_said_when_time_is_up(log):
     log.now = 5.0
     log.say.flush()
     log.say.flush()
-    assert log.lines[1:] == ['number 999 (and 998 more like it before)']
+    assert log.lines[1:] == ['number 999 (5.0 s ago, and 998 more like it before)']
     log.say('a', 'again')
     assert len(log.lines) == 2  # what was summed up counts as a line
 
 
-def test_one_that_was_held_is_said_as_it_is(log):
+def test_one_that_was_held_is_said_with_its_age(log):
     log.say('a', 'first')
+    log.now = 2.0
     log.say('a', 'second')
     log.now = 6.0
     log.say.flush()
-    assert log.lines == ['first', 'second']
+    assert log.lines == ['first', 'second (4.0 s ago)']
 
 
 def test_a_burst_is_said_at_once(log):
@@ -79,4 +80,4 @@ def test_threads_lose_no_line(log):
         thread.join()
     log.now = 5.0
     log.say.flush()
-    assert log.lines == ['x', 'x (and 1998 more like it before)']
+    assert log.lines == ['x', 'x (5.0 s ago, and 1998 more like it before)']

@@ -41,13 +41,13 @@ def refused(robot, **fields):
 def test_it_is_off_until_it_is_asked(robot, tmp_path):
     recorder = robot.up(Recorder, folder=str(tmp_path))
     assert recorder._queue is None and not recorder._listening
-    assert 'nothing is recorded' in refused(robot, on=False)
+    assert 'nothing is recorded' in refused(robot, record=False)
     assert list(tmp_path.rglob('*.mcap*')) == []
 
 
 def test_without_a_folder_nothing_is_recorded(robot):
     robot.up(Recorder, folder='')
-    assert 'name the folder' in refused(robot, on=True)
+    assert 'name the folder' in refused(robot, record=True)
 
 
 def test_with_the_parameter_it_begins_at_activation_and_ends_with_it(robot, tmp_path):
@@ -61,16 +61,16 @@ def test_with_the_parameter_it_begins_at_activation_and_ends_with_it(robot, tmp_
 @pytest.mark.parametrize('name', ['../out', '/tmp/x', 'a/b', '.hidden', 'new\nline', 'x' * 200])
 def test_no_name_leads_out_of_the_folder(robot, tmp_path, name):
     robot.up(Recorder, folder=str(tmp_path))
-    assert 'write up to 100 letters' in refused(robot, on=True, name=name)
+    assert 'write up to 100 letters' in refused(robot, record=True, name=name)
     assert list(tmp_path.rglob('*.mcap*')) == []
 
 
 def test_one_recording_at_a_time_and_none_over_another(robot, tmp_path):
     robot.up(Recorder, folder=str(tmp_path))
-    assert record(robot, on=True, name='walk').ok
-    assert 'end it first' in refused(robot, on=True, name='other')
-    assert record(robot, on=False).ok
-    assert 'choose another name' in refused(robot, on=True, name='walk')
+    assert record(robot, record=True, name='walk').ok
+    assert 'end it first' in refused(robot, record=True, name='other')
+    assert record(robot, record=False).ok
+    assert 'choose another name' in refused(robot, record=True, name='walk')
 
 
 def test_a_full_folder_is_refused(robot, tmp_path):
@@ -78,7 +78,7 @@ def test_a_full_folder_is_refused(robot, tmp_path):
     folder.mkdir()
     (folder / 'old.mcap').write_bytes(bytes(2 * MIB))
     robot.up(Recorder, folder=str(tmp_path), disk_mib=2)
-    assert 'raise recorder.disk_mib' in refused(robot, on=True)
+    assert 'raise recorder.disk_mib' in refused(robot, record=True)
 
 
 def test_a_recording_that_grew_too_large_ends_and_says_so(robot, tmp_path, states):
@@ -110,7 +110,7 @@ def test_a_part_of_a_crash_is_told(robot, tmp_path, capfd):
     (folder / f'walk.mcap{PART}').write_bytes(b'')
     robot.up(Recorder, folder=str(tmp_path))
     assert 'python -m embodied_kv.data.repair' in capfd.readouterr().err
-    assert 'choose another name' in refused(robot, on=True, name='walk')
+    assert 'choose another name' in refused(robot, record=True, name='walk')
 
 
 def test_a_part_that_is_being_written_is_no_part_of_a_crash(robot, tmp_path, capfd):
@@ -124,9 +124,9 @@ def test_a_part_that_is_being_written_is_no_part_of_a_crash(robot, tmp_path, cap
 
 def test_a_finish_that_fails_is_said_and_names_what_is_left(robot, tmp_path, states):
     recorder = robot.up(Recorder, folder=str(tmp_path))
-    response = record(robot, on=True, name='walk')
+    response = record(robot, record=True, name='walk')
     Path(response.path).write_bytes(b'of somebody else')
-    message = refused(robot, on=False)
+    message = refused(robot, record=False)
     assert f'walk.mcap{PART} is left unfinished' in message and 'repair' in message
     assert Path(response.path).read_bytes() == b'of somebody else' and recorder._queue is None
     robot.until(lambda: states[-1].path.endswith(PART), timeout=WAIT)
@@ -142,11 +142,11 @@ def test_where_nobody_can_listen_no_recording_is_left(robot, tmp_path, monkeypat
         return listen(topic)
 
     monkeypatch.setattr(recorder, '_listen', some)
-    refused(robot, on=True, name='walk')
+    refused(robot, record=True, name='walk')
     assert recorder._queue is None and not recorder._listening
     assert not list(tmp_path.rglob(f'*{PART}'))
     monkeypatch.undo()
-    assert record(robot, on=True, name='again').ok
+    assert record(robot, record=True, name='again').ok
 
 
 def told(path):
@@ -162,19 +162,19 @@ def test_configured_again_it_knows_what_was_told(robot, tmp_path):
     robot.until(lambda: recorder._instruction == 'pick', timeout=WAIT)
     for change in ('deactivate', 'cleanup', 'configure', 'activate'):
         assert getattr(recorder, f'trigger_{change}')().name == 'SUCCESS'
-    assert record(robot, on=True, name='walk').ok
-    assert told(record(robot, on=False).path) == 'pick'
+    assert record(robot, record=True, name='walk').ok
+    assert told(record(robot, record=False).path) == 'pick'
 
 
 def test_where_no_instruction_is_known_none_is_written(robot, tmp_path):
     robot.up(Recorder, folder=str(tmp_path), instruction='')
-    assert record(robot, on=True, name='walk').ok
-    assert told(record(robot, on=False).path) is None
+    assert record(robot, record=True, name='walk').ok
+    assert told(record(robot, record=False).path) is None
 
 
 def test_what_waits_with_the_middleware_is_taken_at_the_end(robot, tmp_path):
     recorder = robot.up(Recorder, folder=str(tmp_path))
-    assert record(robot, on=True, name='walk').ok
+    assert record(robot, record=True, name='walk').ok
     speaker = robot.node.create_publisher(String, 'instruction', 10)
     robot.until(lambda: speaker.get_subscription_count() >= 2, show=False, timeout=WAIT)
     speaker.publish(String(data='last'))

@@ -37,8 +37,8 @@ TOPICS = {
 }
 
 
-def recorded(robot, on, name=''):
-    response = robot.call(Record, 'record', on=on, name=name)
+def recorded(robot, record, name=''):
+    response = robot.call(Record, 'record', record=record, name=name)
     assert response.ok, response.message
     return response
 
@@ -50,7 +50,7 @@ def heard(robots_of_module, tmp_path_factory):
     begin(robot, folder / 'capsules')
     recorder = robot.up(Recorder, folder=str(folder))
     took = taken(recorder)
-    recorded(robot, on=True, name='walk')
+    recorded(robot, record=True, name='walk')
     silent()
     ask(robot)
     for kind, verb in VERBS.items():
@@ -68,7 +68,7 @@ def heard(robots_of_module, tmp_path_factory):
     ):
         robot.until(happened, timeout=WAIT)
     chunks = took['action_chunk'][:5]
-    return robot, recorded(robot, on=False), chunks
+    return robot, recorded(robot, record=False), chunks
 
 
 def taken(recorder):

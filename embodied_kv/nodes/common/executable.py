@@ -5,6 +5,7 @@ Knows rclpy's contexts, executors and signals. Does not know what the nodes do.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -57,6 +58,7 @@ def run(*kinds: Callable[..., SuiteNode], **options: object) -> None:
             node.end()
         EngineHost.close()
         rclpy.try_shutdown()
+        gc.freeze()  # else Python looks at all it has, for seconds, before it ends
 
 
 def spin(nodes: Sequence[SuiteNode], stopping: list[int]) -> bool:

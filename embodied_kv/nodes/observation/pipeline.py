@@ -58,6 +58,8 @@ class ObservationPipeline(ObservationInputs):
         self._warn_if_cut()
 
     def put_in_force(self, instruction: str) -> None:
+        if not self.instruction:
+            self._given = self.clock.now()  # none was due before
         super().put_in_force(instruction)
         self._warn_if_cut()
 
