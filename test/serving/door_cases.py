@@ -6,6 +6,7 @@ import threading
 import time
 import urllib.request
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 import msgpack
 import numpy as np
@@ -93,10 +94,12 @@ class OldClient:
 class Door:
     """A policy server that listens, what it serves with, and how to reach it."""
 
-    def __init__(self, robot, config, engine):
+    def __init__(self, robot, config, engine, resize):
         self.robot = Embodiment.load(robot)
-        model = self.robot.adapted(TINY)
-        policy, sizes = Policy.random(model, seed=1), EngineConfig(**(ENGINE | engine))
+        policy = Policy.random(self.robot.adapted(TINY), seed=1)
+        if resize is not None:
+            policy = replace(policy, processing=replace(policy.processing, resize=resize))
+        sizes = EngineConfig(**(ENGINE | engine))
         self.engine = Engine(policy, sizes, period=1e4)  # s: no cost is ever too high
         self._listeners = []
         self.device = DeviceThread(self.engine, self._hear)
@@ -123,8 +126,8 @@ class Door:
 
 
 @contextmanager
-def door(robot='libero', engine=None, **config):
-    opened = Door(robot, config, engine or {})
+def door(robot='libero', engine=None, resize=None, **config):
+    opened = Door(robot, config, engine or {}, resize)
     try:
         yield opened
     finally:

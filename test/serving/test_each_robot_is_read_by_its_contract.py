@@ -70,6 +70,7 @@ def test_any_other_contract_is_asked_by_its_own_names(robot):
         ({'observation/image': np.zeros((28, 28, 4), np.uint8)}, 'a picture is'),
         ({'observation/image': np.zeros((28, 0, 3), np.uint8)}, 'a side has from 1'),
         ({'observation/image': np.zeros((5000, 1, 3), np.uint8)}, 'a side has from 1'),
+        ({'observation/image': np.zeros((2049, 2048, 3), np.uint8)}, 'send at most 4194304'),
         ({'observation/image': np.zeros((28, 28, 3), np.int32)}, 'send uint8'),
         ({'observation/image': np.full((28, 28, 3), np.nan)}, 'from 0 to 1'),
         ({'observation/image': b'jpeg'}, 'a picture is'),

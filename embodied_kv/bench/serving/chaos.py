@@ -1,4 +1,4 @@
-"""Clients that come, go, stall, flood and lie: what the others notice, and what is left of them.
+"""Clients that come, go, stall, flood, magnify and lie: what others notice, what is left of them.
 
 A policy server in this process, some good clients in a second one, and a mob in a third. The good
 ones ask once a period, first alone, which is quiet, then beside the mob. Meanwhile the server is
@@ -49,7 +49,7 @@ WARM = 2.0  # s
 LIMITS = ServerConfig(
     port=0,
     connections=128,
-    message_mib=4,
+    message_mib=16,
     request_rate=20.0,
     silence_seconds=5.0,
     capsule_mib=1,

@@ -24,7 +24,7 @@ from embodied_kv.serving.websocket.gate import Gate
 from embodied_kv.serving.websocket.metrics import Metrics
 from embodied_kv.serving.websocket.sessions import Sessions
 
-WORKERS = 2  # that read pictures
+WORKERS = 2  # that read pictures, and resize them: neither loop nor engine waits for a large one
 OPENING_SECONDS = 10.0  # of a handshake
 PING_SECONDS = 20.0
 GOODBYE_SECONDS = 2.0  # that all have to close their connections, once the server ends
@@ -48,7 +48,8 @@ class PolicyServer(threading.Thread):
         self._work = ThreadPoolExecutor(WORKERS, 'policy server, pictures')
         self._waits = ThreadPoolExecutor(1, 'policy server, capsules')
         self._gate = Gate(config.keys(), config.connections, self._metrics)
-        dialect, engine = Dialect(contract), sessions.engine
+        engine = sessions.engine
+        dialect = Dialect(contract, engine.policy.fitted)
         more = Extensions.of(engine.policy.config, engine.config, dialect.questions)
         self._serving = Serving(
             config,
