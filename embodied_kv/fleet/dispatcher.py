@@ -186,6 +186,7 @@ class Dispatcher:
         for request in batch:
             del self.queue[request.robot]
             self.ledger.find(request).phase = Phase.DISPATCHED
+        self.scheduler.sent(batch, now)
         stale = [request for request in batch if now - request.arrived > self.stale_after]
         return engine.send(self._numbers, batch, stale, now)
 

@@ -8,7 +8,9 @@ from embodied_kv.bench.serving import chaos
 
 
 @pytest.fixture
-def judged(monkeypatch, capsys):
+def judged(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)  # its figures are written there
+
     def of(ratio, broken=()):
         found = {'broken': list(broken), 'missed': chaos._missed(ratio), 'p99_ratio': ratio}
         monkeypatch.setattr(chaos, 'run', lambda args: found)

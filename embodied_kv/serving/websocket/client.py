@@ -240,7 +240,7 @@ class Client:
         """Its session; another one from now on where it names another. Raises Refused."""
         sessions, held = self._serving.sessions, self._session
         if held is None or (name and name != held.name):
-            self._session = sessions.open(name)
+            self._session = sessions.open(name, self._connection.id)
             if held is not None:
                 sessions.close(held)
         return self._session

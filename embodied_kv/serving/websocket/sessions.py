@@ -13,7 +13,7 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import cached_property, partial
 from typing import TypeVar
@@ -26,7 +26,7 @@ from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.engine.loop import DeviceThread
 from embodied_kv.fleet.dispatcher import Dispatcher
 from embodied_kv.fleet.engines import EngineState
-from embodied_kv.fleet.policies import EarliestDeadline
+from embodied_kv.fleet.fair import FairDeadline
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.protocol import Receipt, Request, Verdict
 from embodied_kv.serving.batch import KeptRows, Late
@@ -84,7 +84,7 @@ class Sessions:
         self._ended: OrderedDict[str, Session] = OrderedDict()  # named ones, the newest last
         self._numbers = itertools.count(1)
         self._server = FleetServer(
-            Dispatcher(EarliestDeadline(), [EngineState(HERE, profile)]),
+            Dispatcher(FairDeadline(self._account), [EngineState(HERE, profile)]),
             {HERE: self._serve},
             self._deliver,
             robot_timeout=math.inf,  # connections say who has gone
@@ -125,14 +125,18 @@ class Sessions:
 
     # ------------------------------------------------------------------ who is there
 
-    def open(self, name: str = '') -> Session:
-        """A session; one that was known by this name goes on. Raises Refused while it is held."""
+    def open(self, name: str = '', account: Hashable = None) -> Session:
+        """A session; one that was known by this name goes on. Raises Refused while it is held.
+
+        account: whose requests are served in turn with those of others; its own by default.
+        """
         with self._lock:
             if name in self._open:
                 raise Refused(f'session {name} is in use by another connection')
             session = self._ended.pop(name, None) if name else None
             if session is None:
                 session = Session(name or f'#{next(self._numbers)}', self._capsules)
+            session.account = session.name if account is None else account
             session.begin(session.next)
             self._open[session.name] = session
         self._shares.join(session.name)
@@ -216,6 +220,10 @@ class Sessions:
         return made
 
     # ------------------------------------------------------------------ on other threads
+
+    def _account(self, robot: str) -> Hashable:
+        session = self._open.get(robot)
+        return robot if session is None else session.account
 
     def _vanished(self, robot: str) -> None:
         """No batch from here on has it: its row goes after those that have."""
