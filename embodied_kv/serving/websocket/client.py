@@ -17,7 +17,6 @@ from dataclasses import asdict, dataclass, field
 from typing import TypeVar
 
 import numpy as np
-from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from embodied_kv.capsule.capsule import CapsuleError
@@ -26,6 +25,7 @@ from embodied_kv.serving.websocket import calls, codec
 from embodied_kv.serving.websocket.calls import Call
 from embodied_kv.serving.websocket.config import ServerConfig
 from embodied_kv.serving.websocket.dialect import Dialect, Refused
+from embodied_kv.serving.websocket.gate import Visitor
 from embodied_kv.serving.websocket.metrics import Metrics
 from embodied_kv.serving.websocket.observation import observation
 from embodied_kv.serving.websocket.session import Session
@@ -63,7 +63,7 @@ class Serving:
 class Client:
     """One of them."""
 
-    def __init__(self, serving: Serving, connection: ServerConnection) -> None:
+    def __init__(self, serving: Serving, connection: Visitor) -> None:
         self._serving, self._connection = serving, connection
         self._session: Session | None = None
         self._instruction = ''  # of the request before
@@ -239,6 +239,8 @@ class Client:
     def _held(self, name: str) -> Session:
         """Its session; another one from now on where it names another. Raises Refused."""
         sessions, held = self._serving.sessions, self._session
+        if name and self._connection.scope:
+            name = f'{self._connection.scope}:{name}'  # no client can send that
         if held is None or (name and name != held.name):
             self._session = sessions.open(name, self._connection.id)
             if held is not None:

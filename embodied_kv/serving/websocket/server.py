@@ -13,14 +13,14 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 
-from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.asyncio.server import Server, serve
 
 from embodied_kv.robots.contract import Contract
 from embodied_kv.serving.websocket.client import Client, Serving
 from embodied_kv.serving.websocket.config import MIB, ServerConfig
 from embodied_kv.serving.websocket.dialect import Dialect
 from embodied_kv.serving.websocket.extensions import Extensions
-from embodied_kv.serving.websocket.gate import Gate
+from embodied_kv.serving.websocket.gate import Gate, Visitor
 from embodied_kv.serving.websocket.metrics import Metrics
 from embodied_kv.serving.websocket.sessions import Sessions
 
@@ -117,7 +117,7 @@ class PolicyServer(threading.Thread):
             await self._ending.wait()
             await self._goodbye(listening)
 
-    async def _client(self, connection: ServerConnection) -> None:
+    async def _client(self, connection: Visitor) -> None:
         await Client(self._serving, connection).run()
 
     async def _goodbye(self, listening: Server) -> None:
