@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 import urllib.request
@@ -89,6 +90,30 @@ class OldClient:
 
     def __exit__(self, *_):
         self._open.close()
+
+
+class RawClient:
+    """A socket that says what it is told to, and answers nothing by itself."""
+
+    def __init__(self, port):
+        self.socket = socket.create_connection(('127.0.0.1', port))
+        self.socket.settimeout(PATIENCE)
+        self.socket.sendall(
+            b'GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n'
+            b'Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\nSec-WebSocket-Version: 13\r\n\r\n'
+        )
+        assert self.socket.recv(12) == b'HTTP/1.1 101'
+
+    def say(self, payload):
+        """A binary message, masked with zeros."""
+        head = b'\x82\xff' + len(payload).to_bytes(8, 'big') + bytes(4)
+        self.socket.sendall(head + payload)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.socket.close()
 
 
 class Door:

@@ -35,6 +35,7 @@ from embodied_kv.throttle import WINDOW, Throttled
 
 T = TypeVar('T')
 BURST = 8  # warnings of a kind that are logged at once, of all clients; others are counted
+GOODBYE_SECONDS = 2.0  # that a client has to read why it is refused, and then to close
 FAILED = 1011  # why a connection is closed, of the websocket protocol
 Reply = dict[str, object]
 
@@ -88,8 +89,7 @@ class Client:
                 pass
         finally:
             gone.cancel()
-            if self._session is not None:
-                self._serving.sessions.close(self._session)
+            self._end_session()
 
     async def _turn(self, gone: asyncio.Future) -> bool:
         """A request and its reply: whether another one may follow."""
@@ -131,9 +131,10 @@ class Client:
         return True
 
     async def _refuse(self, text: str) -> None:
-        """As openpi does, but for the traceback: words, then the end."""
+        """As openpi does, but for the traceback: words, then the end; nothing is held for it."""
+        self._end_session()
         self._say('refused', f'{self._connection.remote_address}: {shown(text, LINE)}')
-        await self._send(shown(text, LINE))
+        await self._send(shown(text, LINE), GOODBYE_SECONDS)
         await self._connection.close(FAILED, 'the frame before says why')
 
     # ------------------------------------------------------------------ what it asks for
@@ -247,6 +248,11 @@ class Client:
                 sessions.close(held)
         return self._session
 
+    def _end_session(self) -> None:
+        held, self._session = self._session, None
+        if held is not None:
+            self._serving.sessions.close(held)
+
     # ------------------------------------------------------------------ time
 
     async def _pace(self) -> None:
@@ -270,9 +276,9 @@ class Client:
     async def _elsewhere(self, executor: Executor, work: Callable[..., T], *of: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(executor, work, *of)
 
-    async def _send(self, message: bytes | str) -> None:
-        """Raises Left where it takes nothing."""
-        limit = self._serving.config.silence_seconds
+    async def _send(self, message: bytes | str, limit: float = math.inf) -> None:
+        """Raises Left where it takes nothing within `limit` s, or as long as it may be silent."""
+        limit = min(limit, self._serving.config.silence_seconds)
         try:
             await asyncio.wait_for(self._connection.send(message), limit)
         except asyncio.TimeoutError as error:  # before Python 3.11 no TimeoutError

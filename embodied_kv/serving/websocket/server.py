@@ -16,7 +16,7 @@ from contextlib import suppress
 from websockets.asyncio.server import Server, serve
 
 from embodied_kv.robots.contract import Contract
-from embodied_kv.serving.websocket.client import Client, Serving
+from embodied_kv.serving.websocket.client import GOODBYE_SECONDS, Client, Serving
 from embodied_kv.serving.websocket.config import MIB, ServerConfig
 from embodied_kv.serving.websocket.dialect import Dialect
 from embodied_kv.serving.websocket.extensions import Extensions
@@ -27,7 +27,6 @@ from embodied_kv.serving.websocket.sessions import Sessions
 WORKERS = 2  # that read pictures, and resize them: neither loop nor engine waits for a large one
 OPENING_SECONDS = 10.0  # of a handshake
 PING_SECONDS = 20.0
-GOODBYE_SECONDS = 2.0  # that all have to close their connections, once the server ends
 BACKLOG = 128  # connections that the system keeps until they are accepted
 
 log = logging.getLogger(__name__)
@@ -106,7 +105,7 @@ class PolicyServer(threading.Thread):
             open_timeout=OPENING_SECONDS,
             ping_interval=PING_SECONDS,
             ping_timeout=config.silence_seconds,
-            close_timeout=config.silence_seconds,
+            close_timeout=GOODBYE_SECONDS,
             max_size=config.message_mib * MIB,
             max_queue=1,
             logger=quiet,
