@@ -95,12 +95,13 @@ class OldClient:
 class RawClient:
     """A socket that says what it is told to, and answers nothing by itself."""
 
-    def __init__(self, port):
+    def __init__(self, port, key=''):
         self.socket = socket.create_connection(('127.0.0.1', port))
         self.socket.settimeout(PATIENCE)
         self.socket.sendall(
             b'GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n'
-            b'Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\nSec-WebSocket-Version: 13\r\n\r\n'
+            + (f'Authorization: Api-Key {key}\r\n'.encode() if key else b'')
+            + b'Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\nSec-WebSocket-Version: 13\r\n\r\n'
         )
         assert self.socket.recv(12) == b'HTTP/1.1 101'
 

@@ -26,6 +26,7 @@ from embodied_kv.serving.websocket.calls import Call
 from embodied_kv.serving.websocket.config import ServerConfig
 from embodied_kv.serving.websocket.dialect import Dialect, Refused
 from embodied_kv.serving.websocket.gate import Visitor
+from embodied_kv.serving.websocket.hold import GOODBYE_SECONDS, Hold
 from embodied_kv.serving.websocket.metrics import Metrics
 from embodied_kv.serving.websocket.observation import observation
 from embodied_kv.serving.websocket.session import Session
@@ -35,7 +36,6 @@ from embodied_kv.throttle import WINDOW, Throttled
 
 T = TypeVar('T')
 BURST = 8  # warnings of a kind that are logged at once, of all clients; others are counted
-GOODBYE_SECONDS = 2.0  # that a client has to read why it is refused, and then to close
 FAILED = 1011  # why a connection is closed, of the websocket protocol
 Reply = dict[str, object]
 
@@ -46,9 +46,16 @@ class Left(ConnectionError):
     """The client has gone while something was made for it."""
 
 
+class Replaced(Left):
+    """Another connection has its session; the message is for the client."""
+
+
 @dataclass(frozen=True, eq=False)
 class Serving:
-    """What all clients share. work: runs what takes a moment. waits: what may wait for long."""
+    """What all clients share. work: runs what takes a moment. waits: what may wait for long.
+
+    holds: who holds which session.
+    """
 
     config: ServerConfig
     sessions: Sessions
@@ -58,6 +65,7 @@ class Serving:
     metrics: Metrics
     work: Executor
     waits: Executor
+    holds: dict[str, Hold] = field(default_factory=dict)
     say: Throttled = field(default_factory=lambda: Throttled(log.warning))
 
 
@@ -66,7 +74,7 @@ class Client:
 
     def __init__(self, serving: Serving, connection: Visitor) -> None:
         self._serving, self._connection = serving, connection
-        self._session: Session | None = None
+        self._hold = Hold(serving.sessions, serving.holds, connection)
         self._instruction = ''  # of the request before
         self._total = math.nan  # s of the request before, all in all
         self._free = -math.inf  # from when on the next request may be served, s, steady clock
@@ -87,13 +95,15 @@ class Client:
             await self._send(codec.pack(self._serving.metadata))
             while await self._turn(gone):
                 pass
+        except Replaced as replaced:
+            await self._refuse(str(replaced))
         finally:
             gone.cancel()
-            self._end_session()
+            self._hold.end()
 
     async def _turn(self, gone: asyncio.Future) -> bool:
         """A request and its reply: whether another one may follow."""
-        message = await self._connection.recv()
+        message = await self._in_time(self._connection.recv(), gone, math.inf)
         began, endpoint, outcome = time.monotonic(), calls.INFER, 'failed'
         await self._pace()
         end = time.monotonic() + self._serving.config.request_seconds
@@ -132,7 +142,7 @@ class Client:
 
     async def _refuse(self, text: str) -> None:
         """As openpi does, but for the traceback: words, then the end; nothing is held for it."""
-        self._end_session()
+        self._hold.end()
         self._say('refused', f'{self._connection.remote_address}: {shown(text, LINE)}')
         await self._send(shown(text, LINE), GOODBYE_SECONDS)
         await self._connection.close(FAILED, 'the frame before says why')
@@ -150,7 +160,7 @@ class Client:
         return calls.read(request), request
 
     async def _answer(self, call: Call, request: Reply, began: float) -> Reply:
-        session = self._held(call.session)
+        session = await self._hold.take(call.session)
         if call.endpoint == calls.INFER:
             return await self._infer(session, call, request, began)
         if call.endpoint == calls.ASK:
@@ -237,22 +247,6 @@ class Client:
             raise Refused(str(error)) from error
         return asdict(text)
 
-    def _held(self, name: str) -> Session:
-        """Its session; another one from now on where it names another. Raises Refused."""
-        sessions, held = self._serving.sessions, self._session
-        if name and self._connection.scope:
-            name = f'{self._connection.scope}:{name}'  # no client can send that
-        if held is None or (name and name != held.name):
-            self._session = sessions.open(name, self._connection.id)
-            if held is not None:
-                sessions.close(held)
-        return self._session
-
-    def _end_session(self) -> None:
-        held, self._session = self._session, None
-        if held is not None:
-            self._serving.sessions.close(held)
-
     # ------------------------------------------------------------------ time
 
     async def _pace(self) -> None:
@@ -262,11 +256,13 @@ class Client:
         await asyncio.sleep(self._free - now)
 
     async def _in_time(self, work: Awaitable[T], gone: asyncio.Future, end: float) -> T:
-        """The result, before `end`, s, steady clock. Raises TimeoutError, and Left."""
-        task = asyncio.ensure_future(work)
+        """The result, before `end`, s, steady clock. Raises TimeoutError, Left and Replaced."""
+        task, lost = asyncio.ensure_future(work), self._hold.lost
+        limit = None if end == math.inf else max(0.0, end - time.monotonic())
         try:
-            limit, first = max(0.0, end - time.monotonic()), asyncio.FIRST_COMPLETED
-            await asyncio.wait({task, gone}, timeout=limit, return_when=first)
+            await asyncio.wait({task, gone, lost}, timeout=limit, return_when='FIRST_COMPLETED')
+            if lost.done():
+                raise Replaced(lost.result())
             if task.done():
                 return task.result()
             raise Left if gone.done() else TimeoutError

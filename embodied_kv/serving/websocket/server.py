@@ -16,11 +16,12 @@ from contextlib import suppress
 from websockets.asyncio.server import Server, serve
 
 from embodied_kv.robots.contract import Contract
-from embodied_kv.serving.websocket.client import GOODBYE_SECONDS, Client, Serving
+from embodied_kv.serving.websocket.client import Client, Serving
 from embodied_kv.serving.websocket.config import MIB, ServerConfig
 from embodied_kv.serving.websocket.dialect import Dialect
 from embodied_kv.serving.websocket.extensions import Extensions
 from embodied_kv.serving.websocket.gate import Gate, Visitor
+from embodied_kv.serving.websocket.hold import GOODBYE_SECONDS
 from embodied_kv.serving.websocket.metrics import Metrics
 from embodied_kv.serving.websocket.sessions import Sessions
 
