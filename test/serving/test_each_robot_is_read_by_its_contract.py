@@ -76,6 +76,7 @@ def test_any_other_contract_is_asked_by_its_own_names(robot):
         ({'observation/image': b'jpeg'}, 'a picture is'),
         ({'prompt': 7}, 'send text'),
         ({'prompt': 'x' * 20_000}, 'characters'),
+        ({'prompt': np.array('go \ud800')}, r'prompt has \\ud800, which is no character'),
         ({5: 1}, 'is no text'),
         ({'observation/state': np.zeros(10**6, np.uint8)}, '65536 numbers are enough'),
         ({'observation': {'state': np.zeros(8)}}, 'observation/state is there twice'),

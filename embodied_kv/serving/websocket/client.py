@@ -31,7 +31,7 @@ from embodied_kv.serving.websocket.metrics import Metrics
 from embodied_kv.serving.websocket.observation import observation
 from embodied_kv.serving.websocket.session import Session
 from embodied_kv.serving.websocket.sessions import Missed, Sessions
-from embodied_kv.text import LINE, reason, shown
+from embodied_kv.text import LINE, reason, shown, trace
 from embodied_kv.throttle import WINDOW, Throttled
 
 T = TypeVar('T')
@@ -67,6 +67,7 @@ class Serving:
     waits: Executor
     holds: dict[str, Hold] = field(default_factory=dict)
     say: Throttled = field(default_factory=lambda: Throttled(log.warning))
+    fault: Throttled = field(default_factory=lambda: Throttled(log.error))
 
 
 class Client:
@@ -85,8 +86,8 @@ class Client:
             await self._serve()
         except (ConnectionClosed, Left):
             pass
-        except Exception:  # it ends this connection, and the others do not notice
-            log.error('a connection failed', exc_info=True)
+        except Exception as error:  # it ends this connection, and the others do not notice
+            self._blame('a connection', error)
             await self._connection.close(FAILED, 'the server failed')
 
     async def _serve(self) -> None:
@@ -124,7 +125,7 @@ class Client:
             outcome = 'left'
             raise
         except Exception as error:  # whatever it is: a word to the client, the rest to the log
-            log.error('a request failed', exc_info=True)
+            self._blame('a request', error)
             text = f'the server failed: {type(error).__name__}'
         finally:
             self._serving.metrics.requests.labels(endpoint, outcome).inc()
@@ -213,6 +214,11 @@ class Client:
     def _say(self, kind: str, line: str) -> None:
         self._serving.say(kind, line, burst=BURST)
         asyncio.get_running_loop().call_later(WINDOW, self._serving.say.flush)
+
+    def _blame(self, what: str, error: Exception) -> None:
+        """The server failed at it: to the log, once in a while for each kind of error."""
+        self._serving.fault(type(error).__name__, f'{what} failed\n{trace(error)}')
+        asyncio.get_running_loop().call_later(WINDOW, self._serving.fault.flush)
 
     def _chunk(self, served: ServedChunk, began: float) -> Reply:
         chunk = served.chunk

@@ -151,6 +151,16 @@ def prompt(value: object) -> str:
             raise Refused(f'{PROMPT} is no text') from error
     if not isinstance(value, str):
         raise Refused(f'{PROMPT} is a {type(value).__name__}: send text')
-    if len(value) > CHARACTERS:
-        raise Refused(f'{PROMPT} has {len(value)} characters: {CHARACTERS} are enough')
-    return value.strip()
+    return text(PROMPT, value, CHARACTERS).strip()
+
+
+def text(key: str, value: str, most: int) -> str:
+    """Itself. Raises Refused where it is longer than `most`, or cannot be written as UTF-8."""
+    if len(value) > most:
+        raise Refused(f'{key} has {len(value)} characters: {most} are enough')
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:  # half of a pair of UTF-16
+        lone = shown(value[error.start])
+        raise Refused(f'{key} has {lone}, which is no character: send text as UTF-8') from error
+    return value
