@@ -55,6 +55,8 @@ class PolicyServerNode(SuiteNode):
     def report(self) -> tuple[bytes, str, dict[str, object]]:
         if not self._server.is_alive():
             return ERROR, 'the server has ended', {}
+        if fault := self._sessions.fault():
+            return ERROR, fault, dict(self._sessions.values())
         return OK, 'serving', dict(self._sessions.values())
 
 

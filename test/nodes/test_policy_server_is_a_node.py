@@ -11,7 +11,7 @@ from rclpy.executors import SingleThreadedExecutor  # noqa: E402
 from rclpy.parameter import Parameter  # noqa: E402
 
 from embodied_kv.nodes.common.engine_host import EngineHost  # noqa: E402
-from embodied_kv.nodes.common.lifecycle_node import FAILURE, OK, SUCCESS  # noqa: E402
+from embodied_kv.nodes.common.lifecycle_node import ERROR, FAILURE, OK, SUCCESS  # noqa: E402
 from embodied_kv.nodes.policy_server import PolicyServerNode  # noqa: E402
 from embodied_kv.srv import KvStats  # noqa: E402
 
@@ -60,6 +60,14 @@ def test_it_listens_while_it_is_active(make):
         assert (level, message, values['sessions']) == (OK, 'serving', 0)
         assert node.trigger_deactivate() == SUCCESS
         assert not node._server.is_alive()
+
+
+def test_it_says_that_nobody_is_served(make, monkeypatch):
+    node = make()
+    assert node.trigger_configure() == SUCCESS and node.trigger_activate() == SUCCESS
+    monkeypatch.setattr(node._sessions, 'fault', lambda: 'the thread has ended')
+    assert node.report()[:2] == (ERROR, 'the thread has ended')
+    assert node.trigger_deactivate() == SUCCESS
 
 
 def test_an_address_that_others_reach_needs_keys(make):

@@ -105,7 +105,7 @@ class Client:
     async def _turn(self, gone: asyncio.Future) -> bool:
         """A request and its reply: whether another one may follow."""
         message = await self._in_time(self._connection.recv(), gone, math.inf)
-        began, endpoint, outcome = time.monotonic(), calls.INFER, 'failed'
+        began, call, outcome = time.monotonic(), Call(), 'failed'
         await self._pace()
         end = time.monotonic() + self._serving.config.request_seconds
         try:
@@ -113,33 +113,33 @@ class Client:
                 raise Refused('a text frame: send msgpack in binary ones')
             read = self._elsewhere(self._serving.work, self._read, message)
             call, request = await self._in_time(read, gone, end)
-            endpoint = call.endpoint
             reply = await self._in_time(self._answer(call, request, began), gone, end)
+            await self._reply(call, reply)
             outcome = 'missed' if 'missed' in reply else 'answered'
         except (Refused, CapsuleError) as error:
             outcome, text = 'refused', reason(error)
         except TimeoutError:
             outcome = 'late'
             text = f'no answer within {self._serving.config.request_seconds:g} s'
-        except Left:
+        except (ConnectionClosed, Left):
             outcome = 'left'
             raise
         except Exception as error:  # whatever it is: a word to the client, the rest to the log
             self._blame('a request', error)
             text = f'the server failed: {type(error).__name__}'
         finally:
-            self._serving.metrics.requests.labels(endpoint, outcome).inc()
-        if outcome not in ('answered', 'missed'):
-            if outcome == 'refused' and endpoint != calls.INFER:
-                reply = {'error': text}  # a client that knows endpoints reads it, and goes on
-            else:
-                await self._refuse(text)
-                return False
-        if call.request:
-            reply['request_id'] = call.request
-        await self._send(codec.pack(reply))
+            self._serving.metrics.requests.labels(call.endpoint, outcome).inc()
+        if outcome == 'refused' and call.endpoint != calls.INFER:
+            await self._reply(call, {'error': text})  # a client of endpoints reads it, and goes on
+        elif outcome not in ('answered', 'missed'):
+            await self._refuse(text)
+            return False
         self._total = time.monotonic() - began
         return True
+
+    async def _reply(self, call: Call, reply: Reply) -> None:
+        named = {'request_id': call.request} if call.request else {}
+        await self._send(codec.pack(reply | named))
 
     async def _refuse(self, text: str) -> None:
         """As openpi does, but for the traceback: words, then the end; nothing is held for it."""

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+from collections.abc import Callable
 from http import HTTPStatus
 
 from websockets.asyncio.server import ServerConnection
+from websockets.frames import CloseCode
 from websockets.http11 import Request, Response
 
 from embodied_kv.serving.websocket.metrics import Metrics
@@ -19,10 +21,15 @@ OPENING = 16  # connections that may be on their way in, beside those that are
 
 
 class Gate:
-    """keys: one of them opens; none: everybody may come in. most: clients at the same time."""
+    """keys: one of them opens; none: everybody may come in. most: clients at the same time.
 
-    def __init__(self, keys: tuple[str, ...], most: int, metrics: Metrics) -> None:
-        self._keys, self._most, self._metrics = keys, most, metrics
+    fault: why nobody is served now; '' where all is well.
+    """
+
+    def __init__(
+        self, keys: tuple[str, ...], most: int, metrics: Metrics, fault: Callable[[], str]
+    ) -> None:
+        self._keys, self._most, self._metrics, self._fault = keys, most, metrics, fault
         self._inside: set[Visitor] = set()
         self._sockets: set[asyncio.Transport] = set()
 
@@ -34,7 +41,7 @@ class Gate:
         """None: come in. Else what it is told instead."""
         path = request.path.partition('?')[0]
         if path == '/healthz':
-            return connection.respond(HTTPStatus.OK, 'OK\n')
+            return self._health(connection)
         scope = self._scope(request.headers.get_all('Authorization'))
         if scope is None:
             self._metrics.rejected.labels('key').inc()
@@ -43,6 +50,9 @@ class Gate:
             )
         if path == '/metrics':
             return connection.respond(HTTPStatus.OK, self._metrics.page().decode())
+        if request.headers.get_all('Origin'):  # a page of this machine may drive no robot of it
+            self._metrics.rejected.labels('browser').inc()
+            return connection.respond(HTTPStatus.FORBIDDEN, 'no page in a browser is let in\n')
         if len(self._inside) >= self._most:
             self._metrics.rejected.labels('connections').inc()
             return connection.respond(
@@ -60,6 +70,7 @@ class Gate:
         """It is kept where there is room for it."""
         self._sockets.add(socket)
         if len(self._sockets) > 2 * self._most + OPENING:
+            self._metrics.rejected.labels('sockets').inc()
             socket.abort()
 
     def went(self, socket: asyncio.Transport) -> None:
@@ -78,7 +89,15 @@ class Gate:
 
     def _left(self, connection: Visitor) -> None:
         self._inside.discard(connection)
+        said = connection.protocol.close_sent
+        if said is not None and said.code == CloseCode.MESSAGE_TOO_BIG:
+            self._metrics.rejected.labels('message').inc()
         self._metrics.connections.set(len(self._inside))
+
+    def _health(self, connection: Visitor) -> Response:
+        fault = self._fault()
+        status = HTTPStatus.SERVICE_UNAVAILABLE if fault else HTTPStatus.OK
+        return connection.respond(status, f'{fault or "OK"}\n')
 
     def _scope(self, headers: list[str]) -> str | None:
         """Which key it is, from '1' on; '' where there are none, None for one that is unknown."""

@@ -47,7 +47,7 @@ class PolicyServer(threading.Thread):
         self._metrics = Metrics(sessions.values, sessions.engine.kv.plane)
         self._work = ThreadPoolExecutor(WORKERS, 'policy server, pictures')
         self._waits = ThreadPoolExecutor(1, 'policy server, capsules')
-        self._gate = Gate(config.keys(), config.connections, self._metrics)
+        self._gate = Gate(config.keys(), config.connections, self._metrics, sessions.fault)
         engine = sessions.engine
         dialect = Dialect(contract, engine.policy.fitted)
         more = Extensions.of(engine.policy.config, engine.config, dialect.questions)
@@ -100,7 +100,6 @@ class PolicyServer(threading.Thread):
             config.host,
             config.port,
             compression=None,
-            origins=[None],  # no page in a browser of this machine may drive its robots
             process_request=self._gate.admit,
             create_connection=self._gate.connection,
             open_timeout=OPENING_SECONDS,

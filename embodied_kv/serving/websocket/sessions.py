@@ -123,6 +123,16 @@ class Sessions:
             'capsules given up': self._budget.given_up,
         }
 
+    def fault(self) -> str:
+        """Why nobody is served now, '' where all is well: whatever a probe restarts it for."""
+        if not self._device.is_alive():
+            return "the engine's thread has ended: the log says why"
+        if not self._server.is_alive():
+            return "the dispatcher's thread has ended: the log says why"
+        if not self._server.dispatcher.engines[HERE].alive:
+            return 'the engine failed, or owes an answer that is overdue'
+        return ''
+
     # ------------------------------------------------------------------ who is there
 
     def open(self, name: str = '', account: Hashable = None) -> Session:
