@@ -25,6 +25,7 @@ class PolicyServerNode(SuiteNode):
         self._config.keys()  # refused here, where they cannot be read
         seconds = self.host.device.call(lambda: batch_seconds(engine)).result()
         self._profile = profile_of(self.host.model, seconds)
+        self._fingerprint = self.host.fingerprint  # reads every weight: before anybody comes in
         KvServices(self)
 
     def start(self) -> None:
@@ -36,6 +37,7 @@ class PolicyServerNode(SuiteNode):
             config.connections,
             config.capsule_mib,
             config.all_capsules_mib,
+            self._fingerprint,
         )
         self._server = PolicyServer(config, self._sessions, self.embodiment.contract)
         host.listen(self._sessions.hear)

@@ -15,7 +15,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
-from functools import cached_property, partial
+from functools import partial
 from typing import TypeVar
 
 from embodied_kv.capsule.registry import Registry
@@ -45,6 +45,8 @@ from embodied_kv.types import ActionChunk, TextDelta
 
 T = TypeVar('T')
 HERE = 'here'
+GIB = 2**30
+LARGE = GIB  # bytes of weights: about a second of a CPU
 LATE = 'no chunk could be made by the deadline'
 WHOLE = parse('whole')
 
@@ -60,7 +62,7 @@ class Sessions:
 
     engine, device: that serve them. profile: seconds of the engine's batches. kept: how many named
     sessions are remembered after their end. capsule_mib, all_capsules_mib: of the capsules of
-    each, and of all together.
+    each, and of all together. fingerprint: of the engine, where it is known: capsules say it.
     """
 
     def __init__(
@@ -71,8 +73,9 @@ class Sessions:
         kept: int,
         capsule_mib: int,
         all_capsules_mib: float = math.inf,
+        fingerprint: str = '',
     ) -> None:
-        self.engine, self._device = engine, device
+        self.engine, self._device, self._fingerprint = engine, device, fingerprint
         self._most_kept, self._capsule_mib = kept, capsule_mib
         say = Throttled(log.warning)
         most, plane = all_capsules_mib * MIB, engine.kv.plane
@@ -93,7 +96,11 @@ class Sessions:
         )
 
     def start(self) -> None:
-        """From now on clients are served. Whoever has the engine's deltas tells them to `hear`."""
+        """From now on clients are served. Whoever has the engine's deltas tells them to `hear`.
+
+        Where its fingerprint is not known every weight is read, once: no client waits for that.
+        """
+        self._fingerprint = self._fingerprint or _read_once(self.engine)
         self._budget.join()
         self.engine.budget.forecast = lambda now: self._server.slack(HERE, now)
         self._server.start()
@@ -215,10 +222,6 @@ class Sessions:
 
         return self._device.call(checked)
 
-    @cached_property
-    def _fingerprint(self) -> str:
-        return fingerprint(self.engine)
-
     def _capsules(self, session: Session) -> RobotSession:
         room = TierCapacities(self._capsule_mib * MIB, host=0, disk=0, policy='drop')
         device, call = self.engine.policy.model.device, partial(self._on_device, session)
@@ -280,3 +283,11 @@ class Sessions:
             promise.set_exception(Missed(LATE))
         else:
             promise.set_exception(Refused(receipt.message or 'the request is over'))
+
+
+def _read_once(engine: Engine) -> str:
+    """Its fingerprint; the log says where that takes long."""
+    size = sum(p.numel() * p.element_size() for p in engine.policy.model.parameters())
+    if size > LARGE:
+        log.info('reading %.1f GiB of weights, once, for capsules', size / GIB)
+    return fingerprint(engine)
