@@ -9,13 +9,15 @@ from embodied_kv.nodes.common import executable
 from embodied_kv.nodes.common.kv_services import KvServices
 from embodied_kv.nodes.common.lifecycle_node import ERROR, OK, SuiteNode
 from embodied_kv.serving.batch import batch_seconds, profile_of
-from embodied_kv.serving.websocket.config import ServerConfig
+from embodied_kv.serving.websocket.config import ServedEngineConfig, ServerConfig
 from embodied_kv.serving.websocket.server import PolicyServer
 from embodied_kv.serving.websocket.sessions import Sessions
 
 
 class PolicyServerNode(SuiteNode):
     """Listens while it is active."""
+
+    engine_config = ServedEngineConfig
 
     def __init__(self, **arguments: object) -> None:
         super().__init__('policy_server', ServerConfig, **arguments)
