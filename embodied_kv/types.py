@@ -15,9 +15,9 @@ import numpy as np
 class Observation:
     """What the robot saw and felt at one moment.
 
-    images: one uint8 [height, width, 3] RGB array per view of the model, None for a view that is
-    missing. state: [state_dim], in the policy's own units and order. guide: of a robot whose
-    chunks are made elsewhere, what it does meanwhile.
+    images: one uint8 [height, width, 3] RGB array per view of the model, or what `Policy.fitted`
+    made of it; None for a view that is missing. state: [state_dim], in the policy's own units and
+    order. guide: of a robot whose chunks are made elsewhere, what it does meanwhile.
     """
 
     images: tuple[np.ndarray | None, ...]

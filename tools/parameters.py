@@ -17,7 +17,7 @@ from embodied_kv.nodes.recorder import RecorderParams
 from embodied_kv.nodes.remote.params import RemoteParams
 from embodied_kv.nodes.session import SessionParams
 from embodied_kv.planning.config import PlanningConfig
-from embodied_kv.serving.websocket.config import ServerConfig
+from embodied_kv.serving.websocket.config import ServedEngineConfig, ServerConfig
 
 HEAD = """# Parameters
 
@@ -50,6 +50,11 @@ PARTS = (
     ('`fleet`', '', FleetParams),
     ('`memory` of a fleet', '', FleetMemoryParams),
     ('`policy_server`', '', ServerConfig),
+    (
+        '`policy_server`: the engine of the process, where it differs from that of others',
+        'engine.',
+        ServedEngineConfig,
+    ),
     ('`action` of a robot of a fleet (executable `fleet_client`)', '', FleetClientParams),
 )
 
@@ -68,7 +73,7 @@ def page() -> str:
     lines = [HEAD]
     for title, prefix, part in PARTS:
         lines += [f'## {title}', '', '| name | default | when | what |', '|---|---|---|---|']
-        for f in fields(part):
+        for f in (f for f in fields(part) if f.name in part.__annotations__):
             what = f.metadata['help']
             if 'range' in f.metadata:
                 what += '; {} to {}'.format(*f.metadata['range'])

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from embodied_kv.config import ModelConfig
 from embodied_kv.engine import buckets
 from embodied_kv.engine.compression import Compression, Decisions
 from embodied_kv.engine.graphs import Graphs, Kind
@@ -168,7 +167,7 @@ class Prefiller:
         self._slots(len(observations))
         robots = set()
         for o in observations:
-            if fault := _fault(o, self._policy.config):
+            if fault := _fault(o, self._policy):
                 raise BadObservation(o, fault)
             if o.robot in robots:
                 raise BadObservation(o, 'is its second in the batch, but a robot may not be twice')
@@ -231,8 +230,9 @@ class Prefiller:
         )
 
 
-def _fault(o: Observation, c: ModelConfig) -> str:
+def _fault(o: Observation, policy: Policy) -> str:
     """Why no prefix can be made of an observation; '' if one can."""
+    c = policy.config
     if len(o.images) != len(c.views):
         return (
             f'has {len(o.images)} images for the {len(c.views)} views {", ".join(c.views)}: give '
@@ -242,7 +242,7 @@ def _fault(o: Observation, c: ModelConfig) -> str:
     if not present:
         return f'has no image: at least one of {", ".join(c.views)} is needed'
     for view, image in present:
-        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
+        if not policy.is_fitted(image) and not _is_picture(image):
             return (
                 f'has an image of view {view} of {list(image.shape)} {image.dtype}: it must be '
                 'uint8 [height, width, 3]'
@@ -250,3 +250,7 @@ def _fault(o: Observation, c: ModelConfig) -> str:
     if np.shape(o.state) != (c.state_dim,):
         return f'has a state of shape {np.shape(o.state)}, not {(c.state_dim,)}'
     return '' if np.isfinite(o.state).all() else 'has a state that is not finite'
+
+
+def _is_picture(image: np.ndarray) -> bool:
+    return image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3 and image.size > 0

@@ -184,6 +184,7 @@ class Dispatcher:
         for request in batch:
             del self.queue[request.robot]
             self.ledger.find(request).phase = Phase.DISPATCHED
+        self.scheduler.sent(batch, now)
         return engine.send(self._numbers, batch, now)
 
     def _requeue(self, dispatch: Dispatch, why: str) -> None:

@@ -97,10 +97,10 @@ class EarliestDeadline(Scheduler):
     patience: float = 1.0
 
     def order(self, waiting: Collection[Waiting], now: float) -> list[Waiting]:
-        return sorted(waiting, key=lambda r: (self._due(r), r.arrived))
+        return sorted(waiting, key=lambda r: (self.due(r), r.arrived))
 
-    def _due(self, request: Waiting) -> float:
-        """Not before it arrived, whatever it claims."""
+    def due(self, request: Waiting) -> float:
+        """The moment that counts, s: not before it arrived, whatever it claims."""
         return max(request.arrived, min(request.deadline, request.arrived + self.patience))
 
 

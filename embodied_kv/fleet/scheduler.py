@@ -45,6 +45,10 @@ class Scheduler(ABC):
     def order(self, waiting: Collection[Waiting], now: float) -> list[Waiting]:
         """All of them, the first to serve first."""
 
+    def sent(self, batch: Sequence[Waiting], now: float) -> None:
+        """These go to an engine now."""
+        return None  # whoever ranks by requests alone keeps no account
+
     def pick(self, waiting: Collection[Waiting], now: float, room: int) -> list[Waiting]:
         """The batch to serve: at most `room`, and all if that many fit. The others are skipped."""
         batch = self.order(waiting, now)[:room]

@@ -73,6 +73,17 @@ class Policy:
         """Whether some prompt, that with the widest state, has to cut the instruction."""
         return self._prompt(instruction, np.ones(self.config.state_dim, np.float32))[1]
 
+    def fitted(self, image: np.ndarray) -> np.ndarray:
+        """uint8 [H, W, 3] as `pixels` has it; of a picture that is fitted, itself.
+
+        So whoever has the time resizes, and `pixels` copies: the bits are the same.
+        """
+        return self.processing.resize.pad(image, self.config.vision.image_size)
+
+    def is_fitted(self, image: np.ndarray) -> bool:
+        """Whether it may be what `fitted` made."""
+        return self.processing.resize.is_padded(image, self.config.vision.image_size)
+
     def pixels(self, images: Sequence[np.ndarray | None]) -> np.ndarray:
         """Present views, resized: [present, size, size, 3] of the dtype of `processing.resize`."""
         return self.processing.resize.resized(images, self.config.vision.image_size)

@@ -9,13 +9,15 @@ from embodied_kv.nodes.common import executable
 from embodied_kv.nodes.common.kv_services import KvServices
 from embodied_kv.nodes.common.lifecycle_node import ERROR, OK, SuiteNode
 from embodied_kv.serving.batch import batch_seconds, profile_of
-from embodied_kv.serving.websocket.config import ServerConfig
+from embodied_kv.serving.websocket.config import ServedEngineConfig, ServerConfig
 from embodied_kv.serving.websocket.server import PolicyServer
 from embodied_kv.serving.websocket.sessions import Sessions
 
 
 class PolicyServerNode(SuiteNode):
     """Listens while it is active."""
+
+    engine_config = ServedEngineConfig
 
     def __init__(self, **arguments: object) -> None:
         super().__init__('policy_server', ServerConfig, **arguments)
@@ -25,6 +27,7 @@ class PolicyServerNode(SuiteNode):
         self._config.keys()  # refused here, where they cannot be read
         seconds = self.host.device.call(lambda: batch_seconds(engine)).result()
         self._profile = profile_of(self.host.model, seconds)
+        self._fingerprint = self.host.fingerprint  # reads every weight: before anybody comes in
         KvServices(self)
 
     def start(self) -> None:
@@ -36,6 +39,7 @@ class PolicyServerNode(SuiteNode):
             config.connections,
             config.capsule_mib,
             config.all_capsules_mib,
+            self._fingerprint,
         )
         self._server = PolicyServer(config, self._sessions, self.embodiment.contract)
         host.listen(self._sessions.hear)
@@ -55,6 +59,8 @@ class PolicyServerNode(SuiteNode):
     def report(self) -> tuple[bytes, str, dict[str, object]]:
         if not self._server.is_alive():
             return ERROR, 'the server has ended', {}
+        if fault := self._sessions.fault():
+            return ERROR, fault, dict(self._sessions.values())
         return OK, 'serving', dict(self._sessions.values())
 
 

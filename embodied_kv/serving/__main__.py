@@ -13,24 +13,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields
 from typing import TypeVar
 
-from embodied_kv.engine_config import EngineConfig
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.robots.reading import shipped
 from embodied_kv.serving.load import load_policy
 from embodied_kv.serving.local import LocalEngine
-from embodied_kv.serving.websocket.config import ServerConfig
+from embodied_kv.serving.websocket.config import ServedEngineConfig, ServerConfig
 from embodied_kv.serving.websocket.server import PolicyServer
 from embodied_kv.serving.websocket.sessions import Sessions
 
 T = TypeVar('T')
-ENGINE = {  # of a server, where the command says nothing else
-    'robots': 8,
-    'rows': 80,
-    'reserved_rows': 40,
-    'streams': 16,
-    'compressed_rows': 0,
-    'margin_ms': 1.0,
-}
 PREFIX = 'engine.'
 
 
@@ -44,8 +35,8 @@ def command() -> argparse.ArgumentParser:
     parser.add_argument(
         '--checkpoint', default='', help="folder or file of weights; 'random': untrained ones"
     )
-    _add(parser.add_argument_group('server'), ServerConfig, '', {})
-    _add(parser.add_argument_group('engine'), EngineConfig, PREFIX, ENGINE)
+    _add(parser.add_argument_group('server'), ServerConfig, '')
+    _add(parser.add_argument_group('engine'), ServedEngineConfig, PREFIX)
     return parser
 
 
@@ -55,7 +46,8 @@ def main(arguments: Sequence[str] | None = None, wait: Callable[[], object] | No
     given = vars(parser.parse_args(arguments))
     logging.basicConfig(level=logging.INFO, format='%(levelname)s %(name)s: %(message)s')
     try:
-        config, settings = _read(ServerConfig, '', given), _read(EngineConfig, PREFIX, given)
+        config = _read(ServerConfig, '', given)
+        settings = _read(ServedEngineConfig, PREFIX, given)
         config.keys()  # refused before anything is loaded, where they cannot be read
         embodiment = Embodiment.load(given['contract'])
         policy = load_policy(
@@ -98,14 +90,13 @@ def _signalled() -> None:
     stop.wait()
 
 
-def _add(group: argparse._ArgumentGroup, part: type, prefix: str, defaults: dict) -> None:
+def _add(group: argparse._ArgumentGroup, part: type, prefix: str) -> None:
     for f in fields(part):
-        default = defaults.get(f.name, f.default)
-        assert default is not MISSING, f'{f.name} has no default'
-        kind = _truth if isinstance(default, bool) else type(default)
+        assert f.default is not MISSING, f'{f.name} has no default'
+        kind = _truth if isinstance(f.default, bool) else type(f.default)
         text = f.metadata['help'].replace('%', '%%')
         group.add_argument(
-            f'--{prefix}{f.name}', type=kind, default=default, help=f'{text} ({default!r})'
+            f'--{prefix}{f.name}', type=kind, default=f.default, help=f'{text} ({f.default!r})'
         )
 
 

@@ -13,16 +13,16 @@ sys.path.append(str(Path(__file__).parents[1] / 'serving'))
 from door_cases import door, tabletop, until
 
 from embodied_kv.bench.common.command import Refused
-from embodied_kv.bench.serving.chaos import _told
+from embodied_kv.bench.serving.chaos import LIMITS, _told
 from embodied_kv.bench.serving.mob import Mob, _behave
 from embodied_kv.serving.websocket import codec
 
-WAYS = ('come_and_go', 'leave', 'stall', 'hang', 'flood', 'lie', 'overfill', 'keep')
+WAYS = ('come_and_go', 'leave', 'stall', 'hang', 'flood', 'magnify', 'lie', 'overfill', 'keep')
 
 
 @pytest.fixture(scope='module')
 def opened():
-    with door('tabletop', message_mib=4) as server:
+    with door('tabletop', message_mib=LIMITS.message_mib) as server:
         yield server
 
 

@@ -25,7 +25,7 @@ from embodied_kv.nodes.sim.node import SimParams
 from embodied_kv.nodes.voice import LanguageParams
 from embodied_kv.planning.config import PlanningConfig
 from embodied_kv.robots.embodiment import Embodiment
-from embodied_kv.serving.websocket.config import ServerConfig
+from embodied_kv.serving.websocket.config import ServedEngineConfig, ServerConfig
 
 ROOT = Path(__file__).parents[2]
 LAUNCH = ROOT / 'launch' / 'fleet.launch.py'
@@ -63,7 +63,7 @@ def test_the_yaml_holds_every_parameter_of_the_fleet_with_its_default():
     assert given | left == asdict(FleetParams())
     assert not left.keys() & given.keys()
     served = dict(CONFIG['/**/policy_server']['ros__parameters'])
-    del served['engine']
+    assert ServedEngineConfig(**served.pop('engine')) == ServedEngineConfig()
     assert served == asdict(ServerConfig())
     assert asdict(FleetClientParams()).items() <= CONFIG['/**/action']['ros__parameters'].items()
 

@@ -1,6 +1,7 @@
 """The node `policy_server` listens while it is active, and says what it serves."""
 
 import urllib.request
+from dataclasses import asdict
 
 import pytest
 
@@ -11,8 +12,10 @@ from rclpy.executors import SingleThreadedExecutor  # noqa: E402
 from rclpy.parameter import Parameter  # noqa: E402
 
 from embodied_kv.nodes.common.engine_host import EngineHost  # noqa: E402
-from embodied_kv.nodes.common.lifecycle_node import FAILURE, OK, SUCCESS  # noqa: E402
+from embodied_kv.nodes.common.lifecycle_node import ERROR, FAILURE, OK, SUCCESS  # noqa: E402
 from embodied_kv.nodes.policy_server import PolicyServerNode  # noqa: E402
+from embodied_kv.serving.__main__ import command  # noqa: E402
+from embodied_kv.serving.websocket.config import ServedEngineConfig  # noqa: E402
 from embodied_kv.srv import KvStats  # noqa: E402
 
 PARAMETERS = {
@@ -22,6 +25,7 @@ PARAMETERS = {
     'port': 0,
     'engine.robots': 1,
     'engine.rows': 6,
+    'engine.reserved_rows': 2,
     'engine.streams': 1,
     'engine.compressed_rows': 0,
 }
@@ -60,6 +64,23 @@ def test_it_listens_while_it_is_active(make):
         assert (level, message, values['sessions']) == (OK, 'serving', 0)
         assert node.trigger_deactivate() == SUCCESS
         assert not node._server.is_alive()
+
+
+def test_by_itself_it_serves_many_clients_as_the_command_does(make):
+    alone = PolicyServerNode(context=make().context)
+    by_parameter = alone.params.read(ServedEngineConfig)
+    alone.end()
+    said = vars(command().parse_args(['--contract', 'libero']))
+    by_command = {name: said[f'engine.{name}'] for name in asdict(by_parameter)}
+    assert asdict(by_parameter) == by_command and by_parameter.robots == 8
+
+
+def test_it_says_that_nobody_is_served(make, monkeypatch):
+    node = make()
+    assert node.trigger_configure() == SUCCESS and node.trigger_activate() == SUCCESS
+    monkeypatch.setattr(node._sessions, 'fault', lambda: 'the thread has ended')
+    assert node.report()[:2] == (ERROR, 'the thread has ended')
+    assert node.trigger_deactivate() == SUCCESS
 
 
 def test_an_address_that_others_reach_needs_keys(make):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 import urllib.request
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 import msgpack
 import numpy as np
@@ -90,13 +92,40 @@ class OldClient:
         self._open.close()
 
 
+class RawClient:
+    """A socket that says what it is told to, and answers nothing by itself."""
+
+    def __init__(self, port, key=''):
+        self.socket = socket.create_connection(('127.0.0.1', port))
+        self.socket.settimeout(PATIENCE)
+        self.socket.sendall(
+            b'GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n'
+            + (f'Authorization: Api-Key {key}\r\n'.encode() if key else b'')
+            + b'Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\nSec-WebSocket-Version: 13\r\n\r\n'
+        )
+        assert self.socket.recv(12) == b'HTTP/1.1 101'
+
+    def say(self, payload):
+        """A binary message, masked with zeros."""
+        head = b'\x82\xff' + len(payload).to_bytes(8, 'big') + bytes(4)
+        self.socket.sendall(head + payload)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.socket.close()
+
+
 class Door:
     """A policy server that listens, what it serves with, and how to reach it."""
 
-    def __init__(self, robot, config, engine):
+    def __init__(self, robot, config, engine, resize):
         self.robot = Embodiment.load(robot)
-        model = self.robot.adapted(TINY)
-        policy, sizes = Policy.random(model, seed=1), EngineConfig(**(ENGINE | engine))
+        policy = Policy.random(self.robot.adapted(TINY), seed=1)
+        if resize is not None:
+            policy = replace(policy, processing=replace(policy.processing, resize=resize))
+        sizes = EngineConfig(**(ENGINE | engine))
         self.engine = Engine(policy, sizes, period=1e4)  # s: no cost is ever too high
         self._listeners = []
         self.device = DeviceThread(self.engine, self._hear)
@@ -123,8 +152,8 @@ class Door:
 
 
 @contextmanager
-def door(robot='libero', engine=None, **config):
-    opened = Door(robot, config, engine or {})
+def door(robot='libero', engine=None, resize=None, **config):
+    opened = Door(robot, config, engine or {}, resize)
     try:
         yield opened
     finally:

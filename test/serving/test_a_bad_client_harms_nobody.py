@@ -14,6 +14,7 @@ from door_cases import PATIENCE, busy, door, libero, packed, tabletop, until
 from websockets.exceptions import ConnectionClosed
 
 from embodied_kv.serving.websocket.client import Client
+from embodied_kv.serving.websocket.dialect import Dialect
 from embodied_kv.serving.websocket.session import Session
 
 
@@ -49,6 +50,7 @@ BAD = {
     'pickle': packed({'x': 1}).replace(b'x', b'\x80'),
     'no endpoint': packed({'endpoint': 'shell'}),
     'no words': packed(libero() | {'prompt': ' '}),
+    'half a character': packed(libero() | {'prompt': np.array('go \ud800')}),
 }
 
 
@@ -173,6 +175,27 @@ def test_one_that_leaves_while_it_asks_leaves_no_stream():
                 leave(client)
                 until(lambda: opened.sessions.values()['sessions'] == 0)
             nothing_is_left(opened)
+
+
+def test_half_a_character_is_refused_by_name_and_no_fault_of_the_server(caplog):
+    with door() as opened, opened.client() as bad, caplog.at_level(logging.WARNING):
+        with pytest.raises(RuntimeError, match=r'prompt has \\ud800, which is no character'):
+            bad.infer(libero() | {'prompt': np.array('go \ud800')})
+        assert 'Traceback' not in caplog.text
+
+
+def test_what_fails_again_and_again_is_logged_once_in_a_while(monkeypatch, caplog):
+    def broken(self, request):
+        raise RuntimeError('no eyes today')
+
+    monkeypatch.setattr(Dialect, 'read', broken)
+    with door() as opened, caplog.at_level(logging.ERROR):
+        opened.server._serving.fault._seconds = 3600.0  # however slow the machine is
+        for _ in range(5):
+            with opened.client() as client:
+                with pytest.raises(RuntimeError, match='the server failed: RuntimeError'):
+                    client.infer(libero())
+        assert caplog.text.count('a request failed') == 1
 
 
 def test_what_fails_behind_a_reply_is_logged_and_ends_its_own_connection(monkeypatch, caplog):

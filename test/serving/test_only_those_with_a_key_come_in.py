@@ -3,7 +3,7 @@
 import urllib.error
 
 import pytest
-from door_cases import PATIENCE, OldClient, door, libero, page
+from door_cases import PATIENCE, door, libero, page
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
@@ -64,32 +64,3 @@ def test_a_page_in_a_browser_may_not_drive_robots():
                 pass
 
         assert status(browse) == 403
-
-
-def test_metrics_say_what_became_of_requests():
-    with door() as opened:
-        with opened.client() as client:
-            client.infer(libero())
-            client.infer(libero() | {'endpoint': 'reset'})
-        with OldClient(opened.port) as client, pytest.raises(RuntimeError):
-            client.infer({})
-        found = page(opened.port, '/metrics')
-        for line in (
-            'requests_total{endpoint="infer",outcome="answered"} 1.0',
-            'requests_total{endpoint="infer",outcome="refused"} 1.0',
-            'requests_total{endpoint="reset",outcome="answered"} 1.0',
-            'infer_seconds_count 1.0',
-            'embodied_kv_server_batches 1.0',
-        ):
-            assert line in found
-
-
-def test_metrics_say_what_each_pool_of_kv_holds():
-    with door() as opened:
-        with opened.client() as client:
-            client.infer(libero())
-            found = page(opened.port, '/metrics')
-        for pool in opened.engine.kv.plane.pools:
-            assert f'embodied_kv_server_kv_bytes{{pool="{pool.name}"}} {pool.bytes:.1f}' in found
-            assert f'embodied_kv_server_kv_bytes_used{{pool="{pool.name}"}}' in found
-        assert 'kv_bytes_used{pool="prefixes"} 0.0' not in found

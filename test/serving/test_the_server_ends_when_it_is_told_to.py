@@ -3,7 +3,7 @@
 import socket
 
 import pytest
-from door_cases import PATIENCE, door, libero
+from door_cases import RawClient, door, libero
 
 from embodied_kv.serving.websocket import server
 from embodied_kv.serving.websocket.config import ServerConfig
@@ -13,13 +13,7 @@ def test_it_waits_for_no_client_that_does_not_say_goodbye(monkeypatch):
     monkeypatch.setattr(server, 'GOODBYE_SECONDS', 0.01)
     with door(silence_seconds=3600.0) as opened:
         silent = socket.create_connection(('127.0.0.1', opened.port))
-        mute = socket.create_connection(('127.0.0.1', opened.port))
-        mute.settimeout(PATIENCE)
-        mute.sendall(
-            b'GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n'
-            b'Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\nSec-WebSocket-Version: 13\r\n\r\n'
-        )
-        assert mute.recv(12) == b'HTTP/1.1 101'
+        mute = RawClient(opened.port).socket
         opened.server.stop()
         assert not opened.server.is_alive()
         for each in (silent, mute):

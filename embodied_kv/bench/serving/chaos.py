@@ -1,11 +1,12 @@
-"""Clients that come, go, stall, flood and lie: what the others notice, and what is left of them.
+"""Clients that come, go, stall, flood, magnify and lie: what others notice, what is left of them.
 
 A policy server in this process, some good clients in a second one, and a mob in a third. The good
 ones ask once a period, first alone, which is quiet, then beside the mob. Meanwhile the server is
 looked at once a second; once all have gone, what it had at the start must be what it has:
 sessions, robots, leased rows, decode streams, tasks, sockets, descriptors, threads. Its memory
 must not have grown by more than a tenth since the first third. Where a law is broken the command
-says which, and its exit status is 1.
+says which, and its exit status is 1. How much longer the good ones wait is no law but an aim, as
+it depends on the machine: where it is missed the command says so, and its exit status stays 0.
 
 Physics: the engine's time is shared. The mob's good requests are served too, in batches with those
 of the others, so p99 beside the mob is that of a fuller batch and of the batch before it: about
@@ -18,6 +19,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -43,13 +45,14 @@ from embodied_kv.serving.websocket.sessions import Sessions
 
 GOOD = 4  # clients
 GROWTH = 0.1  # of the memory, at most
+RATIO = 2.0  # of p99 beside the mob to that of quiet, at most: an aim
 REST = 120.0  # s in which all that the mob held has to be free
 QUIET = 0.2  # of the mob's seconds
 WARM = 2.0  # s
 LIMITS = ServerConfig(
     port=0,
     connections=128,
-    message_mib=4,
+    message_mib=16,
     request_rate=20.0,
     silence_seconds=5.0,
     capsule_mib=1,
@@ -169,6 +172,7 @@ def _measured(args: argparse.Namespace, port: int, watch: Watch) -> dict:
     broken += [f'a good client failed: {fault}' for fault in (*faults, *more)]
     if growth > GROWTH:
         broken.append(f'memory has grown by {growth:.0%}')
+    ratio = _figures(chaos)['p99_ms'] / _figures(quiet)['p99_ms']
     return {
         'preset': args.preset,
         'clients': args.clients,
@@ -176,14 +180,22 @@ def _measured(args: argparse.Namespace, port: int, watch: Watch) -> dict:
         'done': done,
         'quiet': _figures(quiet),
         'chaos': _figures(chaos),
-        'p99_ratio': _figures(chaos)['p99_ms'] / _figures(quiet)['p99_ms'],
+        'p99_ratio': ratio,
         'before': before,
         'most': most,
         'after': after,
         'resident_mib': {'early': early, 'end': resident()},
         'growth': growth,
         'broken': broken,
+        'missed': _missed(ratio),
     }
+
+
+def _missed(ratio: float) -> list[str]:
+    """The aims that are."""
+    if ratio <= RATIO:
+        return []
+    return [f'p99 beside the mob is {ratio:.1f} times that of quiet: the aim is {RATIO:g}']
 
 
 def _started(process: multiprocessing.Process) -> multiprocessing.Process:
@@ -235,15 +247,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """As of every benchmark; the exit status is 1 where a law is broken."""
+    """As of every benchmark; the exit status is 1 where a law is broken, not where an aim is."""
     broken: list[str] = []
+    missed: list[str] = []
 
     def judged(args: argparse.Namespace) -> dict:
         found = run(args)
         broken.extend(found['broken'])
+        missed.extend(found['missed'])
         return found
 
     command('serving.chaos', __doc__, add_arguments, judged)(arguments)
+    for aim in missed:
+        print(f'serving.chaos: missed: {aim}', file=sys.stderr)
     if broken:
         raise SystemExit('\n'.join(['serving.chaos: broken laws', *broken]))
 

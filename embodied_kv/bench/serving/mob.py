@@ -1,4 +1,4 @@
-"""Clients that come, go, stall, flood and lie, all of them in one process of their own.
+"""Clients that come, go, stall, flood, magnify and lie, all of them in one process of their own.
 
 Knows what a client may do to a server. Does not know the server's inside, nor what becomes of it.
 """
@@ -22,7 +22,8 @@ from embodied_kv.serving.websocket import codec
 LONGEST = 3.0  # s that one of them stalls
 PATIENCE = 60.0  # s that one waits for a reply
 FLOOD = 50  # requests in a row
-TOO_LONG = 5 * 2**20  # bytes of a message
+LARGE = 2000  # pixels of a side
+TOO_LONG = 17 * 2**20  # bytes of a message
 NAMES = 40  # sessions that they fight for
 
 
@@ -32,6 +33,8 @@ class Mob:
     def __init__(self, port: int, request: dict, seed: int) -> None:
         self._port, self._request = port, request
         self._message, self._random = codec.pack(request), random.Random(seed)
+        picture = np.random.default_rng(seed).integers(0, 256, (LARGE, LARGE, 3), np.uint8)
+        self._large = codec.pack(request | {'front': picture})
         self._lies = [
             codec.pack(lie)
             for lie in (
@@ -53,6 +56,7 @@ class Mob:
             self.stall,
             self.hang,
             self.flood,
+            self.magnify,
             self.lie,
             self.lie,
             self.overfill,
@@ -132,6 +136,14 @@ class Mob:
         with suppress(asyncio.TimeoutError, TimeoutError):
             await asyncio.wait_for(send(), LONGEST)
         socket.transport.abort()
+
+    async def magnify(self) -> None:
+        """A picture as large as a client may send, which is served."""
+        async with self._open() as socket:
+            await socket.recv()
+            reply = await self._ask(socket, self._large)
+            if isinstance(reply, str):
+                raise RuntimeError(reply)
 
     async def lie(self) -> None:
         """What is no observation, or of no robot: the server closes."""

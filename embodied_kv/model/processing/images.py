@@ -35,8 +35,17 @@ class Resize:
     spread: Callable[[Tensor], Tensor]
     black: float = 0
 
-    def pad(self, image: NDArray[np.uint8], size: int) -> NDArray:
-        """uint8 [H, W, 3] -> [size, size, 3] of `dtype`. Raises ValueError for anything else."""
+    def is_padded(self, image: NDArray, size: int) -> bool:
+        """Whether it may be what `pad` made."""
+        return image.dtype == self.dtype and image.shape == (size, size, 3)
+
+    def pad(self, image: NDArray, size: int) -> NDArray:
+        """uint8 [H, W, 3] -> [size, size, 3] of `dtype`; what is such a picture stays as it is.
+
+        Raises ValueError for anything else.
+        """
+        if self.is_padded(image, size):
+            return image
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
             raise ValueError(
                 f'image is {image.dtype} {list(image.shape)}, expected uint8 [H, W, 3]'
@@ -48,7 +57,7 @@ class Resize:
         canvas[top : top + height, left : left + width] = self.fit(image, height, width)
         return canvas
 
-    def resized(self, images: Sequence[NDArray[np.uint8] | None], size: int) -> NDArray:
+    def resized(self, images: Sequence[NDArray | None], size: int) -> NDArray:
         """The views that are present, in order: [present, size, size, 3] of `dtype`."""
         present = [self.pad(image, size) for image in images if image is not None]
         return np.stack(present) if present else np.empty((0, size, size, 3), self.dtype)

@@ -42,10 +42,12 @@ class SuiteNode(LifecycleNode):
 
     own: the dataclasses of its own parameters. From configure on: `suite`, `embodiment`, `host`.
     may_wait: its callbacks may wait, so the process serves them by a thread of their own.
-    on_engine: the engine is the process's, with its parameters; else `find_host` knows what is.
+    on_engine: the engine is the process's, with its parameters, those of `engine_config`; else
+    `find_host` knows what is.
     """
 
     may_wait, on_engine = False, True
+    engine_config = EngineConfig
 
     def __init__(self, name: str, *own: type, **arguments: object) -> None:
         super().__init__(name, **arguments)
@@ -60,7 +62,7 @@ class SuiteNode(LifecycleNode):
         self._steady = Clock(clock_type=ClockType.STEADY_TIME)
         self._tokens = RateMeter()
         self._service_change_state.callback = self._answering(self._service_change_state.callback)
-        engine = [('engine.', EngineConfig)] if self.on_engine else []
+        engine = [('engine.', self.engine_config)] if self.on_engine else []
         parts = [('', SuiteParams), *(('', part) for part in own), *engine]
         self.params = Parameters(self, parts, lambda: self.configured)
 
@@ -80,7 +82,8 @@ class SuiteNode(LifecycleNode):
     def find_host(self) -> EngineHost | None:
         """What it computes with, None for nothing; what fails here fails configure."""
         log = self.get_logger()
-        return EngineHost.share(self.suite, self.params.read(EngineConfig), log.info, log.warning)
+        config = self.params.read(self.engine_config)
+        return EngineHost.share(self.suite, config, log.info, log.warning)
 
     def setup(self) -> None:
         """Create topics, services and timers; what fails here fails configure."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_kv.serving.websocket.dialect import LARGEST, Refused, numbers
+from embodied_kv.serving.websocket.dialect import LARGEST, Refused, numbers, text
 from embodied_kv.text import shown
 
 INFER, ASK, SNAPSHOT, RESTORE, RESET = ENDPOINTS = 'infer', 'ask', 'snapshot', 'restore', 'reset'
@@ -100,9 +100,9 @@ def _count(least: int, most: int) -> Callable[[str, object], int]:
 
 
 def _text(key: str, value: object) -> str:
-    if not isinstance(value, str) or len(value) > CHARACTERS:
+    if not isinstance(value, str):
         raise Refused(f'{key} must be text of at most {CHARACTERS} characters')
-    return value
+    return text(key, value, CHARACTERS)
 
 
 def _number(key: str, value: object) -> float:

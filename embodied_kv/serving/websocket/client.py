@@ -17,7 +17,6 @@ from dataclasses import asdict, dataclass, field
 from typing import TypeVar
 
 import numpy as np
-from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from embodied_kv.capsule.capsule import CapsuleError
@@ -26,11 +25,13 @@ from embodied_kv.serving.websocket import calls, codec
 from embodied_kv.serving.websocket.calls import Call
 from embodied_kv.serving.websocket.config import ServerConfig
 from embodied_kv.serving.websocket.dialect import Dialect, Refused
+from embodied_kv.serving.websocket.gate import Visitor
+from embodied_kv.serving.websocket.hold import GOODBYE_SECONDS, Hold
 from embodied_kv.serving.websocket.metrics import Metrics
 from embodied_kv.serving.websocket.observation import observation
 from embodied_kv.serving.websocket.session import Session
 from embodied_kv.serving.websocket.sessions import Missed, Sessions
-from embodied_kv.text import LINE, reason, shown
+from embodied_kv.text import LINE, reason, shown, trace
 from embodied_kv.throttle import WINDOW, Throttled
 
 T = TypeVar('T')
@@ -45,9 +46,16 @@ class Left(ConnectionError):
     """The client has gone while something was made for it."""
 
 
+class Replaced(Left):
+    """Another connection has its session; the message is for the client."""
+
+
 @dataclass(frozen=True, eq=False)
 class Serving:
-    """What all clients share. work: runs what takes a moment. waits: what may wait for long."""
+    """What all clients share. work: runs what takes a moment. waits: what may wait for long.
+
+    holds: who holds which session.
+    """
 
     config: ServerConfig
     sessions: Sessions
@@ -57,15 +65,17 @@ class Serving:
     metrics: Metrics
     work: Executor
     waits: Executor
+    holds: dict[str, Hold] = field(default_factory=dict)
     say: Throttled = field(default_factory=lambda: Throttled(log.warning))
+    fault: Throttled = field(default_factory=lambda: Throttled(log.error))
 
 
 class Client:
     """One of them."""
 
-    def __init__(self, serving: Serving, connection: ServerConnection) -> None:
+    def __init__(self, serving: Serving, connection: Visitor) -> None:
         self._serving, self._connection = serving, connection
-        self._session: Session | None = None
+        self._hold = Hold(serving.sessions, serving.holds, connection)
         self._instruction = ''  # of the request before
         self._total = math.nan  # s of the request before, all in all
         self._free = -math.inf  # from when on the next request may be served, s, steady clock
@@ -76,8 +86,8 @@ class Client:
             await self._serve()
         except (ConnectionClosed, Left):
             pass
-        except Exception:  # it ends this connection, and the others do not notice
-            log.error('a connection failed', exc_info=True)
+        except Exception as error:  # it ends this connection, and the others do not notice
+            self._blame('a connection', error)
             await self._connection.close(FAILED, 'the server failed')
 
     async def _serve(self) -> None:
@@ -86,15 +96,16 @@ class Client:
             await self._send(codec.pack(self._serving.metadata))
             while await self._turn(gone):
                 pass
+        except Replaced as replaced:
+            await self._refuse(str(replaced))
         finally:
             gone.cancel()
-            if self._session is not None:
-                self._serving.sessions.close(self._session)
+            self._hold.end()
 
     async def _turn(self, gone: asyncio.Future) -> bool:
         """A request and its reply: whether another one may follow."""
-        message = await self._connection.recv()
-        began, endpoint, outcome = time.monotonic(), calls.INFER, 'failed'
+        message = await self._in_time(self._connection.recv(), gone, math.inf)
+        began, call, outcome = time.monotonic(), Call(), 'failed'
         await self._pace()
         end = time.monotonic() + self._serving.config.request_seconds
         try:
@@ -102,38 +113,39 @@ class Client:
                 raise Refused('a text frame: send msgpack in binary ones')
             read = self._elsewhere(self._serving.work, self._read, message)
             call, request = await self._in_time(read, gone, end)
-            endpoint = call.endpoint
             reply = await self._in_time(self._answer(call, request, began), gone, end)
+            await self._reply(call, reply)
             outcome = 'missed' if 'missed' in reply else 'answered'
         except (Refused, CapsuleError) as error:
             outcome, text = 'refused', reason(error)
         except TimeoutError:
             outcome = 'late'
             text = f'no answer within {self._serving.config.request_seconds:g} s'
-        except Left:
+        except (ConnectionClosed, Left):
             outcome = 'left'
             raise
         except Exception as error:  # whatever it is: a word to the client, the rest to the log
-            log.error('a request failed', exc_info=True)
+            self._blame('a request', error)
             text = f'the server failed: {type(error).__name__}'
         finally:
-            self._serving.metrics.requests.labels(endpoint, outcome).inc()
-        if outcome not in ('answered', 'missed'):
-            if outcome == 'refused' and endpoint != calls.INFER:
-                reply = {'error': text}  # a client that knows endpoints reads it, and goes on
-            else:
-                await self._refuse(text)
-                return False
-        if call.request:
-            reply['request_id'] = call.request
-        await self._send(codec.pack(reply))
+            self._serving.metrics.requests.labels(call.endpoint, outcome).inc()
+        if outcome == 'refused' and call.endpoint != calls.INFER:
+            await self._reply(call, {'error': text})  # a client of endpoints reads it, and goes on
+        elif outcome not in ('answered', 'missed'):
+            await self._refuse(text)
+            return False
         self._total = time.monotonic() - began
         return True
 
+    async def _reply(self, call: Call, reply: Reply) -> None:
+        named = {'request_id': call.request} if call.request else {}
+        await self._send(codec.pack(reply | named))
+
     async def _refuse(self, text: str) -> None:
-        """As openpi does, but for the traceback: words, then the end."""
+        """As openpi does, but for the traceback: words, then the end; nothing is held for it."""
+        self._hold.end()
         self._say('refused', f'{self._connection.remote_address}: {shown(text, LINE)}')
-        await self._send(shown(text, LINE))
+        await self._send(shown(text, LINE), GOODBYE_SECONDS)
         await self._connection.close(FAILED, 'the frame before says why')
 
     # ------------------------------------------------------------------ what it asks for
@@ -149,7 +161,7 @@ class Client:
         return calls.read(request), request
 
     async def _answer(self, call: Call, request: Reply, began: float) -> Reply:
-        session = self._held(call.session)
+        session = await self._hold.take(call.session)
         if call.endpoint == calls.INFER:
             return await self._infer(session, call, request, began)
         if call.endpoint == calls.ASK:
@@ -203,6 +215,11 @@ class Client:
         self._serving.say(kind, line, burst=BURST)
         asyncio.get_running_loop().call_later(WINDOW, self._serving.say.flush)
 
+    def _blame(self, what: str, error: Exception) -> None:
+        """The server failed at it: to the log, once in a while for each kind of error."""
+        self._serving.fault(type(error).__name__, f'{what} failed\n{trace(error)}')
+        asyncio.get_running_loop().call_later(WINDOW, self._serving.fault.flush)
+
     def _chunk(self, served: ServedChunk, began: float) -> Reply:
         chunk = served.chunk
         return {
@@ -236,15 +253,6 @@ class Client:
             raise Refused(str(error)) from error
         return asdict(text)
 
-    def _held(self, name: str) -> Session:
-        """Its session; another one from now on where it names another. Raises Refused."""
-        sessions, held = self._serving.sessions, self._session
-        if held is None or (name and name != held.name):
-            self._session = sessions.open(name)
-            if held is not None:
-                sessions.close(held)
-        return self._session
-
     # ------------------------------------------------------------------ time
 
     async def _pace(self) -> None:
@@ -254,11 +262,13 @@ class Client:
         await asyncio.sleep(self._free - now)
 
     async def _in_time(self, work: Awaitable[T], gone: asyncio.Future, end: float) -> T:
-        """The result, before `end`, s, steady clock. Raises TimeoutError, and Left."""
-        task = asyncio.ensure_future(work)
+        """The result, before `end`, s, steady clock. Raises TimeoutError, Left and Replaced."""
+        task, lost = asyncio.ensure_future(work), self._hold.lost
+        limit = None if end == math.inf else max(0.0, end - time.monotonic())
         try:
-            limit, first = max(0.0, end - time.monotonic()), asyncio.FIRST_COMPLETED
-            await asyncio.wait({task, gone}, timeout=limit, return_when=first)
+            await asyncio.wait({task, gone, lost}, timeout=limit, return_when='FIRST_COMPLETED')
+            if lost.done():
+                raise Replaced(lost.result())
             if task.done():
                 return task.result()
             raise Left if gone.done() else TimeoutError
@@ -268,9 +278,9 @@ class Client:
     async def _elsewhere(self, executor: Executor, work: Callable[..., T], *of: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(executor, work, *of)
 
-    async def _send(self, message: bytes | str) -> None:
-        """Raises Left where it takes nothing."""
-        limit = self._serving.config.silence_seconds
+    async def _send(self, message: bytes | str, limit: float = math.inf) -> None:
+        """Raises Left where it takes nothing within `limit` s, or as long as it may be silent."""
+        limit = min(limit, self._serving.config.silence_seconds)
         try:
             await asyncio.wait_for(self._connection.send(message), limit)
         except asyncio.TimeoutError as error:  # before Python 3.11 no TimeoutError

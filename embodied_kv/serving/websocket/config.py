@@ -1,4 +1,4 @@
-"""The settings of the policy server: each is a ROS parameter, and an option of the command.
+"""The settings of the policy server and of its engine: ROS parameters, and options of the command.
 
 Knows names, defaults and ranges. Does not know ROS, nor what a command line looks like.
 """
@@ -6,14 +6,34 @@ Knows names, defaults and ranges. Does not know ROS, nor what a command line loo
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import Field, dataclass, field
+from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
+
+from embodied_kv.engine_config import EngineConfig
 
 MIB = 2**20
 
 
 def _param(default: bool | int | float | str, help: str, **more: object) -> Field:
     return field(default=default, metadata={'help': help, 'when': 'configure', **more})
+
+
+def _of_engine(name: str, default: int | float) -> Field:
+    """A parameter of any engine, by another default."""
+    (known,) = (f for f in fields(EngineConfig) if f.name == name)
+    return field(default=default, metadata=known.metadata)
+
+
+@dataclass(frozen=True)
+class ServedEngineConfig(EngineConfig):
+    """An engine that many clients share, as long as nothing else is said: it batches."""
+
+    robots: int = _of_engine('robots', 8)
+    rows: int = _of_engine('rows', 80)  # a batch, the newest of each client, one of each stream
+    reserved_rows: int = _of_engine('reserved_rows', 40)
+    streams: int = _of_engine('streams', 16)
+    compressed_rows: int = _of_engine('compressed_rows', 0)
+    margin_ms: float = _of_engine('margin_ms', 1.0)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ state are in the policy's own frame and units, as openpi's clients send them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ from embodied_kv.robots.contract import Contract
 from embodied_kv.text import listed, shown
 
 PROMPT = 'prompt'
-SIDE = 4096  # pixels of a picture, either way
+SIDE, PIXELS = 4096, 2048**2  # of a picture: either way, and in all
 CHARACTERS = 16_384  # of a prompt
 NUMBERS = 65_536  # of an array of them
 LARGEST = 1e6  # of a number of the state, in any unit
@@ -30,7 +30,7 @@ class Refused(ValueError):
 class Seen:
     """images: of each view of the contract uint8 [height, width, 3], None where there is none.
 
-    state: float64 [state_dim]. prompt: '' where the client sent none.
+    As the dialect fits them. state: float64 [state_dim]. prompt: '' where the client sent none.
     """
 
     images: Mapping[str, NDArray[np.uint8] | None]
@@ -39,10 +39,15 @@ class Seen:
 
 
 class Dialect:
-    """What clients of this robot send. questions: whether its policy answers any."""
+    """What clients of this robot send. questions: whether its policy answers any.
 
-    def __init__(self, contract: Contract) -> None:
-        self._robot, self._client = contract.robot_type, contract.clients
+    fit: what becomes of a picture at once, as `Policy.fitted` for one; nothing by default.
+    """
+
+    def __init__(
+        self, contract: Contract, fit: Callable[[NDArray], NDArray] = lambda picture: picture
+    ) -> None:
+        self._robot, self._client, self._fit = contract.robot_type, contract.clients, fit
         optional = {self._client.views[view] for view in self._client.optional}
         self.questions = contract.language.questions
         self._required = {*self._client.views.values(), *self._client.state} - optional
@@ -59,7 +64,7 @@ class Dialect:
                 f'{listed(sorted(self._required))} and {PROMPT}, here are {listed(sorted(found))}'
             )
         images = {
-            view: image(key, found[key]) if key in found else None
+            view: self._fit(image(key, found[key])) if key in found else None
             for view, key in self._client.views.items()
         }
         state = [self._numbers(key, found[key], n) for key, n in self._client.state.items()]
@@ -111,6 +116,10 @@ def image(key: str, value: object) -> NDArray[np.uint8]:
         value = value.transpose(1, 2, 0)
     if not all(1 <= side <= SIDE for side in value.shape[:2]):
         raise Refused(f'{key} is {list(value.shape)}: a side has from 1 to {SIDE} pixels')
+    if (pixels := value.shape[0] * value.shape[1]) > PIXELS:
+        raise Refused(
+            f'{key} has {pixels} pixels: send at most {PIXELS}, the policy looks at fewer anyway'
+        )
     if value.dtype.kind == 'f':
         if not ((value >= 0) & (value <= 1)).all():
             raise Refused(f'{key} is a picture of floats: they lie from 0 to 1')
@@ -142,6 +151,16 @@ def prompt(value: object) -> str:
             raise Refused(f'{PROMPT} is no text') from error
     if not isinstance(value, str):
         raise Refused(f'{PROMPT} is a {type(value).__name__}: send text')
-    if len(value) > CHARACTERS:
-        raise Refused(f'{PROMPT} has {len(value)} characters: {CHARACTERS} are enough')
-    return value.strip()
+    return text(PROMPT, value, CHARACTERS).strip()
+
+
+def text(key: str, value: str, most: int) -> str:
+    """Itself. Raises Refused where it is longer than `most`, or cannot be written as UTF-8."""
+    if len(value) > most:
+        raise Refused(f'{key} has {len(value)} characters: {most} are enough')
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:  # half of a pair of UTF-16
+        lone = shown(value[error.start])
+        raise Refused(f'{key} has {lone}, which is no character: send text as UTF-8') from error
+    return value

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+from collections.abc import Callable
 from http import HTTPStatus
 
 from websockets.asyncio.server import ServerConnection
+from websockets.frames import CloseCode
 from websockets.http11 import Request, Response
 
 from embodied_kv.serving.websocket.metrics import Metrics
@@ -19,34 +21,44 @@ OPENING = 16  # connections that may be on their way in, beside those that are
 
 
 class Gate:
-    """keys: one of them opens; none: everybody may come in. most: clients at the same time."""
+    """keys: one of them opens; none: everybody may come in. most: clients at the same time.
 
-    def __init__(self, keys: tuple[str, ...], most: int, metrics: Metrics) -> None:
-        self._keys, self._most, self._metrics = keys, most, metrics
-        self._inside: set[ServerConnection] = set()
+    fault: why nobody is served now; '' where all is well.
+    """
+
+    def __init__(
+        self, keys: tuple[str, ...], most: int, metrics: Metrics, fault: Callable[[], str]
+    ) -> None:
+        self._keys, self._most, self._metrics, self._fault = keys, most, metrics, fault
+        self._inside: set[Visitor] = set()
         self._sockets: set[asyncio.Transport] = set()
 
-    def connection(self, *arguments: object, **options: object) -> ServerConnection:
+    def connection(self, *arguments: object, **options: object) -> Visitor:
         """For each socket, whatever it says; those beyond what is sensible are closed unheard."""
-        return _Counted(self, *arguments, **options)
+        return Visitor(self, *arguments, **options)
 
-    def admit(self, connection: ServerConnection, request: Request) -> Response | None:
+    def admit(self, connection: Visitor, request: Request) -> Response | None:
         """None: come in. Else what it is told instead."""
         path = request.path.partition('?')[0]
         if path == '/healthz':
-            return connection.respond(HTTPStatus.OK, 'OK\n')
-        if not self._knows(request.headers.get_all('Authorization')):
+            return self._health(connection)
+        scope = self._scope(request.headers.get_all('Authorization'))
+        if scope is None:
             self._metrics.rejected.labels('key').inc()
             return connection.respond(
                 HTTPStatus.UNAUTHORIZED, 'send a key that is known: Authorization: Api-Key …\n'
             )
         if path == '/metrics':
             return connection.respond(HTTPStatus.OK, self._metrics.page().decode())
+        if request.headers.get_all('Origin'):  # a page of this machine may drive no robot of it
+            self._metrics.rejected.labels('browser').inc()
+            return connection.respond(HTTPStatus.FORBIDDEN, 'no page in a browser is let in\n')
         if len(self._inside) >= self._most:
             self._metrics.rejected.labels('connections').inc()
             return connection.respond(
                 HTTPStatus.SERVICE_UNAVAILABLE, f'{self._most} clients are connected: come later\n'
             )
+        connection.scope = scope
         self._inside.add(connection)
         self._metrics.connections.set(len(self._inside))
         asyncio.ensure_future(connection.wait_closed()).add_done_callback(
@@ -58,6 +70,7 @@ class Gate:
         """It is kept where there is room for it."""
         self._sockets.add(socket)
         if len(self._sockets) > 2 * self._most + OPENING:
+            self._metrics.rejected.labels('sockets').inc()
             socket.abort()
 
     def went(self, socket: asyncio.Transport) -> None:
@@ -74,20 +87,35 @@ class Gate:
         for socket in self._sockets:
             socket.abort()
 
-    def _left(self, connection: ServerConnection) -> None:
+    def _left(self, connection: Visitor) -> None:
         self._inside.discard(connection)
+        said = connection.protocol.close_sent
+        if said is not None and said.code == CloseCode.MESSAGE_TOO_BIG:
+            self._metrics.rejected.labels('message').inc()
         self._metrics.connections.set(len(self._inside))
 
-    def _knows(self, headers: list[str]) -> bool:
+    def _health(self, connection: Visitor) -> Response:
+        fault = self._fault()
+        status = HTTPStatus.SERVICE_UNAVAILABLE if fault else HTTPStatus.OK
+        return connection.respond(status, f'{fault or "OK"}\n')
+
+    def _scope(self, headers: list[str]) -> str | None:
+        """Which key it is, from '1' on; '' where there are none, None for one that is unknown."""
         if not self._keys:
-            return True
+            return ''
         wanted = [f'{SCHEME}{key}'.encode() for key in self._keys]
         given = headers[0].encode() if len(headers) == 1 else b''
-        return any([hmac.compare_digest(given, key) for key in wanted])
+        fits = [hmac.compare_digest(given, key) for key in wanted]  # all: time tells nothing
+        return str(fits.index(True) + 1) if any(fits) else None
 
 
-class _Counted(ServerConnection):
-    """A connection that is counted from its socket on."""
+class Visitor(ServerConnection):
+    """A connection that is counted from its socket on. scope: whose the sessions are it may name.
+
+    That is the number of its key among those that open; '' where everybody may come in.
+    """
+
+    scope = ''
 
     def __init__(self, gate: Gate, *arguments: object, **options: object) -> None:
         super().__init__(*arguments, **options)

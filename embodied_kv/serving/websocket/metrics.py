@@ -5,25 +5,43 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from embodied_kv.kv.plane import Plane
 
 PREFIX = 'embodied_kv_server_'
 SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
-OF_DISPATCHER = {  # of its values: what is told
+COUNTED = {  # values of sessions that only rise
     'batches': 'Batches that went to the engine',
     'served': 'Requests in these batches',
-    'waiting': 'Requests that wait for the engine',
     'engine errors': 'Batches in which the engine failed',
     'overdue': 'Times that the engine did not answer in time',
-    'capsule bytes': 'Of the capsules of all sessions',
     'capsules given up': 'Capsules that gave way to those of other sessions',
+}
+MEASURED = {  # those that rise and fall
+    'sessions': 'Sessions that a client holds',
+    'waiting': 'Requests that wait for the engine',
+    'capsule bytes': 'Of the capsules of all sessions',
 }
 OF_POOL = {  # of its `PoolBytes`
     'bytes': 'Held for KV on the device, by pool',
     'bytes_used': 'Of these, in use',
 }
+
+
+class ValueCollector:
+    """Values of sessions, whenever somebody looks: `_total` is what only rises."""
+
+    def __init__(self, values: Callable[[], Mapping[str, object]]) -> None:
+        self._values = values
+
+    def collect(self) -> Iterator[Metric]:
+        """As a registry asks for it."""
+        found = self._values()
+        for family, named in ((CounterMetricFamily, COUNTED), (GaugeMetricFamily, MEASURED)):
+            for name, text in named.items():
+                value = float(found.get(name, 0))
+                yield family(PREFIX + name.replace(' ', '_'), text, value=value)
 
 
 class PoolCollector:
@@ -46,7 +64,7 @@ class PoolCollector:
 
 
 class Metrics:
-    """values: of the dispatcher; plane: of the engine; both asked whenever somebody looks."""
+    """values: of the sessions; plane: of the engine; both asked whenever somebody looks."""
 
     def __init__(self, values: Callable[[], Mapping[str, object]], plane: Plane) -> None:
         self._registry = CollectorRegistry()
@@ -59,7 +77,11 @@ class Metrics:
             **own,
         )
         self.rejected = Counter(
-            f'{PREFIX}rejected', 'Connections that were not let in', ['reason'], **own
+            f'{PREFIX}rejected',
+            'Connections that were not let in (key, connections, browser, sockets), or were cut '
+            'off for a message that is too long (message)',
+            ['reason'],
+            **own,
         )
         self.seconds = Histogram(
             f'{PREFIX}infer_seconds',
@@ -67,9 +89,7 @@ class Metrics:
             buckets=SECONDS,
             **own,
         )
-        for name, text in OF_DISPATCHER.items():
-            gauge = Gauge(PREFIX + name.replace(' ', '_'), text, **own)
-            gauge.set_function(lambda name=name: float(values().get(name, 0)))
+        self._registry.register(ValueCollector(values))
         self._registry.register(PoolCollector(plane))
 
     def page(self) -> bytes:

@@ -29,7 +29,10 @@ def observation(
     """
     instruction = seen.prompt or prompt
     if not instruction:
-        raise Refused(f'{PROMPT} is empty: say what to do')
+        raise Refused(
+            f'{PROMPT} is missing or empty: send what to do, or start the server with that for '
+            'whoever sends none: --prompt "…", of the node -p prompt:="…"'
+        )
     c = engine.config
     if call.steps and not c.min_euler_steps <= call.steps <= c.euler_steps:
         raise Refused(

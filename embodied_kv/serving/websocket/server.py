@@ -13,21 +13,21 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 
-from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.asyncio.server import Server, serve
 
 from embodied_kv.robots.contract import Contract
 from embodied_kv.serving.websocket.client import Client, Serving
 from embodied_kv.serving.websocket.config import MIB, ServerConfig
 from embodied_kv.serving.websocket.dialect import Dialect
 from embodied_kv.serving.websocket.extensions import Extensions
-from embodied_kv.serving.websocket.gate import Gate
+from embodied_kv.serving.websocket.gate import Gate, Visitor
+from embodied_kv.serving.websocket.hold import GOODBYE_SECONDS
 from embodied_kv.serving.websocket.metrics import Metrics
 from embodied_kv.serving.websocket.sessions import Sessions
 
-WORKERS = 2  # that read pictures
+WORKERS = 2  # that read pictures, and resize them: neither loop nor engine waits for a large one
 OPENING_SECONDS = 10.0  # of a handshake
 PING_SECONDS = 20.0
-GOODBYE_SECONDS = 2.0  # that all have to close their connections, once the server ends
 BACKLOG = 128  # connections that the system keeps until they are accepted
 
 log = logging.getLogger(__name__)
@@ -47,8 +47,9 @@ class PolicyServer(threading.Thread):
         self._metrics = Metrics(sessions.values, sessions.engine.kv.plane)
         self._work = ThreadPoolExecutor(WORKERS, 'policy server, pictures')
         self._waits = ThreadPoolExecutor(1, 'policy server, capsules')
-        self._gate = Gate(config.keys(), config.connections, self._metrics)
-        dialect, engine = Dialect(contract), sessions.engine
+        self._gate = Gate(config.keys(), config.connections, self._metrics, sessions.fault)
+        engine = sessions.engine
+        dialect = Dialect(contract, engine.policy.fitted)
         more = Extensions.of(engine.policy.config, engine.config, dialect.questions)
         self._serving = Serving(
             config,
@@ -99,13 +100,12 @@ class PolicyServer(threading.Thread):
             config.host,
             config.port,
             compression=None,
-            origins=[None],  # no page in a browser of this machine may drive its robots
             process_request=self._gate.admit,
             create_connection=self._gate.connection,
             open_timeout=OPENING_SECONDS,
             ping_interval=PING_SECONDS,
             ping_timeout=config.silence_seconds,
-            close_timeout=config.silence_seconds,
+            close_timeout=GOODBYE_SECONDS,
             max_size=config.message_mib * MIB,
             max_queue=1,
             logger=quiet,
@@ -116,7 +116,7 @@ class PolicyServer(threading.Thread):
             await self._ending.wait()
             await self._goodbye(listening)
 
-    async def _client(self, connection: ServerConnection) -> None:
+    async def _client(self, connection: Visitor) -> None:
         await Client(self._serving, connection).run()
 
     async def _goodbye(self, listening: Server) -> None:

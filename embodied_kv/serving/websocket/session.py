@@ -6,7 +6,7 @@ the session that it was taken of, and by no other one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -21,15 +21,16 @@ from embodied_kv.types import Observation
 class Session:
     """name: of its robot at the dispatcher. next: number of its next round.
 
+    account: whose requests they are, which others wait for in turn; the session's own by default.
     task: of these rounds. asked: its newest observation, since a moment, s, steady clock;
-    waiting: the answer to it. `make` builds what keeps its
-    capsules, when the first one is taken.
+    waiting: the answer to it. `make` builds what keeps its capsules, when the first one is taken.
     """
 
     name: str
     make: Callable[[Session], RobotSession]
     next: int = 0
     tasks: int = 0
+    account: Hashable = None
     asked: tuple[Observation | None, float] = None, 0.0
     waiting: Future | None = None
     _capsules: RobotSession | None = field(default=None, repr=False)

@@ -13,9 +13,9 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
-from functools import cached_property, partial
+from functools import partial
 from typing import TypeVar
 
 from embodied_kv.capsule.registry import Registry
@@ -26,7 +26,7 @@ from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.engine.loop import DeviceThread
 from embodied_kv.fleet.dispatcher import Dispatcher
 from embodied_kv.fleet.engines import EngineState
-from embodied_kv.fleet.policies import EarliestDeadline
+from embodied_kv.fleet.fair import FairDeadline
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.protocol import Receipt, Request, Verdict
 from embodied_kv.serving.batch import KeptRows, Late
@@ -45,6 +45,8 @@ from embodied_kv.types import ActionChunk, TextDelta
 
 T = TypeVar('T')
 HERE = 'here'
+GIB = 2**30
+LARGE = GIB  # bytes of weights: about a second of a CPU
 LATE = 'no chunk could be made by the deadline'
 WHOLE = parse('whole')
 
@@ -60,7 +62,7 @@ class Sessions:
 
     engine, device: that serve them. profile: seconds of the engine's batches. kept: how many named
     sessions are remembered after their end. capsule_mib, all_capsules_mib: of the capsules of
-    each, and of all together.
+    each, and of all together. fingerprint: of the engine, where it is known: capsules say it.
     """
 
     def __init__(
@@ -71,8 +73,9 @@ class Sessions:
         kept: int,
         capsule_mib: int,
         all_capsules_mib: float = math.inf,
+        fingerprint: str = '',
     ) -> None:
-        self.engine, self._device = engine, device
+        self.engine, self._device, self._fingerprint = engine, device, fingerprint
         self._most_kept, self._capsule_mib = kept, capsule_mib
         say = Throttled(log.warning)
         most, plane = all_capsules_mib * MIB, engine.kv.plane
@@ -84,7 +87,7 @@ class Sessions:
         self._ended: OrderedDict[str, Session] = OrderedDict()  # named ones, the newest last
         self._numbers = itertools.count(1)
         self._server = FleetServer(
-            Dispatcher(EarliestDeadline(), [EngineState(HERE, profile)]),
+            Dispatcher(FairDeadline(self._account), [EngineState(HERE, profile)]),
             {HERE: self._serve},
             self._deliver,
             robot_timeout=math.inf,  # connections say who has gone
@@ -93,7 +96,11 @@ class Sessions:
         )
 
     def start(self) -> None:
-        """From now on clients are served. Whoever has the engine's deltas tells them to `hear`."""
+        """From now on clients are served. Whoever has the engine's deltas tells them to `hear`.
+
+        Where its fingerprint is not known every weight is read, once: no client waits for that.
+        """
+        self._fingerprint = self._fingerprint or _read_once(self.engine)
         self._budget.join()
         self.engine.budget.forecast = lambda now: self._server.slack(HERE, now)
         self._server.start()
@@ -123,16 +130,30 @@ class Sessions:
             'capsules given up': self._budget.given_up,
         }
 
+    def fault(self) -> str:
+        """Why nobody is served now, '' where all is well: whatever a probe restarts it for."""
+        if not self._device.is_alive():
+            return "the engine's thread has ended: the log says why"
+        if not self._server.is_alive():
+            return "the dispatcher's thread has ended: the log says why"
+        if not self._server.dispatcher.engines[HERE].alive:
+            return 'the engine failed, or owes an answer that is overdue'
+        return ''
+
     # ------------------------------------------------------------------ who is there
 
-    def open(self, name: str = '') -> Session:
-        """A session; one that was known by this name goes on. Raises Refused while it is held."""
+    def open(self, name: str = '', account: Hashable = None) -> Session:
+        """A session; one that was known by this name goes on. Raises Refused while it is held.
+
+        account: whose requests are served in turn with those of others; its own by default.
+        """
         with self._lock:
             if name in self._open:
                 raise Refused(f'session {name} is in use by another connection')
             session = self._ended.pop(name, None) if name else None
             if session is None:
                 session = Session(name or f'#{next(self._numbers)}', self._capsules)
+            session.account = session.name if account is None else account
             session.begin(session.next)
             self._open[session.name] = session
         self._shares.join(session.name)
@@ -201,10 +222,6 @@ class Sessions:
 
         return self._device.call(checked)
 
-    @cached_property
-    def _fingerprint(self) -> str:
-        return fingerprint(self.engine)
-
     def _capsules(self, session: Session) -> RobotSession:
         room = TierCapacities(self._capsule_mib * MIB, host=0, disk=0, policy='drop')
         device, call = self.engine.policy.model.device, partial(self._on_device, session)
@@ -216,6 +233,10 @@ class Sessions:
         return made
 
     # ------------------------------------------------------------------ on other threads
+
+    def _account(self, robot: str) -> Hashable:
+        session = self._open.get(robot)
+        return robot if session is None else session.account
 
     def _vanished(self, robot: str) -> None:
         """No batch from here on has it: its row goes after those that have."""
@@ -262,3 +283,11 @@ class Sessions:
             promise.set_exception(Missed(LATE))
         else:
             promise.set_exception(Refused(receipt.message or 'the request is over'))
+
+
+def _read_once(engine: Engine) -> str:
+    """Its fingerprint; the log says where that takes long."""
+    size = sum(p.numel() * p.element_size() for p in engine.policy.model.parameters())
+    if size > LARGE:
+        log.info('reading %.1f GiB of weights, once, for capsules', size / GIB)
+    return fingerprint(engine)

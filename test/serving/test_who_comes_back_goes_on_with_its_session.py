@@ -1,0 +1,86 @@
+"""A robot that lost power takes up its session: its older connection is told, and closed."""
+
+import numpy as np
+import pytest
+from door_cases import PATIENCE, RawClient, busy, door, libero, packed, until
+from websockets.exceptions import ConnectionClosed
+
+from embodied_kv.serving.websocket import hold
+
+ARM = {'session_id': 'arm'}
+KEY = 'secret'
+
+
+@pytest.fixture
+def keys(tmp_path):
+    file = tmp_path / 'keys'
+    file.write_text(KEY)
+    return str(file)
+
+
+def told(client):
+    """What it hears, and with which code it is closed."""
+    said = client.socket.recv(PATIENCE)
+    with pytest.raises(ConnectionClosed) as closed:
+        client.socket.recv(PATIENCE)
+    return said, closed.value.rcvd.code
+
+
+def test_its_key_takes_the_session_over_with_all_that_is_of_it(keys):
+    with door(api_keys=keys) as opened, opened.client(key=KEY) as older:
+        older.infer(libero() | ARM)
+        older.infer({'endpoint': 'snapshot', 'name': 'a'} | ARM)
+        expected = older.infer(libero(1) | ARM)['actions']
+        with opened.client(key=KEY) as newer:
+            assert newer.infer({'endpoint': 'restore', 'name': 'a'} | ARM)['next'] == 1
+            assert told(older) == ('another connection goes on with session arm', 1011)
+            np.testing.assert_array_equal(newer.infer(libero(1) | ARM)['actions'], expected)
+            assert opened.sessions.values()['sessions'] == 1
+
+
+def test_it_does_so_in_the_middle_of_a_request_too(keys):
+    with door(api_keys=keys) as opened, opened.client(key=KEY) as older:
+        with opened.client(key=KEY) as newer:
+            with busy(opened):
+                older.socket.send(packed(libero() | ARM))
+                until(lambda: opened.sessions.values()['batches'] == 1)
+                newer.socket.send(packed(libero(1) | ARM))
+                assert told(older)[1] == 1011
+            assert not isinstance(newer.socket.recv(PATIENCE), str)
+            assert newer.infer(libero() | ARM)['actions'].shape == (10, 7)
+
+
+def test_one_that_lost_power_says_nothing_and_is_cut_off(keys):
+    with door(api_keys=keys, silence_seconds=3600.0) as opened:
+        with RawClient(opened.port, KEY) as dead:
+            dead.say(packed(libero() | ARM))
+            until(lambda: opened.sessions.values()['sessions'] == 1)
+            with opened.client(key=KEY) as newer:
+                assert newer.infer(libero() | ARM)['actions'].shape == (10, 7)
+                until(lambda: opened.server.counts()['sockets'] == 1)
+
+
+def test_without_keys_it_is_given_over_by_one_that_answers_no_ping(monkeypatch):
+    monkeypatch.setattr(hold, 'ANSWER_SECONDS', 0.01)
+    with door() as opened, RawClient(opened.port) as dead:
+        dead.say(packed(libero() | ARM))
+        until(lambda: opened.sessions.values()['sessions'] == 1)
+        with opened.client() as newer:
+            assert newer.infer(libero() | ARM)['actions'].shape == (10, 7)
+
+
+def test_without_keys_it_stays_with_one_that_answers():
+    with door() as opened, opened.client() as older:
+        older.infer(libero() | ARM)
+        with opened.client() as newer, pytest.raises(RuntimeError, match='in use by another'):
+            newer.infer(libero() | ARM)
+        assert older.infer(libero() | ARM)['actions'].shape == (10, 7)
+
+
+def test_nobody_is_sent_away_for_a_session_that_it_left(keys):
+    with door(api_keys=keys) as opened, opened.client(key=KEY) as older:
+        older.infer(libero() | ARM)
+        older.infer(libero() | {'session_id': 'leg'})
+        with opened.client(key=KEY) as newer:
+            newer.infer(libero() | ARM)
+            assert older.infer(libero() | {'session_id': 'leg'})['actions'].shape == (10, 7)
