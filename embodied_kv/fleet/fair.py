@@ -55,7 +55,7 @@ class FairDeadline(Scheduler):
         self,
         account: Callable[[str], Hashable] = lambda robot: robot,
         patience: float = 1.0,
-        longest: float = 5.0,
+        longest: float = 10.0,
         memory: float = 2.0,
     ) -> None:
         if not 0 <= patience <= longest:

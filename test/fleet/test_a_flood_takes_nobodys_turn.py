@@ -137,5 +137,5 @@ def test_nobody_is_overtaken_by_one_that_came_long_after(drawn, had):
 
 
 def test_a_patience_beyond_the_longest_wait_is_refused():
-    with pytest.raises(ValueError, match='patience 9.0, longest 5.0'):
-        FairDeadline(patience=9.0)
+    with pytest.raises(ValueError, match='patience 19.0, longest 10.0'):
+        FairDeadline(patience=19.0)
