@@ -140,7 +140,7 @@ def test_an_arm_that_is_meant_to_stand_logs_no_error(robot, capfd):
     robot.up(Perception, Action)
     moves(robot)
     robot.instruction.publish(String(data=''))
-    robot.until(lambda: any(chunk.source == ActionChunk.STOP for chunk in robot.chunks))
+    robot.until(lambda: any(chunk.source == ActionChunk.HOLD for chunk in robot.chunks))
     assert call(robot, 'arm', False).success
     robot.spin(0.5)
     said = capfd.readouterr().err

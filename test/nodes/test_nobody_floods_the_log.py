@@ -37,7 +37,9 @@ def test_a_thousand_instructions_make_few_lines_and_the_newest_is_in_force(robot
     assert instructions(capfd) == ["'reach 0'"]
     now = 60.0
     robot.more(robot.handles, 15)  # meanwhile the node sums up, by a timer of its own
-    assert instructions(capfd) == [f"'reach {MANY - 1}' (and {MANY - 2} more like it before)"]
+    assert instructions(capfd) == [
+        f"'reach {MANY - 1}' (60.0 s ago, and {MANY - 2} more like it before)"
+    ]
     assert perception.report()[2]['instruction'] == f'reach {MANY - 1}'
     robot.more(robot.handles)
     assert perception._frames._newest[0].instruction == f'reach {MANY - 1}'
