@@ -4,8 +4,8 @@ Runs in the environment of gym-aloha alone. Knows the simulator. Does not know w
 nor this package: what both sides agree on is in `transfer.yaml`. Everything is SI.
 
 gym-aloha draws three pictures of 640 x 480 at each of its 50 steps a second, with shadows and four
-samples a pixel. Here they are drawn small and plain, when they are asked for, for the sake of CPUs;
-model, starts, control and reward are gym-aloha's.
+samples a pixel. Here they are drawn small and plain, when they are asked for, for the sake of
+CPUs; model, starts, control and reward are gym-aloha's.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from dataclasses import dataclass
 os.environ.setdefault('OPENBLAS_NUM_THREADS', '1')  # its matrices are small
 os.environ.setdefault('MUJOCO_GL', 'egl')  # osmesa is the other one without a screen
 os.environ.setdefault('LP_NUM_THREADS', '0')  # Mesa's own threads cost more than they bring here
-import mujoco  # noqa: E402
-import numpy as np  # noqa: E402
-from dm_control.mujoco import Physics  # noqa: E402
-from dm_control.rl.control import Environment  # noqa: E402
-from gym_aloha.constants import (  # noqa: E402
+import mujoco
+import numpy as np
+from dm_control.mujoco import Physics
+from dm_control.rl.control import Environment
+from gym_aloha.constants import (
     ASSETS_DIR,
     DT,
     normalize_puppet_gripper_position,
 )
-from gym_aloha.tasks import sim  # noqa: E402
-from gym_aloha.utils import sample_box_pose  # noqa: E402
+from gym_aloha.tasks import sim
+from gym_aloha.utils import sample_box_pose
 
 FPS, TICKS = 10, 5  # commands a second; gym-aloha's steps, of 0.02 s, between two of them
 INSTRUCTION = 'transfer the red cube'
@@ -202,5 +202,3 @@ def _look(lens: mujoco.MjvGLCamera, column: float, row: float, side: float) -> N
     half = lens.frustum_top
     lens.frustum_center, lens.frustum_width = column * half, side * half
     lens.frustum_bottom, lens.frustum_top = (row - side) * half, (row + side) * half
-
-

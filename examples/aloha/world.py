@@ -1,4 +1,4 @@
-"""gym-aloha's TransferCube as a process, in gym-aloha's environment (`examples/common/process.py`)."""
+"""gym-aloha's TransferCube as a process, in its environment (`examples/common/process.py`)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / 'common'))
-import expert  # noqa: E402
-from process import serve  # noqa: E402
-from two_arms import TwoArms  # noqa: E402
+import expert
+from two_arms import TwoArms
+
+from process import serve
 
 
 def answer(arms: TwoArms, request: dict) -> dict:

@@ -102,7 +102,7 @@ class World:
 def check_limits(robot: Embodiment, ranges: Sequence[tuple[float, float]]) -> None:
     """Raises RuntimeError where the contract allows more than the robot's model.
 
-    ranges: of the contract's joints, in their order, [J, 2]; of the first ones where there are fewer.
+    ranges: of the contract's joints, in their order, or of the first of them, [J, 2].
     """
     limits = robot.contract.limits
     for joint, (lower, upper) in zip(robot.joints, ranges, strict=False):
