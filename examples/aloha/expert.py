@@ -11,9 +11,8 @@ import argparse
 import math
 
 import numpy as np
-from two_arms import DT, TICKS, TwoArms
+from two_arms import DT, SECONDS, TICKS, TwoArms
 
-SECONDS = 8.0  # of an episode, at most
 LAG = 0.04  # s by which an arm follows
 SPEED, CAREFUL, TURN, GAIN = 0.3, 0.12, 2.0, 5.0  # m/s and rad/s at most; 1/s
 OPEN, CLOSED = 0.057, 0.021  # m of a finger

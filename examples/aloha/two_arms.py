@@ -21,15 +21,13 @@ import mujoco
 import numpy as np
 from dm_control.mujoco import Physics
 from dm_control.rl.control import Environment
-from gym_aloha.constants import (
-    ASSETS_DIR,
-    DT,
-    normalize_puppet_gripper_position,
-)
+from gym_aloha.constants import ASSETS_DIR, DT
+from gym_aloha.constants import normalize_puppet_gripper_position as to_unit
 from gym_aloha.tasks import sim
 from gym_aloha.utils import sample_box_pose
 
-FPS, TICKS = 10, 5  # commands a second; gym-aloha's steps, of 0.02 s, between two of them
+TICKS = 5  # of gym-aloha's steps, of 0.02 s, from a command to the next
+SECONDS = 8.0  # of an episode, at most
 INSTRUCTION = 'transfer the red cube'
 ARMS = 'left', 'right'
 PARTS = 'waist', 'shoulder', 'elbow', 'forearm_roll', 'wrist_angle', 'wrist_rotate', 'left_finger'
@@ -97,7 +95,7 @@ class TwoArms:
         """One of gym-aloha's steps with these set-points, [14] rad and m."""
         self.told = np.clip(joints, *self.ranges.T)
         action = self.told.copy()
-        action[FINGERS] = normalize_puppet_gripper_position(action[FINGERS])
+        action[FINGERS] = to_unit(action[FINGERS])
         self.reward = int(self._env.step(action).reward)
         self.steps += 1
         self.best = max(self.best, self.reward)
@@ -122,23 +120,23 @@ class TwoArms:
 
     def see(self) -> Seen:
         """What the robot's sensors say now."""
+        drawn = CAMERAS if self._renderer else {}
         return Seen(
             time=self.steps * DT,
             joints=self.joints,
             speeds=self.data.qvel[self.dofs].copy(),
-            pictures={} if self._renderer is None else self._draw(),
+            pictures={view: self.draw(c, WINDOWS.get(view, WHOLE)) for view, c in drawn.items()},
         )
 
-    def _draw(self) -> dict[str, np.ndarray]:
-        found, scene = {}, self._renderer.scene
-        for view, camera in CAMERAS.items():
-            self._renderer.update_scene(self.data, camera)
-            for lens in scene.camera:
-                _look(lens, *WINDOWS.get(view, WHOLE))
-            for flag in UNDRAWN:
-                scene.flags[flag] = 0
-            found[view] = self._renderer.render().copy()
-        return found
+    def draw(self, camera: str, window: tuple[float, float, float] = WHOLE) -> np.ndarray:
+        """[N, N, 3]: what one of gym-aloha's cameras sees, through a window."""
+        scene = self._renderer.scene
+        self._renderer.update_scene(self.data, camera)
+        for lens in scene.camera:
+            _look(lens, *window)
+        for flag in UNDRAWN:
+            scene.flags[flag] = 0
+        return self._renderer.render().copy()
 
     # ------------------------------------------------------------------ the simulator's truth
 
