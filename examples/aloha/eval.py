@@ -66,5 +66,10 @@ class Transfer:
         return state
 
 
-if __name__ == '__main__':
+def main() -> None:
+    """The command."""
     trial.run(Transfer, __doc__.splitlines()[0], 'transfer', 'passed on', every=10)
+
+
+if __name__ == '__main__':
+    main()

@@ -5,17 +5,17 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / 'common'))
+from embodied_kv.robots.embodiment import Embodiment
+
+from remote import World
+
 HERE = Path(__file__).resolve().parent
-sys.path.append(str(HERE.parent / 'common'))
-from embodied_kv.robots.embodiment import Embodiment  # noqa: E402
-
-import remote  # noqa: E402
-
 CONTRACT = HERE / 'transfer.yaml'
 PYTHON = HERE.parent.parent / '.venv-aloha' / 'bin' / 'python'
 ROBOT = Embodiment.load(str(CONTRACT))
 
 
-def world(size: int) -> remote.World:
+def world(size: int) -> World:
     """With pictures of so many pixels. Raises RuntimeError that says what to do."""
-    return remote.World(ROBOT, size, HERE, PYTHON)
+    return World(ROBOT, size, HERE, PYTHON)

@@ -18,5 +18,11 @@ TASK = recording.Task(
     open=link.world,
 )
 
+
+def main() -> None:
+    """The command."""
+    recording.run(TASK, __doc__.splitlines()[0], episodes=400)
+
+
 if __name__ == '__main__':
-    recording.run(TASK, __doc__.splitlines()[0], episodes=300)
+    main()
