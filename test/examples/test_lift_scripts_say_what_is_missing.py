@@ -100,13 +100,24 @@ def test_a_python_that_robosuite_does_not_run_on_is_refused(tmp_path):
     assert done.returncode == 1 and 'PYTHON=python3.12' in done.stderr
 
 
-def test_versions_and_their_files_are_exact():
-    lines = (EXAMPLE / 'requirements.txt').read_text().replace('\\\n', '').splitlines()
+@pytest.mark.parametrize(
+    ('example', 'pins'),
+    [
+        ('robosuite', {'robosuite==1.5.2', 'mujoco==3.3.7', 'openpi-client==0.1.2'}),
+        ('aloha', {'gym-aloha==0.1.5', 'mujoco==3.8.1', 'openpi-client==0.1.2'}),
+    ],
+)
+def test_versions_and_their_files_are_exact(example, pins):
+    lines = (
+        (EXAMPLE.parent / example / 'requirements.txt')
+        .read_text()
+        .replace('\\\n', '')
+        .splitlines()
+    )
     wanted = [line.split() for line in lines if not line.startswith('#')]
     assert all(re.fullmatch(r'[\w.-]+==[\w.]+', pinned) for pinned, *_ in wanted)
     assert all(
         hashes and all(re.fullmatch(r'--hash=sha256:[0-9a-f]{64}', one) for one in hashes)
         for _, *hashes in wanted
     )
-    exact = {pinned for pinned, *_ in wanted}
-    assert {'robosuite==1.5.2', 'mujoco==3.3.7', 'openpi-client==0.1.2'} <= exact
+    assert pins <= {pinned for pinned, *_ in wanted}
