@@ -19,7 +19,7 @@ OPEN, CLOSED = 0.057, 0.021  # m of a finger
 MEET = np.array([0.0, 0.5, 0.25])  # m: where the cube is passed on
 PITCH = math.radians(65)  # of the right hand, below the horizontal
 ABOVE, BESIDE, BACK = 0.07, 0.08, 0.1  # m: over the cube; from which the left hand comes; goes
-NEAR, AT, THERE = 0.012, 0.01, 0.015  # m: beside the way in; where a hand closes; of MEET
+NEAR, AT, THERE = 0.013, 0.012, 0.03  # m: beside the way in; where a hand closes; of MEET
 ASKEW = 0.15  # rad
 
 
@@ -62,7 +62,7 @@ def _left(arms: TwoArms) -> Wish:
     if not arms.holds('right') or np.linalg.norm(cube - MEET) > THERE:
         return beside, aim, OPEN, SPEED
     aside, before = float(np.hypot(*(cube - hand)[1:])), float(cube[0] - hand[0])
-    if aside > NEAR:
+    if aside > (NEAR if before > 0.03 else 1.5 * NEAR):
         return cube - [max(before, 0.05), 0.0, 0.0], aim, OPEN, CAREFUL
     return cube, aim, CLOSED if abs(before) < AT else OPEN, CAREFUL
 

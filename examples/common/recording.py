@@ -32,25 +32,51 @@ TRUTH = 'truth/red_cube'
 SECOND = 10**9  # ns
 GAP = 1  # s from an episode to the next
 MOST = 2**34  # bytes of a recording
-CALM = 0.4  # of the episodes
-WANDER, FOR = 0.005, 0.3  # rad: how far a disturbance goes, s: how fast it changes
-KICK, OFTEN, LASTS = 0.05, 0.4, 0.25  # rad, how many there are in a second, s
+WANDERS, KICKED = 0.3, 0.25  # s: how fast a wandering changes, how long a kick lasts
 
 Moments = list[tuple[dict, np.ndarray]]  # what was seen, and the command then, SI [J]
+
+
+@dataclass(frozen=True)
+class Disturbed:
+    """How joints are told something else than they were commanded. places: of these joints.
+
+    calm: the share of episodes without. wander, kick: rad, how far; often: kicks in a second.
+    """
+
+    places: tuple[int, ...]
+    calm: float
+    wander: float
+    kick: float
+    often: float
+
+    def pushes(self, rng: np.random.Generator, joints: int, dt: float) -> Iterator[np.ndarray]:
+        """[joints] rad of each step of an episode: none, or a wandering with kicks."""
+        slow, lasts, count = round(WANDERS / dt), round(KICKED / dt), len(self.places)
+        calm, pushed = rng.random() < self.calm, np.zeros(joints)
+        wander, kick, left = np.zeros(count), np.zeros(count), 0
+        while True:
+            wander += -wander / slow + rng.normal(0, self.wander * np.sqrt(2 / slow), count)
+            if rng.random() < self.often * dt:
+                kick, left = rng.normal(0, self.kick, count), lasts
+            left -= 1
+            if not calm:
+                pushed[list(self.places)] = wander + (kick if left >= 0 else 0)
+            yield pushed.copy()
 
 
 @dataclass(frozen=True)
 class Task:
     """What is done by whom. done: how that is called; longest: s of an episode at most.
 
-    disturbed: the places of joints that are. open: a world with pictures of so many pixels.
+    open: a world with pictures of so many pixels.
     """
 
     robot: Embodiment
     instruction: str
     done: str
     longest: float
-    disturbed: tuple[int, ...]
+    disturbed: Disturbed
     open: Callable[[int], AbstractContextManager[World]]
 
 
@@ -152,27 +178,12 @@ class Episodes:
         self._file.add(f'/{topic}', self._now, data)
 
 
-def disturbances(task: Task, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """[J] SI of each step: none in some episodes, else a wandering with kicks."""
-    dt, joints = task.robot.contract.dt, len(task.disturbed)
-    slow, lasts, pushed = round(FOR / dt), round(LASTS / dt), np.zeros(len(task.robot.joints))
-    calm = rng.random() < CALM
-    wander, kick, left = np.zeros(joints), np.zeros(joints), 0
-    while True:
-        wander += -wander / slow + rng.normal(0, WANDER * np.sqrt(2 / slow), joints)
-        if rng.random() < OFTEN * dt:
-            kick, left = rng.normal(0, KICK, joints), lasts
-        left -= 1
-        if not calm:
-            pushed[list(task.disturbed)] = wander + (kick if left >= 0 else 0)
-        yield pushed.copy()
-
-
 def episode(world: World, task: Task, seed: int) -> Moments | None:
     """What was seen and commanded until the task was done; None where it was not in time."""
-    pushes = disturbances(task, np.random.default_rng(seed))
+    rng, robot = np.random.default_rng(seed), task.robot
+    pushes = task.disturbed.pushes(rng, len(robot.joints), robot.contract.dt)
     seen, moments = world.reset(seed), []
-    while len(moments) < task.longest * task.robot.contract.fps:
+    while len(moments) < task.longest * robot.contract.fps:
         joints = world.expert()
         moments.append((seen, joints))
         seen = world.step(joints + next(pushes))

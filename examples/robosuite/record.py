@@ -14,7 +14,7 @@ TASK = recording.Task(
     instruction='lift the red cube',
     done='lifted',
     longest=10.0,
-    disturbed=tuple(range(7)),  # all but the finger
+    disturbed=recording.Disturbed(tuple(range(7)), calm=0.4, wander=0.005, kick=0.05, often=0.4),
     open=link.world,
 )
 
