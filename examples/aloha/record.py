@@ -15,7 +15,7 @@ TASK = recording.Task(
     instruction='transfer the red cube',
     done='passed on',
     longest=10.0,
-    disturbed=recording.Disturbed(ARMS, calm=0.2, wander=0.008, kick=0.1, often=0.5),
+    disturbed=recording.Disturbed(ARMS, calm=0.2, wander=0.006, kick=0.08, often=0.5),
     open=link.world,
 )
 

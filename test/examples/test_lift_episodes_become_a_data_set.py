@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -65,11 +66,9 @@ def test_an_episode_in_which_nothing_was_lifted_is_left_out(record, task, world)
     assert record.episode(world, task, 0) is None
 
 
-def test_a_disturbed_arm_is_told_something_else_than_what_is_recorded(
-    record, task, world, monkeypatch
-):
-    monkeypatch.setattr(record, 'disturbances', lambda *_: itertools.repeat(np.full(8, 0.5)))
-    moments = record.episode(world, task, 0)
+def test_a_disturbed_arm_is_told_something_else_than_what_is_recorded(record, task, world):
+    always = SimpleNamespace(pushes=lambda *_: itertools.repeat(np.full(8, 0.5)))
+    moments = record.episode(world, dataclasses.replace(task, disturbed=always), 0)
     commands = np.stack([command for _, command in moments])
     np.testing.assert_allclose(np.stack(world.told) - commands, 0.5)
 
@@ -120,9 +119,9 @@ def test_a_full_recording_is_whole_and_it_is_said_what_to_do(
     assert end_of(path) == f'it was broken off: {Full.__name__}'
 
 
-def test_disturbances_are_a_function_of_the_seed_and_some_episodes_have_none(record, task):
+def test_disturbances_are_a_function_of_the_seed_and_some_episodes_have_none(task):
     def first(seed, count=40):
-        pushes = record.disturbances(task, np.random.default_rng(seed))
+        pushes = task.disturbed.pushes(np.random.default_rng(seed), joints=8, dt=0.05)
         return np.stack([*itertools.islice(pushes, count)])
 
     assert (first(5) == first(5)).all() and not first(5)[:, 7].any()  # never the finger

@@ -70,7 +70,6 @@ def test_where_the_cube_is_stands_beside_each_frame(transfer, recorded, tmp_path
 
 
 def test_fingers_are_never_disturbed(transfer):
-    recording, task = transfer('recording'), transfer('record').TASK
-    pushes = recording.disturbances(task, np.random.default_rng(1))
+    pushes = transfer('record').TASK.disturbed.pushes(np.random.default_rng(1), 14, 0.1)
     told = np.abs(np.stack([next(pushes) for _ in range(40)])).max(axis=0)
     assert not told[[6, 13]].any() and np.delete(told, [6, 13]).all()
