@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +34,12 @@ GAP = 1  # s from an episode to the next
 MOST = 2**34  # bytes of a recording
 WANDERS, KICKED = 0.3, 0.25  # s: how fast a wandering changes, how long a kick lasts
 
+HOW = {
+    'calm': 'share of episodes without disturbances',
+    'wander': 'rad that joints wander',
+    'kick': 'rad of a kick',
+    'often': 'kicks in a second',
+}
 Moments = list[tuple[dict, np.ndarray]]  # what was seen, and the command then, SI [J]
 
 
@@ -238,7 +244,12 @@ def run(task: Task, description: str, episodes: int) -> None:
     parser.add_argument('--seed', type=int, default=0, help='of the first start')
     parser.add_argument('--size', type=int, default=96, help="pixels of a picture's side")
     parser.add_argument('--compression', choices=('jpeg', 'png'), default='jpeg')
+    for name, said in HOW.items():
+        usual = getattr(task.disturbed, name)
+        parser.add_argument(f'--{name}', type=float, default=usual, help=said)
     told = parser.parse_args()
+    how = {name: getattr(told, name) for name in HOW}
+    task = replace(task, disturbed=replace(task.disturbed, **how))
     if told.out.suffix != '.mcap' or told.out.exists():
         parser.error(f'{told.out}: name a new file that ends with .mcap')
     part = told.out.with_name(told.out.name + PART)
