@@ -83,7 +83,7 @@ def main() -> None:
     )
     command.add_argument('--device', default='cuda' if torch.cuda.is_available() else 'cpu')
     command.add_argument(
-        '--init', type=Path, help='a policy of this robot to start from, with its numbers'
+        '--init', type=Path, help='a policy of these views and numbers to start from'
     )
     command.add_argument(
         '--ungrounded', action='store_true', help='as if the data did not say where objects are'

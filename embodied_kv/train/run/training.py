@@ -92,7 +92,7 @@ class Training:
         shards: int = 1,
         init: Path | None = None,
     ) -> None:
-        """config: a preset's. init: a policy of this robot to start from. Raises ValueError."""
+        """config: a preset's. init: a policy whose weights it starts from. Raises ValueError."""
         self.losses, self._robot, self._frames = losses_of(seen), robot, len(seen)
         grounded = {'where', 'detect'} & {*self.losses}
         self.recipe = recipe if grounded else replace(recipe, ground_steps=0)
@@ -104,10 +104,9 @@ class Training:
             self.config, self.recipe, kinds, 1, device, shards, self.losses, space
         )
         self._past = ''  # what the weights went through before this run
-        if init is None:
-            self._normalizer = measure(seen, self.config, self._relative)
-        else:
-            self._normalizer = self._trainer.adopt(init, self._tokenizer)
+        self._normalizer = measure(seen, self.config, self._relative)
+        if init is not None:
+            self._trainer.adopt(init, self._tokenizer)
             self._past = f'{Weights(init).metadata.get(TRAINED, "other weights")}, then '
         self._trainer.facts = {
             'start': self._past or 'none',
