@@ -15,9 +15,9 @@ import argparse
 import time
 from functools import partial
 
+import link
 import numpy as np
 import rclpy
-from link import CONTRACT, World
 from rclpy.duration import Duration
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
@@ -31,6 +31,8 @@ from embodied_kv.nodes.common.lifecycle_node import RCLError
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.robots.outputs import Output
 from embodied_kv.sim.player import TrajectoryPlayer
+
+from remote import World
 
 INSTRUCTION = 'lift the red cube'
 UNSEEN = 1_000_000  # a start that is in no recording
@@ -65,7 +67,7 @@ class Bridge(Node):
     def reset(self, seed: int) -> None:
         """Another start, where the arm rests until it is told something."""
         self._seen = self._world.reset(seed)
-        told = np.append(self._seen['joints'], self._seen['finger'])
+        told = self._seen['joints']
         self._players = {
             output.topic: TrajectoryPlayer(output.axes, told[list(output.index)])
             for output in self._robot.outputs
@@ -81,9 +83,9 @@ class Bridge(Node):
         told = np.zeros(len(self._robot.axes))
         for output in self._robot.outputs:
             told[list(output.index)] = self._players[output.topic].target(self.now)
-        self._seen = self._world.step(told[:-1], told[-1])
+        self._seen = self._world.step(told)
         self._publish()
-        return self._seen['lifted']
+        return self._seen['done']
 
     def _on_state(self, message: ControlState) -> None:
         self.is_armed = message.state == ControlState.ARMED
@@ -104,7 +106,7 @@ class Bridge(Node):
     def _publish(self) -> None:
         stamp, seen = self.get_clock().now().to_msg(), self._seen
         joints = JointState(name=list(self._robot.joints))
-        joints.position = [*seen['joints'].tolist(), seen['finger']]
+        joints.position = seen['joints'].tolist()
         joints.header.stamp = stamp
         self._joints.publish(joints)
         for view, pixels in seen['pictures'].items():
@@ -187,9 +189,9 @@ def main() -> None:
     parser.add_argument('--seed', type=int, default=UNSEEN, help='of the first start')
     parser.add_argument('--size', type=int, default=96, help="pixels of a picture's side")
     told, ros = parser.parse_known_args()
-    robot = Embodiment.load(str(CONTRACT))
+    robot = link.ROBOT
     try:
-        with World(robot, told.size) as world:
+        with link.world(told.size) as world:
             rclpy.init(args=ros)
             bridge = Bridge(world, robot, told.seed)
             clockwork = Clockwork(bridge, robot.contract.dt)

@@ -1,109 +1,21 @@
-"""The other end of `world.py`: robosuite's Lift, used from this package's environment.
-
-Starts the world in its own environment and checks that the contract allows the joints no more
-than the robot's model does.
-"""
+"""robosuite's Lift, used from this package's environment (`examples/common/remote.py`)."""
 
 from __future__ import annotations
 
-import subprocess
-from contextlib import suppress
+import sys
 from pathlib import Path
-from types import TracebackType
 
-import numpy as np
-
+sys.path.append(str(Path(__file__).resolve().parents[1] / 'common'))
 from embodied_kv.robots.embodiment import Embodiment
-from embodied_kv.serving.websocket import codec
+
+from remote import World
 
 HERE = Path(__file__).resolve().parent
 CONTRACT = HERE / 'lift.yaml'
 PYTHON = HERE.parent.parent / '.venv-robosuite' / 'bin' / 'python'
-PATIENCE = 10.0  # s until a world that was told to end is killed
-ENDED = 'the world has ended: it says why above'
-ROUNDED = 1e-4  # rad between the numbers of two files
+ROBOT = Embodiment.load(str(CONTRACT))
 
 
-class World:
-    """A world that runs as long as it is open. size: pixels of a picture's side.
-
-    Raises RuntimeError that says what to do, where it cannot begin or has ended.
-    """
-
-    def __init__(self, robot: Embodiment, size: int, python: Path = PYTHON) -> None:
-        if not python.exists():
-            raise RuntimeError(f'{python} is missing: run examples/robosuite/setup')
-        command = [python, HERE / 'world.py', '--size', str(size)]
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe)
-        try:
-            check_limits(robot, self._hear()['ranges'])
-        except Exception:
-            self.close()
-            raise
-
-    def reset(self, seed: int) -> dict:
-        """What is seen at this start; keys as of `Seen`, and lifted."""
-        return self._ask(do='reset', seed=seed)
-
-    def step(self, joints: np.ndarray, finger: float) -> dict:
-        """What is seen one period later. joints [7] rad, finger m."""
-        return self._ask(do='step', joints=np.asarray(joints, np.float64), finger=float(finger))
-
-    def expert(self) -> tuple[np.ndarray, float]:
-        """What the expert would tell the arm now."""
-        told = self._ask(do='expert')
-        return told['joints'], told['finger']
-
-    def close(self) -> None:
-        """The process ends, or is killed."""
-        with suppress(BrokenPipeError):  # of a request that nobody read
-            self._process.stdin.close()
-        self._process.stdout.close()
-        try:
-            self._process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    def __enter__(self) -> World:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def _ask(self, **request: object) -> dict:
-        data = codec.pack(request)
-        try:
-            self._process.stdin.write(len(data).to_bytes(4, 'big') + data)
-            self._process.stdin.flush()
-        except BrokenPipeError as error:
-            raise RuntimeError(ENDED) from error
-        return self._hear()
-
-    def _hear(self) -> dict:
-        out = self._process.stdout
-        head = out.read(4)
-        if len(head) < 4:
-            raise RuntimeError(ENDED)
-        data = out.read(size := int.from_bytes(head, 'big'))
-        if len(data) < size:
-            raise RuntimeError(ENDED)
-        return codec.unpack(data)
-
-
-def check_limits(robot: Embodiment, ranges: np.ndarray) -> None:
-    """Raises RuntimeError where the contract allows more. ranges: of the arm's joints, [7, 2]."""
-    limits = robot.contract.limits
-    for joint, (lower, upper) in zip(robot.joints, ranges, strict=False):  # the finger is no joint
-        mine = limits[joint].position
-        if mine is None or mine[0] < lower - ROUNDED or mine[1] > upper + ROUNDED:
-            raise RuntimeError(
-                f'{joint} may move within {mine} by the contract, but within '
-                f'({lower:.4f}, {upper:.4f}) by the robot: correct {CONTRACT.name}'
-            )
+def world(size: int) -> World:
+    """With pictures of so many pixels. Raises RuntimeError that says what to do."""
+    return World(ROBOT, size, HERE, PYTHON)

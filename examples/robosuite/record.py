@@ -1,222 +1,27 @@
-"""The expert's episodes as recordings, as the node recorder writes them: MCAP, for `data.export`.
+"""The expert's episodes of Lift as recordings (`examples/common/recording.py`).
 
-Run it: `tools/env python examples/robosuite/record.py OUT`. The command that is recorded is the
-expert's; the arm is told something else where it is disturbed, so that what the expert does then
-is in the data too. Time is the simulation's.
+Run it: `tools/env python examples/robosuite/record.py OUT.mcap`.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+import link
 
-import numpy as np
-from geometry_msgs.msg import PointStamped
-from link import CONTRACT, World
-from rclpy.serialization import serialize_message
-from sensor_msgs.msg import Image, JointState
-from std_msgs.msg import String
-from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
+import recording
 
-from embodied_kv.data.recording_file import PART, Channel, Full, RecordingFile
-from embodied_kv.msg import ActionChunk, ControlState
-from embodied_kv.nodes.recording.definitions import definition, full_name
-from embodied_kv.nodes.recording.topics import recorded
-from embodied_kv.robots.embodiment import Embodiment
-from embodied_kv.robots.reading import to_text
-
-INSTRUCTION = 'lift the red cube'
-TRUTH = 'truth/red_cube'
-SECOND = 10**9  # ns
-LONGEST, GAP = 10, 1  # s of an episode at most, and until the next
-MOST = 2**34  # bytes of a recording
-CALM = 0.4  # of the episodes
-WANDER, FOR = 0.005, 6  # rad: how far a disturbance goes, steps: how fast it changes
-KICK, OFTEN, LASTS = 0.05, 0.02, 5  # rad, a step's chance of one, steps
-
-
-class Episodes:
-    """One recording, in simulated time. compression: of pictures, as of the recorder."""
-
-    def __init__(self, path: Path, robot: Embodiment, compression: str) -> None:
-        self._robot, self._now = robot, GAP * SECOND
-        self._dt = round(SECOND * robot.contract.dt)
-        topics = recorded(robot.contract, compression, 95)
-        self._topics = {topic.topic: topic for topic in topics}
-        kept = dict(topic.kept_as for topic in topics) | dict.fromkeys(
-            [TRUTH, *(f'{TRUTH}/{view}' for view in robot.contract.views)], PointStamped
-        )
-        channels = tuple(
-            Channel(f'/{name}', full_name(kind), definition(kind)) for name, kind in kept.items()
-        )
-        facts = {
-            'namespace': '/',
-            'robot_type': robot.contract.robot_type,
-            'rate': f'{robot.contract.fps:g}',
-            'ros_time': str(self._now),
-        }
-        self._file = RecordingFile(path, MOST, channels, facts, to_text(robot.contract))
-
-    def add(self, moments: list[tuple[dict, np.ndarray]]) -> None:
-        """An episode: what was seen, and the command then, SI [8]. Raises Full, OSError."""
-        self._put('instruction', String(data=INSTRUCTION))
-        self._put('control/state', ControlState(state=ControlState.ARMED))
-        for number, (seen, command) in enumerate(moments):
-            self._see(seen)
-            self._know(seen)
-            self._command(number, command)
-            self._now += self._dt
-        self._put('control/state', ControlState(state=ControlState.DISARMED))
-        self._file.flush()
-        self._now += GAP * SECOND
-
-    def finish(self, end: str = 'all episodes are in it') -> None:
-        """Nothing more comes. end: why. Raises OSError."""
-        self._file.finish({'end': end})
-
-    def abandon(self) -> None:
-        """After OSError: what is whole is left for `data.repair`."""
-        self._file.abandon()
-
-    def _see(self, seen: dict) -> None:
-        joints = [*seen['joints'], seen['finger']]
-        names = list(self._robot.joints)
-        speeds = [*seen['speeds'], 0.0]
-        self._put('joint_states', JointState(name=names, position=joints, velocity=speeds))
-        for view, pixels in seen['pictures'].items():
-            rows, columns, _ = pixels.shape
-            picture = Image(height=rows, width=columns, encoding='rgb8', step=3 * columns)
-            picture.data = pixels.tobytes()
-            self._put(self._robot.contract.views[view].channel.topic, picture)
-
-    def _know(self, seen: dict) -> None:
-        """Where the cube is: m in the arm's root frame, and columns and rows in its pictures."""
-        (x, y, z), pixels = seen['cube'].tolist(), seen['pixels']
-        places = {TRUTH: (x, y, z)}
-        places |= {f'{TRUTH}/{view}': (*at.tolist(), 0.0) for view, at in pixels.items()}
-        for topic, (x, y, z) in places.items():
-            message = PointStamped()
-            message.point.x, message.point.y, message.point.z = x, y, z
-            self._put(topic, message)
-
-    def _command(self, number: int, command: np.ndarray) -> None:
-        """The chunk of a policy that looks one action ahead, and what controllers are told."""
-        chunk = ActionChunk(
-            joint_names=list(self._robot.axes),
-            dt=self._robot.contract.dt,
-            chunk_size=1,
-            values=command.tolist(),
-            execution_horizon=1,
-            sequence=number,
-            source=ActionChunk.FRESH,
-            deadline_met=True,
-        )
-        self._put('action_chunk', chunk)
-        for output in self._robot.outputs:
-            point = JointTrajectoryPoint(positions=command[list(output.index)].tolist())
-            point.time_from_start.nanosec = self._dt
-            told = JointTrajectory(joint_names=list(output.axes), points=[point])
-            self._put(output.topic, told)
-
-    def _put(self, topic: str, message: object) -> None:
-        if hasattr(message, 'header'):
-            message.header.stamp.sec, message.header.stamp.nanosec = divmod(self._now, SECOND)
-        data, kept = serialize_message(message), self._topics.get(topic)
-        if kept is not None:
-            topic, data = kept.kept_as[0], kept.convert(data) if kept.convert else data
-        self._file.add(f'/{topic}', self._now, data)
-
-
-def disturbances(rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """[7] rad of each step: none in some episodes, else a wandering with kicks."""
-    calm = rng.random() < CALM
-    wander, kick, left = np.zeros(7), np.zeros(7), 0
-    while True:
-        wander += -wander / FOR + rng.normal(0, WANDER * np.sqrt(2 / FOR), 7)
-        if rng.random() < OFTEN:
-            kick, left = rng.normal(0, KICK, 7), LASTS
-        left -= 1
-        yield np.zeros(7) if calm else wander + (kick if left >= 0 else 0)
-
-
-def episode(world: World, robot: Embodiment, seed: int) -> list[tuple[dict, np.ndarray]] | None:
-    """What was seen and commanded until the cube was lifted; None where it was not in time."""
-    pushes = disturbances(np.random.default_rng(seed))
-    seen, moments = world.reset(seed), []
-    while len(moments) < LONGEST * robot.contract.fps:
-        joints, finger = world.expert()
-        moments.append((seen, np.append(joints, finger)))
-        seen = world.step(joints + next(pushes), finger)
-        if seen['lifted']:
-            return moments
-    return None
-
-
-@contextmanager
-def finished(file: Episodes) -> Iterator[None]:
-    """The file is whole in the end, and says why it ends; a disk that refuses leaves its part."""
-    try:
-        try:
-            yield
-        except OSError:
-            raise
-        except BaseException as error:
-            file.finish(f'it was broken off: {str(error) or type(error).__name__}')
-            raise
-        file.finish()
-    except OSError:
-        file.abandon()
-        raise
-
-
-def record(out: Path, count: int, first: int, size: int, compression: str) -> None:
-    """`count` episodes into a file; the starts are seeds from `first` on.
-
-    Raises RuntimeError, OSError, Full; what came before is in the file.
-    """
-    robot = Embodiment.load(str(CONTRACT))
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with World(robot, size) as world:
-        file, kept, steps = Episodes(out, robot, compression), 0, 0
-        try:
-            with finished(file):
-                for seed in range(first, first + count):
-                    if moments := episode(world, robot, seed):
-                        file.add(moments)
-                        kept, steps = kept + 1, steps + len(moments)
-                    else:
-                        print(f'start {seed}: not lifted within {LONGEST} s, left out', flush=True)
-        finally:
-            print(f'{out}: {kept} of {count} episodes, {steps} steps')
+TASK = recording.Task(
+    robot=link.ROBOT,
+    instruction='lift the red cube',
+    done='lifted',
+    longest=10.0,
+    disturbed=recording.Disturbed(tuple(range(7)), calm=0.4, wander=0.005, kick=0.05, often=0.4),
+    open=link.world,
+)
 
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(prog='record', description=__doc__.splitlines()[0])
-    parser.add_argument('out', type=Path, help='a new file, NAME.mcap')
-    parser.add_argument('--episodes', type=int, default=240)
-    parser.add_argument('--seed', type=int, default=0, help='of the first start')
-    parser.add_argument('--size', type=int, default=96, help="pixels of a picture's side")
-    parser.add_argument('--compression', choices=('jpeg', 'png'), default='jpeg')
-    told = parser.parse_args()
-    if told.out.suffix != '.mcap' or told.out.exists():
-        parser.error(f'{told.out}: name a new file that ends with .mcap')
-    part = told.out.with_name(told.out.name + PART)
-    left = f'{part} is left of a recording: run python -m embodied_kv.data.repair {part}'
-    if part.exists():
-        parser.error(left)
-    try:
-        record(told.out, told.episodes, told.seed, told.size, told.compression)
-    except Full:
-        parser.exit(
-            1, f'{told.out} is full: record the other starts into another file, by --seed\n'
-        )
-    except KeyboardInterrupt:
-        parser.exit(130)
-    except (RuntimeError, OSError) as error:
-        parser.exit(1, f'{error}\n' + (f'{left}\n' if part.exists() else ''))
+    recording.run(TASK, __doc__.splitlines()[0], episodes=240)
 
 
 if __name__ == '__main__':

@@ -41,12 +41,12 @@ def test_open_and_closed_are_the_ends_of_the_stroke(robot):
 
 
 def test_limits_within_the_robots_own_are_accepted(module, robot, ranges):
-    module('link').check_limits(robot, ranges)
-    module('link').check_limits(robot, ranges + [-0.1, 0.1])
+    module('remote').check_limits(robot, ranges)
+    module('remote').check_limits(robot, ranges + [-0.1, 0.1])
 
 
 @pytest.mark.parametrize('end', [0, 1])
 def test_limits_beyond_the_robots_own_are_refused(module, robot, ranges, end):
     ranges[3, end] += (0.01, -0.01)[end]
-    with pytest.raises(RuntimeError, match=r'panda_joint4 may move .* correct lift\.yaml'):
-        module('link').check_limits(robot, ranges)
+    with pytest.raises(RuntimeError, match='panda_joint4 may move .* correct the contract'):
+        module('remote').check_limits(robot, ranges)

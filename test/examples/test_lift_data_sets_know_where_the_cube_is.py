@@ -1,4 +1,4 @@
-"""examples/robosuite/objects.py: the truth of the recordings stands beside each frame."""
+"""examples/common/columns.py: the truth of the recordings stands beside each frame."""
 
 import json
 
@@ -17,11 +17,10 @@ PIXEL = 'complementary_info.pixel.wrist.red_cube'
 @pytest.fixture
 def exported(module, world, tmp_path):
     """A recording of two episodes, of which the cube moves; its data set; where it was."""
-    record = module('record')
-    robot = record.Embodiment.load(str(record.CONTRACT))
-    file, where = record.Episodes(tmp_path / 'lift.mcap', robot, 'png'), []
+    recording, task = module('recording'), module('record').TASK
+    file, where = recording.Episodes(tmp_path / 'lift.mcap', task, 'png'), []
     for seed in (1, 2):
-        moments = record.episode(world, robot, seed)
+        moments = recording.episode(world, task, seed)
         for step, (seen, _) in enumerate(moments):
             seen['cube'] = np.array([0.5, 0.01 * step, seed])
             seen['pixels'] = {'front': np.array([4.0, 5.0]), 'wrist': np.array([step, 11.5])}
@@ -39,7 +38,7 @@ def read(root, key):
 
 def test_each_frame_says_where_the_cube_was(module, exported):
     bag, root, where = exported
-    assert module('objects').add([bag], root) == len(where)
+    assert module('columns').add(module('link').ROBOT, [bag], root) == len(where)
     np.testing.assert_allclose(read(root, POSITION), where, atol=1e-6)
     info = json.loads((root / 'meta' / 'info.json').read_text())
     assert info['features'][POSITION]['shape'] == [3]
@@ -47,7 +46,7 @@ def test_each_frame_says_where_the_cube_was(module, exported):
 
 def test_outside_of_a_picture_there_is_no_place(module, exported):
     bag, root, where = exported
-    module('objects').add([bag], root)
+    module('columns').add(module('link').ROBOT, [bag], root)
     column, row = read(root, PIXEL).T
     inside = np.isfinite(column)
     assert (column[inside] < 16).all() and (row[inside] == 11.5).all()
@@ -56,9 +55,9 @@ def test_outside_of_a_picture_there_is_no_place(module, exported):
 
 def test_the_data_set_is_read_as_before(module, exported):
     bag, root, _ = exported
-    robot = module('link').Embodiment.load(str(module('link').CONTRACT))
+    robot = module('link').ROBOT
     before = LeRobotDataSet(root, robot).read(1)
-    module('objects').add([bag], root)
+    module('columns').add(module('link').ROBOT, [bag], root)
     after = LeRobotDataSet(root, robot).read(1)
     assert (before.action == after.action).all() and (before.state == after.state).all()
     assert (before.images['front'] == after.images['front']).all()
@@ -66,7 +65,7 @@ def test_the_data_set_is_read_as_before(module, exported):
 
 def test_an_interruption_leaves_the_data_set_as_it_was(module, exported, monkeypatch):
     bag, root, where = exported
-    objects = module('objects')
+    objects, robot = module('columns'), module('link').ROBOT
 
     def files():
         return {p: p.read_bytes() for p in root.parent.rglob('*') if p.is_file()}
@@ -78,15 +77,15 @@ def test_an_interruption_leaves_the_data_set_as_it_was(module, exported, monkeyp
     before = files()
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(objects, '_widen', write_a_half)
-        objects.add([bag], root)
+        objects.add(robot, [bag], root)
     assert files() == before
-    assert objects.add([bag], root) == len(where)
+    assert objects.add(robot, [bag], root) == len(where)
 
 
 def test_other_recordings_than_those_it_was_made_of_are_refused(module, exported):
     bag, root, _ = exported
     with pytest.raises(ValueError, match='name those that it was made of'):
-        module('objects').add([bag, bag], root)
-    module('objects').add([bag], root)
+        module('columns').add(module('link').ROBOT, [bag, bag], root)
+    module('columns').add(module('link').ROBOT, [bag], root)
     with pytest.raises(ValueError, match='knows already'):
-        module('objects').add([bag], root)
+        module('columns').add(module('link').ROBOT, [bag], root)

@@ -1,7 +1,9 @@
 """What the expert did, recorded and exported, is read as it was: numbers, words and pictures."""
 
 import contextlib
+import dataclasses
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,27 +19,27 @@ from embodied_kv.data.repair import repair
 
 @pytest.fixture
 def record(module):
-    return module('record')
+    return module('recording')
 
 
 @pytest.fixture
-def robot(record):
-    return record.Embodiment.load(str(record.CONTRACT))
+def task(record, module):
+    return module('record').TASK
 
 
 @pytest.fixture
-def recorded(record, robot, world, tmp_path):
+def recorded(record, task, world, tmp_path):
     """A file of two episodes, and what they are."""
-    file = record.Episodes(tmp_path / 'lift.mcap', robot, 'png')
-    episodes = [record.episode(world, robot, seed) for seed in (3, 4)]
+    file = record.Episodes(tmp_path / 'lift.mcap', task, 'png')
+    episodes = [record.episode(world, task, seed) for seed in (3, 4)]
     for moments in episodes:
         file.add(moments)
     file.finish()
     return tmp_path / 'lift.mcap', episodes
 
 
-def test_every_step_is_a_frame(recorded, robot, tmp_path):
-    path, episodes = recorded
+def test_every_step_is_a_frame(recorded, task, tmp_path):
+    (path, episodes), robot = recorded, task.robot
     done = export([path], tmp_path / 'set', Cut())
     assert done.frames == sum(map(len, episodes)) and not done.damage
     read = LeRobotDataSet(tmp_path / 'set', robot)
@@ -45,7 +47,7 @@ def test_every_step_is_a_frame(recorded, robot, tmp_path):
     for number, moments in enumerate(episodes):
         found = read.read(number)
         commands = robot.actions.policy(np.stack([command for _, command in moments]))
-        joints = np.stack([seen['joints'] for seen, _ in moments])
+        joints = np.stack([seen['joints'][:7] for seen, _ in moments])
         np.testing.assert_allclose(found.action, commands, atol=1e-6)
         np.testing.assert_allclose(found.state[:, :7], joints, atol=1e-6)
         assert set(found.tasks) == {'lift the red cube'}
@@ -59,18 +61,16 @@ def test_where_the_cube_is_is_in_the_recording(recorded):
     assert (point.x, point.y, point.z) == (0.5, 0.1, -0.1)
 
 
-def test_an_episode_in_which_nothing_was_lifted_is_left_out(record, robot, world):
+def test_an_episode_in_which_nothing_was_lifted_is_left_out(record, task, world):
     world.lasts = 10_000
-    assert record.episode(world, robot, 0) is None
+    assert record.episode(world, task, 0) is None
 
 
-def test_a_disturbed_arm_is_told_something_else_than_what_is_recorded(
-    record, robot, world, monkeypatch
-):
-    monkeypatch.setattr(record, 'disturbances', lambda rng: itertools.repeat(np.full(7, 0.5)))
-    moments = record.episode(world, robot, 0)
+def test_a_disturbed_arm_is_told_something_else_than_what_is_recorded(record, task, world):
+    always = SimpleNamespace(pushes=lambda *_: itertools.repeat(np.full(8, 0.5)))
+    moments = record.episode(world, dataclasses.replace(task, disturbed=always), 0)
     commands = np.stack([command for _, command in moments])
-    np.testing.assert_allclose(np.stack(world.told)[:, :7] - commands[:, :7], 0.5)
+    np.testing.assert_allclose(np.stack(world.told) - commands, 0.5)
 
 
 def _is_end(record):
@@ -85,45 +85,45 @@ def end_of(path):
 
 @pytest.mark.parametrize('error', [RuntimeError('the world has ended'), KeyboardInterrupt()])
 def test_a_recording_that_is_broken_off_is_whole_and_says_why(
-    record, robot, world, tmp_path, error
+    record, task, world, tmp_path, error
 ):
     path = tmp_path / 'lift.mcap'
-    file = record.Episodes(path, robot, 'png')
+    file = record.Episodes(path, task, 'png')
     with pytest.raises(type(error)), record.finished(file):
-        file.add(record.episode(world, robot, 3))
+        file.add(record.episode(world, task, 3))
         raise error
     assert end_of(path) == f'it was broken off: {str(error) or "KeyboardInterrupt"}'
     assert export([path], tmp_path / 'set', Cut()).episodes == 1
 
 
-def test_what_a_disk_that_refuses_leaves_can_be_repaired(record, robot, world, tmp_path):
-    file = record.Episodes(tmp_path / 'lift.mcap', robot, 'png')
+def test_what_a_disk_that_refuses_leaves_can_be_repaired(record, task, world, tmp_path):
+    file = record.Episodes(tmp_path / 'lift.mcap', task, 'png')
     with pytest.raises(OSError, match='refused'), record.finished(file):
-        file.add(record.episode(world, robot, 3))
+        file.add(record.episode(world, task, 3))
         raise OSError('refused')
     repair(tmp_path / 'lift.mcap.part')
     assert export([tmp_path / 'lift.mcap'], tmp_path / 'set', Cut()).episodes == 1
 
 
 def test_a_full_recording_is_whole_and_it_is_said_what_to_do(
-    record, world, tmp_path, monkeypatch, capsys
+    record, module, task, world, tmp_path, monkeypatch, capsys
 ):
     path = tmp_path / 'lift.mcap'
-    monkeypatch.setattr(record, 'World', lambda *_: contextlib.nullcontext(world))
+    here = dataclasses.replace(task, open=lambda size: contextlib.nullcontext(world))
+    monkeypatch.setattr(module('record'), 'TASK', here)
     monkeypatch.setattr(record, 'MOST', 2**17)
     monkeypatch.setattr('sys.argv', ['record', str(path), '--episodes', '99'])
     with pytest.raises(SystemExit):
-        record.main()
+        module('record').main()
     assert f'{path} is full: record the other starts' in capsys.readouterr().err
     assert end_of(path) == f'it was broken off: {Full.__name__}'
 
 
-def test_disturbances_are_a_function_of_the_seed_and_some_episodes_have_none(record):
+def test_disturbances_are_a_function_of_the_seed_and_some_episodes_have_none(task):
     def first(seed, count=40):
-        return np.stack(
-            [*itertools.islice(record.disturbances(np.random.default_rng(seed)), count)]
-        )
+        pushes = task.disturbed.pushes(np.random.default_rng(seed), joints=8, dt=0.05)
+        return np.stack([*itertools.islice(pushes, count)])
 
-    assert (first(5) == first(5)).all()
+    assert (first(5) == first(5)).all() and not first(5)[:, 7].any()  # never the finger
     calm = [not first(seed).any() for seed in range(60)]
     assert 10 < sum(calm) < 40

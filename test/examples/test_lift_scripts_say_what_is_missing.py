@@ -40,8 +40,7 @@ def test_what_is_left_of_a_recording_is_to_be_repaired_first(run, tmp_path):
 
 
 def test_without_robosuite_it_says_how_to_make_it(module, run, tmp_path, monkeypatch):
-    begin = module('link').World.__init__
-    monkeypatch.setattr(begin, '__defaults__', (tmp_path / 'python',))
+    monkeypatch.setattr(module('link'), 'PYTHON', tmp_path / 'python')
     said, code = run('record', tmp_path / 'new.mcap')
     assert said == f'{tmp_path / "python"} is missing: run examples/robosuite/setup\n'
     assert code == 1 and not (tmp_path / 'new.mcap').exists()
@@ -49,27 +48,25 @@ def test_without_robosuite_it_says_how_to_make_it(module, run, tmp_path, monkeyp
 
 def test_a_world_that_ends_is_noticed(module, tmp_path):
     link = module('link')
-    robot = link.Embodiment.load(str(link.CONTRACT))
     (tmp_path / 'python').write_text('#!/bin/sh\n')
     (tmp_path / 'python').chmod(0o755)
     with pytest.raises(RuntimeError, match='the world has ended'):
-        link.World(robot, 96, tmp_path / 'python')
+        link.World(link.ROBOT, 96, link.HERE, tmp_path / 'python')
 
 
 @pytest.fixture
 def greeting(module, tmp_path):
     """Makes a world that greets, and then runs a line of sh."""
-    link = module('link')
-    robot = link.Embodiment.load(str(link.CONTRACT))
+    link, robot = module('link'), module('link').ROBOT
     ranges = np.array([robot.contract.limits[joint].position for joint in robot.joints[:7]])
-    data = link.codec.pack({'ranges': ranges})
+    data = module('remote').codec.pack({'ranges': ranges})
     (tmp_path / 'greeting').write_bytes(len(data).to_bytes(4, 'big') + data)
     python = tmp_path / 'python'
 
     def world(line):
         python.write_text(f'#!/bin/sh\ncat {tmp_path / "greeting"}\n{line}\n')
         python.chmod(0o755)
-        return link.World(robot, 96, python)
+        return link.World(robot, 96, link.HERE, python)
 
     return world
 
@@ -82,7 +79,7 @@ def test_a_world_that_ends_later_is_noticed_and_leaves_no_process(greeting):
 
 
 def test_a_world_that_does_not_end_is_killed(module, greeting, monkeypatch):
-    monkeypatch.setattr(module('link'), 'PATIENCE', 0.1)
+    monkeypatch.setattr(module('remote'), 'PATIENCE', 0.1)
     with greeting('exec sleep 600') as world:
         pass
     assert world._process.returncode == -signal.SIGKILL
@@ -103,13 +100,24 @@ def test_a_python_that_robosuite_does_not_run_on_is_refused(tmp_path):
     assert done.returncode == 1 and 'PYTHON=python3.12' in done.stderr
 
 
-def test_versions_and_their_files_are_exact():
-    lines = (EXAMPLE / 'requirements.txt').read_text().replace('\\\n', '').splitlines()
+@pytest.mark.parametrize(
+    ('example', 'pins'),
+    [
+        ('robosuite', {'robosuite==1.5.2', 'mujoco==3.3.7', 'openpi-client==0.1.2'}),
+        ('aloha', {'gym-aloha==0.1.5', 'mujoco==3.8.1', 'openpi-client==0.1.2'}),
+    ],
+)
+def test_versions_and_their_files_are_exact(example, pins):
+    lines = (
+        (EXAMPLE.parent / example / 'requirements.txt')
+        .read_text()
+        .replace('\\\n', '')
+        .splitlines()
+    )
     wanted = [line.split() for line in lines if not line.startswith('#')]
     assert all(re.fullmatch(r'[\w.-]+==[\w.]+', pinned) for pinned, *_ in wanted)
     assert all(
         hashes and all(re.fullmatch(r'--hash=sha256:[0-9a-f]{64}', one) for one in hashes)
         for _, *hashes in wanted
     )
-    exact = {pinned for pinned, *_ in wanted}
-    assert {'robosuite==1.5.2', 'mujoco==3.3.7', 'openpi-client==0.1.2'} <= exact
+    assert pins <= {pinned for pinned, *_ in wanted}

@@ -1,4 +1,4 @@
-"""examples/robosuite/eval.py: while a chunk is on its way the arm follows the one before."""
+"""examples/common/trial.py: while a chunk is on its way the arm follows the one before."""
 
 import itertools
 from types import SimpleNamespace
@@ -7,27 +7,23 @@ import numpy as np
 import pytest
 
 
-class Lift:
-    """Says at each step what it was told; it lifts nothing."""
+class Robot:
+    """Says at each step what it was told; its task is never done."""
 
-    joints = np.full(7, -1.0)
-    is_lifted = False
+    rate, seconds, done, stages = 20, 10.0, False, {'touched': 1}
 
-    def __init__(self):
-        self.steps, self.told = 0, []
+    def __init__(self, ticks):
+        self.ticks, self.steps, self.told = ticks, 0, []
 
     def reset(self, seed):
         self.steps = 0
+        return np.full(8, -1.0)
 
-    def see(self):
-        picture = np.zeros((8, 8, 3), np.uint8)
-        views = {'front': picture, 'wrist': picture}
-        return SimpleNamespace(
-            time=self.steps / 20, joints=self.joints, finger=0.04, pictures=views
-        )
+    def request(self):
+        return {}
 
-    def step(self, joints, finger):
-        self.told.append(float(joints[0]))
+    def step(self, action):
+        self.told.append(float(action[0]))
         self.steps += 1
 
 
@@ -47,13 +43,13 @@ class Policy:
 def told(evaluation):
     """What the arm is told in a second, of chunks that take `inference` and `latency` s."""
 
-    def run(inference, latency, actions=16, every=4):
-        lift, counted = Lift(), evaluation.Counted()
+    def run(inference, latency, actions=16, every=4, ticks=1):
+        robot, counted = Robot(ticks), evaluation.Counted()
         way = evaluation.Virtual(Policy(actions), latency, counted.took, inference)
-        steps = evaluation.episode(lift, way, 0, counted, every)
+        steps = evaluation.episode(robot, way, 0, counted, every)
         for _ in itertools.islice(steps, 20):
             pass
-        return np.round(lift.told, 2).tolist(), counted
+        return np.round(robot.told, 3).tolist(), counted
 
     return run
 
@@ -78,11 +74,17 @@ def test_a_chunk_that_ran_out_is_held_and_counted(told):
     assert counted.starved == 12  # three of the four steps of each of four chunks
 
 
+def test_to_an_action_that_takes_several_steps_the_set_point_goes_straight(told):
+    """Four steps to an action; a chunk that comes one step late goes on from where it is."""
+    done = told(0.0, 0.0, ticks=4)[0]
+    assert done[:6] == [-1.0, -0.333, 0.333, 1.0, 1.002, 1.335]
+
+
 @pytest.mark.parametrize('starts', ['0', '-3'])
 def test_without_a_start_nothing_is_measured(evaluation, starts, monkeypatch, capsys):
     monkeypatch.setattr('sys.argv', ['eval', '--starts', starts])
     with pytest.raises(SystemExit):
-        evaluation.main()
+        evaluation.run(None, 'a trial', 'lift', 'lifted', every=4)
     assert f'--starts {starts}: at least one' in capsys.readouterr().err
 
 
@@ -90,7 +92,7 @@ def test_a_video_that_cannot_be_written_is_said(evaluation, monkeypatch, tmp_pat
     closed = SimpleNamespace(isOpened=lambda: False)
     monkeypatch.setattr(evaluation.cv2, 'VideoWriter', lambda *_: closed)
     monkeypatch.setattr(evaluation.cv2, 'VideoWriter_fourcc', lambda *_: 0)
-    evaluation.Video(tmp_path / 'lift.mp4')
+    evaluation.Video(tmp_path / 'lift.mp4', 20, 2)
     assert f'{tmp_path / "lift.mp4"}: OpenCV cannot write it' in capsys.readouterr().err
 
 

@@ -10,6 +10,7 @@ from embodied_kv.model.checkpoints.own import bundled
 from embodied_kv.model.pi05 import Pi05
 from embodied_kv.model.random import init_random
 from embodied_kv.train.common.initial import grow
+from embodied_kv.train.common.words import train_tokenizer
 from embodied_kv.train.policy.recipe import PolicyRecipe
 from embodied_kv.train.policy.trainer import Trainer
 
@@ -116,7 +117,8 @@ def test_the_shipped_policy_grows_into_tabletop_long():
     assert len(long.views) * long.vision.tokens == 512
     assert (long.backbone, long.expert) == (short.backbone, short.expert)
     trainer = Trainer(long, PolicyRecipe(batch=1), 7, 5)
-    tokenizer, normalizer = trainer.adopt(bundled('tabletop'))
+    tokenizer = train_tokenizer(long.backbone.vocab_size)
+    normalizer = trainer.adopt(bundled('tabletop'), tokenizer)
     assert len(tokenizer.encode(' cube')) == 1
     assert normalizer.action_scale.origin.shape == (long.chunk_size, long.action_dim)
     for name, p in trainer.objective.model.named_parameters():

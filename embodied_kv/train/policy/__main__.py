@@ -45,12 +45,12 @@ def train(arguments: argparse.Namespace, recipe: PolicyRecipe) -> None:
     trainer = Trainer(
         config, recipe, len(COLOUR_NAMES), len(SHAPE_NAMES), arguments.device, shards
     )
+    tokenizer = train_tokenizer(config.backbone.vocab_size)
     past = ''  # what the weights went through before this run
     if arguments.init:
-        tokenizer, normalizer = trainer.adopt(arguments.init)
+        normalizer = trainer.adopt(arguments.init, tokenizer)
         past = f'{Weights(arguments.init).metadata.get(TRAINED, "other weights")}, then '
     else:
-        tokenizer = train_tokenizer(config.backbone.vocab_size)
         normalizer = measure(frames, config, recipe.seed)
 
     def sampler(of: Frames, seed: int) -> Sampler:

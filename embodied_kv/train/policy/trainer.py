@@ -25,7 +25,6 @@ from embodied_kv.train.common.batch import Batch
 from embodied_kv.train.common.initial import grow, init_for_training, retell
 from embodied_kv.train.common.learner import Learner
 from embodied_kv.train.common.objective import LOSSES, TABLE, Objective, Point
-from embodied_kv.train.common.words import train_tokenizer
 from embodied_kv.train.policy.recipe import PolicyRecipe
 
 
@@ -60,11 +59,11 @@ class Trainer(Learner):
         super().__init__(self.objective, model, recipe)
         self.each = f' of {recipe.batch} samples'
 
-    def adopt(self, path: Path) -> tuple[Tokenizer, Normalizer]:
-        """Starts from the weights of a policy; returns words and statistics. Raises ValueError.
+    def adopt(self, path: Path, words: Tokenizer) -> Normalizer:
+        """Starts from the weights of a policy; returns its statistics. Raises ValueError.
 
         A policy that sees smaller images, or merges more patches, grows (`initial.grow`). One
-        that has not heard all words of this world gets them (`initial.retell`).
+        that has not heard all of these words gets them (`initial.retell`).
         """
         model = self.objective.model
         config, found = model.config, open_checkpoint(path)
@@ -73,11 +72,10 @@ class Trainer(Learner):
             found.fill(model)
         else:
             grow(found.load(self._device, config.dtype).model, model)
-        known, words = found.tokenizer(), train_tokenizer(config.backbone.vocab_size)
-        retell(model.backbone.embed.weight, known, words)
+        retell(model.backbone.embed.weight, found.tokenizer(), words)
         for name, p in model.named_parameters():
             self.average[name].copy_(p.detach())
-        return words, found.processing.normalizer
+        return found.processing.normalizer
 
     def compile(self) -> None:
         """Compile the objective. Raises ValueError with several shards: it is not thread-safe."""

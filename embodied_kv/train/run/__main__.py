@@ -45,7 +45,8 @@ def train(arguments: argparse.Namespace, recipe: RunRecipe) -> None:
     named = sorted({name for one in data for name in one.objects})
     objects = [] if arguments.ungrounded else named
     seen, unseen = split(data, robot.adapted(config), recipe.seed, objects)
-    training = Training(robot, config, recipe, seen, unseen, arguments.device, shards)
+    on = arguments.device, shards, arguments.init
+    training = Training(robot, config, recipe, seen, unseen, *on)
     arguments.out.mkdir(parents=True, exist_ok=True)  # of the log, too
     training.restore(arguments.out)
     grounding = 'left out' if named and not objects else ', '.join(objects) or 'none in the data'
@@ -81,6 +82,9 @@ def main() -> None:
         '--threads', type=int, help='parts of a batch at once; else as many as cores allow'
     )
     command.add_argument('--device', default='cuda' if torch.cuda.is_available() else 'cpu')
+    command.add_argument(
+        '--init', type=Path, help='a policy of these views and numbers to start from'
+    )
     command.add_argument(
         '--ungrounded', action='store_true', help='as if the data did not say where objects are'
     )

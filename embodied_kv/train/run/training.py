@@ -15,8 +15,10 @@ import numpy as np
 from embodied_kv.config import ModelConfig
 from embodied_kv.data.lerobot_reader import LeRobotDataSet
 from embodied_kv.model.checkpoints.own import MOST_GIVEN, SAYS, save
+from embodied_kv.model.weights import Weights
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.train.common.batch import Batch
+from embodied_kv.train.common.learner import TRAINED
 from embodied_kv.train.common.objective import Point
 from embodied_kv.train.policy.trainer import Trainer
 from embodied_kv.train.run.frames import Frames, episodes_of
@@ -88,20 +90,26 @@ class Training:
         unseen: Frames,
         device: str = 'cpu',
         shards: int = 1,
+        init: Path | None = None,
     ) -> None:
-        """config: a preset's. Raises ValueError."""
+        """config: a preset's. init: a policy whose weights it starts from. Raises ValueError."""
         self.losses, self._robot, self._frames = losses_of(seen), robot, len(seen)
         grounded = {'where', 'detect'} & {*self.losses}
         self.recipe = recipe if grounded else replace(recipe, ground_steps=0)
         self._relative = np.array([d.relative for d in robot.actions.dimensions])
         self._tokenizer = tokenizer_of((seen, unseen), config.backbone.vocab_size)
         self.config = self._adapted(config, (seen, unseen))
-        self._normalizer = measure(seen, self.config, self._relative)
         kinds, space = max(1, len(seen.objects)), space_of(seen)
         self._trainer = Trainer(
             self.config, self.recipe, kinds, 1, device, shards, self.losses, space
         )
+        self._past = ''  # what the weights went through before this run
+        self._normalizer = measure(seen, self.config, self._relative)
+        if init is not None:
+            self._trainer.adopt(init, self._tokenizer)
+            self._past = f'{Weights(init).metadata.get(TRAINED, "other weights")}, then '
         self._trainer.facts = {
+            'start': self._past or 'none',
             'model': self.config.digest,
             'data': seen.digest + unseen.digest,
             'action space': repr(self._relative.tolist()),
@@ -154,7 +162,9 @@ class Training:
         self._trainer.store(out / STATE)
         robot = self._robot.contract.robot_type
         card = self._trainer.card(
-            data=f'{self._frames} recorded frames of {robot}', use=f'{robot}, by its contract'
+            data=f'{self._frames} recorded frames of {robot}',
+            use=f'{robot}, by its contract',
+            past=self._past,
         )
         card |= {MOST_GIVEN: str(self.recipe.rtc)}
         card |= {SAYS: json.dumps([] if self.is_mute else [SUBTASK])}

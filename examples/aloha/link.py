@@ -1,0 +1,21 @@
+"""gym-aloha's TransferCube, used from this package's environment (`examples/common/remote.py`)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / 'common'))
+from embodied_kv.robots.embodiment import Embodiment
+
+from remote import World
+
+HERE = Path(__file__).resolve().parent
+CONTRACT = HERE / 'transfer.yaml'
+PYTHON = HERE.parent.parent / '.venv-aloha' / 'bin' / 'python'
+ROBOT = Embodiment.load(str(CONTRACT))
+
+
+def world(size: int) -> World:
+    """With pictures of so many pixels. Raises RuntimeError that says what to do."""
+    return World(ROBOT, size, HERE, PYTHON)
