@@ -53,6 +53,7 @@ class Traced:
             *layouts,
             torch.__version__,
             torch.backends.cpu.get_cpu_capability(),
+            *sorted(name for name, has in torch.cpu.get_capabilities().items() if has is True),
             torch.cuda.get_device_name() if cuda else '',
             str((threads, sorted(OPTIONS.items()))),
         ]
