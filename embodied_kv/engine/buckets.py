@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+LENGTHS = 16  # of a prefix
+ALIGNED = 8  # tokens, that the length of a prefix or a query is a multiple of, but for the longest
+
 
 def doubling(most: int) -> tuple[int, ...]:
     """1, 2, 4 ... and `most`."""
@@ -16,6 +19,17 @@ def doubling(most: int) -> tuple[int, ...]:
 def multiples(most: int, step: int) -> tuple[int, ...]:
     """step, 2 step ... up to the first that holds `most`."""
     return tuple(range(step, most + step, step))
+
+
+def prefixes(longest: int) -> tuple[int, ...]:
+    """Tokens of a prefix: about `LENGTHS` sizes up to the longest."""
+    step = -(-longest // (LENGTHS * ALIGNED)) * ALIGNED
+    return (*multiples(longest, step)[:-1], longest)
+
+
+def queries(longest: int) -> tuple[int, ...]:
+    """Tokens of a query."""
+    return (*multiples(longest, ALIGNED)[:-1], longest)
 
 
 def smallest(sizes: Sequence[int], needed: int, what: str, remedy: str) -> int:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from embodied_kv.engine import buckets
+from embodied_kv.engine.compiled import QUERY
 from embodied_kv.engine.compression import Compression
 from embodied_kv.engine.graphs import Graphs, Kind
 from embodied_kv.engine_config import EngineConfig
@@ -28,9 +29,6 @@ from embodied_kv.model.pi05 import Pi05
 from embodied_kv.runtime.buffer import Buffer
 from embodied_kv.runtime.inputs import StepInputs, longest
 from embodied_kv.runtime.variants import Shape
-
-QUERY_STEP = 8  # tokens between two buckets of a query's length
-COMPILED_QUERY = 2 * QUERY_STEP  # tokens of the one that is compiled
 
 log = logging.getLogger(__name__)
 
@@ -62,8 +60,7 @@ class Decoder:
         self._slots = buckets.multiples(config.streams, config.batch_multiple)
         if graphs.compiles:  # a compiled batch is worth its padding
             self._slots = buckets.doubling(config.streams)
-        queries = buckets.multiples(config.decode_tokens, QUERY_STEP)
-        self._queries = (*queries[:-1], config.decode_tokens)
+        self._queries = buckets.queries(config.decode_tokens)
         self._most = config.decode_steps
         device = model.device
         self._inputs = StepInputs(device, self._fields())
@@ -82,9 +79,8 @@ class Decoder:
         if compression.is_scored and compression.by != 'row':
             for tokens in self._queries:
                 self._capture(Kind.SCORED_EXTEND, 1, tokens)
-        compiled = Shape(Kind.EXTEND, 1, COMPILED_QUERY)
-        is_fast = str(compiled) in graphs.compiled_names
-        self._shortest = COMPILED_QUERY if is_fast else 0  # tokens of a query's bucket
+        is_fast = str(Shape(Kind.EXTEND, 1, QUERY)) in graphs.compiled_names
+        self._shortest = QUERY if is_fast else 0  # tokens of a query's bucket
 
     def _fields(self) -> dict:
         kv = self._kv
@@ -128,7 +124,6 @@ class Decoder:
                 *kv.prefixes.buffers('prefixes'),
                 *kv.compressed.buffers('compressed'),
             ],
-            compiled=not scored and tokens in (1, COMPILED_QUERY),
         )
         return bucket.view
 

@@ -136,7 +136,6 @@ class Denoiser:
             view,
             writes=[*actions, Buffer('updates', self._updates), *counters],
             reads=[*arenas[0], *arenas[1], *guidance.buffers, *tables],
-            compiled=True,
         )
 
     def run(

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from embodied_kv.engine.budget import Costs, TimeBudget
+from embodied_kv.engine.compiled import compiler_of
 from embodied_kv.engine.compression import ACTION, Compression
 from embodied_kv.engine.decode import Decoder
 from embodied_kv.engine.denoise import Denoiser, noise
@@ -32,7 +33,6 @@ from embodied_kv.kv.plane import Plane
 from embodied_kv.kv.prefix_read import rows_read
 from embodied_kv.model.packed import pack
 from embodied_kv.model.policy import Policy
-from embodied_kv.runtime.compiled import Compiler
 from embodied_kv.runtime.stream import Stream
 from embodied_kv.types import ActionChunk, Guide, Observation, TextDelta
 
@@ -91,8 +91,7 @@ class Engine:
             enabled=config.time_budget,
             allowed=config.allowed(policy.config, period),
         )
-        compiler = Compiler(config.threads, say)
-        self.graphs = Graphs(model.device, watched, compiler if config.compile == 'auto' else None)
+        self.graphs = Graphs(model.device, watched, compiler_of(policy.config, config, say))
         steps = range(config.min_euler_steps, config.euler_steps + 1)
         with torch.inference_mode():
             self.compression = Compression(self.kv, policy.config, config)

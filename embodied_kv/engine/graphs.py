@@ -76,7 +76,7 @@ class Bucket(Generic[V]):
 class Graphs:
     """All graphs of one engine. watched: see `runtime.capture.Pool`.
 
-    compiler: None where nothing is compiled.
+    compiler: for the buckets that are compiled beside; None where nothing is.
     """
 
     def __init__(
@@ -106,20 +106,18 @@ class Graphs:
         writes: Sequence[Buffer],
         stores: Sequence[Buffer] = (),
         reads: Sequence[Buffer] = (),
-        compiled: bool = False,
     ) -> Bucket[V]:
         """Makes the bucket of this shape.
 
         writes: all that it writes but what the view stores into rows of `stores`. reads: further
-        ones than the view's. compiled: whether it is also compiled, where anything is. Raises as
-        `Graph.capture` does.
+        ones than the view's. Raises as `Graph.capture` does.
         """
         view.inputs.send()  # nothing is bound: it may run, and no row is written
         written = {buffer.name for buffer in writes}
         reads = [b for b in (*reads, *view.buffers) if b.name not in written]
         graph = Graph.capture(str(shape), partial(work, view), writes, self.pool, reads, stores)
         fast = None
-        if compiled and self._compiler is not None:
+        if self._compiler is not None and str(shape) in self._compiler.names:
             fast = self._compile(shape, work, view.joint, writes, stores, reads)
         bucket = Bucket(view, graph, fast)
         self._buckets.add(shape, bucket)

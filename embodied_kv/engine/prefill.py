@@ -6,7 +6,6 @@ so one graph serves every pattern of absent views and every length up to its own
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,10 +23,6 @@ from embodied_kv.runtime.buffer import Buffer
 from embodied_kv.runtime.inputs import StepInputs
 from embodied_kv.runtime.variants import Shape
 from embodied_kv.types import Observation
-
-LENGTHS = 16  # buckets of a prefix's length
-COMPILED = (0.5, 0.625, 0.75, 1.0)  # of the longest: those that are compiled
-ALIGNED = 8  # tokens, that a bucket's length is a multiple of
 
 
 class BadObservation(ValueError):
@@ -83,13 +78,7 @@ class Prefiller:
         self._compression = compression
         self._policy, self._prefixes, self._graphs = policy, prefixes, graphs
         self._robots = buckets.doubling(robots)
-        step = -(-c.prefix_tokens // (LENGTHS * ALIGNED)) * ALIGNED
-        whole = buckets.multiples(c.prefix_tokens, step)
-        self._lengths = (*whole[:-1], c.prefix_tokens)
-        compiled = {
-            buckets.smallest(self._lengths, math.ceil(share * c.prefix_tokens), '', '')
-            for share in (COMPILED if graphs.compiles else ())
-        }
+        self._lengths = buckets.prefixes(c.prefix_tokens)
         size, images = c.vision.image_size, robots * len(c.views)
         queries = min(compression.max_queries, c.prefix_tokens)
         self._inputs = StepInputs(
@@ -111,7 +100,7 @@ class Prefiller:
         for slots in self._robots:
             for tokens in self._lengths:
                 view = PrefixWrite(prefixes, slots, tokens, self._inputs)
-                self._capture(Kind.PREFILL, view, slots == 1 and tokens in compiled)
+                self._capture(Kind.PREFILL, view)
                 if compression.is_scored:
                     scored = compression.scores, compression.max_queries, self._inputs
                     view = ScoredPrefixWrite(prefixes, slots, tokens, *scored)
@@ -130,10 +119,9 @@ class Prefiller:
             encode,
             Pixels(self._inputs, count, c.vision.image_size),
             writes=[Buffer('image_tokens', encoded)],
-            compiled=count == len(c.views),
         )
 
-    def _capture(self, kind: Kind, view: PrefixWrite, compiled: bool = False) -> None:
+    def _capture(self, kind: Kind, view: PrefixWrite) -> None:
         model, slots, tokens = self._policy.model, view.slots, view.tokens
         encoded, text = self._image_tokens[: self._text_begins(slots)], self._text.device[:slots]
         source = self._inputs.cut('source', slots, tokens).device
@@ -150,7 +138,6 @@ class Prefiller:
             writes=self._compression.scores.buffers if kind is Kind.SCORED_PREFILL else [],
             stores=self._prefixes.buffers('prefixes'),
             reads=[Buffer(name, tensor) for name, tensor in inputs.items()],
-            compiled=compiled,
         )
         if bucket.compiled is not None:
             self._fast |= {n: tokens for n in self._lengths if n <= tokens and n not in self._fast}

@@ -11,8 +11,7 @@ import time
 
 import numpy as np
 
-from embodied_kv.engine.buckets import doubling
-from embodied_kv.engine.decode import QUERY_STEP
+from embodied_kv.engine.buckets import ALIGNED, doubling
 from embodied_kv.engine.engine import Engine
 from embodied_kv.kv.decode_stream import DecodeStream, Query
 from embodied_kv.kv.handle import KvHandle, Lease
@@ -76,8 +75,8 @@ def _begin_all(engine: Engine, handle: KvHandle) -> None:
     """
     after = engine.config.compress_after
     longest = engine.config.decode_tokens - after - 1
-    for steps in doubling(-(-longest // QUERY_STEP)):
-        ids = (0,) * min(steps * QUERY_STEP, longest)
+    for steps in doubling(-(-longest // ALIGNED)):
+        ids = (0,) * min(steps * ALIGNED, longest)
         for said in sorted({0, after}):
             _resume(engine, handle, Query(QUERY, ids, max_tokens=said + 1), said)
             engine.decode()

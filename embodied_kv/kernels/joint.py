@@ -25,8 +25,9 @@ def joint_attention(q: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Te
     group = heads // kv_heads
     # The heads that share a KV head are folded into the queries.
     folded = q.unflatten(2, (kv_heads, group)).transpose(1, 2).flatten(2, 3)
-    mask = torch.where(seen, 0.0, float('-inf')).to(q.dtype)[:, None, :, None]
-    mask = mask.expand(slots, 1, tokens, group, keys.shape[2]).flatten(2, 3)
+    mask = torch.where(seen, 0.0, float('-inf')).to(q.dtype)[:, None]
+    if seen.shape[1] > 1:  # else one line serves all queries, and is not written for each
+        mask = mask.repeat_interleave(group, 2)
     out = F.scaled_dot_product_attention(folded, keys, values, attn_mask=mask)
     return out.unflatten(2, (tokens, group)).transpose(1, 2).flatten(2, 3)
 

@@ -2,9 +2,9 @@
 
 It is: named memory that never moves (`buffer`), named computations over such memory, captured
 where the device can and eager elsewhere, behind one interface (`graph`, `capture`, `writes`), one
-exact key per shape and a bounded table of the graphs that were captured for them (`shape_key`,
-`variants`), order and completion on a device (`stream`), and copies between device and host
-(`transfer`).
+exact key per shape and a bounded table of the graphs that were captured for them (`variants`),
+computations compiled ahead of time and kept (`compiled`), what the host tells a step by one copy
+(`inputs`), and order and completion on a device (`stream`).
 
 It is not: policy. It never learns what a session, a robot, a row or a model is, when to capture,
 what to keep, or what to do when a shape is missing. Two graphs over one buffer are all that it

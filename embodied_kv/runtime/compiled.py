@@ -14,7 +14,7 @@ import os
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,6 +53,7 @@ class Traced:
             *layouts,
             torch.__version__,
             torch.backends.cpu.get_cpu_capability(),
+            *sorted(name for name, has in torch.cpu.get_capabilities().items() if has is True),
             torch.cuda.get_device_name() if cuda else '',
             str((threads, sorted(OPTIONS.items()))),
         ]
@@ -87,8 +88,8 @@ class Compiler:
     """Compiled computations of one process, kept in a folder. threads: that they will run on.
 
     say: takes a line for the user before what takes long; the log, if not given. folder: the
-    user's own, if not given. made: how many so far. packages: by name, where each lies that
-    was loaded.
+    user's own, if not given. names: of all that it will be asked for, to say how far it is. made:
+    how many so far. packages: by name, where each lies that was loaded.
     """
 
     def __init__(
@@ -96,8 +97,9 @@ class Compiler:
         threads: int = 1,
         say: Callable[[str], object] | None = None,
         folder: Path | None = None,
+        names: Sequence[str] = (),
     ) -> None:
-        self.made = 0
+        self.made, self.names = 0, tuple(names)
         self.packages: dict[str, Path] = {}
         self._threads, self._say = threads, say or log.info
         self._folder = folder or default_folder()
@@ -112,7 +114,9 @@ class Compiler:
             traced = trace(fn, buffers)
             path = self._folder / f'{traced.digest(self._threads)}.pt2'
             if not path.exists():
-                self._say(f'compiling {name}, once: it takes about half a minute')
+                self._say(
+                    f'compiling {name}{self._place(name)}, once: it takes about half a minute'
+                )
                 began = time.monotonic()
                 _build(traced, path, self._threads)
                 self._say(f'compiled {name} in {time.monotonic() - began:.0f} s: {path}')
@@ -131,6 +135,12 @@ class Compiler:
             loader.boxed_run(list(inputs))
 
         return run
+
+    def _place(self, name: str) -> str:
+        """As ', 3 of 12'; nothing where it is not known of how many."""
+        if name not in self.names:
+            return ''
+        return f', {self.names.index(name) + 1} of {len(self.names)}'
 
 
 def _strides(tensor: Tensor) -> tuple[int, ...]:

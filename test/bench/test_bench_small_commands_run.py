@@ -11,6 +11,7 @@ from embodied_kv.bench.deadline import serve
 from embodied_kv.bench.fleet import profile
 from embodied_kv.bench.frame import __main__ as frame
 from embodied_kv.fleet.profile import read
+from embodied_kv.runtime.compiled import Compiler
 
 
 @pytest.fixture
@@ -34,6 +35,18 @@ def test_a_frame_is_done_in_every_way(figures):
     found = figures(frame, 'frame', '--frames 1 --tokens 8 --steps 1 2')
     assert [(row['N'], row['k']) for row in found['rows']] == [(8, 1), (8, 2)]
     assert all(row['actions_equal'] for row in found['rows'])
+
+
+def test_frames_are_done_by_compiled_engines_of_one_size(figures, monkeypatch):
+    engines = set()
+
+    def compile(compiler, name, *_):
+        engines.add(compiler.names)
+
+    monkeypatch.setattr(Compiler, 'compile', compile)
+    found = figures(frame, 'frame', '--frames 1 --tokens 8 --steps 1 2 --compile')
+    assert found['compile'] == 'auto' and all(row['actions_equal'] for row in found['rows'])
+    assert len(engines) == 1
 
 
 def test_every_phase_has_its_floor(figures):

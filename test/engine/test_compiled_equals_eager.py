@@ -92,6 +92,21 @@ def test_chunks_of_frames_of_any_length(engines, observe):
         assert_chunks_alike(engines, [observe(number, missing, 'x' * (1 + 3 * number))])
 
 
+def test_a_frame_that_language_reads_acts_bit_for_bit_as_one_alone(engines, observe):
+    for number in range(3):
+        (alone,) = chunks(engines[1], [observe(60 + number)])
+        (handle,) = engines[1].prefill([observe(60 + number)])
+        streams = [engines[1].open(handle, 'ab' * (i + 1), max_tokens=9) for i in range(2)]
+        for _ in range(4):  # both begin, then go on in one batch
+            engines[1].decode()
+        with engines[1].kv.acquire(handle) as lease:
+            (shared,) = engines[1].denoise([lease], [math.inf])
+        assert np.array_equal(alone.values, shared.values)
+        for stream in streams:
+            engines[1].cancel(stream.id)
+        engines[1].deltas()
+
+
 def test_words_of_one_stream(engines, observe):
     for number in range(3):
         assert_words_alike(engines, [observe(number)], ['Subtask:'])

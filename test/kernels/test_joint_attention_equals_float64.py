@@ -42,6 +42,14 @@ def test_any_mask_of_slots_or_of_queries(slots, tokens, kv_heads, each, seed):
     torch.testing.assert_close(made.double(), reference(q, keys, values, seen), atol=2e-6, rtol=0)
 
 
+def test_a_mask_of_slots_equals_the_same_said_of_each_query():
+    keys, values = torch.randn(2, 3, 2, MAX_TOKENS, DIM)
+    q, lengths = torch.randn(3, 5, HEADS, DIM), torch.tensor([1, 7, MAX_TOKENS])
+    seen = before(lengths, MAX_TOKENS)
+    each = joint_attention(q, keys, values, seen.expand(-1, 5, -1))
+    assert torch.equal(joint_attention(q, keys, values, seen), each)
+
+
 @given(rows=st.lists(st.integers(-1, ROWS - 1), min_size=1, max_size=5), seed=st.integers(0, 99))
 def test_rows_are_gathered_with_their_lengths_and_padding_has_none(rows, seed):
     k = torch.arange(float(ROWS))[:, None, None, None].expand(ROWS, 1, MAX_TOKENS, DIM)

@@ -1,5 +1,6 @@
 """`python -m embodied_kv.nodes.compile`: an engine's graphs ahead of time, or what is wrong."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -43,6 +44,8 @@ def test_each_graph_is_named_and_said_before_it_takes_its_time(params, monkeypat
     for name in ('encode_images', 'prefill 1x', 'denoise 1x', 'extend 1x1', 'extend 2x1'):
         assert f'compiling {name}' in said
         assert name in said.splitlines()[-1]
+    places = re.findall(r'compiling .*, (\d+) of (\d+), once', said)
+    assert places == [(str(i), '9') for i in range(1, 10)], 'how far it is, of all there are'
     main(['--params', str(params())])
     assert 'compiling' not in capsys.readouterr().out, 'nothing is compiled twice'
 

@@ -75,6 +75,16 @@ def test_a_key_tells_operations_layouts_and_threads_apart():
     assert len(keys) == 4 and key(Work()) == key(Work())
 
 
+@pytest.mark.parametrize('lacks', ['avx512_bf16', 'amx_bf16', 'sve2'])
+def test_a_key_tells_processors_apart_by_what_they_can(monkeypatch, lacks):
+    flags = dict(avx2=True, cpu_name='any', l2_cache_size=1) | {lacks: True}
+    keys = []
+    for now in (flags, flags | {lacks: False}, flags | dict(cpu_name='other')):
+        monkeypatch.setattr(torch.cpu, 'get_capabilities', lambda now=now: now)
+        keys.append(key(Work()))
+    assert keys[0] != keys[1] and keys[0] == keys[2]
+
+
 def test_without_a_compiler_it_is_eager_and_says_why(compiler, said, monkeypatch):
     def none(*_, **__):
         raise RuntimeError('no C++ compiler\nfound')

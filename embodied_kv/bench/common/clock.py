@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
+from embodied_kv.bench.common.reading import readings
+
 
 def now(device: str) -> float:
     """s."""
@@ -80,20 +82,11 @@ class Ceilings:
 
 
 def ceilings(device: str, repeats: int = 5) -> Ceilings:
-    """Measured in bfloat16. Memory is read by products of a row with many matrices, or copied.
-
-    The faster of the two counts: a CPU's product of a row may be slow for its operations.
-    """
+    """Measured in bfloat16; of memory by the fastest of `reading.readings`."""
     n = 2048 if device == 'cpu' else 8192
     a, b = torch.randn(2, n, n, device=device).bfloat16()
-    matrices, copied = torch.zeros(2, 32, 2048, 2048, dtype=torch.bfloat16, device=device)
-    row = torch.zeros(1, 2048, dtype=torch.bfloat16, device=device)
-
-    def read() -> None:
-        for matrix in matrices:
-            torch.nn.functional.linear(row, matrix)
-
-    works = dict(product=lambda: a @ b, read=read, copy=lambda: copied.copy_(matrices))
+    reads = readings(torch.bfloat16, device)
+    works = {name: work for name, (work, _) in reads.items()} | dict(matrices=lambda: a @ b)
     best = {name: min(taken) for name, taken in in_turn(works, repeats, device).items()}
-    moved = max(matrices.nbytes / best['read'], 2 * matrices.nbytes / best['copy'])
-    return Ceilings(2 * n**3 / best['product'] / 1e9, moved / 1e9)
+    moved = max(size / best[name] for name, (_, size) in reads.items())
+    return Ceilings(2 * n**3 / best['matrices'] / 1e9, moved / 1e9)

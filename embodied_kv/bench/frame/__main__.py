@@ -15,6 +15,9 @@ them and k batched steps k; a prefill is operations. The floor of a frame is max
 bytes / bandwidth) per phase. `parts` predicts the frame from separately timed phases with
 contiguous caches; `management` is the share of the frame spent on rows, handles, views, stores of
 K and V and token choice, plus what attention over rows in place loses against a contiguous batch.
+
+With --compile the engines of all ways are compiled, which takes minutes for each N at the first
+run. What `copying` decodes and what is predicted is no engine's work and stays eager.
 """
 
 from __future__ import annotations
@@ -43,6 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--steps', type=int, nargs='+', help='k')
     parser.add_argument('--chunk-sizes', type=int, nargs='+', help='actions per chunk')
     parser.add_argument('--modes', nargs='+', choices=MODES)
+    parser.add_argument(
+        '--compile', action='store_const', const='auto', default='off', help='the engines'
+    )
     parser.add_argument('--full', action='store_true', help='the whole grid and all modes')
 
 
@@ -60,15 +66,16 @@ def measure(args: argparse.Namespace) -> dict:
             config = dataclasses.replace(c, chunk_size=size)
             policy = FullPolicy.random(config, device=args.device)
         with torch.inference_mode():
-            rows += run(policy, settings, modes, args.frames)
+            rows += run(policy, settings, modes, args.frames, args.compile)
         print(f'N={settings[0].tokens} chunk size {size} done', file=sys.stderr, flush=True)
     if not args.json:
-        title = f'frame, {args.preset}, {args.device}, {c.dtype}'
+        title = f'frame, {args.preset}, {args.device}, {c.dtype}, compile: {args.compile}'
         report.show(title, rows, 'ms: median frame; rows of the steady state were pre-filled')
         plot(rows)
     return dict(
         preset=args.preset,
         prefilled_rows=True,
+        compile=args.compile,
         ceilings=report.ceilings(getattr(torch, c.dtype), args.device),
         prefill_floor=physics.prefill(c, c.prefix_tokens, len(c.views)),
         rows=rows,

@@ -39,13 +39,17 @@ def grid(args: argparse.Namespace) -> list[tuple[int, list[Setting]]]:
     return groups
 
 
-def run(policy: Policy, settings: list[Setting], modes: list[str], frames: int) -> list[dict]:
+def run(
+    policy: Policy, settings: list[Setting], modes: list[str], frames: int, compile: str = 'off'
+) -> list[dict]:
     """Frames of every way and every k -> a row per k.
 
-    They take turns, so that a drifting machine drifts for all.
+    They take turns, so that a drifting machine drifts for all. compile: of all engines, which are
+    of one size then, so that they share what is compiled.
     """
+    room = 0 if compile == 'off' else max(setting.live for setting in settings)
     runners = {
-        (m, s): make_mode(m, policy, s)
+        (m, s): make_mode(m, policy, s, compile, room)
         for m in modes
         for s in (settings if m in PER_FRAME else settings[:1])
     }

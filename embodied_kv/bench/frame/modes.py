@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from unittest import mock
 
 import numpy as np
+import torch
 
 from embodied_kv.bench.common import scene
 from embodied_kv.bench.frame.copying import CopyingStreams
@@ -45,14 +46,17 @@ class Setting:
         return -(-(self.tokens - 1) // self.steps)
 
 
-def make_mode(name: str, policy: Policy, setting: Setting) -> Mode:
+def make_mode(
+    name: str, policy: Policy, setting: Setting, compile: str = 'off', room: int = 0
+) -> Mode:
+    """compile: of its engine. room: streams that the engine has room for, if not for more."""
     return {
         'isolated': Isolated,
         'shared': Shared,
         'batched': Batched,
         'copying': Copying,
         'parallel': Parallel,
-    }[name](policy, setting)
+    }[name](policy, setting, compile, room)
 
 
 class Mode:
@@ -63,10 +67,12 @@ class Mode:
 
     live = 1
 
-    def __init__(self, policy: Policy, setting: Setting) -> None:
+    def __init__(
+        self, policy: Policy, setting: Setting, compile: str = 'off', room: int = 0
+    ) -> None:
         self.policy, self.setting = policy, setting
         self.managed: list[float] = []
-        live = self.live_streams()
+        live = max(self.live_streams(), room)
         query = len(policy.tokenizer.encode(scene.QUERY))
         self.engine = Engine(
             policy,
@@ -76,6 +82,8 @@ class Mode:
                 decode_tokens=query + setting.tokens + 1,
                 time_budget=False,
                 min_euler_steps=10,
+                threads=torch.get_num_threads(),
+                compile=compile,
             ),
         )
 
@@ -119,8 +127,8 @@ class Shared(Mode):
 
 
 class Batched(Mode):
-    def __init__(self, policy: Policy, setting: Setting) -> None:
-        super().__init__(policy, setting)
+    def __init__(self, policy: Policy, setting: Setting, *others: object) -> None:
+        super().__init__(policy, setting, *others)
         scene.steady_state(self.engine, setting.tokens, setting.steps)
 
     def live_streams(self) -> int:
@@ -139,8 +147,8 @@ class Batched(Mode):
 
 
 class Copying(Mode):
-    def __init__(self, policy: Policy, setting: Setting) -> None:
-        super().__init__(policy, setting)
+    def __init__(self, policy: Policy, setting: Setting, *others: object) -> None:
+        super().__init__(policy, setting, *others)
         self.ids = policy.tokenizer.encode(scene.QUERY)
         room = policy.config.prefix_tokens + len(self.ids) + setting.tokens + setting.steps
         self.streams = CopyingStreams(policy.model, room)
@@ -164,13 +172,13 @@ class Parallel(Mode):
     On CUDA start NVIDIA MPS before, to let them overlap.
     """
 
-    def __init__(self, policy: Policy, setting: Setting) -> None:
-        super().__init__(policy, setting)
+    def __init__(self, policy: Policy, setting: Setting, *others: object) -> None:
+        super().__init__(policy, setting, *others)
         context = multiprocessing.get_context('spawn')
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(
             target=_decode_process,
-            args=(theirs, policy.config, policy.model.device.type, setting),
+            args=(theirs, policy.config, policy.model.device.type, setting, *others),
             daemon=True,
         )
         self.process.start()
@@ -186,9 +194,11 @@ class Parallel(Mode):
         self.process.join()
 
 
-def _decode_process(pipe, config: ModelConfig, device: str, setting: Setting) -> None:
+def _decode_process(
+    pipe, config: ModelConfig, device: str, setting: Setting, *others: object
+) -> None:
     policy = scene.FullPolicy.random(config, device=device)
-    mode = Shared(policy, setting)
+    mode = Shared(policy, setting, *others)
     pipe.send('ready')
     while (number := pipe.recv()) is not None:
         pipe.send(mode.decode_to_the_end(mode.prefill(number)))

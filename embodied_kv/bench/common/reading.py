@@ -1,0 +1,51 @@
+"""How fast a machine reads its memory: work that does little else, several ways.
+
+The fastest counts, as none is the fastest everywhere: a CPU's product of a row may be slow for its
+operations, packed or not, and its copy for what it writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from embodied_kv.model.packed import pack
+
+WIDTH = 2048
+Work = Callable[[], object]
+
+
+def readings(dtype: torch.dtype, device: str, matrices: int = 32) -> dict[str, tuple[Work, int]]:
+    """By name: a call, and the bytes that it moves.
+
+    Products of a row with many matrices, as they are stored and as a model has them packed; a copy
+    of one half over the other; a sum.
+    """
+    weights = torch.zeros(matrices, WIDTH, WIDTH, dtype=dtype, device=device)
+    row, half = weights.new_zeros(1, WIDTH), matrices // 2
+    packed = nn.ModuleList(map(_linear, weights))
+    pack(packed)
+
+    def product() -> None:
+        for weight in weights:
+            nn.functional.linear(row, weight)
+
+    def packed_product() -> None:
+        for linear in packed:
+            linear(row)
+
+    calls = dict(
+        product=product,
+        packed_product=packed_product,
+        copy=lambda: weights[:half].copy_(weights[half:]),
+        sum=weights.view(torch.float32).sum,
+    )
+    return {name: (call, weights.nbytes) for name, call in calls.items()}
+
+
+def _linear(weight: Tensor) -> nn.Linear:
+    made = nn.Linear(*weight.shape[::-1], bias=False, device='meta')
+    made.weight = nn.Parameter(weight, requires_grad=False)
+    return made
