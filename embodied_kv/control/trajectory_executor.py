@@ -169,7 +169,9 @@ class TrajectoryExecutor:
     def goes_on(self, now: float) -> str:
         """Nothing fresh was due yet: 'previous', while the chunk lasts."""
         self._misses = 0
-        return self._passed(now)
+        if self._source == FRESH:
+            self._source = PREVIOUS
+        return self.source(now)
 
     def missed(self, now: float) -> str:
         """A period has ended without a fresh chunk: what the robot does instead.
@@ -178,19 +180,14 @@ class TrajectoryExecutor:
         row on 'stop', which drops the rest of the chunk, until another takes over.
         """
         now = self._advance(now)
-        self._misses += 1
+        misses = self._misses + 1
         self.counters.missed += 1
-        if self._misses >= self.stop_after and self._source != STOP:
+        if misses >= self.stop_after and self._source != STOP:
             self.brake(now, STOP)
-        source = self._passed(now)
+        source, self._misses = self.goes_on(now), misses
         self.counters.held += source == HOLD
         self.counters.stopped += source == STOP
         return source
-
-    def _passed(self, now: float) -> str:
-        if self._source == FRESH:
-            self._source = PREVIOUS
-        return self.source(now)
 
     # ------------------------------------------------------------------ what is done
 
