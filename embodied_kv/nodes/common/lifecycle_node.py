@@ -42,12 +42,10 @@ class SuiteNode(LifecycleNode):
 
     own: the dataclasses of its own parameters. From configure on: `suite`, `embodiment`, `host`.
     may_wait: its callbacks may wait, so the process serves them by a thread of their own.
-    on_engine: the engine is the process's, with its parameters, those of `engine_config`; else
-    `find_host` knows what is.
+    on_engine: the engine is the process's, with `engine_config`; else `find_host` knows.
     """
 
-    may_wait, on_engine = False, True
-    engine_config = EngineConfig
+    may_wait, on_engine, engine_config = False, True, EngineConfig
 
     def __init__(self, name: str, *own: type, **arguments: object) -> None:
         super().__init__(name, **arguments)
@@ -81,8 +79,7 @@ class SuiteNode(LifecycleNode):
 
     def find_host(self) -> EngineHost | None:
         """What it computes with, None for nothing; what fails here fails configure."""
-        log = self.get_logger()
-        config = self.params.read(self.engine_config)
+        log, config = self.get_logger(), self.params.read(self.engine_config)
         return EngineHost.share(self.suite, config, log.info, log.warning)
 
     def setup(self) -> None:
