@@ -77,9 +77,12 @@ class TableSuite(TableRobot):
 
     def result(self, handle):
         """Status and result, once it is over."""
-        future = handle.get_result_async()
-        self.robot.until(future.done, show=False)
-        return future.result().status, future.result().result
+        return self.heard(handle.get_result_async())
+
+    def heard(self, asked):
+        """The same of a result that was asked for before."""
+        self.robot.until(asked.done, show=False)
+        return asked.result().status, asked.result().result
 
     def say_arm(self, state, reason=''):
         """What `control/state` says of the arm."""

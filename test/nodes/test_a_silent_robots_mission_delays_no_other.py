@@ -7,6 +7,8 @@ from action_msgs.msg import GoalStatus
 from fleet_suite import Fleets
 from test_fleet_robots_carry_out_missions import MissionRobot
 
+from embodied_kv.nodes.fleet.missions import LAST_WORDS
+
 
 @pytest.fixture
 def two(robots, tmp_path):
@@ -67,12 +69,14 @@ def test_a_robot_that_leaves_amid_a_look_ends_its_mission_for_that_reason(two, s
     (one, other), (looked, answers) = two, silent
     other.slow = True
     goal, _ = one.send(), other.send()
+    asked = goal.get_result_async()
     one.robot.until(lambda: looked.is_set() and other.goals, show=False)
     for publisher in (one.asker.requests, one.asker.finished):
         one.asker.node.destroy_publisher(publisher)
     missions = one.fleet.node._missions
     one.robot.until(lambda: one.space not in missions.actors, show=False)
+    one.robot.spin(2 * LAST_WORDS)
     answers.set()
-    status, result = one.result(goal)
+    status, result = one.heard(asked)
     assert (status, result.message) == (GoalStatus.STATUS_ABORTED, 'the robot has gone')
     assert other.goals and other.node.mission.state is not None

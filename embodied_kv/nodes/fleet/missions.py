@@ -28,7 +28,7 @@ from embodied_kv.serving.shares import StreamShares
 from embodied_kv.serving.slack import Slack
 from embodied_kv.types import Observation
 
-LAST_WORDS = 0.2  # s in which a mission that ends is told to its arm and its client
+LAST_WORDS = 0.2  # s in which a mission that is over is told to its arm and its client
 PATIENCE = 5.0  # s in which a robot's share of the streams has room again
 
 
@@ -184,6 +184,8 @@ class MissionsThread(RobotsThread):
         ending = [missions[robot] for robot in robots if robot in missions]
         for mission in ending:
             mission.end(why)
-        until = time.monotonic() + LAST_WORDS
-        while not all([m.settle() for m in ending]) or time.monotonic() < until:
+        while not all([mission.settle() for mission in ending]):
             self.executor.spin_once(timeout_sec=LAST_WORDS)
+        until = time.monotonic() + LAST_WORDS
+        while (left := until - time.monotonic()) > 0:
+            self.executor.spin_once(timeout_sec=left)
