@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -27,6 +28,19 @@ def environment():
         said = made.stderr.strip() or made.stdout.strip()
         assert 'DO NOT MATCH THE HASHES' not in said, said
         pytest.skip(f'openpi-client 0.1.2: its environment cannot be made: {said[-200:]}')
+
+
+@pytest.mark.slow
+def test_the_tests_in_its_wheel_pass(environment, tmp_path):
+    run = subprocess.run(
+        [TOOL, '-m', 'pytest', '-p', 'no:cacheprovider', '--pyargs', 'openpi_client'],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert not run.returncode, run.stdout + run.stderr
+    assert int(re.search(r'(\d+) passed', run.stdout)[1]) >= 21, run.stdout
 
 
 @pytest.mark.slow
