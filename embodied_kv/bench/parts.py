@@ -99,8 +99,7 @@ def run(args: argparse.Namespace) -> dict:
     engines = [made(args, way) for way in ways]
     c = engines[0].policy.config
     dtype, found = getattr(torch, c.dtype), []
-    ceilings = [report.ceilings(dtype, args.device)]
-    with torch.inference_mode():
+    with report.ceilings_around(dtype, args.device) as ceiling, torch.inference_mode():
         for parts in zip(*(phases(engine, args.repeats) for engine in engines), strict=True):
             phase, _, steps, need = parts[0]
             took = in_turn([work for _, work, _, _ in parts], args.repeats, args.device)
@@ -109,10 +108,6 @@ def run(args: argparse.Namespace) -> dict:
             if phase.startswith('decode') and args.device == 'cpu':
                 managing = seconds_managing(parts[-1][1], min(args.repeats, 5))
             found.append((phase, times, need, managing))
-    ceilings.append(
-        report.ceilings(dtype, args.device)
-    )  # a shared machine hides one, now and then
-    ceiling = {name: max(each[name] for each in ceilings) for name in ceilings[0]}
     rows = [row(*each, ceiling) for each in found]
     graphs = engines[-1].graphs
     launched = {name: launches(path) / c.backbone.layers for name, path in graphs.packages.items()}

@@ -64,3 +64,11 @@ def timed(monkeypatch):
 
 def test_the_fastest_counts(timed):
     assert clock.ceilings('cpu').gbytes == report.ceilings(torch.float32)['gbytes'] == 4.0
+
+
+def test_what_hid_a_ceiling_before_hides_none_afterwards(monkeypatch):
+    measured = iter([dict(gflops=4.0, gbytes=1.0), dict(gflops=3.0, gbytes=2.0)])
+    monkeypatch.setattr(report, 'ceilings', lambda *_: next(measured))
+    with report.ceilings_around(torch.float32) as ceiling:
+        pass
+    assert ceiling == dict(gflops=4.0, gbytes=2.0)

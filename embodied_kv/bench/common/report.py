@@ -12,7 +12,8 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -86,6 +87,18 @@ def ceilings(dtype: torch.dtype, device: str = 'cpu') -> dict[str, float]:
     reads = readings(dtype, device, 32 if device == 'cpu' else 256).values()
     moved = max(size / seconds(work, device=device) for work, size in reads)
     return dict(gflops=rate / 1e9, gbytes=moved / 1e9)
+
+
+@contextmanager
+def ceilings_around(dtype: torch.dtype, device: str = 'cpu') -> Iterator[dict[str, float]]:
+    """The machine's ceilings: the higher of before and after, once what is within has run.
+
+    Other work on a shared machine hides a ceiling now and then.
+    """
+    found = ceilings(dtype, device)
+    yield found
+    for name, after in ceilings(dtype, device).items():
+        found[name] = max(found[name], after)
 
 
 def show(title: str, rows: Sequence[dict], note: str = '') -> None:

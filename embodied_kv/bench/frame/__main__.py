@@ -61,13 +61,14 @@ def measure(args: argparse.Namespace) -> dict:
     c = served(preset(args.preset), args.device)
     rows: list[dict] = []
     policy = None
-    for size, settings in grid(args):
-        if policy is None or size != policy.config.chunk_size:
-            config = dataclasses.replace(c, chunk_size=size)
-            policy = FullPolicy.random(config, device=args.device)
-        with torch.inference_mode():
-            rows += run(policy, settings, modes, args.frames, args.compile)
-        print(f'N={settings[0].tokens} chunk size {size} done', file=sys.stderr, flush=True)
+    with report.ceilings_around(getattr(torch, c.dtype), args.device) as ceiling:
+        for size, settings in grid(args):
+            if policy is None or size != policy.config.chunk_size:
+                config = dataclasses.replace(c, chunk_size=size)
+                policy = FullPolicy.random(config, device=args.device)
+            with torch.inference_mode():
+                rows += run(policy, settings, modes, args.frames, args.compile)
+            print(f'N={settings[0].tokens} chunk size {size} done', file=sys.stderr, flush=True)
     if not args.json:
         title = f'frame, {args.preset}, {args.device}, {c.dtype}, compile: {args.compile}'
         report.show(title, rows, 'ms: median frame; rows of the steady state were pre-filled')
@@ -76,7 +77,7 @@ def measure(args: argparse.Namespace) -> dict:
         preset=args.preset,
         prefilled_rows=True,
         compile=args.compile,
-        ceilings=report.ceilings(getattr(torch, c.dtype), args.device),
+        ceilings=ceiling,
         prefill_floor=physics.prefill(c, c.prefix_tokens, len(c.views)),
         rows=rows,
     )

@@ -52,10 +52,10 @@ def run(args: argparse.Namespace) -> dict:
     """Compares, measures, prints the tables, and returns all figures."""
     package, c = lerobot.source(args.lerobot), replace(preset(args.preset), dtype=args.dtype)
     torch.set_num_threads(args.threads)
-    with lerobot.imported(package) as module:
+    ceilings = report.ceilings_around(getattr(torch, c.dtype), args.device)
+    with lerobot.imported(package) as module, ceilings as ceiling:
         both = Both.random(c, module, args.device)
         differences, taken = measured(both, args)
-    ceiling = report.ceilings(getattr(torch, c.dtype), args.device)
     rows, ratios = figures.times(taken, floors(c, ceiling)), figures.ratios(taken)
     if not args.json:
         show(f'{args.preset}, {args.device}, {c.dtype}', rows, ratios)
