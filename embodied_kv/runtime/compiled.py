@@ -26,6 +26,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from embodied_kv.runtime.buffer import Buffers, describe
 from embodied_kv.runtime.capture import Computation, unchanged
 
+TRIES = 2  # that fail before anything was compiled: no other one is tried
 OPTIONS = {'aot_inductor.compile_wrapper_opt_level': 'O0'}  # what only calls kernels
 log = logging.getLogger(__name__)
 
@@ -101,14 +102,17 @@ class Compiler:
     ) -> None:
         self.made, self.names = 0, tuple(names)
         self.packages: dict[str, Path] = {}
+        self._failed = 0
         self._threads, self._say = threads, say or log.info
         self._folder = folder or default_folder()
 
     def compile(self, name: str, fn: Computation, buffers: Buffers) -> Computation | None:
         """The same, compiled. None, and a line that says why, where that cannot be.
 
-        buffers: all that it writes.
+        Where the first ones cannot, no other is tried. buffers: all that it writes.
         """
+        if self._failed >= TRIES and not self.packages:
+            return None
         path = None
         try:
             traced = trace(fn, buffers)
@@ -125,8 +129,11 @@ class Compiler:
         except Exception as error:  # whatever a tracer, a compiler or a disk may raise
             if path is not None:
                 path.unlink(missing_ok=True)
-            reason = str(error).strip().splitlines() or [type(error).__name__]
-            self._say(f'{name} is not compiled and runs eagerly: {reason[0][:300]}')
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+            self._say(f'{name} is not compiled and runs eagerly: {reason}')
+            self._failed += 1
+            if self._failed == TRIES and not self.packages:
+                self._say(f'nothing is compiled, as the first {TRIES} could not be: {reason}')
             return None
         self.packages[name] = path
         inputs, loader = traced.inputs, package.loader

@@ -1,13 +1,17 @@
 """What compares kernels and replays says so where they differ, or cannot run."""
 
+import json
+from argparse import Namespace
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from embodied_kv.bench.common.scene import FullPolicy
 from embodied_kv.bench.gpu import kernels, launches, loading, real, replay
 from embodied_kv.config import TINY
+from embodied_kv.runtime import compiled
 
 ABOUT = dict(kernel='attention', case='prefill', head_dim=256, dtype='float32')
 
@@ -37,6 +41,34 @@ def test_a_shape_that_cannot_run_says_why():
 def test_what_is_not_a_number_differs():
     assert kernels.difference(torch.tensor([1.0, float('nan')]), torch.ones(2)) > 1e30
     assert kernels.difference(torch.ones(2, dtype=torch.bfloat16), torch.ones(2)) == 0
+
+
+def test_what_is_served_is_checked_first_and_said_at_once(monkeypatch, capsys):
+    first, *_ = kernels.checks(False, 'cpu')
+    assert (first[0]['head_dim'], first[0]['dtype']) == (256, 'bfloat16')
+    checks = [(ABOUT, torch.float32, lambda error=error: error) for error in (0.0, 1.0)]
+    monkeypatch.setattr(kernels, 'checks', lambda *_: checks)
+    kernels.run(Namespace(dry=False, device='cpu', json=True))
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(one['ok'], len(one['rows'])) for one in said] == [(True, 1), (False, 2)]
+
+
+def test_replays_are_compared_without_tf32(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, 'allow_tf32', True)
+    monkeypatch.setattr(
+        replay, 'rows', lambda device: [dict(ok=not torch.backends.cudnn.allow_tf32)]
+    )
+    assert replay.run(Namespace(device='cuda', json=True))['ok']
+
+
+def test_what_cannot_be_compiled_is_not_measured_as_compiled(monkeypatch):
+    def build(*_):
+        raise RuntimeError('cannot find -lcuda')
+
+    monkeypatch.setattr(compiled, '_build', build)
+    policy = FullPolicy.random(TINY)
+    with pytest.raises(SystemExit, match='nothing is compiled.*cannot find -lcuda'):
+        real.engine(policy, 1, 'compiled', 'cpu')
 
 
 def test_every_kernel_is_checked_at_every_head_and_dtype():

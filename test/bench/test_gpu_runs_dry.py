@@ -16,7 +16,7 @@ def test_the_tool_says_its_stages():
 
 @pytest.mark.slow
 def test_the_cheapest_stages_are_run(tmp_path):
-    names = ('facts', 'kernels', 'loading', 'peers')
+    names = ('facts', 'kernels', 'compression', 'loading', 'peers')
     words = [TOOL, '--dry', '--out', tmp_path / 'found', '--stages', *names]
     run = subprocess.run(words, capture_output=True, text=True, timeout=240, cwd=tmp_path)
     assert run.returncode == 0, run.stderr
@@ -24,6 +24,7 @@ def test_the_cheapest_stages_are_run(tmp_path):
     assert {name: f['status'] for name, f in found.items()} == {
         'facts': 'ok',
         'kernels': 'ok',
+        'compression': 'ok',
         'loading': 'ok',
         'peers': 'skipped',
     }

@@ -51,6 +51,13 @@ def test_figures_that_are_not_whole_are_said_to_be(tmp_path):
     assert 'ended after 300 s; its figures are not whole' in page and '## pi05: rows' in page
 
 
+def test_what_a_stage_had_when_it_was_cut_is_shown(tmp_path):
+    found = dict(stage='pi05', dry=False, status='cut', reason='ended after 90 s', seconds=90)
+    runner.keep(found | dict(figures=dict(rows=[dict(views=2)])), tmp_path)
+    page = summary.markdown(STAGES, tmp_path, dry=False)
+    assert '| pi05 | cut | 90 | ended after 90 s' in page and '## pi05: rows' in page
+
+
 def test_a_cell_stays_in_its_cell():
     assert summary.table([dict(a_b='x|y\nz', c=1.23456)])[0::2] == [
         '| a b | c |',

@@ -95,6 +95,31 @@ def test_without_a_compiler_it_is_eager_and_says_why(compiler, said, monkeypatch
     assert said[-1] == 'work is not compiled and runs eagerly: no C++ compiler'
 
 
+def test_where_the_first_ones_fail_no_other_is_tried(compiler, said, monkeypatch):
+    tried = []
+
+    def none(*_, **__):
+        tried.append(1)
+        raise RuntimeError('cannot find -lcuda')
+
+    monkeypatch.setattr(compiled, '_build', none)
+    works = [Work(width) for width in (8, 16, 24, 32)]
+    assert [compiler.compile('work', work, work.buffers) for work in works] == [None] * 4
+    assert len(tried) == compiled.TRIES
+    assert said[-1] == 'nothing is compiled, as the first 2 could not be: cannot find -lcuda'
+
+
+def test_one_that_fails_among_others_is_alone(compiler, monkeypatch):
+    build, first = compiled._build, Work(8)
+    assert compiler.compile('first', first, first.buffers) is not None
+    monkeypatch.setattr(compiled, '_build', lambda *_: 1 / 0)
+    for width in (16, 24, 32):
+        work = Work(width)
+        assert compiler.compile('work', work, work.buffers) is None
+    monkeypatch.setattr(compiled, '_build', build)
+    assert compiler.compile('again', first, first.buffers) is not None
+
+
 def test_what_cannot_be_traced_is_eager_and_says_why(compiler, said):
     class Odd(Work):
         def __call__(self):

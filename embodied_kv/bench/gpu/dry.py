@@ -44,7 +44,7 @@ def capsule(words: Sequence[str]) -> None:
 def compression(words: Sequence[str]) -> None:
     """One model, short prefixes and answers."""
     from embodied_kv.bench.compress.speed import __main__ as speed
-    from embodied_kv.bench.compress.speed import models, scene
+    from embodied_kv.bench.compress.speed import deferred, models, scene
     from embodied_kv.bench.compress.speed.plan import Steps
 
     steps = {models.SMALL: Steps((500,), (1, 2), 1)}
@@ -52,7 +52,7 @@ def compression(words: Sequence[str]) -> None:
     backbones = dict.fromkeys(models.BACKBONES, TINY.backbone)
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(models, 'BACKBONES', backbones))
-        stack.enter_context(mock.patch.object(scene, 'ANSWER', 6))
+        stack.enter_context(mock.patch.object(scene, 'ANSWER', deferred.SAID + 1))
         stack.enter_context(mock.patch.object(speed, 'QUICK', plan))
         speed.main(['--quick', '--device', 'cpu', *words])
 

@@ -19,6 +19,7 @@ import torch
 
 from embodied_kv.bench.common import clock, report
 from embodied_kv.bench.common.command import add_device, command
+from embodied_kv.bench.gpu import toolchain
 
 ASKED = {  # of nvidia-smi: what it is called there
     'name': 'name',
@@ -32,7 +33,7 @@ ASKED = {  # of nvidia-smi: what it is called there
     'temperature_c': 'temperature.gpu',
 }
 NEEDED = 'torch', 'triton', 'transformers', 'tokenizers', 'safetensors', 'numpy'
-COMPILERS = 'g++', 'nvcc'  # whoever compiles ahead of time needs the first
+COMPILERS = 'gcc', 'clang', 'g++', 'nvcc'  # Triton needs one of the first two, inductor the rest
 
 
 def card() -> dict[str, str]:
@@ -68,6 +69,7 @@ def software() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             found[name] = 'missing'
     found['compilers'] = ', '.join(filter(shutil.which, COMPILERS)) or 'none'
+    found['cuda_home'] = str(toolchain.cuda_home() or 'not found')
     found['mps'] = os.environ.get('CUDA_MPS_PIPE_DIRECTORY', 'not asked for')
     return found
 

@@ -16,6 +16,7 @@ import argparse
 import gc
 import json
 import math
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -64,14 +65,25 @@ def random_policy(args: argparse.Namespace) -> scene.FullPolicy:
 def engine(policy: scene.FullPolicy, views: int, way: str, device: str) -> Engine:
     """Over the policy's weights, of the sizes of `bench.deadline`: what it compiles serves there.
 
-    All Euler steps, whatever the time.
+    All Euler steps, whatever the time. How far compiling is goes to stderr. Ends the program where
+    nothing can be compiled: it would measure the captured way twice.
     """
     gc.collect()
     if device == 'cuda':
         torch.cuda.empty_cache()  # of the engine before
     own = replace(policy, config=scene.with_views(policy.config, views))
     config = engine_config(time_budget=False, compile=WAYS[way], device=device)
-    return Engine(own, config)
+    said: list[str] = []
+    made = Engine(own, config, say=partial(told, said))
+    if config.compile != 'off' and not made.graphs.compiled_names:
+        sys.exit(said[-1])
+    return made
+
+
+def told(said: list[str], line: str) -> None:
+    """Notes a line, for whoever waits, too."""
+    said.append(line)
+    print(line, file=sys.stderr, flush=True)
 
 
 def frame(made: Engine, seen: Observation) -> np.ndarray:
@@ -146,6 +158,8 @@ def run(args: argparse.Namespace) -> dict:
             with uncompiled(args.dry):
                 engines[way] = engine(policy, views, way, args.device)
             found['engines'].append(about(engines[way], views, way, time.monotonic() - began))
+            if args.json:
+                print(json.dumps(found), flush=True)
         for measured in measure(engines, ceilings, args):
             found['rows'].append(measured)
             if args.json:

@@ -15,6 +15,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from embodied_kv.bench.gpu import toolchain
+
 ROOT = Path(__file__).resolve().parents[3]
 PATIENCE = 5.0  # s, until what was asked to end is killed
 REFUSED = 2  # exit status of a command that says why it cannot
@@ -36,7 +38,7 @@ def run(name: str, command: Sequence[str], folder: Path, seconds: float, rest: f
             stdout=out,
             stderr=err,
             cwd=folder,
-            env=environment(),
+            env=environment(folder),
             start_new_session=True,
         )
         try:
@@ -68,10 +70,14 @@ def run(name: str, command: Sequence[str], folder: Path, seconds: float, rest: f
     return found
 
 
-def environment() -> dict[str, str]:
-    """That of this process, with the package on the path wherever it is run from."""
+def environment(folder: Path) -> dict[str, str]:
+    """That of this process, with the package on the path, and what a compiler has to know.
+
+    folder: the programme's.
+    """
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get('PYTHONPATH'))))
-    return os.environ | dict(PYTHONPATH=path, PYTHONUNBUFFERED='1')
+    own = dict(PYTHONPATH=path, PYTHONUNBUFFERED='1')
+    return os.environ | toolchain.environment(folder / 'lib') | own
 
 
 def _end(process: subprocess.Popen) -> None:
@@ -119,8 +125,14 @@ def kept(name: str, folder: Path, dry: bool) -> dict | None:
 
     dry: which of the two kinds is meant.
     """
+    found = left(name, folder, dry)
+    return None if found is None or found.get('status') == CUT else found
+
+
+def left(name: str, folder: Path, dry: bool) -> dict | None:
+    """The same; also what a stage had when it was cut."""
     try:
         found = json.loads((folder / f'{name}.json').read_text())
     except (OSError, ValueError):
         return None
-    return found if found.get('dry') == dry and found.get('status') != CUT else None
+    return found if found.get('dry') == dry else None

@@ -124,7 +124,7 @@ STAGES = (
     ),
     Stage(
         'kernels', 'Do the Triton kernels make what their torch twins make?',
-        f'{GPU}.kernels', CUDA, (*CPU, '--dry'), 3, _checks,
+        f'{GPU}.kernels', CUDA, (*CPU, '--dry'), 4, _checks,
     ),
     Stage(
         'replay', "Is a replayed graph the computation that was captured, and the CPU's?",

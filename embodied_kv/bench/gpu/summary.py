@@ -16,7 +16,7 @@ DRY = '**Dry: tiny dimensions on a CPU. No figure here means anything.**'
 
 def head(stages: Sequence[Stage], folder: Path, dry: bool) -> str:
     """The card, and a line for each stage, whether it was run or not."""
-    found = {stage.name: runner.kept(stage.name, folder, dry) for stage in stages}
+    found = {stage.name: runner.left(stage.name, folder, dry) for stage in stages}
     lines = ['# First light', '', *([DRY, ''] if dry else []), *card(found.get('facts')), '']
     lines += table([_row(stage, found[stage.name]) for stage in stages])
     return '\n'.join(lines) + '\n'
@@ -26,7 +26,7 @@ def markdown(stages: Sequence[Stage], folder: Path, dry: bool) -> str:
     """The head, then every table of every stage."""
     lines = []
     for stage in stages:
-        figures = (runner.kept(stage.name, folder, dry) or {}).get('figures') or {}
+        figures = (runner.left(stage.name, folder, dry) or {}).get('figures') or {}
         for name, rows in figures.items():
             if isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows):
                 lines += ['', f'## {stage.name}: {name}', '', *table(rows)]
