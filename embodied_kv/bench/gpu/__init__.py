@@ -3,7 +3,7 @@
 - __main__: the command. stages: what there is to run, in order. runner: one stage, in a process of
   its own. toolchain: what it compiles with. summary: the table of them all. None of these imports
   torch.
-- facts, kernels, replay, agree: what the card is, and whether what runs on it is right.
+- facts, kernels, replay, agree, compiles: what the card is, and whether what runs on it is right.
 - real, top, loading: what no other benchmark times; launches: what a profiler counts for them.
 - memory: what a model takes on a card, from dimensions alone.
 - dry: benches with their plans cut down, for a machine without a card.

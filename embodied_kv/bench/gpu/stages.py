@@ -140,6 +140,10 @@ STAGES = (
         5, _frames,
     ),
     Stage(
+        'compiles', 'Can this machine compile ahead of time, and capture that?',
+        f'{GPU}.compiles', CUDA, CPU, 2, _checks,
+    ),
+    Stage(
         'pi05_compiled', 'And compiled, then captured?',
         f'{GPU}.real', (*PI05, '--views', '2', '--compile'),
         (*TINY, '--views', '2', '--compile', '--dry'), 8, _frames,
