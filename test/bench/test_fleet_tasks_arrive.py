@@ -23,6 +23,11 @@ def test_tasks_go_round_the_robots_with_their_horizons(tmp_path):
     assert made['horizons'] == {0: 'static:5', 1: 'static:50', 2: 'static:7'}
 
 
+def test_who_waits_has_not_vanished(tmp_path):
+    made = order(JOBS, [0.5, 1.5, 2.5], 2, tmp_path / 'robot.yaml', tmp_path / 'profile.yaml')
+    assert made['parameters']['robot_timeout'] > made['habits']['retry_interval'] > 100.0
+
+
 def test_a_task_is_done_when_its_rounds_have_been_executed():
     world = Rounds(JOBS)
     world.begin(0, 0)
@@ -67,7 +72,21 @@ def test_only_the_ways_that_are_asked_for_are_run(monkeypatch, tmp_path, capsys)
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert [row['way'] for row in found['rows']] == [*found['ways']] == ['kairos', 'fifo']
     assert [(pair['way'], pair['against']) for pair in found['pairs']] == [('kairos', 'fifo')]
-    assert [order['parameters']['scheduler'] for order in Told.orders] == ['kairos', 'fifo']
+    asked = [order['parameters']['scheduler'] for order in Told.orders]
+    assert asked == ['kairos', 'fifo'] * open_fleet.DRAWS
+
+
+def test_every_way_serves_the_same_draws(monkeypatch, tmp_path):
+    monkeypatch.setattr(open_fleet, 'Fleets', Told)
+    monkeypatch.setattr(Told, 'orders', [])
+    found = open_fleet.measure('LIBERO/Pi0.5', 4, ['kairos', 'fifo'], 2, tmp_path, True)
+    first, same, second, again = (
+        (order['arrivals'], order['horizons'], order['tasks']) for order in Told.orders
+    )
+    assert first == same != second == again
+    assert all([each['seed'] for each in row['seeds']] == [7, 8] for row in found['rows'])
+    (pair,) = found['pairs']
+    assert pair['average'] == dict(saved=0.0, low=0.0, high=0.0)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +94,9 @@ def test_only_the_ways_that_are_asked_for_are_run(monkeypatch, tmp_path, capsys)
     [
         ('--workload odd', "no workload 'odd'; there are: LIBERO/SmolVLA"),
         ('--workload LIBERO/Pi0.5 --ways odd', "invalid choice: 'odd'"),
-        ('--ways fifo', '--ways are of an open fleet: they need --workload'),
+        ('--ways fifo', '--ways and --draws are of an open fleet: they need --workload'),
+        ('--workload LIBERO/Pi0.5 --draws 0', '--draws are 1 to 10'),
+        ('--workload LIBERO/Pi0.5 --draws 11', '--draws are 1 to 10'),
     ],
 )
 def test_what_cannot_be_asked_for_is_refused(capsys, arguments, reason):

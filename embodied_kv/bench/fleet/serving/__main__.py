@@ -48,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--profile', type=Path, help='charge by this file; else it is measured')
     parser.add_argument('--workload', help='an open fleet instead: tasks of this one arrive')
     parser.add_argument('--ways', nargs='+', choices=open_fleet.WAYS, help='of an open fleet')
+    parser.add_argument('--draws', type=int, help='of its tasks and arrivals')
     parser.add_argument('--trace', default='', help='file for what one robot alone executes')
 
 
@@ -56,8 +57,11 @@ def open_run(args: argparse.Namespace) -> dict:
     robots = QUICK_TASKS if args.quick else open_fleet.ROBOTS
     robots = args.robots[0] if args.robots else robots
     ways = tuple(dict.fromkeys(args.ways or open_fleet.WAYS))
+    draws = (1 if args.quick else open_fleet.DRAWS) if args.draws is None else args.draws
+    if not 1 <= draws <= open_fleet.MOST:
+        raise Refused(f'--draws are 1 to {open_fleet.MOST}')
     try:
-        found = open_fleet.measure(args.workload, robots, ways, report.OUT, args.json)
+        found = open_fleet.measure(args.workload, robots, ways, draws, report.OUT, args.json)
     except ValueError as error:
         raise Refused(str(error)) from error
     if not args.json:
@@ -72,8 +76,8 @@ def run(args: argparse.Namespace) -> dict:
         raise Refused('--robots are at least 1')
     if args.workload:
         return open_run(args)
-    if args.ways:
-        raise Refused('--ways are of an open fleet: they need --workload')
+    if args.ways or args.draws is not None:
+        raise Refused('--ways and --draws are of an open fleet: they need --workload')
     plan = Plan(robots, QUICK_TASKS, 1) if args.quick else Plan(robots)
     torch.set_num_threads(1)
     charged = args.profile or report.OUT / 'fleet_serving.yaml'

@@ -3,7 +3,8 @@
 What serves is the node as in a closed fleet, in virtual time. What is served has no world: a task
 is done when its rounds have been executed, as in the simulation, and success means nothing. The
 network is tiny, with random weights and chunks of 50 actions; a batch takes what the workload's
-profile says.
+profile says. Every way serves the same draws of tasks and arrivals; draws are the independent
+units of a comparison.
 
 Knows workloads, orders and rows. Does not know ROS.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -22,23 +23,27 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from embodied_kv.bench.common import report
-from embodied_kv.bench.fleet.serving import figures
+from embodied_kv.bench.fleet.compare import FIGURES, T95, saved
 from embodied_kv.bench.fleet.serving.world import Fleets
 from embodied_kv.config import TINY
-from embodied_kv.fleet import profile, workload
+from embodied_kv.fleet import profile
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.trace import Job, poisson
+from embodied_kv.fleet.workload import Common, Workload, draw, read
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.robots.reading import SHIPPED
 
 ROBOTS = 64  # and as many tasks: each has a robot of its own, as in the simulation
 LARGEST = 4  # robots of a batch
 LOAD = 3.0  # of the capacity: tasks pile up while they arrive
-SEED = 7  # of tasks and arrivals
+SEED = 7  # of the first draw of tasks and arrivals; the next has the next number
+DRAWS, MOST = 8, len(T95) + 1  # and as many as an interval may be of
 DT = 0.03  # s between actions: whole set-points, near the workloads' 30 Hz
 AHEAD = 4  # actions before its end at which a robot asks: below the least H, 5
 JUDGED = 25  # set-points between two looks whether a task is done: 0.25 s
-PATIENT = 60.0  # s without an answer after which it asks again: nothing is lost here
+# s without an answer after which a robot asks again, and after which it has vanished: nothing is
+# lost here, and a request is waiting as long as it takes.
+PATIENT, VANISHED = 600.0, 3600.0
 WAYS = {
     'fifo': dict(scheduler='fifo'),
     'autellix': dict(scheduler='autellix'),
@@ -97,7 +102,7 @@ def order(
     return dict(
         parameters=dict(contract=str(contract), preset='tiny', checkpoint='random')
         | dict(profile=str(charged), autostart=False)
-        | dict(capsules=False, language=False, memory=False)
+        | dict(capsules=False, language=False, memory=False, robot_timeout=VANISHED)
         | {f'engine.{name}': value for name, value in engine.items()},
         habits=dict(
             execution_horizon='whole',
@@ -121,56 +126,77 @@ def contract(path: Path) -> Path:
     return path
 
 
-def measure(name: str, robots: int, ways: Sequence[str], folder: Path, quiet: bool) -> dict:
-    """Each of these WAYS serves the same tasks. Raises ValueError for an unknown workload."""
-    common, workloads = workload.read()
+@dataclass(frozen=True)
+class Drawn:
+    """Tasks, and when they arrive, s; rate: tasks per s."""
+
+    seed: int
+    jobs: Sequence[Job]
+    arrivals: Sequence[float]
+    rate: float
+
+    @classmethod
+    def of(cls, given: Workload, common: Common, engine: Profile, robots: int, seed: int) -> Drawn:
+        """A task for each robot, at LOAD times what the engine can."""
+        jobs = draw(given, replace(common, period=DT), robots, seed)[0]
+        full = engine.saturation
+        rounds = fmean(len(job.horizons) for job in jobs)
+        rate = LOAD * full / engine.latency(full) / rounds
+        return cls(seed, jobs, poisson(rate, robots, np.random.default_rng(seed)), rate)
+
+
+def measure(
+    name: str, robots: int, ways: Sequence[str], draws: int, folder: Path, quiet: bool
+) -> dict:
+    """Each of these WAYS serves so many draws. Raises ValueError for an unknown workload."""
+    common, workloads = read()
     named = {each.name: each for each in workloads}
     if name not in named:
         raise ValueError(f'no workload {name!r}; there are: {", ".join(named)}')
     given, folder = named[name], folder / 'open_fleet'
     folder.mkdir(parents=True, exist_ok=True)
-    jobs = workload.draw(given, replace(common, period=DT), robots, SEED)[0]
     engine = batches(given.profile)
-    full = engine.saturation
-    capacity = full / engine.latency(full) / fmean(len(job.horizons) for job in jobs)
-    arrivals = poisson(LOAD * capacity, robots, np.random.default_rng(SEED))
     profile.write(engine, folder / 'profile.yaml')
-    asked = order(jobs, arrivals, robots, contract(folder / 'robot.yaml'), folder / 'profile.yaml')
+    files = contract(folder / 'robot.yaml'), folder / 'profile.yaml'
+    drawn = [Drawn.of(given, common, engine, robots, SEED + i) for i in range(draws)]
     columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
-    runs = []
+    runs: dict[str, list[dict]] = {way: [] for way in ways}
     with (
         closing(Fleets()) as fleets,
         Progress(*columns, console=Console(stderr=True), disable=quiet) as bar,
     ):
-        task = bar.add_task('tasks', total=robots * len(ways))
-        for way in ways:
-            bar.update(task, description=way)
-            told = asked | dict(parameters=asked['parameters'] | WAYS[way])
-            found = fleets.run(told, Rounds(jobs), lambda: bar.advance(task))
-            runs.append(dict(robots=robots, way=way) | found)
+        task = bar.add_task('tasks', total=draws * robots * len(ways))
+        for each in drawn:
+            asked = order(each.jobs, each.arrivals, robots, *files)
+            for way in ways:
+                bar.update(task, description=f'{way}, seed {each.seed}')
+                told = asked | dict(parameters=asked['parameters'] | WAYS[way])
+                found = fleets.run(told, Rounds(each.jobs), lambda: bar.advance(task))
+                runs[way].append(dict(seed=each.seed) | row(found))
     return dict(
         workload=name,
         robots=robots,
-        rate=LOAD * capacity,
-        horizons=[job.horizons[0] for job in jobs],
-        rows=[row(run) for run in runs],
-        pairs=figures.pairs(runs, PAIRS),
+        rate=fmean(each.rate for each in drawn),
+        horizons=[[job.horizons[0] for job in each.jobs] for each in drawn],
+        rows=[means(way, own) for way, own in runs.items()],
+        pairs=[
+            dict(way=way, against=other) | saved(dict(seeds=runs[way]), dict(seeds=runs[other]))
+            for way, other in PAIRS
+            if way in runs and other in runs
+        ],
     )
 
 
-def row(run: dict) -> dict:
-    """Latency, s; average with its 95% interval over tasks; what the engine did."""
+def row(run: dict) -> dict[str, float]:
+    """Latency, s, of a draw's tasks; what the engine did."""
     values = [task['seconds'] for task in run['tasks']]
     p25, p95 = np.percentile(values, (25, 95))
-    low, high = figures.interval(values)
     waiting, costs = np.array(run['decisions'], np.float64).T
     return dict(
-        way=run['way'],
         p25=float(p25),
         average=fmean(values),
-        low=low,
-        high=high,
         p95=float(p95),
+        longest=max(values),
         batch=run['served'] / run['batches'],
         busy=run['charged'] / run['span'],
         waiting=float(waiting.mean()),
@@ -178,9 +204,19 @@ def row(run: dict) -> dict:
     )
 
 
+def means(way: str, rows: Sequence[dict]) -> dict:
+    """A way's row: means over its draws, and the draws."""
+    names = [name for name in rows[0] if name != 'seed']
+    return dict(way=way) | {n: fmean(row[n] for row in rows) for n in names} | dict(seeds=rows)
+
+
 def show(found: dict) -> None:
     """Two tables."""
     title = 'fleet.serving: {workload}, {robots} robots, a task each'.format(**found)
-    note = f'{found["rate"]:.2f} tasks/s arrive; latency in s; waiting: robots at a decision'
-    report.show(title, found['rows'], note)
-    report.show(f'{title}: paired', found['pairs'], 's, 95% with tasks as units')
+    rows = [{n: value for n, value in row.items() if n != 'seeds'} for row in found['rows']]
+    draws = len(found['horizons'])
+    note = f'{found["rate"]:.2f} tasks/s arrive; means of {draws} draws; latency in s; waiting: '
+    report.show(title, rows, note + 'robots at a decision')
+    text = '{saved:.1f} ({low:.1f} to {high:.1f})'
+    pairs = [pair | {f: text.format(**pair[f]) for f in FIGURES} for pair in found['pairs']]
+    report.show(f'{title}: % of latency saved', pairs, '95%, draws in pairs')
