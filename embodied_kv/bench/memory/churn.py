@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> dict:
         report.show(beyond, result['crossovers'])
         if result['measured']:
             report.show('measured, medians of ratios to text in pairs', result['measured'])
-        plots.churn(result['rows'], AIM)
+        plots.churn([row for row in result['rows'] if row['loads'] == PAPERS], AIM)
     return result
 
 

@@ -43,22 +43,26 @@ def ablations(answers: Sequence[dict], seconds: Sequence[dict]) -> None:
 
 
 def churn(rows: Sequence[dict], aim: float) -> None:
-    """How many times KEEP's time each way takes, a panel per way, a line per cost of loads."""
-    panels = list(dict.fromkeys((r['way'], r['loads']) for r in rows if r['way'] != KEEP))
-    size = dict(figsize=(3.2 * len(panels), 3.4), layout='constrained')
+    """How many times KEEP's time each way takes, a panel per way, a line per cost of loads.
+
+    They cross where a line is at 1.
+    """
+    panels = list(dict.fromkeys(row['way'] for row in rows))
+    size = dict(figsize=(3.2 * len(panels), 3), layout='constrained')
     figure, axes = plt.subplots(1, len(panels), sharey=True, squeeze=False, **size)
     colours, loads = plt.get_cmap('viridis'), sorted({row['load'] for row in rows})
     for axis, panel in zip(axes[0], panels, strict=True):
         for i, load in enumerate(loads):
-            mine = [r for r in rows if (r['way'], r['loads'], r['load']) == (*panel, load)]
+            mine = [r for r in rows if (r['way'], r['load']) == (panel, load)]
             x, y = zip(*((r['updates'], r['of_keep_x']) for r in mine), strict=True)
             axis.plot(x, y, marker='.', color=colours(i / max(1, len(loads) - 1)), label=f'{load}')
         for level in (1.0, aim):
-            axis.axhline(level, color='grey', lw=0.6, ls=':')
-        axis.set_title(', '.join(panel), fontsize=7)
+            axis.axhline(level, color='grey', lw=0.8, ls=':')
+        axis.set_title(panel, fontsize=8)
         axis.set_xlabel('updates between plans')
     axes[0][0].set_ylabel("times KEEP's time")
-    axes[0][0].legend(title='a load, in parts of computing', frameon=False, fontsize=6)
+    small = dict(fontsize=6, title_fontsize=6)
+    axes[0][-1].legend(title='a load, in parts of computing', frameon=False, ncols=2, **small)
     save(figure, 'memory_churn')
 
 
