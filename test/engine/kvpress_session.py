@@ -1,9 +1,7 @@
-"""The scorers of the package kvpress, where it is installed: engine, capsule-free and strict.
+"""Run by tools/kvpress, in a process of its own: scorers of the package kvpress in an engine.
 
 What each keeps is what it scores highest by its own code, called beside the engine.
 """
-
-from importlib.util import find_spec
 
 import pytest
 import torch
@@ -12,10 +10,6 @@ from embodied_kv.bench.compress.cache import Harness
 from embodied_kv.bench.compress.kept import kept_by
 from embodied_kv.bench.compress.ways import MODES, Way
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(find_spec('kvpress') is None, reason='the package kvpress is missing'),
-]
 OF_KEYS = ('KnormPress', 'KeyDiffPress', 'LagKVPress(lag_size=16)', 'RandomPress')
 OF_ATTENTION = ('ObservedAttentionPress', 'SnapKVPress(window_size=8)')
 LAYERS = 2
