@@ -38,7 +38,9 @@ def torch_row_attention(
 ) -> tuple[Tensor, Tensor]:
     """The kernel's twin: one fused call per run of neighbouring rows, on a view of the arena."""
     plan = batch.plan(layer)
-    reading = q if plan.order is None else q[plan.order]
+    if not plan.runs:
+        return q.new_zeros(q.shape), q.new_zeros(q.shape[:3], dtype=torch.float32)
+    reading = q if plan.order is None else q.index_select(0, plan.order)
     parts = [
         _attend_run(
             reading[r.slots],
@@ -48,12 +50,13 @@ def torch_row_attention(
         )
         for r in plan.runs
     ]
-    if len(parts) == 1 and plan.order is None:
-        return parts[0]
-    out, lse = q.new_zeros(q.shape), q.new_zeros(q.shape[:3], dtype=torch.float32)
-    for r, (part, part_lse) in zip(plan.runs, parts, strict=True):
-        slots = r.slots if plan.order is None else plan.order[r.slots]
-        out[slots], lse[slots] = part, part_lse
+    found = parts[0] if len(parts) == 1 else tuple(map(torch.cat, zip(*parts, strict=True)))
+    if plan.order is None:
+        return found
+    out, lse = (
+        part.new_zeros(batch.slots, *part.shape[1:]).index_copy_(0, plan.order, part)
+        for part in found
+    )
     return out, lse
 
 
@@ -70,14 +73,16 @@ def _attend_run(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[T
         if mask.shape[2] > 1:  # one mask row per query token: repeat it for the heads of a group
             mask = mask.repeat_interleave(group, 2)
         mask = mask.to(q.dtype)
-    # With one KV head both transpositions below are views.
-    q = q.reshape(rows, queries, kv_heads, group, dim).transpose(1, 2)
+    is_one = 1 in (queries, kv_heads)  # then a KV head's queries lie side by side as they are
+    if not is_one:
+        q = q.reshape(rows, queries, kv_heads, group, dim).transpose(1, 2)
     q = q.reshape(rows, kv_heads, queries * group, dim)
     out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         q, k, v, 0.0, False, attn_mask=mask
     )
-    out = out.reshape(rows, kv_heads, queries, group, dim).transpose(1, 2)
-    lse = lse.reshape(rows, kv_heads, queries, group).transpose(1, 2)
+    if not is_one:
+        out = out.reshape(rows, kv_heads, queries, group, dim).transpose(1, 2)
+        lse = lse.reshape(rows, kv_heads, queries, group).transpose(1, 2)
     return out.reshape(slots, tokens, heads, dim), lse.reshape(slots, tokens, heads)
 
 
