@@ -45,11 +45,13 @@ class BatchPlan:
 
 @dataclass(frozen=True, eq=False)
 class _Bound:
-    """What the bytes of a table say; plans: of the layers that were asked for."""
+    """What the bytes of a table say; plans, places: of what was asked for."""
 
     table: bytes
     spans: tuple[tuple[int, int, int, int], ...]
+    live: tuple[int, ...]
     plans: dict[int, BatchPlan] = field(default_factory=dict)
+    places: dict[tuple[int, int], Tensor | None] = field(default_factory=dict)
 
 
 class RowBatch:
@@ -103,30 +105,30 @@ class RowBatch:
         self,
         rows: Sequence[int],
         starts: Sequence[int] | None = None,
-        counts: Sequence[int] | None = None,
+        counts: Sequence[int] | int | None = None,
     ) -> RowBatch:
         """From now on it is about these rows, at most `slots`, `PADDING` among them for none.
 
         starts: where each slot's first token lies in its row; its tokens are the row's last ones
         where not given. counts: how many of the slot's tokens are its own, the rest is padding;
-        all where not given. Lengths and offsets are those of now.
+        one number for all slots, all tokens where not given. Lengths and offsets are those of now.
         """
-        rows = np.asarray(rows, np.int64).reshape(-1)
-        own = self.tokens if counts is None else counts
-        table = np.zeros((len(self._host), len(rows)), np.int32)
-        table[0], table[2], table[3:] = rows, own, self._known_of(rows)
-        table[1] = table[3] - table[2] if starts is None else starts
-        table[1:, rows == PADDING] = 0
-        self._host[:, : len(rows)] = table
-        self._host[0, len(rows) :], self._host[1:, len(rows) :] = PADDING, 0
+        rows, host = np.asarray(rows, np.int64).reshape(-1), self._host
+        bound = host[:, : len(rows)]
+        if len(rows) < self.slots:
+            host[0, len(rows) :], host[1:, len(rows) :] = PADDING, 0
+        if len(rows):
+            bound[0], bound[2] = rows, self.tokens if counts is None else counts
+            layers = len(self._lengths)
+            bound[3 : 3 + layers] = self._lengths[:, rows]
+            if self._offsets is not None:
+                bound[3 + layers :] = self._offsets[:, rows]
+            bound[1] = bound[3] - bound[2] if starts is None else starts
+            if rows.min() == PADDING:
+                bound[1:, rows == PADDING] = 0
         if self._is_own and self.table.is_cuda:
-            self.table.copy_(torch.from_numpy(self._host))
+            self.table.copy_(torch.from_numpy(host))
         return self
-
-    def _known_of(self, rows: np.ndarray) -> np.ndarray:
-        """Lengths, then offsets, of these rows."""
-        parts = (self._lengths,) if self._offsets is None else (self._lengths, self._offsets)
-        return np.concatenate([part[:, rows] for part in parts])
 
     @classmethod
     def dense(cls, batch: int, length: int, tokens: int, device: torch.device) -> RowBatch:
@@ -137,7 +139,7 @@ class RowBatch:
     @property
     def live(self) -> tuple[int, ...]:
         """The slots that read."""
-        return tuple(slot for slot, _, _, _ in self._now().spans)
+        return self._now().live
 
     @property
     def spans(self) -> tuple[tuple[int, int, int, int], ...]:
@@ -149,19 +151,40 @@ class RowBatch:
         table = self._host.tobytes()
         if self._bound is None or table != self._bound.table:
             slots = zip(range(self.slots), *self._host[:3].tolist(), strict=True)
-            self._bound = _Bound(table, tuple(slot for slot in slots if slot[1] != PADDING))
+            spans = tuple(slot for slot in slots if slot[1] != PADDING)
+            self._bound = _Bound(table, spans, tuple(slot for slot, _, _, _ in spans))
         return self._bound
+
+    def places(self, kv_heads: int, most: int) -> Tensor | None:
+        """Where each slot's one token lies, where rows of `most` tokens are one axis.
+
+        int64 [slots that read · kv_heads]: rows, then KV heads, then tokens. None where slots
+        before these do not read, have another number of tokens, or one that its row has no room
+        for.
+        """
+        now, size = self._now(), (kv_heads, most)
+        if size not in now.places:
+            now.places[size] = self._places(len(now.live), *size) if self.tokens == 1 else None
+        return now.places[size]
+
+    def _places(self, live: int, kv_heads: int, most: int) -> Tensor | None:
+        ids, starts, counts = self._host[:3, :live].astype(np.int64)
+        fits = (ids != PADDING) & (starts >= 0) & (starts < most) & (counts == 1)
+        if not fits.all():
+            return None
+        heads = ids[:, None] * kv_heads + np.arange(kv_heads)
+        return torch.from_numpy((heads * most + starts[:, None]).reshape(-1))
 
     def plan(self, layer: int) -> BatchPlan:
         """How the twin walks this layer; layers of equal lengths and offsets share a plan."""
-        now = self._now()
+        now, layer = self._now(), min(layer, len(self._lengths) - 1)
         if layer not in now.plans:
             now.plans[layer] = self._plan(layer, now)
         return now.plans[layer]
 
     def _plan(self, layer: int, now: _Bound) -> BatchPlan:
         layers = len(self._lengths)
-        known = self._host[3:, list(self.live)]
+        known = self._host[3:, list(now.live)]
         if layer and bool((known == known[::layers].repeat(layers, 0)).all()):
             return self.plan(0)
         begins = None if self._offsets is None else tuple(known[layers + layer].tolist())

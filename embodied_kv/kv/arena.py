@@ -19,7 +19,8 @@ from embodied_kv.runtime.buffer import Buffer
 class Arena:
     """K and V of every layer: [layers, rows, kv_heads, max_tokens, head_dim].
 
-    layers: (k, v) of each layer, as attention takes them, [rows, kv_heads, max_tokens, head_dim].
+    kv: both, one after the other. layers: (k, v) of each layer, as attention takes them, [rows,
+    kv_heads, max_tokens, head_dim].
 
     lengths: int32 [1, rows], valid tokens of each row in all layers. positions: int64 [rows], the
     logical position of the token that would come next. Both are the host's alone: a step is told
@@ -38,8 +39,8 @@ class Arena:
         device: str | torch.device = 'cpu',
     ) -> None:
         shape = (layers, rows, kv_heads, max_tokens, head_dim)
-        self.k = torch.zeros(shape, dtype=dtype, device=device)
-        self.v = torch.zeros(shape, dtype=dtype, device=device)
+        self.kv = torch.zeros((2, *shape), dtype=dtype, device=device)
+        self.k, self.v = self.kv.unbind(0)
         self.layers = tuple(zip(self.k.unbind(0), self.v.unbind(0), strict=True))
         self.lengths = np.zeros((1, rows), np.int32)
         self.positions = np.zeros(rows, np.int64)
@@ -92,7 +93,8 @@ class Arena:
     def alone(self, row: int) -> Arena:
         """A row of it as an arena of one, over the same memory."""
         view, own = copy(self), slice(row, row + 1)
-        view.k, view.v = self.k[:, own], self.v[:, own]
+        view.kv = self.kv[:, :, own]
+        view.k, view.v = view.kv.unbind(0)
         view.layers = tuple(zip(view.k.unbind(0), view.v.unbind(0), strict=True))
         view.lengths, view.positions = self.lengths[:, own], self.positions[own]
         view.rows = 1

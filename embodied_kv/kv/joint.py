@@ -25,7 +25,8 @@ class OwnKv:
 
     def __init__(self, arena: Arena, slots: int, tokens: int) -> None:
         layers, _, kv_heads, _, dim = arena.k.shape
-        self.k, self.v = arena.k.new_zeros(2, layers, slots, tokens, kv_heads, dim).unbind(0)
+        self.kv = arena.kv.new_zeros(2, layers, slots, tokens, kv_heads, dim)
+        self.k, self.v = self.kv.unbind(0)
 
     @property
     def buffers(self) -> list[Buffer]:
@@ -37,7 +38,7 @@ class OwnKv:
 
     def keep(self, arena: Arena, batch: RowBatch) -> None:
         """Into the rows of an arena, where the batch is bound to."""
-        store_layers(self.k, self.v, arena.k, arena.v, batch)
+        store_layers(self.kv, arena.kv, batch)
 
 
 class JointView(Protocol):

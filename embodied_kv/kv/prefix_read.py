@@ -53,10 +53,12 @@ class PrefixRead:
         """rows, flats: of each slot, one of them -1. Returns where each slot goes on, int64."""
         after = np.zeros(len(rows), np.int64)
         for (arena, batch), bound in zip(self._parts, (rows, flats), strict=False):
-            batch.bind(bound)
+            if max(bound, default=-1) < 0:
+                batch.bind(())
+                continue
             taken = np.array(bound, np.int64)
-            if len(taken):
-                after += np.where(taken < 0, 0, arena.positions[taken])
+            batch.bind(taken)
+            after += np.where(taken < 0, 0, arena.positions[taken])
         return after
 
     @property

@@ -186,8 +186,9 @@ class TailAppend:
         tails: rows that count the new tokens already, and `ahead` more that come after them.
         count: new tokens of each slot, at most `tokens`.
         """
-        starts = self._tails.positions[list(tails)] - count - ahead
-        self._tail.bind(tails, starts, [count] * len(tails))
+        tails = np.asarray(tails)
+        starts = self._tails.positions[tails] - count - ahead
+        self._tail.bind(tails, starts, count)
         place(self._positions.host, self._prefix.bind(rows, flats) + starts)
         self.inputs.send()
         return self

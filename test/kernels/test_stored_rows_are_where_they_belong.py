@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodied_kv.kernels.rows import RowBatch
-from embodied_kv.kernels.store import torch_store_layers, torch_store_rows
+from embodied_kv.kernels.store import torch_store
 
 LAYERS, ROWS, MAX_TOKENS, DIM = 3, 6, 20, 12
 
@@ -27,6 +27,11 @@ def make_case(rows, starts, counts, tokens, kv_heads, padding):
     lengths = np.zeros((1, ROWS), np.int32)
     batch = RowBatch(slots, lengths, tokens)
     return k, v, keys, values, batch.bind(rows, starts, counts)
+
+
+def store(k, v, keys, values, batch):
+    torch_store(k, keys, batch)
+    torch_store(v, values, batch)
 
 
 def expected(k, v, keys, values, batch):
@@ -53,7 +58,7 @@ def test_twin_stores_any_slots(rows, tokens, kv_heads, padding, data):
     counts = [data.draw(st.integers(1, tokens)) for _ in rows]
     case = make_case(rows, starts, counts, tokens, kv_heads, padding)
     wanted = expected(*case)
-    torch_store_rows(*case)
+    store(*case)
     assert torch.equal(case[2], wanted[0]) and torch.equal(case[3], wanted[1])
 
 
@@ -85,7 +90,7 @@ def test_twin_stores_all_layers_at_once(rows, tokens, kv_heads, data):
     counts = [data.draw(st.integers(1, tokens)) for _ in rows]
     case = make_layers(rows, starts, counts, tokens, kv_heads, 1)
     wanted = all_expected(*case)
-    torch_store_layers(*case)
+    store(*case)
     assert torch.equal(case[2], wanted[0]) and torch.equal(case[3], wanted[1])
 
 

@@ -28,7 +28,7 @@ from embodied_kv.kernels import score
 from embodied_kv.kernels.attention import torch_row_attention, torch_segments_attention
 from embodied_kv.kernels.joint import joint_attention
 from embodied_kv.kernels.rows import PADDING, RowBatch, Segment
-from embodied_kv.kernels.store import torch_store_rows
+from embodied_kv.kernels.store import torch_store
 
 # What is served comes first, should the time not be enough for all.
 TOLERANCES = {torch.bfloat16: 2e-2, torch.float32: 5e-5}
@@ -143,7 +143,8 @@ def stored(case: Case, dim: int, dtype: torch.dtype, device: str) -> float:
     old = [random((rows, case.kv_heads, case.most, dim), dtype, n) for n in (3, 4)]
     theirs = [part.to(device, dtype) for part in old]
     store_rows(*(part.to(device, dtype) for part in new), *theirs, batch(case, device))
-    torch_store_rows(*new, *old, batch(case, 'cpu'))
+    for ours, rows_of in zip(new, old, strict=True):
+        torch_store(ours, rows_of, batch(case, 'cpu'))
     return max(difference(a, b) for a, b in zip(theirs, old, strict=True))
 
 
