@@ -12,14 +12,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from embodied_kv.engine import buckets
 from embodied_kv.engine.compiled import QUERY
 from embodied_kv.engine.compression import Compression
 from embodied_kv.engine.graphs import Graphs, Kind
 from embodied_kv.engine_config import EngineConfig
-from embodied_kv.kernels.choose import best, drawn
+from embodied_kv.kernels.choose import drawn
 from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.kv.manager import KvManager
 from embodied_kv.kv.prefix_read import rows_read
@@ -66,14 +65,16 @@ class Decoder:
         self._inputs = StepInputs(device, self._fields())
         self._out = torch.zeros(self._slots[-1], model.config.backbone.vocab_size, device=device)
         # What was chosen and its logit, of each step: [2, steps, slots], float64 for both.
-        self._said = torch.zeros(
-            2 * self._most * self._slots[-1], dtype=torch.float64, device=device
-        )
+        said = torch.zeros(2 * self._most * self._slots[-1], dtype=torch.float64, device=device)
+        self._said = {
+            slots: said[: 2 * self._most * slots].view(2, self._most, slots)
+            for slots in (1, *self._slots)
+        }
         for slots in self._slots:
             view = self._capture(Kind.EXTEND, slots, 1)
-            self._capture_choice(view, slots)
+            self._capture_draw(view, slots)
         if 1 not in self._slots:
-            self._capture_choice(self._view(Kind.EXTEND, 1, 1), 1)
+            self._capture_draw(self._view(Kind.EXTEND, 1, 1), 1)
         for tokens in self._queries:
             self._capture(Kind.EXTEND, 1, tokens)
         if compression.is_scored and compression.by != 'row':
@@ -104,67 +105,64 @@ class Decoder:
         return TailAppend(*arenas, self._kv.compressed, self._inputs)
 
     def _capture(self, kind: Kind, slots: int, tokens: int) -> TailAppend:
+        """Tokens -> the next token of each slot, which is also where it is read next."""
         model, kv, scored = self._model, self._kv, kind is Kind.SCORED_EXTEND
-        ids, logits = self._inputs.cut('ids', slots, tokens).device, self._out[:slots]
+        inputs, logits, said = self._inputs, self._out[:slots], self._said[slots]
+        number, ids = inputs.cut('step', 1).device, inputs.cut('ids', slots, tokens).device
+        view = self._view(kind, slots, tokens)
 
         def extend(cache: TailAppend) -> None:
             logits.copy_(model.extend(ids, cache))
+            scores, chosen = logits.max(-1)
+            said.index_copy_(1, number, torch.stack([chosen.double(), scores.double()])[:, None])
+            ids[:, 0] = chosen
+            number.add_(1)
+            cache.advance()
 
         bucket = self._graphs.capture(
             Shape(kind, slots, tokens),
             extend,
-            self._view(kind, slots, tokens),
+            view,
             writes=[
                 Buffer('logits', logits),
+                Buffer('said', said),
+                Buffer('ids', ids),
+                Buffer('step', number),
+                *(b for b in view.buffers if b.name in ('tail.table', 'positions')),
                 *(self._compression.scores.buffers if scored else ()),
             ],
             stores=kv.decode_kv.buffers('decode_kv'),
-            reads=[
-                Buffer('ids', ids),
-                *kv.prefixes.buffers('prefixes'),
-                *kv.compressed.buffers('compressed'),
-            ],
+            reads=[*kv.prefixes.buffers('prefixes'), *kv.compressed.buffers('compressed')],
         )
         return bucket.view
 
-    def _capture_choice(self, view: TailAppend, slots: int) -> None:
-        """Logits -> the next token of each slot, which is also where it is read next."""
-        inputs, logits, said = self._inputs, self._out[:slots], self._results(slots)
+    def _capture_draw(self, view: TailAppend, slots: int) -> None:
+        """Logits -> another token in place of the greatest, in the slots that are sampled."""
+        inputs, logits, said = self._inputs, self._out[:slots], self._said[slots]
         number, ids = inputs.cut('step', 1).device, inputs.cut('ids', slots, 1).device
         temperatures = inputs.cut('temperatures', slots).device
         shares = inputs.cut('shares', self._most, slots).device
 
-        def choose(cache: TailAppend, draws: bool) -> None:
-            tokens, scores = best(logits)
-            if draws:
-                own = shares.index_select(0, number)[0]
-                tokens = drawn(logits, scores, tokens, temperatures, own)
-            both = torch.stack([tokens.double(), scores.double()])
-            said.index_copy_(1, number, both[:, None])
+        def draw(_: TailAppend) -> None:
+            last = (number - 1).clamp(min=0)
+            chosen, scores = said.index_select(1, last)[:, 0]
+            own = shares.index_select(0, last)[0]
+            tokens = drawn(logits, scores, chosen.long(), temperatures, own)
+            said[0].index_copy_(0, last, tokens.double()[None])
             ids.copy_(tokens[:, None])
-            number.add_(1)
-            cache.advance()
 
-        for kind, draws in ((Kind.CHOOSE, False), (Kind.DRAW, True)):
-            self._graphs.capture(
-                Shape(kind, slots),
-                lambda cache, draws=draws: choose(cache, draws),
-                view,
-                writes=[
-                    Buffer('said', said),
-                    Buffer('ids', ids),
-                    Buffer('step', number),
-                    *(b for b in view.buffers if b.name in ('tail.table', 'positions')),
-                ],
-                reads=[
-                    Buffer('logits', logits),
-                    Buffer('temperatures', temperatures),
-                    Buffer('shares', shares),
-                ],
-            )
-
-    def _results(self, slots: int) -> Tensor:
-        return self._said[: 2 * self._most * slots].view(2, self._most, slots)
+        self._graphs.capture(
+            Shape(Kind.DRAW, slots),
+            draw,
+            view,
+            writes=[Buffer('said', said), Buffer('ids', ids)],
+            reads=[
+                Buffer('logits', logits),
+                Buffer('step', number),
+                Buffer('temperatures', temperatures),
+                Buffer('shares', shares),
+            ],
+        )
 
     def padded(self, streams: int) -> int:
         """Slots of a batch of so many streams."""
@@ -239,11 +237,11 @@ class Decoder:
         tails = [stream.decode_row for stream in streams]
         bucket.view.bind(rows, tails, count, copies, steps - 1)
         draws = any(stream.query.temperature > 0 for stream in streams)
-        choice = self._graphs.get(Shape(Kind.DRAW if draws else Kind.CHOOSE, shape.rows))
         for _ in range(steps):
             bucket.replay(whole=max(copies) < 0)
-            choice.replay()
-        tokens, scores = self._results(shape.rows)[:, :steps].to('cpu', copy=True).tolist()
+            if draws:
+                self._graphs.get(Shape(Kind.DRAW, shape.rows)).replay()
+        tokens, scores = self._said[shape.rows][:, :steps].tolist()
         return [
             _said(stream, [step[slot] for step in tokens], [step[slot] for step in scores], fault)
             for slot, (stream, fault) in enumerate(zip(streams, faults, strict=True))

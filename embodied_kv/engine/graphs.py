@@ -35,9 +35,8 @@ class Kind(str, Enum):
     PREFILL = 'prefill'  # tokens -> a prefix row
     START = 'start'  # noise and positions -> what the first Euler step reads
     DENOISE = 'denoise'  # one Euler step
-    EXTEND = 'extend'  # a query or a token per stream -> logits
-    CHOOSE = 'choose'  # logits -> the next token of each stream, where it goes, and what it is
-    DRAW = 'draw'  # the same, of streams that are sampled
+    EXTEND = 'extend'  # a query or a token per stream -> the next token of each, and where it goes
+    DRAW = 'draw'  # its logits -> another next token, of streams that are sampled
     SCORED_PREFILL = 'scored_prefill'  # a prefill, and what its text attends to
     SCORED_EXTEND = 'scored_extend'  # an extension, and what its query attends to
 
@@ -138,6 +137,7 @@ class Graphs:
             return None
 
         def run() -> None:
+            view.prepare()
             package()
             view.keep()
 

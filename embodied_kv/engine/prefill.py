@@ -62,6 +62,8 @@ class Pixels:
     def keep(self) -> None:
         """Nothing: it stores nothing."""
 
+    prepare = keep
+
 
 class Prefiller:
     """Writes observations into reserved rows. robots: how many of them at most at once."""

@@ -1,4 +1,4 @@
-"""The next token of each slot, from its logits.
+"""The next token of each slot that is sampled, from its logits.
 
 Knows logits and temperatures. Does not know streams, nor where the chance comes from.
 """
@@ -7,18 +7,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-
-
-def best(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """The token of the greatest logit of each slot, int64 [slots], and that logit.
-
-    logits: float32 [slots, vocab]. The greatest is NaN if any is.
-    """
-    if logits.device.type == 'cpu':  # numpy's argmax is ten times faster than torch's
-        tokens = torch.from_numpy(logits.numpy().argmax(-1))
-        return tokens, logits.gather(1, tokens[:, None])[:, 0]
-    scores, tokens = logits.max(-1)
-    return tokens, scores
 
 
 def drawn(

@@ -36,15 +36,24 @@ class OwnKv:
         self.k[layer].copy_(k)
         self.v[layer].copy_(v)
 
+    def prepare(self, arena: Arena, batch: RowBatch) -> None:
+        """For `keep`: where the batch is bound to."""
+        batch.places(*arena.k.shape[2:4])
+
     def keep(self, arena: Arena, batch: RowBatch) -> None:
         """Into the rows of an arena, where the batch is bound to."""
         store_layers(self.kv, arena.kv, batch)
 
 
 class JointView(Protocol):
-    """own_buffers: what it writes while the computation runs; `keep`: into rows, afterwards."""
+    """own_buffers: what it writes while the computation runs; `keep`: into rows, afterwards.
+
+    `prepare`: what `keep` needs is made before, while the host's caches hold what made it.
+    """
 
     own_buffers: Sequence[Buffer]
+
+    def prepare(self) -> None: ...
 
     def keep(self) -> None: ...
 
@@ -69,6 +78,8 @@ class JointSuffix:
 
     def keep(self) -> None:
         """Nothing."""
+
+    prepare = keep
 
 
 class JointTail:
@@ -112,8 +123,16 @@ class JointTail:
         values = _beside(torch.cat([values, old_values], 2), v)
         return joint_attention(q, keys, values, seen)
 
+    def prepare(self) -> None:
+        self.own.prepare(self._tails, self._tail)
+
+    def advance(self) -> None:
+        """As of `views.TailAppend`; the rest of it is behind what is kept."""
+        self.positions.add_(self._tail.counts[:, None])
+
     def keep(self) -> None:
         self.own.keep(self._tails, self._tail)
+        self._tail.starts.add_(self._tail.counts)
 
 
 class JointPrefix:
@@ -130,6 +149,9 @@ class JointPrefix:
         self.own.store(layer, q, k, v)
         seen = before(self._batch.counts.clamp(min=1), q.shape[1])  # padding sees something
         return joint_attention(q, k.transpose(1, 2), v.transpose(1, 2), seen)
+
+    def prepare(self) -> None:
+        self.own.prepare(self._prefixes, self._batch)
 
     def keep(self) -> None:
         self.own.keep(self._prefixes, self._batch)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_kv.kernels.choose import best, drawn
+from embodied_kv.kernels.choose import drawn
 
 VOCAB = 37
 
@@ -36,7 +36,7 @@ def one_by_one(logits, temperature, share):
 def test_each_slot_has_the_token_it_would_have_alone(seed, told):
     logits = made(len(told), seed)
     temperatures, shares = torch.tensor(told, dtype=torch.float64).unbind(1)
-    tokens, scores = best(logits)
+    scores, tokens = logits.max(-1)
     found = drawn(logits, scores, tokens, temperatures, shares)
     assert found.tolist() == [one_by_one(own, *t) for own, t in zip(logits, told, strict=True)]
     assert torch.equal(scores, logits.amax(-1))
@@ -44,7 +44,7 @@ def test_each_slot_has_the_token_it_would_have_alone(seed, told):
 
 def test_no_temperature_is_too_small():
     logits = made(2, 1)
-    tokens, scores = best(logits)
+    scores, tokens = logits.max(-1)
     tiny = torch.full((2,), 1e-300, dtype=torch.float64)
     shares = torch.tensor([0.01, 0.99], dtype=torch.float64)
     assert torch.equal(drawn(logits, scores, tokens, tiny, shares), tokens)
@@ -53,7 +53,7 @@ def test_no_temperature_is_too_small():
 def test_what_is_no_number_is_told_by_its_score_and_the_token_is_one():
     logits = made(3, 2)
     logits[1, 5] = float('nan')
-    tokens, scores = best(logits)
+    scores, tokens = logits.max(-1)
     assert scores.isfinite().tolist() == [True, False, True]
     warm = torch.ones(3, dtype=torch.float64)
     found = drawn(logits, scores, tokens, warm, warm * 0.999)

@@ -1,6 +1,7 @@
-"""What a decode step takes beside the network: binding rows, storing keys and values, choosing.
+"""What a decode step takes beside the network: binding rows, storing keys and values, text.
 
-The network is what the graphs `extend` replay, less what they store into rows behind it.
+The network is what the graphs `extend` replay, the choice of a greedy token included, less what
+they store into rows behind it.
 """
 
 from __future__ import annotations

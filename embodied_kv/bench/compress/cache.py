@@ -29,7 +29,6 @@ from embodied_kv.bench.compress.scores import (
 from embodied_kv.bench.compress.ways import EARLY, ROW, STREAM, Way
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine_config import EngineConfig
-from embodied_kv.kernels.choose import best
 from embodied_kv.kv.decode_stream import DecodeStream, Query
 from embodied_kv.kv.handle import CopyLease, Lease
 from embodied_kv.kv.prefix_read import rows_read
@@ -139,7 +138,7 @@ class Harness:
         return self._model.extend(batch, view), view
 
     def _update(self, streams: Sequence[DecodeStream], logits: Tensor) -> None:
-        said = [[token] for token in best(logits)[0].tolist()]
+        said = [[token] for token in logits.argmax(-1).tolist()]
         self._kv.streams.update(streams, said, self._policy.tokenizer.eos)
 
     # ------------------------------------------------------------------ answers
