@@ -194,7 +194,11 @@ class Decoder:
         return begun
 
     def step(self, streams: Sequence[DecodeStream], steps: int = 1) -> list[DecodeStream]:
-        """So many tokens further, at most what each may still say; returns who moved."""
+        """So many tokens further, at most what each may still say; returns who moved.
+
+        Slots lie as decode rows do: a CPU reads rows in order without moving a query.
+        """
+        streams = sorted(streams, key=lambda stream: stream.decode_row)
         ids = [[stream.tokens[-1]] for stream in streams]
         return self._extend(streams, ids, Shape(Kind.EXTEND, self.padded(len(streams)), 1), steps)
 
