@@ -20,9 +20,11 @@ class Usage:
     def __init__(self, memory: float) -> None:
         self._memory = memory
         self._had: dict[Hashable, tuple[float, float]] = {}  # requests, when it last asked
+        self.unserved: set[Hashable] = set()  # accounts that have had nothing yet
 
     def add(self, account: Hashable, requests: float, now: float) -> None:
         """So many more, just now."""
+        self.unserved.discard(account)
         self._had[account] = requests + self.of(account, now), now
 
     def of(self, account: Hashable, now: float) -> float:
@@ -35,6 +37,7 @@ class Usage:
         self._had = {a: had for a, had in self._had.items() if now - had[1] < SILENT}
         most = max((self.of(account, now) for account in self._had), default=0.0)
         found = {a: self.of(a, now) if a in self._had else most for a in accounts}
+        self.unserved = (self.unserved & self._had.keys()) | (found.keys() - self._had.keys())
         self._had |= {account: (had, now) for account, had in found.items()}
         return found
 
@@ -44,7 +47,10 @@ class FairDeadline(Scheduler):
 
     It does so by `patience` s, as much as a deadline may gain (`EarliestDeadline`). So whoever had
     a request more than another goes behind it, whatever deadlines they claim: a client that asks
-    now and then is served before floods, and a deadline is worth one request in `memory` s.
+    now and then is served before floods, and a deadline is worth one request in `memory` s. Who is
+    new has no request to give for one: its first request is as urgent as the most urgent of those
+    who are known, whatever it claims. So it waits about one turn of all, and coming again gains
+    no deadline either.
 
     account: whose a robot's requests are. memory: s in which what was served fades. longest: s, no
     shorter than patience, after which a request is put off no more. So nobody starves: whoever
@@ -69,10 +75,17 @@ class FairDeadline(Scheduler):
         whose = {request.robot: self._account(request.robot) for request in waiting}
         had = self._usage.enter(whose.values(), now)
 
+        due, new = self._deadlines.due, self._usage.unserved
+        known = (due(r) - r.arrived for r in waiting if whose[r.robot] not in new)
+        hurry = min(known, default=None)
+
         def rank(request: Waiting) -> tuple[float, float]:
-            put_off = self._patience * had[whose[request.robot]]
+            account = whose[request.robot]
+            is_first = hurry is not None and account in new
+            moment = request.arrived + hurry if is_first else due(request)
             is_old = now - request.arrived >= self.longest
-            return self._deadlines.due(request) + (0.0 if is_old else put_off), request.arrived
+            put_off = 0.0 if is_old else self._patience * had[account]
+            return moment + put_off, request.arrived
 
         return sorted(waiting, key=rank)
 

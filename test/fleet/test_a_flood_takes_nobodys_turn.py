@@ -26,12 +26,12 @@ def waiting(arrived, deadline=math.inf, robot='r'):
     return Waiting(robot, 't', 0, arrived, arrived, 0.0, 0.0, 1.0, deadline=deadline)
 
 
-def served(clients, scheduler=None, size=1, comes_again=''):
+def served(clients, scheduler=None, size=1, comes_again='', came=None):
     """By client, how long each of its requests took, s; clients: name -> (period, within).
 
     A client asks once a period, or as soon as it is answered where that is later. The engine takes
     SECONDS for a batch of `size`. comes_again: those whose names begin so have another name each
-    time, and so another account.
+    time, and so another account. came: when, s, of those who came later than the others.
     """
     sizes = (1, size) if size > 1 else (1,)
     seconds = tuple(SECONDS * n / size for n in sizes)
@@ -41,7 +41,7 @@ def served(clients, scheduler=None, size=1, comes_again=''):
     events, took = [], {name: [] for name in clients}
     asked, rounds = {}, dict.fromkeys(clients, 0)
     for number, name in enumerate(clients):
-        heapq.heappush(events, (number * 1e-3, name, None))
+        heapq.heappush(events, ((came or {}).get(name, number * 1e-3), name, None))
     while events[0][0] < END:
         now, name, dispatch = heapq.heappop(events)
         if dispatch is None:
@@ -78,6 +78,20 @@ def test_it_waits_for_none_that_comes_again_and_again():
     took = served({'modest': (MODEST, math.inf)} | floods, comes_again='flood')
     assert len(took['modest']) == pytest.approx(END / MODEST, abs=2)
     assert max(took['modest'][5:]) <= 2 * SECONDS + 1e-3
+
+
+@pytest.mark.parametrize('within', [0.001, 0.2, math.inf])
+def test_a_newcomer_waits_about_one_turn_of_all(within):
+    clients = {f'flood {n}': (0.0, within) for n in range(20)} | {'new': (END, math.inf)}
+    took = served(clients, came={'new': END / 2})
+    assert took['new'][0] <= 1.1 * len(clients) * SECONDS
+
+
+def test_coming_again_with_a_deadline_gains_no_turn():
+    clients = {f'flood {n}': (0.0, 0.001) for n in range(8)} | {'patient': (0.0, math.inf)}
+    took = served(clients, comes_again='flood')
+    most = max(len(took[name]) for name in clients)
+    assert most - len(took['patient']) <= 2
 
 
 @pytest.mark.parametrize('floods', [1, 8, 20])
