@@ -1,6 +1,7 @@
 """`bench.deadline` freezes the session while it acts, and says how often and how long."""
 
 import argparse
+import math
 
 import pytest
 
@@ -37,3 +38,9 @@ def test_a_chunk_that_is_late_or_absent_is_a_miss():
     assert (row['misses'], row['absent'], row['miss_pct']) == (2, 1, 50)
     assert row['max_ms'] == pytest.approx(300)
     assert row['load'] == 0.5
+
+
+def test_where_no_chunk_came_all_are_misses_and_no_time_is_known():
+    row = serve.figures('a run', argparse.Namespace(deadlines=4, period=0.1), [], load=0.5)
+    assert (row['misses'], row['absent'], row['miss_pct']) == (4, 4, 100)
+    assert math.isnan(row['p99_ms']) and math.isnan(row['max_ms'])

@@ -17,12 +17,13 @@ WIDTH = 2048
 Work = Callable[[], object]
 
 
-def readings(dtype: torch.dtype, device: str, matrices: int = 32) -> dict[str, tuple[Work, int]]:
+def readings(dtype: torch.dtype, device: str, matrices: int = 0) -> dict[str, tuple[Work, int]]:
     """By name: a call, and the bytes that it moves.
 
     Products of a row with many matrices, as they are stored and as a model has them packed; a copy
-    of one half over the other; a sum.
+    of one half over the other; a sum. matrices: by default as many as hide what a call costs.
     """
+    matrices = matrices or (32 if device == 'cpu' else 256)
     weights = torch.zeros(matrices, WIDTH, WIDTH, dtype=dtype, device=device)
     row, half = weights.new_zeros(1, WIDTH), matrices // 2
     packed = nn.ModuleList(map(_linear, weights))

@@ -84,7 +84,7 @@ def ceilings(dtype: torch.dtype, device: str = 'cpu') -> dict[str, float]:
     n = 2048 if device == 'cpu' else 8192
     a, b = torch.randn(2, n, n, device=device).to(dtype)
     rate = 2 * n**3 / seconds(lambda: a @ b, device=device)
-    reads = readings(dtype, device, 32 if device == 'cpu' else 256).values()
+    reads = readings(dtype, device).values()
     moved = max(size / seconds(work, device=device) for work, size in reads)
     return dict(gflops=rate / 1e9, gbytes=moved / 1e9)
 

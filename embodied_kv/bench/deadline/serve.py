@@ -6,6 +6,7 @@ Knows the engine, its device thread and their clock. Does not know which runs ar
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import statistics
 import threading
@@ -157,7 +158,7 @@ def serve(
     slack = args.deadlines * args.period - sum(busy)
     return dict(
         late=[when for when, _ in published.values()],
-        mean_euler=statistics.mean(steps for _, steps in published.values()),
+        mean_euler=statistics.mean([steps for _, steps in published.values()] or [0]),
         tokens_s=backlog.tokens / (args.deadlines * args.period),
         of_slack_pct=100 * backlog.tokens / (slack / step * STREAMS),
         snapshots=snapshots.figures() if freeze else None,
@@ -189,14 +190,15 @@ def figures(run: str, args: argparse.Namespace, late: list[float], **more: objec
     before the end of the run.
     """
     missed = args.deadlines - sum(when <= args.period for when in late)
+    known = late or [math.nan]  # of chunks that never came
     return dict(
         run=run,
         deadlines=args.deadlines,
         misses=missed,
         miss_pct=100 * missed / args.deadlines,
         absent=args.deadlines - len(late),
-        p50_ms=float(np.percentile(late, 50)) * 1e3,
-        p99_ms=float(np.percentile(late, 99)) * 1e3,
-        max_ms=max(late) * 1e3,
+        p50_ms=float(np.percentile(known, 50)) * 1e3,
+        p99_ms=float(np.percentile(known, 99)) * 1e3,
+        max_ms=max(known) * 1e3,
         **{n: more.get(n, 0.0) for n in FIGURES},
     )

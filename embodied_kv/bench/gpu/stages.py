@@ -115,6 +115,7 @@ def _peers(found: dict) -> str:
 TINY = ('--preset', 'tiny', *CPU)
 PI05 = ('--preset', 'pi05', *CUDA)
 SERVED = ('--views', '2', '--runs', 'budget on')
+PEERS = ('ours_eager', 'theirs_eager', 'theirs_compiled')
 FRAME = ('--modes', 'isolated', 'shared', 'batched', 'copying', 'parallel')
 
 STAGES = (
@@ -174,7 +175,8 @@ STAGES = (
     ),
     Stage(
         'peers', "How does LeRobot's own pi0.5 do, with the same weights?",
-        f'{BENCH}.peers', CUDA, CPU, 6, _peers, option='lerobot',
+        f'{BENCH}.peers', (*PI05, '--dtype', 'bfloat16', '--ways', *PEERS), CPU, 8, _peers,
+        option='lerobot',
     ),
     Stage(
         'top', 'Where does the time go, kernel by kernel?',

@@ -36,8 +36,10 @@ class Resize:
     black: float = 0
 
     def is_padded(self, image: NDArray, size: int) -> bool:
-        """Whether it may be what `pad` made."""
-        return image.dtype == self.dtype and image.shape == (size, size, 3)
+        """Whether it may be what `pad` made, by its dtype, its shape and its range."""
+        if image.dtype != self.dtype or image.shape != (size, size, 3):
+            return False
+        return self.dtype is np.uint8 or bool((image >= self.black).all() and (image <= 1).all())
 
     def pad(self, image: NDArray, size: int) -> NDArray:
         """uint8 [H, W, 3] -> [size, size, 3] of `dtype`; what is such a picture stays as it is.
