@@ -51,7 +51,7 @@ def decoded(data: bytes) -> NDArray[np.uint8]:
         with Image.open(io.BytesIO(data)) as picture:
             return np.asarray(picture.convert('RGB'))
     except DAMAGE as error:
-        raise ValueError(f'{len(data)} bytes are no picture: {error}') from error
+        raise _damaged(data, error) from error
 
 
 def size(data: bytes) -> tuple[int, int]:
@@ -60,7 +60,13 @@ def size(data: bytes) -> tuple[int, int]:
         with Image.open(io.BytesIO(data)) as picture:
             return picture.height, picture.width
     except DAMAGE as error:
-        raise ValueError(f'{len(data)} bytes are no picture: {error}') from error
+        raise _damaged(data, error) from error
+
+
+def _damaged(data: bytes, error: Exception) -> ValueError:
+    """Pillow names an object of ours where it knows no such format: that helps nobody."""
+    why = '' if isinstance(error, UnidentifiedImageError) else f': {error}'
+    return ValueError(f'{len(data)} bytes are no picture{why}')
 
 
 def as_seen(message: Any, view: View) -> bytes:
