@@ -28,9 +28,6 @@ from embodied_kv.types import ActionChunk, Guide, Observation, TextDelta
 
 T = TypeVar('T')
 Guiding = Callable[[], Guide | None]
-# s, of `sys.setswitchinterval` in a process with such a thread: each operation of torch lets go of
-# Python's lock, and with Python's own 5 ms waits as long for it again wherever others compute.
-SWITCH = 0.0002
 HANDOVER = 0.005  # s that the slack waits for the action of a frame that was just prefilled
 IDLE = 0.05  # s between two checks for language when nothing is submitted
 

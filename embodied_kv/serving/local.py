@@ -5,11 +5,10 @@ Knows how one is built and measured. Does not know who uses it.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 
 from embodied_kv.engine.engine import Engine
-from embodied_kv.engine.loop import SWITCH, DeviceThread
+from embodied_kv.engine.loop import DeviceThread
 from embodied_kv.engine.warmup import warm_up
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.fleet.profile import Profile
@@ -20,8 +19,6 @@ from embodied_kv.types import TextDelta
 
 class LocalEngine:
     """Warm, and with a profile of its batches. Use it as a context.
-
-    Threads of this process take turns as often as an engine's wants one.
 
     say: takes a line for the user. repeats: of each batch size that is measured. Raises ValueError
     for parameters that no engine can have.
@@ -34,7 +31,6 @@ class LocalEngine:
         say: Callable[[str], object],
         repeats: int = REPEATS,
     ) -> None:
-        sys.setswitchinterval(SWITCH)
         model = policy.config
         self.engine = Engine(policy, config, model.chunk_size * model.action_dt, say=say)
         self.hear: Callable[[Sequence[TextDelta]], None] = lambda deltas: None

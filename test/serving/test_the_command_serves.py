@@ -1,12 +1,10 @@
 """`python -m embodied_kv.serving`: a setting is an option; what cannot be is said and ends it."""
 
 import re
-import sys
 
 import pytest
 from door_cases import OldClient, libero
 
-from embodied_kv.engine.loop import SWITCH
 from embodied_kv.serving.__main__ import main
 
 TINY = ['--contract', 'libero', '--preset', 'tiny', '--checkpoint', 'random', '--port', '0']
@@ -26,16 +24,6 @@ def test_it_serves_until_it_is_told_to_stop(capsys):
 
     main([*TINY, *SMALL, *PATIENT], client)
     assert served == [(10, 7)]
-
-
-def test_the_engine_waits_for_no_other_thread_longer_than_in_a_node():
-    before, seen = sys.getswitchinterval(), []
-    try:
-        sys.setswitchinterval(0.005)
-        main([*TINY, *SMALL], lambda: seen.append(sys.getswitchinterval()))
-    finally:
-        sys.setswitchinterval(before)
-    assert seen == [pytest.approx(SWITCH)]
 
 
 @pytest.mark.parametrize(

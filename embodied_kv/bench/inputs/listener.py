@@ -20,8 +20,7 @@ from sensor_msgs.msg import JointState
 
 from embodied_kv.bench.inputs.rigs import ARM, HAND, TOPICS, Rig
 from embodied_kv.config import TINY
-from embodied_kv.engine.loop import SWITCH
-from embodied_kv.nodes.common import conversions, qos
+from embodied_kv.nodes.common import conversions, executable, qos
 from embodied_kv.nodes.common.lifecycle_node import SUCCESS, SuiteNode
 from embodied_kv.nodes.common.remote_host import RemoteHost
 from embodied_kv.nodes.observation.description import InputDescription, JointInput, ViewInput
@@ -132,7 +131,7 @@ def main() -> None:
     """Measure, and print what was found."""
     namespace, rig, way, rate, seconds = sys.argv[1:]
     torch.set_num_threads(1)
-    sys.setswitchinterval(SWITCH)
+    sys.setswitchinterval(executable.SWITCH)
     rclpy.init()
     node = Listener(
         Rig.from_json(rig),

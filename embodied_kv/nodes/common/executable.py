@@ -22,11 +22,11 @@ from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
 from embodied_kv import storage
-from embodied_kv.engine.loop import SWITCH
 from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.common.lifecycle_node import SUCCESS, SuiteNode
 
 DISCOVERY = 1.0  # s in which a suite on another machine is found, if there is one
+SWITCH = 0.0002  # s; Python's own 5 ms would let a thread that must be on time wait so long
 WAKE = 0.1  # s between two checks of the signals
 
 
