@@ -168,7 +168,8 @@ def test_a_picture_that_is_none_is_refused_when_it_is_read(root):
 
     change_column(root, FRONT, spoil)
     found = LeRobotDataSet(root, ROBOT)
-    with pytest.raises(DataSetError, match=r'episode 0: observation\.images\.front: 10 bytes are no picture$'):
+    said = r'episode 0: observation\.images\.front: 10 bytes are no picture$'
+    with pytest.raises(DataSetError, match=said):
         found.read(0)
     assert len(found.read(1).state)
 
