@@ -3,7 +3,7 @@
 import urllib.error
 
 import pytest
-from door_cases import PATIENCE, door, libero, page
+from door_cases import PATIENCE, door, libero, page, until
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
@@ -53,6 +53,20 @@ def test_no_more_clients_than_may_be_inside():
             assert status(opened.client) == 503
             assert second.infer(libero())['actions'].shape == (10, 7)
             assert 'connections 2.0' in page(opened.port, '/metrics')
+
+
+def test_a_key_does_not_take_the_room_of_others(tmp_path):
+    keys = tmp_path / 'keys'
+    keys.write_text('greedy\nmodest\n')
+    with door(api_keys=str(keys), connections_per_key=2) as opened:
+        with opened.client(key='greedy'), opened.client(key='greedy') as second:
+            assert status(lambda: opened.client(key='greedy')) == 503
+            with opened.client(key='modest') as other:
+                assert other.infer(libero())['actions'].shape == (10, 7)
+            assert second.infer(libero())['actions'].shape == (10, 7)
+        until(lambda: 'connections 0.0' in page(opened.port, '/metrics', 'modest'))
+        with opened.client(key='greedy') as again:
+            assert again.infer(libero())['actions'].shape == (10, 7)
 
 
 def test_a_page_in_a_browser_may_not_drive_robots():

@@ -46,6 +46,9 @@ class ServerConfig:
         '', "File with the keys that open the door, one a line; '' for none: all may come in"
     )
     connections: int = _param(64, 'Clients at the same time', range=(1, 4096))
+    connections_per_key: int = _param(
+        16, 'Of these, clients that come with the same key', range=(1, 4096)
+    )
     message_mib: int = _param(32, 'Longest message, MiB', range=(1, 1024))
     request_rate: float = _param(
         100.0, 'Requests per second of a client; more of them wait', range=(0.1, 10_000.0)

@@ -14,6 +14,7 @@ from websockets.asyncio.server import ServerConnection
 from websockets.frames import CloseCode
 from websockets.http11 import Request, Response
 
+from embodied_kv.serving.websocket.config import ServerConfig
 from embodied_kv.serving.websocket.metrics import Metrics
 
 SCHEME = 'Api-Key '
@@ -21,15 +22,11 @@ OPENING = 16  # connections that may be on their way in, beside those that are
 
 
 class Gate:
-    """keys: one of them opens; none: everybody may come in. most: clients at the same time.
+    """fault: why nobody is served now; '' where all is well. Raises ValueError, OSError for keys."""
 
-    fault: why nobody is served now; '' where all is well.
-    """
-
-    def __init__(
-        self, keys: tuple[str, ...], most: int, metrics: Metrics, fault: Callable[[], str]
-    ) -> None:
-        self._keys, self._most, self._metrics, self._fault = keys, most, metrics, fault
+    def __init__(self, config: ServerConfig, metrics: Metrics, fault: Callable[[], str]) -> None:
+        self._keys, self._metrics, self._fault = config.keys(), metrics, fault
+        self._most, self._most_of_key = config.connections, config.connections_per_key
         self._inside: set[Visitor] = set()
         self._sockets: set[asyncio.Transport] = set()
 
@@ -53,11 +50,9 @@ class Gate:
         if request.headers.get_all('Origin'):  # a page of this machine may drive no robot of it
             self._metrics.rejected.labels('browser').inc()
             return connection.respond(HTTPStatus.FORBIDDEN, 'no page in a browser is let in\n')
-        if len(self._inside) >= self._most:
+        if full := self._full(scope):
             self._metrics.rejected.labels('connections').inc()
-            return connection.respond(
-                HTTPStatus.SERVICE_UNAVAILABLE, f'{self._most} clients are connected: come later\n'
-            )
+            return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, full)
         connection.scope = scope
         self._inside.add(connection)
         self._metrics.connections.set(len(self._inside))
@@ -93,6 +88,14 @@ class Gate:
         if said is not None and said.code == CloseCode.MESSAGE_TOO_BIG:
             self._metrics.rejected.labels('message').inc()
         self._metrics.connections.set(len(self._inside))
+
+    def _full(self, scope: str) -> str:
+        """Why there is no room for one more of that scope; '' where there is."""
+        if len(self._inside) >= self._most:
+            return f'{self._most} clients are connected: come later\n'
+        if scope and sum(c.scope == scope for c in self._inside) >= self._most_of_key:
+            return f'{self._most_of_key} clients are connected with this key: come later\n'
+        return ''
 
     def _health(self, connection: Visitor) -> Response:
         fault = self._fault()

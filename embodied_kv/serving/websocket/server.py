@@ -47,7 +47,7 @@ class PolicyServer(threading.Thread):
         self._metrics = Metrics(sessions.values, sessions.engine.kv.plane)
         self._work = ThreadPoolExecutor(WORKERS, 'policy server, pictures')
         self._waits = ThreadPoolExecutor(1, 'policy server, capsules')
-        self._gate = Gate(config.keys(), config.connections, self._metrics, sessions.fault)
+        self._gate = Gate(config, self._metrics, sessions.fault)
         engine = sessions.engine
         dialect = Dialect(contract, engine.policy.fitted)
         more = Extensions.of(engine.policy.config, engine.config, dialect.questions)
