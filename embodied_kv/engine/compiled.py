@@ -13,6 +13,7 @@ from embodied_kv.config import ModelConfig
 from embodied_kv.engine import buckets
 from embodied_kv.engine.graphs import Kind
 from embodied_kv.engine_config import EngineConfig
+from embodied_kv.model import packed
 from embodied_kv.runtime.compiled import Compiler
 from embodied_kv.runtime.variants import Shape
 
@@ -41,4 +42,4 @@ def compiler_of(
 ) -> Compiler | None:
     """For these buckets; None where there are none."""
     names = [str(shape) for shape in compiled_shapes(c, e)]
-    return Compiler(e.threads, say, names=names) if names else None
+    return Compiler(e.threads, say, names=names, lower=packed.lower) if names else None

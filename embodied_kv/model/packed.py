@@ -5,14 +5,15 @@ is stored packs it anew each time, which takes longer than the product where few
 multiplied. In bfloat16 what came out was the same bit for bit where it was tried (avx512_bf16); in
 float32 sums have another order.
 
-A compiler that traces a packed product sees one operation, `embodied_kv::packed_linear`, over a
-weight without strides.
+A compiler that traces a packed product sees one operation, `embodied_kv::packed_product`, over a
+weight without strides; by `lower` it calls the product itself, without Python.
 """
 
 from __future__ import annotations
 
 import math
 import platform
+from contextlib import suppress
 
 import torch
 from torch import Tensor, nn
@@ -21,11 +22,12 @@ from embodied_kv.model.dtype import cpu_multiplies_bfloat16
 
 # Parameters of a weight: a smaller one is multiplied faster than it is called.
 LEAST = {torch.bfloat16: 1 << 16, torch.float32: 200_000}
+LEAST_ON_AMD = {torch.float32: 40_000}  # where MKL, the other way, has half of oneDNN's rate
 X86 = ('x86_64', 'AMD64')
 FEW = 64  # tokens that the layout is made for; other numbers are multiplied by it as well
 
 _library = torch.library.Library('embodied_kv', 'FRAGMENT')
-_library.define('packed_linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor')
+_library.define('packed_product(Tensor x, Tensor weight, Tensor? bias) -> Tensor')
 
 
 def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -36,8 +38,20 @@ def _like(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return x.new_empty((*x.shape[:-1], weight.shape[0]))
 
 
-_library.impl('packed_linear', _multiply, 'CompositeExplicitAutograd')
-torch.library.register_fake('embodied_kv::packed_linear', _like, lib=_library)
+_library.impl('packed_product', _multiply, 'CompositeExplicitAutograd')
+torch.library.register_fake('embodied_kv::packed_product', _like, lib=_library)
+
+
+def lower() -> None:
+    """Has inductor call the product by its C function; where it cannot, it calls through Python."""
+    with suppress(ImportError):
+        from torch._inductor.ir import TensorBox  # some seconds to import
+        from torch._inductor.lowering import register_lowering
+        from torch._inductor.mkldnn_ir import LinearUnary
+
+        @register_lowering(torch.ops.embodied_kv.packed_product.default, type_promotion_kind=None)
+        def product(x: TensorBox, weight: TensorBox, bias: TensorBox | None) -> TensorBox:
+            return TensorBox.create(LinearUnary.create(x, weight, bias, 'none', [], ''))
 
 
 class PackedLinear(nn.Module):
@@ -57,13 +71,13 @@ class PackedLinear(nn.Module):
         destination[f'{prefix}weight'] = self.weight.to_dense()
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.ops.embodied_kv.packed_linear.default(x, self.weight, self.bias)
+        return torch.ops.embodied_kv.packed_product.default(x, self.weight, self.bias)
 
 
 def pack(model: nn.Module) -> int:
     """Packs the weights of its linear layers in place, where that is of use; how many it packed.
 
-    Those that do not learn, on a CPU of x86, from `LEAST` parameters on; in bfloat16 where the CPU
+    Those that do not learn, on a CPU of x86, from `least` parameters on; in bfloat16 where the CPU
     has units for it. One after the other, so that no more than one is there twice.
     """
     made: dict[nn.Linear, PackedLinear] = {}
@@ -89,4 +103,11 @@ def _is_worth_it(weight: Tensor) -> bool:
         return False
     if weight.dtype == torch.bfloat16 and not cpu_multiplies_bfloat16():
         return False
-    return weight.numel() >= LEAST.get(weight.dtype, math.inf)
+    return weight.numel() >= least(weight.dtype)
+
+
+def least(dtype: torch.dtype) -> float:
+    """Parameters from which on a weight is packed on this CPU; infinity where none is."""
+    anywhere = LEAST.get(dtype, math.inf)
+    on_amd = 'AMD' in torch.cpu.get_capabilities().get('cpu_name', '')
+    return min(anywhere, LEAST_ON_AMD.get(dtype, anywhere)) if on_amd else anywhere

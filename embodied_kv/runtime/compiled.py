@@ -89,8 +89,9 @@ class Compiler:
     """Compiled computations of one process, kept in a folder. threads: that they will run on.
 
     say: takes a line for the user before what takes long; the log, if not given. folder: the
-    user's own, if not given. names: of all that it will be asked for, to say how far it is. made:
-    how many so far. packages: by name, where each lies that was loaded.
+    user's own, if not given. names: of all that it will be asked for, to say how far it is. lower:
+    tells inductor of operations of our own, before it compiles. made: how many so far. packages:
+    by name, where each lies that was loaded.
     """
 
     def __init__(
@@ -99,11 +100,12 @@ class Compiler:
         say: Callable[[str], object] | None = None,
         folder: Path | None = None,
         names: Sequence[str] = (),
+        lower: Callable[[], object] = lambda: None,
     ) -> None:
         self.made, self.names = 0, tuple(names)
         self.packages: dict[str, Path] = {}
         self._failed = 0
-        self._threads, self._say = threads, say or log.info
+        self._threads, self._say, self._lower = threads, say or log.info, lower
         self._folder = folder or default_folder()
 
     def compile(self, name: str, fn: Computation, buffers: Buffers) -> Computation | None:
@@ -122,6 +124,7 @@ class Compiler:
                     f'compiling {name}{self._place(name)}, once: it takes about half a minute'
                 )
                 began = time.monotonic()
+                self._lower()
                 _build(traced, path, self._threads)
                 self._say(f'compiled {name} in {time.monotonic() - began:.0f} s: {path}')
                 self.made += 1

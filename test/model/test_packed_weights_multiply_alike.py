@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import nn
 
+from embodied_kv.bench.common.launched import run_code
 from embodied_kv.config import preset
 from embodied_kv.engine.fingerprint import weights_digest
 from embodied_kv.model.dtype import cpu_multiplies_bfloat16
-from embodied_kv.model.packed import LEAST, X86, PackedLinear, pack
+from embodied_kv.model.packed import LEAST, X86, PackedLinear, least, lower, pack
 from embodied_kv.model.pi05 import Pi05
 from embodied_kv.model.random import init_random
 from embodied_kv.runtime.buffer import Buffer, Buffers
@@ -89,10 +90,20 @@ def test_packed_products_of_float32_differ_by_the_order_of_sums(tokens):
 
 
 def test_small_weights_stay_as_they_are():
-    for dtype, least in LEAST.items():
-        model = nn.Sequential(nn.Linear(least // 64 - 1, 64)).to(dtype)
+    for dtype in LEAST:
+        model = nn.Sequential(nn.Linear(least(dtype) // 64 - 1, 64)).to(dtype)
         kept = [*model.modules()]
         assert pack(model) == 0 and [*model.modules()] == kept
+
+
+def test_fewer_parameters_are_packed_where_the_other_product_is_slow(monkeypatch):
+    found = {}
+    for name in ('AMD EPYC', 'Intel(R) Xeon(R)', ''):
+        monkeypatch.setattr(torch.cpu, 'get_capabilities', lambda name=name: {'cpu_name': name})
+        found[name] = least(torch.float32), least(torch.bfloat16)
+    assert found['AMD EPYC'][0] < found[''][0]
+    assert found['Intel(R) Xeon(R)'] == found[''] and found['AMD EPYC'][1] == found[''][1]
+    assert least(torch.float64) == float('inf')
 
 
 @packs
@@ -102,11 +113,14 @@ def test_compiled_products_read_the_same_packed_weights(tmp_path):
     pack(model)
     with torch.inference_mode():
         want = model(x)
-    compiler = Compiler(folder=tmp_path)
+    compiler = Compiler(folder=tmp_path, lower=lower)
 
     def multiply():
         out.copy_(model(x))
 
     compiler.compile('mlp', multiply, Buffers([Buffer('out', out)]))()
     assert compiler.made == 1
+    code = run_code(compiler.packages['mlp'])
+    assert code.count('aoti_torch_cpu__linear_pointwise(') == 2, 'both products, by C'
+    assert 'aoti_torch_proxy_executor_call' not in code, 'nothing through Python'
     torch.testing.assert_close(out, want, atol=2**-7, rtol=2**-7)

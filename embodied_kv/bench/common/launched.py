@@ -18,9 +18,14 @@ CALL = re.compile(
 
 def launches(package: Path) -> int:
     """Of one run. Raises ValueError for a file that holds no wrapper."""
+    return len(CALL.findall(run_code(package)))
+
+
+def run_code(package: Path) -> str:
+    """What inductor wrote for a run, in C++. Raises ValueError for a file that holds no wrapper."""
     with zipfile.ZipFile(package) as archive:
         for name in archive.namelist():
             if name.endswith('wrapper.cpp'):
                 code = archive.read(name).decode()
-                return len(CALL.findall(code[code.index('::run_impl(') :]))
+                return code[code.index('::run_impl(') :]
     raise ValueError(f'{package} holds no compiled wrapper')
