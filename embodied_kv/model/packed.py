@@ -43,7 +43,7 @@ torch.library.register_fake('embodied_kv::packed_product', _like, lib=_library)
 
 
 def lower() -> None:
-    """Has inductor call the product by its C function; where it cannot, it calls through Python."""
+    """Has inductor call the product by its C function; by Python, where torch lacks that."""
     with suppress(ImportError):
         from torch._inductor.ir import TensorBox  # some seconds to import
         from torch._inductor.lowering import register_lowering

@@ -22,7 +22,7 @@ def launches(package: Path) -> int:
 
 
 def run_code(package: Path) -> str:
-    """What inductor wrote for a run, in C++. Raises ValueError for a file that holds no wrapper."""
+    """What inductor wrote for a run, in C++. Raises ValueError for a file that holds none."""
     with zipfile.ZipFile(package) as archive:
         for name in archive.namelist():
             if name.endswith('wrapper.cpp'):

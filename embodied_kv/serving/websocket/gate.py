@@ -22,7 +22,7 @@ OPENING = 16  # connections that may be on their way in, beside those that are
 
 
 class Gate:
-    """fault: why nobody is served now; '' where all is well. Raises ValueError, OSError for keys."""
+    """fault: why nobody is served now; '' where all is well. Raises ValueError, OSError: keys."""
 
     def __init__(self, config: ServerConfig, metrics: Metrics, fault: Callable[[], str]) -> None:
         self._keys, self._metrics, self._fault = config.keys(), metrics, fault
