@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from embodied_kv.bench.common.reading import readings
+from embodied_kv.bench.common.reading import products, readings
 
 
 def now(device: str) -> float:
@@ -82,11 +82,11 @@ class Ceilings:
 
 
 def ceilings(device: str, repeats: int = 5) -> Ceilings:
-    """Measured in bfloat16; of memory by the fastest of `reading.readings`."""
-    n = 2048 if device == 'cpu' else 8192
-    a, b = torch.randn(2, n, n, device=device).bfloat16()
+    """Measured in bfloat16, each by the fastest way that `reading` knows."""
     reads = readings(torch.bfloat16, device)
-    works = {name: work for name, (work, _) in reads.items()} | dict(matrices=lambda: a @ b)
+    calls, operations = products(torch.bfloat16, device)
+    works = calls | {name: work for name, (work, _) in reads.items()}
     best = {name: min(taken) for name, taken in in_turn(works, repeats, device).items()}
     moved = max(size / best[name] for name, (_, size) in reads.items())
-    return Ceilings(2 * n**3 / best['matrices'] / 1e9, moved / 1e9)
+    rate = operations / min(best[name] for name in calls)
+    return Ceilings(rate / 1e9, moved / 1e9)

@@ -1,7 +1,8 @@
-"""How fast a machine reads its memory: work that does little else, several ways.
+"""How fast a machine reads its memory, and multiplies: work that does little else, several ways.
 
 The fastest counts, as none is the fastest everywhere: a CPU's product of a row may be slow for its
-operations, packed or not, and its copy for what it writes.
+operations, packed or not, and its copy for what it writes; of two libraries, one may know less of
+the CPU.
 """
 
 from __future__ import annotations
@@ -44,6 +45,18 @@ def readings(dtype: torch.dtype, device: str, matrices: int = 0) -> dict[str, tu
         sum=weights.view(torch.float32).sum,
     )
     return {name: (call, weights.nbytes) for name, call in calls.items()}
+
+
+def products(dtype: torch.dtype, device: str) -> tuple[dict[str, Work], int]:
+    """Calls by name, and the operations of each: a product of two matrices, stored and packed."""
+    width = WIDTH if device == 'cpu' else 4 * WIDTH
+    matrix, weight = torch.randn(2, width, width, device=device).to(dtype)
+    packed = nn.ModuleList([_linear(weight)])
+    pack(packed)
+    calls: dict[str, Work] = dict(
+        matrices=lambda: matrix @ weight, packed_matrices=lambda: packed[0](matrix)
+    )
+    return calls, 2 * width**3
 
 
 def _linear(weight: Tensor) -> nn.Linear:

@@ -20,7 +20,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from embodied_kv.bench.common.reading import readings
+from embodied_kv.bench.common.reading import products, readings
 
 OUT = Path('out/bench')
 # Of a CPU, by `torch.cpu.get_capabilities`: what decides how fast it multiplies, x86 then Arm.
@@ -80,10 +80,9 @@ def difference(
 
 
 def ceilings(dtype: torch.dtype, device: str = 'cpu') -> dict[str, float]:
-    """Measured matrix rate, GFLOP/s, and read bandwidth, GB/s, by the fastest way to read."""
-    n = 2048 if device == 'cpu' else 8192
-    a, b = torch.randn(2, n, n, device=device).to(dtype)
-    rate = 2 * n**3 / seconds(lambda: a @ b, device=device)
+    """Measured matrix rate, GFLOP/s, and read bandwidth, GB/s, each by the fastest way."""
+    calls, operations = products(dtype, device)
+    rate = operations / min(seconds(work, device=device) for work in calls.values())
     reads = readings(dtype, device).values()
     moved = max(size / seconds(work, device=device) for work, size in reads)
     return dict(gflops=rate / 1e9, gbytes=moved / 1e9)

@@ -1,4 +1,4 @@
-"""The ceiling of memory is that of the fastest way to read it, each by the bytes that it moves."""
+"""Ceilings are those of the fastest way: to read, by the bytes that it moves; to multiply."""
 
 import platform
 
@@ -34,7 +34,7 @@ def test_each_way_reads_all_of_it(monkeypatch):
     for name, (work, _) in found.items():
         with Operations() as ran:
             work()
-        reads = [n for n in ran.names if n in ('linear', 'mm', 'packed_linear', 'copy_', 'sum')]
+        reads = [n for n in ran.names if n in ('linear', 'mm', 'packed_product', 'copy_', 'sum')]
         assert len(reads) == (4 if name.endswith('product') else 1), name
 
 
@@ -44,7 +44,7 @@ def test_weights_are_packed_where_a_model_has_them_packed():
     with Operations() as ran:
         work()
     packs = platform.machine() in X86 and cpu_multiplies_bfloat16()
-    assert ran.names.count('packed_linear') == (2 if packs else 0)
+    assert ran.names.count('packed_product') == (2 if packs else 0)
 
 
 @pytest.fixture
@@ -60,10 +60,34 @@ def timed(monkeypatch):
     for module in (clock, report):
         monkeypatch.setattr(module, 'readings', readings)
         monkeypatch.setattr(module, 'seconds', lambda work, *_, **__: took.get(work, 1.0))
+    return took
 
 
 def test_the_fastest_counts(timed):
     assert clock.ceilings('cpu').gbytes == report.ceilings(torch.float32)['gbytes'] == 4.0
+
+
+def test_the_faster_product_counts(timed, monkeypatch):
+    def products(dtype, device):
+        works = {name: lambda: None for name in WAYS}
+        took.update({work: WAYS[name] for name, work in works.items()})
+        return works, int(BYTES)
+
+    took = timed
+    for module in (clock, report):
+        monkeypatch.setattr(module, 'products', products)
+    assert clock.ceilings('cpu').gflops == report.ceilings(torch.float32)['gflops'] == 4.0
+
+
+@torch.inference_mode()
+def test_both_products_are_the_same_work(monkeypatch):
+    monkeypatch.setattr(reading, 'WIDTH', 512)
+    calls, operations = reading.products(torch.float32, 'cpu')
+    assert operations == 2 * 512**3 and len(calls) == 2
+    for name, work in calls.items():
+        with Operations() as ran:
+            assert work().shape == (512, 512), name
+        assert len({'linear', 'mm', 'packed_product'} & set(ran.names)) == 1, name
 
 
 def test_what_hid_a_ceiling_before_hides_none_afterwards(monkeypatch):
