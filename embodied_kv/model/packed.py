@@ -22,7 +22,7 @@ from embodied_kv.model.dtype import cpu_multiplies_bfloat16
 
 # Parameters of a weight: a smaller one is multiplied faster than it is called.
 LEAST = {torch.bfloat16: 1 << 16, torch.float32: 200_000}
-LEAST_ON_AMD = {torch.float32: 40_000}  # where MKL, the other way, has half of oneDNN's rate
+LEAST_ON_AMD = {torch.float32: 40_000}  # where MKL, else called, has half of oneDNN's rate
 X86 = ('x86_64', 'AMD64')
 FEW = 64  # tokens that the layout is made for; other numbers are multiplied by it as well
 
