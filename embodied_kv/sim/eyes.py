@@ -81,10 +81,14 @@ def look_around(known: KnownTable) -> Look:
 
 
 def look_at(instruction: str, known: KnownTable) -> Look:
-    """At what an instruction was about: its thing, and all places."""
+    """At what an instruction was about: its thing, and all places; and at what was held before.
+
+    A hand that moves one thing lays down another first, and nothing else would tell where.
+    """
     task = parse_task(instruction)
-    things = [task.target] if task is not None else []
-    return (yield from _ask([*things, *known.places], known))
+    held = [name for name, place in known.where.items() if place == ROBOT]
+    things = [task.target, *held] if task is not None else held
+    return (yield from _ask([*dict.fromkeys(things), *known.places], known))
 
 
 def _ask(names: Sequence[str], known: KnownTable, doubted: tuple[str, ...] = ()) -> Look:

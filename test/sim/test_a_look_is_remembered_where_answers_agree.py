@@ -188,3 +188,12 @@ def test_what_is_next_to_something_stays_so_while_it_lies_on_the_table():
         ('red cube', 'object', 'red cube: on the left')
     ]
     assert beside('pick up the red cube') == [] == beside('what is this?')
+
+
+def test_what_was_held_is_looked_for_after_a_step_about_another_thing():
+    known = KnownTable({'red cube': 'robot', 'blue cylinder': TABLE}, ('green bin',))
+    look = look_at('put the blue cylinder into the green bin', known)
+    facts, gone = seen(look)
+    assert facts['red cube'] == 'red cube: on the table' and not gone
+    assert facts['robot'] == 'robot: holds nothing'
+    assert facts['green bin'] == 'green bin: holds the blue cylinder'
