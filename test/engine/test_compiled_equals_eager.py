@@ -5,12 +5,14 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from embodied_kv.bench.common.launched import launches
 from embodied_kv.config import TINY
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.engine_config import EngineConfig
+from embodied_kv.runtime import compiled as compiled_runtime
 from embodied_kv.runtime.compiled import Compiler
 from embodied_kv.types import Guide
 
@@ -112,28 +114,43 @@ def test_words_of_one_stream(engines, observe):
         assert_words_alike(engines, [observe(number)], ['Subtask:'])
 
 
+def said_of_one(engine, frame, queries, **how):
+    """Tokens of streams over one frame, decoded together."""
+    (handle,) = engine.prefill([frame])
+    streams = [engine.open(handle, query, max_tokens=5, **how) for query in queries]
+    while any(not stream.reason for stream in streams):
+        engine.decode()
+    engine.deltas()
+    return [stream.tokens for stream in streams]
+
+
 def test_words_of_two_streams_of_one_frame(engines, observe):
-    heard = []
-    for engine in engines:
-        (handle,) = engine.prefill([observe(9)])
-        streams = [engine.open(handle, 'ab' * (i + 1), max_tokens=5) for i in range(2)]
-        while any(not stream.reason for stream in streams):
-            engine.decode()
-        engine.deltas()
-        heard.append([stream.tokens for stream in streams])
-    assert heard[0] == heard[1]
+    eager, compiled = (said_of_one(engine, observe(9), ['ab', 'abab']) for engine in engines)
+    assert eager == compiled
 
 
 def test_nothing_is_compiled_or_traced_in_the_loop(engines, observe, monkeypatch):
+    """Whatever lengths, states, views, streams and ways of choosing a token come."""
+
     def never(*_):
         raise AssertionError('compiled in the loop')
 
     monkeypatch.setattr(Compiler, 'compile', never)
-    captures = engines[1].graphs.pool.captures
-    for number in range(6):
-        assert_chunks_alike(engines, [observe(number, instruction='x' * 5 * number)])
-        assert_words_alike(engines, [observe(number)], ['Narrate:'])
+    monkeypatch.setattr(compiled_runtime, 'trace', never)
+    captures, traced = engines[1].graphs.pool.captures, dict(counters['frames'])
+    rng, lengths = np.random.default_rng(0), set()
+    for number in range(25):
+        missing = (int(rng.integers(3)),) if number % 3 == 0 else ()
+        frame = observe(100 + number, missing, 'x' * int(rng.integers(1, 35)))
+        assert_chunks_alike(engines, [frame])
+        queries = ['q' * int(rng.integers(1, 16)) for _ in range(rng.integers(1, 3))]
+        how = dict(temperature=1.0, seed=number) if number % 4 == 0 else {}
+        eager, compiled = (said_of_one(engine, frame, queries, **how) for engine in engines)
+        assert eager == compiled
+        lengths.add((len(queries), *map(len, queries)))
+    assert len(lengths) > 15
     assert engines[1].graphs.pool.captures == captures
+    assert dict(counters['frames']) == traced
 
 
 def test_a_layer_launches_few_kernels(engines):

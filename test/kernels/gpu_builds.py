@@ -9,6 +9,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from embodied_kv.kernels.blocks import LIMITS
+
+REGISTERS = 65_536  # of a multiprocessor, of all compute capabilities from 5.0 to 9.0
 PTXAS = Path(triton.__file__).parent / 'backends/nvidia/bin/ptxas'
 HALF, EXACT, COUNT = '*bf16', '*fp32', '*i32'
 STRIDE = re.compile(r'stride_\w+|\w+_(layer|slot|row|token|head)')
@@ -18,8 +21,17 @@ class Build(NamedTuple):
     """shared: bytes of a block. registers: of a thread. spilled: bytes, for want of registers."""
 
     shared: int
+    threads: int
     registers: int
     spilled: int
+
+    def fits(self, card) -> bool:
+        """Whether a block of it can be launched there, and keeps all in registers."""
+        return (
+            self.shared <= LIMITS[card]
+            and self.threads * self.registers <= REGISTERS
+            and self.spilled == 0
+        )
 
 
 def build(function, fixed, types, arch, folder, **options) -> Build:
@@ -47,7 +59,8 @@ def build(function, fixed, types, arch, folder, **options) -> Build:
     name = re.search(r'^\.target (\w+)', made.asm['ptx'], re.MULTILINE)[1]
     command = [PTXAS, '-v', f'--gpu-name={name}', ptx, '-o', Path(folder, 'kernel.cubin')]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-    registers = int(re.search(r'Used (\d+) registers', said)[1])
-    return Build(
-        made.metadata.shared, registers, int(re.search(r'(\d+) bytes spill stores', said)[1])
+    registers, spilled = (
+        int(re.search(found, said)[1])
+        for found in (r'Used (\d+) registers', r'(\d+) bytes spill stores')
     )
+    return Build(made.metadata.shared, 32 * made.metadata.num_warps, registers, spilled)
