@@ -85,6 +85,11 @@ class KnownTable:
         """The number of the last record that moved a thing, by thing."""
         return {r.task.target: n for n, r in self.records.items() if r.moved}
 
+    def origin(self, name: str, unknown: str = TABLE) -> str:
+        """From where a thing would be moved: where it is, or lay before it was picked up."""
+        place = self.where.get(name, unknown)
+        return self.lay if place == ROBOT else place
+
     def inside(self, place: str) -> list[str]:
         """What lies in a place, in the order of the alphabet, as language names it."""
         return sorted(name for name, at in self.where.items() if at == place)
@@ -152,7 +157,7 @@ class KnownTable:
         if reason := self.hindrance(task):
             raise ValueError(f'{task.phrase(0)}: {reason}')
         x, before = task.target, self._hands_free(task)
-        origin = self.lay if self.where[x] == ROBOT else self.where[x]
+        origin = self.origin(x)
         place = {'put': task.place, 'pick': ROBOT}.get(task.family, TABLE)
         said = {'next': f'next to the {task.place}', 'push': f'on the {task.side}'}
         after = before.lie(x, place, said.get(task.family, ''))

@@ -60,7 +60,7 @@ class TableRobot:
         self.calls.append(instruction)
         if self.interrupt:
             self.interrupt(instruction)
-        task, self._lay = parse_task(instruction), dict(self.table.where)
+        task, self._before = parse_task(instruction), self.table
         self.done = self._rng.random() < self._success and not self.table.hindrance(task)
         if self.done:
             self.table = self.table.do(task)
@@ -72,9 +72,8 @@ class TableRobot:
         task = parse_task(instruction)
         self._notes.tell(instruction, 0)
         moved = done and task.family in MOVES
-        lay = self._lay[task.target]
-        origin = self.table.lay if lay == ROBOT else lay
-        words = f'{instruction}, from the {origin}' if moved else instruction
+        words = f'{instruction}, from the {self._before.origin(task.target)}'
+        words = words if moved else instruction
         for id, _, text in self._notes.conclude(words if done else f'{instruction}, not finished'):
             self._memory.pop(id, None)  # the newest is the last
             self._memory[id] = text

@@ -47,6 +47,8 @@ def test_a_thing_that_was_picked_up_came_from_where_it_lay():
     assert texts(held)['blue ball'] == 'blue ball: held by the robot'
     assert texts(held)['robot'] == 'robot: holds the blue ball'
     assert held.moves == ()
+    assert (held.origin('blue ball'), held.origin('red cube')) == ('green bin', TABLE)
+    assert held.origin('grey cube', 'nowhere') == 'nowhere'
     put = held.do(Task('put', 'blue ball', 'purple plate'))
     assert put.records[2].origin == 'green bin'
 

@@ -117,7 +117,7 @@ class SimulatedRobot:
         self._notes.tell(instruction, 0)
         text = f'{instruction}, not finished'
         if done and task.family in MOVES:
-            text = f'{instruction}, from the {self._lay.get(task.target, "table")}'
+            text = f'{instruction}, from the {self._before.origin(task.target)}'
         elif done:
             text = instruction
         self._planning.advance()
@@ -166,7 +166,7 @@ class SimulatedRobot:
 
     def act(self, instruction: str) -> Outcome:
         task, began = parse_task(instruction), self._rollout.time
-        self._lay = dict(read_table(self.memory()).where)
+        self._before = read_table(self.memory())
         truth, ask_at = self._table.truth(), began + ASK_EVERY
         is_real = {task.target, task.place or task.target} <= {t.name for t in truth.things}
         judge = Judge(task, truth) if is_real else None  # None: the eyes erred

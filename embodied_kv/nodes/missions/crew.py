@@ -6,7 +6,7 @@ a mission asks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.tiers import Tier
@@ -48,7 +48,7 @@ class Crew:
     ) -> None:
         self._calls, self._session, self._step_seconds = calls, session, step_seconds
         self._boundaries, self._tier = Boundaries(session, BY_MISSIONS, tier), tier
-        self._lay: Mapping[str, str] = {}  # where things lay before the step
+        self._before = KnownTable({}, ())  # as it was known before the step
         self._on_words, self._on_fault = on_words, on_fault
 
     def look(self, instruction: str = '') -> None:
@@ -67,14 +67,14 @@ class Crew:
         return why
 
     def act(self, instruction: str) -> Outcome:
-        self._lay = self._known().where
+        self._before = self._known()
         return self._calls.act(instruction, self._step_seconds)
 
     def remember(self, instruction: str, done: bool) -> None:
         task = parse_task(instruction)
         text = f'{instruction}, not finished'
         if done and task is not None and task.family in MOVES:
-            text = f'{instruction}, from the {self._lay.get(task.target, UNKNOWN)}'
+            text = f'{instruction}, from the {self._before.origin(task.target, UNKNOWN)}'
         elif done:
             text = instruction
         self._upsert([('', 'task', text), *(beside(instruction) if done else ())])
