@@ -1,6 +1,7 @@
 """From the measured start on: within every limit, not unarmed, not blind, not after a stop."""
 
 import itertools
+import math
 from collections import Counter
 
 import numpy as np
@@ -44,6 +45,11 @@ class Watched(Stand):
         self.happen('chunk', random)
         self.run(random.uniform(0, 0.3))
 
+    @property
+    def _is_quiet(self):
+        """At rest, and the last set-points of that, 6 ms of them, are out: no hand is as quick."""
+        return not self.executor.is_moving(self.now) and self.loop._outgoing.due == math.inf
+
     def happen(self, kind, random):
         guard = self.guard
         if kind in ('chunk', 'jump', 'late'):
@@ -65,7 +71,7 @@ class Watched(Stand):
             guard.take_over()
         elif kind == 'given':
             guard.give_back(self.now)
-        elif kind == 'by hand' and not self.executor.is_moving(self.now):
+        elif kind == 'by hand' and self._is_quiet:
             self.arm = inside(self.limits, random.uniform(-0.3, 1.3, 2))
         elif kind in ('blind', 'seeing'):
             self.speaks = kind == 'seeing'
