@@ -94,7 +94,7 @@ class Gate:
         if len(self._inside) >= self._most:
             return f'{self._most} clients are connected: come later\n'
         if scope and sum(c.scope == scope for c in self._inside) >= self._most_of_key:
-            return f'{self._most_of_key} clients are connected with this key: come later\n'
+            return f'{self._most_of_key} clients have this key (connections_per_key): come later\n'
         return ''
 
     def _health(self, connection: Visitor) -> Response:
