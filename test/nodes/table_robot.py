@@ -72,8 +72,8 @@ class TableRobot:
         task = parse_task(instruction)
         self._notes.tell(instruction, 0)
         moved = done and task.family in MOVES
-        words = f'{instruction}, from the {self._before.origin(task.target)}'
-        words = words if moved else instruction
+        origin = self._before.origin(task.target)
+        words = f'{instruction}, from the {origin}' if moved else instruction
         for id, _, text in self._notes.conclude(words if done else f'{instruction}, not finished'):
             self._memory.pop(id, None)  # the newest is the last
             self._memory[id] = text
