@@ -1,12 +1,12 @@
-"""Message types that a contract may name, and what can be selected of each.
+"""Message and action types that a contract may name, and what can be selected of each.
 
-Knows the fields of the messages by name. Does not know ROS: the nodes do.
+This module knows the fields of the types by name. It does not import ROS; the nodes do.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 
 from embodied_kv.robots.units import POSITIONS, is_velocity
 
@@ -17,28 +17,42 @@ POSE = 'geometry_msgs/msg/PoseStamped'
 MULTI_ARRAY = 'std_msgs/msg/Float64MultiArray'
 TRAJECTORY = 'trajectory_msgs/msg/JointTrajectory'
 TWIST = 'geometry_msgs/msg/TwistStamped'
+FOLLOW_TRAJECTORY = 'control_msgs/action/FollowJointTrajectory'
+GRIPPER = 'control_msgs/action/GripperCommand'
+PARALLEL_GRIPPER = 'control_msgs/action/ParallelGripperCommand'
 
-# What may stand in `select`, and how it is said to the user.
-SELECTABLE = {
-    JOINT_STATE: (r'(position|velocity)\.\S+', 'position.JOINT or velocity.JOINT'),
+GRIPPERS = (GRIPPER, PARALLEL_GRIPPER)  # a goal is one position
+GOALS = (FOLLOW_TRAJECTORY, *GRIPPERS)  # actions: `topic` is the name of the action
+
+# What `select` may contain for each type: a pattern, and its form for messages.
+_JOINT = (r'position\.\S+', 'position.JOINT')
+_MOVING_JOINT = (r'(position|velocity)\.\S+', 'position.JOINT or velocity.JOINT')
+OBSERVED = {
+    JOINT_STATE: _MOVING_JOINT,
     POSE: (
         r'pose\.position\.[xyz]|axis_angle\.[xyz]|pose\.orientation\.[xyzw]',
         'pose.position.x, pose.orientation.x or axis_angle.x',
     ),
-    MULTI_ARRAY: (r'(position|velocity)\.\S+', 'position.NAME or velocity.NAME'),
-    TRAJECTORY: (r'position\.\S+', 'position.JOINT'),
-    TWIST: (r'twist\.(linear|angular)\.[xyz]', 'twist.linear.x … twist.angular.z'),
 }
-OBSERVED = (JOINT_STATE, POSE)
+COMMANDED = {
+    TRAJECTORY: _JOINT,
+    MULTI_ARRAY: (_MOVING_JOINT[0], 'position.NAME or velocity.NAME'),
+    TWIST: (r'twist\.(linear|angular)\.[xyz]', 'twist.linear.x … twist.angular.z'),
+    JOINT_STATE: _JOINT,
+    **dict.fromkeys(GOALS, _JOINT),
+}
 
 
 def check_selection(
-    type_: str, select: Sequence[str], unit: str, allowed: Collection[str]
+    type_: str, select: Sequence[str], unit: str, allowed: Mapping[str, tuple[str, str]]
 ) -> None:
-    """Raises ValueError for a message type, a selection or a unit that do not go together."""
+    """Check that a type, its selection and a unit go together. Raises ValueError.
+
+    allowed: OBSERVED or COMMANDED.
+    """
     if type_ not in allowed:
         raise ValueError(f'channel.type {type_}: there are {", ".join(allowed)}')
-    pattern, shown = SELECTABLE[type_]
+    pattern, shown = allowed[type_]
     for selection in select:
         if not re.fullmatch(pattern, selection):
             raise ValueError(f'select {selection}: of {type_} there is {shown}')
@@ -51,5 +65,5 @@ def check_selection(
 
 
 def selects_velocity(selection: str) -> bool:
-    """Whether it is a change in time."""
+    """Return whether a selection is a velocity."""
     return selection.startswith(('velocity.', 'twist.'))

@@ -1,22 +1,22 @@
-"""The contract of a robot: one YAML that says what a policy's numbers mean on it.
+"""The contract of a robot: a YAML file that defines what the numbers of a policy mean on it.
 
-Knows names, topics, units and limits. Does not know ROS, the model, or what a checkpoint's files
-say: `model.checkpoints` holds both against each other. The sections follow rosetta's contract
-(channel, select); what an arm needs beside that is added: units, limits, groups of outputs.
+This module knows names, topics, units and limits. It knows neither ROS nor the model;
+`model.checkpoints` compares a contract with a checkpoint. The sections follow rosetta's contract
+(channel, select), and add what an arm needs: units, limits and groups of outputs.
 
-Everything is checked when it is read. What is missing, unknown or contradicts something else is
-told with file, field and what to write.
+A contract is checked when it is read. An error names the file, the field and the remedy.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Strict, Tag, field_validator, model_validator
 
-from embodied_kv.robots.channels import JOINT_STATE
+from embodied_kv.robots.channels import GRIPPERS, JOINT_STATE
 from embodied_kv.robots.openpi import Openpi
 from embodied_kv.robots.sources import (
     ActionSource,
@@ -31,8 +31,12 @@ from embodied_kv.robots.sources import (
     limited,
     placed,
 )
+from embodied_kv.robots.units import LINEAR, is_velocity
 
 STATE, ACTION = 'observation.state', 'action'
+
+BOOL = 'std_msgs/msg/Bool'
+Scalar = Annotated[bool, Strict()] | Annotated[int, Strict()] | Annotated[str, Strict()]
 
 Observed = Annotated[
     Annotated[View, Tag('view')] | Annotated[tuple[StateSource, ...], Tag('sources')],
@@ -41,14 +45,25 @@ Observed = Annotated[
 
 
 class JointLimits(Part):
-    """Of a joint (rad or m), or of an axis of a twist. What is absent, robot_description says."""
+    """Limits of a joint, or of an axis of a twist. The robot_description gives absent values.
+
+    continuous: the joint turns without end, so it has no position limits, and its driver may
+    publish the angle wrapped. A joint that the URDF declares continuous needs no such entry; if it
+    has position limits here, they hold in unwrapped radians.
+    """
 
     position: Pair | None = Field(None, description='[lower, upper] in rad or m')
     velocity: Positive | None = Field(None, description='rad/s or m/s')
     acceleration: Positive = Field(description='rad/s² or m/s²: robot_description has none')
     tracking_error: Positive | None = Field(
-        None, description='rad or m from where it was sent at which the arm stops; absent: none'
+        None,
+        description='largest distance (rad or m) from the reference; absent: derived for an arm, '
+        'unlimited for a gripper',
     )
+    continuous: Annotated[bool, Strict()] = Field(
+        False, description='whether the joint turns without end: true or false'
+    )
+    role: Literal['arm', 'gripper'] = Field('arm', description='arm or gripper')
 
     @field_validator('position')
     @classmethod
@@ -57,9 +72,18 @@ class JointLimits(Part):
             raise ValueError(f'{list(position)}: write [lower, upper], with lower below upper')
         return position
 
+    @model_validator(mode='after')
+    def _is_endless_or_bounded(self) -> JointLimits:
+        if self.continuous and self.position is not None:
+            raise ValueError(
+                f'position must be absent for a continuous joint (got {list(self.position)}); '
+                'remove position, or write continuous: false'
+            )
+        return self
+
 
 class Workspace(Part):
-    """A box that a frame of the robot may not leave, in its root frame, by robot_description."""
+    """A box in the root frame of the robot_description that a frame must not leave."""
 
     frame: Text = Field(description='the link that is watched, such as tool0')
     x: Pair = Field(description='[lower, upper] in m')
@@ -68,7 +92,7 @@ class Workspace(Part):
 
 
 class Language(Part):
-    """What the checkpoint was trained to say. Without this section the robot is silent."""
+    """The language that the checkpoint was trained for. Without this section there is none."""
 
     prompts: tuple[Text, ...] = Field((), description='asked again and again, while it acts')
     questions: bool = Field(False, description='whether it answers questions: true or false')
@@ -76,8 +100,54 @@ class Language(Part):
     planner: str = Field('', description="the planner that memory asks; '' for none")
 
 
+class Estop(Part):
+    """A topic whose value decides whether the arm may move.
+
+    Every value that is not listed as safe stops the arm, and so does a topic without a message
+    within `timeout`. timeout null: the topic is latched and publishes changes only.
+    """
+
+    topic: Text = Field(description='the name of a topic')
+    type: Annotated[str, Strict(), Field(pattern=r'^[a-zA-Z]\w*/msg/[A-Z]\w*$')] = Field(
+        description='its message type, such as std_msgs/msg/Bool'
+    )
+    field: Annotated[str, Strict(), Field(pattern=r'^[a-z]\w*(\.[a-z]\w*)*$')] = Field(
+        'data', description='the dotted path of a bool, integer or string, such as robot_mode'
+    )
+    safe: tuple[Scalar, ...] = Field(
+        description='the value, or a list of the values, that is safe'
+    )
+    timeout: Positive | None = Field(
+        1.0, description='seconds without a message that stop the arm; null for a latched topic'
+    )
+
+    @field_validator('safe', mode='before')
+    @classmethod
+    def _is_values(cls, safe: object) -> object:
+        values = safe if isinstance(safe, list | tuple) else (safe,)
+        kinds = {type(value) for value in values}
+        if not values or len(kinds) > 1 or not kinds <= {bool, int, str}:
+            raise ValueError(
+                f'safe must be booleans, integers or strings, all of one kind (got {safe!r})'
+            )
+        return tuple(values)
+
+    @model_validator(mode='after')
+    def _is_of_its_type(self) -> Estop:
+        if self.type == BOOL and (self.field != 'data' or type(self.safe[0]) is not bool):
+            raise ValueError(
+                f'{BOOL} has the boolean field data only (got field {self.field}, '
+                f'safe {list(self.safe)}); write safe: true or safe: false'
+            )
+        return self
+
+    def is_safe(self, value: object) -> bool:
+        """Return whether a value of the field allows motion; True and 1 are different values."""
+        return any(type(value) is type(safe) and value == safe for safe in self.safe)
+
+
 class CheckpointFacts(Part):
-    """What a checkpoint's files may leave open. What they say, they must say alike."""
+    """Facts that the files of a checkpoint may omit. Facts that both contain must agree."""
 
     state_in_prompt: bool | None = Field(None, description="openpi's discrete_state_input")
     normalization: Mapping[Literal['state', 'action'], Literal['quantiles', 'mean_std']] | None = (
@@ -95,7 +165,7 @@ class CheckpointFacts(Part):
 
 
 class Contract(Part):
-    """A robot. `views`, `state` and `actions` give its observations and actions in order."""
+    """A robot. `views`, `state` and `action` are its observations and actions, in order."""
 
     robot_type: Text = Field(description='the name of the robot')
     fps: Positive = Field(description='actions per second')
@@ -117,6 +187,14 @@ class Contract(Part):
     limits: dict[str, JointLimits] = Field(
         description='JOINT: {position: [lower, upper], velocity: …, acceleration: …}'
     )
+    max_relative_target: Positive | dict[Text, Positive] | None = Field(
+        None,
+        description="largest distance (rad or m) of a chunk's first action from the measured "
+        'position: one number, or {JOINT: number}; absent: derived',
+    )
+    estop: tuple[Estop, ...] = Field(
+        (), description='[{topic: …, type: …, field: …, safe: …, timeout: …}, …]'
+    )
     workspace: Workspace | None = None
     language: Language = Language()
     checkpoint: CheckpointFacts = CheckpointFacts()
@@ -124,27 +202,27 @@ class Contract(Part):
 
     @property
     def dt(self) -> float:
-        """s between two actions."""
+        """Return the time (s) between two actions."""
         return 1 / self.fps
 
     @cached_property
     def views(self) -> dict[str, View]:
-        """The cameras by the checkpoint's names, in order."""
+        """Return the cameras by the names of the checkpoint, in order."""
         return {name: v for name, v in self.observations.items() if isinstance(v, View)}
 
     @property
     def state(self) -> tuple[StateSource, ...]:
-        """The sources of the state."""
+        """Return the sources of the state."""
         return self.observations[STATE]
 
     @property
     def action(self) -> tuple[ActionSource, ...]:
-        """The sources of an action, or rather where it goes."""
+        """Return the destinations of an action."""
         return self.actions[ACTION]
 
     @property
     def clients(self) -> Openpi:
-        """What websocket clients send; where nothing is written of it, by the contract's names."""
+        """Return the observation format of websocket clients; default: the contract's names."""
         count = sum(len(source.select) for source in self.state)
         return self.openpi or Openpi(
             views={name: name for name in self.views}, state={STATE: count}
@@ -152,7 +230,7 @@ class Contract(Part):
 
     @property
     def measured(self) -> dict[str, str]:
-        """Of each joint, the topic of joint states that tells where it is."""
+        """Return, for each joint, the topic of joint states with its position."""
         of_state = {
             limited(select): source.channel.topic
             for source in self.state
@@ -162,6 +240,21 @@ class Contract(Part):
         return of_state | {
             joint: topic for topic, joints in self.feedback.items() for joint in joints
         }
+
+    @field_validator('max_relative_target', mode='before')
+    @classmethod
+    def _is_distance(cls, given: object) -> object:
+        numbers = list(given.values()) if isinstance(given, dict) else [given]
+        valid = [
+            isinstance(n, int | float) and type(n) is not bool and 0 < n < math.inf
+            for n in numbers
+        ]
+        if given is not None and not (valid and all(valid)):
+            raise ValueError(
+                'must be one number, or one number for each named joint, finite and > 0 '
+                f'(got {given!r})'
+            )
+        return given
 
     @model_validator(mode='after')
     def _agrees(self) -> Contract:
@@ -181,6 +274,7 @@ class Contract(Part):
         yield from _misplaced(f'observations.{STATE}', self.state)
         yield from _misplaced(f'actions.{ACTION}', self.action)
         yield from self._unlimited()
+        yield from self._misdeclared()
         yield from self._mixed()
         yield from self._unmeasured()
         yield from self._unanchored()
@@ -199,6 +293,39 @@ class Contract(Part):
         if unknown := [axis for axis in self.limits if axis not in axes]:
             yield f'limits names {", ".join(unknown)}, which no action moves'
 
+    def _misdeclared(self) -> Iterator[str]:
+        """Yield joints and stop topics that are declared as what they cannot be."""
+        positions = []
+        for source in self.action:
+            for select in source.select:
+                axis, joint = limited(select), is_joint(select)
+                declared = self.limits.get(axis)
+                if declared and not joint and (declared.continuous or declared.role != 'arm'):
+                    yield (
+                        f'limits.{axis} must not have continuous or role: it is an axis of a '
+                        'twist, and only joints have them'
+                    )
+                if declared and declared.continuous and source.unit.partition('/')[0] in LINEAR:
+                    yield (
+                        f'limits.{axis}.continuous must be false for a joint in {source.unit} '
+                        '(got true); only a rotary joint is continuous'
+                    )
+                if joint and not is_velocity(source.unit):
+                    positions.append(axis)
+        named = self.max_relative_target if isinstance(self.max_relative_target, dict) else {}
+        if unknown := [joint for joint in named if joint not in positions]:
+            yield (
+                f'max_relative_target must name joints that are commanded by position (got '
+                f'{", ".join(unknown)}); there are {", ".join(positions) or "none"}'
+            )
+        kinds: dict[str, str] = {}
+        for entry in self.estop:
+            if kinds.setdefault(entry.topic, entry.type) != entry.type:
+                yield (
+                    f'estop must give {entry.topic} one type (got {kinds[entry.topic]} and '
+                    f'{entry.type})'
+                )
+
     def _mixed(self) -> Iterator[str]:
         kinds: dict[str, tuple] = {}
         for source in self.action:
@@ -209,6 +336,9 @@ class Contract(Part):
                     f'{source.channel.topic} is given two message types, frames or kinds of '
                     'numbers: a topic is one message'
                 )
+        grippers = [s.channel.topic for s in self.action if s.channel.type in GRIPPERS]
+        if twice := sorted({topic for topic in grippers if grippers.count(topic) > 1}):
+            yield f'actions.{ACTION}: {twice[0]} must move one joint (got two sources)'
 
     def _unmeasured(self) -> Iterator[str]:
         topics: dict[str, str] = {}
@@ -227,7 +357,7 @@ class Contract(Part):
                 )
 
     def _unanchored(self) -> Iterator[str]:
-        """A relative number is added to a state of its own place, name and unit."""
+        """Yield relative actions without a state of the same place, name and unit."""
         state = dict(placed(self.state))
         for place, (source, i) in placed(self.action):
             if not source.each('relative')[i]:
@@ -245,7 +375,7 @@ class Contract(Part):
                 )
 
     def _unlike_clients(self) -> Iterator[str]:
-        """What clients send must be the views and the numbers that there are."""
+        """Yield differences between the format of websocket clients and the contract."""
         sent = self.clients
         if sent.views.keys() != self.views.keys():
             yield f'openpi.views names {", ".join(sent.views)}: name {", ".join(self.views)}'
@@ -265,7 +395,7 @@ class Contract(Part):
 
 
 def _misplaced(where: str, sources: tuple[Source, ...]) -> Iterator[str]:
-    """Whether the sources fill a vector, each place once."""
+    """Yield places of a vector that are missing or taken twice."""
     given = [source.index is not None for source in sources]
     if any(given) and not all(given):
         yield f'{where}: index is given for some sources, but not for all'

@@ -137,6 +137,12 @@ class ActionMap:
         x = self._clamped(np.asarray(actions, np.float64))
         return (x - self._offset) / self._scale
 
+    def outside(self, actions: NDArray[np.floating]) -> float:
+        """Return the share of values further outside their clamp than the clamp is wide."""
+        width = np.where(np.isfinite(self._upper - self._lower), self._upper - self._lower, np.inf)
+        far = (actions < self._lower - width) | (actions > self._upper + width)
+        return float(far.mean())
+
     def policy(self, si: NDArray[np.floating]) -> NDArray[np.float64]:
         """The inverse of `si`: what the policy would have said to have this done.
 

@@ -1,4 +1,4 @@
-"""Which numbers of an action go to which topic: one message each, as its controller wants it."""
+"""Assign the numbers of an action to the topics and actions of the controllers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from embodied_kv.robots.mapping import action_dimensions
 
 @dataclass(frozen=True)
 class Output:
-    """A controller's topic. axes: what is moved, in the order of the message.
+    """The topic, or the name of the action, of a controller.
 
-    index: places of these in the action. is_velocity: told how fast, not where. frame: of a twist.
+    axes: the moved joints or axes, in the order of the message. index: their places in the action.
+    is_velocity: whether the controller takes velocities. frame: of a twist. max_effort: of a
+    gripper's action, in N or Nm; 0 keeps the default of its driver.
     """
 
     topic: str
@@ -21,14 +23,17 @@ class Output:
     index: tuple[int, ...]
     is_velocity: bool
     frame: str
+    max_effort: float = 0.0
 
 
 def outputs(contract: Contract) -> tuple[Output, ...]:
-    """One for each topic, in the order of the contract."""
+    """Return one output for each topic or action, in the order of the contract."""
     groups: dict[str, list[int]] = {}
     dimensions = action_dimensions(contract)
     places = {dimension.select: place for place, dimension in enumerate(dimensions)}
+    efforts: dict[str, float] = {}
     for source in contract.action:
+        efforts.setdefault(source.channel.topic, source.max_effort)
         groups.setdefault(source.channel.topic, []).extend(places[name] for name in source.select)
     found = []
     for topic, index in groups.items():
@@ -41,6 +46,7 @@ def outputs(contract: Contract) -> tuple[Output, ...]:
                 index=tuple(index),
                 is_velocity=first.is_velocity,
                 frame=first.frame,
+                max_effort=efforts[topic],
             )
         )
     return tuple(found)

@@ -19,11 +19,11 @@ from pydantic import (
 )
 
 from embodied_kv.robots.channels import (
+    COMMANDED,
     COMPRESSED,
+    GRIPPERS,
     IMAGE,
-    MULTI_ARRAY,
     OBSERVED,
-    TRAJECTORY,
     TWIST,
     check_selection,
 )
@@ -130,19 +130,30 @@ class ActionSource(Source):
 
     relative: the number is added to that of the same place in the state that the chunk answers.
     clamp: bounds [lower, upper] in the policy's unit. binary: only the bounds of clamp are
-    commanded, whichever is nearer. frame: of a twist.
+    commanded, whichever is nearer. frame: of a twist. max_effort: largest force (N) or torque (Nm)
+    of a gripper's action; 0 keeps the default of its driver.
     """
 
     relative: bool | tuple[bool, ...] = Field(description='true, false, or one each')
     clamp: tuple[Pair, ...] | None = Field(None, description='[[lower, upper], …], one each')
     binary: bool | tuple[bool, ...] = Field(False, description='true, false, or one each')
     frame: str = Field('', description='of a twist: the frame that it is in')
+    max_effort: Annotated[float, Strict(), AllowInfNan(False), Field(ge=0)] = Field(
+        0.0, description="N or Nm: the largest effort of a gripper; 0: its driver's default"
+    )
 
     @model_validator(mode='after')
     def _can_be_commanded(self) -> ActionSource:
-        check_selection(
-            self.channel.type, self.select, self.unit, (TRAJECTORY, MULTI_ARRAY, TWIST)
-        )
+        check_selection(self.channel.type, self.select, self.unit, COMMANDED)
+        if self.channel.type in GRIPPERS and len(self.select) > 1:
+            raise ValueError(
+                f'select must name one joint for {self.channel.type} (got {len(self.select)})'
+            )
+        if self.max_effort and self.channel.type not in GRIPPERS:
+            raise ValueError(
+                f'max_effort must be absent for {self.channel.type} (got {self.max_effort:g}); '
+                'only the actions of grippers have it'
+            )
         if self.channel.type == TWIST and not self.frame:
             raise ValueError('frame is missing: name the frame that the twist is in')
         if any(self.each('relative')) and is_velocity(self.unit):

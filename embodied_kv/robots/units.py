@@ -24,6 +24,7 @@ STEPS = {
     'mm/step': 1000.0,
     '1/step': 1.0,
 }
+LINEAR = ('m', 'mm')  # of positions; those of velocities begin with them
 UNITS = (*POSITIONS, *VELOCITIES, *STEPS)
 
 

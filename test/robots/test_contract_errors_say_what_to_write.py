@@ -29,6 +29,13 @@ def front(values):
     return values['observations']['observation.images.front']
 
 
+def second_gripper(values):
+    """Another source of the gripper's action, with limits and feedback of its own joint."""
+    values['limits']['thumb'] = values['limits']['gripper']
+    values['feedback'] = {'joint_states': ['thumb']}
+    return actions(values)[GRIPPER] | {'select': ['position.thumb'], 'names': ['thumb.pos']}
+
+
 CASES = {
     'unknown key': (
         lambda v: v.update(fsp=30),
@@ -130,6 +137,38 @@ CASES = {
     'more executed than made': (
         lambda v: v.update(chunk_size=10),
         ['execution_horizon 25 exceeds chunk_size 10'],
+    ),
+    'a gripper of two joints': (
+        lambda v: actions(v)[ARM]['channel'].update(type='control_msgs/action/GripperCommand'),
+        ['select must name one joint for control_msgs/action/GripperCommand (got 5)'],
+    ),
+    'a gripper of two sources': (
+        lambda v: (
+            [
+                source['channel'].update(
+                    topic='gripper_cmd', type='control_msgs/action/ParallelGripperCommand'
+                )
+                for source in actions(v)[GRIPPER:]
+            ]
+            + [actions(v).append(second_gripper(v))]
+        ),
+        ['actions.action: gripper_cmd must move one joint (got two sources)'],
+    ),
+    'an effort of an arm': (
+        lambda v: actions(v)[ARM].update(max_effort=5.0),
+        ['max_effort must be absent for trajectory_msgs/msg/JointTrajectory (got 5)'],
+    ),
+    'a negative effort': (
+        lambda v: actions(v)[GRIPPER].update(max_effort=-1.0),
+        ['actions.action[1].max_effort is -1.0'],
+    ),
+    'a velocity as a joint state': (
+        lambda v: actions(v)[GRIPPER].update(
+            channel=dict(topic='c', type='sensor_msgs/msg/JointState'),
+            select=['velocity.gripper'],
+            unit='1/s',
+        ),
+        ['select velocity.gripper: of sensor_msgs/msg/JointState there is position.JOINT'],
     ),
     'a topic of two messages': (
         lambda v: actions(v)[GRIPPER]['channel'].update(

@@ -91,3 +91,10 @@ def test_a_topic_is_one_output_in_the_contracts_order():
     first, second = outputs(parse(values, 'x'))
     assert first.axes[0] == 'shoulder_pan' and first.index == (5, 4, 3, 2, 1)
     assert second.axes == ('gripper',) and second.index == (0,)
+
+
+def test_values_far_outside_their_clamps_are_counted():
+    maps = ActionMap(load('franka'))
+    assert maps.outside(np.zeros((4, 8))) == 0.0
+    assert maps.outside(np.full((4, 8), 2.5)) == 0.125  # only the gripper, from 0 to 1
+    assert maps.outside(np.full((4, 8), 57.3)) == 1.0
