@@ -8,8 +8,8 @@ nobody knows a command: the action is where its joints were one period later.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,7 +23,9 @@ from embodied_kv.data.signals import (
     Signals,
     newest,
 )
+from embodied_kv.robots.angles import unwrapped
 from embodied_kv.robots.embodiment import Embodiment
+from embodied_kv.robots.mapping import Dimension
 from embodied_kv.robots.sources import is_joint
 
 LASTS = 2  # control periods for which a command counts, where no other follows
@@ -31,7 +33,11 @@ LASTS = 2  # control periods for which a command counts, where no other follows
 
 @dataclass(frozen=True)
 class Moment:
-    """One period, in the policy's units. pictures: by view, its place in the recording."""
+    """One period, in the policy's units. pictures: by view, its place in the recording.
+
+    Continuous joints are unwrapped: an episode begins within (-pi, pi], and neither its state nor
+    its actions jump by a turn.
+    """
 
     stamp: int
     task: str
@@ -65,6 +71,8 @@ class Episodes:
         self._robot = Embodiment.of(signals.recording.contract)
         self._dt = round(SECOND / self._robot.contract.fps)
         self._steps = np.array([d.is_velocity for d in self._robot.actions.dimensions])
+        limits = self._robot.contract.limits
+        self._continuous = [axis for axis in self._robot.axes if limits[axis].continuous]
         self.skipped: Counter[str] = Counter()
         for name, series in signals.all_series().items():
             if series.late:
@@ -91,9 +99,28 @@ class Episodes:
 
     def _ended(self, moments: list[Moment], least: int) -> Iterator[tuple[Moment, ...]]:
         if len(moments) >= least:
-            yield tuple(moments)
+            yield tuple(self._begun_within_a_turn(moments))
         elif moments:
             self.skipped[f'of an episode shorter than {self._cut.least:g} s'] += len(moments)
+
+    def _begun_within_a_turn(self, moments: Sequence[Moment]) -> Iterator[Moment]:
+        """Yield the moments, with continuous joints shifted by turns into (-pi, pi] at first."""
+        at = self._felt(moments[0].stamp)
+        turns = {n: unwrapped(at[n], 0.0) - at[n] for n in self._continuous if n in at}
+
+        def shift(dimensions: Sequence[Dimension]) -> np.ndarray:
+            return np.array(
+                [0.0 if d.is_velocity else d.scale * turns.get(d.axis, 0.0) for d in dimensions]
+            )
+
+        state = shift(self._robot.state.dimensions)
+        action = shift(self._robot.actions.dimensions)
+        for moment in moments:
+            yield replace(moment, state=moment.state + state, action=moment.action + action)
+
+    def _felt(self, at: int) -> dict[str, float]:
+        """Return the newest positions at a moment, by joint."""
+        return newest(self._signals.positions, at, round(self._cut.max_state_age * SECOND))
 
     def _periods(self) -> range:
         """From the first command, or the first takeover, to the last thing that was seen."""
@@ -122,9 +149,7 @@ class Episodes:
     def _state(self, at: int) -> np.ndarray:
         s, most = self._signals, round(self._cut.max_state_age * SECOND)
         try:
-            return self._robot.state.policy(
-                newest(s.positions, at, most), newest(s.velocities, at, most)
-            )
+            return self._robot.state.policy(self._felt(at), newest(s.velocities, at, most))
         except ValueError as error:
             raise _Lacks(f'without a state: {error}') from error
 
@@ -153,7 +178,7 @@ class Episodes:
         if command.source == STOP or not len(command.values):
             raise _Lacks('while the arm was stopped')
         values = command.values[-1] if command.source == HOLD else command.at(at, self._steps)
-        return self._checked(values), False
+        return self._checked(values, at), False
 
     @property
     def _lasts(self) -> int:
@@ -169,9 +194,15 @@ class Episodes:
         known = newest(self._signals.positions, at + self._dt, self._dt - 1)  # later than at
         if missing := [joint for joint in robot.joints if joint not in known]:
             raise _Lacks(f'while an operator moved {missing[0]}, which told nothing')
-        return self._checked(np.array([known[joint] for joint in robot.joints]))
+        return self._checked(np.array([known[joint] for joint in robot.joints]), at)
 
-    def _checked(self, si: np.ndarray) -> np.ndarray:
+    def _checked(self, si: np.ndarray, at: int) -> np.ndarray:
+        """Return an action in the policy's units, continuous joints within pi of the arm."""
         if not np.isfinite(si).all():
             raise _Lacks('with a command that is no number')
+        felt, si = self._felt(at), si.copy()
+        for axis in self._continuous:
+            i = self._robot.axes.index(axis)
+            if axis in felt and not self._steps[i]:
+                si[i] = unwrapped(si[i], felt[axis])
         return self._robot.actions.policy(si)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from embodied_kv.data.recording_reader import RecordedMessage, Recording
+from embodied_kv.robots.angles import unwrapped
 from embodied_kv.robots.channels import COMPRESSED, JOINT_STATE
 from embodied_kv.robots.contract import Contract
 from embodied_kv.robots.poses import of_pose
@@ -95,6 +96,7 @@ class Signals:
         self.instruction, self.control, self.commands = Series(), Series(), Series()
         self._views = picture_topics(contract)
         self._joints = _joint_topics(contract)
+        self._continuous = {name for name, of in contract.limits.items() if of.continuous}
         self.pictures_seen = dict(pictures_before)
 
     @property
@@ -137,9 +139,18 @@ class Signals:
             of_pose(read) if is_pose else (read.name, read.position, read.velocity)
         )
         at = _observed(read, stamp)
+        positions = list(map(self._unwrapped, names, positions))
         for known, told in ((self.positions, positions), (self.velocities, velocities)):
             for name, value in zip(names, told, strict=False):  # velocities may be absent
                 known.setdefault(name, Series()).add(at, value)
+
+    def _unwrapped(self, name: str, position: float) -> float:
+        """Return the position, of a continuous joint within pi of its last finite one."""
+        series = self.positions.get(name)
+        if name not in self._continuous or not series or not math.isfinite(position):
+            return position
+        before = next((p for p in reversed(series.values) if math.isfinite(p)), position)
+        return unwrapped(position, before)
 
     def pictures(self) -> Iterator[tuple[str, int, RecordedMessage]]:
         """Views, places and messages, in the order of the file."""

@@ -93,7 +93,10 @@ def test_without_joint_positions_near_by_there_is_no_moment(feed):
     feed.image('a', 100)
     feed.image('b', 100)
     assert feed.at(110) is None
-    assert feed.sync.waits == 'joint hip is known 50 ms away only, max_state_age is 20 ms'
+    assert feed.sync.waits == (
+        'joint hip must have a sample within max_state_age 20 ms (got 50 ms before the requested '
+        'time on joints); its driver is slow or silent, or its clock is wrong'
+    )
 
 
 def test_a_silent_view_is_missing_after_the_timeout_and_returns(feed):

@@ -1,6 +1,7 @@
-"""Where the joints that are moved are now, by what their drivers say.
+"""Measure where the joints that are commanded are now, from the joint states of their drivers.
 
-Knows topics and the robot's contract. Does not know what a position is needed for.
+This module knows topics, the robot's contract and its limits. It does not know what a position is
+used for.
 """
 
 from __future__ import annotations
@@ -8,39 +9,66 @@ from __future__ import annotations
 import numpy as np
 
 from embodied_kv.control.command import Measured
+from embodied_kv.control.limits import Limits
+from embodied_kv.control.of_contract import linear_joints
+from embodied_kv.control.plausibility import bounds_of
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.nodes.observation.clock import WorldClock
 from embodied_kv.nodes.observation.description import JointInput
-from embodied_kv.nodes.observation.joint_merger import StateUnknown
 from embodied_kv.nodes.observation.joint_states import JointStates
 
 WHILE = 200_000_000  # ns over which a velocity is measured
+RECENT = 50_000_000  # ns of a more recent one
+COLLECT = 0.2  # s between two readings of the waiting messages of an idle arm
 
 
 class MeasuredJoints:
-    """Subscribes for a node, until its cleanup. max_age: s that a position is worth."""
+    """Subscribe to the joint states of a node's robot, until the cleanup of the node.
 
-    def __init__(self, node: SuiteNode, max_age: float) -> None:
+    Args:
+        node: The node that subscribes.
+        max_age: Largest age (s) of a position.
+        limits: Limits in the order of `node.embodiment.axes`, which positions are checked against.
+    """
+
+    def __init__(self, node: SuiteNode, max_age: float, limits: Limits) -> None:
         self._clock = WorldClock(node.get_clock())
         robot = node.embodiment
         topics: dict[str, list[str]] = {}
         for joint in robot.joints:
             topics.setdefault(robot.contract.measured[joint], []).append(joint)
         inputs = [JointInput(topic, tuple(joints)) for topic, joints in topics.items()]
-        self._states = JointStates(node, inputs, max_age)
+        bounds = bounds_of(limits, linear_joints(robot))
+        self._states = JointStates(node, inputs, max_age, bounds, age_name='max_measured_age')
         self._places = [robot.axes.index(joint) for joint in self._states.names]
         self._size = len(robot.axes)
+        node.every(COLLECT, self._states.collect)
+
+    def restart(self) -> None:
+        """Forget all samples, because the clock was set back."""
+        self._states.restart()
 
     def now(self) -> Measured | None:
-        """In the order of an action, on the world's clock; None while a joint is not known.
+        """Return the plausible positions in the order of an action; None if none is known.
 
-        NaN for what is no joint.
+        The moment is on the world's clock, and that of the oldest position. Positions of
+        continuous joints are unwrapped. An output that is no joint, and a joint that is missing,
+        old or implausible, is NaN: `problem` returns why.
         """
-        try:
-            sample = self._states.at(self._clock.stamp)
-        except StateUnknown:
+        sample = self._states.known(self._clock.stamp)
+        if self._places and np.isnan(sample.positions).all():
             return None
         position, velocity = np.full((2, self._size), np.nan)
         position[self._places] = sample.positions
         velocity[self._places] = self._states.rates(sample.stamp, WHILE)
-        return Measured(position, self._clock.moment(sample.stamp), velocity)
+        recent = np.full(self._size, np.nan)
+        recent[self._places] = self._states.rates(sample.stamp, RECENT)
+        return Measured(position, self._clock.moment(sample.stamp), velocity, recent)
+
+    def clocks_agree(self) -> bool:
+        """Return whether the drivers stamp by the clock of this machine."""
+        return self._states.clocks_agree()
+
+    def problem(self) -> str:
+        """Return why a joint is missing, old or implausible; '' if every joint is plausible."""
+        return self._states.problem(self._clock.stamp)

@@ -7,6 +7,7 @@ clock, see `clock`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -16,6 +17,9 @@ from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import String
 
+from embodied_kv.control.limits import LimitError
+from embodied_kv.control.of_contract import limits_of, linear_joints
+from embodied_kv.control.plausibility import Bounds, bounds_of
 from embodied_kv.nodes.common import conversions, images, qos
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.nodes.observation.clock import WorldClock
@@ -50,8 +54,15 @@ class ObservationInputs:
         self._node, self._on_told = node, on_instruction
         self._max_age, self._latest = params.max_image_age, 0.0
         self._unheard = Unheard(node, self._kinds())
+        self._ahead: dict[str, str] = {}  # by view: why the clock of its camera is wrong
+        self._max_ahead = params.max_state_age / 2
         self.joints = JointStates(
-            node, inputs.joints, params.max_state_age, self._unheard.heard, self.on_joints
+            node,
+            inputs.joints,
+            params.max_state_age,
+            _bounds(node),
+            self._unheard.heard,
+            self.on_joints,
         )
         self._sync = Synchronizer(
             inputs.views,
@@ -72,7 +83,9 @@ class ObservationInputs:
         """Begin with what arrives from now on."""
         self._latest = self.clock.now()
         self._unheard.restart()
+        self._ahead.clear()
         self.joints.restart()
+        self.joints.wrap()
         self._sync.restart(self._latest)
 
     def tell(self, instruction: str) -> None:
@@ -83,14 +96,18 @@ class ObservationInputs:
     def put_in_force(self, instruction: str) -> None:
         """As `tell`, of what the topic said."""
         self.instruction = instruction if instruction.strip() else ''
+        self.joints.wrap()  # A policy sees a new episode.
         said = f"'{shown(self.instruction)}'" if self.instruction else 'none: nothing to do'
         self._node.log_info('instruction', f'instruction: {said}')
         self._on_told(self.instruction)
 
     @property
     def waits(self) -> str:
-        """Why there was no new observation, '' if there was."""
-        return self._sync.waits if self.instruction else 'no instruction'
+        """Return why there was no new observation; '' if there was one."""
+        if not self.instruction:
+            return 'no instruction'
+        ahead = '; '.join(self._ahead.values())  # It is the cause of whatever else is missing.
+        return ahead if ahead and self._sync.waits else self._sync.waits
 
     def now(self) -> float:
         """s on the world's clock. If that was set back, or begins, everything starts anew."""
@@ -165,6 +182,7 @@ class ObservationInputs:
         if not received:
             return  # nobody knows yet what time it is
         stamp = conversions.nanoseconds(message.header.stamp) or self.clock.stamp
+        self._check_ahead(view, (stamp - self.clock.stamp) / 1e9)
         taken = self.clock.moment(stamp)
         if not self._sync.image(view.name, Stamped(stamp, taken, received, message)):
             self._node.warn_throttled(
@@ -179,6 +197,18 @@ class ObservationInputs:
             )
         self.on_image()
 
+    def _check_ahead(self, view: ViewInput, ahead: float) -> None:
+        """Report a camera whose clock is ahead (s): no joint state is near such an image."""
+        if ahead <= self._max_ahead:
+            self._ahead.pop(view.name, None)
+            return
+        self._ahead[view.name] = (
+            f'images of view {view.name} must not be stamped in the future (got {ahead:.2f} s '
+            f'ahead of the clock of this node on {view.topic}); synchronize the clock of the '
+            'camera, or set use_sim_time alike for all nodes'
+        )
+        self._node.warn_throttled('stamps ahead', self._ahead[view.name])
+
     def _on_instruction(self, message: String) -> None:
         if message.data != self.instruction:  # else it is known, as is what comes back from `tell`
             self.put_in_force(message.data)
@@ -187,3 +217,26 @@ class ObservationInputs:
         self._node.warn_throttled(
             f'image of {view.name}', f'image of view {view.name} refused: {error}'
         )
+
+
+def _bounds(node: SuiteNode) -> dict[str, Bounds]:
+    """Return the limits by joint that positions are checked against, as far as they are known.
+
+    A node that only observes may have no robot_description. Then the limits that are written in
+    the contract hold.
+    """
+    robot = node.embodiment
+    described = node.has_parameter('robot_description')
+    urdf = node.get_parameter('robot_description').value if described else ''
+    linear = linear_joints(robot, urdf)
+    try:
+        return bounds_of(limits_of(robot, urdf), linear)
+    except LimitError:  # The node that moves the arm refuses it.
+        pass
+    bounds = {}
+    for axis, is_linear in zip(robot.axes, linear, strict=True):
+        limits, unit = robot.contract.limits[axis], 'm' if is_linear else 'rad'
+        lower, upper = limits.position or (-math.inf, math.inf)
+        velocity = limits.velocity or math.inf
+        bounds[axis] = Bounds(lower, upper, velocity, limits.continuous, unit)
+    return bounds

@@ -1,41 +1,49 @@
-"""One state of a robot from joint states that name some of its joints each.
+"""Merge joint states that name some joints each into one state of a robot.
 
-Knows names and stamps (ns on the ROS clock). Does not know messages or ROS: `joint_states` feeds
-it. Adding is cheap, a driver may send 1000 messages a second; merging is done when somebody asks.
+This module knows names and stamps (ns on the ROS clock). It knows neither messages nor ROS:
+`joint_states` feeds it. Adding a message takes a few microseconds, because a driver may send 1000
+messages a second. `control.plausibility` judges each sample; the merger keeps the accepted ones of
+each joint, and merges them when a state is requested.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Hashable, Sequence
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from math import inf, isfinite, nan
+from math import nan
 from threading import Lock
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_kv.control.plausibility import Bounds, JointCheck
 from embodied_kv.nodes.observation.description import JointInput
-from embodied_kv.text import listed
+from embodied_kv.robots.angles import unwrapped
+from embodied_kv.text import listed, shown
 
-HISTORY = 1024  # samples of a source that are kept, to find those of an image that took its time
+HISTORY = 1024  # samples of a joint that are kept, to find those of an image that took its time
 INTERVALS = 8  # between messages of a source, by which its next one is expected
-LATE = 20_000_000  # ns that a message may take from its stamp until it is here
+LATE = 20_000_000  # ns that a message may take from its stamp until it arrives
 SOURCES = 16  # kinds of messages that are kept apart: those that name other joints
+FROZEN = 5  # messages with one stamp in a row that show that the stamps stand still
+EPOCH = 10**17  # ns, three years: clocks that far apart are not two wrong clocks of one kind
+SECOND = 1_000_000_000  # ns
+
+Sample = tuple[int, float, float]  # stamp, position, velocity
 
 
 class StateUnknown(LookupError):
-    """There is no whole state of that moment; says which joint is missing."""
+    """Raised if a moment has no whole state; the message names the joint and the reason."""
 
 
 @dataclass(frozen=True, eq=False)
 class JointSample:
-    """The state of a moment: SI units, in the order of the description.
+    """The state of a moment in SI units, in the order of the description.
 
-    positions: float64 [joints]. velocities: float64 [joints], NaN where no driver says one. stamp:
-    ns, of the part that lies furthest from the moment that was asked for.
+    positions: float64 [joints], NaN for an unknown joint. velocities: float64 [joints], NaN where
+    no driver publishes one. stamp: ns, of the known joint furthest from the requested moment.
     """
 
     positions: NDArray[np.float64]
@@ -43,84 +51,139 @@ class JointSample:
     stamp: int
 
 
-class _Part(NamedTuple):
-    """Some joints, as one message said."""
+class _Joint:
+    """Accepted samples of one joint.
 
-    stamp: int
-    positions: list[float]
-    velocities: list[float]
+    note: why the last message could not be used for it. offset: full turns (rad) that are added
+    to its positions; None: to be chosen so that the next position lies within (-pi, pi].
+    """
+
+    def __init__(self, name: str, topic: str, bounds: Bounds) -> None:
+        self.name, self.topic, self.check = name, topic, JointCheck(bounds)
+        self.samples: deque[Sample] = deque(maxlen=HISTORY)
+        self.source: _Source | None = None  # of the last message that named it
+        self.refused = 0  # of the check, as far as it was reported
+        self.note, self.offset = '', 0.0
+
+    def restart(self) -> None:
+        self.check.restart()
+        self.samples.clear()
+        self.source, self.note = None, ''
+
+    def drop_after(self, stamp: int) -> None:
+        self.check.drop_after(stamp)
+        while self.samples and self.samples[-1][0] > stamp:
+            self.samples.pop()
+
+    def nearest(self, stamp: int) -> Sample | None:
+        later = None
+        for sample in reversed(self.samples):
+            if sample[0] <= stamp:
+                near = later is None or stamp - sample[0] <= later[0] - stamp
+                return sample if near else later
+            later = sample
+        return later
+
+    def rate(self, stamp: int, over: int) -> float:
+        """Return the slope of the positions since a sample at least `over` ns before, or NaN."""
+        last, before = self.nearest(stamp), None
+        for sample in reversed(self.samples):
+            if last is not None and sample[0] < last[0]:
+                before = sample
+                if last[0] - sample[0] >= over:
+                    break
+        if last is None or before is None:
+            return nan
+        return (last[1] - before[1]) / ((last[0] - before[0]) * 1e-9)
+
+    def shifted(self, position: float) -> float:
+        if self.offset is None:
+            self.offset = unwrapped(position, 0.0) - position
+        return position + self.offset
 
 
 class _Source:
-    """Messages that name the same joints. ours: indices of the joints. theirs: in the message."""
+    """Messages that name the same joints.
 
-    def __init__(self, names: Sequence[str], wanted: dict[str, int]) -> None:
-        places = {name: place for place, name in enumerate(names) if name in wanted}
-        self.names = tuple(places)
-        self.ours, self.theirs = [wanted[name] for name in places], list(places.values())
-        self.parts: deque[_Part] = deque(maxlen=HISTORY)
+    joints: wanted joints with their places in the message. twice: wanted joints that it names more
+    than once. stamps: of its newest messages. received: ns on the ROS clock, None if not known.
+    """
 
-    def add(self, part: _Part) -> None:
-        self.drop_after(part.stamp)
-        self.parts.append(part)
+    def __init__(self, names: Sequence[str], wanted: Mapping[str, _Joint]) -> None:
+        count = Counter(names)
+        self.joints = [
+            (wanted[name], place)
+            for place, name in enumerate(names)
+            if name in wanted and count[name] == 1
+        ]
+        self.twice = [wanted[name] for name in count if name in wanted and count[name] > 1]
+        self.stamps: deque[int] = deque(maxlen=INTERVALS + 1)
+        self.received: int | None = None
+        self.repeats = 0
+
+    def heard(self, stamp: int, received: int | None) -> None:
+        stamps = self.stamps
+        if stamps and stamps[-1] >= stamp:
+            self.repeats = self.repeats + 1 if stamps[-1] == stamp else 0
+            self.drop_after(stamp)
+        else:
+            self.repeats = 0
+        stamps.append(stamp)
+        self.received = received
 
     def drop_after(self, stamp: int) -> None:
-        while self.parts and self.parts[-1].stamp > stamp:
-            self.parts.pop()
+        while self.stamps and self.stamps[-1] > stamp:
+            self.stamps.pop()
 
     def next(self) -> int | None:
-        """The stamp of the next message, as fast as they come; None before the second one."""
-        stamps = [part.stamp for part in islice(reversed(self.parts), INTERVALS + 1)]
+        """Return the expected stamp of the next message; None before the second one."""
+        stamps = list(islice(reversed(self.stamps), INTERVALS + 1))
         if len(stamps) < 2:
             return None
         intervals = sorted(b - a for b, a in zip(stamps, stamps[1:], strict=False))
         return stamps[0] + intervals[len(intervals) // 2]
 
-    def nearest(self, stamp: int) -> _Part | None:
-        later = None
-        for part in reversed(self.parts):
-            if part.stamp <= stamp:
-                near = later is None or stamp - part.stamp <= later.stamp - stamp
-                return part if near else later
-            later = part
-        return later
-
-    def rates(self, stamp: int, over: int) -> NDArray[np.float64]:
-        """By positions, from a message of at least `over` ns before; NaN before the second one."""
-        last = self.nearest(stamp)
-        before = None
-        for part in reversed(self.parts):
-            if last is not None and part.stamp < last.stamp:
-                before = part
-                if last.stamp - part.stamp >= over:
-                    break
-        if last is None or before is None:
-            return np.full(len(self.ours), nan)
-        way = np.subtract(last.positions, before.positions)
-        return way / ((last.stamp - before.stamp) * 1e-9)
-
 
 class JointMerger:
-    """Keeps what drivers say of some joints, and puts states together.
+    """Keep the plausible positions of some joints, and merge them into states. Thread-safe.
 
-    inputs: which joints are taken from which topic. max_age: s that no part of a state may lie
-    from the moment of the state. From any thread.
+    Args:
+        inputs: Which joints are taken from which topic.
+        max_age: Largest time (s) between a state and each of its samples.
+        bounds: Limits by joint. Other joints are checked for finite positions only.
+        publishers: Return the names of the nodes that publish a topic.
+        age_name: Name of the parameter that sets `max_age`, for messages.
     """
 
-    def __init__(self, inputs: Sequence[JointInput], max_age: float) -> None:
+    def __init__(
+        self,
+        inputs: Sequence[JointInput],
+        max_age: float,
+        bounds: Mapping[str, Bounds] | None = None,
+        publishers: Callable[[str], Sequence[str]] = lambda topic: (),
+        age_name: str = 'max_state_age',
+    ) -> None:
         self.names = tuple(name for joint in inputs for name in joint.joints)
-        self._max_age = max_age
-        index = {name: number for number, name in enumerate(self.names)}
-        self._wanted = {
-            joint.topic: {name: index[name] for name in joint.joints} for joint in inputs
-        }
-        self._sources: OrderedDict[Hashable, _Source] = OrderedDict()
+        self._max_age, self._publishers = max_age, publishers
+        self._allowed = f'{age_name} {max_age * 1e3:.0f} ms'
+        bounds = bounds or {}
+        self._joints = [
+            _Joint(name, joint.topic, bounds.get(name, Bounds()))
+            for joint in inputs
+            for name in joint.joints
+        ]
+        self._wanted: dict[str, dict[str, _Joint]] = {joint.topic: {} for joint in inputs}
+        for joint in self._joints:
+            self._wanted[joint.topic][joint.name] = joint
+        self._sources: OrderedDict[tuple[str, tuple[str, ...]], _Source] = OrderedDict()
         self._lock = Lock()
 
     def restart(self) -> None:
         """Forget everything."""
         with self._lock:
             self._sources.clear()
+            for joint in self._joints:
+                joint.restart()
 
     def add(
         self,
@@ -129,73 +192,127 @@ class JointMerger:
         names: Sequence[str],
         positions: Sequence[float],
         velocities: Sequence[float] = (),
+        received: int | None = None,
     ) -> None:
-        """Some joints have these positions, and velocities if the message has any.
+        """Add a message. Joints that are not wanted are ignored.
 
-        Joints that nobody asked for are passed over. Raises ValueError that names the joint for a
-        position that is missing or not finite; nothing is kept then.
+        Args:
+            topic: The topic of the message.
+            stamp: The stamp of the message (ns).
+            names: Names of joints.
+            positions: Their positions (rad or m).
+            velocities: Their velocities, or none.
+            received: When the message arrived (ns on the ROS clock), if that is known.
+
+        Raises:
+            ValueError: if samples are refused. All other joints of the message are kept.
         """
         with self._lock:
             source = self._source(topic, tuple(names))
-            if not source.ours:
+            if not source.joints and not source.twice:
                 return
+            source.heard(stamp, received)
             if len(positions) < len(names):
-                raise ValueError(f'{len(names)} joints have {len(positions)} positions')
-            part = [positions[place] for place in source.theirs]
-            if not all(map(isfinite, part)):
-                wrong = next(i for i, value in enumerate(part) if not isfinite(value))
-                raise ValueError(f'joint {source.names[wrong]} is {part[wrong]}')
-            known = len(velocities) >= len(names)
-            speeds = [velocities[place] for place in source.theirs] if known else []
-            source.add(_Part(stamp, part, speeds))
+                refused = [joint for joint, _ in source.joints] + source.twice
+                for joint in refused:
+                    joint.source = source
+                    joint.note = (
+                        f'must have one position for each name (got {len(positions)} for '
+                        f'{len(names)} names on {topic}); check its driver'
+                    )
+            else:
+                refused = self._keep(source, stamp, positions, velocities)
+        for joint in source.twice:
+            joint.source = source
+            joint.note = f'must be named once in a message (named twice on {topic})'
+        if refused or source.twice:
+            joint = (refused or source.twice)[0]
+            raise ValueError(f'joint {shown(joint.name)} {joint.note or joint.check.refusal()}')
+
+    def _keep(
+        self,
+        source: _Source,
+        stamp: int,
+        positions: Sequence[float],
+        velocities: Sequence[float],
+    ) -> list[_Joint]:
+        """Keep the plausible samples of a message, and return the joints of the others."""
+        refused, known = [], len(velocities) >= len(positions)
+        for joint, place in source.joints:
+            joint.source, check = source, joint.check
+            position = check.add(stamp, positions[place])
+            if position is not None:
+                if check.replaced:
+                    joint.samples.clear()
+                    check.replaced = False
+                joint.samples.append((stamp, position, velocities[place] if known else nan))
+                joint.note = ''
+            elif check.refused != joint.refused:
+                joint.refused, joint.note = check.refused, ''
+                refused.append(joint)
+        return refused
 
     def at(self, stamp: int) -> JointSample:
-        """The state of this moment: of each joint what was said nearest to it.
+        """Return the state of a moment: of each joint the sample nearest to it.
 
-        Raises StateUnknown where a joint is not known, or not within `max_age` of the moment.
+        Raises:
+            StateUnknown: if a joint is not known, or not within `max_age` of the moment.
         """
+        state, unknown = self._look(stamp)
+        if unknown:
+            raise StateUnknown(self._explain(unknown, stamp))
+        return state
+
+    def known(self, stamp: int) -> JointSample:
+        """Return what is known of the state of a moment; unknown joints are NaN."""
+        return self._look(stamp)[0]
+
+    def problem(self, stamp: int) -> str:
+        """Return why the state of a moment is not known as a whole; '' if it is."""
+        unknown = self._look(stamp)[1]
+        return self._explain(unknown, stamp) if unknown else ''
+
+    def _look(self, stamp: int) -> tuple[JointSample, list[tuple[_Joint, Sample | None]]]:
+        """Return what is known of a state, and each other joint with its nearest sample."""
+        positions, velocities = np.full((2, len(self._joints)), nan)
+        unknown: list[tuple[_Joint, Sample | None]] = []
+        furthest, away = stamp, -1
         with self._lock:
-            nearest = [(source, source.nearest(stamp)) for source in self._sources.values()]
-        positions, velocities = np.full((2, len(self.names)), nan)
-        away, stamps = [inf] * len(self.names), [stamp] * len(self.names)
-        for source, part in nearest:
-            if part is None:
-                continue
-            apart = abs(part.stamp - stamp)
-            for i, joint in enumerate(source.ours):
-                if apart < away[joint]:
-                    away[joint], stamps[joint] = apart, part.stamp
-                    positions[joint] = part.positions[i]
-                    velocities[joint] = part.velocities[i] if part.velocities else nan
-        furthest = max(range(len(away)), key=away.__getitem__, default=None)
-        if furthest is None:
-            return JointSample(positions, velocities, stamp)
-        if away[furthest] > self._max_age * 1e9:
-            raise StateUnknown(self._missing(away, furthest))
-        return JointSample(positions, velocities, stamps[furthest])
+            for i, joint in enumerate(self._joints):
+                sample = joint.nearest(stamp)
+                apart = 0 if sample is None else abs(sample[0] - stamp)
+                if sample is None or apart > self._max_age * SECOND or not joint.check.is_known:
+                    unknown.append((joint, sample))
+                    continue
+                positions[i], velocities[i] = joint.shifted(sample[1]), sample[2]
+                if apart > away:
+                    furthest, away = sample[0], apart
+        return JointSample(positions, velocities, furthest), unknown
 
     def rates(self, stamp: int, over: int) -> NDArray[np.float64]:
-        """How fast each joint moved until this moment, by its positions: [joints], SI units.
+        """Return how fast each joint moved until a moment, by its positions: [joints], SI units.
 
-        over: ns, at least, where so much is known. NaN for a joint that was heard of once.
+        over: ns, at least, where so much is known. NaN for a joint with a single sample.
         """
-        rates = np.full(len(self.names), nan)
         with self._lock:
-            for source in self._sources.values():
-                known = source.rates(stamp, over)
-                fresh = np.isfinite(known)
-                rates[np.array(source.ours, int)[fresh]] = known[fresh]
-        return rates
+            return np.array([joint.rate(stamp, over) for joint in self._joints])
+
+    def wrap(self) -> None:
+        """Bring continuous joints into (-pi, pi] by full turns; they are continuous after that."""
+        with self._lock:
+            for joint in self._joints:
+                if joint.check.bounds.continuous:
+                    joint.offset = None
 
     def expects(self, stamp: int, now: int) -> bool:
-        """Whether a message is about to arrive that lies nearer to this moment. now: ns.
+        """Return whether a message is about to arrive that lies nearer to this moment. now: ns.
 
-        It was sent by now, as fast as its driver sends, and is not overdue yet.
+        Its driver has sent it by now, at its usual rate, and it is not overdue yet.
         """
         with self._lock:
             for source in self._sources.values():
-                if source.parts and source.parts[-1].stamp < stamp:
-                    last, coming = source.parts[-1].stamp, source.next()
+                if source.stamps and source.stamps[-1] < stamp:
+                    last, coming = source.stamps[-1], source.next()
                     if coming is None or not coming <= now < coming + LATE:
                         continue
                     if abs(coming - stamp) < stamp - last:
@@ -203,8 +320,10 @@ class JointMerger:
         return False
 
     def drop_after(self, stamp: int) -> None:
-        """Time was set back: what was said of later moments is not true any more."""
+        """Drop samples of later moments, because time was set back."""
         with self._lock:
+            for joint in self._joints:
+                joint.drop_after(stamp)
             for source in self._sources.values():
                 source.drop_after(stamp)
 
@@ -217,15 +336,68 @@ class JointMerger:
         self._sources.move_to_end((topic, names))
         return source
 
-    def _missing(self, away: Sequence[float], furthest: int) -> str:
-        unknown = [self.names[i] for i, apart in enumerate(away) if apart == inf]
-        if not unknown:
-            return (
-                f'joint {self.names[furthest]} is known {away[furthest] / 1e6:.0f} ms away only, '
-                f'max_state_age is {self._max_age * 1e3:.0f} ms'
-            )
+    # ------------------------------------------------------------------ reasons
+
+    def _explain(self, unknown: Sequence[tuple[_Joint, Sample | None]], stamp: int) -> str:
+        """Return why joints are unknown: of one in full, then the names of the others."""
         with self._lock:
-            named = dict.fromkeys(name for _, names in self._sources for name in names)
-        if not named:
-            return 'no joint positions yet'
-        return f'no joint {", ".join(unknown)}; there are: {listed(list(named))}'
+            heard = [(topic, name) for topic, names in self._sources for name in names]
+        if not heard:
+            return f'no joint state received on {listed(list(self._wanted))}'
+        joint, sample = min(unknown, key=lambda entry: entry[0].source is None)
+        if joint.source is None:
+            names = [name for topic, name in heard if topic == joint.topic]
+            got = listed(list(dict.fromkeys(names))) if names else 'no message'
+            reason = (
+                f'must be published on {joint.topic} (got {got}); check the names in the contract '
+                'and in its driver'
+            )
+        else:
+            reason = self._reason(joint, sample, stamp)
+        others = ', '.join(other.name for other, _ in unknown if other is not joint)
+        return f'joint {joint.name} {reason}' + (f' (also unknown: {others})' if others else '')
+
+    def _reason(self, joint: _Joint, sample: Sample | None, stamp: int) -> str:
+        if joint.note:
+            return joint.note
+        if joint.source.repeats >= FROZEN:
+            return (
+                f'must have stamps that increase (got {joint.source.repeats + 1} messages stamped '
+                f'{joint.source.stamps[-1] / SECOND:.3f} s on {joint.topic}); check the clock of '
+                'its driver'
+            )
+        if problem := joint.check.problem():
+            return (
+                f'{problem}{self._publishing(joint)}' if joint.check.is_contradicted else problem
+            )
+        return self._stale(joint, stamp, sample[0]) if sample else 'has no sample yet'
+
+    def _publishing(self, joint: _Joint) -> str:
+        nodes = Counter(self._publishers(joint.topic))
+        names = ', '.join(f'{n} ({k} times)' if k > 1 else n for n, k in sorted(nodes.items()))
+        if nodes.total() > 1:
+            return f'; publishers of {joint.topic}: {names}; only one may publish this joint'
+        return f'; check the driver that publishes {joint.topic}' + (
+            f' ({names})' if names else ''
+        )
+
+    def _stale(self, joint: _Joint, requested: int, nearest: int) -> str:
+        """Return why a plausible sample is too far from the requested stamp. nearest: its own."""
+        source, allowed = joint.source, self._allowed
+        is_sure, now = source.received is not None, source.received or requested
+        offset = source.stamps[-1] - now
+        if abs(offset) > self._max_age * SECOND and (is_sure or offset > 0):
+            side = 'ahead of' if offset > 0 else 'behind'
+            remedy = 'synchronize the clock of its driver'
+            if abs(offset) > EPOCH:
+                remedy = 'set use_sim_time alike for all nodes'
+            return (
+                f'must have current stamps (got {abs(offset) / SECOND:.2f} s {side} the clock of '
+                f'this node on {joint.topic}, {allowed}); {remedy}'
+            )
+        side = 'after' if nearest > requested else 'before'
+        doubt = '' if is_sure else ', or its clock is wrong'
+        return (
+            f'must have a sample within {allowed} (got {abs(nearest - requested) / 1e6:.0f} ms '
+            f'{side} the requested time on {joint.topic}); its driver is slow or silent{doubt}'
+        )

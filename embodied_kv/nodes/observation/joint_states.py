@@ -7,7 +7,8 @@ middleware until somebody asks for a state, and it wakes up for those alone that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
@@ -18,13 +19,17 @@ from numpy.typing import NDArray
 from rclpy.callback_groups import CallbackGroup
 from sensor_msgs.msg import JointState
 
+from embodied_kv.control.plausibility import Bounds
 from embodied_kv.nodes.common import conversions, qos
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.nodes.observation.clock import WorldClock
 from embodied_kv.nodes.observation.description import JointInput
-from embodied_kv.nodes.observation.joint_merger import JointMerger, JointSample
+from embodied_kv.nodes.observation.joint_merger import EPOCH, JointMerger, JointSample
 from embodied_kv.robots.channels import JOINT_STATE, POSE
 from embodied_kv.robots.poses import of_pose
+
+AGES = 50  # messages of a topic whose age at receipt is remembered
+EARLY, UNDER_WAY = -5_000_000, 50_000_000  # ns: ages at receipt that mean one clock
 
 
 @dataclass(frozen=True)
@@ -59,11 +64,16 @@ class _Drowsy(CallbackGroup):
 
 
 class JointStates:
-    """Subscribes for a node, until its cleanup. From any thread.
+    """Subscribe to the joint states of a node, until its cleanup. Thread-safe.
 
-    inputs: topics, and the joints that are taken from each. max_age: s that no joint of a state
-    may lie from the moment of the state. heard: takes the topic of each message. arrived: is
-    called, by the executor, after a message that was awaited.
+    Args:
+        node: The node that subscribes.
+        inputs: Topics, and the joints that are taken from each.
+        max_age: Largest time (s) between a state and each of its samples.
+        bounds: Limits by joint. Other joints are checked for finite positions only.
+        heard: Takes the topic of each message.
+        arrived: The executor calls it after a message that was awaited.
+        age_name: Name of the parameter that sets `max_age`, for messages.
     """
 
     def __init__(
@@ -71,12 +81,14 @@ class JointStates:
         node: SuiteNode,
         inputs: Sequence[JointInput],
         max_age: float,
+        bounds: Mapping[str, Bounds],
         heard: Callable[[str], None] = lambda topic: None,
         arrived: Callable[[], None] = lambda: None,
+        age_name: str = 'max_state_age',
     ) -> None:
         self._node, self._heard, self._arrived = node, heard, arrived
         self._clock = WorldClock(node.get_clock())
-        self._merger = JointMerger(inputs, max_age)
+        self._merger = JointMerger(inputs, max_age, bounds, self._publishers, age_name)
         self._lock = Lock()  # messages stay in order
         self._group = _Drowsy()
         self._subscriptions = {
@@ -90,6 +102,7 @@ class JointStates:
             for joint in inputs
         }
         self._readers = {joint.topic: READERS[joint.type] for joint in inputs}
+        self._ages = {joint.topic: deque[int](maxlen=AGES) for joint in inputs}  # ns at receipt
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -107,6 +120,28 @@ class JointStates:
         """The state of this moment, ns on the ROS clock; as of `JointMerger.at`."""
         self.collect()
         return self._merger.at(stamp)
+
+    def known(self, stamp: int) -> JointSample:
+        """Return what is known of the state of a moment; unknown joints are NaN."""
+        self.collect()
+        return self._merger.known(stamp)
+
+    def problem(self, stamp: int) -> str:
+        """Return why the state of a moment is not known as a whole; '' if it is."""
+        self.collect()
+        return self._merger.problem(stamp)
+
+    def clocks_agree(self) -> bool:
+        """Return whether the stamps of all drivers are of this machine's clock.
+
+        The youngest of the last messages of each topic decides: it was hardly under way.
+        """
+        youngest = [min(ages) if len(ages) >= AGES // 2 else None for ages in self._ages.values()]
+        return all(age is not None and EARLY <= age <= UNDER_WAY for age in youngest)
+
+    def wrap(self) -> None:
+        """Bring continuous joints into (-pi, pi], from where they are continuous again."""
+        self._merger.wrap()
 
     def rates(self, stamp: int, over: int) -> NDArray[np.float64]:
         """How fast the joints move at this moment; as of `JointMerger.rates`."""
@@ -147,10 +182,25 @@ class JointStates:
 
     def _add(self, topic: str, message: object, received: int) -> None:
         self._heard(topic)
-        stamp = conversions.nanoseconds(message.header.stamp)
-        if not stamp:  # a driver leaves it empty
-            stamp = self._clock.stamp if self._clock.is_simulated else received
+        stamp, now = conversions.nanoseconds(message.header.stamp), None
+        if self._clock.is_simulated:  # Messages may have waited, and `received` is system time.
+            received, now = None, self._clock.stamp
+            if stamp and abs(stamp - now) > EPOCH:
+                received = now
+        if stamp:
+            self._ages[topic].append((received if now is None else now) - stamp)
+        if not stamp:  # Some drivers leave it empty.
+            stamp = received if now is None else now
+        names, positions, velocities = self._readers[topic].read(message)
         try:
-            self._merger.add(topic, stamp, *self._readers[topic].read(message))
+            self._merger.add(topic, stamp, names, positions, velocities, received)
         except ValueError as error:
             self._node.warn_throttled('joint state', f'joint state refused: {error}')
+
+    def _publishers(self, topic: str) -> list[str]:
+        """Return the nodes that publish a topic, one entry for each publisher."""
+        resolved = self._node.resolve_topic_name(topic)
+        return [
+            f'{info.node_namespace.rstrip("/")}/{info.node_name}'
+            for info in self._node.get_publishers_info_by_topic(resolved)
+        ]

@@ -1,0 +1,104 @@
+"""A node's measured joints: plausible positions, and the reason where there are none."""
+
+import numpy as np
+import pytest
+import rclpy
+from observation_suite import joints as publisher_of
+from sensor_msgs.msg import JointState
+
+from embodied_kv.control.of_contract import limits_of
+from embodied_kv.nodes.common import qos
+from embodied_kv.nodes.common.lifecycle_node import SuiteNode
+from embodied_kv.nodes.control.measured_joints import MeasuredJoints
+from embodied_kv.robots.embodiment import Embodiment
+
+ROBOT = Embodiment.load('tabletop')
+PLACE = dict.fromkeys(ROBOT.axes, 0.02)
+MS = 1_000_000
+
+
+class Arm(SuiteNode):
+    on_engine = False
+
+    def __init__(self, **options):
+        super().__init__('arm', **options)
+
+    def find_host(self):
+        return None
+
+    def setup(self):
+        self.joints = MeasuredJoints(self, 0.5, limits_of(self.embodiment, ''))
+
+
+@pytest.fixture
+def arm(robot):
+    """A node after half a second of joint states at PLACE."""
+    node = robot.up(Arm)
+    robot.send = publisher_of(robot)
+    robot.until(lambda: node.count_publishers('joint_states') >= 2, show=False)
+    assert node.joints.now() is None
+    assert node.joints.problem() == 'no joint state received on joint_states'
+    robot.until(lambda: sent(robot, node) and not node.joints.problem(), show=False)
+    return node
+
+
+def sent(robot, node, stamp=None, **positions):
+    robot.send(stamp, **(PLACE | positions))
+    robot.spin(0.01)
+    node.joints._states.collect()
+    return True
+
+
+def test_plausible_joints_are_in_the_order_of_an_action(robot, arm):
+    sent(robot, arm, elbow=0.05)
+    np.testing.assert_allclose(
+        arm.joints.now().position, [0.05 if a == 'elbow' else 0.02 for a in ROBOT.axes]
+    )
+
+
+def test_single_message_of_zeros_is_counted_and_changes_nothing(robot, arm):
+    before = arm.joints.now().position
+    stamp = robot.now()
+    sent(robot, arm, stamp)
+    sent(robot, arm, stamp + 2 * MS, **dict.fromkeys(ROBOT.axes, 1.0))
+    robot.until(lambda: arm.warning_counts['joint state'], show=False)
+    assert arm.warning_counts['joint state'] == 1 and arm.joints.problem() == ''
+    np.testing.assert_array_equal(arm.joints.now().position, before)
+
+
+def test_one_joint_that_is_not_a_number_is_unknown_alone(robot, arm):
+    def unknown():
+        sent(robot, arm, elbow=np.nan)
+        return 'joint elbow must be finite (got nan); check its driver' == arm.joints.problem()
+
+    robot.until(unknown, show=False)
+    position = arm.joints.now().position
+    np.testing.assert_array_equal(np.isnan(position), [a == 'elbow' for a in ROBOT.axes])
+
+
+def test_second_publisher_is_named_and_the_first_one_counts_again_later(robot, arm):
+    context = rclpy.Context()
+    rclpy.init(context=context)
+    other = rclpy.create_node('left_running', namespace=robot.namespace, context=context)
+    others = JointState(name=list(ROBOT.axes), position=[1.0] * len(ROBOT.axes))
+    publisher = other.create_publisher(JointState, 'joint_states', qos.JOINTS)
+    robot.until(lambda: publisher.get_subscription_count(), show=False)
+
+    def contradicted():
+        stamp = robot.now()
+        sent(robot, arm, stamp)
+        publisher.publish(robot.stamped(others, stamp + MS))
+        return f'{robot.namespace}/left_running' in arm.joints.problem()
+
+    robot.until(contradicted, show=False)
+    problem = arm.joints.problem()
+    assert problem.startswith('joint shoulder_pan must not move faster than 6 rad/s')
+    assert f'publishers of joint_states: {robot.namespace}/left_running, ' in problem
+    assert f'{robot.namespace}/robot' in problem
+    for _ in range(10):
+        contradicted()
+    assert arm.joints.problem()
+    other.destroy_node()
+    rclpy.shutdown(context=context)
+    robot.until(lambda: sent(robot, arm) and not arm.joints.problem(), show=False)
+    np.testing.assert_allclose(arm.joints.now().position, 0.02)
