@@ -1,11 +1,13 @@
-"""Pictures of a camera's messages: pixels, and the bytes that a data set keeps of them.
+"""Convert camera messages to pixels, and to the image files of a data set.
 
-Knows encodings. Does not know ROS, whoever made the object that has a message's fields.
+This module knows encodings. It does not import ROS: any object with the fields of a message will
+do.
 """
 
 from __future__ import annotations
 
 import io
+from dataclasses import dataclass
 from typing import Any
 
 import cv2
@@ -17,36 +19,97 @@ from embodied_kv.robots.framing import framed
 from embodied_kv.robots.sources import View
 from embodied_kv.text import shown
 
-# What Pillow raises of bytes that are no picture, or of one too large to be one.
+# Errors of Pillow for data that is not an image, or for an image that is too large.
 DAMAGE = (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError)
-CHANNELS = {'rgb8': 3, 'bgr8': 3, 'mono8': 1, 'rgba8': 4, 'bgra8': 4}
-TO_RGB = {
-    'bgr8': cv2.COLOR_BGR2RGB,
-    'mono8': cv2.COLOR_GRAY2RGB,
-    'rgba8': cv2.COLOR_RGBA2RGB,
-    'bgra8': cv2.COLOR_BGRA2RGB,
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """Memory layout of a raw image, and the conversion of OpenCV that makes it RGB.
+
+    depth: bytes of a value, 1 or 2. channels: values of a pixel. code: None for RGB.
+    """
+
+    channels: int
+    code: int | None
+    depth: int = 1
+
+    @property
+    def pixel(self) -> int:
+        """Return the bytes of a pixel."""
+        return self.channels * self.depth
+
+
+_BAYER = {
+    'rggb': cv2.COLOR_BayerRGGB2RGB,
+    'bggr': cv2.COLOR_BayerBGGR2RGB,
+    'gbrg': cv2.COLOR_BayerGBRG2RGB,
+    'grbg': cv2.COLOR_BayerGRBG2RGB,
 }
+# Names of sensor_msgs/image_encodings. Values of 16 bits are scaled from the whole range, 65535 to
+# 255, as cv_bridge does: a camera that fills the lower 12 bits only gives a dark image.
+ENCODINGS = {
+    'rgb8': Encoding(3, None),
+    'bgr8': Encoding(3, cv2.COLOR_BGR2RGB),
+    'mono8': Encoding(1, cv2.COLOR_GRAY2RGB),
+    'mono16': Encoding(1, cv2.COLOR_GRAY2RGB, depth=2),
+    'rgba8': Encoding(4, cv2.COLOR_RGBA2RGB),
+    'bgra8': Encoding(4, cv2.COLOR_BGRA2RGB),
+    '8UC3': Encoding(3, cv2.COLOR_BGR2RGB),  # cv2_to_imgmsg's default; images of OpenCV are BGR
+    'yuv422': Encoding(2, cv2.COLOR_YUV2RGB_UYVY),
+    'uyvy': Encoding(2, cv2.COLOR_YUV2RGB_UYVY),
+    'yuv422_yuy2': Encoding(2, cv2.COLOR_YUV2RGB_YUY2),
+    'yuyv': Encoding(2, cv2.COLOR_YUV2RGB_YUY2),
+}
+for _pattern, _code in _BAYER.items():
+    ENCODINGS[f'bayer_{_pattern}8'] = Encoding(1, _code)
+    ENCODINGS[f'bayer_{_pattern}16'] = Encoding(1, _code, depth=2)
+
+
+def check_raw(message: Any) -> None:
+    """Check that the fields of a sensor_msgs/Image describe its data. Raises ValueError."""
+    encoding = ENCODINGS.get(message.encoding)
+    if encoding is None:
+        raise ValueError(
+            f"encoding '{shown(message.encoding)}' is not a colour image; publish one of "
+            f'{", ".join(ENCODINGS)}'
+        )
+    height, width, step = message.height, message.width, message.step
+    if not height or not width:
+        raise ValueError(f'width and height must be > 0 (got {width} x {height} pixels)')
+    if encoding.channels == 2 and width % 2:
+        raise ValueError(
+            f'width must be even for {message.encoding}, whose pixels come in pairs (got {width})'
+        )
+    if step < width * encoding.pixel:
+        raise ValueError(
+            f'step must be >= {width * encoding.pixel} bytes for {width} pixels of '
+            f'{message.encoding} (got {step})'
+        )
+    if len(message.data) != step * height:
+        raise ValueError(
+            f'data must have {height} rows of {step} bytes (got {len(message.data)} bytes)'
+        )
 
 
 def from_raw(message: Any) -> NDArray[np.uint8]:
-    """[height, width, 3] RGB of a sensor_msgs/Image, as cv_bridge does for CHANNELS.
+    """Return a sensor_msgs/Image as RGB, uint8 [height, width, 3].
 
-    Rows may be padded; bytes have no order. Raises ValueError.
+    Rows may be padded. Raises ValueError as `check_raw` does.
     """
-    channels = CHANNELS.get(message.encoding)
-    if channels is None:
-        raise ValueError(
-            f"encoding '{shown(message.encoding)}' is not one of {', '.join(CHANNELS)}"
-        )
+    check_raw(message)
+    encoding = ENCODINGS[message.encoding]
     rows = np.frombuffer(message.data, np.uint8).reshape(message.height, message.step)
-    shape = (message.height, message.width, channels)
-    pixels = np.ascontiguousarray(rows[:, : message.width * channels].reshape(shape))
-    code = TO_RGB.get(message.encoding)
-    return pixels if code is None else cv2.cvtColor(pixels, code)
+    values = np.ascontiguousarray(rows[:, : message.width * encoding.pixel])
+    if encoding.depth == 2:
+        wide = values.view('>u2' if message.is_bigendian else '<u2').astype(np.uint32)
+        values = ((wide * 255 + 32767) // 65535).astype(np.uint8)
+    pixels = values.reshape(message.height, message.width, encoding.channels)
+    return pixels if encoding.code is None else cv2.cvtColor(pixels, encoding.code)
 
 
 def decoded(data: bytes) -> NDArray[np.uint8]:
-    """[height, width, 3] RGB of a picture's bytes. Raises ValueError."""
+    """Return a JPEG or PNG as RGB, uint8 [height, width, 3]. Raises ValueError."""
     try:
         with Image.open(io.BytesIO(data)) as picture:
             return np.asarray(picture.convert('RGB'))
@@ -55,7 +118,7 @@ def decoded(data: bytes) -> NDArray[np.uint8]:
 
 
 def size(data: bytes) -> tuple[int, int]:
-    """(height, width) of a picture, by its first bytes. Raises ValueError."""
+    """Return (height, width) of a JPEG or PNG without decoding it. Raises ValueError."""
     try:
         with Image.open(io.BytesIO(data)) as picture:
             return picture.height, picture.width
@@ -64,16 +127,16 @@ def size(data: bytes) -> tuple[int, int]:
 
 
 def _damaged(data: bytes, error: Exception) -> ValueError:
-    """Pillow names an object of ours where it knows no such format: that helps nobody."""
+    """Return the error to raise, without the Python object that Pillow names."""
     why = '' if isinstance(error, UnidentifiedImageError) else f': {error}'
     return ValueError(f'{len(data)} bytes are no picture{why}')
 
 
 def as_seen(message: Any, view: View) -> bytes:
-    """What the policy sees of a message, as the bytes of a picture.
+    """Return the policy's view of a message, as the bytes of an image file.
 
-    Those of the message itself where nothing is cut or turned; else, and of raw images, PNG.
-    Raises ValueError where it cannot be decoded.
+    The data of a compressed image is kept if the view has neither crop nor rotation. All other
+    images become PNG. Raises ValueError for an image that cannot be decoded.
     """
     is_raw = hasattr(message, 'encoding')
     pixels = from_raw(message) if is_raw else decoded(bytes(message.data))

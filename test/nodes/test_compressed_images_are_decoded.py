@@ -4,6 +4,8 @@ import cv2
 import numpy as np
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 from observation_suite import compressed, description, observer, until_moment, view
 from sensor_msgs.msg import CompressedImage
 
@@ -37,8 +39,19 @@ def test_jpeg_is_near():
     assert np.abs(got.astype(int) - RGB).mean() < 3
 
 
-def test_bytes_after_the_end_do_not_matter():
-    assert images.rgb(CompressedImage(data=JPEG + bytes(16))).shape == RGB.shape
+@pytest.mark.parametrize('data', [JPEG, PNG], ids=['JPEG', 'PNG'])
+@given(st.integers(0, 20_000))
+def test_zeros_after_the_end_change_nothing(data, zeros):
+    padded = images.rgb(CompressedImage(data=data + bytes(zeros)))
+    np.testing.assert_array_equal(padded, images.rgb(CompressedImage(data=data)))
+
+
+@pytest.mark.parametrize('data', [JPEG, PNG], ids=['JPEG', 'PNG'])
+@given(st.data(), st.sampled_from([0, 1, 63, 64, 512, 4096]))
+def test_truncated_image_is_refused_whatever_zeros_follow(data, draw, zeros):
+    kept = draw.draw(st.integers(0, len(data) - 1))
+    with pytest.raises(Refused):
+        images.check(CompressedImage(data=data[:kept] + bytes(zeros)))
 
 
 def test_grey_is_three_channels():
@@ -47,10 +60,10 @@ def test_grey_is_three_channels():
 
 
 BROKEN = {
-    'empty': (b'', "0 bytes of format 'jpeg' are no picture: publish one of JPEG, PNG"),
-    'depth': (bytes(12) + PNG, 'are no picture'),
-    'cut off': (JPEG[:-20], f'{len(JPEG) - 20} bytes of JPEG have no end'),
-    'PNG cut off': (PNG[:-20], f'{len(PNG) - 20} bytes of PNG have no end'),
+    'empty': (b'', "must be JPEG or PNG (got 0 bytes of format 'jpeg')"),
+    'depth': (bytes(12) + PNG, 'compressed data must be JPEG or PNG'),
+    'cut off': (JPEG[:-20], f'JPEG must be complete (got {len(JPEG) - 20} bytes'),
+    'PNG cut off': (PNG[:-20], f'PNG must be complete (got {len(PNG) - 20} bytes'),
     'nothing between the ends': (JPEG[:4] + JPEG[-2:], '6 bytes cannot be decoded'),
 }
 
@@ -83,7 +96,7 @@ def test_a_broken_picture_is_said_once_and_the_next_one_is_used(robot, capfd):
     assert node.inputs.pixels(moment) is None
     said = capfd.readouterr().err
     assert said.count('refused') == 1
-    assert f'image of view front refused: {len(JPEG) - 20} bytes of JPEG have no end' in said
+    assert 'image of view front refused: JPEG must be complete' in said
     moment = until_moment(robot, node, lambda: publish(JPEG))
     assert node.inputs.pixels(moment)['front'].shape == RGB.shape
 
