@@ -17,13 +17,22 @@ FRESH, PREVIOUS, HOLD, STOP = SOURCES = ('fresh', 'previous', 'hold', 'stop')
 class Measured:
     """Where the arm was seen: position [joints] at a moment, s on the control loop's clock.
 
-    velocity: [joints], over a while that ended then. NaN for an output that nobody measures, as an
-    axis of a Cartesian controller, and for a velocity that is not known yet.
+    velocity: [joints], over a while that ended then. recent: the same over a shorter while, where
+    that is known. NaN for an output that nobody measures, as an axis of a Cartesian controller,
+    and for a velocity that is not known yet.
     """
 
     position: np.ndarray
     moment: float
     velocity: np.ndarray
+    recent: np.ndarray | None = None
+
+    @property
+    def surely(self) -> np.ndarray:
+        """The velocity [joints] that both whiles agree on; 0 where they do not, or are unknown."""
+        recent = self.velocity if self.recent is None else self.recent
+        least = np.minimum(np.abs(self.velocity), np.abs(recent)) * np.sign(recent)
+        return np.nan_to_num(np.where(self.velocity * recent > 0, least, 0.0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,9 +75,9 @@ class Command:
 class Setpoint:
     """The command of this moment, for a controller without trajectories.
 
-    values: float64 [joints], of each output its kind: a position or a velocity. positions,
-    velocities: both of all; None before anything was commanded. age: s since the observation that
-    it answers; inf where there was none.
+    values: float64 [joints], of each output its kind: a position or a velocity; NaN for a position
+    that is not to be commanded. positions, velocities: both of all; None before anything was
+    commanded. age: s since the observation that it answers; inf where there was none.
     """
 
     values: np.ndarray | None

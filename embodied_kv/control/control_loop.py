@@ -1,12 +1,18 @@
-"""The thread that moves the arm: chunks take over as they come, and no motion outlives its reason.
+"""The thread that moves the arm: chunks take over as they come; no motion outlives its reason.
 
-Knows the steady clock, the trajectory executor and the guard. Does not know messages, and never
-computes: chunks are handed to it finished. While the arm moves there is one command per control
-period: a fresh chunk as soon as it is there, else word that the previous one goes on, up to its
-execution horizon. A period without a fresh chunk is missed; with real-time chunking only where the
-one that runs has run out, as chunks are made to be late. Every motion ends at rest by itself. So
-who has nothing to say is silent, and others may command the same controllers. A stop is sent a few
-times, until it is surely there.
+The module knows the steady clock, the trajectory executor and the safety state machine. It does
+not know messages, and it never computes: chunks are handed to it finished. While the arm moves
+there is one command per control period: a fresh chunk as soon as it is there, else the report
+that the previous one goes on, up to its execution horizon. A period without a fresh chunk is
+missed; with real-time chunking only where the one that runs has run out, as chunks are made to be
+late.
+
+Every motion ends at rest. An arm that stands is sent nothing, so that other programs may use its
+controllers. A stop, a disarming, a takeover and the end of the thread brake the arm first, and are
+sent a few times. Only then does a takeover hand the controllers over.
+
+The arm is disarmed where it does not follow its reference, where a command cannot be reached, and
+where it stood longer than `resume_within` although it was meant to move.
 """
 
 from __future__ import annotations
@@ -17,8 +23,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from embodied_kv.control.command import HOLD, STOP, Command, Leftover, Measured, Setpoint
-from embodied_kv.control.guard import ARMED, TAKEN_OVER, Guard, NotNow
+from embodied_kv.control.command import (
+    FRESH,
+    HOLD,
+    STOP,
+    Command,
+    Leftover,
+    Measured,
+    Setpoint,
+)
+from embodied_kv.control.guard import ARMED, STOPPED, Guard, NotNow
 from embodied_kv.control.outgoing import Outgoing
 from embodied_kv.control.rtc import RealTimeChunking
 from embodied_kv.control.trajectory_executor import TrajectoryExecutor
@@ -27,20 +41,40 @@ from embodied_kv.types import ActionChunk, Guide
 WATCH = 0.02  # s between two looks at a moving arm, at most; of a simulation's time too
 AT_REST = 5.0  # s, of the steady clock
 SETTLE = 0.01  # s in which a chunk that was offered takes over, whoever waits for it
+HANDED_OVER = 0.2  # s after the end of the motion at which a takeover hands the controllers over
+NOTICED = 0.5  # s that the arm stands although it is meant to move, until that is reported
+HOLDS = 1.0  # s in which an arm that does not follow is held where it is measured
+LATE = 0.3  # s from the moment of a command until it is sent, at most
+FIRST_CHUNK = 60.0  # s that the first chunk of an instruction may take: servers compile
 
 Work = Callable[[float], None]
 Offer = tuple[ActionChunk, float, Guide | None]  # when it was observed, what it goes on from
 
 
 class ControlLoop(threading.Thread):
-    """Moves the arm as far as the guard lets it.
+    """Moves the arm as far as the safety state machine lets it.
 
-    period: s. measured: where the arm is, or None while nobody knows. publish: takes each Command,
-    on this thread. publish_setpoint: takes set-points, setpoint_rate per second and only while the
-    arm moves; None for a robot without such controllers. failed: takes the reason for which a
-    chunk is not executed, or a motion ended early. prepare: is called first. max_chunk_age: s from
-    an observation, at most, until its chunk takes over. rtc: None where chunks do not go on from
-    one another. allowed: s from an observation to the deadline of its chunk.
+    Args:
+        executor: The motion.
+        guard: The safety state machine.
+        period: Control period (s).
+        measured: Returns the measured arm, or None while it is unknown.
+        unknown: Returns why the arm is not known as a whole, '' if it is.
+        publish: Takes each Command, on this thread.
+        failed: Takes the reason for which a chunk is not executed, or a motion ended early.
+        publish_setpoint: Takes set-points while the arm moves; None for a robot without
+            controllers that follow them.
+        setpoint_rate: Set-points per second.
+        has_trajectories: Whether the robot has controllers of trajectories.
+        prepare: Is called first, on this thread.
+        max_chunk_age: Longest time (s) from an observation until its chunk takes over.
+        resume_within: Time (s) that the arm may stand for want of a fresh chunk before it is
+            disarmed.
+        rtc: Real-time chunking; None where chunks do not go on from one another.
+        speed: Returns the speed scaling of the trajectory controllers, 0 to 1.
+        fault: Returns why the arm must not be commanded, as by its controllers; '' if it may.
+        noticed: Takes a report of an interruption that begins or ends.
+        clock: Returns the moment (s).
     """
 
     def __init__(
@@ -52,18 +86,29 @@ class ControlLoop(threading.Thread):
         measured: Callable[[], Measured | None],
         publish: Callable[[Command], None],
         failed: Callable[[Exception], None],
+        unknown: Callable[[], str] = lambda: '',
         publish_setpoint: Callable[[Setpoint], None] | None = None,
         setpoint_rate: float = 100.0,
+        has_trajectories: bool = True,
         prepare: Callable[[], None] = lambda: None,
         max_chunk_age: float = 1.0,
+        resume_within: float = 3.0,
         rtc: RealTimeChunking | None = None,
+        speed: Callable[[], float] = lambda: 1.0,
+        fault: Callable[[], str] = lambda: '',
+        noticed: Callable[[str], None] = lambda report: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(name='control loop', daemon=True)
         self.executor, self.guard, self._period = executor, guard, period
         self._measured, self._prepare, self._failed = measured, prepare, failed
-        self._outgoing = Outgoing(executor, guard, publish, publish_setpoint, setpoint_rate)
+        self._publish, self._speed, self._fault = publish, speed, fault
+        self._noticed = noticed
+        self._outgoing = Outgoing(
+            executor, measured, self._checked, publish_setpoint, setpoint_rate, has_trajectories
+        )
         self._max_chunk_age, self._rtc, self._clock = max_chunk_age, rtc, clock
+        self._resume_within = resume_within
         self.allowed = rtc.delays.allowed if rtc else period  # s from an observation on
         self._wake, self._settled = threading.Condition(), threading.Event()
         self._settled.set()
@@ -71,8 +116,19 @@ class ControlLoop(threading.Thread):
         self._asked: list[Work] = []  # to be done on this thread, before the offer
         self._expected = -math.inf  # deadline of the newest frame that is being worked on
         self._deadline = math.inf  # when the control period ends; not before the first frame
-        self._stirred = self._stopping = False  # whether somebody wants something; the last thing
-        guard.require(lambda now: executor.lost(now, measured()))
+        self._stirred = self._stopping = False  # a change is to be seen; the thread is to end
+        self._ends_by = math.inf  # s of the steady clock
+        self._holds_until = -math.inf  # the moment until which a faulty arm is held
+        self._turns, self._in_turn = 0, False  # that have ended; whether one is under way
+        self._stops = guard.stops  # that were obeyed
+        self._began = -math.inf  # the moment at which the present work began
+        self._meant = math.inf  # the moment from which on the arm is meant to move
+        self._acted = self._reported = False  # since then; whether an interruption was reported
+        self._refused = ''  # why the newest chunk was refused
+        guard.require(lambda now: unknown() or executor.lost(now, measured()))
+        guard.require(lambda now: fault())
+        guard.require_to_arm(lambda now: executor.moves(measured()))
+        guard.explain(self._waits)
         guard.watch(self._look)
 
     # ------------------------------------------------------------------ from any thread
@@ -103,6 +159,10 @@ class ControlLoop(threading.Thread):
             self._offered = chunk, began if observed is None else observed, guide
             self._settled.clear()
 
+    def refuse(self, reason: str) -> None:
+        """Note and report that a chunk was refused before it was offered."""
+        self._ask(lambda now: self._take_none(reason))
+
     def resume(self, leftover: Leftover, stamp: int) -> None:
         """What was left of an earlier chunk begins now, until a fresh one takes over.
 
@@ -128,19 +188,36 @@ class ControlLoop(threading.Thread):
 
     @contextmanager
     def _stirring(self) -> Iterator[None]:
-        """A change that the thread is to see at once."""
+        """Make a change that the thread sees at once."""
         with self._wake:
             yield
             self._stirred = True
-            self._wake.notify()
+            self._wake.notify_all()
 
     def abandon(self) -> None:
         """End the thread as `stop` does, but at once: its clock was set back.
 
-        What runs has no meaning on the new one. It ends at rest by itself.
+        The arm is sent that it brakes.
         """
-        self._ask(lambda now: self._cease())
+        self._ask(lambda now: self._abandon(now))
         self.stop()
+
+    def confirm(self, timeout: float) -> float | None:
+        """Wait until the thread has obeyed what was decided before this call.
+
+        Args:
+            timeout: Longest time (s) to wait.
+
+        Returns:
+            The time (s) until the arm is at rest, or None if the thread did not answer in time.
+        """
+        with self._wake:
+            until = self._turns + (2 if self._in_turn else 1)
+            self._stirred = True
+            self._wake.notify_all()
+            if not self._wake.wait_for(lambda: self._turns >= until, timeout):
+                return None
+        return max(0.0, self.executor.ends - self._clock())
 
     def stop(self) -> None:
         """Brake at once, and end the thread when the arm stands; not waiting longer than AT_REST.
@@ -148,7 +225,7 @@ class ControlLoop(threading.Thread):
         A simulation whose clock stands never says that its arm does.
         """
         with self._stirring():
-            self._stopping = True
+            self._stopping, self._ends_by = True, time.monotonic() + AT_REST
         if self.is_alive():
             self.join(AT_REST)
 
@@ -166,17 +243,21 @@ class ControlLoop(threading.Thread):
             at_rest = not self.executor.is_moving(self._clock())
             if stopping and at_rest and self._outgoing.due == math.inf:
                 return
+            if stopping and time.monotonic() > self._ends_by:
+                self._outgoing.cease()
+                return
 
     def turn(self) -> float | None:
-        """Does what is due now; returns s until something is due again, None if nothing is."""
+        """Do what is due now; return s until something is due again, None if nothing is."""
         with self._wake:
-            self._stirred = False
+            self._stirred, self._in_turn = False, True
             offered, self._offered = self._offered, None
             asked, self._asked = self._asked, []
             if self._deadline == math.inf and self._expected > -math.inf:
                 self._deadline = max(self._expected, self._clock())
         for work in (
             self._outgoing.catch_up,  # a loop that was kept from its work makes no arm jump
+            self._rest_too_long,
             self._obey,
             self._watch,
             *asked,
@@ -188,15 +269,21 @@ class ControlLoop(threading.Thread):
         with self._wake:
             if self._offered is None:
                 self._settled.set()
-        now = self._clock()
-        due = min(self._deadline_now(), self._outgoing.due)
-        if self.executor.is_moving(now):
+            self._turns, self._in_turn = self._turns + 1, False
+            self._wake.notify_all()
+        return self._pause(self._clock())
+
+    def _pause(self, now: float) -> float | None:
+        due = min(self._deadline_now(), self._outgoing.due, self._outage_due())
+        holds = now < self._holds_until and self.guard.state != ARMED
+        if self.executor.is_moving(now) or self._hands_over or holds:
             due = min(due, now + WATCH)
         return None if due == math.inf else max(0.0, due - now)
 
     def _try(self, work: Work) -> None:
+        self._began = self._clock()
         try:
-            work(self._clock())
+            work(self._began)
         except Exception as error:  # the loop must not stop: the next turn is another try
             self._failed(error)
 
@@ -205,35 +292,145 @@ class ControlLoop(threading.Thread):
         of_frame = self._expected - self.allowed + self._period
         return max(self._deadline, min(of_frame, self._deadline + self._period))
 
+    # ------------------------------------------------------------------ safety
+
     def _obey(self, now: float) -> None:
-        """The guard first: who may not move ceases, or brakes."""
-        state = self.guard.state
-        if state == TAKEN_OVER:
-            self._cease()
+        """Brake where the state machine forbids to move; hand over once the arm is at rest."""
+        state, stops = self.guard.state, self.guard.stops
+        if stops != self._stops:
+            self._stops = stops
+            self._brake(STOP, now, foreign=True)
+            self._outgoing.rests(now)
         elif (state != ARMED or self._stopping) and self._outgoing.said not in ('', STOP):
             self._brake(STOP, now)
+        if self._hands_over and now >= self.executor.ends + HANDED_OVER:
+            self._outgoing.hand_over()
+            self.executor.drop()
 
-    def _cease(self) -> None:
+    @property
+    def _hands_over(self) -> bool:
+        """Whether an operator waits for the controllers."""
+        taken = self.guard.is_taken_over and self.guard.state != STOPPED
+        return taken and self.executor.has_reference
+
+    def _abandon(self, now: float) -> None:
+        self.executor.brake(now, STOP)
+        self._outgoing.ends_now(now)
         self.executor.drop()
-        self._outgoing.cease()
 
     def _watch(self, now: float) -> None:
-        """The arm is where it was sent, and nothing is missing; or the motion ends."""
-        if not self.executor.is_moving(now) or self.guard.state != ARMED:
+        """End the motion where the arm does not follow, or something is missing."""
+        measured, waited = self._measured(), self.executor.waits
+        reason = self.executor.look(now, measured, self._speed())
+        if not self.executor.is_moving(now):
+            holds = now < self._holds_until and self.guard.state != ARMED
+            if holds and not self.executor.is_held(measured):
+                self.executor.hold(now, measured)  # it stopped sooner than it was braked
+                self._outgoing.brakes(now)
             return
-        reason = self.executor.strayed(now, self._measured())
-        if reason:
-            self.guard.stop(reason)
-            self._failed(NotNow(f'stopped: {reason}'))
-            self._brake(STOP, now)
-        elif self.executor.plan and (missing := self.guard.check(now)):
-            self._failed(NotNow(f'the arm stands: {missing}'))
-            self._brake(HOLD, now)
+        if reason := reason or (self._fault() if self.guard.state == ARMED else ''):
+            self._disarm(reason)
+            self._hold(now, measured)
+        elif self.executor.waits or waited:
+            self._outgoing.resend(now, at_once=self.executor.waits != waited)
+        elif self.guard.state == ARMED and self.executor.plan:
+            if missing := self.guard.check(now):
+                self._failed(NotNow(f'the arm stands: {missing}'))
+                self._brake(HOLD, now)
+
+    def _hold(self, now: float, measured: Measured | None) -> None:
+        """Stand where the arm is measured, now and for a while: it does not follow."""
+        self._holds_until = now + HOLDS
+        self.executor.hold(now, measured)
+        self._outgoing.brakes(now)
+
+    def _disarm(self, fault: str) -> None:
+        if self.guard.state == ARMED:
+            self.guard.disarm(fault)
+            self._failed(NotNow(f'disarmed: {fault}'))
+
+    def _checked(self, command: Command) -> None:
+        """Publish a command, unless it is late or its motion begins where the arm cannot be."""
+        now = self._clock()
+        if now - self._began > LATE:
+            self._outgoing.resend(now, at_once=True)
+            raise NotNow('a command is not sent: the process was suspended meanwhile')
+        measured = self._measured()
+        if len(command.points) and (measured is not None or command.source == FRESH):
+            first = command.times[0], command.points[0]
+            if reason := self.executor.unreachable(*first, measured):
+                self._disarm(reason)
+                self._hold(now, measured)
+                return
+        self._publish(command)
+
+    # ------------------------------------------------------------------ interruptions
+
+    def _rest_too_long(self, now: float) -> None:
+        """Disarm an arm that stood too long; report shorter interruptions at both edges."""
+        if not self.guard.is_meant_to_move:
+            self._meant, self._acted, self._reported = math.inf, False, False
+            self._refused = ''
+            return
+        self._meant = now if self._meant == math.inf else max(self._meant, self.guard.since)
+        stood = self._stood(now)
+        if stood > self._most():
+            waits = self._waits(now) or self.guard.check(now) or 'it was suspended'
+            self._disarm(f'the arm stood for {stood:.1f} s ({waits}); {self._allowance()}')
+        elif self._acted and stood > NOTICED and not self._reported:
+            self._reported = True
+            self._noticed(f'the arm stands: {self.guard.check(now) or self._waits(now)}')
+
+    def _stood(self, now: float) -> float:
+        """How long (s) the arm has stood although it is meant to move."""
+        return now - max(self._meant, self.executor.ends)
+
+    def _most(self) -> float:
+        return self._resume_within if self._acted else max(self._resume_within, FIRST_CHUNK)
+
+    def _allowance(self) -> str:
+        if self._acted:
+            return f'resume_within is {self._resume_within:g} s'
+        return f'the first chunk may take {self._most():g} s'
+
+    def _outage_due(self) -> float:
+        """The moment at which an arm that stands is reported or disarmed; inf if it need not."""
+        if not self.guard.is_meant_to_move:
+            return math.inf
+        began = max(self._meant, self.executor.ends)
+        if self._acted and not self._reported:
+            return began + NOTICED + 1e-3
+        return began + self._most() + 1e-3
+
+    def _waits(self, now: float) -> str:
+        """Why nothing is commanded although nothing is missing; '' while something is."""
+        if not self.guard.is_meant_to_move or self.executor.is_moving(now):
+            return ''
+        if self.executor.lasts(now):
+            return ''
+        refused = f'; the newest was refused: {self._refused}' if self._refused else ''
+        what = 'no fresh chunk' if self._acted else 'no chunk yet,'
+        return f'{what} for {max(0.0, self._stood(now)):.1f} s{refused}'
+
+    # ------------------------------------------------------------------ chunks
 
     def _take(self, offered: Offer | None, now: float) -> None:
         if offered is None:
             return
-        chunk, observed, guide = offered
+        try:
+            self._execute(*offered, now)
+        except ValueError as error:
+            self._refused = str(error)
+            raise
+
+    def _take_none(self, reason: str) -> None:
+        self._refused = reason
+        self.executor.counters.refused += 1
+        raise NotNow(reason)
+
+    def _execute(
+        self, chunk: ActionChunk, observed: float, guide: Guide | None, now: float
+    ) -> None:
         if reason := self._refusal(observed, now):
             self.executor.counters.refused += 1
             raise NotNow(reason)
@@ -248,7 +445,13 @@ class ControlLoop(threading.Thread):
         if guide is not None and taken.first > guide.delay:
             self.executor.counters.late += 1
         self._deadline = max(min(self._deadline, now + self._period), frame + 2 * self._period)
+        self._acts(now)
         self._outgoing.fresh(chunk, taken, now)
+
+    def _acts(self, now: float) -> None:
+        if self._reported:
+            self._noticed('the arm moves again')
+        self._acted, self._reported, self._refused = True, False, ''
 
     def _refusal(self, observed: float, now: float) -> str:
         """Why no chunk of such an observation is executed; '' if one is."""
@@ -271,13 +474,14 @@ class ControlLoop(threading.Thread):
             reason = self.executor.resume(leftover, observed, now, self._measured())
         if reason:
             raise NotNow(f'what was left of a chunk is not resumed: {reason}')
+        self._acts(now)
         self._outgoing.resumed(leftover, self.executor.plan.actions, stamp, now)
 
-    def _brake(self, source: str, now: float) -> None:
-        """The arm comes to rest along its way, if it does not stand."""
+    def _brake(self, source: str, now: float, foreign: bool = False) -> None:
+        """Let the arm come to rest, if it does not stand; foreign: by whoever it is moved."""
         moves = self.executor.is_moving(now)
-        self.executor.brake(now, source)
-        if moves:
+        self.executor.brake(now, source, self._measured(), foreign)
+        if moves or self.executor.is_moving(now):
             self._outgoing.brakes(now)
         else:
             self._outgoing.goes_on(source, now)
@@ -291,7 +495,7 @@ class ControlLoop(threading.Thread):
             return
         moved = self.executor.is_moving(now)
         lasts = self._rtc is not None and self.executor.lasts(now)
-        in_time = lasts or not self.guard.is_meant_to_move  # who is told nothing misses nothing
+        in_time = lasts or not self.guard.is_meant_to_move  # without an instruction none is missed
         source = self.executor.goes_on(now) if in_time else self.executor.missed(now)
         if source == STOP != self._outgoing.said and moved:
             self._brake(STOP, now)

@@ -1,16 +1,19 @@
-"""Whether the arm may be moved: who armed it, who stopped it, and what is missing.
+"""The safety state machine of one arm: who may move it, and the reason why it does not move.
 
-Knows states and reasons. Does not know motions, messages or threads that move anything.
+The module knows states and reasons. It does not know motions, messages or threads that move
+anything.
 
     DISARMED --arm--> ARMED --stop--> STOPPED --reset--> DISARMED
                       ARMED <--take over, give back--> TAKEN_OVER
 
-A stop latches, from whatever state. A reset only ends the stop: who has looked at the arm arms it
-again, in a second step. Armed without an instruction, the arm stands until it is given one. Taken
-over means that an operator moves the arm: nothing is commanded, not even a stop, until it is given
-back; what a trajectory controller was sent before goes on to its end unless the operator's own
-command replaces it. A stop outlasts a take-over and the other way round. All of it may be called
-from any thread and waits for a short lock alone.
+- A stop latches from every state, outlives every lifecycle transition and every clock jump, and
+  ends only with a reset. A reset leads to DISARMED, so that the operator arms in a second step.
+- A stop also clears the instruction.
+- A fault of the arm disarms it. The reason stays visible until the arm is armed again.
+- The parameter `armed` does not arm an arm again that an operator or a fault has disarmed.
+- While an operator has taken over, the control loop brakes, and then commands nothing.
+
+All methods may be called from any thread. They wait for a short lock only.
 """
 
 from __future__ import annotations
@@ -25,18 +28,23 @@ Need = Callable[[float], str]  # a moment -> what is missing then, as a sentence
 
 
 class NotNow(ValueError):
-    """What was asked for is not done now; says why and what to do."""
+    """A request that is refused at present. The message states the reason and the remedy."""
 
 
 class Heard:
-    """A need: that something comes again and again. what: its name. max_age: s between two."""
+    """A need: a message that must arrive again and again.
+
+    Args:
+        what: Name of the message.
+        max_age: Longest time (s) between two messages.
+    """
 
     def __init__(self, what: str, max_age: float) -> None:
         self._what, self._max_age = what, max_age
         self._last = -math.inf
 
     def heard(self, moment: float) -> None:
-        """It has come."""
+        """Note that a message arrived at this moment (s)."""
         self._last = moment
 
     def __call__(self, now: float) -> str:
@@ -49,11 +57,15 @@ class Heard:
 
 
 class Guard:
-    """The state of one arm. Moments are seconds on the steady clock.
+    """The state of one arm, for the lifetime of the process.
 
-    armed: from the start, as for a simulated robot. instruction: None where nobody gives any, and
-    none is needed; an empty one means that the arm is to stand. reason: of the last stop. since:
-    when the arm was armed or given back last; what was observed before is of another arm.
+    Moments are seconds on the clock of the control loop. `since` is the moment at which the arm
+    was last armed or given back: observations from before it are not executed.
+
+    Args:
+        armed: Whether the arm is armed from the start, as for a simulated robot.
+        instruction: The instruction in force. None: the policy needs none. An empty instruction
+            lets the arm stand.
     """
 
     def __init__(self, *, armed: bool = False, instruction: str | None = None) -> None:
@@ -61,13 +73,36 @@ class Guard:
         self._armed, self._stopped, self._operator = armed, False, False
         self._instruction = instruction
         self._needs: tuple[Need, ...] = ()
+        self._needs_to_arm: tuple[Need, ...] = ()
+        self._explanations: tuple[Need, ...] = ()
         self._watchers: tuple[Callable[[], None], ...] = ()
-        self.reason = ''
+        self._was_disarmed = False  # by an operator or by a fault, since it was armed last
+        self._fault = ''  # why the arm was disarmed; '' where an operator did it
+        self.reason = ''  # why the arm was stopped
+        self.stops = 0  # number of calls of `stop`
         self.since = -math.inf
+
+    def begin(self, now: float, *, armed: bool) -> None:
+        """Start a period of control, as at an activation or after a clock jump.
+
+        Needs, explanations and watchers of the period before are dropped. Stop, takeover and
+        instruction stay. `armed` arms the arm unless it is stopped, or was disarmed by an operator
+        or by a fault.
+        """
+        with self._lock:
+            self._needs = self._needs_to_arm = self._explanations = self._watchers = ()
+            self._armed = armed and not (self._stopped or self._was_disarmed)
+            self.since = now
+
+    def end(self) -> None:
+        """End a period of control, as at a deactivation: the arm is disarmed."""
+        with self._lock:
+            self._armed = False
+        self._changed()
 
     @property
     def state(self) -> str:
-        """One of STATES: what forbids the most is said first."""
+        """The state, one of STATES. The one that forbids most comes first."""
         with self._lock:
             if self._stopped:
                 return STOPPED
@@ -75,13 +110,35 @@ class Guard:
                 return DISARMED
             return TAKEN_OVER if self._operator else ARMED
 
+    @property
+    def is_armed(self) -> bool:
+        """Whether the arm is armed, also while an operator has taken over."""
+        with self._lock:
+            return self._armed
+
+    @property
+    def is_taken_over(self) -> bool:
+        """Whether an operator has taken over, in any state."""
+        with self._lock:
+            return self._operator
+
     def require(self, need: Need) -> None:
-        """From now on nothing moves while this is missing."""
+        """Forbid to arm and to move while this need reports something missing."""
         with self._lock:
             self._needs = (*self._needs, need)
 
+    def require_to_arm(self, need: Need) -> None:
+        """Forbid to arm while this need reports something missing."""
+        with self._lock:
+            self._needs_to_arm = (*self._needs_to_arm, need)
+
+    def explain(self, explanation: Need) -> None:
+        """Register a function that states why an armed arm stands, or returns ''."""
+        with self._lock:
+            self._explanations = (*self._explanations, explanation)
+
     def watch(self, watcher: Callable[[], None]) -> None:
-        """Have this called after each change, on the thread that made it."""
+        """Call this function after each change, on the thread that made the change."""
         with self._lock:
             self._watchers = (*self._watchers, watcher)
 
@@ -90,7 +147,7 @@ class Guard:
             watcher()
 
     def tell(self, instruction: str) -> None:
-        """What the arm is to do from now on; '' lets it stand."""
+        """Put an instruction in force; '' lets the arm stand."""
         with self._lock:
             self._instruction = instruction
         self._changed()
@@ -101,32 +158,47 @@ class Guard:
 
     @property
     def is_meant_to_move(self) -> bool:
-        """Armed, and told what to do: where it stands nevertheless, something is wrong."""
+        """Whether the arm is armed and has an instruction: if it stands, something is missing."""
         return self.state == ARMED and self._is_told
 
     def check(self, now: float) -> str:
-        """What is missing to move, whatever the state; '' for nothing."""
+        """Return what is missing to move, in any state; '' for nothing."""
         return _sentence(*self._missing(now), '' if self._is_told else 'no instruction')
 
     def why_not(self, now: float) -> str:
-        """Why the arm does not move, and what to do; '' where it may."""
+        """Return why nothing is commanded and what to do; '' while something is commanded."""
         with self._lock:
+            explanations = self._explanations
+        why = _sentence(self.hindrance, self.check(now))
+        return why or _sentence(*(explanation(now) for explanation in explanations))
+
+    @property
+    def hindrance(self) -> str:
+        """What in the state forbids to move, and what to do; '' for nothing."""
+        with self._lock:
+            fault = f' ({self._fault})' if self._fault else ''
             held = {
                 f'stopped ({self.reason}): reset it, then arm it': self._stopped,
-                'disarmed: arm it': not self._armed and not self._stopped,
+                f'disarmed{fault}: arm it': not self._armed and not self._stopped,
                 'an operator has taken over: give it back': self._operator,
             }
-        return _sentence(*(why for why, holds in held.items() if holds), self.check(now))
+        return _sentence(*(why for why, holds in held.items() if holds))
 
     def _missing(self, now: float) -> list[str]:
-        """Of what the arm needs; an instruction may still come."""
+        """What the arm lacks, without the instruction, which may still come."""
         with self._lock:
             needs = self._needs
         return [need(now) for need in needs]
 
     def arm(self, now: float) -> None:
-        """From now on chunks are executed. Raises NotNow."""
-        missing = _sentence(*self._missing(now))
+        """Arm the arm: from now on chunks are executed.
+
+        Raises:
+            NotNow: The arm is stopped, taken over, moves, or something is missing.
+        """
+        with self._lock:
+            needs = self._needs_to_arm
+        missing = _sentence(*self._missing(now), *(need(now) for need in needs))
         with self._lock:
             if self._stopped:
                 raise NotNow(f'stopped ({self.reason}): reset it first')
@@ -137,36 +209,49 @@ class Guard:
             if missing:
                 raise NotNow(f'not armed: {missing}')
             self._armed, self.since = True, now
+            self._was_disarmed, self._fault = False, ''
         self._changed()
 
-    def disarm(self) -> None:
-        """The arm brakes, and nothing moves it until it is armed."""
+    def disarm(self, fault: str = '') -> None:
+        """Brake the arm; nothing moves it until it is armed.
+
+        Args:
+            fault: The fault for which the suite disarms; '' where an operator asks for it. The
+                first fault stays.
+        """
         with self._lock:
-            self._armed = False
+            self._fault = self._fault or (fault if self._armed else '')
+            self._armed, self._was_disarmed = False, True
         self._changed()
 
     def stop(self, reason: str) -> None:
-        """The arm brakes at once, and nothing moves it until a reset; the first reason stays."""
+        """Brake the arm at once; nothing moves it until a reset.
+
+        The first reason stays. The instruction is cleared.
+        """
         with self._lock:
             if not self._stopped:
                 self._stopped, self.reason = True, reason
-            self._armed = False
+            self._armed, self._was_disarmed = False, True
+            self.stops += 1
+            if self._instruction is not None:
+                self._instruction = ''
         self._changed()
 
     def reset(self) -> None:
-        """Ends a stop; the arm is then disarmed."""
+        """End a stop; the arm is then disarmed."""
         with self._lock:
             self._stopped, self.reason = False, ''
         self._changed()
 
     def take_over(self) -> None:
-        """An operator moves the arm from now on: commands cease at once, without a stop."""
+        """Let an operator move the arm: the control loop brakes and then commands nothing."""
         with self._lock:
             self._operator = True
         self._changed()
 
     def give_back(self, now: float) -> None:
-        """The operator is done: whatever is executed next starts where the arm is."""
+        """End a takeover: the next motion starts at the measured position."""
         with self._lock:
             self._operator, self.since = False, now
         self._changed()

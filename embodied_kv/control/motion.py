@@ -104,6 +104,28 @@ def stay(position: np.ndarray) -> Motion:
     return Motion(np.zeros(1), position[None], np.zeros((1, len(position))))
 
 
+def bounded(motion: Motion, first: float, until: float, limits: Limits) -> tuple[Motion, float]:
+    """Return the motion cut so that it is at rest by a moment, and the moment of the cut.
+
+    Args:
+        motion: The motion.
+        first: The cut is not before this moment (s).
+        until: The moment (s) by which the result is at rest, where braking takes no longer.
+        limits: The limits to brake within.
+
+    Returns:
+        The motion and inf where it ends by then. Otherwise the motion up to the last node from
+        which the arm can brake by then, followed by braking, and that node's moment.
+    """
+    if motion.duration <= until:
+        return motion, math.inf
+    rests = motion.times + (np.abs(motion.velocities) / acceleration(limits)).max(axis=1)
+    fits = np.flatnonzero(rests <= until)
+    least = int(np.searchsorted(motion.times, first))
+    node = min(max(int(fits[-1]) if len(fits) else 0, least), len(motion.times) - 1)
+    return motion.until(node, limits), float(motion.times[node])
+
+
 def brake(position: np.ndarray, velocity: np.ndarray, limits: Limits) -> Motion:
     """Each joint on along its way, as hard as it may decelerate, until all stand."""
     position, velocity = np.asarray(position, np.float64), np.asarray(velocity, np.float64)

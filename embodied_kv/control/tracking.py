@@ -1,60 +1,88 @@
-"""The motion that runs beside the position that is measured: where to go on from, and when not to.
+"""The reference trajectory of an arm, and what the measured arm says of it.
 
-Knows motions on the steady clock, and measurements that are a little old. Does not know actions.
+`Course` is the reference: where the arm was and is sent, over time. `Follower` compares the
+measured arm with it. Both know motions on the steady clock and measurements that are a little old.
+They do not know actions.
+
+The reference never runs away from the arm. Where a joint is more than half of its tolerance
+behind, the reference pauses until the arm has caught up. So the arm follows a speed slider, and a
+blocked arm winds nothing up. Beyond the tolerance, or where the reference has paused for STALL,
+the arm does not follow; the caller then holds the measured position.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from embodied_kv.control.command import Measured
 from embodied_kv.control.limits import Limits
-from embodied_kv.control.motion import Motion, stay
+from embodied_kv.control.motion import Motion, bounded, stay
 
-STANDS = 0.05  # rad/s or m/s: an arm that is no faster stands
+STANDS = 0.05  # rad/s or m/s: a joint that is not faster stands
+SETTLED = 0.5  # s after a motion in which the measured velocity may still be that of the motion
+HISTORY = 0.6  # s of the past that the reference keeps
+FOLLOWS = 0.1  # s at the velocity limit: the tolerance of a joint without a tolerance of its own
+LEAST = {False: 0.1, True: 0.01}  # rad and m: no derived tolerance is smaller
+STALL = 0.5  # s without progress after which an arm does not follow
+PROGRESS = 0.05  # share of the time that counts as progress
+LEAK = 1.0  # s after which a difference of integrated velocities is forgotten
+_GRID = 0.005  # s between two delays that are tried
+
+
+def tolerances(limits: Limits, given: ArrayLike, linear: ArrayLike = False) -> NDArray[np.float64]:
+    """Return how far each joint may be from its reference, float64 [joints], rad or m.
+
+    Args:
+        limits: The limits of the robot.
+        given: One number, or [joints]: the tolerance; inf for none; NaN to derive it from the
+            velocity limit, as the distance of FOLLOWS seconds, but at least LEAST.
+        linear: bool [joints], whether a joint is measured in m.
+
+    Raises:
+        ValueError: A tolerance is not above 0.
+    """
+    allowed = np.asarray(given, np.float64)
+    if allowed.shape not in ((), (len(limits),)) or (allowed <= 0).any():
+        raise ValueError(
+            f'max_tracking_error must be one number above 0, or one for each of the {len(limits)} '
+            f'joints (got {given})'
+        )
+    least = np.where(np.broadcast_to(linear, len(limits)), LEAST[True], LEAST[False])
+    derived = np.maximum(least, FOLLOWS * limits.velocity)
+    return np.where(np.isnan(allowed), derived, allowed)
 
 
 class Course:
-    """Where the arm is sent, over time. max_tracking_error, max_state_age: as of the executor.
+    """Where the arm is sent, over time: the motion that runs, and those of the last HISTORY."""
 
-    A measurement is compared with where the arm was sent at its own moment, so the motion before
-    is kept too.
-    """
-
-    def __init__(
-        self, limits: Limits, max_tracking_error: ArrayLike, max_state_age: float
-    ) -> None:
-        allowed = np.asarray(max_tracking_error, np.float64)
-        if allowed.shape not in ((), (len(limits),)) or not (allowed > 0).all():
-            raise ValueError(
-                f'max_tracking_error is one number above 0, or one for each of the {len(limits)} '
-                f'joints: got {max_tracking_error}'
-            )
-        if not 0 < max_state_age < math.inf:
-            raise ValueError(f'max_state_age {max_state_age} s is not a finite number above 0')
-        # Integrating a velocity tells nothing of where the arm is.
-        self._allowed = np.where(limits.by_velocity, math.inf, allowed)
-        self._limits, self._max_state_age = limits, max_state_age
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
         self.clear()
 
     def clear(self) -> None:
-        """The arm was never sent anywhere."""
-        self._motions: list[tuple[float, Motion]] = []  # since when; the one before, the running
+        """Forget all motions: the arm was never sent anywhere."""
+        self._motions: list[tuple[float, Motion]] = []  # since when, in order; the last one runs
+        self._part: tuple[float, Motion | None] = 0.0, None  # of the last one, as it was sent
 
     def set(self, motion: Motion, now: float) -> None:
-        """From now on it is sent this way; a motion that is over is no part of it."""
-        runs = self._motions[-1:] if now < self.ends else []
+        """Send the arm along this motion from now on."""
+        runs = self._motions if now < self.ends else []
+        while len(runs) > 1 and runs[1][0] <= now - HISTORY:
+            runs = runs[1:]
         self._motions = [*runs, (now, motion)]
 
-    def delay(self, seconds: float) -> None:
-        """All of it happens so much later."""
+    def delay(self, seconds: float, sent: float = 0.0) -> None:
+        """Shift all motions to later moments. sent: s by which controllers are later, too."""
         self._motions = [(since + seconds, motion) for since, motion in self._motions]
+        since, part = self._part
+        self._part = since + sent, part
 
     def halt(self, moment: float) -> None:
-        """The arm stands where it was sent at this moment."""
+        """Let the arm stand where it was sent at this moment."""
         self._motions = [(moment, stay(self.at(moment)[0]))]
 
     def __bool__(self) -> bool:
@@ -68,46 +96,118 @@ class Course:
         since, motion = self._motions[-1]
         return since + motion.duration
 
+    @property
+    def begins(self) -> float:
+        """The first moment that is known; inf if the arm was never sent anywhere."""
+        return self._motions[0][0] if self._motions else math.inf
+
     def at(self, moment: float) -> tuple[np.ndarray, np.ndarray]:
-        """Position and velocity [joints] that the arm is, or was, sent to at a moment."""
+        """Return position and velocity [joints] of the reference at a moment."""
         since, motion = next(
             (run for run in reversed(self._motions) if run[0] <= moment), self._motions[0]
         )
         return motion.at(moment - since)
 
+    def places(self, moments: np.ndarray) -> np.ndarray:
+        """Return positions [n, joints] of the reference at moments [n]."""
+        begins = np.array([since for since, _ in self._motions])
+        runs = np.maximum(np.searchsorted(begins, moments, side='right') - 1, 0)
+        places = np.empty((len(moments), len(self._limits)))
+        for run in np.unique(runs):
+            since, motion = self._motions[run]
+            places[runs == run] = motion.sample(moments[runs == run] - since)[0]
+        return places
+
     def sample(self, moments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of the running motion: positions and velocities [n, joints] at moments [n]."""
+        """Return positions and velocities [n, joints] of the running motion at moments [n]."""
         since, motion = self._motions[-1]
         return motion.sample(moments - since)
 
-    def after(self, now: float, lead: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Times, positions and velocities to come: see `Motion.after`; none before any motion."""
+    def after(
+        self, now: float, lead: float, lasts: float = math.inf
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+        """Return what is to come: times, positions, velocities, and the moment of an early end.
+
+        Args:
+            now: The moment from which the times count.
+            lead: Time (s) before the first point; see `Motion.after`.
+            lasts: Longest time (s) until the points end at rest; braking may need longer.
+
+        Returns:
+            Times [n], positions and velocities [n, joints]; nothing before any motion. At last the
+            moment at which these points leave the motion, to brake; inf where they are all of it.
+        """
         if not self._motions:
-            return np.empty(0), self.rest(), self.rest()
+            return np.empty(0), self.rest(), self.rest(), math.inf
         since, motion = self._motions[-1]
-        return motion.after(now - since, lead)
+        first = now - since + max(lead, lasts / 4 if lasts < math.inf else 0.0)
+        part, until = bounded(motion, first, now - since + lasts, self._limits)
+        self._part = since, part
+        return *part.after(now - since, lead), since + until
+
+    def lapse(self) -> None:
+        """Take for the reference what `after` returned last: nothing more was sent in time."""
+        self._motions[-1] = self._part
 
     def rest(self) -> np.ndarray:
-        """Where it comes to rest: float64 [1, joints], or [0, joints] before any motion."""
+        """Return where the arm comes to rest, [1, joints]; [0, joints] before any motion."""
         if not self._motions:
             return np.empty((0, len(self._limits)))
         return self._motions[-1][1].positions[-1:]
 
-    def base(self, now: float, measured: Measured) -> tuple[np.ndarray, np.ndarray]:
-        """Position and velocity [joints] from which a new motion sets out.
 
-        Those of the running motion; of an arm that was seen since that ended, or has left it, the
-        measured position at rest. An output that nobody measures counts from 0, or on.
+class Follower:
+    """Compares the measured arm with its reference.
+
+    Args:
+        course: The reference.
+        limits: The limits of the robot.
+        allowed: Tolerances [joints] of `tolerances`.
+        max_state_age: Longest time (s) for which a measured position is used.
+
+    Raises:
+        ValueError: max_state_age is not a finite number above 0.
+    """
+
+    def __init__(
+        self, course: Course, limits: Limits, allowed: NDArray[np.float64], max_state_age: float
+    ) -> None:
+        if not 0 < max_state_age < math.inf:
+            raise ValueError(
+                f'max_state_age must be a finite number of s above 0 (got {max_state_age})'
+            )
+        self._course, self._limits = course, limits
+        self._max_state_age = max_state_age
+        self.allowed = allowed
+        self._positions = np.where(limits.by_velocity, math.inf, allowed)
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget what was seen of the motion before."""
+        self._pauses: deque[tuple[float, float, float]] = deque()  # moment, s looked at, s paused
+        self._looked = -math.inf
+        self._seen: Measured | None = None
+        self._drift = np.zeros(len(self._limits))  # of integrated velocities
+
+    # ------------------------------------------------------------------ from where to go on
+
+    def base(self, now: float, measured: Measured) -> tuple[np.ndarray, np.ndarray]:
+        """Return position and velocity [joints] from which a new motion sets out.
+
+        They are those of the running motion. Of an arm that was seen since that ended, or is
+        beyond its tolerance, they are the measured position at rest. A position that no driver
+        measures counts from 0, or on.
         """
+        course = self._course
         seen = np.where(np.isfinite(measured.position), measured.position, 0.0)
-        if min(now, measured.moment) >= self.ends or self.strayed(measured):
+        if min(now, measured.moment) >= course.ends or self.strayed(measured):
             return seen, np.zeros(len(seen))
-        position, velocity = self.at(now)
+        position, velocity = course.at(now)
         integrated = self._limits.by_velocity & np.isfinite(measured.position)
         return np.where(integrated, seen, position), velocity
 
     def lost(self, now: float, measured: Measured | None) -> str:
-        """Why it is not known where the arm is at this moment; '' if it is."""
+        """Return why no motion may begin or go on from this measurement; '' if one may."""
         if measured is None:
             return 'no joint state, or none of late'
         age = now - measured.moment
@@ -118,10 +218,17 @@ class Course:
         unknown = ~np.isfinite(measured.position) & ~self._limits.unbounded
         if unknown.any():
             return f'joint {self._limits.joints[int(unknown.argmax())]} is not measured'
-        return '' if self._motions else self._moves(measured)
+        ends = self._course.ends
+        if now < ends:
+            return ''
+        if now < ends + SETTLED:  # the measured velocity may be that of our own motion
+            return self.strayed(measured) if measured.moment >= ends else ''
+        return self.moves(measured)
 
-    def _moves(self, measured: Measured) -> str:
-        """Why an arm that somebody else sent, or nobody, cannot be set out with yet; else ''."""
+    def moves(self, measured: Measured | None) -> str:
+        """Return which joint moves, or may move; '' if the arm stands."""
+        if measured is None:
+            return ''  # `lost` has the reason
         known = np.isfinite(measured.position)
         moves = known & ~(np.abs(measured.velocity) <= STANDS)
         if not moves.any():
@@ -133,17 +240,90 @@ class Course:
         return f'joint {name} still moves, at {speed:.2f} per second: let it come to rest'
 
     def strayed(self, measured: Measured) -> str:
-        """Which joint is further than allowed from where it was sent; '' if none is."""
-        if not self._motions:
+        """Return which joint is beyond its tolerance from where it was sent; '' if none is."""
+        if not self._course:
             return ''
-        sent, _ = self.at(measured.moment)
+        sent, _ = self._course.at(measured.moment)
+        return self._named(sent, measured, self._positions)
+
+    def _named(self, sent: np.ndarray, measured: Measured, allowed: np.ndarray) -> str:
         error = np.abs(measured.position - sent)
-        far = error > self._allowed
+        far = error > allowed
         if not far.any():
             return ''
         joint = int(far.argmax())
         return (
             f'joint {self._limits.joints[joint]} is at {measured.position[joint]:.3f}, '
-            f'{error[joint]:.3f} from where it was sent; max_tracking_error is '
-            f'{self._allowed[joint]:g}'
+            f'{error[joint]:.3f} from where it was sent; tracking_error is {allowed[joint]:.3g}'
+        )
+
+    # ------------------------------------------------------------------ while a motion runs
+
+    def look(self, now: float, measured: Measured) -> tuple[float, str]:
+        """Compare the arm with the running motion.
+
+        Returns:
+            The s by which the reference is to be delayed now, and why the arm does not follow;
+            '' if it does.
+        """
+        if reason := self.strayed(measured) or self._drifted(measured):
+            return 0.0, reason
+        passed = min(max(now - self._looked, 0.0), HISTORY) if self._looked > -math.inf else 0.0
+        self._looked = now
+        behind = self._behind(measured)
+        pause = min(behind, passed)
+        self._pauses.append((now, passed, pause))
+        while self._pauses[0][0] < now - STALL:
+            self._pauses.popleft()
+        return pause, self._stalled(measured) if behind else ''
+
+    def is_behind(self, measured: Measured, share: float = 0.5) -> bool:
+        """Whether some joint is more than a share of its tolerance from where it was sent."""
+        sent, _ = self._course.at(measured.moment)
+        return bool((np.abs(measured.position - sent) > self._positions * share).any())
+
+    def _behind(self, measured: Measured) -> float:
+        """Return by how many s the reference is to be later, for the arm to be within half."""
+        if not self.is_behind(measured):
+            return 0.0
+        longest = min(measured.moment - self._course.begins + _GRID, HISTORY)
+        delays = np.arange(_GRID, longest, _GRID)
+        sent = self._course.places(measured.moment - delays)
+        within = ~(np.abs(measured.position - sent) > self._positions / 2).any(axis=1)
+        # If no delay makes it better, the arm is beside its way, within its tolerance.
+        return float(delays[within.argmax()]) if within.any() else 0.0
+
+    def _stalled(self, measured: Measured) -> str:
+        """Return which joint does not follow, where the reference has hardly moved for STALL."""
+        looked = sum(passed for _, passed, _ in self._pauses)
+        paused = sum(pause for *_, pause in self._pauses)
+        if looked < 0.9 * STALL or paused < (1 - PROGRESS) * looked:
+            return ''
+        sent, _ = self._course.at(measured.moment)
+        share = np.abs(measured.position - sent) / self._positions
+        joint = int(np.nan_to_num(share).argmax())
+        return (
+            f'joint {self._limits.joints[joint]} does not follow: it is at '
+            f'{measured.position[joint]:.3f} and was sent to {sent[joint]:.3f} for {STALL:g} s'
+        )
+
+    def _drifted(self, measured: Measured) -> str:
+        """Return which joint does not move as fast as it is told to; '' if none is."""
+        before, self._seen = self._seen, measured
+        if before is None or not self._limits.by_velocity.any():
+            return ''
+        passed = measured.moment - before.moment
+        if passed <= 0:
+            return ''
+        told = self._course.at(before.moment)[1] + self._course.at(measured.moment)[1]
+        missed = told / 2 * passed - (measured.position - before.position)
+        self._drift = self._drift * math.exp(-passed / LEAK) + np.nan_to_num(missed)
+        far = self._limits.by_velocity & (np.abs(self._drift) > self.allowed)
+        if not far.any():
+            return ''
+        joint = int(far.argmax())
+        return (
+            f'joint {self._limits.joints[joint]} is at {measured.position[joint]:.3f} and does '
+            f'not move as it is told to: it is off by {self._drift[joint]:.3f} within {LEAK:g} s; '
+            f'tracking_error is {self.allowed[joint]:.3g}'
         )

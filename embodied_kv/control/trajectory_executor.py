@@ -1,10 +1,16 @@
 """What the robot executes, moment by moment: chunks that take over from one another by time.
 
-Knows clocks (seconds, `time.monotonic`), actions, limits and where the arm was measured. Does not
-know models, messages or who may move the arm. Action i of a chunk is due at began + i * dt. The
-laws: the measured position is where the robot is, and without one nothing moves; a moment that has
-passed is not executed, nor an action beyond the chunk's execution horizon H; every motion keeps
-the limits and ends at rest; who has nothing new stands. Not thread-safe.
+The module knows clocks (seconds, `time.monotonic`), actions, limits and the measured arm. It does
+not know models, messages or who may move the arm. Action i of a chunk is due at began + i * dt.
+The laws:
+
+- The measured position is where the robot is; without one nothing moves.
+- A moment that has passed is not executed, nor an action beyond the chunk's execution horizon H.
+- Every motion keeps the limits and ends at rest. Without a newer chunk the arm stands.
+- A chunk whose first action is far from the arm, or of which much had to be clamped, is refused.
+- The reference never runs away from the arm; see `tracking`.
+
+Not thread-safe.
 """
 
 from __future__ import annotations
@@ -13,7 +19,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from embodied_kv.control.command import (
     FRESH,
@@ -30,14 +36,21 @@ from embodied_kv.control.command import (
 from embodied_kv.control.limits import Limits
 from embodied_kv.control.motion import Motion, brake, follow
 from embodied_kv.control.plan import Plan
-from embodied_kv.control.tracking import Course
+from embodied_kv.control.tracking import STANDS, Course, Follower, tolerances
 from embodied_kv.types import ActionChunk
 
 __all__ = ['FRESH', 'HOLD', 'PREVIOUS', 'SOURCES', 'STOP', 'TrajectoryExecutor']
 
 LEAD = 0.04  # s that a trajectory controller has to join in a motion which it is sent
+STALE = 0.2  # s after which an arm is no longer where it was measured
+JOINS = 1.05  # times the velocity limit with which a controller may join in a motion
 PAUSE = 0.1  # s without a set-point after which an arm that follows them stands
 FOLLOWED = 1e-3  # rad, m, or either per s: an action is followed that is met so closely
+REACH = 1.0  # s at the velocity limit: how far the first action of a chunk may be by default
+NEAREST = {False: 0.5, True: 0.1}  # rad and m: no derived bound of the first action is smaller
+CLAMPED = 0.5  # share of the values of a chunk that may be far outside the limits
+OUTSIDE = 0.05  # share of the range of a joint beyond which a position is far outside
+TOO_FAST = 2.0  # times the velocity limit above which a velocity is far outside
 _TICK = 1e-9  # s; moments closer than this are the same
 
 Confine = Callable[[Motion], 'Motion | None']
@@ -46,11 +59,22 @@ Confine = Callable[[Motion], 'Motion | None']
 class TrajectoryExecutor:
     """The motion of one robot over time.
 
-    dt: s between two actions. max_tracking_error: how far the arm may be from where it was sent,
-    rad or m, one number or [joints]; it counts where actions are positions. max_state_age: s that
-    a measured position is worth. stop_after: missed periods in a row after which the rest of the
-    chunk is dropped. confine: makes a motion end before it leaves a workspace, or finds that it
-    cannot: None. Raises ValueError for numbers that cannot be.
+    Args:
+        limits: The limits of the robot.
+        dt: Time (s) between two actions.
+        max_tracking_error: Tolerance between the measured arm and its reference, rad or m; one
+            number or [joints]. inf: none, as for a gripper. NaN: derived; see
+            `tracking.tolerances`.
+        max_relative_target: Largest distance (rad or m) of the first action of a chunk from the
+            measured position; one number or [joints]. NaN: what the joint covers within REACH.
+        linear: bool [joints], whether a joint is measured in m.
+        max_state_age: Longest time (s) for which a measured position is used.
+        max_open_loop: Longest time (s) for which anything that was sent to a controller lasts.
+        stop_after: Missed periods in a row after which the rest of the chunk is dropped.
+        confine: Makes a motion end before it leaves a workspace, or returns None if it cannot.
+
+    Raises:
+        ValueError: A number is out of its range.
     """
 
     def __init__(
@@ -59,15 +83,23 @@ class TrajectoryExecutor:
         dt: float,
         *,
         max_tracking_error: ArrayLike,
+        max_relative_target: ArrayLike = math.inf,
+        linear: ArrayLike = False,
         max_state_age: float = 0.5,
+        max_open_loop: float = 1.0,
         stop_after: int = 5,
         confine: Confine = lambda motion: motion,
     ) -> None:
         self.limits, self.dt, self.stop_after = limits, dt, stop_after
-        self._confine = confine
+        self.max_open_loop, self._confine = max_open_loop, confine
         self.counters = Counters()
-        self._course = Course(limits, max_tracking_error, max_state_age)
-        self._now = -math.inf
+        self._course = Course(limits)
+        allowed = tolerances(limits, max_tracking_error, linear)
+        self._follower = Follower(self._course, limits, allowed, max_state_age)
+        self._nearest = _first_targets(limits, max_relative_target, linear, allowed)
+        self._now = self._looked = -math.inf
+        self.cut = math.inf  # the moment at which the points that were sent leave the motion
+        self.waits = False  # whether the reference waits for the arm
         self.plan, self._source, self._misses = Plan.nothing(len(limits)), HOLD, 0
 
     @property
@@ -106,8 +138,10 @@ class TrajectoryExecutor:
         if first >= end:
             count = f'all {end} actions of its execution horizon'
             return self._refuse(first, f'{count} have passed')
+        actions = self._unwrapped(actions, measured)
         values = self.limits.clip(actions)
-        reason = self._run(values[:end], began, now, measured)
+        reason = self._implausible(actions[first:end], measured)
+        reason = reason or self._run(values[:end], began, now, measured)
         if reason:
             return self._refuse(first, reason)
         source = Leftover(values[:0], chunk.stamp, 0.0, chunk.sequence, chunk.steps)
@@ -132,20 +166,67 @@ class TrajectoryExecutor:
         if not (len(actions) and np.isfinite(actions).all() and math.isfinite(observed)):
             raise ValueError('what was left of a chunk is empty or not finite')
         now = self._advance(now)
-        actions = self.limits.clip(actions)
-        reason = self._run(actions, now + self.dt, now, measured)
+        actions = self.limits.clip(self._unwrapped(actions, measured))
+        reason = self._implausible(actions, measured)
+        reason = reason or self._run(actions, now + self.dt, now, measured)
         if not reason:
             moments = now + (1 + np.arange(len(actions))) * self.dt
             self._follow(leftover, actions, moments, observed, now)
             self._source, self._misses = PREVIOUS, 0
         return reason
 
-    def brake(self, now: float, source: str) -> None:
-        """Come to rest along the way, as `source`, HOLD or STOP; the chunk's rest is dropped."""
+    def brake(
+        self, now: float, source: str, measured: Measured | None = None, foreign: bool = False
+    ) -> None:
+        """Come to rest, as `source`, HOLD or STOP; the rest of the chunk is dropped.
+
+        The arm brakes along its reference. An arm for which the reference waits, or that is
+        beyond its tolerance, holds its measured position instead.
+
+        Args:
+            now: The moment.
+            source: The source of the commands from now on.
+            measured: The measured arm, if it is known.
+            foreign: Whether an arm that is moved by another program brakes too, from its measured
+                position and velocity.
+        """
         now = self._advance(now)
         if self.is_moving(now):
-            self._course.set(brake(*self._course.at(now), self.limits), now)
-        self.plan, self._source = self.plan.ended(), source
+            held = measured is not None and self._follower.is_behind(measured)
+            self._send(self._braking(now, measured if held else None), now)
+        elif foreign and measured is not None and (np.abs(measured.surely) > STANDS).any():
+            self._send(self._braking(now, measured), now)
+        self._end_plan(source)
+
+    def hold(self, now: float, measured: Measured | None) -> None:
+        """Come to rest where the arm is measured, as STOP: it does not follow its reference."""
+        now = self._advance(now)
+        if self._course:
+            self._send(self._braking(now, measured), now)
+        self._end_plan(STOP)
+
+    def _braking(self, now: float, measured: Measured | None) -> Motion:
+        """Return the motion to rest: of positions from where they are measured, if that is given.
+
+        Velocities, and joints that are not measured, or not of late, brake along the reference.
+        """
+        if self._course:
+            position, velocity = self._course.at(now)
+        else:
+            position, velocity = np.zeros((2, self.joints))
+        if measured is not None and now - measured.moment <= STALE:
+            seen = np.isfinite(measured.position) & ~self.limits.by_velocity
+            speed = np.clip(measured.surely, -self.limits.velocity, self.limits.velocity)
+            here = measured.position + speed * max(0.0, now - measured.moment)
+            position = np.where(seen, here, position)
+            velocity = np.where(seen, speed, velocity)
+        return brake(position, velocity, self.limits)
+
+    def is_held(self, measured: Measured | None) -> bool:
+        """Whether an arm that stands is where it was sent, within a quarter of its tolerance."""
+        if measured is None or not self._course or (np.abs(measured.surely) > STANDS).any():
+            return True
+        return not self._follower.is_behind(measured, 0.25)
 
     def catch_up(self, last: float, due: float, now: float) -> None:
         """Who is sent set-points stands at the last one until the next: that one is late.
@@ -161,8 +242,52 @@ class TrajectoryExecutor:
             self._course.delay(late)
             self.plan = self.plan.later(late)
 
+    def look(self, now: float, measured: Measured | None, speed: float = 1.0) -> str:
+        """Compare the arm with the motion that runs; called every few periods of a controller.
+
+        The reference pauses where the arm is behind, and runs at the speed of the controller.
+
+        Args:
+            now: The moment.
+            measured: The measured arm, if it is known.
+            speed: Speed scaling of the controller, 0 to 1.
+
+        Returns:
+            Why the arm does not follow; '' if it does.
+        """
+        now = self._advance(now)
+        before, self._looked = self._looked, now
+        if not self.is_moving(now):
+            self._follower.restart()
+            self.waits = False
+            return ''
+        scaled = speed < 1.0 and bool(self.plan)  # braking ends, whatever the arm does
+        slower = (1.0 - speed) * min(now - before, PAUSE) if scaled else 0.0
+        pause, reason = 0.0, ''
+        if measured is not None:
+            pause, reason = self._follower.look(now, measured)
+            reason = reason if speed >= 1.0 else self._follower.strayed(measured)
+            pause = pause if self.plan else 0.0
+        self.waits = pause > slower
+        if delay := max(slower, pause):
+            self._course.delay(delay, slower)
+            self.cut += slower
+            self.plan = self.plan.later(delay)
+        return reason
+
+    def lapse(self, now: float) -> None:
+        """End the motion as it was sent, if the rest of it was not sent in time."""
+        if self._advance(now) >= self.cut:
+            self._course.lapse()
+            self.plan, self.cut = self.plan.ended(), math.inf
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether the arm was sent anywhere since the reference was dropped."""
+        return bool(self._course)
+
     def drop(self) -> None:
-        """Somebody else moves the arm: nothing was commanded."""
+        """Forget the reference: another program moves the arm."""
         self._course.clear()
         self.plan, self._source = self.plan.ended(), HOLD
 
@@ -217,6 +342,12 @@ class TrajectoryExecutor:
         position, velocity = self._course.at(now)
         return Setpoint(self._told(position, velocity), position, velocity, source, age)
 
+    def at_rest(self) -> Setpoint:
+        """Return the command at the end of the motion."""
+        position = self.rest()[0]
+        still = np.zeros(len(position))
+        return Setpoint(self._told(position, still), position, still, STOP, math.inf)
+
     def remaining(self, now: float) -> tuple[np.ndarray, np.ndarray]:
         """The actions still to come, float64 [n, joints], and their moments in s from now, [n]."""
         return self.plan.remaining(self._advance(now))
@@ -225,22 +356,69 @@ class TrajectoryExecutor:
         """What is executed at observed + i * dt: see `Plan.rows`. From any thread."""
         return self.plan.rows(observed, self.dt, count, now, self.limits.by_velocity)
 
-    def points(self, now: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The motion to come, for a trajectory controller: see `Motion.after`."""
-        return self._course.after(self._advance(now), LEAD)
+    def points(
+        self, now: float, measured: Measured | None = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the motion to come for a trajectory controller: times, positions, velocities.
+
+        The points end at rest within max_open_loop; where that cuts the motion, `cut` is the
+        moment at which the points leave it, else inf. See `Course.after`. Of a reference that
+        waits for the arm, they are the place where it waits. A controller joins in by a cubic from
+        the measured arm to the first point, so points are left out that this cubic cannot reach
+        within the velocity limits.
+        """
+        now = self._advance(now)
+        times, points, velocities, self.cut = self._course.after(now, LEAD, self.max_open_loop)
+        if self.waits:  # the controller waits with the reference
+            times, points, self.cut = np.array([LEAD]), self._course.at(now)[0][None], math.inf
+            velocities = np.zeros_like(points)
+        if measured is None or not len(times):
+            return times, points, velocities
+        speed = measured.velocity if measured.recent is None else measured.recent
+        speed = np.nan_to_num(speed)
+        begin = measured.position + speed * max(0.0, now - measured.moment)
+        mean = (points - begin) / times[:, None]
+        fastest = np.abs(1.5 * mean - (speed + velocities) / 4)  # of the cubic, in its middle
+        free = self.limits.by_velocity | np.isinf(self._follower.allowed)  # as a gripper
+        allowed = np.where(free, math.inf, JOINS * self.limits.velocity)
+        reached = ~(fastest > allowed).any(axis=1)
+        if reached.any():
+            first = int(reached.argmax())
+            return times[first:], points[first:], velocities[first:]
+        way = np.where(free, 0.0, points[-1] - begin)
+        needed = float(np.nanmax(1.5 * np.abs(way) / self.limits.velocity))
+        return np.maximum(times[-1:], needed), points[-1:], velocities[-1:]
+
+    def unreachable(self, time: float, position: np.ndarray, measured: Measured | None) -> str:
+        """Return which joint cannot have reached a point; '' if all can.
+
+        time: s until the point. position: [joints].
+        """
+        if measured is None:
+            return 'no joint state, or none of late'
+        age = max(0.0, self._now - measured.moment)
+        reach = self._follower.allowed + self.limits.velocity * (time + age)
+        far = ~self.limits.by_velocity & (np.abs(position - measured.position) > reach)
+        if not far.any():
+            return ''
+        joint = int(far.argmax())
+        return (
+            f'the first point of joint {self.limits.joints[joint]} must be within '
+            f'{reach[joint]:.3g} of the measured position {measured.position[joint]:.3f} '
+            f'(got {position[joint]:.3f})'
+        )
 
     def rest(self) -> np.ndarray:
         """Where the arm comes to rest: float64 [1, joints]; [0, joints] if nobody knows."""
         return self._course.rest()
 
     def lost(self, now: float, measured: Measured | None) -> str:
-        """Why it is not known where the arm is; '' if it is."""
-        return self._course.lost(max(self._now, now), measured)
+        """Return why it is not known where the arm is; '' if it is."""
+        return self._follower.lost(max(self._now, now), measured)
 
-    def strayed(self, now: float, measured: Measured | None) -> str:
-        """Which joint is not where it was sent, while the arm moves; '' if none is."""
-        moving = self.is_moving(now) and measured is not None
-        return self._course.strayed(measured) if moving else ''
+    def moves(self, measured: Measured | None) -> str:
+        """Return which joint moves, by whatever hand; '' if the arm stands."""
+        return self._follower.moves(measured)
 
     # ------------------------------------------------------------------
 
@@ -251,13 +429,50 @@ class TrajectoryExecutor:
         missing = self.lost(now, measured)
         if missing:
             return missing
-        position, velocity = self._course.base(now, measured)
+        position, velocity = self._follower.base(now, measured)
         motion = follow(position, velocity, actions, began - now, self.dt, self.limits)
         motion = self._confine(motion)
         if motion is None:
             return 'it leaves the workspace'
-        self._course.set(motion, now)
+        self._send(motion, now)
         return ''
+
+    def _unwrapped(self, actions: np.ndarray, measured: Measured | None) -> np.ndarray:
+        """Bring the targets of continuous joints within pi of the arm, and of one another."""
+        continuous = self.limits.continuous & ~self.limits.by_velocity
+        if measured is None or not continuous.any():
+            return actions
+        actions, turn = actions.copy(), 2 * math.pi
+        chain = np.unwrap(actions[:, continuous], axis=0)
+        turns = np.round((measured.position[continuous] - chain[0]) / turn)
+        actions[:, continuous] = chain + turn * np.nan_to_num(turns)
+        return actions
+
+    def _implausible(self, actions: np.ndarray, measured: Measured | None) -> str:
+        """Return why actions [n, joints] before clamping cannot be meant; '' if they can."""
+        limits, by_velocity = self.limits, self.limits.by_velocity
+        with np.errstate(invalid='ignore'):
+            margin = OUTSIDE * np.where(np.isfinite(limits.upper), limits.upper - limits.lower, 0)
+        low = np.where(by_velocity, -TOO_FAST * limits.velocity, limits.lower - margin)
+        high = np.where(by_velocity, TOO_FAST * limits.velocity, limits.upper + margin)
+        share = float(((actions < low) | (actions > high)).mean())
+        if share > CLAMPED:
+            return (
+                f'{share:.0%} of its values are far outside the limits, {CLAMPED:.0%} are '
+                "allowed: check the unit of the contract's actions"
+            )
+        if measured is None:
+            return ''
+        first = limits.clip(actions[:1])[0]
+        far = ~by_velocity & (np.abs(first - measured.position) > self._nearest)
+        if not far.any():
+            return ''
+        joint = int(far.argmax())
+        return (
+            f'its first action sends joint {limits.joints[joint]} from '
+            f'{measured.position[joint]:.3f} to {first[joint]:.3f}; max_relative_target is '
+            f'{self._nearest[joint]:.3g}'
+        )
 
     def _is_followed(self) -> bool:
         positions, _ = self._course.sample(self.plan.moments)
@@ -291,7 +506,27 @@ class TrajectoryExecutor:
         self.counters.refused += 1
         return TakeOver(first, reason=reason)
 
+    def _send(self, motion: Motion, now: float) -> None:
+        """Take a motion for the reference; nothing of it was sent yet."""
+        self._course.set(motion, now)
+        self.cut = math.inf
+
+    def _end_plan(self, source: str) -> None:
+        self.plan, self._source, self.waits = self.plan.ended(), source, False
+
     def _advance(self, now: float) -> float:
         """Time never runs back here, in whatever order two threads read the clock."""
         self._now = max(self._now, now)
         return self._now
+
+
+def _first_targets(
+    limits: Limits, given: ArrayLike, linear: ArrayLike, allowed: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """How far the first action may be, [joints]; joints without a tolerance are exempt."""
+    nearest = np.broadcast_to(np.asarray(given, np.float64), len(limits))
+    if (nearest <= 0).any():
+        raise ValueError(f'max_relative_target must be above 0 (got {given})')
+    least = np.where(np.broadcast_to(linear, len(limits)), NEAREST[True], NEAREST[False])
+    derived = np.where(np.isinf(allowed), math.inf, np.maximum(least, REACH * limits.velocity))
+    return np.where(np.isnan(nearest), derived, nearest)

@@ -1,8 +1,9 @@
 """A joint_trajectory_controller by its published rules, for what we send to be tried on.
 
 Each rule names its source: files of ros-controls/ros2_controllers at 94e74de, in
-joint_trajectory_controller/. Positions are commanded; there is no scaling, no PID, no tolerance.
-Moments are whole nanoseconds, as in rclcpp. A message is left as it came.
+joint_trajectory_controller/. Positions are commanded; there is no PID and no tolerance. Moments
+are whole nanoseconds, as in rclcpp. A message is left as it came. `scale` is the speed scaling; an
+inactive controller (`active` False) drops messages and keeps its output.
 """
 
 from dataclasses import dataclass, field, replace
@@ -62,11 +63,13 @@ class JointTrajectoryController:
         self._new = self._points = None  # a message; the points of the running trajectory
         self._start = 0  # of the running trajectory
         self._commanded = 0  # the moment that the output is of
+        self.scale, self.active = 1.0, True
+        self._time, self._updated = 0, None  # of the trajectory, and of the last update
 
     def receive(self, message, now):
         """'' or why it is rejected: validate_trajectory_msg of the .cpp."""
         reason = self._rejects(message, now)
-        if not reason:
+        if not reason and self.active:
             self._new = message  # topic_callback: "always replace old msg with new one for now"
         return reason
 
@@ -107,22 +110,27 @@ class JointTrajectoryController:
         measured, speed: the state interfaces; without velocities they are [] there, None here.
         The output is the sample of the next cycle ("Sample setpoint for next control cycle").
         """
+        passed = 0 if self._updated is None else now - self._updated
+        self._time, self._updated = self._time + round(passed * self.scale), now
         if self._new is not None:
             self._install(self._new, now, np.asarray(measured, float), speed)
-            self._new = None
-        if self._points is not None:
-            sample = self._sample(now + self.cycle)
-            self.positions, self.velocities = sample
+            self._new, self._time = None, now  # update: "traj_time_ = time"
+        if self._points is not None and self.active:
+            before = self.positions
+            self.positions, self.velocities = self._sample(self._time + self.cycle)
+            if self.scale < 1.0:
+                self.velocities = (self.positions - before) * SECOND / self.cycle
             self._commanded = now + self.cycle
 
     def _install(self, message, now, measured, speed):
         points = [self._sorted(message.joint_names, point) for point in message.points]
         if self._replacement and self._points is not None and len(self._points) > 1:
             # blend_with_active_trajectory: a bridge of the old trajectory, then the new points.
-            start = max(message.stamp, now)
-            bridge = Point(start - now, *(list(values) for values in self._sample(start)))
-            kept = [p for p in self._points if now < self._start + p.time < start]
-            kept = [replace(p, time=self._start + p.time - now) for p in kept]
+            start, old = max(message.stamp, now), self._time  # of the trajectory until now
+            sample = self._sample(old + start - now)
+            bridge = Point(start - now, *(list(values) for values in sample))
+            kept = [p for p in self._points if old < self._start + p.time < old + start - now]
+            kept = [replace(p, time=self._start + p.time - old) for p in kept]
             points = [replace(p, time=p.time + start - now) for p in points]
             if bridge.time < points[0].time:
                 kept.append(bridge)

@@ -52,7 +52,7 @@ class Stand:
         self.path = [self.arm.copy()]  # what the controller made of it, each tick
         self._states, self._under_way = deque(), deque()
         self._seen = deque(maxlen=100)  # of the last 0.2 s
-        self._measured = None
+        self._measured, self.measured = None, []
         executor = make_executor(self.limits, **dict(max_tracking_error=0.3) | options)
         self.guard = Guard(armed=armed)
         self.loop = ControlLoop(
@@ -106,11 +106,16 @@ class Stand:
             self.now += TICK
             if self.speaks:
                 self._states.append((self.now, self.arm.copy()))
+            else:
+                self._seen.clear()  # velocities are measured over what was heard
             while self._states and self._states[0][0] <= self.now - self.state_delay:
                 moment, position = self._states.popleft()
                 self._seen.append(position)
                 velocity = (position - self._seen[0]) / (TICK * (len(self._seen) - 1 or np.nan))
-                self._measured = Measured(position, moment, velocity)
+                last = list(self._seen)[-25:]
+                recent = (position - last[0]) / (TICK * (len(last) - 1 or np.nan))
+                self._measured = Measured(position, moment, velocity, recent)
+                self.measured.append((moment, position))
             if self.loop._stirred or self.now >= self._due:
                 self.turn()
             self._control()
@@ -135,6 +140,13 @@ class Stand:
         )
         self.path = [self.arm.copy()]
         self._seen.clear()
+
+    def move_by_another_program(self, position, seconds):
+        """Another program sends the controller a straight way to a position of all joints."""
+        count = len(self.limits.joints)
+        points = [Point(round(seconds * SECOND), [position] * count)]
+        sent = Trajectory(list(self.limits.joints), points)
+        assert not self.controller.receive(sent, round((self.now + self.skew) * SECOND))
 
     def rates(self):
         """What the controller made of it: speeds [n, joints] and accelerations [n - 1, joints]."""

@@ -1,7 +1,4 @@
-"""Who has not sent the arm where it goes does not know its velocity: it sets out from rest alone.
-
-A take-over is silent: what a controller was sent before goes on until something replaces it.
-"""
+"""An arm that another program moves is not armed and not moved until it stands."""
 
 import numpy as np
 import pytest
@@ -14,13 +11,15 @@ FAR = np.linspace(0.1, 1.5, 15)
 
 @pytest.fixture
 def given_back():
-    """An arm that is given back while its controller still does what it was sent before."""
+    """An arm that is given back while its controller still does what another program sent."""
     stand = Stand()
     stand.run(0.1)
     stand.offer(FAR)
     stand.run(0.3)
     stand.guard.take_over()
-    stand.run(0.1)
+    stand.run(1.0)
+    stand.move_by_another_program(1.5, seconds=1.0)
+    stand.run(0.5)
     stand.guard.give_back(stand.now)
     stand.run(0.02)
     return stand
@@ -32,14 +31,14 @@ def test_a_chunk_is_refused_while_it_moves_with_the_joint_and_its_speed(given_ba
     stand.offer(FAR, age=0.01)
     stand.run(0.002)
     assert len(stand.sent()) == sent
-    assert 'joint joint_0 still moves, at 1.' in str(stand.failures[-1])
+    assert 'joint joint_0 still moves, at ' in str(stand.failures[-1])
     assert 'let it come to rest' in stand.guard.why_not(stand.now)
 
 
 def test_once_it_stands_it_is_moved_from_where_it_is(given_back):
     stand = given_back
     stand.run(1.5)  # the controller comes to the end of what it had
-    assert stand.guard.why_not(stand.now) == ''
+    assert not stand.guard.check(stand.now)
     rest = stand.arm.copy()
     stand.offer(rest[0] - FAR)
     began = len(stand.path)
@@ -57,6 +56,19 @@ def test_an_arm_that_swings_is_not_armed():
         stand.guard.arm(stand.now)
     stand.run(0.2)
     stand.guard.arm(stand.now)
+
+
+def test_an_arm_that_another_program_moves_after_our_motion_is_not_armed():
+    stand = Stand()
+    stand.run(0.1)
+    stand.offer(FAR[:5])
+    stand.run(2.0)
+    stand.guard.disarm()
+    stand.run(0.1)
+    stand.move_by_another_program(2.0, seconds=2.0)
+    stand.run(0.5)
+    with pytest.raises(NotNow, match='joint joint_0 still moves, at 0'):
+        stand.guard.arm(stand.now)
 
 
 def test_before_a_second_joint_state_nobody_knows_whether_it_stands():

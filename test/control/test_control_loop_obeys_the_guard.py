@@ -90,11 +90,13 @@ def test_stopping_an_arm_that_stands_sends_nothing_to_controllers(stand):
     assert stand.sent(began) == [] and stand.sources(began) == [STOP]
 
 
-def test_an_operator_takes_over_at_once_and_gives_back_where_the_arm_is_then(stand):
+def test_takeover_brakes_then_sends_nothing_and_continues_where_the_arm_is_given_back(stand):
     moving(stand)
-    said, setpoints = len(stand.commands), len(stand.setpoints)
     stand.guard.take_over()
-    stand.run(0.1)
+    stand.run(1.0)
+    assert not stand.executor.has_reference and np.abs(stand.speed).max() < 1e-6
+    said, setpoints = len(stand.commands), len(stand.setpoints)
+    stand.run(0.5)
     assert (len(stand.commands), len(stand.setpoints)) == (said, setpoints)
     stand.by_hand(2.0, -2.0)
     stand.offer(RAMP)
@@ -110,26 +112,54 @@ def test_an_operator_takes_over_at_once_and_gives_back_where_the_arm_is_then(sta
     assert stand.rejected == []
 
 
-def test_a_stop_while_an_operator_has_the_arm_sends_nothing_and_lasts(stand):
+def test_stop_during_a_takeover_brakes_and_outlasts_it(stand):
     moving(stand)
     stand.guard.take_over()
-    stand.run(0.02)
-    began = stand.now
+    stand.run(0.05)
+    place, speed = stand.arm.copy(), stand.speed.copy()
     stand.guard.stop('a person')
     stand.guard.give_back(stand.now)
     stand.offer(RAMP)
     stand.run(0.5)
-    assert stand.sent(began) == [] and stand.guard.state == 'stopped'
+    assert stand.guard.state == 'stopped'
+    assert (stand.arm <= place + speed**2 / 20 + 0.05).all()
+    assert np.abs(np.diff(np.array(stand.path)[-50:], axis=0)).max() < 1e-9
 
 
-def test_an_arm_that_is_held_back_stops_latched_with_the_reason(stand):
+def test_stop_brakes_an_arm_that_another_program_moves(stand):
+    stand.run(0.1)
+    stand.guard.take_over()
+    stand.run(0.1)
+    stand.move_by_another_program(3.0, seconds=3.0)
+    stand.run(0.5)
+    place, speed = stand.arm.copy(), stand.speed.copy()
+    assert speed[0] > 0.5
+    stand.guard.stop('a person')
+    stand.run(1.0)
+    assert (stand.arm <= place + speed**2 / 20 + 0.05).all()
+    assert np.abs(np.diff(np.array(stand.path)[-50:], axis=0)).max() < 1e-9
+    assert stand.rejected == []
+
+
+def test_disarming_leaves_the_motion_of_another_program_alone(stand):
+    stand.guard.take_over()
+    stand.run(0.1)
+    stand.move_by_another_program(1.0, seconds=1.0)
+    stand.run(0.3)
+    stand.guard.disarm()
+    stand.run(1.0)
+    np.testing.assert_allclose(stand.arm, 1.0, atol=1e-6)
+
+
+def test_blocked_arm_is_disarmed_with_both_numbers_and_holds_the_measured_position(stand):
     moving(stand)
     stand.follows = False
-    stand.run(0.6)
-    assert stand.guard.state == 'stopped'
-    assert 'joint joint_0 is at' in stand.guard.reason
-    assert 'max_tracking_error is 0.3' in stand.guard.reason
-    assert stand.sent()[-1].source == STOP
+    stand.run(1.5)
+    assert stand.guard.state == 'disarmed'
+    why = stand.guard.why_not(stand.now)
+    assert 'joint joint_0 does not follow: it is at' in why and 'was sent to' in why
+    np.testing.assert_allclose(stand.sent()[-1].points, stand.arm[None])
+    np.testing.assert_allclose(stand.path[-1], stand.arm, atol=1e-6)
     sent = len(stand.sent())
     stand.offer(RAMP)
     stand.run(0.5)

@@ -145,7 +145,7 @@ def test_without_a_joint_state_nothing_moves():
 
 
 def test_when_joint_states_cease_the_arm_brakes_and_goes_on_when_they_come_back(stand):
-    stand.executor._course._max_state_age = 0.1
+    stand.executor._follower._max_state_age = 0.1
     stand.offer(np.arange(20) / 10)
     stand.run(0.3)
     stand.speaks = False

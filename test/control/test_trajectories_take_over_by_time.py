@@ -163,7 +163,8 @@ def test_a_bad_chunk_is_refused_and_the_running_one_goes_on(bad):
     [
         dict(max_tracking_error=0),
         dict(max_tracking_error=[1, 2, 3]),
-        dict(max_tracking_error=np.nan),
+        dict(max_tracking_error=-1),
+        dict(max_relative_target=0),
         dict(max_state_age=0),
         dict(max_state_age=np.inf),
     ],
@@ -217,5 +218,5 @@ def test_every_motion_is_feasible_whatever_happens(events):
 
 def to_come(executor, now):
     """The motion from now on, as it is."""
-    times, positions, velocities = executor._course.after(now, 0.0)
+    times, positions, velocities, _ = executor._course.after(now, 0.0)
     return Motion(times, positions, velocities)

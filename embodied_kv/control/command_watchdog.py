@@ -1,0 +1,181 @@
+"""Decide which velocity set-points reach the controllers, and when the controllers receive zeros.
+
+A controller that takes velocities keeps its last value, so that silence is not safe for it. The
+command watchdog runs in a process of its own between the action node and these controllers: it
+forwards set-points and replaces missing ones by zeros. Here are its rules, without ROS.
+
+Times are ns of CLOCK_MONOTONIC, which all processes of one machine share.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from embodied_kv.robots.embodiment import Embodiment
+from embodied_kv.robots.outputs import Output
+
+SECOND = 1_000_000_000  # ns
+MIN_TIMEOUT, PERIODS = 0.06, 2.5  # s; set-point periods
+MAX_PERIOD = 1.0  # s: the parameter setpoint_rate is at least 1 per second
+ZEROS, BETWEEN = 5, 20_000_000  # zeros sent for each stop, and ns between them
+GRACE = 1.0  # s in which a motion may be completed after SIGINT or SIGTERM
+
+
+def timeout(period: float) -> int:
+    """Return the time (ns) without a set-point that ends a motion. period: of set-points, s."""
+    return round(max(MIN_TIMEOUT, PERIODS * period) * SECOND)
+
+
+@dataclass(frozen=True)
+class VelocityOutputs:
+    """The outputs of a robot that take velocities; their values are joined in this order.
+
+    limits: highest absolute value of each, rad/s or m/s; inf where the contract states none.
+    """
+
+    outputs: tuple[Output, ...]
+    limits: tuple[float, ...]
+
+    @classmethod
+    def of(cls, robot: Embodiment) -> VelocityOutputs:
+        """Return the velocity and twist outputs of a robot."""
+        outputs = tuple(output for output in robot.outputs if output.is_velocity)
+        stated = [robot.contract.limits[axis].velocity for o in outputs for axis in o.axes]
+        return cls(outputs, tuple(math.inf if limit is None else limit for limit in stated))
+
+    @property
+    def index(self) -> tuple[int, ...]:
+        """The places of the values in an action."""
+        return tuple(place for output in self.outputs for place in output.index)
+
+    @property
+    def layout(self) -> int:
+        """Return a digest (64 bit) of topics, axes and limits: equal contracts have equal ones."""
+        facts = [(o.topic, o.type, o.axes, o.frame) for o in self.outputs], self.limits
+        return int.from_bytes(hashlib.sha256(repr(facts).encode()).digest()[:8], 'little')
+
+    def split(self, values: Sequence[float]) -> Iterator[tuple[Output, Sequence[float]]]:
+        """Yield each output with its values."""
+        start = 0
+        for output in self.outputs:
+            yield output, values[start : (start := start + len(output.axes))]
+
+
+@dataclass(frozen=True)
+class VelocitySetpoint:
+    """A set-point as of VelocitySetpoint.msg: values, and the times (ns) of its motion."""
+
+    layout: int
+    sender: int
+    started: int
+    sent: int
+    period: float
+    values: Sequence[float]
+
+
+class CommandWatchdog:
+    """Forwards set-points of one motion after the other; ends a motion with zeros.
+
+    A motion is what one sender publishes from rest to rest; its set-points name the time at which
+    it started. A motion that was ended here never continues: the sender has to start another one.
+    So a suite that was suspended cannot return the arm to an old velocity.
+
+    Args:
+        outputs: The velocity outputs of the robot.
+        publish: Sends values to the controllers.
+        now: The present time.
+    """
+
+    def __init__(
+        self, outputs: VelocityOutputs, publish: Callable[[Sequence[float]], None], now: int
+    ) -> None:
+        self._limits, self._layout, self._publish = outputs.limits, outputs.layout, publish
+        self._zero = [0.0] * len(self._limits)
+        self._last: VelocitySetpoint | None = None  # of the present motion; None at rest
+        self._zeros, self._next_zero = 0, 0
+        self._end: int | None = None  # when a motion may be forwarded no longer
+        self.stopped, self.reason = now, ''
+        self.forwarded = self.refused = self.stops = 0
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether the controllers were last sent something else than zero."""
+        return self._last is not None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the process may end: it was told to, and all zeros were sent."""
+        return self._end is not None and not self.is_moving and not self._zeros
+
+    def forward(self, setpoint: VelocitySetpoint, now: int) -> str:
+        """Send a set-point to the controllers, within the limits, or end the motion.
+
+        Returns why the set-point was refused; '' if it was sent.
+        """
+        if refusal := self._refusal(setpoint, now):
+            self.refused += 1
+            if self.is_moving:
+                self._stop(refusal, now)
+            return refusal
+        values = [max(-m, min(m, v)) for v, m in zip(setpoint.values, self._limits, strict=True)]
+        self._last = setpoint if any(values) else None
+        if self.is_moving:
+            self._zeros = 0
+        self.forwarded += 1
+        self._publish(values)
+        return ''
+
+    def check(self, now: int) -> None:
+        """End a motion without set-points, and send the zeros that are due."""
+        if self.is_moving:
+            silence = now - self._last.sent
+            if silence > timeout(self._last.period):
+                self._stop(f'no set-point for {silence / SECOND:.3f} s', now)
+            elif self._end is not None and now >= self._end:
+                self._stop('the watchdog was told to end', now)
+        if self._zeros and now >= self._next_zero:
+            self._zeros, self._next_zero = self._zeros - 1, now + BETWEEN
+            self._publish(self._zero)
+
+    def wait(self, now: int) -> float:
+        """Return the time (s) until `check` has something to do; inf for never."""
+        due = [self._next_zero] if self._zeros else []
+        if self.is_moving:
+            due.append(self._last.sent + timeout(self._last.period))
+            due += [] if self._end is None else [self._end]
+        return max(0.0, (min(due) - now) / SECOND) if due else math.inf
+
+    def end(self, now: int, grace: float = GRACE) -> None:
+        """Let the present motion be completed within `grace` s, and start no other one."""
+        self._end = now + round(grace * SECOND)
+
+    def _stop(self, reason: str, now: int) -> None:
+        self._last = None
+        self.stopped, self.reason = now, reason
+        self.stops += 1
+        self._zeros, self._next_zero = ZEROS, now
+        self.check(now)
+
+    def _refusal(self, new: VelocitySetpoint, now: int) -> str:
+        if new.layout != self._layout or len(new.values) != len(self._limits):
+            return 'the set-points are of another contract'
+        if not all(map(math.isfinite, new.values)):
+            return 'a set-point is not finite'
+        if not 0 < new.period <= MAX_PERIOD:
+            return f'the period of set-points must be > 0 and <= {MAX_PERIOD} s'
+        if not new.started <= new.sent <= now:
+            return 'a set-point is of the future: the sender must run on this machine'
+        if now - new.sent > timeout(new.period):
+            return f'a set-point arrived {(now - new.sent) / SECOND:.3f} s late'
+        if self.is_moving and new.sender != self._last.sender:
+            return 'two publishers send set-points; only one action node may run'
+        if not any(new.values):
+            return ''
+        if new.started <= self.stopped:
+            return self.reason or 'the motion started before the watchdog'
+        if self._end is not None and not self.is_moving:
+            return 'the watchdog was told to end'
+        return ''
