@@ -20,6 +20,7 @@ EXECUTABLES = {
     'fleet_client': 'fleet.client_node',
     'policy_server': 'policy_server',
     'remote_robot': 'remote.robot',
+    'command_watchdog': 'watchdog',
 }
 
 

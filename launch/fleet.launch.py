@@ -1,9 +1,21 @@
-"""A fleet, `ros2 launch embodied_kv fleet.launch.py`: one engine for many robots."""
+"""Start a fleet: one engine for many robots, and a command watchdog for each robot.
+
+Run `ros2 launch embodied_kv fleet.launch.py`. The launch ends with the server of the fleet. Its
+exit status is 1 if the server or the process of a robot failed.
+"""
 
 from pathlib import Path
 
 from ament_index_python.packages import get_package_share_directory
-from launch.actions import DeclareLaunchArgument, OpaqueFunction
+from launch.actions import (
+    DeclareLaunchArgument,
+    OpaqueFunction,
+    RegisterEventHandler,
+    Shutdown,
+    TimerAction,
+)
+from launch.event_handlers import OnShutdown
+from launch.events.process import ProcessExited
 from launch_ros.actions import Node
 from launch_ros.parameter_descriptions import ParameterValue
 
@@ -24,19 +36,59 @@ ARGUMENTS = {
         '',
         'Configure and activate the nodes at the start: true or false; empty: as in params_file',
     ),
+    'respawn': (
+        'false',
+        'Start a process again, after 2 s, when it ended: true or false. With false, the launch '
+        'ends with the server',
+    ),
     'log_level': ('info', 'debug, info, warn, error or fatal'),
 }
+RESPAWN_DELAY = 2.0  # s
+
+
+def watchdog(respawn: bool, **arguments: object) -> Node:
+    """Return the command watchdog; it ends with status 0 where the contract does not need it."""
+
+    def ended(event: ProcessExited, context: LaunchContext) -> TimerAction | None:
+        if respawn and event.returncode and not context.is_shutdown:
+            again = watchdog(respawn, **arguments)
+            return TimerAction(period=RESPAWN_DELAY, actions=[again])
+        return None
+
+    return Node(executable='command_watchdog', on_exit=ended, **arguments)
+
+
+class Failures:
+    """Processes that failed. The others go on; then `ros2 launch` reports exit status 1."""
+
+    def __init__(self) -> None:
+        self._failed: list[str] = []
+
+    def server_ended(self, event: ProcessExited, context: LaunchContext) -> Shutdown:
+        """End the launch."""
+        self.robot_ended(event, context)
+        return Shutdown(reason=f'{event.process_name} ended')
+
+    def robot_ended(self, event: ProcessExited, context: LaunchContext) -> None:
+        """Remember a failure; the other robots go on."""
+        if event.returncode and not context.is_shutdown:
+            self._failed.append(f'{event.process_name} ended with status {event.returncode}')
+
+    def report(self, event: object, context: LaunchContext) -> None:
+        """Raises RuntimeError, which `ros2 launch` reports as exit status 1, if one failed."""
+        if self._failed:
+            raise RuntimeError('; '.join(self._failed))
 
 
 def names(robots: str) -> list[str]:
-    """Namespaces, of a number or of names."""
+    """Return the namespaces, from a number or from names."""
     if robots.isdigit():
         return [f'robot_{i + 1}' for i in range(int(robots))]
     return [name for name in (part.strip().strip('/') for part in robots.split(',')) if name]
 
 
 def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
-    """The executables with the arguments of this launch."""
+    """Return the executables with the arguments of this launch."""
     given = context.launch_configurations
     chosen = {
         name: ParameterValue(given[name], value_type=str)
@@ -50,21 +102,29 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         'arguments': ['--ros-args', '--log-level', given['log_level']],
         'output': 'screen',
     }
-    params = given['params_file']
-    robots = names(given['robots'])
-    served = {'robots': ParameterValue(','.join(robots), value_type=str)}
-    started = [Node(executable='fleet', parameters=[params, {**chosen, **served}], **common)]
+    params, respawn = given['params_file'], given['respawn'].lower() == 'true'
+    robots, failures = names(given['robots']), Failures()
+    again = {'respawn': True, 'respawn_delay': RESPAWN_DELAY}
+    server = again if respawn else {'on_exit': failures.server_ended}
+    client = again if respawn else {'on_exit': failures.robot_ended}
+    served = {**chosen, 'robots': ParameterValue(','.join(robots), value_type=str)}
+    started = [
+        RegisterEventHandler(OnShutdown(on_shutdown=failures.report)),
+        Node(executable='fleet', parameters=[params, served], **server, **common),
+    ]
     for seed, robot in enumerate(robots):
-        common['namespace'] = robot
+        own = {**common, 'namespace': robot}
         if given['clients'].lower() == 'true':
-            started.append(Node(executable='fleet_client', parameters=[params, chosen], **common))
+            parameters = [params, chosen]
+            started.append(Node(executable='fleet_client', parameters=parameters, **client, **own))
+            started.append(watchdog(respawn, parameters=parameters, **own))
         if given['sim'].lower() == 'true':
-            started.append(Node(executable='sim', parameters=[params, {'seed': seed}], **common))
+            started.append(Node(executable='sim', parameters=[params, {'seed': seed}], **own))
     return started
 
 
 def generate_launch_description() -> LaunchDescription:
-    """Arguments first."""
+    """Return the arguments, then the nodes."""
     return LaunchDescription(
         [
             *(

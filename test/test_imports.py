@@ -54,6 +54,8 @@ NUMPY_ONLY = {'robots', 'control', 'fleet', 'data'}
 MEASURED = {
     *(f'embodied_kv.bench.fleet.serving.{name}' for name in ('lockstep', 'robot')),
     *(f'embodied_kv.bench.inputs.{name}' for name in ('listener', 'robot')),
+    *(f'embodied_kv.bench.safety.{name}' for name in ('plant', 'world')),
+    'embodied_kv.bench.watchdog.stand_ins',
 }
 
 

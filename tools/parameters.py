@@ -16,6 +16,7 @@ from embodied_kv.nodes.observation.params import ObservationParams
 from embodied_kv.nodes.recorder import RecorderParams
 from embodied_kv.nodes.remote.params import RemoteParams
 from embodied_kv.nodes.session import SessionParams
+from embodied_kv.nodes.watchdog import WatchdogParams
 from embodied_kv.planning.config import PlanningConfig
 from embodied_kv.serving.websocket.config import ServedEngineConfig, ServerConfig
 
@@ -36,6 +37,7 @@ PARTS = (
     ),
     ('`perception` (and `action`, `language` standalone)', '', ObservationParams),
     ('`action`', '', ActionParams),
+    ('`command_watchdog`', '', WatchdogParams),
     ('`language`', '', LanguageParams),
     ('`session`', '', SessionParams),
     ('`memory`', '', MemoryParams),

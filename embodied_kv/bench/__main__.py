@@ -21,7 +21,9 @@ DEFAULT = (
     ('inputs', '--quick'),
     ('mission', '--quick'),
     ('plane', '--quick'),
+    ('safety', '--quick'),
     ('serving', '--quick'),
+    ('watchdog', '--quick'),
     ('serving.chaos', '--quick'),
     ('soak', '--quick'),
     ('updates', '--quick'),
@@ -54,11 +56,13 @@ FULL = (
     ('inputs',),
     ('mission',),
     ('plane',),
+    ('safety',),
     ('serving',),
     ('serving.chaos',),
     ('soak',),
     ('updates',),
     ('whole',),
+    ('watchdog',),
 )
 
 

@@ -11,10 +11,16 @@ from std_msgs.msg import String
 from embodied_kv.control import execution_horizon, realtime
 from embodied_kv.control.command import PREVIOUS, Command
 from embodied_kv.control.control_loop import ControlLoop
-from embodied_kv.control.guard import ARMED, STOPPED, Guard, NotNow
-from embodied_kv.control.of_contract import confine_of, limits_of, tracking_errors
+from embodied_kv.control.guard import STOPPED, Guard, NotNow
+from embodied_kv.control.of_contract import (
+    confine_of,
+    limits_of,
+    linear_joints,
+    relative_targets,
+    tracking_errors,
+)
 from embodied_kv.control.rtc import RealTimeChunking
-from embodied_kv.control.trajectory_executor import FRESH, STOP, TrajectoryExecutor
+from embodied_kv.control.trajectory_executor import CLAMPED, FRESH, STOP, TrajectoryExecutor
 from embodied_kv.kv.handle import KvHandle, Lease, Stale
 from embodied_kv.msg import ActionChunk as ActionChunkMsg
 from embodied_kv.nodes.common import conversions, executable, qos
@@ -25,9 +31,15 @@ from embodied_kv.nodes.control.measured_joints import MeasuredJoints
 from embodied_kv.nodes.control.panel import ControlPanel
 from embodied_kv.nodes.control.params import ActionParams
 from embodied_kv.nodes.control.session_parts import ActionPart
+from embodied_kv.nodes.control.speed_scaling import SpeedScaling
 from embodied_kv.nodes.observation.clock import WorldClock
 from embodied_kv.nodes.observation.handle_source import HandleSource, frame_params
 from embodied_kv.types import ActionChunk, Guide
+
+RESPAWNED = (
+    'parameter armed is without effect, because the process before this one ended without being '
+    'asked to, or while the arm was stopped: call control/arm'
+)
 
 
 @dataclass(eq=False)
@@ -50,7 +62,7 @@ class Action(SuiteNode):
         self._standalone = standalone
         self._period = PeriodMeter()
         self._execution_horizon, self._confidence = MeanMeter(), MeanMeter()
-        self._in_force: str | None = None  # the instruction; None before any was heard
+        self._guard = Guard()  # for the lifetime of the process: a stop outlives every transition
         self._too_late = 0  # frames for which not even the fewest Euler steps fitted
 
     def setup(self) -> None:
@@ -62,35 +74,53 @@ class Action(SuiteNode):
         """What the control loop needs. Raises ValueError that says what does not fit."""
         self._params, contract = params, self.embodiment.contract
         self._world = WorldClock(self.get_clock())
-        self._executor()  # a limit that does not fit fails here
+        limits = self._executor().limits  # a limit that does not fit fails here
         commands = qos.action(self.host.model.chunk_size * contract.dt)
         self._chunks = self.publisher(ActionChunkMsg, 'action_chunk', commands)
-        self._outputs = ArmOutputs(self, self.embodiment.outputs, commands)
-        self._joints = MeasuredJoints(self, params.max_measured_age)
+        self._joints = MeasuredJoints(self, params.max_measured_age, limits)
+        self._outputs = ArmOutputs(
+            self,
+            self.embodiment.outputs,
+            commands,
+            params.setpoint_rate,
+            self._joints.clocks_agree,
+        )
+        self._speed = SpeedScaling(self, self._world.now)
         self.subscribe(
             String, 'instruction', lambda m: self._told(m.data), qos.INSTRUCTION, always=True
         )
-        self._panel = ControlPanel(self, params.shadow, contract.language, self._world.now)
+        self._panel = ControlPanel(self, params.shadow, contract, self._world.now)
         self._release.callback(self._panel.close)
 
     def _executor(self) -> TrajectoryExecutor:
-        """Within the limits. Raises LimitError."""
+        """Return a new executor within the limits. Raises LimitError."""
         p, robot = self._params, self.embodiment
         errors, limits = tracking_errors(robot), limits_of(robot, p.robot_description)
         return TrajectoryExecutor(
             limits,
             robot.contract.dt,
             max_tracking_error=np.full_like(errors, np.inf) if p.shadow else errors,
+            max_relative_target=np.inf if p.shadow else relative_targets(robot),
+            linear=linear_joints(robot, p.robot_description),
             max_state_age=p.max_measured_age,
+            max_open_loop=p.max_open_loop,
             stop_after=p.stop_after,
             confine=confine_of(robot, p.robot_description, limits),
         )
 
+    @property
+    def is_latched(self) -> bool:
+        return self._guard.state == STOPPED
+
     def start(self) -> None:
         self._period.restart()
+        if self.respawned and self._params.armed:
+            self.log_warning('respawned', RESPAWNED)
         self._source, self._in_time, self._steps, self._outcome = '', False, 0, {}
         self._latest = self._world.now()
-        self._start_control(self._params.armed)
+        if not self._params.shadow:
+            self._outputs.zero()
+        self._start_control(self._params.armed and not self.respawned)
         self._frames.restart()
         self._enter_session()
 
@@ -112,7 +142,9 @@ class Action(SuiteNode):
 
     def _start_control(self, armed: bool) -> None:
         p = self._params
-        self._guard = Guard(armed=armed or p.shadow, instruction=self._in_force)
+        now = self._world.now()
+        armed = armed and not self._panel.estops.problem(now)
+        self._guard.begin(now, armed=armed or p.shadow)
         self._rtc = self._real_time_chunking()
         follow = self._outputs.follow_setpoints and not p.shadow
         self._control = ControlLoop(
@@ -120,23 +152,34 @@ class Action(SuiteNode):
             self._guard,
             self.suite.period,
             measured=self._joints.now,
+            unknown=self._joints.problem,
             publish=self._publish,
             publish_setpoint=self._outputs.setpoint if follow else None,
             setpoint_rate=p.setpoint_rate,
+            has_trajectories=self._outputs.has_trajectories,
             max_chunk_age=p.max_chunk_age,
+            resume_within=p.resume_within,
             rtc=self._rtc,
+            speed=self._speed.share,
+            fault=lambda: '' if p.shadow else self._outputs.problem(),
             failed=self._refused,
+            noticed=lambda report: self.log_warning('interruption', report),
             prepare=self._prepare,
             clock=self._world.now,
         )
+        self._guard.require(self._panel.estops.problem)
         self._guard.watch(self._panel.tell)
-        self._panel.watch(self._guard)
+        self._panel.watch(self._guard, self._control)
         self._control.start()
 
     def _real_time_chunking(self) -> RealTimeChunking | None:
         """How chunks go on from one another; None where they take over by time alone."""
         engine = self.host.engine
         return RealTimeChunking.of(engine.config, self.host.model, engine.budget.allowed)
+
+    def brake(self) -> None:
+        if self.active:
+            self._control.stop()
 
     def stop(self) -> None:
         self._stop_control()
@@ -146,16 +189,20 @@ class Action(SuiteNode):
             work.cancel()
 
     def _stop_control(self) -> None:
-        """The motion ends first, at once, whoever still computes."""
+        """Brake the arm first, at once, whatever is still computed."""
         self._control.stop()
+        self._outputs.zero()
+        self._guard.end()
         self._panel.watch(None)
 
     def _begin_anew(self) -> None:
-        """The clock was set back: a simulation began again."""
+        """Start control again: the clock was set back, as by a simulation that began again."""
         self.log_info('clock', 'the clock was set back: what ran is dropped')
+        armed = self._guard.is_armed
         self._control.abandon()
+        self._joints.restart()
         self._leave_session()
-        self._start_control(self._guard.state == ARMED)
+        self._start_control(armed)
         self._enter_session()
 
     def _refused(self, error: Exception) -> None:
@@ -164,10 +211,8 @@ class Action(SuiteNode):
             self.warn_throttled('chunk', f'chunk refused: {error}')
 
     def _told(self, instruction: str) -> None:
-        """An instruction is in force; '' lets the arm stand."""
-        self._in_force = instruction
-        if self.active:
-            self._guard.tell(instruction)
+        """Put an instruction in force; '' lets the arm stand."""
+        self._guard.tell(instruction)
 
     # ------------------------------------------------------------------ handles
 
@@ -210,7 +255,18 @@ class Action(SuiteNode):
             self._too_late += 1
         else:
             deadline = frame.observed + self._control.allowed
-            self._control.offer(self._judged(chunk, deadline), guide=frame.guide)
+            if not self._is_refused(chunk, self._control):
+                self._control.offer(self._judged(chunk, deadline), guide=frame.guide)
+
+    def _is_refused(self, chunk: ActionChunk, control: ControlLoop) -> bool:
+        """Whether most values of a chunk are far outside the clamps of the contract."""
+        share = self.embodiment.actions.outside(chunk.values)
+        if share > CLAMPED:
+            control.refuse(
+                f'{share:.0%} of its values are far outside the clamps of the contract, '
+                f'{CLAMPED:.0%} are allowed: check the unit of its actions'
+            )
+        return share > CLAMPED
 
     def _judged(self, chunk: ActionChunk, deadline: float) -> ActionChunk:
         """In SI, on the world's clock, and how much of it is to be executed."""
@@ -243,6 +299,8 @@ class Action(SuiteNode):
         now, names = self.get_clock().now().to_msg(), self.embodiment.axes
         self._chunks.publish(conversions.chunk_message(command, names, now))
         self._panel.goals.see(command)
+        if len(command.points) and command.source in (FRESH, PREVIOUS):
+            self._panel.acts()
         if command.source == FRESH:
             self._period.tick()
             self._steps = command.steps

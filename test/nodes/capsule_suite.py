@@ -1,5 +1,7 @@
 """A suite whose capsules lie in a folder of the test's own."""
 
+from conftest import loose_contract
+
 from embodied_kv.msg import ActionChunk
 from embodied_kv.nodes.action import Action
 from embodied_kv.nodes.common.engine_host import EngineHost
@@ -21,7 +23,8 @@ def begin(robot, folder, **parameters):
         'folder': str(folder),
         'engine.time_budget': False,
     } | parameters
-    nodes = robot.up(*SUITE, **parameters)
+    robot.follows = False  # it is where it was when a capsule is restored
+    nodes = robot.up(*SUITE, **{'contract': loose_contract(folder)} | parameters)
     robot.until(lambda: any(chunk.source == ActionChunk.FRESH for chunk in robot.chunks))
     return nodes
 

@@ -3,6 +3,7 @@
 import time
 
 import numpy as np
+from conftest import loose_contract
 from sensor_msgs.msg import JointState
 from std_msgs.msg import String
 
@@ -83,9 +84,11 @@ class Fleets:
         path = folder / 'profile.yaml'
         path.write_text(PROFILE)
         self.profile, self.folder = str(path), str(folder / 'capsules')
+        self.contract = loose_contract(folder)
 
     def up(self, **options):
         options = {
+            'contract': self.contract,
             'engine__robots': 4,
             'profile': self.profile,
             'execution_horizon': 'static:4',
@@ -118,7 +121,9 @@ class Fleets:
     def act(self, namespace=None, **options):
         """A robot with cameras and an action node that asks this fleet."""
         robot = self.robots(namespace)
-        robot.up(FleetClient, **{'execution_horizon': 'static:4'} | options)
+        robot.follows = False  # its arm is where it was, whatever it is sent
+        given = {'contract': self.contract, 'execution_horizon': 'static:4'}
+        robot.up(FleetClient, **given | options)
         for node in (robot.node, robot.suite[0]):
             robot.executor.remove_node(node)
             self.first.executor.add_node(node)

@@ -10,6 +10,7 @@ import time
 
 import pytest
 import yaml
+from std_srvs.srv import SetBool
 from table_robot import TableRobot
 
 from embodied_kv.capsule.disk import Disk
@@ -26,6 +27,7 @@ GIVEN = {
     'rate': 5.0,
     'instruction': 'reach',
     'armed': True,
+    'resume_within': 3600.0,
     'prompt_interval': 0,
     'camera_timeout': 60.0,
     'engine.decode_tokens': 280,
@@ -62,6 +64,24 @@ class Truth:
         return response
 
 
+def arm(robot):
+    """Arm the arm of a suite that has just been started, as soon as it can be."""
+    client = robot.node.create_client(SetBool, 'control/arm')
+    armed, sent, again = [], None, 0.0
+
+    def done():
+        nonlocal sent, again
+        if sent is not None and sent.done():
+            armed.append(sent.result().success)
+            sent = None
+        if time.monotonic() > again and client.service_is_ready():
+            sent, again = client.call_async(SetBool.Request(data=True)), time.monotonic() + 1.0
+        return True in armed
+
+    robot.until(done, timeout=PATIENCE)
+    robot.node.destroy_client(client)
+
+
 class Starter:
     """Starts the executable, again and again; its files lie in `folder`.
 
@@ -93,6 +113,8 @@ class Starter:
             process = subprocess.Popen(self._command, stdout=log, stderr=log, env=environment)
         self._started.append(process)
         self._robot.chunks.clear()
+        if len(self._started) > 1:  # a process that was respawned starts disarmed
+            arm(self._robot)
         self._robot.until(lambda: self._robot.chunks, timeout=PATIENCE)
         return process
 

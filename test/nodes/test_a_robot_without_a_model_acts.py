@@ -37,10 +37,10 @@ def test_a_plain_servers_chunks_move_the_arm_and_only_plain_keys_are_sent(robot)
         assert robot.trajectories and not node.warning_counts['reply']
         chunk = next(chunk for chunk in robot.chunks if chunk.source == 0)
         assert chunk.chunk_size == 50 and list(chunk.joint_names) == list(node.embodiment.axes)
-        asked = server.asked[-1]
+        asked = server.asked[0]
         assert asked.keys() == {'front', 'wrist', 'observation.state', 'prompt'}
         assert asked['prompt'] == 'reach' and asked['front'].shape == (28, 28, 3)
-        np.testing.assert_allclose(asked['observation.state'], HERE, atol=1e-6)
+        np.testing.assert_allclose(asked['observation.state'], [*[HERE] * 6, 0.04], atol=1e-6)
 
 
 def test_our_own_servers_chunks_move_the_arm(robot):
@@ -109,8 +109,21 @@ def test_a_chunk_that_is_a_lie_is_not_executed(robot, wrong):
             assert np.isfinite(chunk.values).all()
 
 
-def test_a_chunk_out_of_limits_is_clamped_as_any_other(robot):
+def test_a_chunk_far_outside_the_limits_is_refused_with_the_reason(robot):
     with PlainServer(lambda request: actions(AXES, value=50.0, count=50)) as server:
+        node = acting(robot, server.address)
+        robot.until(lambda: node._control.executor.counters.refused >= 2)
+        assert not robot.trajectories and 'far outside the limits' in node._guard.why_not(0.0)
+
+
+def test_a_chunk_a_little_out_of_limits_is_clamped_as_any_other(robot):
+    def answer(request):
+        """The arm stays where it is; the gripper closes further than it can."""
+        values = np.tile(request['observation.state'], (50, 1))
+        values[:, -1] = -0.5
+        return actions(AXES, value=0.0, count=50) | {'actions': values}
+
+    with PlainServer(answer) as server:
         node = acting(robot, server.address)
         robot.until(lambda: fresh(robot) >= 1)
         limits = node._control.executor.limits

@@ -33,11 +33,19 @@ def moves(robot):
 
 
 def rests(robot):
-    """Nothing is sent for some periods, though frames come."""
-    robot.more(robot.handles, 2)
-    robot.trajectories.clear()
-    robot.more(robot.handles, 4)
+    """Nothing is sent for some periods, though images come."""
+    for _ in range(16):
+        robot.show()
+        robot.spin(0.05)
+        if _ == 7:
+            robot.trajectories.clear()
     assert not robot.trajectories
+
+
+def tell(robot):
+    """The instruction is given again, until it is in force: a stop cleared it."""
+    robot.instruction.publish(String(data='reach'))
+    robot.more(robot.handles, 2)
 
 
 def test_launching_alone_moves_nothing(robot, states):
@@ -52,15 +60,16 @@ def test_armed_it_moves_and_disarmed_it_rests(robot, states):
     robot.more(robot.handles, 2)
     assert call(robot, 'arm', True).success
     moves(robot)
-    assert states[-1].state == ControlState.ARMED and not states[-1].reason
-    assert call(robot, 'arm', False).success
+    robot.until(lambda: states[-1].state == ControlState.ARMED and not states[-1].reason)
+    assert 'rest' in call(robot, 'arm', False).message
     rests(robot)
 
 
 def test_a_stop_is_latched_until_a_reset_and_arming(robot, states):
     robot.up(Perception, Action)
     moves(robot)
-    assert call(robot, 'stop').success
+    stopped = call(robot, 'stop')
+    assert stopped.success and 'stopped; ' in stopped.message and 'at rest' in stopped.message
     rests(robot)
     assert states[-1].state == ControlState.STOPPED and 'control/stop' in states[-1].reason
     refused = call(robot, 'arm', True)
@@ -68,7 +77,31 @@ def test_a_stop_is_latched_until_a_reset_and_arming(robot, states):
     assert call(robot, 'reset').success
     rests(robot)
     assert call(robot, 'arm', True).success
+    rests(robot)
+    assert states[-1].reason == 'no instruction'
+    tell(robot)
     moves(robot)
+
+
+def test_a_stop_outlives_deactivation_and_activation(robot, states):
+    _, action = robot.up(Perception, Action)
+    moves(robot)
+    assert call(robot, 'stop').success
+    action.trigger_deactivate()
+    action.trigger_activate()
+    tell(robot)
+    rests(robot)
+    assert states[-1].state == ControlState.STOPPED and 'control/stop' in states[-1].reason
+
+
+def test_an_arm_that_was_disarmed_is_not_armed_by_activation(robot, states):
+    _, action = robot.up(Perception, Action)
+    moves(robot)
+    assert call(robot, 'arm', False).success
+    action.trigger_deactivate()
+    action.trigger_activate()
+    rests(robot)
+    assert states[-1].state == ControlState.DISARMED
 
 
 def test_an_operator_takes_over_and_gives_back(robot, states):
@@ -124,6 +157,7 @@ def test_in_shadow_all_is_shown_and_nothing_commanded(robot, states):
     assert call(robot, 'stop').success and call(robot, 'reset').success
     rehearsed = call(robot, 'arm', True)
     assert rehearsed.success and 'nothing is commanded' in rehearsed.message
+    tell(robot)
     robot.chunks.clear()
     robot.until(lambda: any(chunk.source == ActionChunk.FRESH for chunk in robot.chunks))
     assert not robot.trajectories and states[-1].shadow
@@ -131,7 +165,7 @@ def test_in_shadow_all_is_shown_and_nothing_commanded(robot, states):
 
 def test_what_is_missing_is_told_anew_when_it_has_come(robot, states):
     robot.up(Perception, Action)
-    missing = 'no joint state, or none of late'
+    missing = 'no joint state received on joint_states'
     robot.until(lambda: states and missing in states[-1].reason, show=False)
     robot.until(lambda: states[-1].state == ControlState.ARMED and not states[-1].reason)
 

@@ -8,13 +8,15 @@ import sys
 
 import numpy as np
 import pytest
+from conftest import loose_contract
+from kill_suite import arm
 
 from embodied_kv.msg import ActionChunk
 from embodied_kv.srv import Ask, CapsuleList, CapsuleRestore, CapsuleSnapshot
 
 PARAMETERS = {
     'armed': 'true',
-    'contract': 'tabletop',
+    'resume_within': '3600.0',
     'preset': 'tiny',
     'checkpoint': 'random',
     'rate': '5.0',
@@ -37,7 +39,7 @@ class Suite:
     def __init__(self, namespace, folder):
         self.log = folder / 'robot.log'
         given = [f'{name}:={value}' for name, value in PARAMETERS.items()]
-        given += [f'folder:={folder / "capsules"}']
+        given += [f'folder:={folder / "capsules"}', f'contract:={loose_contract(folder)}']
         self.command = [sys.executable, '-m', 'embodied_kv.nodes.robot', '--ros-args']
         self.command += [word for p in given for word in ('-p', p)]
         self.command += ['-r', f'__ns:={namespace}']
@@ -56,7 +58,9 @@ class Suite:
 
 @pytest.fixture(scope='module')
 def robot(robots_of_module):
-    return robots_of_module()
+    robot = robots_of_module()
+    robot.follows = False  # each frame shows other joints, see `move`
+    return robot
 
 
 @pytest.fixture(scope='module')
@@ -159,6 +163,7 @@ def test_after_kill_and_restart_the_streams_say_the_same_words(robot, suite):
     robot.chunks.clear()
     robot.texts.clear()
     suite.start()
+    arm(robot)  # a process that was respawned starts disarmed
     move(robot, lambda: acts(robot))
     home = next(c for c in call(robot, CapsuleList, 'capsule/list').capsules if c.name == 'home')
     assert (home.bytes, home.tier, home.saved, home.fits) == (snapshot.bytes, 'disk', True, True)

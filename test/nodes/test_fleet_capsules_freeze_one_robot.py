@@ -68,12 +68,16 @@ def test_a_restore_goes_on_with_what_was_left_and_asks_anew(fleet, robot):
     answer = fleet.call(robot, CapsuleRestore, 'capsule/restore', name='home')
     assert answer.ok and answer.depth == 'actor', answer.message
     fleet.live(lambda: robot.asked[-1].task != task)
-    assert any(
-        SOURCES[chunk.source] == PREVIOUS
-        and len(chunk.values) == left.size
-        and np.allclose(chunk.values[-7:], left[-1], atol=1e-6)
-        for chunk in robot.chunks[before:]
-    )
+
+    def goes_on():
+        return any(
+            SOURCES[chunk.source] == PREVIOUS
+            and len(chunk.values) == left.size
+            and np.allclose(chunk.values[-7:], left[-1], atol=1e-6)
+            for chunk in robot.chunks[before:]
+        )
+
+    fleet.live(goes_on)
     first = next(m for m in robot.asked if m.task not in (task, saved.facts['fleet']['task']))
     assert first.round == saved.facts['fleet']['next'] and not len(first.execution)
     assert first.observation.instruction == 'reach'

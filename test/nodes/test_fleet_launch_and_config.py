@@ -1,8 +1,6 @@
 """config/fleet.yaml names parameters that there are; launch/fleet.launch.py what there is."""
 
-import ast
 import importlib.util
-import re
 import runpy
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -94,21 +92,6 @@ def test_it_takes_the_memory_that_it_says():
         f"up to {loaded} MiB of loaded memory's KV: {rows + streams + plans + loaded:.0f} MiB"
     )
     assert said in (ROOT / 'config' / 'fleet.yaml').read_text(), said
-
-
-def test_every_executable_that_it_starts_exists():
-    named = set(re.findall(r"executable='(\w+)'", LAUNCH.read_text()))
-    setup = ast.parse((ROOT / 'setup.py').read_text())
-    executables = next(
-        ast.literal_eval(node.value)
-        for node in setup.body
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], 'id', '') == 'EXECUTABLES'
-    )
-    assert named == {'fleet', 'fleet_client', 'sim'}
-    assert named <= set(executables)
-    for name in named:
-        module = Path(*executables[name].split('.'))
-        assert (ROOT / 'embodied_kv' / 'nodes' / module).with_suffix('.py').exists()
 
 
 @needs_launch

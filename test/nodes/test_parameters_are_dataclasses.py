@@ -132,7 +132,7 @@ def test_every_parameter_is_described_with_its_range(ros, kind):
         ),
         (Action, 'stop_after', 0, 'parameter stop_after'),
         (Action, 'setpoint_rate', 0.0, 'parameter setpoint_rate'),
-        (Action, 'robot_description', '<arm/>', 'robot_description is no URDF'),
+        (Action, 'robot_description', '<arm/>', 'robot_description must be a URDF'),
         (Language, 'temperature', -1.0, 'parameter temperature'),
     ],
 )

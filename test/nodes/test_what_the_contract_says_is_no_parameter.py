@@ -47,7 +47,7 @@ def test_limits_within_the_urdf_are_taken(robot):
 def test_limits_wider_than_the_urdf_are_refused(robot, capfd):
     assert not configured(robot, Action, robot_description=urdf(elbow=-1.0))
     said = capfd.readouterr().err
-    assert 'joint elbow: lower limit is -1.5, the robot_description says -1' in said
+    assert 'joint elbow: lower limit must be within -1, the hard limit' in said
 
 
 def test_limits_left_open_are_the_urdfs_or_refused(robot, capfd, tmp_path):

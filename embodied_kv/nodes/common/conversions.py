@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from builtin_interfaces.msg import Duration, Time
-from geometry_msgs.msg import TwistStamped
 from sensor_msgs.msg import JointState
-from std_msgs.msg import Float64MultiArray
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from embodied_kv.capsule.record import CapsuleRecord
@@ -163,14 +161,26 @@ def action_chunk(message: ActionChunkMsg, deadline: float) -> ActionChunk:
 
 
 def trajectory_message(
-    points: np.ndarray, velocities: np.ndarray, times: np.ndarray, joint_names: Sequence[str]
+    points: np.ndarray,
+    velocities: np.ndarray,
+    times: np.ndarray,
+    joint_names: Sequence[str],
+    start: Time | None = None,
 ) -> JointTrajectory:
-    """A motion: positions and velocities [n, joints] at times [n], s from when it is received.
+    """Return a motion as a message.
 
-    Its stamp is 0, which a joint_trajectory_controller takes as the moment of receipt: so neither
-    a delay nor the clock of another machine makes it a motion of the past.
+    Args:
+        points: Positions [n, joints].
+        velocities: Velocities [n, joints].
+        times: Times [n], s from the start.
+        joint_names: Names of the joints.
+        start: The moment of the start on the controller's clock, so that a late receipt does not
+            accelerate the arm. None where that clock is not known to agree: the stamp is 0, which
+            a joint_trajectory_controller takes as the moment of receipt.
     """
     message = JointTrajectory(joint_names=joint_names)
+    if start is not None:
+        message.header.stamp = start
     for after, point, velocity in zip(times, points, velocities, strict=True):
         sec, nanosec = divmod(round(after * 1e9), 1_000_000_000)
         message.points.append(
@@ -180,21 +190,6 @@ def trajectory_message(
                 time_from_start=Duration(sec=sec, nanosec=nanosec),
             )
         )
-    return message
-
-
-def setpoint_message(values: Sequence[float]) -> Float64MultiArray:
-    """The set-points of this moment, for a forward controller, in its own order."""
-    return Float64MultiArray(data=array('d', values))
-
-
-def twist_message(values: Mapping[str, float], frame: str, now: Time) -> TwistStamped:
-    """The velocity of a hand. values: by axis, such as twist.linear.x; others are 0."""
-    message = TwistStamped()
-    message.header.frame_id, message.header.stamp = frame, now
-    for axis, value in values.items():
-        _, part, component = axis.split('.')
-        setattr(getattr(message.twist, part), component, value)
     return message
 
 

@@ -28,31 +28,41 @@ from embodied_kv.nodes.common.lifecycle_node import SUCCESS, SuiteNode
 DISCOVERY = 1.0  # s in which a suite on another machine is found, if there is one
 SWITCH = 0.0002  # s; Python's own 5 ms would let a thread that must be on time wait so long
 WAKE = 0.1  # s between two checks of the signals
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last one of a terminal that closes
 
 
 def run(*kinds: Callable[..., SuiteNode], **options: object) -> None:
-    """Build the nodes with these options, spin them until SIGINT or SIGTERM, and leave.
+    """Build the nodes with these options, spin them until SIGINT, SIGTERM or SIGHUP, and leave.
 
     Exits 1 if one of them is running in this namespace already, or if none that is to start by
-    itself can be configured.
+    itself can be configured. If the process before this one ended without such a signal, or
+    while its arm was stopped, the nodes are marked as `respawned`.
     """
     sys.setswitchinterval(SWITCH)
     stopping: list[int] = []
 
     def on_signal(number: int, _: object) -> None:
         stopping.append(number)
-        for name in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(name, signal.SIG_DFL)  # the next one ends it at once
+        for name in SIGNALS:  # the next one ends it at once; a terminal that closes sends two
+            signal.signal(name, signal.SIG_IGN if name == signal.SIGHUP else signal.SIG_DFL)
 
-    for name in (signal.SIGINT, signal.SIGTERM):
+    for name in SIGNALS:
         signal.signal(name, on_signal)
     rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
     nodes: list[SuiteNode] = []
     try:
-        with unique_in_namespace([kind.__name__.lower() for kind in kinds]):
+        with unique_in_namespace([kind.__name__.lower() for kind in kinds]) as marks:
+            respawned = any(mark.exists() for mark in marks)
+            for mark in marks:
+                mark.touch()
             nodes += [kind(**options) for kind in kinds]
+            for node in nodes:
+                node.respawned = respawned
             if not spin(nodes, stopping):
                 sys.exit(1)
+            if not any(node.is_latched for node in nodes):
+                for mark in marks:
+                    mark.unlink(missing_ok=True)
     finally:
         for node in nodes:
             node.end()
@@ -83,6 +93,8 @@ def spin(nodes: Sequence[SuiteNode], stopping: list[int]) -> bool:
     try:
         serve([node for node in nodes if not node.may_wait], stopping)
     finally:
+        for node in nodes:
+            node.brake()  # before anything waits
         stopping.append(0)  # also where this thread failed
         for thread in threads:
             thread.join()
@@ -102,19 +114,19 @@ def serve(nodes: Sequence[SuiteNode], stopping: Sequence[int]) -> None:
 
 
 @contextmanager
-def unique_in_namespace(names: Sequence[str]) -> Iterator[None]:
+def unique_in_namespace(names: Sequence[str]) -> Iterator[list[Path]]:
     """Nodes of these names live in the namespace of this process alone, until the end.
 
+    Yields the path of a mark for each name: `run` leaves it where the process ends unasked.
     Exits 1 with a message if one of them lives there already. On this machine, locked files tell
     at once, even of one that starts at the same moment. Of other machines ROS discovery tells, in
     a while.
     """
     with ExitStack() as locks:
-        _refuse_second(names, locks)
-        yield
+        yield _refuse_second(names, locks)
 
 
-def _refuse_second(names: Sequence[str], locks: ExitStack) -> None:
+def _refuse_second(names: Sequence[str], locks: ExitStack) -> list[Path]:
     probe = Node(f'_{names[0]}_probe', start_parameter_services=False, enable_rosout=False)
     try:
         here, domain = probe.get_namespace(), probe.context.get_domain_id()
@@ -131,10 +143,14 @@ def _refuse_second(names: Sequence[str], locks: ExitStack) -> None:
                 'this one a namespace of its own (--ros-args -r __ns:=/other)'
             )
             sys.exit(1)
+        return [_path(f'{prefix}.{name}.running') for name in names]
     finally:
         probe.destroy_node()
 
 
 def _locked(name: str) -> AbstractContextManager[bool]:
-    path = Path(tempfile.gettempdir()) / f'embodied_kv.{os.getuid()}.{name}.lock'
-    return storage.locked(path, wait=False, file=True)
+    return storage.locked(_path(f'{name}.lock'), wait=False, file=True)
+
+
+def _path(name: str) -> Path:
+    return Path(tempfile.gettempdir()) / f'embodied_kv.{os.getuid()}.{name}'

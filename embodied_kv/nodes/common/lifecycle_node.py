@@ -46,6 +46,7 @@ class SuiteNode(LifecycleNode):
     """
 
     may_wait, on_engine, engine_config = False, True, EngineConfig
+    respawned = False  # whether the process before this one ended without being asked to
 
     def __init__(self, name: str, *own: type, **arguments: object) -> None:
         super().__init__(name, **arguments)
@@ -74,6 +75,14 @@ class SuiteNode(LifecycleNode):
         if self._state_machine.current_state[1] != 'finalized':
             self.trigger_shutdown()
         self.destroy_node()
+
+    @property
+    def is_latched(self) -> bool:
+        """Whether a stop is latched, which a process after this one must respect."""
+        return False
+
+    def brake(self) -> None:
+        """Bring the arm to rest: the process ends. The node that moves it fills this in."""
 
     # ------------------------------------------------------------------ what subclasses fill in
 

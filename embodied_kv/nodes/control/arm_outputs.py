@@ -1,75 +1,181 @@
-"""A robot's controllers, each on its topic: what a command or a set-point is to them.
+"""The controllers of a robot, each on its topic or action: sends them commands and set-points.
 
-Knows messages. Does not know when anything is sent.
+Positions, trajectories and goals are sent directly. Velocities and twists go through the command
+watchdog; the node itself publishes nothing but zeros on those topics.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from geometry_msgs.msg import TwistStamped
+import numpy as np
 from rclpy.publisher import Publisher
 from rclpy.qos import QoSProfile
-from std_msgs.msg import Float64MultiArray
-from trajectory_msgs.msg import JointTrajectory
 
-from embodied_kv.control.command import Command, Setpoint
+from embodied_kv.control.command import STOP, Command, Setpoint
+from embodied_kv.control.command_watchdog import VelocityOutputs
 from embodied_kv.nodes.common import conversions
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
-from embodied_kv.robots.channels import MULTI_ARRAY, TRAJECTORY, TWIST
+from embodied_kv.nodes.control.action_outputs import (
+    FollowTrajectoryClient,
+    GripperClient,
+    Outcome,
+)
+from embodied_kv.nodes.control.controllers import KINDS, setpoint_message
+from embodied_kv.nodes.control.watchdog_link import WatchdogLink
+from embodied_kv.robots.channels import FOLLOW_TRAJECTORY, GOALS, GRIPPERS, TRAJECTORY
 from embodied_kv.robots.outputs import Output
 
-KINDS = {TRAJECTORY: JointTrajectory, MULTI_ARRAY: Float64MultiArray, TWIST: TwistStamped}
+PATIENCE = 0.5  # s that a command topic may lack a subscriber
+REPORTED = 5.0  # s for which the fault of a goal forbids to move
 
 
 @dataclass(frozen=True)
 class _Controller:
     output: Output
-    publisher: Publisher
+    publisher: Publisher | FollowTrajectoryClient | GripperClient
 
 
 class ArmOutputs:
-    """Publishers of a node, one for each output of the robot, until the node's cleanup."""
+    """Publishers and action clients of a node, one for each output, until the node's cleanup.
 
-    def __init__(self, node: SuiteNode, outputs: Sequence[Output], profile: QoSProfile) -> None:
-        self._node = node
-        made = [_Controller(o, node.publisher(KINDS[o.type], o.topic, profile)) for o in outputs]
-        self._trajectories = [c for c in made if c.output.type == TRAJECTORY]
-        self._followers = [c for c in made if c.output.type != TRAJECTORY]
+    Args:
+        node: The action node, configured.
+        outputs: The outputs of the robot.
+        profile: Quality of service of the command topics.
+        setpoint_rate: Set-points per second while the arm moves.
+        stamped: Returns whether the clock of the controllers agrees with that of the node, so
+            that a trajectory may say when it starts.
+
+    Raises:
+        ValueError: The contract names an action whose package is not installed.
+    """
+
+    def __init__(
+        self,
+        node: SuiteNode,
+        outputs: Sequence[Output],
+        profile: QoSProfile,
+        setpoint_rate: float = 100.0,
+        stamped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._node, self._stamped = node, stamped
+        self._fault, self._fault_at = '', 0.0  # of a goal
+        self._heard = time.monotonic()  # when every topic had a subscriber
+        made = [_Controller(output, self._sender(output, profile)) for output in outputs]
+        self._topics = [c for c in made if c.output.type not in GOALS]
+        self._clients = [c.publisher for c in made if c.output.type in GOALS]
+        trajectories = (TRAJECTORY, FOLLOW_TRAJECTORY)
+        self._trajectories = [c for c in made if c.output.type in trajectories]
+        self._velocities = [c for c in made if c.output.is_velocity]
+        self._positions = [
+            c for c in made if c not in self._trajectories and c not in self._velocities
+        ]
+        self._link: WatchdogLink | None = None
+        if self._velocities:
+            velocities = VelocityOutputs.of(node.embodiment)
+            self._index = velocities.index
+            self._link = WatchdogLink(node, velocities, 1 / setpoint_rate)
+
+    def _sender(
+        self, output: Output, profile: QoSProfile
+    ) -> Publisher | FollowTrajectoryClient | GripperClient:
+        if output.type not in GOALS:
+            return self._node.publisher(KINDS[output.type], output.topic, profile)
+        kind = FollowTrajectoryClient if output.type == FOLLOW_TRAJECTORY else GripperClient
+        client = kind(self._node, output, self._report)
+        self._node._release.callback(client.close)
+        return client
+
+    def _report(self, outcome: Outcome) -> None:
+        if outcome.is_fault:
+            self._fault, self._fault_at = str(outcome), time.monotonic()
+            self._node.warn_throttled('goal', self._fault)
 
     @property
     def follow_setpoints(self) -> bool:
-        """Whether some controller is told moment by moment."""
-        return bool(self._followers)
+        """Whether some controller receives one set-point after the other."""
+        return bool(self._positions or self._velocities)
+
+    @property
+    def has_trajectories(self) -> bool:
+        """Whether some controller executes trajectories."""
+        return bool(self._trajectories)
+
+    def problem(self) -> str:
+        """Return why the controllers would not execute a command; '' if they would.
+
+        A topic without a subscriber is a problem after PATIENCE; of a velocity controller it is
+        one at once, because the zeros of a failing command watchdog would be lost.
+        """
+        now = time.monotonic()
+        deaf = [c for c in self._topics if not c.publisher.get_subscription_count()]
+        if not deaf:
+            self._heard = now
+        elif now - self._heard > PATIENCE or any(c.output.is_velocity for c in deaf):
+            return (
+                f'no controller subscribes to {deaf[0].publisher.topic_name}; start the '
+                'controller, or correct the topic in the contract'
+            )
+        if self._fault and now - self._fault_at < REPORTED:
+            return self._fault
+        problems = (client.problem() for client in self._clients)
+        return next(filter(None, problems), self._link.problem() if self._link else '')
 
     def command(self, command: Command) -> None:
-        """A motion, to those that execute trajectories; nothing where it goes on as it was."""
+        """Send a motion to the controllers of trajectories; nothing where the motion continues."""
+        if command.source == STOP:
+            for controller in self._positions:
+                if controller.output.type in GRIPPERS:
+                    controller.publisher.cancel()
         if not len(command.points):
             return
+        start = self._node.get_clock().now().to_msg() if self._stamped() else None
         for controller in self._trajectories:
-            output = controller.output
-            index = list(output.index)
+            index = list(controller.output.index)
             controller.publisher.publish(
                 conversions.trajectory_message(
                     command.points[:, index],
                     command.velocities[:, index],
                     command.times,
-                    output.axes,
+                    controller.output.axes,
+                    start,
                 )
             )
 
     def setpoint(self, setpoint: Setpoint) -> None:
-        """A moment, to those that are told each."""
-        for controller in self._followers:
-            output = controller.output
-            values = [float(setpoint.values[place]) for place in output.index]
-            if output.type == MULTI_ARRAY:
-                message = conversions.setpoint_message(values)
-            else:
-                message = conversions.twist_message(
-                    dict(zip(output.axes, values, strict=True)),
-                    output.frame,
-                    self._node.get_clock().now().to_msg(),
-                )
-            controller.publisher.publish(message)
+        """Send a set-point to the other controllers; velocities by the command watchdog.
+
+        A position that is not known is not sent. Where the watchdog has a problem, the velocity
+        controllers receive zeros from here.
+        """
+        if setpoint.positions is not None:
+            for controller in self._positions:
+                values = setpoint.positions[list(controller.output.index)]
+                if np.isfinite(values).all():
+                    self._publish(controller, values.tolist())
+        if self._link is None:
+            return
+        velocities = setpoint.velocities
+        if velocities is None:
+            self.zero()
+            return
+        self._link.send([float(velocities[place]) for place in self._index])
+        if self._link.problem():
+            self._publish_zeros()
+
+    def zero(self) -> None:
+        """Send zero to every velocity controller, both directly and by the command watchdog."""
+        if self._link is not None:
+            self._link.send([0.0] * len(self._index))
+            self._publish_zeros()
+
+    def _publish_zeros(self) -> None:
+        for controller in self._velocities:
+            self._publish(controller, [0.0] * len(controller.output.axes))
+
+    def _publish(self, controller: _Controller, values: Sequence[float]) -> None:
+        now = self._node.get_clock().now().to_msg()
+        controller.publisher.publish(setpoint_message(controller.output, values, now))

@@ -20,6 +20,7 @@ from std_msgs.msg import String
 
 from embodied_kv.action import ExecuteInstruction
 from embodied_kv.control.command import FRESH, Command
+from embodied_kv.control.control_loop import ControlLoop
 from embodied_kv.control.guard import ARMED, Guard
 from embodied_kv.msg import TextDelta
 from embodied_kv.nodes.common import qos
@@ -46,7 +47,8 @@ class Goal:
         self.instruction, self.time_limit = request.instruction, request.time_limit
         self.question = request.success_question or question
         self.began, self.moment = time.monotonic(), moment
-        self.age, self.chunks, self.misses, self.subtask = math.nan, 0, 0, ''
+        self.observed, self.chunks, self.misses, self.subtask = math.nan, 0, 0, ''
+        self.missed = 0  # periods that the loop had missed before
         self.was_seen = False  # a chunk of an observation since then was executed
         self.stamp = math.inf  # ns, of the oldest such observation
         self.how = self.why = ''
@@ -56,14 +58,14 @@ class Goal:
         """Since it was accepted."""
         return time.monotonic() - self.began
 
-    def feedback(self) -> ExecuteInstruction.Feedback:
-        """How it stands."""
+    def feedback(self, now: float) -> ExecuteInstruction.Feedback:
+        """Return its progress; the age of the newest chunk grows until the next one."""
         share = self.seconds / self.time_limit if self.time_limit else math.nan
         return ExecuteInstruction.Feedback(
             subtask=self.subtask,
             progress=share,
             seconds=self.seconds,
-            age=self.age,
+            age=now - self.observed,
             deadline_misses=self.misses,
         )
 
@@ -88,6 +90,7 @@ class InstructionServer:
         now: Callable[[], float],
     ) -> None:
         self._node, self._guard, self._language, self._now = node, guard, language, now
+        self._loop: ControlLoop | None = None
         self._goal: Goal | None = None
         self._ended: dict[bytes, Goal] = {}  # whose clients are to be told
         self._told: deque[str] = deque(maxlen=ECHOES)
@@ -109,18 +112,31 @@ class InstructionServer:
         )
         self._timer = node.create_timer(EVERY, self._look)
 
+    def watch(self, loop: ControlLoop | None) -> None:
+        """Count the missed periods of this loop from now on; None while the arm cannot move."""
+        self._loop = loop
+        if self._goal is not None:
+            self._goal.missed = self._missed() - self._goal.misses
+
+    def _missed(self) -> int:
+        loop = self._loop
+        return loop.executor.counters.missed if loop is not None else 0
+
     def see(self, command: Command) -> None:
-        """A command has left. On the control loop's thread."""
+        """Note a command that was sent. On the control loop's thread."""
         goal = self._goal
         if goal is None:
             return
         if command.source == FRESH:
-            goal.chunks, goal.age = goal.chunks + 1, command.age
             now = self._now()
+            goal.chunks, goal.observed = goal.chunks + 1, now - command.age
             goal.moment = min(goal.moment, now)  # a simulation's clock may have been set back
             if now - command.age > goal.moment:
                 goal.was_seen, goal.stamp = True, min(goal.stamp, command.stamp)
-        goal.misses += not command.deadline_met
+
+    def clear(self) -> None:
+        """Clear the instruction in force: the arm was stopped. From any thread."""
+        self._tell('')
 
     def end(self) -> None:
         """The goal that there is ends."""
@@ -153,6 +169,7 @@ class InstructionServer:
     def _begin(self, handle: ServerGoalHandle) -> None:
         self._end(ABORTED, 'another goal takes its place', stands=False)
         self._goal = goal = Goal(handle, self._language.success, self._now())
+        goal.missed = self._missed()
         self._asked, self._next_question = None, goal.began + ASK_EVERY
         self._node.get_logger().info(f"goal: '{shown(goal.instruction)}'")
         self._tell(goal.instruction)
@@ -193,16 +210,18 @@ class InstructionServer:
         if goal is None:
             return
         guard = self._guard()
+        if self._loop is not None:
+            goal.misses = self._missed() - goal.missed
         if goal.handle.is_cancel_requested:
             self._end(CANCELLED, 'cancelled')
         elif guard is None:
             self._end(ABORTED, 'the action node is not active any more')
         elif guard.state != ARMED:
-            self._end(ABORTED, f'the arm is {guard.state}{guard.reason and ": "}{guard.reason}')
+            self._end(ABORTED, f'the arm does not move: {guard.hindrance}')
         elif goal.time_limit and goal.seconds >= goal.time_limit:
             self._end(ABORTED, TIME_IS_OVER)
         else:
-            goal.handle.publish_feedback(goal.feedback())
+            goal.handle.publish_feedback(goal.feedback(self._now()))
             self._ask_if_due(goal)
 
     # ------------------------------------------------------------------ what is heard

@@ -1,8 +1,9 @@
-"""Who may move the arm, by services that nothing blocks: `control/arm`, `control/stop` and so on.
+"""The control services, which no other callback blocks: `control/arm`, `control/stop` and so on.
 
-Knows the guard of a control loop. Has a ROS node, an executor and a thread of its own, so that a
-stop waits for no other callback of the process. What the guard does is published on
-`control/state`, and once a second while the reason for which nothing moves changes.
+The module knows the safety state machine and the control loop. It has a ROS node, an executor and
+a thread of its own, so that a stop waits for no other callback of the process. Each change of the
+state is published on `control/state`, and once a second a change of the reason for which nothing
+moves.
 """
 
 from __future__ import annotations
@@ -15,16 +16,19 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from std_srvs.srv import SetBool, Trigger
 
+from embodied_kv.control.control_loop import ControlLoop
 from embodied_kv.control.guard import STATES, TAKEN_OVER, Guard, NotNow
 from embodied_kv.msg import ControlState
 from embodied_kv.nodes.common import qos
+from embodied_kv.nodes.control.emergency_stop import EmergencyStops
 from embodied_kv.nodes.control.instruction_server import InstructionServer
-from embodied_kv.robots.contract import Language
+from embodied_kv.robots.contract import Contract
 from embodied_kv.text import LINE, reason, shown, trace
 
 RETELL = 1.0  # s between two looks at whether what is missing has changed
 WAKE = 0.1  # s between two looks at whether it is over
 LAST = 3  # turns in which the client of a goal that ends is told
+CONFIRM = 0.25  # s in which the control loop obeys what a service decided
 
 
 class HumanShare:
@@ -43,18 +47,26 @@ class HumanShare:
 
 
 class ControlPanel:
-    """Serves from its making to `close`. name, namespace, context: of its node.
+    """Serves until `close`. `goals` serves the action `execute_instruction`.
 
-    shadow: nothing is commanded, whatever the guard says. language: the contract's. now: the
-    guard's clock, s. goals: serves `execute_instruction`. guard: None while nothing can move.
+    Args:
+        node: The action node; the services have its namespace and context.
+        shadow: Whether nothing is commanded, in any state.
+        contract: The contract of the robot.
+        now: Returns the moment (s) on the clock of the control loop.
+
+    Raises:
+        ValueError: An emergency-stop input of the contract cannot be read.
     """
 
     def __init__(
-        self, node: Node, shadow: bool, language: Language, now: Callable[[], float]
+        self, node: Node, shadow: bool, contract: Contract, now: Callable[[], float]
     ) -> None:
         self.node = Node('control', namespace=node.get_namespace(), context=node.context)
         self._shadow, self._now = shadow, now
         self._guard: Guard | None = None
+        self._loop: ControlLoop | None = None
+        self._stops = 0  # of the guard, that were seen
         self._lock = threading.Lock()
         self._share = HumanShare()
         self._states = self.node.create_publisher(ControlState, 'control/state', qos.STATUS)
@@ -65,8 +77,15 @@ class ControlPanel:
             (SetBool, 'takeover', self._take_over),
         ):
             self.node.create_service(kind, f'control/{name}', self._answering(answer))
-        self.goals = InstructionServer(self.node, lambda: self._guard, language, now)
-        self._said = ''  # the newest reason that was published
+        self.goals = InstructionServer(self.node, lambda: self._guard, contract.language, now)
+        try:
+            self.estops = EmergencyStops(self.node, contract.estop, lambda: self._guard, now)
+        except ValueError:
+            self.goals.close()
+            self.node.destroy_node()
+            raise
+        self._said = None, ''  # the newest state and reason that were published
+        self._telling = threading.Lock()
         self.node.create_timer(RETELL, self._retell)
         self._executor = SingleThreadedExecutor(context=node.context)
         self._executor.add_node(self.node)
@@ -74,24 +93,37 @@ class ControlPanel:
         self._thread = threading.Thread(target=self._serve, name='control panel', daemon=True)
         self._thread.start()
 
-    def watch(self, guard: Guard | None) -> None:
-        """From now on this guard is asked and told of; None where the arm cannot move."""
+    def watch(self, guard: Guard | None, loop: ControlLoop | None = None) -> None:
+        """Serve this state machine and its loop from now on; None while the arm cannot move."""
         with self._lock:
-            self._guard, self._share = guard, HumanShare()
+            self._guard, self._loop, self._share = guard, loop, HumanShare()
+            self._stops = guard.stops if guard else 0
+        self.goals.watch(loop)
         self.tell()
 
     def tell(self) -> None:
-        """Publish how things stand. From any thread."""
-        message = self.message()
-        self._said = message.reason
-        self._states.publish(message)
+        """Publish the state; a stop clears the instruction too. From any thread."""
+        guard = self._guard
+        if guard is not None and guard.stops != self._stops:
+            self._stops = guard.stops
+            self.goals.clear()
+        with self._telling:  # what is published last is what holds
+            message = self.message()
+            self._said = message.state, message.reason
+            self._states.publish(message)
+
+    def acts(self) -> None:
+        """Publish the state if a reason was published: something is commanded now."""
+        if self._said[1]:
+            self.tell()
 
     def _retell(self) -> None:
-        if self.message().reason != self._said:
+        message = self.message()
+        if (message.state, message.reason) != self._said:
             self.tell()
 
     def message(self) -> ControlState:
-        """How things stand."""
+        """Return the state, with the reason for which nothing is commanded."""
         with self._lock:
             guard = self._guard
             share = self._share.at(guard is not None and guard.state == TAKEN_OVER)
@@ -121,7 +153,7 @@ class ControlPanel:
     def _arm(self, guard: Guard, wanted: bool) -> str:
         if not wanted:
             guard.disarm()
-            return 'disarmed: nothing moves the arm'
+            return f'disarmed; {self._braking()}'
         guard.arm(self._now())
         if self._shadow:
             return 'armed in shadow mode: chunks are shown, nothing is commanded'
@@ -131,18 +163,29 @@ class ControlPanel:
 
     def _stop(self, guard: Guard, _: object) -> str:
         guard.stop('a client of control/stop')
-        return 'stopped: call control/reset, then control/arm'
+        return f'stopped; {self._braking()}; to continue call control/reset, then control/arm'
+
+    def _braking(self) -> str:
+        """Return what the control loop did to obey. Raises NotNow if it did not answer."""
+        loop = self._loop
+        left = loop.confirm(CONFIRM) if loop is not None else None
+        if left is None:
+            raise NotNow(
+                f'the decision is latched, but the control loop did not confirm it within '
+                f'{CONFIRM:g} s: use the emergency stop'
+            )
+        return f'braking, at rest in {left:.2f} s' if left > 0 else 'at rest'
 
     def _reset(self, guard: Guard, _: object) -> str:
         guard.reset()
-        return 'reset: call control/arm to go on'
+        return 'reset; to continue call control/arm'
 
     def _take_over(self, guard: Guard, wanted: bool) -> str:
         if wanted:
             guard.take_over()
-            return 'taken over: nothing is commanded; observations go on'
+            return f'taken over; {self._braking()}; then nothing is commanded'
         guard.give_back(self._now())
-        return 'given back: the next motion starts where the arm is'
+        return 'given back; the next motion starts at the measured position'
 
     def _answering(self, answer: Callable[[Guard, bool], str]) -> Callable:
         def answered(request: object, response: object) -> object:
@@ -164,7 +207,7 @@ class ControlPanel:
         while not self._over:
             try:
                 self._executor.spin_once(timeout_sec=WAKE)
-            except Exception as error:  # who can stop the arm lives on
+            except Exception as error:  # the services that stop the arm must live on
                 self.node.get_logger().error(
                     f'a service of the control panel failed\n{trace(error)}'
                 )

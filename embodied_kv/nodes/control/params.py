@@ -20,17 +20,32 @@ class ActionParams:
 
     armed: bool = param(
         False,
-        'Armed from activation on; else nothing moves until control/arm is called',
+        'Arm at activation; else nothing moves until control/arm is called. Without effect after '
+        'a stop, after a disarming, and in a process that was respawned',
     )
     shadow: bool = param(False, 'Compute and show everything, command nothing')
     robot_description: str = param(
         '', 'URDF: limits that the contract leaves to it, and none may be wider'
     )
     max_measured_age: float = param(
-        0.5, 'Seconds that a measured position is worth', range=(1e-3, 60.0)
+        0.5, 'Maximum age (s) of a joint measurement used for control', range=(1e-3, 60.0)
     )
     max_chunk_age: float = param(
-        1.0, 'Seconds from an observation, at most, until its chunk takes over', range=(1e-3, 60.0)
+        1.0,
+        'Maximum time (s) from an observation until its chunk takes over',
+        range=(1e-3, 60.0),
+    )
+    max_open_loop: float = param(
+        1.0,
+        'Maximum time (s) for which anything that was sent to a controller lasts, braking '
+        'included; the rest of a longer chunk is sent as time passes',
+        range=(0.2, 10.0),
+    )
+    resume_within: float = param(
+        3.0,
+        'Maximum time (s) that an armed arm with an instruction may stand for want of a fresh '
+        'chunk; after a longer interruption the arm is disarmed',
+        range=(0.1, 3600.0),
     )
     stop_after: int = param(
         5,

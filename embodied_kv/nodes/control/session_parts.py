@@ -39,9 +39,17 @@ class InstructionPart:
         if not isinstance(_fact(frozen, 'instruction'), str):
             raise CapsuleError('the capsule has no instruction')
 
-    def resume(self, frozen: FrozenPart) -> None:
-        """From now on the robot is told this."""
-        self._tell(frozen.facts['instruction'])
+    def resume(self, frozen: FrozenPart) -> str | None:
+        """Put the instruction in force, if one is in force now; return a note if none is.
+
+        An instruction that a stop or the end of a goal has cleared does not come back.
+        """
+        instruction = frozen.facts['instruction']
+        if self._instruction():
+            self._tell(instruction)
+        elif instruction:
+            return 'no instruction is in force, so that of the capsule is not put in force'
+        return None
 
 
 class ActionPart:

@@ -48,6 +48,7 @@ FIRST = 'pick up the red cube'  # until the first task is told
 SEED, EVALUATION_SEED = 1_000_001, 2_000_000
 RECORDED = CARDS * max(SECONDS.values())  # s: the longest that the tasks of frames.png may take
 REMEMBERING = 5.0  # s that memory may take to answer, and a mission to be taken back
+PATIENCE = 60.0  # s that the arm may stand for want of a chunk, on a busy machine
 MISSION = 60.0  # s that the mission at the end may take
 
 
@@ -85,7 +86,7 @@ class Demo:
         self._screen = resources.enter_context(Screen(not arguments.no_table))
 
     def _own_parameters(self) -> str:
-        """A file of what is other in a demo: an arm that moves at once, scenes, an empty memory.
+        """Write the parameters of a demo: scenes, an empty memory, patience on a busy machine.
 
         `-p` would yield to the params file.
         """
@@ -93,7 +94,7 @@ class Demo:
             'sim': {'seed': self.arguments.seed, 'family': FAMILY, 'truth': True},
             'memory': {'folder': ''} | self._planner(),
             'perception': {'instruction': FIRST},
-            'action': {'armed': True},
+            'action': {'resume_within': PATIENCE},
         }
         values = {f'/**/{node}': {'ros__parameters': values} for node, values in own.items()}
         path = self.out / 'demo.yaml'

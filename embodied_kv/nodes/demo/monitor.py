@@ -14,12 +14,13 @@ from diagnostic_msgs.msg import DiagnosticArray
 from geometry_msgs.msg import PoseArray
 from rcl_interfaces.srv import GetParameters
 from rclpy.node import Node
+from rclpy.timer import Timer
 from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import Header, String
-from std_srvs.srv import Trigger
+from std_srvs.srv import SetBool, Trigger
 
 from embodied_kv.control.trajectory_executor import FRESH, SOURCES
-from embodied_kv.msg import ActionChunk, KvHandle, TextDelta
+from embodied_kv.msg import ActionChunk, ControlState, KvHandle, TextDelta
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.demo.director import SceneQuestion
 from embodied_kv.nodes.demo.recording import Decision
@@ -29,6 +30,8 @@ from embodied_kv.srv import Ask, KvStats
 
 CAMERAS = ('front', 'wrist')
 KEPT = 30  # stamps whose images and joints are remembered
+ARM_EVERY = 0.5  # s between two requests to arm
+BRAKING = 0.4  # s in which the arm comes to rest before a new scene
 WINDOW = 3.0  # s that the rates of this moment look back
 
 
@@ -90,6 +93,11 @@ class Monitor(Node):
         self._instructions = self.create_publisher(String, 'instruction', qos.INSTRUCTION)
         self._ask = self.create_client(Ask, 'language/ask')
         self._reset = self.create_client(Trigger, 'sim/reset')
+        self._resetting: Timer | None = None
+        self._arm = self.create_client(SetBool, 'control/arm')
+        self._is_disarmed = False
+        self._subscribe(ControlState, 'control/state', self._on_state, qos.STATUS)
+        self.create_timer(ARM_EVERY, self._keep_armed)
         self._stats = self.create_client(KvStats, 'kv/stats')
         self._parameters = self.create_client(GetParameters, 'perception/get_parameters')
 
@@ -124,9 +132,24 @@ class Monitor(Node):
         self._ask.call_async(request).add_done_callback(answered)
 
     def reset(self) -> None:
-        """Ask the robot for a new scene, if it can hear."""
+        """Let the arm come to rest, then ask the robot for a new scene."""
+        if self._resetting is None:
+            self._instructions.publish(String(data=''))
+            self._resetting = self.create_timer(BRAKING, self._reset_now)
+
+    def _reset_now(self) -> None:
+        self.destroy_timer(self._resetting)
+        self._resetting = None
         if self._reset.service_is_ready():
             self._reset.call_async(Trigger.Request())
+
+    def _on_state(self, message: ControlState) -> None:
+        self._is_disarmed = message.state == ControlState.DISARMED
+
+    def _keep_armed(self) -> None:
+        """Arm the simulated arm, as its operator; a busy machine may let it be disarmed."""
+        if self._is_disarmed and self._arm.service_is_ready():
+            self._arm.call_async(SetBool.Request(data=True))
 
     def poll(self) -> None:
         """Ask for the cache's statistics and for the weights' name: `stats`, `weights`."""

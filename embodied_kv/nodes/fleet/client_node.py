@@ -121,7 +121,7 @@ class FleetClient(Action):
         # stamp -> moment, and what the robot does meanwhile, in SI
         self._sent: OrderedDict[int, tuple[float, Guide | None]] = OrderedDict()
         self._heard = time.monotonic()
-        self._start_control(self._params.armed)
+        self._start_control(self._params.armed and not self.respawned)
         self._observations.restart()
         self._told(self._observations.instruction)
         self._begin()

@@ -203,7 +203,8 @@ class RemoteAction(Action):
             self._stale += 1  # of another task, or of another time: the next one comes
             return
         deadline = asked.moment.taken + asked.control.allowed
-        asked.control.offer(self._judged(chunk, deadline), guide=asked.guide)
+        if not self._is_refused(chunk, asked.control):
+            asked.control.offer(self._judged(chunk, deadline), guide=asked.guide)
 
     def _measure(self, asked: _Asked, reply: Reply) -> None:
         """How long request and reply are on their way, where the server tells its own time."""

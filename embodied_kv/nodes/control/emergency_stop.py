@@ -1,0 +1,125 @@
+"""The emergency-stop inputs of a contract: topics that must hold a safe value for the arm to move.
+
+An unsafe value, and a topic without a message within its timeout, stop the arm as `control/stop`
+does. The inputs are served by the executor of the control services, which no other callback
+blocks.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+
+from rclpy.node import Node
+
+from embodied_kv.control.guard import STOPPED, Guard
+from embodied_kv.nodes.common import qos
+from embodied_kv.robots.contract import Estop
+
+LOOK = 0.05  # s between two checks of the timeouts
+UNKNOWN = object()  # before the first message
+
+
+@dataclass(eq=False)
+class _Input:
+    """An input, the newest value of its field, and the moment (s) at which it arrived."""
+
+    estop: Estop
+    value: object = field(default=UNKNOWN)
+    arrived: float = 0.0
+
+    def problem(self, now: float) -> str:
+        """Return why the arm must not move; '' if it may."""
+        estop = self.estop
+        if self.value is UNKNOWN:
+            return f'no message on the emergency-stop input {estop.topic} yet'
+        if not estop.is_safe(self.value):
+            safe = ' or '.join(map(str, estop.safe))
+            return f'{estop.topic}: {estop.field} must be {safe} (got {self.value})'
+        age = abs(now - self.arrived)  # a clock may have been set back
+        if estop.timeout is not None and age > estop.timeout:
+            return (
+                f'no message on the emergency-stop input {estop.topic} for {age:.1f} s, '
+                f'{estop.timeout:g} s are allowed'
+            )
+        return ''
+
+
+class EmergencyStops:
+    """Subscribes to the inputs until the node is destroyed.
+
+    Args:
+        node: The node of the control services.
+        estops: The inputs of the contract.
+        guard: Returns the safety state machine; None while the arm cannot move.
+        now: Returns the moment (s).
+
+    Raises:
+        ValueError: A message type is not installed, or lacks the field.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        estops: Sequence[Estop],
+        guard: Callable[[], Guard | None],
+        now: Callable[[], float],
+    ) -> None:
+        self._guard, self._now = guard, now
+        self._inputs = [_Input(estop) for estop in estops]
+        for one in self._inputs:
+            kind = message_type(one.estop)
+            profile = qos.SENSOR if one.estop.timeout is not None else qos.STATUS
+            node.create_subscription(
+                kind, one.estop.topic, lambda message, one=one: self._hear(one, message), profile
+            )
+        if self._inputs:
+            node.create_timer(LOOK, self._look)
+
+    def problem(self, now: float) -> str:
+        """Return why the arm must not move, by all inputs; '' if it may."""
+        return '; '.join(filter(None, (one.problem(now) for one in self._inputs)))
+
+    def _hear(self, one: _Input, message: object) -> None:
+        one.value = reduce(getattr, one.estop.field.split('.'), message)
+        one.arrived = self._now()
+        self._look()
+
+    def _look(self) -> None:
+        """Stop an arm that may move; `problem` forbids to arm it."""
+        guard = self._guard()
+        if guard is None or guard.state == STOPPED:
+            return
+        now = self._now()
+        for one in self._inputs:
+            waits = one.value is UNKNOWN and not guard.is_armed
+            if not waits and (problem := one.problem(now)):
+                guard.stop(problem)
+                return
+
+
+def message_type(estop: Estop) -> type:
+    """Return the message type of an input, and check that it has the field.
+
+    Raises:
+        ValueError: The type is not installed, or lacks the field.
+    """
+    package, _, name = estop.type.partition('/msg/')
+    try:
+        kind = getattr(importlib.import_module(f'{package}.msg'), name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f'estop {estop.topic}: type must be an installed message type (got {estop.type}); '
+            f'install the package {package}'
+        ) from error
+    try:
+        reduce(getattr, estop.field.split('.'), kind())
+    except AttributeError as error:
+        fields = ', '.join(kind.get_fields_and_field_types())
+        raise ValueError(
+            f'estop {estop.topic}: field must be a field of {estop.type} (got {estop.field}); '
+            f'it has {fields}'
+        ) from error
+    return kind
