@@ -44,6 +44,7 @@ SETTLE = 0.01  # s in which a chunk that was offered takes over, whoever waits f
 HANDED_OVER = 0.2  # s after the end of the motion at which a takeover hands the controllers over
 NOTICED = 0.5  # s that the arm stands although it is meant to move, until that is reported
 HOLDS = 1.0  # s in which an arm that does not follow is held where it is measured
+AT_ONCE = 0.004  # s in which the arm is measured once
 LATE = 0.3  # s from the moment of a command until it is sent, at most
 FIRST_CHUNK = 60.0  # s that the first chunk of an instruction may take: servers compile
 
@@ -101,11 +102,17 @@ class ControlLoop(threading.Thread):
     ) -> None:
         super().__init__(name='control loop', daemon=True)
         self.executor, self.guard, self._period = executor, guard, period
-        self._measured, self._prepare, self._failed = measured, prepare, failed
+        self._measure, self._prepare, self._failed = measured, prepare, failed
+        self._seen: tuple[float, Measured | None] = -math.inf, None
         self._publish, self._speed, self._fault = publish, speed, fault
         self._noticed = noticed
         self._outgoing = Outgoing(
-            executor, measured, self._checked, publish_setpoint, setpoint_rate, has_trajectories
+            executor,
+            self._measured,
+            self._checked,
+            publish_setpoint,
+            setpoint_rate,
+            has_trajectories,
         )
         self._max_chunk_age, self._rtc, self._clock = max_chunk_age, rtc, clock
         self._resume_within = resume_within
@@ -125,9 +132,9 @@ class ControlLoop(threading.Thread):
         self._meant = math.inf  # the moment from which on the arm is meant to move
         self._acted = self._reported = False  # since then; whether an interruption was reported
         self._refused = ''  # why the newest chunk was refused
-        guard.require(lambda now: unknown() or executor.lost(now, measured()))
+        guard.require(lambda now: unknown() or executor.lost(now, self._measured()))
         guard.require(lambda now: fault())
-        guard.require_to_arm(lambda now: executor.moves(measured()))
+        guard.require_to_arm(lambda now: executor.moves(self._measured()))
         guard.explain(self._waits)
         guard.watch(self._look)
 
@@ -292,6 +299,14 @@ class ControlLoop(threading.Thread):
         of_frame = self._expected - self.allowed + self._period
         return max(self._deadline, min(of_frame, self._deadline + self._period))
 
+    def _measured(self) -> Measured | None:
+        """Return the measured arm, which is asked for several times in a turn. From any thread."""
+        now, (moment, seen) = self._clock(), self._seen
+        if not moment <= now < moment + AT_ONCE:
+            seen = self._measure()
+            self._seen = now, seen
+        return seen
+
     # ------------------------------------------------------------------ safety
 
     def _obey(self, now: float) -> None:
@@ -331,9 +346,10 @@ class ControlLoop(threading.Thread):
         if reason := reason or (self._fault() if self.guard.state == ARMED else ''):
             self._disarm(reason)
             self._hold(now, measured)
-        elif self.executor.waits or waited:
+            return
+        if self.executor.waits or waited:
             self._outgoing.resend(now, at_once=self.executor.waits != waited)
-        elif self.guard.state == ARMED and self.executor.plan:
+        if self.guard.state == ARMED and self.executor.plan:
             if missing := self.guard.check(now):
                 self._failed(NotNow(f'the arm stands: {missing}'))
                 self._brake(HOLD, now)
@@ -368,7 +384,7 @@ class ControlLoop(threading.Thread):
 
     def _rest_too_long(self, now: float) -> None:
         """Disarm an arm that stood too long; report shorter interruptions at both edges."""
-        if not self.guard.is_meant_to_move:
+        if not self.guard.is_meant_to_move or not now:  # 0: a simulation has not begun
             self._meant, self._acted, self._reported = math.inf, False, False
             self._refused = ''
             return
@@ -395,7 +411,7 @@ class ControlLoop(threading.Thread):
 
     def _outage_due(self) -> float:
         """The moment at which an arm that stands is reported or disarmed; inf if it need not."""
-        if not self.guard.is_meant_to_move:
+        if not self.guard.is_meant_to_move or self._meant == math.inf:
             return math.inf
         began = max(self._meant, self.executor.ends)
         if self._acted and not self._reported:

@@ -191,3 +191,15 @@ def test_a_controller_winds_nothing_up_while_the_arm_is_blocked(speed):
     stand.run(1.0)
     assert stand.guard.state == 'disarmed'
     np.testing.assert_allclose(stand.controller.positions, stand.arm, atol=0.02)
+
+
+def test_an_instruction_that_is_cleared_ends_the_motion_of_a_waiting_reference_too():
+    stand = stand_of()
+    stand.guard.tell('go')
+    act(stand, 0.4)
+    stand.follows = False
+    stand.run(0.2)
+    assert stand.executor.waits
+    stand.guard.tell('')
+    stand.run(0.1)
+    assert not stand.executor.plan

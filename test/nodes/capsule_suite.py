@@ -24,7 +24,7 @@ def begin(robot, folder, **parameters):
         'engine.time_budget': False,
     } | parameters
     robot.follows = False  # it is where it was when a capsule is restored
-    nodes = robot.up(*SUITE, **{'contract': loose_contract(folder)} | parameters)
+    nodes = robot.up(*SUITE, **{'contract': loose_contract()} | parameters)
     robot.until(lambda: any(chunk.source == ActionChunk.FRESH for chunk in robot.chunks))
     return nodes
 

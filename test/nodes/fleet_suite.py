@@ -84,7 +84,7 @@ class Fleets:
         path = folder / 'profile.yaml'
         path.write_text(PROFILE)
         self.profile, self.folder = str(path), str(folder / 'capsules')
-        self.contract = loose_contract(folder)
+        self.contract = loose_contract()
 
     def up(self, **options):
         options = {

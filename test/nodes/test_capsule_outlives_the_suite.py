@@ -39,7 +39,7 @@ class Suite:
     def __init__(self, namespace, folder):
         self.log = folder / 'robot.log'
         given = [f'{name}:={value}' for name, value in PARAMETERS.items()]
-        given += [f'folder:={folder / "capsules"}', f'contract:={loose_contract(folder)}']
+        given += [f'folder:={folder / "capsules"}', f'contract:={loose_contract()}']
         self.command = [sys.executable, '-m', 'embodied_kv.nodes.robot', '--ros-args']
         self.command += [word for p in given for word in ('-p', p)]
         self.command += ['-r', f'__ns:={namespace}']

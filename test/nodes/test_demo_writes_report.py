@@ -59,6 +59,11 @@ def run(tmp_path_factory):
     return demo(out, '--seconds', 15, '--mission', 20), out
 
 
+def skip_unless_it_keeps_up(report):
+    if report['counts']['fresh'] < 0.8 * report['counts']['commands']:
+        pytest.skip('this machine does not keep up: too few commands were fresh')
+
+
 @pytest.fixture
 def report(run):
     return json.loads((run[1] / 'report.json').read_text())
@@ -130,13 +135,13 @@ def test_the_report_compares_what_was_said_with_the_truth(report):
     for question in right['questions']:
         assert question.keys() == {'at', 'asked', 'answer', 'truth', 'right', 'refused'}
         assert question['asked'].endswith('?') and question['truth'] and not question['refused']
-    assert any(question['answer'] for question in right['questions'])
     assert any(words['query'] == 'Subtask:' for words in report['words'])
+    skip_unless_it_keeps_up(report)
+    assert any(question['answer'] for question in right['questions'])
 
 
 def test_the_robot_does_a_task_and_speaks_of_it(report):
-    if report['counts']['fresh'] < 0.8 * report['counts']['commands']:
-        pytest.skip('this machine does not keep up: too few commands were fresh')
+    skip_unless_it_keeps_up(report)
     assert report['weights'] == 'bundled tabletop'
     assert report['tasks done']['done'] >= 1
     subtask = report['words right']['subtask']

@@ -20,9 +20,15 @@ from embodied_kv.nodes.control.action_outputs import (
     FollowTrajectoryClient,
     GripperClient,
     action_type,
-    joint_state_message,
 )
-from embodied_kv.robots.channels import FOLLOW_TRAJECTORY, GOALS, GRIPPER, PARALLEL_GRIPPER
+from embodied_kv.nodes.control.controllers import setpoint_message
+from embodied_kv.robots.channels import (
+    FOLLOW_TRAJECTORY,
+    GOALS,
+    GRIPPER,
+    JOINT_STATE,
+    PARALLEL_GRIPPER,
+)
 from embodied_kv.robots.outputs import Output
 
 try:
@@ -72,12 +78,12 @@ def trajectory(*places):
 
 
 def at(position):
-    return joint_state_message(output(GRIPPER), [position], Time())
+    return setpoint_message(output(GRIPPER), [position], Time())
 
 
 def test_joint_state_command_has_names_positions_and_a_stamp():
-    message = joint_state_message(
-        Output('t', 'x', ('a', 'b'), (0, 1), False, ''), np.array([0.5, -1.0]), Time(sec=3)
+    message = setpoint_message(
+        Output('t', JOINT_STATE, ('a', 'b'), (0, 1), False, ''), [0.5, -1.0], Time(sec=3)
     )
     assert (message.name, list(message.position)) == (['a', 'b'], [0.5, -1.0])
     assert message.header.stamp.sec == 3 and not message.velocity and not message.effort

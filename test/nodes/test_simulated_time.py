@@ -1,6 +1,7 @@
 """Stamps are those of /clock; deadlines are the steady clock's."""
 
 import pytest
+from conftest import loose_contract
 from rosgraph_msgs.msg import Clock
 
 from embodied_kv.msg import ActionChunk
@@ -16,7 +17,9 @@ SECOND = 10**9
 def world(robot):
     """A suite on a clock that stands wherever the test puts it."""
     clock = robot.node.create_publisher(Clock, '/clock', 10)
-    nodes = robot.up(Perception, Action, Language, use_sim_time=True)
+    robot.follows = False  # its own time is not the simulated one
+    options = dict(use_sim_time=True, contract=loose_contract())
+    nodes = robot.up(Perception, Action, Language, **options)
 
     def at(moment):
         clock.publish(Clock(clock=stamp(moment)))
