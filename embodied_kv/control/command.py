@@ -18,7 +18,7 @@ class Measured:
     """Where the arm was seen: position [joints] at a moment, s on the control loop's clock.
 
     velocity: [joints], over a while that ended then. recent: the same over a shorter while, where
-    that is known. NaN for an output that nobody measures, as an axis of a Cartesian controller,
+    that is known. NaN for an output that no driver measures, as an axis of a Cartesian controller,
     and for a velocity that is not known yet.
     """
 

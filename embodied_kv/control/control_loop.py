@@ -370,7 +370,7 @@ class ControlLoop(threading.Thread):
         now = self._clock()
         if now - self._began > LATE:
             self._outgoing.resend(now, at_once=True)
-            raise NotNow('a command is not sent: the process was suspended meanwhile')
+            raise NotNow('a command was not sent because the process was suspended')
         measured = self._measured()
         if len(command.points) and (measured is not None or command.source == FRESH):
             first = command.times[0], command.points[0]
@@ -494,7 +494,7 @@ class ControlLoop(threading.Thread):
         self._outgoing.resumed(leftover, self.executor.plan.actions, stamp, now)
 
     def _brake(self, source: str, now: float, foreign: bool = False) -> None:
-        """Let the arm come to rest, if it does not stand; foreign: by whoever it is moved."""
+        """Let the arm come to rest. foreign: also if another program moves it."""
         moves = self.executor.is_moving(now)
         self.executor.brake(now, source, self._measured(), foreign)
         if moves or self.executor.is_moving(now):

@@ -1,4 +1,4 @@
-"""The reference trajectory of an arm, and what the measured arm says of it.
+"""The reference trajectory of an arm, and its comparison with the measured arm.
 
 `Course` is the reference: where the arm was and is sent, over time. `Follower` compares the
 measured arm with it. Both know motions on the steady clock and measurements that are a little old.
