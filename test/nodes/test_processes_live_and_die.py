@@ -13,6 +13,7 @@ from embodied_kv.msg import ActionChunk
 WAIT = 600  # s, for what takes seconds where nothing else runs
 PARAMETERS = (
     'armed:=true',
+    'resume_within:=3600.0',  # a busy machine makes no arm stand too long
     'contract:=tabletop',
     'preset:=tiny',
     'checkpoint:=random',
