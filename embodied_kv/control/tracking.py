@@ -30,6 +30,10 @@ LEAST = {False: 0.1, True: 0.01}  # rad and m: no derived tolerance is smaller
 STALL = 0.5  # s without progress after which an arm does not follow
 PROGRESS = 0.05  # share of the time that counts as progress
 LEAK = 1.0  # s after which a difference of integrated velocities is forgotten
+LONGEST_LAG = 0.2  # s: no arm is granted more behind its reference
+STEADY = 0.1  # share by which velocities may differ while the lag is measured
+FAST = 0.1  # share of the velocity limit above which the lag is measured
+LAGS = 25, 200  # measured lags from which their median counts, and that are kept
 _GRID = 0.005  # s between two delays that are tried
 
 
@@ -157,7 +161,11 @@ class Course:
 
 
 class Follower:
-    """Compares the measured arm with its reference.
+    """Compares the measured arm with its reference, as that was `lag` seconds ago.
+
+    The lag (s) of the arm is measured while joints move steadily, as fast as their reference. It
+    stays below LONGEST_LAG, and is 0 until enough is known: an arm that is blocked, or slowed
+    down, teaches nothing.
 
     Args:
         course: The reference.
@@ -180,6 +188,7 @@ class Follower:
         self._max_state_age = max_state_age
         self.allowed = allowed
         self._positions = np.where(limits.by_velocity, math.inf, allowed)
+        self.lag, self._lags = 0.0, deque[float](maxlen=LAGS[1])
         self.restart()
 
     def restart(self) -> None:
@@ -243,19 +252,20 @@ class Follower:
         """Return which joint is beyond its tolerance from where it was sent; '' if none is."""
         if not self._course:
             return ''
-        sent, _ = self._course.at(measured.moment)
-        return self._named(sent, measured, self._positions)
-
-    def _named(self, sent: np.ndarray, measured: Measured, allowed: np.ndarray) -> str:
-        error = np.abs(measured.position - sent)
-        far = error > allowed
+        error = np.abs(measured.position - self._sent(measured))
+        far = error > self._positions
         if not far.any():
             return ''
         joint = int(far.argmax())
         return (
             f'joint {self._limits.joints[joint]} is at {measured.position[joint]:.3f}, '
-            f'{error[joint]:.3f} from where it was sent; tracking_error is {allowed[joint]:.3g}'
+            f'{error[joint]:.3f} from where it was sent; tracking_error is '
+            f'{self.allowed[joint]:.3g}'
         )
+
+    def _sent(self, measured: Measured) -> np.ndarray:
+        """Return where an arm with this lag is to be when it was measured, [joints]."""
+        return self._course.at(measured.moment - self.lag)[0]
 
     # ------------------------------------------------------------------ while a motion runs
 
@@ -266,6 +276,7 @@ class Follower:
             The s by which the reference is to be delayed now, and why the arm does not follow;
             '' if it does.
         """
+        self._measure_lag(measured)
         if reason := self.strayed(measured) or self._drifted(measured):
             return 0.0, reason
         passed = min(max(now - self._looked, 0.0), HISTORY) if self._looked > -math.inf else 0.0
@@ -279,8 +290,22 @@ class Follower:
 
     def is_behind(self, measured: Measured, share: float = 0.5) -> bool:
         """Whether some joint is more than a share of its tolerance from where it was sent."""
-        sent, _ = self._course.at(measured.moment)
-        return bool((np.abs(measured.position - sent) > self._positions * share).any())
+        error = np.abs(measured.position - self._sent(measured))
+        return bool((error > self._positions * share).any())
+
+    def _measure_lag(self, measured: Measured) -> None:
+        """Note how late the joints are that move steadily and as fast as their reference."""
+        sent, speed = self._course.at(measured.moment)
+        _, before = self._course.at(measured.moment - LONGEST_LAG)
+        steady = STEADY * np.abs(speed)
+        clear = np.isfinite(self._positions) & (np.abs(speed) > FAST * self._limits.velocity)
+        clear &= (np.abs(before - speed) <= steady) & (np.abs(measured.surely - speed) <= steady)
+        if not clear.any():
+            return
+        late = (sent - measured.position)[clear] / speed[clear]
+        self._lags.extend(np.clip(late, 0.0, LONGEST_LAG).tolist())
+        if len(self._lags) >= LAGS[0]:
+            self.lag = float(np.median(self._lags))
 
     def _behind(self, measured: Measured) -> float:
         """Return by how many s the reference is to be later, for the arm to be within half."""
@@ -288,7 +313,7 @@ class Follower:
             return 0.0
         longest = min(measured.moment - self._course.begins + _GRID, HISTORY)
         delays = np.arange(_GRID, longest, _GRID)
-        sent = self._course.places(measured.moment - delays)
+        sent = self._course.places(measured.moment - self.lag - delays)
         within = ~(np.abs(measured.position - sent) > self._positions / 2).any(axis=1)
         # If no delay makes it better, the arm is beside its way, within its tolerance.
         return float(delays[within.argmax()]) if within.any() else 0.0
@@ -299,7 +324,7 @@ class Follower:
         paused = sum(pause for *_, pause in self._pauses)
         if looked < 0.9 * STALL or paused < (1 - PROGRESS) * looked:
             return ''
-        sent, _ = self._course.at(measured.moment)
+        sent = self._sent(measured)
         share = np.abs(measured.position - sent) / self._positions
         joint = int(np.nan_to_num(share).argmax())
         return (

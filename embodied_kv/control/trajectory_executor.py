@@ -282,6 +282,11 @@ class TrajectoryExecutor:
             self.plan, self.cut = self.plan.ended(), math.inf
 
     @property
+    def lag(self) -> float:
+        """The measured time (s) by which the arm is behind its reference while it follows."""
+        return self._follower.lag
+
+    @property
     def has_reference(self) -> bool:
         """Whether the arm was sent anywhere since the reference was dropped."""
         return bool(self._course)
@@ -396,8 +401,8 @@ class TrajectoryExecutor:
         """
         if measured is None:
             return 'no joint state, or none of late'
-        age = max(0.0, self._now - measured.moment)
-        reach = self._follower.allowed + self.limits.velocity * (time + age)
+        late = max(0.0, self._now - measured.moment) + self._follower.lag
+        reach = self._follower.allowed + self.limits.velocity * (time + late)
         far = ~self.limits.by_velocity & (np.abs(position - measured.position) > reach)
         if not far.any():
             return ''

@@ -25,7 +25,8 @@ class Stand:
     """An armed arm of two joints that follows its controller.
 
     delay: s that a command is under way. state_delay: s of a joint state. skew: s by which the
-    controller's clock is ahead. follows: whether the arm does what its controller says.
+    controller's clock is ahead. lag: s by which the arm is behind its controller. follows: whether
+    the arm does what its controller says.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Stand:
         delay=0.0,
         state_delay=0.0,
         skew=0.0,
+        lag=0.0,
         armed=True,
         controller=None,
         loop=None,
@@ -51,6 +53,7 @@ class Stand:
         self.commands, self.setpoints, self.failures, self.rejected = [], [], [], []
         self.path = [self.arm.copy()]  # what the controller made of it, each tick
         self._states, self._under_way = deque(), deque()
+        self._servo = deque(maxlen=1 + round(lag / TICK))
         self._seen = deque(maxlen=100)  # of the last 0.2 s
         self._measured, self.measured = None, []
         executor = make_executor(self.limits, **dict(max_tracking_error=0.3) | options)
@@ -128,8 +131,9 @@ class Stand:
                 self.rejected.append(reason)
         self.controller.update(clock, self.arm, self.speed)
         self.path.append(self.controller.positions.copy())
+        self._servo.append((self.controller.positions.copy(), self.controller.velocities))
         if self.follows:
-            self.arm, self.speed = self.controller.positions.copy(), self.controller.velocities
+            self.arm, self.speed = self._servo[0]
 
     def by_hand(self, *position):
         """Somebody moves the arm; its controller is told, as when it is switched off and on."""
