@@ -6,6 +6,7 @@ To ROS it has its diagnostics and `kv/*` to say: what it serves with is `embodie
 from __future__ import annotations
 
 from embodied_kv.nodes.common import executable
+from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.common.kv_services import KvServices
 from embodied_kv.nodes.common.lifecycle_node import ERROR, OK, SuiteNode
 from embodied_kv.serving.batch import batch_seconds, profile_of
@@ -22,12 +23,16 @@ class PolicyServerNode(SuiteNode):
     def __init__(self, **arguments: object) -> None:
         super().__init__('policy_server', ServerConfig, **arguments)
 
-    def setup(self) -> None:
-        self._config, engine = self.params.read(ServerConfig), self.host.engine
+    def find_host(self) -> EngineHost:
+        self._config = self.params.read(ServerConfig)
         self._config.keys()  # refused here, where they cannot be read
-        seconds = self.host.device.call(lambda: batch_seconds(engine)).result()
-        self._profile = profile_of(self.host.model, seconds)
-        self._fingerprint = self.host.fingerprint  # reads every weight: before anybody comes in
+        host = super().find_host()
+        seconds = host.device.call(lambda: batch_seconds(host.engine)).result()
+        self._profile = profile_of(host.model, seconds)
+        self._fingerprint = host.fingerprint  # reads every weight: before any client connects
+        return host
+
+    def setup(self) -> None:
         KvServices(self)
 
     def start(self) -> None:

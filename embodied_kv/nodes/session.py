@@ -20,6 +20,7 @@ from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Tier, TierCapacities
 from embodied_kv.msg import CapsuleEvent
 from embodied_kv.nodes.common import conversions, qos
+from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.common.lifecycle_node import OK, SuiteNode
 from embodied_kv.nodes.common.parameters import param
 from embodied_kv.session.engine_part import Branch
@@ -124,6 +125,11 @@ class Session(SuiteNode):
 
     def __init__(self, **arguments: object) -> None:
         super().__init__('session', SessionParams, **arguments)
+
+    def find_host(self) -> EngineHost:
+        host = super().find_host()
+        _ = host.fingerprint  # reads every weight, which takes long
+        return host
 
     def setup(self) -> None:
         params = self.params.read(SessionParams)

@@ -1,5 +1,6 @@
 """One engine for all nodes of a process; nodes come and go, it stays."""
 
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -146,7 +147,12 @@ def test_a_process_comes_up_as_far_as_its_parameters_allow(robot, capfd):
     )
     for node in robot.suite:
         robot.executor.remove_node(node)
-    executable.spin(robot.suite, stopping=['now'])
+    stopping = []
+    thread = threading.Thread(target=executable.spin, args=(robot.suite, stopping))
+    thread.start()
+    robot.until(lambda: sound.active, show=False)  # the first node is activated last
+    stopping.append('now')
+    thread.join()
     assert (sound.active, wrong.active, waiting.active) == (True, False, False)
     assert "action]: configure failed: parameter rate: Trying to set parameter 'rate'" in (
         capfd.readouterr().err

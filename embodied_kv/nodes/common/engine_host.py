@@ -34,6 +34,7 @@ from embodied_kv.types import TextDelta
 
 Listener = Callable[[Sequence[TextDelta]], None]
 Say = Callable[[str], object]
+WARMING = 'warming up the engine'
 FLUSH = 1.0  # s that a node waits, at its end, for the last words
 
 
@@ -42,6 +43,7 @@ class EngineHost:
 
     _lock = threading.Lock()
     _shared: EngineHost | None = None
+    _doing: tuple[str, float] | None = None  # step of the build under way, and when it began (s)
 
     @classmethod
     def share(cls, suite: SuiteParams, config: EngineConfig, say: Say, warn: Say) -> EngineHost:
@@ -53,10 +55,15 @@ class EngineHost:
         with cls._lock:
             wish = _identity(suite, config)
             if cls._shared is None:
-                policy = load_policy(
-                    suite.embodiment(), suite.preset, suite.checkpoint, config, say, warn
-                )
-                cls._shared = cls(policy, config, suite.period, wish, say)
+                try:
+                    cls._begin('loading the weights')
+                    policy = load_policy(
+                        suite.embodiment(), suite.preset, suite.checkpoint, config, say, warn
+                    )
+                    cls._begin(WARMING)
+                    cls._shared = cls(policy, config, suite.period, wish, say)
+                finally:
+                    cls._doing = None
             for name, value in wish.items():
                 if (there := cls._shared.identity[name]) != value:
                     raise ValueError(
@@ -64,6 +71,19 @@ class EngineHost:
                         f'{there!r}: give all nodes of a process the same'
                     )
             return cls._shared
+
+    @classmethod
+    def doing(cls) -> str:
+        """Return the step of the build under way and its age; '' if nothing is built.
+
+        From any thread.
+        """
+        doing = cls._doing
+        return f'{doing[0]}, {time.monotonic() - doing[1]:.0f} s' if doing else ''
+
+    @classmethod
+    def _begin(cls, step: str) -> None:
+        cls._doing = step, time.monotonic()
 
     @classmethod
     def close(cls) -> None:
@@ -85,7 +105,14 @@ class EngineHost:
         self._listeners: tuple[Listener, ...] = ()
         self._faults = Throttled(logging.getLogger(__name__).error)
         self._sessions: dict[str, RobotSession] = {}  # by robot
-        self.engine = Engine(policy, config, period, say=say)
+
+        def say_step(line: str) -> None:
+            if self._doing:  # else the engine is ready
+                compiling = line.startswith('compiling ')
+                self._begin(line.partition(', once')[0] if compiling else WARMING)
+            say(line)
+
+        self.engine = Engine(policy, config, period, say=say_step)
         self.device = DeviceThread(self.engine, self._on_deltas)
         self.device.start()
         try:

@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import rclpy
@@ -23,7 +23,7 @@ from rclpy.signals import SignalHandlerOptions
 
 from embodied_kv import storage
 from embodied_kv.nodes.common.engine_host import EngineHost
-from embodied_kv.nodes.common.lifecycle_node import SUCCESS, SuiteNode
+from embodied_kv.nodes.common.lifecycle_node import SUCCESS, InvalidHandle, SuiteNode
 
 DISCOVERY = 1.0  # s in which a suite on another machine is found, if there is one
 SWITCH = 0.0002  # s; Python's own 5 ms would let a thread that must be on time wait so long
@@ -36,7 +36,8 @@ def run(*kinds: Callable[..., SuiteNode], **options: object) -> None:
 
     Exits 1 if one of them is running in this namespace already, or if none that is to start by
     itself can be configured. If the process before this one ended without such a signal, or
-    while its arm was stopped, the nodes are marked as `respawned`.
+    while its arm was stopped, the nodes are marked as `respawned`. A signal that arrives while an
+    engine is loaded or compiled ends the process without waiting for it.
     """
     sys.setswitchinterval(SWITCH)
     stopping: list[int] = []
@@ -50,6 +51,7 @@ def run(*kinds: Callable[..., SuiteNode], **options: object) -> None:
         signal.signal(name, on_signal)
     rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
     nodes: list[SuiteNode] = []
+    code = 1
     try:
         with unique_in_namespace([kind.__name__.lower() for kind in kinds]) as marks:
             respawned = any(mark.exists() for mark in marks)
@@ -58,31 +60,56 @@ def run(*kinds: Callable[..., SuiteNode], **options: object) -> None:
             nodes += [kind(**options) for kind in kinds]
             for node in nodes:
                 node.respawned = respawned
-            if not spin(nodes, stopping):
-                sys.exit(1)
-            if not any(node.is_latched for node in nodes):
-                for mark in marks:
-                    mark.unlink(missing_ok=True)
+            if spin(nodes, stopping):
+                code = 0
+                if not any(node.is_latched for node in nodes):
+                    for mark in marks:
+                        mark.unlink(missing_ok=True)
+        if any(node.is_loading for node in nodes):
+            _leave_loading(nodes, code)
     finally:
         for node in nodes:
             node.end()
         EngineHost.close()
         rclpy.try_shutdown()
         gc.freeze()  # else Python looks at all it has, for seconds, before it ends
+    if code:
+        sys.exit(code)
+
+
+def _leave_loading(nodes: Sequence[SuiteNode], code: int) -> None:
+    """End the process while a thread of it loads or compiles, which cannot be interrupted.
+
+    Python itself would wait for the thread, or end while it runs native code, which may crash.
+    """
+    nodes[0].get_logger().warning('the process ends before an engine was ready')
+    for node in nodes:
+        node.end()
+    rclpy.try_shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def spin(nodes: Sequence[SuiteNode], stopping: list[int]) -> bool:
-    """Configure and activate the nodes that want it, readers first; serve all until `stopping`.
+    """Serve all nodes until `stopping`, and `bring_up` those with `autostart` from a thread.
 
-    Nodes that may wait have a thread each. False, at once, where a configure failed and no node
-    is ready that computes something.
+    Nodes that may wait have a thread each. False, at once, where `bring_up` failed.
     """
-    starting = [node for node in reversed(nodes) if node.autostart]
-    ready = [node for node in starting if node.trigger_configure() == SUCCESS]
-    if len(ready) < len(starting) and all(node.host is None for node in ready):
-        return False
-    for node in ready:
-        node.trigger_activate()
+    failed = threading.Event()
+
+    def start() -> None:
+        ready = False
+        try:
+            with suppress(InvalidHandle):  # the nodes have ended in the meantime
+                ready = bring_up(nodes, stopping)
+        finally:
+            if not ready and not stopping:
+                failed.set()
+                stopping.append(0)
+
+    for node in nodes:
+        node.starting = node.autostart
     threads = [
         threading.Thread(target=serve, args=([node], stopping), name=node.get_name())
         for node in nodes
@@ -90,6 +117,7 @@ def spin(nodes: Sequence[SuiteNode], stopping: list[int]) -> bool:
     ]
     for thread in threads:
         thread.start()
+    threading.Thread(target=start, name='start', daemon=True).start()  # may wait for an engine
     try:
         serve([node for node in nodes if not node.may_wait], stopping)
     finally:
@@ -98,6 +126,29 @@ def spin(nodes: Sequence[SuiteNode], stopping: list[int]) -> bool:
         stopping.append(0)  # also where this thread failed
         for thread in threads:
             thread.join()
+    return not failed.is_set()
+
+
+def bring_up(nodes: Sequence[SuiteNode], stopping: Sequence[int]) -> bool:
+    """Configure and activate the nodes with `autostart`, one after another, readers first.
+
+    Other threads must serve the nodes in the meantime: each transition runs on the thread of its
+    node. Returns early where `stopping` has something. False where a configure failed and no node
+    is ready that computes something.
+    """
+    starting = [node for node in reversed(nodes) if node.autostart]
+    ready = []
+    for node in starting:
+        if stopping:
+            return True
+        if node.submit(node.begin_configure).result().result() == SUCCESS:
+            ready.append(node)
+    if len(ready) < len(starting) and all(node.host is None for node in ready):
+        return False
+    for node in ready:
+        if stopping:
+            break
+        node.submit(node.activate_at_start).result()
     return True
 
 

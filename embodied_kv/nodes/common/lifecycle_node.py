@@ -3,22 +3,37 @@
 Knows transitions, resources and diagnostics. configure allocates and loads and fails loudly;
 activate starts; deactivate stops, after which nothing is published; cleanup frees. rclpy swallows
 exceptions in transitions and dies of them in callbacks: here both are logged.
+
+All transitions run on the thread that serves the node, so they never run next to its callbacks.
+The exception is the part of configure that takes long, `find_host`: it runs on a thread of its
+own, where `change_state` or the start of the process asks for it. The node has no topics then, and
+its services (`get_state`, parameters) answer. The executor sends the response to `change_state`
+when the transition has ended, and refuses other transitions until then.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
+import queue
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from concurrent.futures import Future
+from contextlib import ExitStack, suppress
+from typing import TypeVar
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from lifecycle_msgs.msg import State, Transition
+from lifecycle_msgs.srv import ChangeState
 from rclpy.callback_groups import CallbackGroup
 from rclpy.clock import Clock, ClockType
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.publisher import Publisher
 from rclpy.qos import QoSProfile
+from rclpy.service import Service
 from rclpy.subscription import Subscription
 
 from embodied_kv.engine_config import EngineConfig
@@ -33,8 +48,13 @@ SUCCESS, FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FA
 TransitionError = TransitionCallbackReturn.ERROR
 OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
 RCLError = rclpy_implementation.RCLError
+InvalidHandle = rclpy_implementation.InvalidHandle
+UNCONFIGURED = LifecycleState('unconfigured', State.PRIMARY_STATE_UNCONFIGURED)
 EXPECTED = (ValueError, OSError)  # their message is meant for the user
 ATTEMPTS = 4  # failed transitions that are told at once
+TELL, LOG_EVERY = 1.0, 10  # s between diagnostics of a configure; diagnostics per log line
+
+T = TypeVar('T')
 
 
 class SuiteNode(LifecycleNode):
@@ -46,7 +66,9 @@ class SuiteNode(LifecycleNode):
     """
 
     may_wait, on_engine, engine_config = False, True, EngineConfig
+    description = ''  # the URDF that the node was configured with, '' for none
     respawned = False  # whether the process before this one ended without being asked to
+    starting = False  # whether the process is about to configure or activate it: others must not
 
     def __init__(self, name: str, *own: type, **arguments: object) -> None:
         super().__init__(name, **arguments)
@@ -57,10 +79,16 @@ class SuiteNode(LifecycleNode):
         self._infos = Throttled(lambda line: self.get_logger().info(line))
         self._warnings = Throttled(lambda line: self.get_logger().warning(line))
         self._errors = Throttled(lambda line: self.get_logger().error(line))
-        self._release = ExitStack()
+        self._release, self._progress = ExitStack(), ExitStack()
         self._steady = Clock(clock_type=ClockType.STEADY_TIME)
         self._tokens = RateMeter()
-        self._service_change_state.callback = self._answering(self._service_change_state.callback)
+        self._submitted: queue.SimpleQueue[tuple[Future, Callable]] = queue.SimpleQueue()
+        self._wake_up = self.create_guard_condition(self._run_submitted)
+        self._configuring: Future | None = None  # outcome of the configure under way
+        self._loader: threading.Thread | None = None
+        service = self._service_change_state
+        service.callback = self._answering(service.callback)
+        service.send_response = functools.partial(_respond, service)
         engine = [('engine.', self.engine_config)] if self.on_engine else []
         parts = [('', SuiteParams), *(('', part) for part in own), *engine]
         self.params = Parameters(self, parts, lambda: self.configured)
@@ -70,8 +98,14 @@ class SuiteNode(LifecycleNode):
         """Whether the process is to configure and activate it."""
         return self.get_parameter('autostart').value
 
+    @property
+    def is_loading(self) -> bool:
+        """Return whether a thread of the node loads, which nothing can interrupt."""
+        return self._loader is not None and self._loader.is_alive()
+
     def end(self) -> None:
-        """Shut down from whatever state it is in, and destroy."""
+        """Shut down from whatever state it is in, and destroy; no executor spins any more."""
+        self._finish_configure(loaded=False)
         if self._state_machine.current_state[1] != 'finalized':
             self.trigger_shutdown()
         self.destroy_node()
@@ -87,7 +121,11 @@ class SuiteNode(LifecycleNode):
     # ------------------------------------------------------------------ what subclasses fill in
 
     def find_host(self) -> EngineHost | None:
-        """What it computes with, None for nothing; what fails here fails configure."""
+        """What it computes with, None for nothing; what fails here fails configure.
+
+        Work that takes long belongs here: it may run on a thread of its own, so it must create no
+        topics, services or timers.
+        """
         log, config = self.get_logger(), self.params.read(self.engine_config)
         return EngineHost.share(self.suite, config, log.info, log.warning)
 
@@ -212,11 +250,39 @@ class SuiteNode(LifecycleNode):
 
     # ------------------------------------------------------------------ transitions
 
-    def _answering(self, change_state: Callable) -> Callable:
-        """Before Kilted, rclpy dies of a transition that is impossible now; say no instead."""
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """Run `work` on the thread that serves the node; call this from any other thread.
 
-        def answer(request: object, response: object) -> object:
+        Raises InvalidHandle if the node has ended.
+        """
+        future: Future[T] = Future()
+        self._submitted.put((future, work))
+        self._wake_up.trigger()
+        return future
+
+    def _run_submitted(self) -> None:
+        while not self._submitted.empty():
+            future, work = self._submitted.get()
             try:
+                future.set_result(work())
+            except Exception as error:
+                future.set_exception(error)
+
+    def _answering(self, change_state: Callable) -> Callable:
+        """Before Kilted, rclpy dies of a transition that is impossible now; say no instead.
+
+        Return a response, or for a configure the future of its outcome.
+        """
+
+        def answer(
+            request: ChangeState.Request, response: ChangeState.Response
+        ) -> ChangeState.Response | Future[TransitionCallbackReturn]:
+            try:
+                if self.starting or self._configuring:
+                    what = 'configuring' if self._configuring else 'about to start'
+                    raise RCLError(f'{self.get_name()} is {what}; wait until that has ended')
+                if _is_configure(request.transition):
+                    return self.begin_configure()
                 return change_state(request, response)
             except RCLError as error:
                 self.warn_throttled('transition', f'transition refused: {error}')
@@ -225,19 +291,60 @@ class SuiteNode(LifecycleNode):
 
         return answer
 
+    def begin_configure(self) -> Future[TransitionCallbackReturn]:
+        """Configure, and load on a thread of its own; return the future of the outcome.
+
+        To be called by the thread that serves the node, which completes the transition. Raises
+        RCLError if the node cannot be configured in its state.
+        """
+        self._state_machine.trigger_transition_by_id(Transition.TRANSITION_CONFIGURE, True)
+        self._configuring = Future()
+        self._tell_progress()
+        self._loader = threading.Thread(
+            target=self._load_and_submit, name=f'{self.get_name()} loads', daemon=True
+        )
+        self._loader.start()
+        return self._configuring
+
+    def _load_and_submit(self) -> None:
+        loaded = self._succeeds('configure', self._load)
+        with suppress(InvalidHandle):  # the node has ended
+            self.submit(lambda: self._finish_configure(loaded))
+
+    def _finish_configure(self, loaded: bool) -> None:
+        """Complete the transition of `begin_configure`, if there is one."""
+        configuring, self._configuring = self._configuring, None
+        if configuring is None:
+            return
+        self._progress.close()
+        outcome = self._complete(UNCONFIGURED, loaded)
+        self._state_machine.trigger_transition_by_label(outcome.to_label(), True)
+        self.starting = self.starting and outcome == SUCCESS
+        configuring.set_result(outcome)
+
+    def activate_at_start(self) -> TransitionCallbackReturn:
+        """Activate; from then on `change_state` is no longer refused."""
+        self.starting = False
+        return self.trigger_activate()
+
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
-        if self._succeeds('configure', self._configure):
+        return self._complete(state, self._succeeds('configure', self._load))
+
+    def _complete(self, state: LifecycleState, loaded: bool) -> TransitionCallbackReturn:
+        if loaded and self._succeeds('configure', self._set_up):
             return super().on_configure(state)
         self._free()
         return FAILURE
 
-    def _configure(self) -> None:
+    def _load(self) -> None:
         self.params.check()
         self.suite = self.params.read(SuiteParams)
         self.embodiment = self.suite.embodiment()
         self.host = self.find_host()
         if self.host is not None:
             self.embodiment.check(self.host.model)
+
+    def _set_up(self) -> None:
         self.setup()
         self._diagnostics = self.publisher(DiagnosticArray, '/diagnostics', qos.STATUS)
         self.every(1.0, self._diagnose)
@@ -287,6 +394,29 @@ class SuiteNode(LifecycleNode):
 
     # ------------------------------------------------------------------ diagnostics
 
+    def _tell_progress(self) -> None:
+        """Publish and log what a configure does and since when, until `_progress` is closed."""
+        began, told = time.monotonic(), itertools.count()
+        # Not a lifecycle publisher, which is silent while the node is not active.
+        publisher = self.create_publisher(DiagnosticArray, '/diagnostics', qos.STATUS)
+        self._progress.callback(self.destroy_publisher, publisher)
+
+        def tell() -> None:
+            seconds, count = f'{time.monotonic() - began:.0f} s', next(told)
+            message = f'configuring: {EngineHost.doing() or f"loading, {seconds}"}'
+            status = DiagnosticStatus(
+                level=OK, name=self.get_fully_qualified_name().lstrip('/'), message=message
+            )
+            array = DiagnosticArray(status=[status])
+            array.header.stamp = self.get_clock().now().to_msg()
+            publisher.publish(array)
+            if count and count % LOG_EVERY == 0:
+                self.log_info('configuring', f'{message}; configure began {seconds} ago')
+
+        tell()
+        timer = self.create_timer(TELL, self._surviving(tell), clock=self._steady)
+        self._progress.callback(self.destroy_timer, timer)
+
     def _diagnose(self) -> None:
         for said in (self._infos, self._warnings, self._errors):
             said.flush()
@@ -295,14 +425,34 @@ class SuiteNode(LifecycleNode):
         if self.on_engine:
             rate = self._tokens.rate(self.host.tokens)
             values |= engine_values(self.host.engine.kv.stats(), rate)
+            values |= {'process': self.host.engine.kv.frames.process_id[:8]}
         values |= {'memory (MiB)': f'{resident_bytes() / 2**20:.0f}'}
         status = DiagnosticStatus(
             level=level,
             name=self.get_fully_qualified_name().lstrip('/'),
             message=message,
-            hardware_id=self.host.engine.kv.frames.process_id[:8] if self.on_engine else '',
+            hardware_id=self.embodiment.contract.robot_type + self.robot.rstrip('/'),
             values=[KeyValue(key=key, value=str(value)) for key, value in values.items()],
         )
         array = DiagnosticArray(status=[status])
         array.header.stamp = self.get_clock().now().to_msg()
         self._diagnostics.publish(array)
+
+
+def _is_configure(wanted: Transition) -> bool:
+    """Return whether a request is for configure; its label counts if it has one, as in rclpy."""
+    if wanted.label:
+        return wanted.label == 'configure'
+    return wanted.id == Transition.TRANSITION_CONFIGURE
+
+
+def _respond(service: Service, answer: ChangeState.Response | Future, header: object) -> None:
+    """Send a response now, or when the transition has ended; the executor does not wait."""
+    if isinstance(answer, Future):
+        answer.add_done_callback(
+            lambda done: Service.send_response(
+                service, ChangeState.Response(success=done.result() == SUCCESS), header
+            )
+        )
+    else:
+        Service.send_response(service, answer, header)
