@@ -74,6 +74,7 @@ class ControlLoop(threading.Thread):
         rtc: Real-time chunking; None where chunks do not go on from one another.
         speed: Returns the speed scaling of the trajectory controllers, 0 to 1.
         fault: Returns why the arm must not be commanded, as by its controllers; '' if it may.
+        explain: Returns why an arm that does not follow may not do so; '' if that is not known.
         noticed: Takes a report of an interruption that begins or ends.
         clock: Returns the moment (s).
     """
@@ -97,6 +98,7 @@ class ControlLoop(threading.Thread):
         rtc: RealTimeChunking | None = None,
         speed: Callable[[], float] = lambda: 1.0,
         fault: Callable[[], str] = lambda: '',
+        explain: Callable[[], str] = lambda: '',
         noticed: Callable[[str], None] = lambda report: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -105,7 +107,7 @@ class ControlLoop(threading.Thread):
         self._measure, self._prepare, self._failed = measured, prepare, failed
         self._seen: tuple[float, Measured | None] = -math.inf, None
         self._publish, self._speed, self._fault = publish, speed, fault
-        self._noticed = noticed
+        self._noticed, self._explain = noticed, explain
         self._outgoing = Outgoing(
             executor,
             self._measured,
@@ -343,6 +345,8 @@ class ControlLoop(threading.Thread):
                 self.executor.hold(now, measured)  # it stopped sooner than it was braked
                 self._outgoing.brakes(now)
             return
+        if reason and (why := self._explain()):
+            reason = f'{reason}; {why}'
         if reason := reason or (self._fault() if self.guard.state == ARMED else ''):
             self._disarm(reason)
             self._hold(now, measured)

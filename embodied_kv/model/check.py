@@ -19,7 +19,7 @@ from PIL import Image, ImageDraw
 from rich.console import Console
 from rich.table import Table
 
-from embodied_kv.config import DTYPES, ModelConfig, preset
+from embodied_kv.config import DTYPES, PRESETS, ModelConfig, preset
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.checkpoints.checkpoint import Checkpoint
 from embodied_kv.model.checkpoints.open import open_checkpoint
@@ -145,6 +145,22 @@ def prompt(checkpoint: Checkpoint) -> tuple[str, int]:
     return tokenizer.decode(ids), len(ids)
 
 
+def untrained(robot: Embodiment, name: str) -> ModelConfig:
+    """Return the dimensions of untrained weights: those of a preset, with the robot's numbers.
+
+    Raises:
+        ValueError: There is no preset of that name, or it does not fit the robot.
+    """
+    if not name:
+        raise ValueError(
+            'checkpoint random must have a preset, which gives the dimensions of the model (got '
+            f'none); add --preset NAME, one of {", ".join(PRESETS)}'
+        )
+    config = robot.adapted(preset(name))
+    robot.check(config)
+    return config
+
+
 def check(arguments: argparse.Namespace, console: Console) -> None:
     """Print all that is known. Raises ValueError, which says what is not."""
     robot = Embodiment.load(arguments.contract)
@@ -153,22 +169,27 @@ def check(arguments: argparse.Namespace, console: Console) -> None:
         f'[bold]{contract.robot_type}[/]: {contract.fps:g} actions a second, '
         f'{contract.execution_horizon or "all"} of a chunk are executed'
     )
-    checkpoint = None
-    if arguments.checkpoint:
+    checkpoint, config = None, None
+    if arguments.checkpoint == 'random':
+        config = untrained(robot, arguments.preset)
+        console.print(f'untrained weights of the preset {config.name}: they have no statistics')
+    elif arguments.checkpoint:
         dimensions = preset(arguments.preset) if arguments.preset else None
         checkpoint = open_checkpoint(arguments.checkpoint, robot.declared, dimensions)
-        robot.check(checkpoint.config)
+        config = checkpoint.config
+        robot.check(config)
         for line in checkpoint.lines():
             console.print(line, markup=False, highlight=False)
     console.print(state_table(robot, checkpoint))
     console.print(action_table(robot, checkpoint))
     for output in robot.outputs:
         console.print(f'{output.topic} [{output.type}]: {", ".join(output.axes)}', markup=False)
+    if config is not None:
+        console.print(memory(config, EngineConfig()), markup=False)
     if checkpoint is None:
         return
     said, tokens = prompt(checkpoint)
     console.print(f'prompt ({tokens} tokens): {said!r}', markup=False)
-    console.print(memory(checkpoint.config, EngineConfig()), markup=False)
     pictures(robot, checkpoint, arguments.image).save(arguments.png)
     console.print(f'pictures as the network gets them: {arguments.png}', markup=False)
 
@@ -186,8 +207,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description='What a contract and a checkpoint mean together, or why they do not fit.',
     )
     parser.add_argument('contract', help=f'{", ".join(shipped())}, or a YAML file')
-    parser.add_argument('checkpoint', nargs='?', help='folder of openpi, LeRobot, or our own')
-    parser.add_argument('--preset', default='', help='widths that the checkpoint does not say')
+    parser.add_argument(
+        'checkpoint',
+        nargs='?',
+        help='folder of openpi, LeRobot, or our own; random: untrained weights, with --preset',
+    )
+    parser.add_argument('--preset', default='', help='dimensions that the checkpoint does not say')
     parser.add_argument(
         '--image', type=_image, action='append', default=[], metavar='VIEW=FILE', help='a picture'
     )

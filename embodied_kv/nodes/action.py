@@ -27,9 +27,11 @@ from embodied_kv.nodes.common import conversions, executable, qos
 from embodied_kv.nodes.common.lifecycle_node import ERROR, OK, WARN, SuiteNode
 from embodied_kv.nodes.common.statistics import MeanMeter, PeriodMeter
 from embodied_kv.nodes.control.arm_outputs import ArmOutputs
+from embodied_kv.nodes.control.chunk_path import ChunkPath
 from embodied_kv.nodes.control.measured_joints import MeasuredJoints
 from embodied_kv.nodes.control.panel import ControlPanel
 from embodied_kv.nodes.control.params import ActionParams
+from embodied_kv.nodes.control.robot_description import RobotDescription
 from embodied_kv.nodes.control.session_parts import ActionPart
 from embodied_kv.nodes.control.speed_scaling import SpeedScaling
 from embodied_kv.nodes.observation.clock import WorldClock
@@ -74,6 +76,10 @@ class Action(SuiteNode):
         """What the control loop needs. Raises ValueError that says what does not fit."""
         self._params, contract = params, self.embodiment.contract
         self._world = WorldClock(self.get_clock())
+        self._urdf = RobotDescription(
+            self, params.robot_description, self._guard, wanted=bool(params.tool_frame)
+        )
+        self.description = self._urdf.text
         limits = self._executor().limits  # a limit that does not fit fails here
         commands = qos.action(self.host.model.chunk_size * contract.dt)
         self._chunks = self.publisher(ActionChunkMsg, 'action_chunk', commands)
@@ -84,28 +90,31 @@ class Action(SuiteNode):
             commands,
             params.setpoint_rate,
             self._joints.clocks_agree,
+            limits,
         )
         self._speed = SpeedScaling(self, self._world.now)
         self.subscribe(
             String, 'instruction', lambda m: self._told(m.data), qos.INSTRUCTION, always=True
         )
-        self._panel = ControlPanel(self, params.shadow, contract, self._world.now)
+        self._panel = ControlPanel(self, self._guard, params.shadow, contract, self._world.now)
         self._release.callback(self._panel.close)
+        tool = params.tool_frame
+        self._path = ChunkPath(self, tool, self.description) if tool else None
 
     def _executor(self) -> TrajectoryExecutor:
         """Return a new executor within the limits. Raises LimitError."""
         p, robot = self._params, self.embodiment
-        errors, limits = tracking_errors(robot), limits_of(robot, p.robot_description)
+        errors, limits = tracking_errors(robot), limits_of(robot, self.description)
         return TrajectoryExecutor(
             limits,
             robot.contract.dt,
             max_tracking_error=np.full_like(errors, np.inf) if p.shadow else errors,
             max_relative_target=np.inf if p.shadow else relative_targets(robot),
-            linear=linear_joints(robot, p.robot_description),
+            linear=linear_joints(robot, self.description),
             max_state_age=p.max_measured_age,
             max_open_loop=p.max_open_loop,
             stop_after=p.stop_after,
-            confine=confine_of(robot, p.robot_description, limits),
+            confine=confine_of(robot, self.description, limits),
         )
 
     @property
@@ -113,6 +122,12 @@ class Action(SuiteNode):
         return self._guard.state == STOPPED
 
     def start(self) -> None:
+        self._start_moving()
+        self._frames.restart()
+        self._enter_session()
+
+    def _start_moving(self) -> None:
+        """Start the control loop, after zeros for the velocity controllers."""
         self._period.restart()
         if self.respawned and self._params.armed:
             self.log_warning('respawned', RESPAWNED)
@@ -121,8 +136,6 @@ class Action(SuiteNode):
         if not self._params.shadow:
             self._outputs.zero()
         self._start_control(self._params.armed and not self.respawned)
-        self._frames.restart()
-        self._enter_session()
 
     def _enter_session(self) -> None:
         self._part = ActionPart(
@@ -143,7 +156,7 @@ class Action(SuiteNode):
     def _start_control(self, armed: bool) -> None:
         p = self._params
         now = self._world.now()
-        armed = armed and not self._panel.estops.problem(now)
+        armed = armed and not (self._panel.estops.problem(now) or self._urdf.problem(now))
         self._guard.begin(now, armed=armed or p.shadow)
         self._rtc = self._real_time_chunking()
         follow = self._outputs.follow_setpoints and not p.shadow
@@ -162,14 +175,16 @@ class Action(SuiteNode):
             rtc=self._rtc,
             speed=self._speed.share,
             fault=lambda: '' if p.shadow else self._outputs.problem(),
+            explain=self._outputs.explanation,
             failed=self._refused,
             noticed=lambda report: self.log_warning('interruption', report),
             prepare=self._prepare,
             clock=self._world.now,
         )
         self._guard.require(self._panel.estops.problem)
+        self._guard.require(self._urdf.problem)
         self._guard.watch(self._panel.tell)
-        self._panel.watch(self._guard, self._control)
+        self._panel.watch(self._control)
         self._control.start()
 
     def _real_time_chunking(self) -> RealTimeChunking | None:
@@ -194,6 +209,8 @@ class Action(SuiteNode):
         self._outputs.zero()
         self._guard.end()
         self._panel.watch(None)
+        if self._path is not None:
+            self._path.show()
 
     def _begin_anew(self) -> None:
         """Start control again: the clock was set back, as by a simulation that began again."""
@@ -298,6 +315,8 @@ class Action(SuiteNode):
             self._outputs.command(command)
         now, names = self.get_clock().now().to_msg(), self.embodiment.axes
         self._chunks.publish(conversions.chunk_message(command, names, now))
+        if self._path is not None:
+            self._path.see(command)
         self._panel.goals.see(command)
         if len(command.points) and command.source in (FRESH, PREVIOUS):
             self._panel.acts()
@@ -320,7 +339,8 @@ class Action(SuiteNode):
     # ------------------------------------------------------------------ diagnostics
 
     def report(self) -> tuple[bytes, str, dict[str, object]]:
-        counters = self._control.executor.counters
+        executor = self._control.executor
+        counters = executor.counters
         values = {
             **self._period.values(),
             'state': self._guard.state,
@@ -333,6 +353,7 @@ class Action(SuiteNode):
             'periods held': counters.held,
             'periods stopped': counters.stopped,
             'chunks later than their delay': counters.late,
+            'lag of the arm (s)': f'{executor.lag:.3f}',
             **(self._rtc.report() if self._rtc else {}),
             'Euler steps': self._steps,
             'execution horizon mean (actions)': f'{self._execution_horizon.mean():.1f}',

@@ -94,6 +94,27 @@ def test_a_stop_outlives_deactivation_and_activation(robot, states):
     assert states[-1].state == ControlState.STOPPED and 'control/stop' in states[-1].reason
 
 
+def test_a_stop_of_an_inactive_node_is_latched_and_clears_the_instruction(robot, states):
+    perception, action = robot.up(Perception, Action)
+    moves(robot)
+    action.trigger_deactivate()
+    stopped = call(robot, 'stop')
+    assert stopped.success and 'not active' in stopped.message
+    assert not call(robot, 'arm', True).success and not call(robot, 'takeover', True).success
+    robot.until(lambda: not perception._frames.instruction)
+    robot.until(lambda: states[-1].state == ControlState.STOPPED)
+    assert 'not active' in states[-1].reason and 'control/stop' in states[-1].reason
+    action.trigger_activate()
+    rests(robot)
+    action.trigger_deactivate()
+    assert call(robot, 'reset').success
+    action.trigger_activate()
+    assert call(robot, 'arm', True).success
+    rests(robot)
+    tell(robot)
+    moves(robot)
+
+
 def test_an_arm_that_was_disarmed_is_not_armed_by_activation(robot, states):
     _, action = robot.up(Perception, Action)
     moves(robot)

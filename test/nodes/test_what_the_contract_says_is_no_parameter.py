@@ -4,6 +4,7 @@ import pytest
 import yaml
 
 from embodied_kv.nodes.action import Action
+from embodied_kv.nodes.control import robot_description
 from embodied_kv.nodes.perception import Perception
 from embodied_kv.robots.reading import SHIPPED, load
 
@@ -50,7 +51,8 @@ def test_limits_wider_than_the_urdf_are_refused(robot, capfd):
     assert 'joint elbow: lower limit must be within -1, the hard limit' in said
 
 
-def test_limits_left_open_are_the_urdfs_or_refused(robot, capfd, tmp_path):
+def test_limits_left_open_are_the_urdfs_or_refused(robot, capfd, tmp_path, monkeypatch):
+    monkeypatch.setattr(robot_description, 'NEEDED', 0.2)
     contract = yaml.safe_load((SHIPPED / 'tabletop.yaml').read_text())
     del contract['limits']['elbow']['position']
     path = tmp_path / 'open.yaml'
@@ -60,7 +62,8 @@ def test_limits_left_open_are_the_urdfs_or_refused(robot, capfd, tmp_path):
     assert configured(robot, Action, contract=str(path), robot_description=urdf())
 
 
-def test_a_workspace_needs_a_urdf(robot, capfd, tmp_path):
+def test_a_workspace_needs_a_urdf(robot, capfd, tmp_path, monkeypatch):
+    monkeypatch.setattr(robot_description, 'NEEDED', 0.2)
     box = {'frame': 'gripper', 'x': [-1.0, 1.0], 'y': [-1.0, 1.0], 'z': [0.0, 1.0]}
     contract = yaml.safe_load((SHIPPED / 'tabletop.yaml').read_text()) | {'workspace': box}
     path = tmp_path / 'box.yaml'

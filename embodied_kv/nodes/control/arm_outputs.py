@@ -11,11 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from rclpy.publisher import Publisher
 from rclpy.qos import QoSProfile
 
 from embodied_kv.control.command import STOP, Command, Setpoint
 from embodied_kv.control.command_watchdog import VelocityOutputs
+from embodied_kv.control.limits import Limits
 from embodied_kv.nodes.common import conversions
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.nodes.control.action_outputs import (
@@ -23,6 +25,7 @@ from embodied_kv.nodes.control.action_outputs import (
     GripperClient,
     Outcome,
 )
+from embodied_kv.nodes.control.controller_states import ControllerStates
 from embodied_kv.nodes.control.controllers import KINDS, setpoint_message
 from embodied_kv.nodes.control.watchdog_link import WatchdogLink
 from embodied_kv.robots.channels import FOLLOW_TRAJECTORY, GOALS, GRIPPERS, TRAJECTORY
@@ -48,6 +51,7 @@ class ArmOutputs:
         setpoint_rate: Set-points per second while the arm moves.
         stamped: Returns whether the clock of the controllers agrees with that of the node, so
             that a trajectory may say when it starts.
+        limits: The limits of the robot; None: those of the contract, as far as it has them.
 
     Raises:
         ValueError: The contract names an action whose package is not installed.
@@ -60,6 +64,7 @@ class ArmOutputs:
         profile: QoSProfile,
         setpoint_rate: float = 100.0,
         stamped: Callable[[], bool] = lambda: False,
+        limits: Limits | None = None,
     ) -> None:
         self._node, self._stamped = node, stamped
         self._fault, self._fault_at = '', 0.0  # of a goal
@@ -73,6 +78,7 @@ class ArmOutputs:
         self._positions = [
             c for c in made if c not in self._trajectories and c not in self._velocities
         ]
+        self._states = ControllerStates(node, outputs, limits)
         self._link: WatchdogLink | None = None
         if self._velocities:
             velocities = VelocityOutputs.of(node.embodiment)
@@ -121,8 +127,16 @@ class ArmOutputs:
             )
         if self._fault and now - self._fault_at < REPORTED:
             return self._fault
-        problems = (client.problem() for client in self._clients)
+        problems = [client.problem() for client in self._clients] + [self._states.problem()]
         return next(filter(None, problems), self._link.problem() if self._link else '')
+
+    def watch(self, position: NDArray[np.float64]) -> None:
+        """Note where a moving arm is sent now, [axes], to compare it with controllers' states."""
+        self._states.send(position)
+
+    def explanation(self) -> str:
+        """Return why an arm that does not follow may not do so; '' if no controller says."""
+        return self._states.explanation()
 
     def command(self, command: Command) -> None:
         """Send a motion to the controllers of trajectories; nothing where the motion continues."""

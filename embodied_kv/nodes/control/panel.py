@@ -17,7 +17,7 @@ from rclpy.node import Node
 from std_srvs.srv import SetBool, Trigger
 
 from embodied_kv.control.control_loop import ControlLoop
-from embodied_kv.control.guard import STATES, TAKEN_OVER, Guard, NotNow
+from embodied_kv.control.guard import STATES, STOPPED, TAKEN_OVER, Guard, NotNow
 from embodied_kv.msg import ControlState
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.control.emergency_stop import EmergencyStops
@@ -28,6 +28,7 @@ from embodied_kv.text import LINE, reason, shown, trace
 RETELL = 1.0  # s between two looks at whether what is missing has changed
 WAKE = 0.1  # s between two looks at whether it is over
 LAST = 3  # turns in which the client of a goal that ends is told
+INACTIVE = 'the action node is not active'
 CONFIRM = 0.25  # s in which the control loop obeys what a service decided
 
 
@@ -51,6 +52,7 @@ class ControlPanel:
 
     Args:
         node: The action node; the services have its namespace and context.
+        guard: The safety state machine, which also serves while the node is not active.
         shadow: Whether nothing is commanded, in any state.
         contract: The contract of the robot.
         now: Returns the moment (s) on the clock of the control loop.
@@ -60,26 +62,31 @@ class ControlPanel:
     """
 
     def __init__(
-        self, node: Node, shadow: bool, contract: Contract, now: Callable[[], float]
+        self,
+        node: Node,
+        guard: Guard,
+        shadow: bool,
+        contract: Contract,
+        now: Callable[[], float],
     ) -> None:
         self.node = Node('control', namespace=node.get_namespace(), context=node.context)
         self._shadow, self._now = shadow, now
-        self._guard: Guard | None = None
-        self._loop: ControlLoop | None = None
-        self._stops = 0  # of the guard, that were seen
+        self._guard = guard
+        self._loop: ControlLoop | None = None  # while the node is active
+        self._stops = guard.stops  # that were seen
         self._lock = threading.Lock()
         self._share = HumanShare()
         self._states = self.node.create_publisher(ControlState, 'control/state', qos.STATUS)
-        for kind, name, answer in (
-            (SetBool, 'arm', self._arm),
-            (Trigger, 'stop', self._stop),
-            (Trigger, 'reset', self._reset),
-            (SetBool, 'takeover', self._take_over),
+        for kind, name, answer, inactive in (  # whether it serves while the node is not active
+            (SetBool, 'arm', self._arm, False),
+            (Trigger, 'stop', self._stop, True),
+            (Trigger, 'reset', self._reset, True),
+            (SetBool, 'takeover', self._take_over, False),
         ):
-            self.node.create_service(kind, f'control/{name}', self._answering(answer))
-        self.goals = InstructionServer(self.node, lambda: self._guard, contract.language, now)
+            self.node.create_service(kind, f'control/{name}', self._answering(answer, inactive))
+        self.goals = InstructionServer(self.node, self._active_guard, contract.language, now)
         try:
-            self.estops = EmergencyStops(self.node, contract.estop, lambda: self._guard, now)
+            self.estops = EmergencyStops(self.node, contract.estop, self._active_guard, now)
         except ValueError:
             self.goals.close()
             self.node.destroy_node()
@@ -93,19 +100,21 @@ class ControlPanel:
         self._thread = threading.Thread(target=self._serve, name='control panel', daemon=True)
         self._thread.start()
 
-    def watch(self, guard: Guard | None, loop: ControlLoop | None = None) -> None:
-        """Serve this state machine and its loop from now on; None while the arm cannot move."""
+    def watch(self, loop: ControlLoop | None) -> None:
+        """Serve this control loop from now on; None while the node is not active."""
         with self._lock:
-            self._guard, self._loop, self._share = guard, loop, HumanShare()
-            self._stops = guard.stops if guard else 0
+            self._loop, self._share = loop, HumanShare()
         self.goals.watch(loop)
         self.tell()
 
+    def _active_guard(self) -> Guard | None:
+        return self._guard if self._loop is not None else None
+
     def tell(self) -> None:
         """Publish the state; a stop clears the instruction too. From any thread."""
-        guard = self._guard
-        if guard is not None and guard.stops != self._stops:
-            self._stops = guard.stops
+        stops = self._guard.stops
+        if stops != self._stops:
+            self._stops = stops
             self.goals.clear()
         with self._telling:  # what is published last is what holds
             message = self.message()
@@ -124,16 +133,17 @@ class ControlPanel:
 
     def message(self) -> ControlState:
         """Return the state, with the reason for which nothing is commanded."""
+        guard = self._guard
         with self._lock:
-            guard = self._guard
-            share = self._share.at(guard is not None and guard.state == TAKEN_OVER)
+            active = self._loop is not None
+            share = self._share.at(active and guard.state == TAKEN_OVER)
         message = ControlState(shadow=self._shadow, human_share=share)
         message.header.stamp = self.node.get_clock().now().to_msg()
-        if guard is None:
-            message.reason = 'the action node is not active'
-            return message
         message.state = STATES.index(guard.state)  # numbered as in ControlState.msg
-        message.reason = shown(guard.why_not(self._now()), LINE)
+        reason = guard.why_not(self._now()) if active else INACTIVE
+        if not active and guard.state == STOPPED:
+            reason = f'{INACTIVE}; {guard.hindrance}'
+        message.reason = shown(reason, LINE)
         return message
 
     def close(self) -> None:
@@ -163,6 +173,9 @@ class ControlPanel:
 
     def _stop(self, guard: Guard, _: object) -> str:
         guard.stop('a client of control/stop')
+        if self._loop is None:
+            self.tell()
+            return f'stopped; {INACTIVE} and commands nothing'
         return f'stopped; {self._braking()}; to continue call control/reset, then control/arm'
 
     def _braking(self) -> str:
@@ -178,6 +191,8 @@ class ControlPanel:
 
     def _reset(self, guard: Guard, _: object) -> str:
         guard.reset()
+        if self._loop is None:
+            self.tell()
         return 'reset; to continue call control/arm'
 
     def _take_over(self, guard: Guard, wanted: bool) -> str:
@@ -187,13 +202,12 @@ class ControlPanel:
         guard.give_back(self._now())
         return 'given back; the next motion starts at the measured position'
 
-    def _answering(self, answer: Callable[[Guard, bool], str]) -> Callable:
+    def _answering(self, answer: Callable[[Guard, bool], str], inactive: bool) -> Callable:
         def answered(request: object, response: object) -> object:
             try:
-                guard = self._guard
-                if guard is None:
-                    raise NotNow('the action node is not active: activate it first')
-                response.message = answer(guard, getattr(request, 'data', True))
+                if self._loop is None and not inactive:
+                    raise NotNow(f'{INACTIVE}: activate it first')
+                response.message = answer(self._guard, getattr(request, 'data', True))
                 response.success = True
             except NotNow as error:
                 response.success, response.message = False, shown(reason(error), LINE)

@@ -25,7 +25,14 @@ class ActionParams:
     )
     shadow: bool = param(False, 'Compute and show everything, command nothing')
     robot_description: str = param(
-        '', 'URDF: limits that the contract leaves to it, and none may be wider'
+        '',
+        'URDF: it gives limits that the contract leaves to it, and none of the contract may be '
+        "wider. '' reads the topic robot_description, relative to the namespace; a URDF here wins",
+    )
+    tool_frame: str = param(
+        '',
+        'Link of the URDF whose path during the predicted chunk is published on predicted_path, '
+        "for RViz and Foxglove; '' publishes none",
     )
     max_measured_age: float = param(
         0.5, 'Maximum age (s) of a joint measurement used for control', range=(1e-3, 60.0)

@@ -116,12 +116,10 @@ class FleetClient(Action):
         self.every(CHECK_EVERY, self._ask_if_due)
 
     def start(self) -> None:
-        self._period.restart()
-        self._source, self._in_time, self._steps, self._outcome = '', False, 0, {}
         # stamp -> moment, and what the robot does meanwhile, in SI
         self._sent: OrderedDict[int, tuple[float, Guide | None]] = OrderedDict()
         self._heard = time.monotonic()
-        self._start_control(self._params.armed and not self.respawned)
+        self._start_moving()
         self._observations.restart()
         self._told(self._observations.instruction)
         self._begin()

@@ -226,8 +226,7 @@ def _bounds(node: SuiteNode) -> dict[str, Bounds]:
     the contract hold.
     """
     robot = node.embodiment
-    described = node.has_parameter('robot_description')
-    urdf = node.get_parameter('robot_description').value if described else ''
+    urdf = node.description
     linear = linear_joints(robot, urdf)
     try:
         return bounds_of(limits_of(robot, urdf), linear)

@@ -1,0 +1,112 @@
+"""The reference that a joint trajectory controller publishes, compared with that of the suite.
+
+The module knows moments and positions. It does not know messages, limits or the measured arm.
+
+A controller is a little later than the suite. So its reference is compared with all places where
+the reference of the suite was within the last LATENCY. Only while the suite moves the arm there is
+something to compare: otherwise another program may use the controller.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+PATIENCE = 0.5  # s for which a reference may differ, and a controller may be silent
+LATENCY = 0.3  # s by which a controller may be later than the suite
+MOVES = 0.1  # s after the newest position from which on the suite does not move the arm
+LEAST = 0.25  # share of the tolerance beyond which a reference that stands explains a fault
+STANDS = 0.01  # share of the tolerance within which a reference stands
+GAP = 0.25  # s between two polls that count as silence, at most: the process may be suspended
+
+
+class ControllerReference:
+    """Compares the reference of one controller with that of the suite.
+
+    Moments are seconds on the clock of the control loop.
+
+    Args:
+        name: Name of the controller, for messages.
+        joints: Names of the joints.
+        allowed: Tolerances [joints] of the tracking, rad or m; inf for none.
+    """
+
+    def __init__(self, name: str, joints: Sequence[str], allowed: ArrayLike) -> None:
+        self._name, self._joints = name, tuple(joints)
+        self._allowed = np.asarray(allowed, np.float64)
+        self._silence = self._polled = -math.inf  # s; the moment of the newest poll
+        self._restart()
+
+    def _restart(self) -> None:
+        unknown = np.full(len(self._joints), np.nan)
+        self._sent: deque[tuple[float, NDArray[np.float64]]] = deque()  # moment, position
+        self._moment, self._reference, self._expected = -math.inf, unknown, unknown  # the newest
+        self._met = unknown  # the moment at which each joint was where it was sent last
+        self._place, self._moved = unknown, unknown  # where each joint stands, and since when
+
+    def send(self, now: float, position: NDArray[np.float64]) -> None:
+        """Note where a moving arm is sent, [joints]; called several times within LATENCY."""
+        if self._sent and now < self._sent[-1][0]:  # the clock was set back
+            self._restart()
+        self._sent.append((now, position))
+        while self._sent[0][0] < now - LATENCY:
+            self._sent.popleft()
+
+    def poll(self, now: float, reference: ArrayLike | None) -> None:
+        """Note what the controller has published since the last poll.
+
+        Args:
+            now: The moment.
+            reference: Its newest reference [joints], NaN for an unknown joint; None if it has
+                published nothing.
+        """
+        passed, self._polled = now - self._polled, now
+        if reference is None:
+            self._silence += min(max(0.0, passed), GAP)
+            return
+        self._silence, self._moment = 0.0, now
+        self._reference = self._expected = reference = np.asarray(reference, np.float64)
+        if self._sent and now <= self._sent[-1][0] + MOVES:
+            places = np.array([position for _, position in self._sent])
+            self._expected = np.clip(reference, places.min(axis=0), places.max(axis=0))
+        differs = (self._distance > self._allowed) & ~np.isnan(self._met)
+        self._met = np.where(differs, self._met, now)
+        moves = ~(np.abs(reference - self._place) <= STANDS * self._allowed)
+        self._place = np.where(moves, reference, self._place)
+        self._moved = np.where(moves, now, self._moved)
+
+    def problem(self) -> str:
+        """Return why the controller does not do what it is sent; '' if it does."""
+        if self._silence > PATIENCE:
+            return (
+                f'controller {self._name} has been silent for {self._silence:.1f} s; activate it'
+            )
+        return self._named(self._moment - self._met > PATIENCE)
+
+    def explanation(self) -> str:
+        """Return why an arm that does not follow may not do so; '' if the reason is not here.
+
+        That is the case if the reference of the controller has not moved for LATENCY, although the
+        arm was sent elsewhere.
+        """
+        stands = self._moment - self._moved > LATENCY
+        return self._named(stands & (self._distance > LEAST * self._allowed))
+
+    @property
+    def _distance(self) -> NDArray[np.float64]:
+        return np.abs(self._reference - self._expected)
+
+    def _named(self, differs: NDArray[np.bool_]) -> str:
+        """Return the sentence that names the first joint that differs; '' if none does."""
+        if not differs.any():
+            return ''
+        joint = int(differs.argmax())
+        return (
+            f'controller {self._name} did not take the trajectory: its reference of joint '
+            f'{self._joints[joint]} is at {self._reference[joint]:.3f}, '
+            f'{self._expected[joint]:.3f} was sent'
+        )

@@ -1,0 +1,140 @@
+"""The states that joint trajectory controllers publish, where they do.
+
+A controller of ros2_controllers publishes `control_msgs/msg/JointTrajectoryControllerState` as
+`controller_state`, next to its command topic or action. The states wait with the middleware until
+they are polled, because an executor would spend more time on them than on all other topics.
+Without the package control_msgs nothing is read.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rclpy.subscription import Subscription
+
+from embodied_kv.control.controller_reference import ControllerReference
+from embodied_kv.control.limits import LimitError, Limits
+from embodied_kv.control.of_contract import limits_of, linear_joints, tracking_errors
+from embodied_kv.control.tracking import tolerances
+from embodied_kv.nodes.common import qos
+from embodied_kv.nodes.common.lifecycle_node import SuiteNode
+from embodied_kv.nodes.control.watchdog_link import _Polled
+from embodied_kv.nodes.observation.clock import WorldClock
+from embodied_kv.robots.channels import FOLLOW_TRAJECTORY, TRAJECTORY
+from embodied_kv.robots.embodiment import Embodiment
+from embodied_kv.robots.outputs import Output
+
+COMMANDS = {TRAJECTORY: 'joint_trajectory', FOLLOW_TRAJECTORY: 'follow_joint_trajectory'}
+STATE = 'controller_state'
+EVERY = 0.2  # s between two polls while the arm stands
+MISSING = (
+    'controller_state of the trajectory controllers is not read, because control_msgs is not '
+    'installed; install ros-${ROS_DISTRO}-control-msgs'
+)
+
+
+@dataclass(frozen=True)
+class _Controller:
+    output: Output
+    states: Subscription
+    reference: ControllerReference
+
+
+class ControllerStates:
+    """Reads the states of trajectory controllers for a node, until its cleanup. Thread-safe.
+
+    Args:
+        node: The action node, configured.
+        outputs: The outputs of the robot. Those of other types are ignored, and those whose topic
+            is not named as by a joint_trajectory_controller.
+        limits: The limits of the robot; None: those of the contract. Where the contract leaves
+            them to a URDF, only the silence of a controller is then reported.
+    """
+
+    def __init__(
+        self, node: SuiteNode, outputs: Sequence[Output], limits: Limits | None = None
+    ) -> None:
+        self._now, self._lock = WorldClock(node.get_clock()).now, Lock()
+        self._controllers: list[_Controller] = []
+        named = [
+            (output, node.resolve_topic_name(output.topic).rpartition('/'))
+            for output in outputs
+            if output.type in COMMANDS
+        ]
+        named = [(of, name) for of, (name, _, last) in named if last == COMMANDS[of.type]]
+        if not named:
+            return
+        self._kind = state_type()
+        if self._kind is None:
+            node.log_info(STATE, MISSING)
+            return
+        allowed = _allowed(node.embodiment, limits)
+        for output, name in named:
+            states = node.subscribe(
+                self._kind, f'{name}/{STATE}', lambda _: None, qos.SENSOR, group=_Polled()
+            )
+            reference = ControllerReference(name, output.axes, allowed[list(output.index)])
+            self._controllers.append(_Controller(output, states, reference))
+        node.every(EVERY, self._poll)
+
+    def send(self, position: NDArray[np.float64]) -> None:
+        """Note where a moving arm is sent now, [axes]; called every few periods of a controller.
+
+        Without this, only the silence of a controller is reported.
+        """
+        with self._lock:
+            for controller in self._controllers:
+                controller.reference.send(self._now(), position[list(controller.output.index)])
+
+    def problem(self) -> str:
+        """Return why a controller does not do what it was sent; '' if all do, or none says."""
+        self._poll()
+        return self._first(ControllerReference.problem)
+
+    def explanation(self) -> str:
+        """Return why an arm that does not follow may not do so; '' if no controller says."""
+        return self._first(ControllerReference.explanation)
+
+    def _first(self, told: Any) -> str:
+        with self._lock:
+            return next(filter(None, (told(c.reference) for c in self._controllers)), '')
+
+    def _poll(self) -> None:
+        """Take the newest state of each controller."""
+        with self._lock:
+            for controller in self._controllers:
+                newest = None
+                with controller.states.handle:
+                    while taken := controller.states.handle.take_message(self._kind, False):
+                        newest = taken[0]
+                positions = None if newest is None else _reference(newest, controller.output.axes)
+                controller.reference.poll(self._now(), positions)
+
+
+def state_type() -> Any:
+    """Return the class of the states; None without the package control_msgs."""
+    try:
+        return importlib.import_module('control_msgs.msg').JointTrajectoryControllerState
+    except (ImportError, AttributeError):
+        return None
+
+
+def _reference(state: Any, joints: Sequence[str]) -> list[float]:
+    """Return the reference of these joints, NaN where a state has none."""
+    known = dict(zip(state.joint_names, state.reference.positions, strict=False))
+    return [known.get(joint, np.nan) for joint in joints]
+
+
+def _allowed(robot: Embodiment, limits: Limits | None) -> NDArray[np.float64]:
+    """Return the tolerances of the tracking, [axes]; inf where they are not known."""
+    try:
+        limits = limits_of(robot, '') if limits is None else limits
+    except LimitError:
+        return np.full(len(robot.axes), np.inf)
+    return tolerances(limits, tracking_errors(robot), linear_joints(robot))

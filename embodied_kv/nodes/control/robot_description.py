@@ -1,0 +1,174 @@
+"""The robot_description (URDF) that an action node is configured with, from parameter or topic.
+
+The module knows the parameter, the topic and what the suite uses of a URDF. The parameter wins:
+then the topic is not read. Otherwise the topic `robot_description` is read, which ros2_control and
+robot_state_publisher publish latched. Its name is relative to the namespace of the node, so that
+it can be remapped.
+
+A configure waits for the topic only if the contract or `tool_frame` needs a URDF, or if a
+publisher is known already. Otherwise it does not wait at all, because the subscription lasts until
+cleanup: a description that arrives later is compared with the configuration, and forbids to arm
+and to move if they disagree.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from xml.etree import ElementTree
+
+from std_msgs.msg import String
+
+from embodied_kv.control.guard import Guard
+from embodied_kv.control.limits import LimitError, linear_in_urdf
+from embodied_kv.control.of_contract import confine_of, limits_of, linear_joints
+from embodied_kv.nodes.common import qos
+from embodied_kv.nodes.common.lifecycle_node import SuiteNode
+from embodied_kv.robots.embodiment import Embodiment
+from embodied_kv.text import LINE, reason, shown
+
+TOPIC = 'robot_description'
+NEEDED = 10.0  # s to wait for a description that the contract cannot do without
+PUBLISHED = 5.0  # s to wait for the message of a publisher that is known
+POLL = 0.02  # s between two looks while a configure waits
+PUBLISHERS = 8  # whose latched descriptions are all read
+PLACES = ('parent', 'child', 'origin', 'axis')  # elements of a joint that the kinematics use
+
+
+class RobotDescription:
+    """Subscribes for a node until its cleanup. `text` is the URDF to use, '' for none.
+
+    Args:
+        node: The node, which is being configured.
+        parameter: Value of its parameter robot_description; '' to read the topic.
+        guard: The safety state machine, which is disarmed by a description that disagrees.
+        wanted: Whether something else than the contract needs a URDF, as `tool_frame` does.
+
+    Raises:
+        LimitError: The contract needs a URDF and none arrived.
+        ValueError: The URDF of the topic cannot be read, or the contract does not fit it.
+    """
+
+    def __init__(
+        self, node: SuiteNode, parameter: str, guard: Guard, wanted: bool = False
+    ) -> None:
+        self.text, self._problem = parameter, ''
+        if parameter:
+            return
+        self._node, self._guard, self._robot = node, guard, node.embodiment
+        self._subscription = node.subscribe(
+            String, TOPIC, self._hear, qos.heard(qos.STATUS, PUBLISHERS), always=True
+        )
+        self._topic = self._subscription.topic_name  # as it was remapped
+        received = self._wait(wanted)
+        if received is None:
+            self._used = _used(self._robot, None)
+            return
+        try:
+            self._used = _used(self._robot, received)
+        except ValueError as error:
+            raise ValueError(f'{reason(error)}; it was received on {self._topic}') from error
+        self.text = received
+        node.log_info(TOPIC, f'robot_description received on {self._topic}')
+
+    def problem(self, _: float) -> str:
+        """Return why the arm must not move: a description disagrees. '' if it may. Never waits."""
+        return self._problem
+
+    def _wait(self, wanted: bool) -> str | None:
+        """Return the first description, None without one. Raises LimitError if one is needed.
+
+        `setup` runs on the thread that serves the node, so the message is taken here.
+        """
+        needed, began = _needed(self._robot), time.monotonic()
+        while True:
+            handle = self._subscription.handle
+            with handle:
+                taken = handle.take_message(String, False)
+            if taken is not None:
+                return taken[0].data
+            published = self._node.count_publishers(self._topic) > 0
+            most = NEEDED if needed or wanted else PUBLISHED if published else 0.0
+            if time.monotonic() - began >= most:
+                break
+            time.sleep(POLL)
+        if needed:
+            raise LimitError(
+                f'{needed}, or publish it on {self._topic} (no message within {NEEDED:g} s)'
+            )
+        if published:
+            self._node.log_warning(
+                TOPIC,
+                f'no message on {self._topic} within {most:g} s, although it has a '
+                'publisher; limits are not checked against a URDF until one arrives',
+            )
+        return None
+
+    def _hear(self, message: String) -> None:
+        """Compare a later description. The first one that disagrees counts until cleanup."""
+        if self._problem or (self.text and message.data == self.text):
+            return
+        try:
+            difference = _difference(self._used, _used(self._robot, message.data))
+        except Exception as error:  # whatever a malformed URDF raises: the arm must not move
+            difference = reason(error)
+        if not difference:
+            self._node.log_info(TOPIC, f'{self._topic} agrees with the configuration')
+            return
+        self._problem = shown(
+            'robot_description must agree with the configuration of the action node (got another '
+            f'one on {self._topic}: {difference}); deactivate, clean up and configure the action '
+            'node again',
+            LINE,
+        )
+        self._node.log_error(TOPIC, self._problem)
+        if self._guard.is_armed:
+            self._guard.disarm('robot_description changed')
+
+
+def _needed(robot: Embodiment) -> str:
+    """Return why the contract needs a URDF; '' if it does not."""
+    try:
+        confine_of(robot, '', limits_of(robot, ''))
+    except LimitError as error:
+        return str(error)
+    return ''
+
+
+def _used(robot: Embodiment, urdf: str | None) -> dict[str, object]:
+    """Return everything that commands depend on in a URDF, by name. None: there is no URDF.
+
+    Raises:
+        ValueError: The URDF cannot be read, or the contract does not fit it.
+    """
+    if urdf is not None:
+        linear_in_urdf(urdf)  # refuses an empty one, too
+    limits = limits_of(robot, urdf or '')
+    columns = {
+        'lower limit': limits.lower,
+        'upper limit': limits.upper,
+        'velocity limit': limits.velocity,
+        'continuous': limits.continuous,
+        'linear': linear_joints(robot, urdf or ''),
+    }
+    used: dict[str, object] = {
+        f'joint {name}: {what}': values[place].item()
+        for place, name in enumerate(limits.joints)
+        for what, values in columns.items()
+    }
+    return used | dict(_places(urdf) if urdf and robot.contract.workspace else ())
+
+
+def _places(urdf: str) -> Iterator[tuple[str, object]]:
+    """Yield name and place of each joint: what the position of a frame follows from."""
+    for joint in ElementTree.fromstring(urdf).findall('joint'):
+        elements = [dict(e.attrib) for tag in PLACES for e in joint.findall(tag)]
+        yield f'joint {joint.get("name")}: place', [joint.get('type'), *elements]
+
+
+def _difference(old: dict[str, object], new: dict[str, object]) -> str:
+    """Return the first difference; '' if there is none."""
+    for name in old | new:
+        if old.get(name) != new.get(name):
+            return f'{name} is {new.get(name)} instead of {old.get(name)}'
+    return ''
