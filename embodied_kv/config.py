@@ -198,6 +198,9 @@ PRESETS = {
 }
 
 
+UNTRAINED = TINY.name  # the preset of untrained weights where none is named
+
+
 def preset(name: str) -> ModelConfig:
     """The preset of that name. Raises ValueError that lists the names."""
     if name not in PRESETS:

@@ -23,6 +23,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import numpy as np
+from numpy.typing import NDArray
+
 from embodied_kv.control.command import (
     FRESH,
     HOLD,
@@ -74,6 +77,7 @@ class ControlLoop(threading.Thread):
         rtc: Real-time chunking; None where chunks do not go on from one another.
         speed: Returns the speed scaling of the trajectory controllers, 0 to 1.
         fault: Returns why the arm must not be commanded, as by its controllers; '' if it may.
+        sent: Takes the position [joints] where the arm is sent now, at each look at a moving arm.
         explain: Returns why an arm that does not follow may not do so; '' if that is not known.
         noticed: Takes a report of an interruption that begins or ends.
         clock: Returns the moment (s).
@@ -98,6 +102,7 @@ class ControlLoop(threading.Thread):
         rtc: RealTimeChunking | None = None,
         speed: Callable[[], float] = lambda: 1.0,
         fault: Callable[[], str] = lambda: '',
+        sent: Callable[[NDArray[np.float64]], None] = lambda position: None,
         explain: Callable[[], str] = lambda: '',
         noticed: Callable[[str], None] = lambda report: None,
         clock: Callable[[], float] = time.monotonic,
@@ -107,7 +112,7 @@ class ControlLoop(threading.Thread):
         self._measure, self._prepare, self._failed = measured, prepare, failed
         self._seen: tuple[float, Measured | None] = -math.inf, None
         self._publish, self._speed, self._fault = publish, speed, fault
-        self._noticed, self._explain = noticed, explain
+        self._noticed, self._sent, self._explain = noticed, sent, explain
         self._outgoing = Outgoing(
             executor,
             self._measured,
@@ -345,6 +350,7 @@ class ControlLoop(threading.Thread):
                 self.executor.hold(now, measured)  # it stopped sooner than it was braked
                 self._outgoing.brakes(now)
             return
+        self._sent(self.executor.due(now).positions)
         if reason and (why := self._explain()):
             reason = f'{reason}; {why}'
         if reason := reason or (self._fault() if self.guard.state == ARMED else ''):

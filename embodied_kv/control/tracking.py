@@ -27,6 +27,7 @@ SETTLED = 0.5  # s after a motion in which the measured velocity may still be th
 HISTORY = 0.6  # s of the past that the reference keeps
 FOLLOWS = 0.1  # s at the velocity limit: the tolerance of a joint without a tolerance of its own
 LEAST = {False: 0.1, True: 0.01}  # rad and m: no derived tolerance is smaller
+CONFIRMED = 0.05, 1.0  # s between two measurements of which the second confirms the first
 STALL = 0.5  # s without progress after which an arm does not follow
 PROGRESS = 0.05  # share of the time that counts as progress
 LEAK = 1.0  # s after which a difference of integrated velocities is forgotten
@@ -189,6 +190,7 @@ class Follower:
         self.allowed = allowed
         self._positions = np.where(limits.by_velocity, math.inf, allowed)
         self.lag, self._lags = 0.0, deque[float](maxlen=LAGS[1])
+        self._elsewhere: Measured | None = None  # the first one of an arm that was moved by others
         self.restart()
 
     def restart(self) -> None:
@@ -247,6 +249,27 @@ class Follower:
         if np.isnan(speed):
             return f'it is not known yet whether joint {name} stands'
         return f'joint {name} still moves, at {speed:.2f} per second: let it come to rest'
+
+    def unconfirmed(self, measured: Measured) -> str:
+        """Return which joint is not where it was sent or left; '' once that is sure.
+
+        Another program may have moved the arm, or the measurement is wrong. So a second one, at
+        least CONFIRMED[0] later, must agree with the first one.
+        """
+        first = self._elsewhere
+        if not (far := self.strayed(measured)):
+            self._elsewhere = None
+            return ''
+        passed = math.inf if first is None else measured.moment - first.moment
+        agrees = (
+            first is not None
+            and not (np.abs(measured.position - first.position) > self._positions).any()
+        )
+        if not agrees or not 0 <= passed <= CONFIRMED[1]:
+            self._elsewhere = measured
+        elif passed >= CONFIRMED[0]:
+            return ''
+        return f'{far}; a second measurement must confirm it'
 
     def strayed(self, measured: Measured) -> str:
         """Return which joint is beyond its tolerance from where it was sent; '' if none is."""

@@ -431,7 +431,7 @@ class TrajectoryExecutor:
         self, actions: np.ndarray, began: float, now: float, measured: Measured | None
     ) -> str:
         """The motion through actions of which the first is due at `began`. Returns why not."""
-        missing = self.lost(now, measured)
+        missing = self.lost(now, measured) or self._follower.unconfirmed(measured)
         if missing:
             return missing
         position, velocity = self._follower.base(now, measured)

@@ -19,7 +19,7 @@ from PIL import Image, ImageDraw
 from rich.console import Console
 from rich.table import Table
 
-from embodied_kv.config import DTYPES, PRESETS, ModelConfig, preset
+from embodied_kv.config import DTYPES, UNTRAINED, ModelConfig, preset
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.checkpoints.checkpoint import Checkpoint
 from embodied_kv.model.checkpoints.open import open_checkpoint
@@ -148,15 +148,14 @@ def prompt(checkpoint: Checkpoint) -> tuple[str, int]:
 def untrained(robot: Embodiment, name: str) -> ModelConfig:
     """Return the dimensions of untrained weights: those of a preset, with the robot's numbers.
 
+    Args:
+        robot: The robot.
+        name: Name of the preset; '' for the smallest one.
+
     Raises:
         ValueError: There is no preset of that name, or it does not fit the robot.
     """
-    if not name:
-        raise ValueError(
-            'checkpoint random must have a preset, which gives the dimensions of the model (got '
-            f'none); add --preset NAME, one of {", ".join(PRESETS)}'
-        )
-    config = robot.adapted(preset(name))
+    config = robot.adapted(preset(name or UNTRAINED))
     robot.check(config)
     return config
 
@@ -210,7 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         'checkpoint',
         nargs='?',
-        help='folder of openpi, LeRobot, or our own; random: untrained weights, with --preset',
+        help='folder of openpi, LeRobot, or our own; random: untrained weights',
     )
     parser.add_argument('--preset', default='', help='dimensions that the checkpoint does not say')
     parser.add_argument(

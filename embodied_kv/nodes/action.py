@@ -175,6 +175,7 @@ class Action(SuiteNode):
             rtc=self._rtc,
             speed=self._speed.share,
             fault=lambda: '' if p.shadow else self._outputs.problem(),
+            sent=self._outputs.watch,
             explain=self._outputs.explanation,
             failed=self._refused,
             noticed=lambda report: self.log_warning('interruption', report),

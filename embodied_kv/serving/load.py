@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from embodied_kv.config import preset
+from embodied_kv.config import UNTRAINED, preset
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.checkpoints.own import bundled
@@ -30,8 +30,9 @@ def load_policy(
 ) -> Policy:
     """Opened and loaded, for the device and in the dtype that `config` says.
 
-    name: of a preset, '' for the dimensions that the checkpoint says. checkpoint: a path,
-    'random', or '' for the preset's own. say, warn: take a line for the user.
+    name: of a preset, '' for the dimensions that the checkpoint says, or the smallest preset for
+    'random'. checkpoint: a path, 'random', or '' for the preset's own. say, warn: take a line for
+    the user.
 
     Raises ValueError, CheckpointError, OSError.
     """
@@ -45,6 +46,7 @@ def load_policy(
             'whose own come with the package'
         )
     if checkpoint == 'random':
+        name = name or UNTRAINED
         warn(f'weights of {name} are random: the robot moves, but to no purpose')
         model = served(embodiment.adapted(preset(name)), config.device, config.dtype, say)
         return Policy.random(model, config.seed, config.device)

@@ -203,3 +203,26 @@ def test_an_instruction_that_is_cleared_ends_the_motion_of_a_waiting_reference_t
     stand.guard.tell('')
     stand.run(0.1)
     assert not stand.executor.plan
+
+
+def test_one_false_measurement_of_an_arm_at_rest_starts_no_motion():
+    stand = stand_of()
+    act(stand, 1.0, 0.2)
+    stand.run(1.0)
+    false = seen(stand.now, 1.5, 1.5)
+    taken = stand.executor.take_over(
+        chunk(np.full((10, 2), 0.3), DT), stand.now, stand.now, false, stand.now
+    )
+    assert 'a second measurement must confirm it' in taken.reason
+    act(stand, 0.5, 0.3)
+    assert stand.guard.state == 'armed' and stand.arm[0] > 0.21
+
+
+def test_an_arm_that_another_program_moved_is_confirmed_by_a_second_measurement():
+    stand = stand_of()
+    act(stand, 1.0, 0.2)
+    stand.run(2.0)
+    stand.by_hand(1.0, 1.0)
+    stand.run(0.5)
+    act(stand, 2.0, 1.2)
+    assert stand.guard.state == 'armed' and stand.arm[0] > 1.1

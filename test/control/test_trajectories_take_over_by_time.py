@@ -62,10 +62,12 @@ def test_a_position_from_before_the_motion_ended_is_not_where_it_came_to_rest():
     assert not executor.due(0.8).velocities.any()
 
 
-def test_an_arm_that_left_its_motion_is_the_base_too():
+def test_an_arm_that_left_its_motion_is_the_base_once_a_second_measurement_confirms_it():
     executor = make_executor(limits(velocity=3, acceleration=20), max_tracking_error=0.2)
     executor.take_over(ramp(), 0.0, 0.0, seen(0.0))
-    executor.take_over(ramp(), 0.1, 0.3, seen(0.3, 1.0, 0.3))
+    taken = executor.take_over(ramp(), 0.1, 0.2, seen(0.2, 1.0, 0.3))
+    assert 'a second measurement must confirm it' in taken.reason
+    assert not executor.take_over(ramp(), 0.1, 0.3, seen(0.3, 1.0, 0.3)).reason
     due = executor.due(0.3)
     assert due.values.tolist() == [1.0, 0.3] and not due.velocities.any()
 

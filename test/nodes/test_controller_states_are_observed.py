@@ -161,3 +161,22 @@ def test_an_inactive_controller_forbids_to_arm(ros):
         controller.activate(world.arm.position)
         assert world.wait(lambda: world.call('arm')[0])
         assert world.state[0] == 'armed'
+
+
+@needs_control_msgs
+@pytest.mark.slow
+def test_a_controller_that_takes_its_trajectories_is_never_reported(ros):
+    with World(JTC) as world, published(world):
+        world.act()
+        time.sleep(3.0)
+        assert world.state[0] == 'armed', world.state
+
+
+@needs_control_msgs
+@pytest.mark.slow
+def test_a_rejected_trajectory_is_named_where_the_arm_does_not_follow(ros):
+    with World(JTC, JTC.scheduled) as world, published(world) as controller:
+        controller._rejection = lambda message: 'a test'
+        assert world.arm_and_tell()[0]
+        assert world.wait(lambda: world.state[0] == 'disarmed'), world.state
+        assert f'{ARM} did not take the trajectory' in world.state[1], world.state
