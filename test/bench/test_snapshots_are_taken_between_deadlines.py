@@ -12,7 +12,7 @@ from embodied_kv.bench.deadline import serve
 def measured():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(serve, 'SNAPSHOT_EVERY', 0.3)
-        run = dict(deadlines=15, period=0.1, threads=1, device='cpu', compile='off')
+        run = dict(deadlines=40, period=0.1, threads=1, device='cpu', compile='off')
         args = argparse.Namespace(preset='tiny', views=None, **run)
         return serve.serve(args, time_budget=True, freeze=True)
 

@@ -24,10 +24,10 @@ LANGUAGE = {'ask', 'cancel'}
 def soaked(monkeypatch):
     """The laws that a short run without failures breaks, by what was found."""
 
-    def soak(others=frozenset(), frames=100):
+    def soak(others=frozenset(), frames=100, patience=0.2):
         few = [operation for operation in run.OTHERS if operation.name in others]
         monkeypatch.setattr(run, 'OTHERS', few or run.OTHERS)
-        monkeypatch.setattr(world, 'PATIENCE', 0.2)
+        monkeypatch.setattr(world, 'PATIENCE', patience)
         return run.soak(frames, seed=0, failures=0.0).ledger.broken
 
     return soak
@@ -68,7 +68,7 @@ def test_streams_that_never_say_that_they_ended(soaked, monkeypatch):
 
 def test_files_of_memory_that_stay(soaked, monkeypatch):
     monkeypatch.setattr(KvFiles, 'remove', lambda *_: None)
-    assert 'files of memory' in soaked(MEMORY)
+    assert 'files of memory' in soaked(MEMORY, patience=30.0)  # no step is given up
 
 
 def test_files_of_capsules_that_stay(soaked, monkeypatch):
