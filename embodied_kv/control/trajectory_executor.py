@@ -44,6 +44,7 @@ __all__ = ['FRESH', 'HOLD', 'PREVIOUS', 'SOURCES', 'STOP', 'TrajectoryExecutor']
 LEAD = 0.04  # s that a trajectory controller has to join in a motion which it is sent
 STALE = 0.2  # s after which an arm is no longer where it was measured
 JOINS = 1.05  # times the velocity limit with which a controller may join in a motion
+HARSH = 2.0  # times the acceleration limit that a controller may need to join in
 PAUSE = 0.1  # s without a set-point after which an arm that follows them stands
 FOLLOWED = 1e-3  # rad, m, or either per s: an action is followed that is met so closely
 REACH = 1.0  # s at the velocity limit: how far the first action of a chunk may be by default
@@ -370,7 +371,7 @@ class TrajectoryExecutor:
         moment at which the points leave it, else inf. See `Course.after`. Of a reference that
         waits for the arm, they are the place where it waits. A controller joins in by a cubic from
         the measured arm to the first point, so points are left out that this cubic cannot reach
-        within the velocity limits.
+        within the velocity limits and HARSH times the acceleration limits.
         """
         now = self._advance(now)
         times, points, velocities, self.cut = self._course.after(now, LEAD, self.max_open_loop)
@@ -382,16 +383,24 @@ class TrajectoryExecutor:
         speed = measured.velocity if measured.recent is None else measured.recent
         speed = np.nan_to_num(speed)
         begin = measured.position + speed * max(0.0, now - measured.moment)
-        mean = (points - begin) / times[:, None]
+        lasts = times[:, None]
+        mean = (points - begin) / lasts
         fastest = np.abs(1.5 * mean - (speed + velocities) / 4)  # of the cubic, in its middle
+        first, last = 6 * mean - 4 * speed - 2 * velocities, 6 * mean - 2 * speed - 4 * velocities
+        harshest = np.maximum(np.abs(first), np.abs(last)) / lasts  # at its ends
         free = self.limits.by_velocity | np.isinf(self._follower.allowed)  # as a gripper
         allowed = np.where(free, math.inf, JOINS * self.limits.velocity)
-        reached = ~(fastest > allowed).any(axis=1)
+        gentle = np.where(free, math.inf, HARSH * self.limits.acceleration)
+        reached = ~((fastest > allowed) | (harshest > gentle)).any(axis=1)
         if reached.any():
             first = int(reached.argmax())
             return times[first:], points[first:], velocities[first:]
         way = np.where(free, 0.0, points[-1] - begin)
-        needed = float(np.nanmax(1.5 * np.abs(way) / self.limits.velocity))
+        needed = np.maximum(
+            1.5 * np.abs(way) / self.limits.velocity,
+            np.sqrt(6 * np.abs(way) / (HARSH * self.limits.acceleration)),
+        )
+        needed = float(np.nanmax(needed))
         return np.maximum(times[-1:], needed), points[-1:], velocities[-1:]
 
     def unreachable(self, time: float, position: np.ndarray, measured: Measured | None) -> str:

@@ -33,7 +33,7 @@ def test_it_serves_until_it_is_told_to_stop(capsys):
         (['--host', '0.0.0.0'], 'write a key into a file'),
         (['--port', '70000'], '--port is 70000: it must lie from 0 to 65535'),
         (['--engine.rows', '2'], '--engine.rows is 2'),
-        (['--preset', ''], 'no preset'),
+        (['--preset', 'huge'], "no preset 'huge'"),
     ],
 )
 def test_what_cannot_be_ends_it_with_what_to_write(options, said, capsys):
