@@ -350,13 +350,13 @@ class ControlLoop(threading.Thread):
                 self.executor.hold(now, measured)  # it stopped sooner than it was braked
                 self._outgoing.brakes(now)
             return
-        self._sent(self.executor.due(now).positions)
-        if reason and (why := self._explain()):
-            reason = f'{reason}; {why}'
+        if reason:
+            reason = self._explained(reason)
         if reason := reason or (self._fault() if self.guard.state == ARMED else ''):
             self._disarm(reason)
             self._hold(now, measured)
             return
+        self._sent(self.executor.due(now).positions)
         if self.executor.waits or waited:
             self._outgoing.resend(now, at_once=self.executor.waits != waited)
         if self.guard.state == ARMED and self.executor.plan:
@@ -369,6 +369,15 @@ class ControlLoop(threading.Thread):
         self._holds_until = now + HOLDS
         self.executor.hold(now, measured)
         self._outgoing.brakes(now)
+
+    def _explained(self, reason: str) -> str:
+        """Return the reason with what explains it; no error there keeps the arm from stopping."""
+        try:
+            why = self._explain()
+        except Exception as error:
+            self._failed(error)
+            return reason
+        return f'{reason}; {why}' if why else reason
 
     def _disarm(self, fault: str) -> None:
         if self.guard.state == ARMED:

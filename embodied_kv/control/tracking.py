@@ -27,7 +27,7 @@ SETTLED = 0.5  # s after a motion in which the measured velocity may still be th
 HISTORY = 0.6  # s of the past that the reference keeps
 FOLLOWS = 0.1  # s at the velocity limit: the tolerance of a joint without a tolerance of its own
 LEAST = {False: 0.1, True: 0.01}  # rad and m: no derived tolerance is smaller
-CONFIRMED = 0.05, 1.0  # s between two measurements of which the second confirms the first
+CONFIRMED = 0.05  # s between two measurements of which the second confirms the first, at least
 STALL = 0.5  # s without progress after which an arm does not follow
 PROGRESS = 0.05  # share of the time that counts as progress
 LEAK = 1.0  # s after which a difference of integrated velocities is forgotten
@@ -254,7 +254,7 @@ class Follower:
         """Return which joint is not where it was sent or left; '' once that is sure.
 
         Another program may have moved the arm, or the measurement is wrong. So a second one, at
-        least CONFIRMED[0] later, must agree with the first one.
+        least CONFIRMED later, must agree with the first one.
         """
         first = self._elsewhere
         if not (far := self.strayed(measured)):
@@ -265,9 +265,9 @@ class Follower:
             first is not None
             and not (np.abs(measured.position - first.position) > self._positions).any()
         )
-        if not agrees or not 0 <= passed <= CONFIRMED[1]:
+        if not agrees or passed < 0:
             self._elsewhere = measured
-        elif passed >= CONFIRMED[0]:
+        elif passed >= CONFIRMED:
             return ''
         return f'{far}; a second measurement must confirm it'
 

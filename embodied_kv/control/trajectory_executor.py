@@ -386,8 +386,8 @@ class TrajectoryExecutor:
         lasts = times[:, None]
         mean = (points - begin) / lasts
         fastest = np.abs(1.5 * mean - (speed + velocities) / 4)  # of the cubic, in its middle
-        first, last = 6 * mean - 4 * speed - 2 * velocities, 6 * mean - 2 * speed - 4 * velocities
-        harshest = np.maximum(np.abs(first), np.abs(last)) / lasts  # at its ends
+        begins, ends = 6 * mean - 4 * speed - 2 * velocities, 6 * mean - 2 * speed - 4 * velocities
+        harshest = np.maximum(np.abs(begins), np.abs(ends)) / lasts  # at its ends
         free = self.limits.by_velocity | np.isinf(self._follower.allowed)  # as a gripper
         allowed = np.where(free, math.inf, JOINS * self.limits.velocity)
         gentle = np.where(free, math.inf, HARSH * self.limits.acceleration)

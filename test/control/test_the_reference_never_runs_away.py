@@ -226,3 +226,26 @@ def test_an_arm_that_another_program_moved_is_confirmed_by_a_second_measurement(
     stand.run(0.5)
     act(stand, 2.0, 1.2)
     assert stand.guard.state == 'armed' and stand.arm[0] > 1.1
+
+
+def test_slow_chunks_confirm_a_position_too():
+    stand = stand_of()
+    act(stand, 1.0, 0.2)
+    stand.run(2.0)
+    for moment, refused in ((0.0, True), (5.0, False)):
+        now = stand.now + moment
+        at = chunk(np.full((10, 2), 1.0), DT)
+        reason = stand.executor.take_over(at, now, now, seen(now, 1.0, 1.0), now).reason
+        assert bool(reason) == refused, reason
+
+
+def test_an_explanation_that_fails_does_not_keep_the_arm_armed():
+    def explain():
+        raise RuntimeError('a fault of a test')
+
+    stand = stand_of(loop=dict(explain=explain))
+    act(stand, 0.4)
+    stand.follows = False
+    act(stand, 1.5)
+    assert stand.guard.state == 'disarmed'
+    assert any('a fault of a test' in str(failure) for failure in stand.failures)

@@ -69,7 +69,7 @@ class Controller:
     def until(self, reported, places=(), sent=None):
         """Publish places of the joints until the node reports something; return what it says.
 
-        sent: where the suite sends every joint meanwhile, as it moves the arm.
+        sent: where the suite sends every joint while it moves the arm.
         """
         message = state_type()(joint_names=self._joints)
         message.reference.positions = [99.0, *(float(place) for place in reversed(places))]

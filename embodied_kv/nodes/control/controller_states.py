@@ -24,7 +24,7 @@ from embodied_kv.control.of_contract import limits_of, linear_joints, tracking_e
 from embodied_kv.control.tracking import tolerances
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
-from embodied_kv.nodes.control.watchdog_link import _Polled
+from embodied_kv.nodes.control.watchdog_link import Polled
 from embodied_kv.nodes.observation.clock import WorldClock
 from embodied_kv.robots.channels import FOLLOW_TRAJECTORY, TRAJECTORY
 from embodied_kv.robots.embodiment import Embodiment
@@ -77,7 +77,7 @@ class ControllerStates:
         allowed = _allowed(node.embodiment, limits)
         for output, name in named:
             states = node.subscribe(
-                self._kind, f'{name}/{STATE}', lambda _: None, qos.SENSOR, group=_Polled()
+                self._kind, f'{name}/{STATE}', lambda _: None, qos.SENSOR, group=Polled()
             )
             reference = ControllerReference(name, output.axes, allowed[list(output.index)])
             self._controllers.append(_Controller(output, states, reference))

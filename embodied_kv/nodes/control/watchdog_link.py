@@ -26,7 +26,7 @@ REMEDY = (
 )
 
 
-class _Polled(CallbackGroup):
+class Polled(CallbackGroup):
     """Keeps a subscription from the executor: heartbeats count, however busy the executor is."""
 
     def can_execute(self, entity: object) -> bool:
@@ -53,7 +53,7 @@ class WatchdogLink:
         self._topic = node.resolve_topic_name(STATE)
         self._publisher = node.publisher(VelocitySetpoint, SETPOINT, qos.SENSOR)
         self._heartbeats = node.subscribe(
-            WatchdogState, STATE, lambda _: None, qos.SENSOR, always=True, group=_Polled()
+            WatchdogState, STATE, lambda _: None, qos.SENSOR, always=True, group=Polled()
         )
         self._lock = Lock()
         self._sender = secrets.randbits(64)
