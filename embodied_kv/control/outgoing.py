@@ -82,7 +82,7 @@ class Outgoing:
                 confidence=UNKNOWN if chunk.confidence is None else chunk.confidence,
                 deadline_met=now <= chunk.deadline,
                 delay=taken.first,
-                latency=now - self._executor.plan.observed,
+                latency=self._executor.due(now).age,
                 **{name: getattr(chunk, name) for name in OWN},
             ),
             now,

@@ -182,6 +182,26 @@ class Robot:
         self.node.destroy_client(client)
         return future.result()
 
+    def ask(self, kind, name, /, **fields):
+        """The response of a service that changes nothing.
+
+        The request is repeated: another process may answer before it has found this client.
+        """
+        client = self.node.create_client(kind, name)
+        assert client.wait_for_service(60.0)
+        futures, next_one = [], 0.0
+
+        def is_answered():
+            nonlocal next_one
+            if time.monotonic() >= next_one:
+                next_one = time.monotonic() + 5.0
+                futures.append(client.call_async(kind.Request(**fields)))
+            return any(future.done() for future in futures)
+
+        self.until(is_answered, show=False)
+        self.node.destroy_client(client)
+        return next(future.result() for future in futures if future.done())
+
     def close(self):
         for node in self.suite:
             node.end()

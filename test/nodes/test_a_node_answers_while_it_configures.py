@@ -61,7 +61,7 @@ def request(robot, transition):
 
 
 def state(robot, name='perception'):
-    return robot.call(GetState, f'{name}/get_state').current_state.label
+    return robot.ask(GetState, f'{name}/get_state').current_state.label
 
 
 def is_accepted(robot, number, name='perception'):

@@ -135,7 +135,7 @@ def test_the_report_compares_what_was_said_with_the_truth(report):
     for question in right['questions']:
         assert question.keys() == {'at', 'asked', 'answer', 'truth', 'right', 'refused'}
         assert question['asked'].endswith('?') and question['truth'] and not question['refused']
-    assert any(words['query'] == 'Subtask:' for words in report['words'])
+    assert report['words']
     skip_unless_it_keeps_up(report)
     assert any(question['answer'] for question in right['questions'])
 
