@@ -45,6 +45,7 @@ LEAD = 0.04  # s that a trajectory controller has to join in a motion which it i
 STALE = 0.2  # s after which an arm is no longer where it was measured
 JOINS = 1.05  # times the velocity limit with which a controller may join in a motion
 HARSH = 2.0  # times the acceleration limit that a controller may need to join in
+WAITS = np.arange(0.004, 0.2, 0.004)  # s by which a trajectory may begin later, to be joined
 PAUSE = 0.1  # s without a set-point after which an arm that follows them stands
 FOLLOWED = 1e-3  # rad, m, or either per s: an action is followed that is met so closely
 REACH = 1.0  # s at the velocity limit: how far the first action of a chunk may be by default
@@ -101,6 +102,7 @@ class TrajectoryExecutor:
         self._now = self._looked = -math.inf
         self.cut = math.inf  # the moment at which the points that were sent leave the motion
         self.waits = False  # whether the reference waits for the arm
+        self._speed = 1.0  # of the controller, as `look` was told
         self.plan, self._source, self._misses = Plan.nothing(len(limits)), HOLD, 0
 
     @property
@@ -257,7 +259,7 @@ class TrajectoryExecutor:
             Why the arm does not follow; '' if it does.
         """
         now = self._advance(now)
-        before, self._looked = self._looked, now
+        before, self._looked, self._speed = self._looked, now, speed
         if not self.is_moving(now):
             self._follower.restart()
             self.waits = False
@@ -371,7 +373,9 @@ class TrajectoryExecutor:
         moment at which the points leave it, else inf. See `Course.after`. Of a reference that
         waits for the arm, they are the place where it waits. A controller joins in by a cubic from
         the measured arm to the first point, so points are left out that this cubic cannot reach
-        within the velocity limits and HARSH times the acceleration limits.
+        within the velocity limits and HARSH times the acceleration limits, or all points come
+        later. A controller at a speed of 10 % executes the cubic with 1 % of its acceleration; one
+        that is paused executes it at the speed with which it resumes.
         """
         now = self._advance(now)
         times, points, velocities, self.cut = self._course.after(now, LEAD, self.max_open_loop)
@@ -383,25 +387,42 @@ class TrajectoryExecutor:
         speed = measured.velocity if measured.recent is None else measured.recent
         speed = np.nan_to_num(speed)
         begin = measured.position + speed * max(0.0, now - measured.moment)
-        lasts = times[:, None]
-        mean = (points - begin) / lasts
-        fastest = np.abs(1.5 * mean - (speed + velocities) / 4)  # of the cubic, in its middle
-        begins, ends = 6 * mean - 4 * speed - 2 * velocities, 6 * mean - 2 * speed - 4 * velocities
-        harshest = np.maximum(np.abs(begins), np.abs(ends)) / lasts  # at its ends
-        free = self.limits.by_velocity | np.isinf(self._follower.allowed)  # as a gripper
-        allowed = np.where(free, math.inf, JOINS * self.limits.velocity)
-        gentle = np.where(free, math.inf, HARSH * self.limits.acceleration)
-        reached = ~((fastest > allowed) | (harshest > gentle)).any(axis=1)
-        if reached.any():
-            first = int(reached.argmax())
+        way = points - begin
+        fits = self._joins(way, speed, velocities, times)
+        if fits.any():
+            first = int(fits.argmax())
             return times[first:], points[first:], velocities[first:]
-        way = np.where(free, 0.0, points[-1] - begin)
+        fits = self._joins(way[:1], speed, velocities[:1], times[0] + WAITS)
+        if fits.any():
+            return times + WAITS[fits.argmax()], points, velocities
+        far = np.where(self._free, 0.0, np.abs(way[-1]))
         needed = np.maximum(
-            1.5 * np.abs(way) / self.limits.velocity,
-            np.sqrt(6 * np.abs(way) / (HARSH * self.limits.acceleration)),
+            1.5 * far / self.limits.velocity,
+            np.sqrt(6 * far / (HARSH * self.limits.acceleration)),
         )
-        needed = float(np.nanmax(needed))
-        return np.maximum(times[-1:], needed), points[-1:], velocities[-1:]
+        return np.maximum(times[-1:], np.nanmax(needed)), points[-1:], velocities[-1:]
+
+    @property
+    def _free(self) -> np.ndarray:
+        """Return which joints may join in anyhow, [joints]: velocities, and grippers."""
+        return self.limits.by_velocity | np.isinf(self._follower.allowed)
+
+    def _joins(
+        self, way: np.ndarray, begins: np.ndarray, ends: np.ndarray, lasts: np.ndarray
+    ) -> np.ndarray:
+        """Return whether cubics are within the limits that a controller may need, bool [n].
+
+        way: [n, joints]. begins, ends: the velocities at both ends, [joints] and [n, joints].
+        lasts: s [n].
+        """
+        lasts = lasts[:, None]
+        mean = way / lasts
+        fastest = np.abs(1.5 * mean - (begins + ends) / 4)  # in the middle
+        bends = 6 * mean - 4 * begins - 2 * ends, 6 * mean - 2 * begins - 4 * ends
+        harshest = np.maximum(*np.abs(bends)) / lasts  # at the ends
+        gentle = HARSH * self.limits.acceleration / (self._speed or 1.0) ** 2
+        exceeds = (fastest > JOINS * self.limits.velocity) | (harshest > gentle)
+        return ~(exceeds & ~self._free).any(axis=1)
 
     def unreachable(self, time: float, position: np.ndarray, measured: Measured | None) -> str:
         """Return which joint cannot have reached a point; '' if all can.

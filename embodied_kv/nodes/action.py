@@ -89,7 +89,7 @@ class Action(SuiteNode):
             self.embodiment.outputs,
             commands,
             params.setpoint_rate,
-            self._joints.clocks_agree,
+            self._is_stamped,
             limits,
         )
         self._speed = SpeedScaling(self, self._world.now)
@@ -298,6 +298,14 @@ class Action(SuiteNode):
         return execution_horizon.parse(self.params.read(ActionParams).execution_horizon or own)
 
     # ------------------------------------------------------------------ on the loop's thread
+
+    def _is_stamped(self) -> bool:
+        """Return whether a trajectory says when it starts.
+
+        A slowed controller skips at full speed what a late message has missed, which the
+        reference does not.
+        """
+        return self._joints.clocks_agree() and self._speed.share() > 0.5
 
     def _prepare(self) -> None:
         p = self._params

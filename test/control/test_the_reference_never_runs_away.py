@@ -74,6 +74,33 @@ def test_the_arm_follows_a_published_speed_scaling_to_its_goal():
     np.testing.assert_allclose(stand.arm, 1.5, atol=0.01)
 
 
+@pytest.mark.parametrize('replacement', [True, False])
+@pytest.mark.parametrize('scale', [0.05, 0.5])
+@pytest.mark.parametrize('share, least', [(0.25, 0.9), (1.0, 0.2)])
+def test_the_arm_advances_at_the_published_speed_scaling(replacement, scale, share, least):
+    """share: of the velocity limit, as the policy asks. least: of that, scaled, on average."""
+    stand = stand_of(
+        loop=dict(speed=lambda: stand.controller.scale), controller=dict(replacement=replacement)
+    )
+    speed = share * VELOCITY
+
+    def act_on(seconds):
+        for _ in range(round(seconds / PERIOD)):
+            stand.offer(stand.arm + speed * DT * np.arange(15)[:, None])
+            stand.run(PERIOD)
+
+    act_on(0.6)
+    stand.controller.scale = scale
+    before = stand.arm[0]
+    act_on(2.0)
+    assert stand.arm[0] - before >= least * scale * speed * 2.0
+    assert stand.guard.state == 'armed'
+    stand.controller.scale = 1.0
+    act_on(0.5)
+    speeds, _ = stand.rates()
+    assert np.abs(speeds).max() <= 1.25 * VELOCITY
+
+
 def test_without_a_published_scaling_the_speed_still_follows_the_slider():
     stand = stand_of(controller=dict(replacement=False))
     stand.controller.scale = 0.1
