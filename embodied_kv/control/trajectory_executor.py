@@ -393,8 +393,12 @@ class TrajectoryExecutor:
             first = int(fits.argmax())
             return times[first:], points[first:], velocities[first:]
         fits = self._joins(way[:1], speed, velocities[:1], times[0] + WAITS)
-        if fits.any():
-            return times + WAITS[fits.argmax()], points, velocities
+        if self.plan and fits.any():  # an arm that brakes is not to rest later
+            wait = WAITS[fits.argmax()]
+            if not self.waits:
+                lasts = self.max_open_loop - wait
+                times, points, velocities, self.cut = self._course.after(now, LEAD, lasts)
+            return times + wait, points, velocities
         far = np.where(self._free, 0.0, np.abs(way[-1]))
         needed = np.maximum(
             1.5 * far / self.limits.velocity,

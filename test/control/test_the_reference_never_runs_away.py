@@ -94,6 +94,7 @@ def test_the_arm_advances_at_the_published_speed_scaling(replacement, scale, sha
     before = stand.arm[0]
     act_on(2.0)
     assert stand.arm[0] - before >= least * scale * speed * 2.0
+    assert max(sent.times[-1] for sent in stand.sent()) <= stand.executor.max_open_loop + 1e-6
     assert stand.guard.state == 'armed'
     stand.controller.scale = 1.0
     act_on(0.5)
