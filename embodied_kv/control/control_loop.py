@@ -326,7 +326,7 @@ class ControlLoop(threading.Thread):
         elif (state != ARMED or self._stopping) and self._outgoing.said not in ('', STOP):
             self._brake(STOP, now)
         if self._hands_over and now >= self.executor.ends + HANDED_OVER:
-            self._outgoing.hand_over()
+            self._outgoing.hand_over(now)
             self.executor.drop()
 
     @property

@@ -24,7 +24,7 @@ from embodied_kv.control.command import (
     Setpoint,
     TakeOver,
 )
-from embodied_kv.control.trajectory_executor import PAUSE, TrajectoryExecutor
+from embodied_kv.control.trajectory_executor import PAUSE, STALE, TrajectoryExecutor
 from embodied_kv.types import ActionChunk
 
 UNKNOWN = np.empty(0, np.float32)  # the confidence in what nobody denoised, or nobody remembers
@@ -117,14 +117,18 @@ class Outgoing:
         if at_once or now >= self._sent_at + AGAIN:
             self._next_part = now
 
-    def hand_over(self) -> None:
-        """Send controllers that keep their last position the measured one, once."""
+    def hand_over(self, now: float) -> None:
+        """Send controllers that keep their last position the measured one, once.
+
+        Nothing is sent if the arm was measured on its way or too long ago: controllers keep the
+        position at rest, which they were sent before.
+        """
         self.cease()
         measured = self._measured()
         if self._publish_setpoint is None or measured is None:
             return
-        if measured.moment < self._executor.ends:
-            return  # it was measured on its way; the position at rest was sent
+        if measured.moment < max(self._executor.ends, now - STALE):
+            return
         by_velocity, position = self._executor.limits.by_velocity, measured.position
         values = np.where(by_velocity, 0.0, position)
         still = np.zeros(len(values))

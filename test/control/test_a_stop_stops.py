@@ -150,6 +150,18 @@ def test_a_takeover_sends_position_controllers_the_measured_position_once_at_las
     assert len(stand.received) == count
 
 
+def test_a_takeover_sends_position_controllers_no_position_measured_long_ago():
+    stand = make('position')
+    bring_into(stand, 'disarmed', 1.0)
+    assert stand.executor.has_reference and not stand.executor.is_moving(stand.now)
+    stand.speaks, count = False, len(stand.received)
+    stand.run(0.4)
+    stand.guard.take_over()
+    stand.run(1.0)
+    assert not stand.executor.has_reference
+    assert len(stand.received) == count
+
+
 def test_a_clock_that_is_set_back_brakes_the_arm():
     stand = make('velocity')
     bring_into(stand, 'acting', 0.0)

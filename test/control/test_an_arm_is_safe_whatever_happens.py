@@ -51,8 +51,9 @@ class Watched(Stand):
 
     @property
     def _is_quiet(self):
-        """At rest, and the last set-points of that, 6 ms of them, are out: no hand is as quick."""
-        return not self.executor.is_moving(self.now) and self.loop._outgoing.due == math.inf
+        """At rest with the last set-points out, a handover's too: no hand is as quick."""
+        is_said = self.loop._outgoing.due == math.inf and not self.loop._hands_over
+        return not self.executor.is_moving(self.now) and is_said
 
     def happen(self, kind, random):
         guard = self.guard
