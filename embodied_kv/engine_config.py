@@ -15,7 +15,10 @@ RTC_SCHEDULES = ('linear', 'exponential', 'ones', 'zeros')
 
 
 def _param(default: Any, help: str, **more: object) -> Any:
-    """A field and its `help`; range: of the numbers that it may be; choices: of the words."""
+    """A field and its `help`.
+
+    range: of the numbers that it may be; choices: of the words; fix: what to do instead of others.
+    """
     return field(default=default, metadata={'help': help, **more})
 
 
@@ -126,7 +129,12 @@ class EngineConfig:
         'File that says which KV goes first where kv_budget_mib is full; empty: the packaged '
         'kv/eviction.yaml, which explains its fields',
     )
-    device: str = _param('cpu', 'cpu or cuda')
+    device: str = _param(
+        'cpu',
+        'cpu or cuda',
+        choices=('cpu', 'cuda'),
+        fix='; set CUDA_VISIBLE_DEVICES to choose one of several GPUs',
+    )
     dtype: str = _param(
         'auto',
         "float32, bfloat16 or auto: the model's own, but float32 on a CPU without units for "
@@ -143,7 +151,7 @@ class EngineConfig:
                 raise ValueError(f'engine.{f.name} is {value}: it must be from {low} to {high}')
             *first, last = choices = f.metadata.get('choices', (value,))
             if value not in choices:
-                words = f'{", ".join(first)} or {last}'
+                words = f'{", ".join(first)} or {last}{f.metadata.get("fix", "")}'
                 raise ValueError(f'engine.{f.name} is {value!r}: it must be {words}')
         if contradiction := self._contradiction():
             raise ValueError(contradiction)

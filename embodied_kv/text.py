@@ -23,6 +23,17 @@ def shown(text: object, most: int = 60) -> str:
     return line if len(whole) <= most else f'{line}... ({len(whole)} characters)'
 
 
+def is_text(text: object) -> bool:
+    """Return whether it is a str that UTF-8 can encode: a lone surrogate cannot be."""
+    if not isinstance(text, str):
+        return False
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def listed(names: Sequence[str]) -> str:
     """Names of a message, each of them shown, and not too many."""
     line = ', '.join(shown(name) for name in names[:NAMES]) or 'none'

@@ -16,8 +16,10 @@ class Observation:
     """What the robot saw and felt at one moment.
 
     images: one uint8 [height, width, 3] RGB array per view of the model, or what `Policy.fitted`
-    made of it; None for a view that is missing. state: [state_dim], in the policy's own units and
-    order. guide: of a robot whose chunks are made elsewhere, what it does meanwhile.
+    made of it; None for a view that is missing. state: real numbers [state_dim], in the policy's
+    own units and order, each from -1e6 to 1e6. instruction, robot: text that UTF-8 can encode.
+    stamp, sequence: integers of 64 bits. The engine refuses anything else as BadObservation.
+    guide: of a robot whose chunks are made elsewhere, what it does meanwhile.
     """
 
     images: tuple[np.ndarray | None, ...]

@@ -10,38 +10,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from torch import Tensor
 
-Fact = None | bool | int | float | str | list['Fact'] | dict[str, 'Fact']  # what JSON can say
+from embodied_kv.capsule.facts import CapsuleError, Fact, encode, facts_of
+from embodied_kv.capsule.manifest import Boundary, Manifest, describe
 
-
-def facts_of(value: object) -> dict[str, Fact]:
-    """The fields of a dataclass as facts: lists where it has tuples, dicts where dataclasses."""
-    return {name: _fact(one) for name, one in asdict(value).items()}
-
-
-def _fact(value: object) -> Fact:
-    if isinstance(value, dict):
-        return {name: _fact(one) for name, one in value.items()}
-    return [_fact(one) for one in value] if isinstance(value, list | tuple) else value
-
-
-class CapsuleError(ValueError):
-    """Why a capsule cannot be made, kept or used; meant for the user."""
-
-
-@dataclass(frozen=True)
-class Boundary:
-    """Where a session stood.
-
-    session: its name. number: of its committed steps. stamp: ns, of its newest observation.
-    """
-
-    session: str
-    number: int
-    stamp: int
+__all__ = ['Boundary', 'Capsule', 'CapsuleError', 'Fact', 'facts_of']
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +36,21 @@ class Capsule:
     facts: Mapping[str, Fact]
     created: float = field(default_factory=time.time)
 
-    @property
+    @cached_property
+    def encoded_facts(self) -> bytes:
+        """All facts as JSON; made once, by whoever asks first: not on the engine's thread.
+
+        Raises CapsuleError as `facts.encode`.
+        """
+        return encode(self.name, self.facts)
+
+    @cached_property
     def bytes(self) -> int:
-        """Of all its tensors."""
-        return sum(t.nbytes for t in self.tensors.values())
+        """Of the file that holds it: header, tensors and facts. Raises as `encoded_facts`."""
+        return self.manifest({}, 0).bytes
+
+    def manifest(self, checksums: Mapping[str, int], facts_checksum: int) -> Manifest:
+        """As `manifest.describe`."""
+        facts = len(self.encoded_facts), facts_checksum
+        about = self.name, self.boundary, self.fingerprint, self.created
+        return describe(*about, self.tensors, checksums, *facts)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Set
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -18,6 +19,7 @@ from torch import Tensor
 from embodied_kv.capsule.capsule import Boundary, Capsule
 from embodied_kv.capsule.manifest import Manifest
 from embodied_kv.capsule.tiers import Tier, TierEntry
+from embodied_kv.kv.moves import block_bytes, one_block
 
 
 class TierStore(Protocol):
@@ -29,6 +31,7 @@ class TierStore(Protocol):
     def entry(self, name: str) -> Manifest: ...
     def entries(self) -> Iterable[Manifest]: ...
     def drop(self, name: str) -> None: ...
+    def claimed(self) -> AbstractContextManager[None]: ...
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -77,7 +80,8 @@ class TierCopier:
         """With its capsule at hand, read from the disk if need be."""
         if item.capsule is not None:
             return item
-        return replace(item, capsule=self.disk.load(item.name, item.fingerprint))
+        with one_block(item.bytes):  # its header is longer than what lies between tensors
+            return replace(item, capsule=self.disk.load(item.name, item.fingerprint))
 
     def copied(self, item: CapsuleCopy, tier: Tier) -> CapsuleCopy:
         """A loaded item with a copy in the tier; in memory it replaces the other."""
@@ -87,10 +91,14 @@ class TierCopier:
             self.disk.save(item.capsule)
             return replace(item, tiers=item.tiers | {tier})
         device, began = self._devices[tier], time.perf_counter()
-        tensors = {name: self._copy(t, device) for name, t in item.capsule.tensors.items()}
+        tensors = item.capsule.tensors
+        with one_block(block_bytes(tensors.values())):
+            tensors = {name: self._copy(tensor, device) for name, tensor in tensors.items()}
         if item.tiers - {Tier.DISK} and item.bytes:
             self.byte_seconds = (time.perf_counter() - began) / item.bytes
         capsule = replace(item.capsule, tensors=tensors)
+        if 'encoded_facts' in vars(item.capsule):  # they are encoded once
+            vars(capsule)['encoded_facts'] = item.capsule.encoded_facts
         return replace(item, tiers=item.tiers & {Tier.DISK} | {tier}, capsule=capsule)
 
     def only(self, item: CapsuleCopy, tiers: Set[Tier]) -> CapsuleCopy:

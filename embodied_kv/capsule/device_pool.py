@@ -6,28 +6,31 @@ itself.
 
 from __future__ import annotations
 
+import math
+from contextlib import AbstractContextManager
 from functools import partial
 
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Tier
-from embodied_kv.kv.plane import Plane
+from embodied_kv.kv.plane import Own, Plane
 from embodied_kv.kv.pool import Evictable
 
 
 class DevicePool:
     """Copies of capsules on the device; on a CPU they lie where those of the host do.
 
-    What goes is in the host tier then, or on the disk: no capsule is lost. plane: whose budget
-    they share from now on.
+    What goes for other KV is in a tier below then; only the policy 'drop' loses it, or another.
+    For a new capsule, older ones give way as in a full tier. plane: whose budget they share from
+    now on.
     """
 
     name = 'capsules'
 
     def __init__(self, registry: Registry, plane: Plane | None = None) -> None:
-        self._registry = registry
+        self._registry, self._plane = registry, plane
         if plane is not None:
             plane.join(self)
-            registry.room = lambda size, cost: plane.claim(self, size, cost, wait=True)
+            registry.room = self._room
 
     @property
     def bytes(self) -> int:
@@ -42,23 +45,45 @@ class DevicePool:
         return self.bytes
 
     def evictable(self) -> list[Evictable]:
-        """Capsules that are not pinned and would lie elsewhere, least recently used first.
+        """Capsules that are not pinned and may leave, least recently used first.
 
-        Each of them as if no other left, which may take the host's last room. cost: of a copy
-        back from the host, as fast as the last one between the two; 0, not known, from the disk.
+        Each of them as if no other left, which may take the last room below. cost: of a copy back
+        from the host, as fast as the last one between the two; 0, not known, from elsewhere.
         """
-        seconds = {Tier.HOST: self._registry.byte_seconds, Tier.DISK: 0.0}
+        seconds = {Tier.HOST: self._registry.byte_seconds}
         return [
             Evictable(
-                size,
-                size * seconds[tier],
+                leaving.bytes,
+                leaving.bytes * seconds.get(leaving.tier, 0.0),
                 partial(self._registry.leave_device, name),
                 self._registry.idle(name),
-                quick=tier is Tier.DISK or self._registry.on_host,
+                quick=leaving.quick,
             )
-            for name, (size, tier) in self._registry.could_leave().items()
+            for name, leaving in self._registry.could_leave().items()
         ]
+
+    def _room(self, size: int, cost: float) -> AbstractContextManager[None]:
+        """Room for so many bytes. A promotion, whose cost is bounded, costs no other its place."""
+        own = partial(self.own, size) if cost == math.inf else lambda lacking: None
+        return self._plane.claim(self, size, cost, wait=True, own=own)
+
+    def own(self, size: int, lacking: float) -> Own | None:
+        """Return what older capsules give up for a new one, as `own_of`."""
+        return own_of(self._registry, size, lacking)
 
     def check_integrity(self) -> None:
         """Raises AssertionError with the broken law, of all tiers."""
         self._registry.check_integrity()
+
+
+def own_of(registry: Registry, size: int, lacking: float) -> Own | None:
+    """Return what the capsules of a registry give up for a new one of `size` bytes.
+
+    None: its policy gives nothing up, but each may leave as other KV makes it.
+    """
+    most = registry.can_give(size, lacking)
+    if not most and registry.capacities.policy == 'demote':
+        return None
+    here = [r.name for r in registry.entries() if r.tier is Tier.DEVICE and not r.pinned]
+    idle = max(map(registry.idle, here), default=0.0)
+    return Own(most, most * registry.byte_seconds, idle, partial(registry.give, size))

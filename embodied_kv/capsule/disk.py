@@ -2,11 +2,12 @@
 
 It knows files. It does not know what a capsule means, nor which to keep.
 
-A capsule is one file, `NAME.safetensors`, written under a temporary name, synced, then renamed:
-one rename replaces an older capsule of that name in one step, which a folder with two files could
-not promise. A writer locks the folder, so whoever holds the lock may remove every temporary file:
-its writer is dead. A file is read through one descriptor, never mapped: what was checked is what
-is handed out, and a file cut short under a reader is an error and not a signal.
+A capsule is one file, `NAME.safetensors`, written under a temporary name, synced, then renamed. No
+file is replaced: a name that is in use is refused. A writer locks the folder, so whoever holds the
+lock may remove every temporary file: its writer is dead. A registry holds another lock for as long
+as it lives, `claimed`, since its list of the folder is true for one process alone. A file is read
+through one descriptor, never mapped: what was checked is what is handed out, and a file cut short
+under a reader is an error and not a signal.
 
 Needs Linux and a local file system (flock on a folder, O_NOFOLLOW).
 """
@@ -18,7 +19,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -28,18 +29,13 @@ from torch import Tensor
 
 from embodied_kv import storage
 from embodied_kv.capsule.capsule import Capsule, CapsuleError
-from embodied_kv.capsule.manifest import (
-    DAMAGED,
-    MAX_HEADER,
-    Manifest,
-    TensorEntry,
-    describe,
-    parse,
-)
+from embodied_kv.capsule.facts import Fact, decode
+from embodied_kv.capsule.fingerprint import mismatch
+from embodied_kv.capsule.manifest import DAMAGED, FACTS, MAX_HEADER, Manifest, TensorEntry, parse
 from embodied_kv.kv import moves
 
 NAME = re.compile(r'[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}')  # so no name leaves the folder
-ENDING = '.safetensors'
+ENDING, LOCK = '.safetensors', 'capsules.lock'
 REMEDIES = {
     **storage.REMEDIES,
     **dict.fromkeys(storage.FULL, 'drop capsules or free some space'),
@@ -51,36 +47,40 @@ REMEDIES = {
 class Disk:
     """The capsules in one folder, which is created where it does not exist.
 
-    Any number of processes and threads may share a folder; saving is one at a time. Every method
+    Any number of threads may read a folder; saving is one at a time. Every method
     raises CapsuleError, in one line, that names the file and says what to do.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         with _explained(self.folder, 'opened'):
-            if not self.folder.is_dir():
-                self.folder.mkdir(parents=True, exist_ok=True)
+            is_new = not self.folder.is_dir()
+            storage.private_folder(self.folder)
+            if is_new:
                 storage.sync(self.folder.parent)
             with storage.locked(self.folder, wait=False) as locked:
                 if locked:
                     self._remove_leftovers()
 
     def save(self, capsule: Capsule) -> int:
-        """Keeps it, and replaces any older one of its name. Returns the bytes of the file.
+        """Keeps it -> bytes of the file. Raises CapsuleError where its name is in use.
 
-        When it returns, the capsule is on the medium. When it raises, the older one still stands;
-        but where only the last sync failed, the new one does, and a power cut may take it back.
+        When it returns, the capsule is on the medium. When it raises, nothing of it is there; but
+        where only the last sync failed, it is, and a power cut may take it back.
         """
         path = self._path(capsule.name)
+        facts = capsule.encoded_facts
         contents = {name: _bytes(capsule, name) for name in capsule.tensors}
-        manifest = describe(capsule, {name: zlib.crc32(b) for name, b in contents.items()})
-        header = manifest.header()
+        checksums = {name: zlib.crc32(data) for name, data in contents.items()}
+        manifest = capsule.manifest(checksums, zlib.crc32(facts))
+        tensors = (contents[entry.name] for entry in manifest.tensors)
         with _explained(path, 'written'), storage.locked(self.folder):
+            self._check_absent(path)
             self._remove_leftovers()
             with storage.replaced(path) as new:
-                storage.write(new, header, *(contents[entry.name] for entry in manifest.tensors))
+                storage.write(new, manifest.header(), *tensors, facts)
             storage.sync(self.folder)
-        return len(header) + manifest.bytes
+        return manifest.bytes
 
     def load(self, name: str, fingerprint: str) -> Capsule:
         """The capsule, in host memory that is its own.
@@ -91,25 +91,17 @@ class Disk:
         with self._open(path) as stream:
             manifest = _read_manifest(stream, name)
             if manifest.fingerprint != fingerprint:
-                raise CapsuleError(
-                    f'was made by {manifest.fingerprint}, this is {fingerprint}: weights, dtype, '
-                    'kernels, layout or config differ; start what made it, or make a new one'
-                )
+                raise CapsuleError(mismatch(manifest.fingerprint, fingerprint))
             tensors, at = {}, stream.tell()
-            for entry in manifest.tensors:
+            for entry in manifest.entries:
                 tensors[entry.name] = _read_tensor(stream, entry, at)
                 at += entry.bytes
-        return Capsule(
-            name,
-            manifest.boundary,
-            manifest.fingerprint,
-            tensors,
-            manifest.facts,
-            manifest.created,
-        )
+            facts = _decoded(tensors.pop(FACTS))
+        about = manifest.boundary, manifest.fingerprint
+        return Capsule(name, *about, tensors, facts, manifest.created)
 
     def entry(self, name: str) -> Manifest:
-        """What the file says of itself; its tensors are not read, so not checked either."""
+        """What the file says of itself; tensors and facts are not read, so not checked either."""
         with self._open(self._path(name)) as stream:
             return _read_manifest(stream, name)
 
@@ -152,10 +144,34 @@ class Disk:
         there = ', '.join(self.names()) or 'nothing'
         return CapsuleError(f'no capsule {name} in {self.folder}; there is {there}')
 
+    def _check_absent(self, path: Path) -> None:
+        """Under the lock. A link or a folder of that name counts: nothing is replaced."""
+        if os.path.lexists(path):
+            name = path.name.removesuffix(ENDING)
+            raise CapsuleError(f'there is a file {path} already: drop {name} first')
+
     def _remove_leftovers(self) -> None:
         """Under the lock alone: the writer of every temporary file is dead then."""
         for path in self.folder.glob(str(storage.temporary(Path(f'*{ENDING}')))):
             path.unlink()
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Keep every other registry, of any process, out of the folder until the block ends.
+
+        Raises CapsuleError that names the process which has it.
+        """
+        path = self.folder / LOCK
+        with _explained(path, 'locked'), storage.locked(path, wait=False, file=True) as locked:
+            if not locked:
+                raise CapsuleError(
+                    f'{self.folder} must be used by one process at a time (process {_owner(path)} '
+                    'has it); end that process, or choose another folder'
+                )
+            descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC)
+            with os.fdopen(descriptor, 'w') as file:
+                file.write(str(os.getpid()))
+            yield
 
     @contextmanager
     def _open(self, path: Path) -> Iterator[BinaryIO]:
@@ -174,6 +190,13 @@ class Disk:
                     yield stream
                 except CapsuleError as error:
                     raise CapsuleError(f'{path} {error}') from error
+
+
+def _owner(path: Path) -> str:
+    """Return the number of the process that locked a file, which it wrote into it."""
+    with suppress(OSError, ValueError), path.open() as file:
+        return str(int(file.read(20)))
+    return 'unknown'
 
 
 def _bytes(capsule: Capsule, name: str) -> np.ndarray:
@@ -211,7 +234,7 @@ def _read_manifest(stream: BinaryIO, name: str) -> Manifest:
     manifest = parse(bytes(header))
     if manifest.name != name:
         raise CapsuleError(f'holds the capsule {manifest.name}: give it that name again')
-    whole = length + manifest.bytes
+    whole = length + manifest.payload
     if size < whole:
         raise CapsuleError(f'is truncated, it has {size} of {whole} bytes: drop it')
     if size > whole:
@@ -234,6 +257,13 @@ def _read_tensor(stream: BinaryIO, entry: TensorEntry, at: int) -> Tensor:
         raise CapsuleError(
             f'cannot be loaded: {entry.name} takes {entry.bytes} bytes of memory; {reason}'
         ) from error
+
+
+def _decoded(facts: Tensor) -> dict[str, Fact]:
+    try:
+        return decode(facts.numpy().tobytes())
+    except (ValueError, RecursionError) as error:
+        raise CapsuleError(DAMAGED.format('its facts make no sense')) from error
 
 
 def _explained(path: Path, done: str) -> AbstractContextManager[None]:

@@ -47,6 +47,14 @@ def check_block(
     _check(frozen, name, (heads, sum(budgets), dim), arena.k.dtype)
 
 
+def check_tensor(frozen: FrozenPart, name: str, *shape: int) -> None:
+    """Raises CapsuleError unless there is a tensor of that name and shape, of float numbers."""
+    found = frozen.tensors.get(name)
+    if found is None or tuple(found.shape) != shape or not found.is_floating_point():
+        there = 'missing' if found is None else f'{list(found.shape)} of {found.dtype}'
+        raise CapsuleError(f'{name} is {there}, not {list(shape)} of float numbers')
+
+
 def _check(frozen: FrozenPart, name: str, wanted: tuple[int, ...], dtype: torch.dtype) -> None:
     for kind in 'kv':
         saved = frozen.tensors.get(f'{name}/{kind}')

@@ -1,11 +1,12 @@
 """What the file of a capsule says before its tensors.
 
 It knows the header of a safetensors file, and JSON. It does not know files or folders, and it
-never holds the bytes of a tensor.
+never holds the bytes of a tensor or of the facts.
 
 The header is `{"__metadata__": {"manifest": ..., "checksum": ...}, "part/name": {...}, ...}`: the
 manifest is JSON in a string, as safetensors asks of metadata, and the rest follows from it. A
-reader builds the header anew from the manifest and compares, so it trusts no size or offset.
+reader builds the header anew from the manifest and compares, so it trusts no size or offset. The
+facts follow the tensors, as bytes of a tensor of their own: a list of capsules reads none of them.
 
 Checksums are CRC-32. They are there for accidents: one finds every damage that lies within four
 bytes, misses any other once in 2^32, and costs less than the copy beside it (zlib, 4 GB/s where
@@ -22,22 +23,25 @@ import operator
 import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 
 import torch
+from torch import Tensor
 
-from embodied_kv.capsule.capsule import Boundary, Capsule, CapsuleError, Fact
+from embodied_kv.capsule.facts import MAX_FACTS, CapsuleError
+from embodied_kv.capsule.fingerprint import Fingerprint
 
-VERSION = 1
-MAX_HEADER = 2**26  # bytes: below what safetensors itself reads, and no allocation to fear
+VERSION = 2
+MAX_HEADER = 2**24  # bytes: below what safetensors itself reads, and no allocation to fear
 KINDS = {
     'name': str,
     'fingerprint': str,
     'created': int | float,
-    'facts': dict,
     'boundary.session': str,
     'boundary.number': int,
     'boundary.stamp': int,
 }
+FACTS = '__facts__'  # the tensor that holds them
 METADATA = '__metadata__'
 DAMAGED = 'is damaged ({}): drop it'
 
@@ -62,6 +66,18 @@ CODES = {
 
 
 @dataclass(frozen=True)
+class Boundary:
+    """Where a session stood.
+
+    session: its name. number: of its committed steps. stamp: ns, of its newest observation.
+    """
+
+    session: str
+    number: int
+    stamp: int
+
+
+@dataclass(frozen=True)
 class TensorEntry:
     """A tensor of a capsule. dtype: as torch calls it. checksum: CRC-32 of its bytes."""
 
@@ -78,6 +94,10 @@ class TensorEntry:
     def bytes(self) -> int:
         return math.prod(self.shape) * self.torch_dtype.itemsize
 
+    def in_manifest(self) -> dict[str, object]:
+        """Its fields. The checksum has 8 hex digits, so that no length depends on it."""
+        return {**asdict(self), 'checksum': f'{self.checksum:08x}'}
+
     def in_header(self, offset: int) -> dict[str, object]:
         """As safetensors describes a tensor whose bytes start at `offset` after the header."""
         code, shape = CODES.get(self.torch_dtype), list(self.shape)
@@ -88,17 +108,17 @@ class TensorEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A capsule without its tensors.
+    """A capsule without its tensors and facts.
 
-    Fields are as in Capsule. tensors: in the order of the file.
+    Fields are as in Capsule. tensors: in the order of the file. facts: what holds them, behind.
     """
 
     name: str
     boundary: Boundary
     fingerprint: str
     created: float
-    facts: Mapping[str, Fact]
     tensors: tuple[TensorEntry, ...]
+    facts: TensorEntry
 
     def __post_init__(self) -> None:
         for field, kind in KINDS.items():
@@ -107,61 +127,87 @@ class Manifest:
                 raise CapsuleError(f'capsule {self.name}: {field} cannot be {value!r}')
 
     @property
+    def entries(self) -> tuple[TensorEntry, ...]:
+        """Of all that follows the header, in the order of the file."""
+        return *self.tensors, self.facts
+
+    @property
+    def payload(self) -> int:
+        """Bytes that follow the header."""
+        return sum(entry.bytes for entry in self.entries)
+
+    @cached_property
     def bytes(self) -> int:
-        """Of all its tensors, as they lie in the file after the header."""
-        return sum(entry.bytes for entry in self.tensors)
+        """Of the whole file."""
+        return len(self.header()) + self.payload
 
     def header(self) -> bytes:
         """The start of the file: 8 bytes with the length of the JSON that follows.
 
         Raises CapsuleError where JSON cannot say what the manifest holds.
         """
+        about = {
+            'version': VERSION,
+            'name': self.name,
+            'boundary': asdict(self.boundary),
+            'fingerprint': self.fingerprint,
+            'settings': getattr(self.fingerprint, 'settings', {}),
+            'created': self.created,
+            'tensors': [entry.in_manifest() for entry in self.tensors],
+            'facts': self.facts.in_manifest(),
+        }
         try:
-            text = json.dumps({'version': VERSION, **asdict(self)}, allow_nan=False)
+            text = json.dumps(about, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
             raise CapsuleError(f'capsule {self.name} cannot be told in JSON: {error}') from error
         about = {'manifest': text, 'checksum': f'{zlib.crc32(text.encode()):08x}'}
         header: dict[str, object] = {METADATA: about}
         offset = 0
-        for entry in self.tensors:
+        for entry in self.entries:
             header[entry.name] = entry.in_header(offset)
             offset += entry.bytes
         written = json.dumps(header).encode()
         written += b' ' * (-len(written) % 8)  # tensors start aligned
         if len(written) > MAX_HEADER:
             raise CapsuleError(
-                f'capsule {self.name}: names and facts take {len(written)} bytes, at most '
-                f'{MAX_HEADER} can be kept; large facts should be tensors'
+                f'capsule {self.name}: names of tensors and settings must take at most '
+                f'{MAX_HEADER} bytes (got {len(written)}); join tensors'
             )
         return len(written).to_bytes(8, 'little') + written
 
 
-def describe(capsule: Capsule, checksums: Mapping[str, int]) -> Manifest:
-    """The manifest of a capsule. checksums: CRC-32 of the bytes, by the names of its tensors.
+def describe(
+    name: str,
+    boundary: Boundary,
+    fingerprint: str,
+    created: float,
+    tensors: Mapping[str, Tensor],
+    checksums: Mapping[str, int],
+    facts: int,
+    facts_checksum: int,
+) -> Manifest:
+    """The manifest of a capsule.
 
-    Raises CapsuleError where a name or a fact would not come back as it is.
+    checksums: CRC-32 of the bytes, by the names of the tensors; 0 for those that are not given.
+    facts: bytes that they take. Raises CapsuleError where a name would not come back as it is.
     """
-    for name in capsule.tensors:
-        if not isinstance(name, str) or not name.isprintable() or name in ('', METADATA):
-            raise CapsuleError(f'capsule {capsule.name}: {name!r} cannot name a tensor')
-    for part, fact in capsule.facts.items():
-        if not _comes_back(part, fact):
-            raise CapsuleError(
-                f'capsule {capsule.name}: the facts of {part} do not come back from JSON as they '
-                'are; use None, bool, int, finite float, str, list and dict with str keys'
-            )
+    for one in tensors:
+        if not isinstance(one, str) or not one.isprintable() or one in ('', METADATA, FACTS):
+            raise CapsuleError(f'capsule {name}: {one!r} cannot name a tensor')
     # Wide numbers first, as safetensors wants them: then each lies at a multiple of its own size.
-    tensors = sorted(capsule.tensors.items(), key=lambda item: -item[1].dtype.itemsize)
+    ordered = sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize)
     return Manifest(
-        capsule.name,
-        capsule.boundary,
-        capsule.fingerprint,
-        capsule.created,
-        dict(capsule.facts),
+        name,
+        boundary,
+        fingerprint,
+        created,
         tuple(
-            TensorEntry(name, str(t.dtype).removeprefix('torch.'), tuple(t.shape), checksums[name])
-            for name, t in tensors
+            TensorEntry(
+                one, str(t.dtype).removeprefix('torch.'), tuple(t.shape), checksums.get(one, 0)
+            )
+            for one, t in ordered
         ),
+        TensorEntry(FACTS, 'uint8', (facts,), facts_checksum),
     )
 
 
@@ -179,9 +225,16 @@ def parse(header: bytes) -> Manifest:
         fields = json.loads(text)
         version = fields.pop('version')
         if version != VERSION:
-            raise CapsuleError(f'has format {version}, this version reads {VERSION}: drop it')
+            raise CapsuleError(
+                f'has format {version}, this version reads {VERSION}: drop it, or restore it with '
+                'the version that wrote it'
+            )
         fields['boundary'] = Boundary(**fields['boundary'])
         fields['tensors'] = tuple(_entry(**tensor) for tensor in fields['tensors'])
+        fields['facts'] = _facts_entry(**fields['facts'])
+        digits, settings = fields['fingerprint'], fields.pop('settings')
+        if settings:
+            fields['fingerprint'] = Fingerprint(digits, settings)
         manifest = Manifest(**fields)
         as_it_should_be = manifest.header()
     except CapsuleError:
@@ -193,16 +246,18 @@ def parse(header: bytes) -> Manifest:
     return manifest
 
 
-def _comes_back(part: object, fact: object) -> bool:
-    try:
-        return isinstance(part, str) and json.loads(json.dumps(fact, allow_nan=False)) == fact
-    except (TypeError, ValueError, RecursionError):
-        return False
-
-
-def _entry(name: str, dtype: str, shape: list[int], checksum: int) -> TensorEntry:
+def _entry(name: str, dtype: str, shape: list[int], checksum: str) -> TensorEntry:
     if not isinstance(getattr(torch, dtype), torch.dtype):
         raise TypeError(f'{dtype} is no dtype')
     if not all(type(extent) is int and 0 <= extent < 2**63 for extent in shape):
         raise ValueError(f'{shape} is no shape')
-    return TensorEntry(name, dtype, tuple(shape), checksum)
+    return TensorEntry(name, dtype, tuple(shape), int(checksum, 16))
+
+
+def _facts_entry(**fields: object) -> TensorEntry:
+    entry = _entry(**fields)
+    if (entry.name, entry.dtype, len(entry.shape)) != (FACTS, 'uint8', 1):
+        raise ValueError('the facts are no bytes')
+    if entry.bytes > MAX_FACTS:
+        raise ValueError(f'{entry.bytes} bytes of facts')
+    return entry

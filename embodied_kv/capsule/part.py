@@ -5,7 +5,7 @@ Knows that a session is made of parts. Does not know what they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -13,6 +13,8 @@ import numpy as np
 from torch import Tensor
 
 from embodied_kv.capsule.capsule import Fact
+
+Note = str | Callable[[], str] | None  # of a part that was resumed; the function runs afterwards
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,8 +43,9 @@ class Part(Protocol):
     def check(self, frozen: FrozenPart) -> None:
         """Raises CapsuleError for what could not be resumed. Changes nothing."""
 
-    def resume(self, frozen: FrozenPart) -> str | None:
+    def resume(self, frozen: FrozenPart) -> Note:
         """Goes on from there, with what was checked, instead of from where it stands.
 
-        Returns what whoever asked for it has to know, in words; None or '' for nothing.
+        Returns what whoever asked for it has to know, in words; None or '' for nothing. Where the
+        words take time, it returns a function that makes them on the thread of whoever asked.
         """

@@ -13,7 +13,7 @@ from embodied_kv.capsule.tiers import Tier
 class CapsuleRecord:
     """A capsule as it is listed.
 
-    bytes: of its tensors. tier: the fastest that has it. saved: whether the disk has it too.
+    bytes: of its file. tier: the fastest that has it. saved: whether the disk has it too.
     age: s since it was made. fits: whether its fingerprint is this engine's.
     """
 

@@ -14,6 +14,8 @@ from enum import Enum
 
 import numpy as np
 
+from embodied_kv.capsule.facts import CapsuleError
+
 SIDE = 16  # pixels of a thumbnail
 
 
@@ -55,9 +57,17 @@ class SceneSummary:
 
     @classmethod
     def of(cls, arrays: Mapping[str, np.ndarray], facts: Mapping[str, int | str]) -> SceneSummary:
-        """The summary that `arrays` and `facts` came from."""
+        """The summary that `arrays` and `facts` came from.
+
+        Raises CapsuleError where they are of no summary.
+        """
         images = {n.removeprefix('image/'): a for n, a in arrays.items() if n != 'joints'}
-        return cls(arrays['joints'], images, facts['stamp'], facts['robot'])
+        stamp, robot = (
+            facts.get(name) if isinstance(facts, Mapping) else None for name in ('stamp', 'robot')
+        )
+        if 'joints' not in arrays or type(stamp) is not int or not isinstance(robot, str):
+            raise CapsuleError('the capsule is damaged: its scene has no joints, stamp or robot')
+        return cls(arrays['joints'], images, stamp, robot)
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,10 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Set
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -29,10 +30,25 @@ from torch import Tensor
 from embodied_kv.capsule.capsule import Capsule, CapsuleError
 from embodied_kv.capsule.copies import CapsuleCopy, TierCopier, TierStore
 from embodied_kv.capsule.disk import NAME
+from embodied_kv.capsule.fingerprint import mismatch
 from embodied_kv.capsule.record import CapsuleRecord
-from embodied_kv.capsule.tiers import NoRoom, Tier, TierCapacities, make_room
+from embodied_kv.capsule.tiers import Move, NoRoom, Tier, TierCapacities, leave, make_room
 from embodied_kv.kv.moves import copy_to
 from embodied_kv.kv.plane import OverBudget
+from embodied_kv.text import listed
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """How a capsule leaves the device for other KV.
+
+    bytes: that it frees there. tier: what has it then; None: those below make room for it by the
+    policy 'drop', which may cost it or another. quick: nothing is copied or written for it.
+    """
+
+    bytes: int
+    tier: Tier | None
+    quick: bool
 
 
 class Registry:
@@ -63,13 +79,26 @@ class Registry:
         self._copier = TierCopier(self._disk, device, copy)
         self.room: Callable[[int, float], AbstractContextManager] = lambda *_: nullcontext()
         self._used_at: dict[str, float] = {}  # s, steady clock
+        self._coming: list[str] = []  # names that claim room now: no copy of them gives way
         self._clock = clock
         self._changing, self._lock = threading.Lock(), threading.Lock()
-        found = self._disk.entries() if self._disk is not None else ()
-        self._items: OrderedDict[str, CapsuleCopy] = OrderedDict(  # least recently used first
-            (manifest.name, CapsuleCopy.of(manifest, {Tier.DISK}))
-            for manifest in sorted(found, key=lambda manifest: manifest.created)
-        )
+        with ExitStack() as opened:
+            if self._disk is not None:
+                opened.enter_context(self._disk.claimed())
+            found = self._disk.entries() if self._disk is not None else ()
+            self._items: OrderedDict[str, CapsuleCopy] = OrderedDict(  # least recently used first
+                (manifest.name, CapsuleCopy.of(manifest, {Tier.DISK}))
+                for manifest in sorted(found, key=lambda manifest: manifest.created)
+            )
+            self._opened = opened.pop_all()
+
+    def close(self) -> None:
+        """Let another registry use the folder of the disk. Nothing else is called afterwards.
+
+        A registry that is not closed keeps the folder until the process ends.
+        """
+        with self._changing:
+            self._opened.close()
 
     def add(self, capsule: Capsule, tier: Tier = Tier.DEVICE) -> None:
         """Keeps it in that tier. Raises NoRoom, or CapsuleError for a name that is in use."""
@@ -79,9 +108,9 @@ class Registry:
                 'dots, _ and -, with no dot in front'
             )
         self._check_new(capsule.name)
-        with self._room(tier, capsule.bytes), self._changing:
+        item = CapsuleCopy.of(capsule, set(), capsule)
+        with self._room(item, tier, self.capacities), self._changing:
             self._check_new(capsule.name)  # another thread may have been first
-            item = CapsuleCopy.of(capsule, set(), capsule)
             self._keep(self._with_copy(item, tier, self.capacities), {tier})
             self._touch(capsule.name)
 
@@ -105,9 +134,10 @@ class Registry:
             if item.pinned or promote is Tier.DISK:
                 return item.capsule
             policy = 'refuse' if self.capacities.policy == 'refuse' else 'demote'
+            capacities = replace(self.capacities, policy=policy)
             cost = item.bytes * self.byte_seconds
-            with suppress(NoRoom), self._room(promote, item.bytes, cost):
-                item = self._with_copy(item, promote, replace(self.capacities, policy=policy))
+            with suppress(NoRoom), self._room(item, promote, capacities, cost):
+                item = self._with_copy(item, promote, capacities)
                 self._put(item)
             return item.capsule
 
@@ -124,54 +154,113 @@ class Registry:
     def move(self, name: str, tier: Tier) -> None:
         """To that tier, even if it is pinned; a use. Its copy on the disk stays. Raises NoRoom."""
         with self._changing:
-            if tier in self._item(name).tiers:
-                return self._move(name, tier)
-        with self._room(tier, self._item(name).bytes), self._changing:
-            self._move(name, tier)
+            before = self._item(name)
+            if tier in before.tiers:
+                return self._move(before, tier)
+            self._check_fits(before)
+            loaded = self._copier.loaded(before)  # may fail: before anything gives way
+        with self._room(before, tier, self.capacities), self._changing:
+            now = self._item(name)
+            self._move(loaded if now is before else now, tier)
 
-    def _move(self, name: str, tier: Tier) -> None:
-        self._keep(self._with_copy(self._item(name), tier, self.capacities), {tier, Tier.DISK})
-        self._touch(name)
+    def _move(self, item: CapsuleCopy, tier: Tier) -> None:
+        self._keep(self._with_copy(item, tier, self.capacities), {tier, Tier.DISK})
+        self._touch(item.name)
 
-    def could_leave(self) -> dict[str, tuple[int, Tier]]:
-        """By name: bytes on the device that are not needed there, and what has it without them.
-
-        None of them would be lost, or cost another capsule. None leaves while others are moved.
-        """
+    def could_leave(self) -> dict[str, Leaving]:
+        """What is not needed on the device, by name. None leaves while others are moved."""
         if self._changing.locked():
             return {}
-        with self._lock:
-            items = list(self._items.values())
-        found = {item.name: (item.bytes, self._below(item)) for item in items}
-        return {name: (size, tier) for name, (size, tier) in found.items() if tier is not None}
+        spare = self._spare()
+        found = {item.name: self._leaving(item, spare) for item in self._as_listed()}
+        return {name: leaving for name, leaving in found.items() if leaving is not None}
 
     def leave_device(self, name: str) -> int:
         """Gives the copy on the device up, as `could_leave` says -> bytes freed; it is no use.
 
-        0 where it may not leave, or others are being moved: it waits for no file.
+        0 where it may not leave, or others are being moved.
         """
         if not self._changing.acquire(blocking=False):
             return 0
         try:
-            with self._lock:
-                item = self._items.get(name)
-            tier = None if item is None else self._below(item)
-            if tier is None:
+            items = self._still()
+            item = next((item for item in items if item.name == name), None)
+            leaving = None if item is None else self._leaving(item, self._spare())
+            if leaving is None:
                 return 0
-            item = self._copier.copied(item, tier)
-            self._keep(item, item.tiers - {Tier.DEVICE})
-            return item.bytes
+            if leaving.tier is None:
+                self._make(leave(items, name, Tier.DEVICE, self.capacities))
+            else:
+                item = self._copier.copied(item, leaving.tier)
+                self._keep(item, item.tiers - {Tier.DEVICE})
+            return leaving.bytes
+        except CapsuleError:  # no file could be written
+            return 0
         finally:
             self._changing.release()
 
-    def _below(self, item: CapsuleCopy) -> Tier | None:
-        """What has it without its copy on the device; None: nobody, or it is pinned."""
+    def _leaving(self, item: CapsuleCopy, spare: Mapping[Tier, float]) -> Leaving | None:
+        """How it leaves the device; None where it may not. spare: as `_spare`."""
         if item.pinned or Tier.DEVICE not in item.tiers:
             return None
-        most = self.capacities.of(Tier.HOST)
-        if most and self.used(Tier.HOST) + item.bytes <= most:
-            return Tier.HOST
-        return Tier.DISK if Tier.DISK in item.tiers else None
+        on_disk, policy = Tier.DISK in item.tiers, self.capacities.policy
+        fits = {tier for tier in Tier if item.size(tier) <= spare[tier]}
+        if Tier.HOST in fits:
+            return Leaving(item.bytes, Tier.HOST, self.on_host)
+        if on_disk or Tier.DISK in fits and policy != 'refuse':
+            return Leaving(item.bytes, Tier.DISK, on_disk)
+        if policy == 'drop':
+            return Leaving(item.bytes, None, self.on_host and not self.capacities.of(Tier.DISK))
+        return None
+
+    def _spare(self) -> dict[Tier, float]:
+        """Bytes that each tier has left; -1 where there is no such tier."""
+        bounds = {tier: self.capacities.of(tier) for tier in Tier}
+        return {tier: most - self.used(tier) if most else -1 for tier, most in bounds.items()}
+
+    def can_give(self, size: int, most: float) -> int:
+        """Bytes of the device that capsules give up by the policy for a new one of `size` bytes.
+
+        They are `most`, or as many as the policy and the tiers below allow. It waits for what is
+        being moved.
+        """
+        with self._changing:
+            movable = [
+                item.bytes
+                for item in self._still()
+                if Tier.DEVICE in item.tiers and not item.pinned
+            ]
+            shares = {min(math.ceil(most), total) for total in accumulate(movable)}
+            for share in sorted(shares, reverse=True):
+                with suppress(NoRoom):
+                    self._moves_for(size, share)
+                    return share
+            return 0
+
+    def give(self, size: int, share: int) -> int:
+        """Makes capsules give up `share` bytes as `can_give` says -> bytes freed.
+
+        0 where they have come into use or gone in the meantime.
+        """
+        with self._changing:
+            before = self.used(Tier.DEVICE)
+            with suppress(NoRoom):
+                self._make(self._moves_for(size, share))
+            return before - self.used(Tier.DEVICE)
+
+    def _moves_for(self, size: int, share: int) -> list[Move]:
+        """The moves of `make_room` that free so many bytes of the device. Raises NoRoom."""
+        left = self.used(Tier.DEVICE) - share
+        most = min(left + size, self.capacities.of(Tier.DEVICE))
+        return make_room(
+            self._still(), '', size, Tier.DEVICE, replace(self.capacities, device=most)
+        )
+
+    def _still(self) -> list[CapsuleCopy]:
+        """All items, least recently used first; those that are on their way up are pinned."""
+        with self._lock:
+            items, coming = list(self._items.values()), set(self._coming)
+        return [replace(item, pinned=True) if item.name in coming else item for item in items]
 
     def idle(self, name: str, now: float | None = None) -> float:
         """Seconds since it came or was last used; 0 where it did neither, in this process.
@@ -204,15 +293,13 @@ class Registry:
 
     def entries(self) -> list[CapsuleRecord]:
         """All that there are, least recently used first."""
-        with self._lock:
-            items = list(self._items.values())
         now = self._clock()
-        return [CapsuleRecord.of(item, now, self.fingerprint) for item in items]
+        return [CapsuleRecord.of(item, now, self.fingerprint) for item in self._as_listed()]
 
     def used(self, tier: Tier) -> int:
         """Bytes of all copies in the tier."""
         with self._lock:
-            return sum(item.bytes for item in self._items.values() if tier in item.tiers)
+            return sum(item.size(tier) for item in self._items.values() if tier in item.tiers)
 
     def check_integrity(self) -> None:
         """Raises AssertionError with the broken law."""
@@ -229,29 +316,58 @@ class Registry:
             assert listed == found, f'listed on the disk: {listed}, found: {found}'
 
     @contextmanager
-    def _room(self, tier: Tier, size: int, cost: float = math.inf) -> Iterator[None]:
-        """On the device by whoever shares it, while it is taken; else what the tier has."""
+    def _room(
+        self, item: CapsuleCopy, tier: Tier, capacities: TierCapacities, cost: float = math.inf
+    ) -> Iterator[None]:
+        """On the device by whoever shares it, while it is taken; else what the tier has.
+
+        What cannot be kept there is refused before anything gives way for it.
+        """
+        if tier is not Tier.DEVICE:
+            yield
+            return
+        self._check_fits(item)
+        make_room(self._as_listed(), item.name, item.bytes, tier, capacities)
+        with self._lock:
+            self._coming.append(item.name)
         try:
-            with self.room(size, cost) if tier is Tier.DEVICE else nullcontext():
+            with self.room(item.bytes, cost):
                 yield
         except OverBudget as error:
-            raise NoRoom(str(error)) from error
+            raise NoRoom(f'{error}{self._who_stays()}') from error
+        finally:
+            with self._lock:
+                self._coming.remove(item.name)
+
+    def _who_stays(self) -> str:
+        """What a refusal for want of a shared budget adds: the capsules that keep the device."""
+        here = [item for item in self._as_listed() if Tier.DEVICE in item.tiers]
+        policy = self.capacities.policy
+        if not here or policy == 'drop':
+            return ''
+        why = "moves none for another: move one, or set eviction_policy 'demote' or 'drop'"
+        if policy == 'demote':
+            why = "loses none: raise the capacity of a tier below, or set eviction_policy 'drop'"
+        names = listed([f'{item.name} {item.bytes}' for item in here])
+        return f'; bytes of capsules on the device: {names}; the policy {policy!r} {why}'
 
     def _with_copy(self, item: CapsuleCopy, tier: Tier, capacities: TierCapacities) -> CapsuleCopy:
         """The item with a copy in the tier, for which others have given way."""
         if tier in item.tiers:
             return item
         self._check_fits(item)
-        with self._lock:
-            items = list(self._items.values())
-        moves = make_room(items, item.name, item.bytes, tier, capacities)
+        moves = make_room(self._as_listed(), item.name, item.size(tier), tier, capacities)
         item = self._copier.loaded(item)  # may fail: before anything gives way
+        self._make(moves)
+        return self._copier.copied(item, tier)
+
+    def _make(self, moves: Sequence[Move]) -> None:
+        """Makes the moves in their order."""
         for move in moves:
             other = self._items[move.name]
             if move.target is not None:
                 other = self._copier.copied(other, move.target)
             self._keep(other, other.tiers - {move.source})
-        return self._copier.copied(item, tier)
 
     def _keep(self, item: CapsuleCopy, tiers: Set[Tier]) -> None:
         """Gives up the copies in other tiers; the table says so when it is done."""
@@ -262,6 +378,16 @@ class Registry:
             with self._lock:
                 del self._items[item.name]
                 self._used_at.pop(item.name, None)
+
+    def _as_listed(self) -> list[CapsuleCopy]:
+        with self._lock:
+            return list(self._items.values())
+
+    def names(self) -> set[str]:
+        """Return all names that are in use, also those of files that cannot be read."""
+        with self._lock:
+            listed = set(self._items)
+        return listed if self._disk is None else listed | set(self._disk.names())
 
     def _put(self, item: CapsuleCopy) -> None:
         with self._lock:
@@ -286,13 +412,11 @@ class Registry:
         return self._disk is not None and name in self._disk.names()
 
     def _check_new(self, name: str) -> None:
-        if name in self._items:
+        if name in self._items or self._has_file(name):
             raise CapsuleError(f'there is a capsule {name} already: drop it first')
 
     def _check_fits(self, item: CapsuleCopy) -> None:
         if item.fingerprint != self.fingerprint:
             raise CapsuleError(
-                f'capsule {item.name} was made by {item.fingerprint}, this is '
-                f'{self.fingerprint}: weights, dtype, kernels, layout or config differ; drop it, '
-                'or start what made it'
+                f'capsule {item.name} {mismatch(item.fingerprint, self.fingerprint)}'
             )

@@ -7,12 +7,13 @@ It knows sizes, pins and the order of use. It does not know tensors or files and
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, get_args
 
 from embodied_kv.capsule.capsule import CapsuleError
+from embodied_kv.kv.moves import held_bytes
 
 Policy = Literal['refuse', 'demote', 'drop']
 
@@ -38,7 +39,7 @@ class NoRoom(CapsuleError):
 
 @dataclass(frozen=True)
 class TierCapacities:
-    """Bytes of tensors that each tier may hold: 0 where there is no such tier, None for no bound.
+    """Bytes of copies that each tier may hold: 0 where there is no such tier, None for no bound.
 
     policy: what a full tier does with a newcomer. 'refuse' it; or 'demote' those used least
     recently to the tiers below, as long as those have room; or 'drop', which does the same and
@@ -79,6 +80,10 @@ class TierEntry:
     tiers: frozenset[Tier]
     pinned: bool = False
 
+    def size(self, tier: Tier) -> int:
+        """Return the bytes that a copy takes of a tier, rounded up as an allocation there is."""
+        return held_bytes(self.bytes) if tier is Tier.HOST else self.bytes
+
 
 @dataclass(frozen=True)
 class Move:
@@ -92,7 +97,7 @@ class Move:
 def make_room(
     entries: Sequence[TierEntry], name: str, size: int, tier: Tier, capacities: TierCapacities
 ) -> list[Move]:
-    """The moves after which `size` bytes more, of the capsule `name`, fit into the tier.
+    """The moves after which `size` bytes more, as `TierEntry.size`, of `name` fit into the tier.
 
     entries: least recently used first. Made in order, the moves never exceed a capacity. Each tier
     keeps what was used most recently, the rest goes on to the next one below. A pinned capsule
@@ -101,51 +106,88 @@ def make_room(
     most = capacities.of(tier)
     if most == 0:
         raise NoRoom(f'no {tier} tier for {name!r}: its capacity is 0 bytes')
-    if size + sum(e.bytes for e in entries if tier in e.tiers) <= most:
+    if size + sum(e.size(tier) for e in entries if tier in e.tiers) <= most:
         return []
-    tiers = capacities.tiers_from(tier)
+    movable, room = _movable(entries, name, tier, capacities)
+    room -= size
+    if room < 0:
+        why = 'it is larger than the tier:' if size > most else 'unpin one of them, or'
+        raise _refusal(entries, name, size, tier, capacities, f'{why} raise the capacity')
+    kept = _most_recent(movable, room, tier)
+    leaving = {e.name: tier for e in movable if e.name not in kept}
+    if leaving and capacities.policy == 'refuse':
+        why = "the policy 'refuse' moves nothing for it: move or drop a capsule"
+        raise _refusal(entries, name, size, tier, capacities, why)
+    moves, lost = _pass_down(entries, name, leaving, tier, capacities)
+    if lost and capacities.policy != 'drop':
+        others = ', '.join(lost)
+        why = f'{others} would have to go, but no tier below has room: drop a capsule'
+        raise _refusal(entries, name, size, tier, capacities, why)
+    return moves
+
+
+def leave(
+    entries: Sequence[TierEntry], name: str, tier: Tier, capacities: TierCapacities
+) -> list[Move]:
+    """Return the moves by which the capsule `name` leaves the tier, as the policy says.
+
+    They are those of `make_room` where it has to go for a newcomer. Raises NoRoom.
+    """
+    moves, lost = _pass_down(entries, '', {name: tier}, tier, capacities)
+    if capacities.policy == 'refuse' or lost and capacities.policy != 'drop':
+        raise NoRoom(f'{name!r} stays in the {tier} tier: no tier below has room')
+    return moves
+
+
+def _pass_down(
+    entries: Sequence[TierEntry],
+    name: str,
+    leaving: Mapping[str, Tier],
+    tier: Tier,
+    capacities: TierCapacities,
+) -> tuple[list[Move], list[str]]:
+    """The moves of those that leave the tier, and which of them the last tier gives up.
+
+    The lowest tier's moves come first: room below, before anything comes down. Copies of `name`
+    stay.
+    """
     moves: list[Move] = []
-    leaving: dict[str, Tier] = {}  # who needs room in a lower tier, and where it lies now
-    for here in tiers:
-        fixed = sum(e.bytes for e in entries if here in e.tiers and (e.pinned or e.name == name))
-        room = capacities.of(here) - fixed - (size if here is tier else 0)
-        if room < 0 and here is tier:
-            larger = size > capacities.of(tier)
-            why = 'it is larger than the tier' if larger else 'unpin one of them'
-            raise _refusal(entries, name, size, tier, capacities, f'{why}, or raise the capacity')
-        movable = [
-            e
-            for e in entries
-            if (here in e.tiers or e.name in leaving) and not e.pinned and e.name != name
-        ]
-        kept = _most_recent(movable, room)
+    leaving = dict(leaving)  # which need room in a lower tier, and where they lie now
+    for here in capacities.tiers_from(tier):
+        if here is tier or not leaving:
+            continue
+        staying, room = _movable(entries, name, here, capacities)
+        there = {e.name for e in staying}
+        movable = [e for e in entries if e.name in there or e.name in leaving]
+        kept = _most_recent(movable, room, here)
         for e in movable:
-            if e.name in leaving and (e.name in kept or here in e.tiers):
+            if e.name in leaving and (e.name in kept or e.name in there):
                 target = here if e.name in kept else None  # None: this copy goes, as the one here
                 moves.append(Move(e.name, leaving.pop(e.name), target))
             if e.name not in kept:
                 leaving.setdefault(e.name, here)
-        if not leaving:
-            return moves[::-1]  # the lowest tier first: room below, before anything comes down
-        if capacities.policy == 'refuse':
-            why = "the policy 'refuse' moves nothing for it: move or drop a capsule"
-            raise _refusal(entries, name, size, tier, capacities, why)
-    if capacities.policy != 'drop':
-        others = ', '.join(leaving)
-        why = f'{others} would have to go, but no tier below has room: drop a capsule'
-        raise _refusal(entries, name, size, tier, capacities, why)
     moves += [Move(other, source, None) for other, source in leaving.items()]
-    return moves[::-1]
+    return moves[::-1], list(leaving)
 
 
-def _most_recent(movable: Sequence[TierEntry], room: float) -> set[str]:
-    """Who stays: from the most recent use back, until one does not fit any more.
+def _movable(
+    entries: Sequence[TierEntry], name: str, tier: Tier, capacities: TierCapacities
+) -> tuple[list[TierEntry], float]:
+    """What in the tier may go for `name`, and the bytes that it shares."""
+    here = [e for e in entries if tier in e.tiers]
+    movable = [e for e in here if not e.pinned and e.name != name]
+    fixed = sum(e.size(tier) for e in here) - sum(e.size(tier) for e in movable)
+    return movable, capacities.of(tier) - fixed
+
+
+def _most_recent(movable: Sequence[TierEntry], room: float, tier: Tier) -> set[str]:
+    """Who stays in the tier: from the most recent use back, until one does not fit any more.
 
     One that is larger than the room makes nobody give way.
     """
     kept: set[str] = set()
-    for e in reversed([e for e in movable if e.bytes <= room]):
-        room -= e.bytes
+    for e in reversed([e for e in movable if e.size(tier) <= room]):
+        room -= e.size(tier)
         if room < 0:
             break
         kept.add(e.name)
@@ -161,8 +203,8 @@ def _refusal(
     why: str,
 ) -> NoRoom:
     here = [e for e in entries if tier in e.tiers]
-    free = max(0, capacities.of(tier) - sum(e.bytes for e in here))
-    pinned = ', '.join(f'{e.name} with {e.bytes}' for e in here if e.pinned) or 'nothing'
+    free = max(0, capacities.of(tier) - sum(e.size(tier) for e in here))
+    pinned = ', '.join(f'{e.name} with {e.size(tier)}' for e in here if e.pinned) or 'nothing'
     return NoRoom(
         f'{name!r} needs {size} bytes of the {tier} tier: {free} of {capacities.of(tier)} are '
         f'free, pinned is {pinned}; {why}'

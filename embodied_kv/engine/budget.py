@@ -40,8 +40,10 @@ class Costs:
         return self._rank(sizes[nearest], self._quantile) * max(1.0, size / nearest)
 
     def forget_oldest(self, kind: str, size: int = 1) -> None:
-        """Drops the oldest duration that the estimate of this kind and size rests on."""
+        """Drop the oldest duration that the estimate of this kind and size rests on, if any."""
         sizes = self._measured[kind]
+        if not sizes:
+            return
         nearest = self._nearest(sizes, size)
         sizes[nearest].popleft()
         if not sizes[nearest]:
@@ -91,7 +93,8 @@ class TimeBudget:
             enabled,
         )
         self.forecast: Callable[[float], float] | None = None
-        self._last_frame = self._gave_up = -math.inf
+        self._last_frame = -math.inf
+        self._gave_up: dict[str, float] = {}  # kind of work -> frame in which it did last
 
     def frame_began(self, now: float) -> None:
         """A prefill starts; the next one is expected a period later."""
@@ -158,7 +161,9 @@ class TimeBudget:
         `euler_plan`.
         """
         cost = self.costs.estimate(kind, size)
-        if cost > self.period - self.margin and self._gave_up != self._last_frame:
-            self._gave_up = self._last_frame
+        if not self.enabled or cost <= self.slack(now):
+            return True
+        if cost > self.period - self.margin and self._gave_up.get(kind) != self._last_frame:
+            self._gave_up[kind] = self._last_frame
             self.costs.forget_oldest(kind, size)
-        return not self.enabled or cost <= self.slack(now)
+        return False

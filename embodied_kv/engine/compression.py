@@ -9,7 +9,9 @@ the choice itself is `compress`'s.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from embodied_kv.compress.base import Statistics
@@ -23,6 +25,8 @@ from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.kv.handle import CopyLease, KvHandle, RowLease
 from embodied_kv.kv.manager import LANGUAGE, KvManager
 from embodied_kv.kv.scored import Scores
+from embodied_kv.text import trace
+from embodied_kv.throttle import Throttled
 
 ACTION = 'action'
 
@@ -98,7 +102,8 @@ class Compression:
         self.max_queries = {'window': self.method.window, 'all': model.prefix_tokens}.get(
             self.method.queries, model.max_text
         )
-        self.prompts = PromptScores(config.rows)
+        self.prompts = PromptScores(kv)
+        self._faults = Throttled(logging.getLogger(__name__).error)
         self.scores = Scores(
             config.robots,
             b.layers,
@@ -147,31 +152,50 @@ class Compression:
     def compress_frame(
         self, handle: KvHandle, slot: int, queries: int, decided: Decisions
     ) -> None:
-        """Makes the copies that consumers of this frame share; slot: of the prefill's batch."""
+        """Make the copies that consumers of this frame share; slot: of the prefill's batch.
+
+        Where the method fails, its consumers read the row (`CopyPool.scoring_failures` counts).
+        """
         if decided.keeps_prompt:
-            self.prompts.keep(handle, self._statistics(slot, handle.length, queries))
+            with self._failing_alone(handle):
+                self.prompts.keep(handle, self._statistics(slot, handle.length, queries))
         wanted = decided.by_row
         for keep_ratio in set(wanted.values()):
-            stats = self._statistics(slot, handle.length, queries)
-            with self._kv.acquire(handle) as lease:
-                copy = self._compress(lease, stats, keep_ratio)
-            if copy is not None:
-                readers = [consumer for consumer in wanted if wanted[consumer] == keep_ratio]
-                self._kv.keep_copy(readers, copy)
+            with self._failing_alone(handle):
+                stats = self._statistics(slot, handle.length, queries)
+                with self._kv.acquire(handle) as lease:
+                    copy = self._compress(lease, stats, keep_ratio)
+                if copy is not None:
+                    readers = [consumer for consumer in wanted if wanted[consumer] == keep_ratio]
+                    self._kv.keep_copy(readers, copy)
 
     def compress_stream(self, stream: DecodeStream, queries: int, decided: Decisions) -> None:
         """A stream goes on reading a copy of its own, chosen by what was appended last.
 
-        queries: how many tokens that was. Where there is no room it goes on reading the row
-        (`CopyPool.allocation_failures` counts).
+        queries: how many tokens that was. Where there is no room, or the method fails, it goes on
+        reading the row (`CopyPool.allocation_failures` and `scoring_failures` count).
         """
         handle = stream.lease.handle
-        stats = self._statistics(0, handle.length, queries)
-        if decided.by == 'text':
-            stats = self.prompts.added(handle, stats)
-        copy = self._compress(stream.lease, stats, decided.keep_ratios[LANGUAGE])
-        if copy is not None:
-            self._kv.streams.hold_copy(stream, copy)
+        with self._failing_alone(handle):
+            stats = self._statistics(0, handle.length, queries)
+            if decided.by == 'text':
+                stats = self.prompts.added(handle, stats)
+            copy = self._compress(stream.lease, stats, decided.keep_ratios[LANGUAGE])
+            if copy is not None:
+                self._kv.streams.hold_copy(stream, copy)
+
+    @contextmanager
+    def _failing_alone(self, handle: KvHandle) -> Iterator[None]:
+        """Count and log a failure within the block: it costs a copy, and nothing else."""
+        try:
+            yield
+        except Exception as error:
+            self._kv.copies.scoring_failures += 1
+            self._faults(
+                'method',
+                f'compression method {self.method.name} failed for frame {handle.sequence} of '
+                f'robot {handle.robot!r}; the whole prefix is read\n{trace(error)}',
+            )
 
     def _compress(self, lease: RowLease, stats: Statistics, keep_ratio: float) -> CopyLease | None:
         """A lease on the copy; None if nothing is left out, or there is no room."""

@@ -60,7 +60,7 @@ class Decoder:
         if graphs.compiles:  # a compiled batch is worth its padding
             self._slots = buckets.doubling(config.streams)
         self._queries = buckets.queries(config.decode_tokens)
-        self._most = config.decode_steps
+        self._most, self._words = config.decode_steps, model.config.backbone.vocab_size
         device = model.device
         self._inputs = StepInputs(device, self._fields())
         self._out = torch.zeros(self._slots[-1], model.config.backbone.vocab_size, device=device)
@@ -234,9 +234,14 @@ class Decoder:
         """
         count, bucket = len(ids[0]), self._graphs.get(shape)
         told = self._inputs.cut('ids', shape.rows, shape.tokens).host
-        told[:] = 0
-        told[: len(streams), :count] = ids
         faults = self._draws(streams, shape.rows, steps)
+        told[:] = 0
+        for slot, own in enumerate(ids):
+            # An id that is no row of the embedding would end the process on CUDA.
+            good = [token if self._is_token(token) else 0 for token in own]
+            told[slot, :count] = good
+            if good != [*own]:
+                faults[slot] = ValueError(f'its tokens must be 0 to {self._words - 1}')
         rows, copies = rows_read([stream.lease for stream in streams])
         tails = [stream.decode_row for stream in streams]
         bucket.view.bind(rows, tails, count, copies, steps - 1)
@@ -250,6 +255,9 @@ class Decoder:
             _said(stream, [step[slot] for step in tokens], [step[slot] for step in scores], fault)
             for slot, (stream, fault) in enumerate(zip(streams, faults, strict=True))
         ]
+
+    def _is_token(self, token: object) -> bool:
+        return isinstance(token, int | np.integer) and 0 <= token < self._words
 
     def _draws(
         self, streams: Sequence[DecodeStream], slots: int, steps: int

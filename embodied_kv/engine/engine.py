@@ -22,6 +22,7 @@ from embodied_kv.engine.denoise import Denoiser, noise
 from embodied_kv.engine.graphs import Graphs
 from embodied_kv.engine.guidance import Leftover, leftover
 from embodied_kv.engine.prefill import Prefiller
+from embodied_kv.engine.prompt_scores import PromptScores
 from embodied_kv.engine.texts import Texts
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.arena import Arena
@@ -78,7 +79,10 @@ class Engine:
         copies = config.streams + 2 * config.rows
         compressed = CompressedArena(prefixes, rows=copies, tokens=room)
         # Each robot's frame is read while its next one is written.
-        actions = max(config.reserved_rows, 2 * config.robots) * prefixes.bytes_per_row
+        per_row = prefixes.bytes_per_row
+        if config.compress_by == 'text' and config.compressed_rows:
+            per_row += PromptScores.most_bytes(policy.config)
+        actions = max(config.reserved_rows, 2 * config.robots) * per_row
         plane, reserved = Plane(config.kv_budget, config.kv_policy), config.reserved_rows
         self.kv = KvManager(prefixes, decode_kv, compressed, reserved, plane=plane, floor=actions)
         self.costs = Costs()
@@ -112,9 +116,14 @@ class Engine:
 
     @torch.inference_mode()
     def prefill(self, observations: Sequence[Observation]) -> list[KvHandle]:
-        """Writes each observation into a row of its own, once; on an error all are free again.
+        """Write each observation into a row of its own, once; on an error all are free again.
 
-        Raises BadObservation, which says whose it is, ValueError, OutOfRows.
+        A compression method that fails costs its copies alone: the frames are whole before.
+
+        Raises:
+            BadObservation: One observation is at fault; the error says whose it is.
+            ValueError: The batch is at fault.
+            OutOfRows: There are not as many free rows.
         """
         began, decided = time.monotonic(), self.compression.decide()
         self._prefiller.check(observations)
@@ -123,16 +132,19 @@ class Engine:
             written = self._prefiller.run(observations, rows, decided)
             Stream.current(self.policy.model.device).synchronize()  # done when the device says so
             took = time.monotonic() - began
-            handles = []
-            for slot, (o, row, prefix) in enumerate(zip(observations, rows, written, strict=True)):
-                handles.append(self._commit(o, row, prefix.length, took))
-                self.compression.compress_frame(handles[-1], slot, prefix.queries, decided)
+            handles = [
+                self._commit(o, row, prefix.length, took)
+                for o, row, prefix in zip(observations, rows, written, strict=True)
+            ]
+        for slot, (handle, prefix) in enumerate(zip(handles, written, strict=True)):
+            self.compression.compress_frame(handle, slot, prefix.queries, decided)
+        Stream.current(self.policy.model.device).synchronize()
         self.committed += 1
-        self.costs.observe('prefill', took, len(rows))
+        self.costs.observe('prefill', time.monotonic() - began, len(rows))
         return handles
 
     def _commit(self, o: Observation, row: int, length: int, took: float) -> KvHandle:
-        self.states[row] = o.state
+        self.states[row] = o.state.copy()  # the caller may reuse its array
         self.guides.pop(row, None)
         return self.kv.frames.commit(
             row,
@@ -153,13 +165,22 @@ class Engine:
         deadlines: Sequence[float],
         noises: np.ndarray | None = None,
         guides: Sequence[Guide | None] = (),
-    ) -> list[ActionChunk]:
-        """One finished chunk per lease; none if the time left is too short for the fewest steps.
+    ) -> list[ActionChunk | FloatingPointError]:
+        """Return a finished chunk per lease; none if the time left allows no chunk.
 
-        deadlines: s, steady clock. noises: float32 [leases, chunk, padded_action_dim], drawn
-        from the seed and the frame where not given. guides: what each arm does meanwhile; read
-        unless `rtc` is off. Raises FloatingPointError rather than return NaN, ValueError for a
-        guide that does not fit.
+        Args:
+            leases: The frames to act on.
+            deadlines: Deadline of each chunk (s, steady clock).
+            noises: float32 [leases, chunk, padded_action_dim]; drawn from the seed and the frame
+                where not given.
+            guides: What each arm does until its chunk takes over; read unless `rtc` is off.
+
+        Returns:
+            A chunk, or an error where its actions are not finite: no fault of one robot costs
+            another robot its chunk.
+
+        Raises:
+            ValueError: A guide does not fit.
         """
         c = self.policy.config
         leftovers = self._leftovers(leases, guides)
@@ -174,24 +195,31 @@ class Engine:
         took = time.monotonic() - began
         self.committed += 1
         self.costs.observe('denoise_step', took / steps, len(leases))
-        if not np.isfinite(normalised).all():
-            raise FloatingPointError('the policy returned actions that are not finite')
         return [
-            ActionChunk(
-                values=self.policy.actions(values, self.states[lease.row]),
-                dt=c.action_dt,
-                stamp=lease.handle.stamp,
-                deadline=deadline,
-                sequence=lease.handle.sequence,
-                steps=steps,
-                prefill_ms=lease.handle.prefill_ms,
-                denoise_ms=took * 1e3,
-                updates=moved,
+            self._finite(
+                ActionChunk(
+                    values=self.policy.actions(values, self.states[lease.row]),
+                    dt=c.action_dt,
+                    stamp=lease.handle.stamp,
+                    deadline=deadline,
+                    sequence=lease.handle.sequence,
+                    steps=steps,
+                    prefill_ms=lease.handle.prefill_ms,
+                    denoise_ms=took * 1e3,
+                    updates=moved,
+                )
             )
             for lease, deadline, values, moved in zip(
                 leases, deadlines, normalised, updates, strict=True
             )
         ]
+
+    @staticmethod
+    def _finite(chunk: ActionChunk) -> ActionChunk | FloatingPointError:
+        """Return the chunk, or an error if its actions, in the unit of the policy, overflow."""
+        if np.isfinite(chunk.values).all():
+            return chunk
+        return FloatingPointError('the policy returned actions that are not finite')
 
     def _noises(self, leases: Sequence[RowLease]) -> np.ndarray:
         c, seed, frames = self.policy.config, self.config.seed, [lease.handle for lease in leases]

@@ -1,14 +1,20 @@
-"""What the bytes of a capsule depend on, in 32 hex digits.
+"""What the continuation of a capsule depends on, by name.
 
-Weights, dtype and dimensions of the model; the sources of the kernels; the layout of the cache;
-the engine's device and threads; what of it is compiled or packed; torch's version. Two engines
-that agree in it continue a state alike.
+Weights, tokenizer, dtype and dimensions of the model; the sources of the kernels; the layout of
+the cache; device, threads and batch multiple; what is compiled or packed; torch's version; and
+every setting of the engine that changes words or actions: seed, Euler steps, real-time chunking,
+and how prefixes are compressed. Two engines that agree in all of it continue a state alike.
+
+Not part of it: how much room there is (rows, streams, budgets), and what is decided by the clock
+(deadlines, margins, decode steps per iteration), because neither changes a result that is made.
+Keep ratios may change while the engine runs; `session.engine_part` compares the present ones.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -16,26 +22,57 @@ import torch
 from torch import Tensor, nn
 
 from embodied_kv import kernels
+from embodied_kv.capsule.fingerprint import Fingerprint
 from embodied_kv.engine.engine import Engine
 from embodied_kv.model.packed import packed_names
 
+SETTINGS = (  # fields of EngineConfig
+    'action_keep_ratio',
+    'batch_multiple',
+    'compress',
+    'compress_after',
+    'compress_by',
+    'compress_shares',
+    'decode_tokens',
+    'device',
+    'euler_steps',
+    'language_keep_ratio',
+    'rtc',
+    'rtc_horizon',
+    'rtc_max_guidance',
+    'rtc_schedule',
+    'seed',
+    'threads',
+)
 
-def fingerprint(engine: Engine) -> str:
-    """Of an engine. It reads every weight once: about a second per GiB on a CPU."""
+
+def fingerprint(engine: Engine) -> Fingerprint:
+    """Return the fingerprint of an engine.
+
+    It reads every weight once: about a second per GiB on a CPU.
+    """
     policy, config = engine.policy, engine.config
     facts = {
+        'engine': {name: getattr(config, name) for name in SETTINGS},
         'model': asdict(policy.config),
         'weights': weights_digest(policy.model),
         'tokenizer': hashlib.sha256(policy.tokenizer.backend.to_str().encode()).hexdigest(),
         'kernels': sources_digest(Path(kernels.__path__[0])),
         'layout': [engine.kv.prefixes.layout, engine.kv.decode_kv.layout],
-        'device': [config.device, config.threads, config.batch_multiple],
         'compiled': engine.graphs.compiled_names,
         'packed': packed_names(policy.model),
         'torch': torch.__version__,
     }
-    text = json.dumps(facts, sort_keys=True, default=str)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return Fingerprint.of(dict(_flat(json.loads(json.dumps(facts, default=str)))))
+
+
+def _flat(facts: Mapping[str, object], prefix: str = '') -> Iterator[tuple[str, object]]:
+    """Yield each value with its path, as 'model.vision.image_size'."""
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f'{prefix}{name}.')
+        else:
+            yield f'{prefix}{name}', value
 
 
 def weights_digest(model: nn.Module) -> str:

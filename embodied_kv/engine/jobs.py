@@ -7,6 +7,7 @@ Every Future is answered: with a result or an error, cancelled, or with what end
 from __future__ import annotations
 
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Collection
@@ -32,23 +33,33 @@ class Job:
 
     work: Callable[[], object] | None
     future: Future | None = field(default_factory=Future)
+    submitted: float = field(default_factory=time.monotonic)  # s
 
-    def run(self) -> None:
-        """Does the work, unless nobody wants it any more; who waits has the result at once.
+    def run(self, finish: Callable[[], object] = lambda: None) -> bool:
+        """Do the work unless it was cancelled; resolve the future -> whether there is a result.
+
+        finish: called after the work, also after one that failed; it returns when the device has
+        done what was launched. The future is resolved after that, so a result is whole, and no
+        job pays for the work of the one before.
 
         An error keeps the lines where it was raised, and no local variable there: it may live
         until the next garbage collection, and images are no weight to the collector.
         """
         work, future, self.work, self.future = self.work, self.future, None, None
         if not future.set_running_or_notify_cancel():
-            return
+            return False
         try:
-            result = work()
+            try:
+                result = work()
+            finally:
+                finish()
         except BaseException as error:  # whatever it is, it belongs to who submitted
             traceback.clear_frames(error.__traceback__)
             future.set_exception(error)
+            return False
         else:
             future.set_result(result)
+            return True
         finally:
             del work, future  # for it keeps this frame, too
 
@@ -72,6 +83,11 @@ class Jobs:
                 return job.future
         self._refuse(job.future)
         return job.future
+
+    def oldest(self, queue: Queue) -> Job | None:
+        """Return the job that `take` takes next, None if there is none."""
+        with self._wake:
+            return next(iter(self._queues[queue]), None)
 
     def take(self, queue: Queue) -> Job | None:
         """The oldest job of this queue, None if there is none."""

@@ -22,14 +22,18 @@ from embodied_kv.model.policy import Policy
 from embodied_kv.runtime.buffer import Buffer
 from embodied_kv.runtime.inputs import StepInputs
 from embodied_kv.runtime.variants import Shape
-from embodied_kv.types import Observation
+from embodied_kv.text import is_text, shown
+from embodied_kv.types import Guide, Observation
+
+STATE_MOST = 1e6  # of a state's absolute values, in the policy's units
 
 
 class BadObservation(ValueError):
     """No prefix can be made of it, whatever else is in the batch. robot: whose it is."""
 
     def __init__(self, observation: Observation, fault: str) -> None:
-        super().__init__(f'frame {observation.sequence} of robot {observation.robot!r} {fault}')
+        number = observation.sequence if _is_whole(observation.sequence) else '?'
+        super().__init__(f'frame {number} of robot {shown(repr(observation.robot))} {fault}')
         self.robot = observation.robot
 
 
@@ -221,7 +225,36 @@ class Prefiller:
 
 def _fault(o: Observation, policy: Policy) -> str:
     """Why no prefix can be made of an observation; '' if one can."""
+    return _fact_fault(o) or _images_fault(o, policy) or _state_fault(o, policy.config.state_dim)
+
+
+def _fact_fault(o: Observation) -> str:
+    for name in ('instruction', 'robot'):
+        if not is_text(text := getattr(o, name)):
+            return f'has {name} {shown(repr(text))}: it must be a str that UTF-8 can encode'
+    for name in ('stamp', 'sequence'):
+        if not _is_whole(number := getattr(o, name)):
+            return (
+                f'has a {name} of type {type(number).__name__}: it must be an integer of 64 bits'
+            )
+    is_number = isinstance(o.deadline, int | float | np.integer | np.floating)
+    if not is_number or isinstance(o.deadline, bool) or o.deadline != o.deadline:
+        what = 'NaN' if is_number else f'of type {type(o.deadline).__name__}'
+        return f'has a deadline {what}: it must be seconds of the steady clock'
+    if not isinstance(o.guide, Guide | None):
+        return f'has a guide of type {type(o.guide).__name__}: it must be a Guide or None'
+    return ''
+
+
+def _is_whole(number: object) -> bool:
+    is_number = isinstance(number, int | np.integer) and not isinstance(number, bool)
+    return is_number and -(2**63) <= number < 2**63
+
+
+def _images_fault(o: Observation, policy: Policy) -> str:
     c = policy.config
+    if not isinstance(o.images, tuple | list):
+        return f'has images of type {type(o.images).__name__}: it must be a tuple of arrays'
     if len(o.images) != len(c.views):
         return (
             f'has {len(o.images)} images for the {len(c.views)} views {", ".join(c.views)}: give '
@@ -231,14 +264,30 @@ def _fault(o: Observation, policy: Policy) -> str:
     if not present:
         return f'has no image: at least one of {", ".join(c.views)} is needed'
     for view, image in present:
+        if not isinstance(image, np.ndarray):
+            return (
+                f'has an image of view {view} of type {type(image).__name__}: it must be a numpy '
+                'array, uint8 [height, width, 3]'
+            )
         if not policy.is_fitted(image) and not _is_picture(image):
             return (
                 f'has an image of view {view} of {list(image.shape)} {image.dtype}: it must be '
                 'uint8 [height, width, 3]'
             )
-    if np.shape(o.state) != (c.state_dim,):
-        return f'has a state of shape {np.shape(o.state)}, not {(c.state_dim,)}'
-    return '' if np.isfinite(o.state).all() else 'has a state that is not finite'
+    return ''
+
+
+def _state_fault(o: Observation, dims: int) -> str:
+    if not isinstance(o.state, np.ndarray) or o.state.dtype.kind not in 'fiu':
+        what = getattr(o.state, 'dtype', type(o.state).__name__)
+        return f'has a state of {what}: it must be a numpy array of real numbers [{dims}]'
+    if o.state.shape != (dims,):
+        return f'has a state of shape {o.state.shape}, not {(dims,)}'
+    if not np.isfinite(o.state).all():
+        return 'has a state that is not finite'
+    if (most := np.abs(o.state.astype(np.float64)).max()) > STATE_MOST:
+        return f'has a state of {most:.3g}: it must be from -{STATE_MOST:g} to {STATE_MOST:g}'
+    return ''
 
 
 def _is_picture(image: np.ndarray) -> bool:

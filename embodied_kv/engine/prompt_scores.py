@@ -13,24 +13,43 @@ from dataclasses import replace
 import torch
 
 from embodied_kv.compress.base import Statistics
+from embodied_kv.config import ModelConfig
 from embodied_kv.kv.handle import KvHandle
+from embodied_kv.kv.manager import KvManager
+from embodied_kv.kv.plane import OverBudget
 
 
 class PromptScores:
-    """Statistics by prefix row. What is kept of a frame is not found by a later one's handle."""
+    """Statistics of frames, each kept with its prefix row: they count and go with the row."""
 
-    def __init__(self, rows: int) -> None:
-        self._by_row: list[tuple[int, Statistics] | None] = [None] * rows
+    def __init__(self, kv: KvManager) -> None:
+        self._frames, self._plane, self._copies = kv.frames, kv.plane, kv.copies
+
+    @staticmethod
+    def most_bytes(model: ModelConfig) -> int:
+        """Return the bytes of the longest prefix's statistics, float32."""
+        b = model.backbone
+        return 4 * b.layers * b.heads * (model.prefix_tokens + 1)
 
     def keep(self, handle: KvHandle, prompt: Statistics) -> None:
-        """Copies them: their buffers are the next prefill's."""
-        own = replace(prompt, columns=prompt.columns.clone(), density=prompt.density.clone())
-        self._by_row[handle.row] = handle.generation, own
+        """Copy them, for their buffers are the next prefill's.
+
+        Nothing is kept where the KV budget has no room (`CopyPool.allocation_failures` counts), or
+        where the frame is gone.
+        """
+        size = prompt.columns.nbytes + prompt.density.nbytes
+        try:
+            with self._plane.claim(self._frames, size, cost=0.0):
+                own = replace(
+                    prompt, columns=prompt.columns.clone(), density=prompt.density.clone()
+                )
+                self._frames.attach(handle, own, size)
+        except OverBudget:
+            self._copies.allocation_failures += 1
 
     def of(self, handle: KvHandle) -> Statistics | None:
-        """What is kept of this frame."""
-        generation, prompt = self._by_row[handle.row] or (None, None)
-        return prompt if generation == handle.generation else None
+        """Return what is kept of this frame; None if there is nothing."""
+        return self._frames.attached(handle)
 
     def added(self, handle: KvHandle, question: Statistics) -> Statistics:
         """The question's, and the prompt's if they are kept: sums of columns, means of densities.

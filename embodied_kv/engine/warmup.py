@@ -63,7 +63,9 @@ def _denoise_all(engine: Engine, lease: Lease) -> None:
         budget.enabled = False  # then the plan is `euler_steps`, whatever the time
         for steps in range(config.min_euler_steps, config.euler_steps + 1):
             budget.euler_steps = steps
-            engine.denoise([lease], [math.inf])
+            (chunk,) = engine.denoise([lease], [math.inf])
+            if isinstance(chunk, Exception):
+                raise chunk
     finally:
         budget.enabled, budget.euler_steps = config.time_budget, config.euler_steps
 

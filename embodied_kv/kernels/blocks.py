@@ -95,7 +95,9 @@ def splits_of(programs: int, keys: int, tile: Tile, card: Card) -> int:
     """Into how many splits keys are cut, so that so many programs, times splits, fill the card.
 
     keys: at most. A split costs an output in float32, written and read again: it is worth as many
-    bytes of keys and values, 16 bits each.
+    bytes of keys and values, 16 bits each. So it depends on the batch, and a slot alone and in a
+    batch may differ in the order of sums, as in matrix products: the splits that one slot needs
+    would cost a batch that fills the card up to twice its bytes.
     """
     least = max(tile.keys, 2 * tile.queries)
     return max(1, min(card.processors // programs, keys // least))

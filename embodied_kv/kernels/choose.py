@@ -1,12 +1,19 @@
 """The next token of each slot that is sampled, from its logits.
 
-Knows logits and temperatures. Does not know streams, nor where the chance comes from.
+Knows logits and temperatures. Does not know streams, nor where the chance comes from. Shares of
+the distribution are summed as integers, which is exact in any order: a slot gets the same token
+alone, in any batch and on any device that computes the same shares.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+
+WHOLE = 2.0**40  # parts of the distribution; a less likely token than one part is not drawn
+BLOCK = 512  # tokens that are summed before blocks are: a long sum is a slow one
+COLDEST = 1e-30  # temperature, in float32
 
 
 def drawn(
@@ -19,8 +26,25 @@ def drawn(
     temperatures, shares (in [0, 1)): float64 [slots].
     """
     is_greedy = temperatures == 0
-    least = logits.double() - scores[:, None]  # the greatest is 0: no temperature is too small
-    scaled = least / torch.where(is_greedy, 1.0, temperatures)[:, None]
-    cumulative = scaled.softmax(-1).cumsum(-1)
-    found = torch.searchsorted(cumulative, (shares * cumulative[:, -1])[:, None])[:, 0]
-    return torch.where(is_greedy, tokens, found.clamp(max=logits.shape[1] - 1))
+    warm = torch.where(is_greedy, 1.0, temperatures).clamp(min=COLDEST).float()
+    least = logits - scores[:, None]  # the greatest is 0: no temperature is too small
+    parts = ((least / warm[:, None]).softmax(-1) * WHOLE).long()
+    blocks = F.pad(parts, (0, -parts.shape[1] % BLOCK)).unflatten(-1, (-1, BLOCK))
+    sums = blocks.sum(-1)  # [slots, blocks]
+    total = sums.sum(-1)
+    wanted = torch.minimum((shares * total).long(), total - 1)
+    block, wanted = _reached(sums, wanted)
+    place, _ = _reached(blocks.take_along_dim(block[:, None, None], 1)[:, 0], wanted)
+    found = (block * BLOCK + place).clamp(max=parts.shape[1] - 1)
+    return torch.where(is_greedy, tokens, found)
+
+
+def _reached(parts: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """Return where the sum of int64 parts [slots, n] first exceeds what is wanted [slots].
+
+    And what of it is wanted there, beyond those before.
+    """
+    ends = parts.cumsum(-1)
+    at = torch.searchsorted(ends, wanted[:, None], right=True).clamp(max=parts.shape[1] - 1)
+    before = (ends - parts).gather(-1, at)
+    return at[:, 0], wanted - before[:, 0]

@@ -69,17 +69,22 @@ class Arena:
         return 2 * self.k.shape[2] * self.k.shape[4] * self.k.element_size()
 
     @property
+    def bytes_of_token(self) -> int:
+        """Of one token in all layers."""
+        return len(self.layers) * self.bytes_per_token
+
+    @property
     def bytes_used(self) -> int:
-        return int(self.lengths.sum()) * len(self.layers) * self.bytes_per_token
+        return int(self.lengths.sum()) * self.bytes_of_token
 
     @property
     def bytes_per_row(self) -> int:
         """That a row can take."""
-        return self.max_tokens * len(self.layers) * self.bytes_per_token
+        return self.max_tokens * self.bytes_of_token
 
     def bytes_of(self, row: int) -> int:
         """In use by a row."""
-        return int(self.lengths[0, row]) * len(self.layers) * self.bytes_per_token
+        return int(self.lengths[0, row]) * self.bytes_of_token
 
     @property
     def memory(self) -> list[Tensor | np.ndarray]:
@@ -104,6 +109,16 @@ class Arena:
         """Sets length and position of rows."""
         self.lengths[0, rows] = length
         self.positions[rows] = length
+
+    def clear(self, rows: int | Sequence[int], begin: int = 0) -> None:
+        """Fill K and V of rows with zeros from token `begin` on, for new use; not on CUDA.
+
+        Attention on a CPU reads as many tokens of each row as the longest of its batch has, and
+        hides the surplus by a mask of -inf. What lies there must be finite: NaN - inf is NaN. The
+        CUDA kernels mask their loads.
+        """
+        if not self.kv.is_cuda:
+            self.kv[:, :, rows, :, begin:] = 0
 
     def row(self, row: int) -> tuple[Tensor, Tensor]:
         """The valid K and V of an uncompressed row: views [layers, kv_heads, length, head_dim]."""

@@ -8,24 +8,27 @@ how tokens are chosen, nor whether a frame is still there.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from threading import RLock
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.compressed_arena import CompressedArena
-from embodied_kv.kv.handle import CopyLease, KvHandle, Lease, Place, RowLease
+from embodied_kv.kv.handle import CopyLease, KvHandle, Place, RowLease
 from embodied_kv.kv.plane import OverBudget, Plane
-from embodied_kv.kv.pool import Evictable, Held
+from embodied_kv.kv.pool import GONE, Evictable, Held, Offers
 
 
 class CopyPool:
     """Copies, in `arena`, of rows of `source`; lock: of all pools of a manager. plane: its budget.
 
-    allocation_failures: how often a copy was not made for want of room.
+    allocation_failures: how often a copy was not made for want of room. scoring_failures: how
+    often none was made because the compression method failed.
     """
 
     name = 'copies'
@@ -33,9 +36,10 @@ class CopyPool:
     def __init__(
         self, arena: CompressedArena, source: Arena, lock: RLock, plane: Plane | None = None
     ) -> None:
-        self.arena, self.allocation_failures = arena, 0
+        self.arena, self.allocation_failures, self.scoring_failures = arena, 0, 0
         self._source, self._lock, self._plane = source, lock, plane or Plane()
         self._readers: dict[int, set[CopyLease]] = {}  # compressed row -> leases
+        self._lease_counts = np.zeros(arena.rows, np.int64)
         self._kept: dict[Place, dict[str, CopyLease]] = {}  # frame -> consumer -> its own hold
 
     @property
@@ -45,6 +49,11 @@ class CopyPool:
     @property
     def bytes_used(self) -> int:
         return self.arena.bytes_used
+
+    @property
+    def memory(self) -> list[np.ndarray]:
+        """The counts of leases, which each lease keeps true."""
+        return [self._lease_counts]
 
     @property
     def bytes_reserved(self) -> int:
@@ -135,6 +144,7 @@ class CopyPool:
     def _lease(self, handle: KvHandle, row: int) -> CopyLease:
         lease = CopyLease(handle, self, row)
         self._readers.setdefault(row, set()).add(lease)
+        self._lease_counts[row] += 1
         return lease
 
     def share(self, lease: CopyLease) -> CopyLease:
@@ -147,16 +157,23 @@ class CopyPool:
         with self._lock:
             readers = self._readers[lease.compressed_row]
             readers.remove(lease)
+            self._lease_counts[lease.compressed_row] -= 1
             if not readers:
                 del self._readers[lease.compressed_row]
                 self.arena.give(lease.compressed_row)
 
-    def freed_with(self, lease: CopyLease, others: Set[Lease]) -> list[Held]:
+    def freed_with(self, lease: CopyLease, readers: int) -> list[Held]:
         """As `Lease.freed_with`."""
         with self._lock:
             row = lease.compressed_row
-            readers = self._readers[row]
-            return [self._held(row, len(readers))] if readers <= {lease, *others} else []
+            holders = len(self._readers[row])
+            return [self._held(row, holders)] if holders <= readers else []
+
+    def freeable(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """As `LeaseOwner.freeable`."""
+        with self._lock:
+            sizes = self.arena.lengths.sum(0, dtype=np.int64) * self.arena.bytes_per_token
+            return self._lease_counts, sizes
 
     def _held(self, row: int, holders: int) -> Held:
         return Held(self, row, self.arena.bytes_of(row), holders)
@@ -167,10 +184,17 @@ class CopyPool:
 
     # ------------------------------------------------------------------ giving up
 
+    def kept_places(self) -> list[Place]:
+        """The frames that hold copies of their own."""
+        with self._lock:
+            return [place for place, kept in self._kept.items() if kept]
+
     def kept_by(self, place: Place, holders: int) -> list[Held]:
         """Copies that nobody but this frame holds, which goes with so many offers."""
         with self._lock:
-            own = set(self._kept.get(place, {}).values())
+            if place not in self._kept:
+                return []
+            own = set(self._kept[place].values())
             rows = {lease.compressed_row for lease in own}
             return [self._held(row, holders) for row in rows if self._readers[row] <= own]
 
@@ -180,24 +204,35 @@ class CopyPool:
             for copy in self._kept.pop(place, {}).values():
                 copy.release()
 
-    def evictable(self) -> list[Evictable]:
+    def evictable(self) -> Offers:
         """Copies that nobody but their frame holds; its consumers read the row from then on.
 
         cost: 0, not known, for a copy is chosen by scores that its prefill alone can make.
         """
         with self._lock:
-            return [
-                Evictable(
-                    self.arena.bytes_of(copy.compressed_row),
-                    0.0,
-                    partial(self._evict, copy),
-                    consumers=tuple(consumer for consumer, own in kept.items() if own is copy),
-                    holds=(self._held(copy.compressed_row, 1),),
-                )
+            copies = [
+                copy
                 for kept in self._kept.values()
                 for copy in dict.fromkeys(kept.values())
                 if self._is_alone(copy)
             ]
+            _, sizes = self.freeable()
+            sizes = sizes[[copy.compressed_row for copy in copies]]
+            unknown = np.zeros(len(copies))
+            return Offers(sizes, unknown, unknown, lambda i: self._offer(copies[i]))
+
+    def _offer(self, copy: CopyLease) -> Evictable:
+        with self._lock:
+            if not self._is_alone(copy):
+                return GONE
+            kept, row = self._kept[copy.handle.place], copy.compressed_row
+            return Evictable(
+                self.arena.bytes_of(row),
+                0.0,
+                partial(self._evict, copy),
+                consumers=tuple(consumer for consumer, own in kept.items() if own is copy),
+                holds=(self._held(row, 1),),
+            )
 
     def _evict(self, copy: CopyLease) -> int:
         """copy: a frame's own hold."""
@@ -218,6 +253,8 @@ class CopyPool:
             for row in range(self.arena.rows):
                 free, read = row in self.arena, row in self._readers
                 assert read != free, f'compressed row {row}: read is {read}, free is {free}'
+                leases = len(self._readers.get(row, ()))
+                assert leases == self._lease_counts[row], f'compressed row {row}: {leases} leases'
             for place, kept in self._kept.items():
                 for copy in kept.values():
                     assert self.has_out(copy), f'frame {place} keeps a copy without a lease'

@@ -6,13 +6,15 @@ Knows costs, bytes and time without use. Does not know what a pool holds, nor ho
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+import numpy as np
 import yaml
+from numpy.typing import ArrayLike, NDArray
 
-from embodied_kv.kv.pool import Evictable, Pool
+from embodied_kv.kv.pool import Evictable, Offers, Pool
 from embodied_kv.text import reason
 
 PATH = Path(__file__).with_name('eviction.yaml')
@@ -65,21 +67,44 @@ class EvictionOrder:
 
     def worth(self, pool: str, size: int, cost: float, idle: float = 0.0) -> float:
         """Seconds a byte that it is worth to keep. cost: s; 0: not known. idle: s without use."""
-        if not size:
-            return math.inf
-        known = cost / size if cost else self.assumed_seconds_per_mib.get(pool, 0.0) / MIB
-        return known / (1 + idle / self.half_after_seconds) if self.half_after_seconds else known
+        return float(self.worths(pool, [size], [cost], idle)[0])
 
-    def sorted(
-        self, offers: Iterable[tuple[Pool, Evictable]]
-    ) -> list[tuple[float, Pool, Evictable]]:
-        """What may go, each with its worth before it; what is worth least first."""
-        made = (
-            (self.worth(pool.name, offer.size, offer.cost, offer.idle), pool, offer)
-            for pool, offer in offers
-            if offer.size and not set(offer.consumers) & set(self.never)
-        )
-        return sorted(made, key=lambda ranked: ranked[0])
+    def worths(
+        self, pool: str, sizes: ArrayLike, costs: ArrayLike, idles: ArrayLike = 0.0
+    ) -> NDArray[np.float64]:
+        """Return `worth` of many things, float64 [n]; infinite where there is nothing to free."""
+        sizes, costs = np.asarray(sizes), np.asarray(costs, np.float64)
+        assumed = self.assumed_seconds_per_mib.get(pool, 0.0) / MIB
+        some = np.maximum(sizes, 1)
+        known = np.where(sizes > 0, np.where(costs != 0, costs / some, assumed), math.inf)
+        half = self.half_after_seconds
+        return known / (1 + np.asarray(idles) / half) if half else known
+
+    def ranked(self, pool: Pool) -> Iterator[tuple[float, Pool, Evictable]]:
+        """Yield what may go of a pool with its worth before it, what is worth least first.
+
+        Only those that are asked for are made. Of equal worth, the one that the pool names first.
+        """
+        offers = Offers.of(pool.evictable())
+        worths = self.worths(pool.name, offers.sizes, offers.costs, offers.idles)
+        for i in ascending(worths):
+            offer = offers[i]
+            if offer.size and not set(offer.consumers) & set(self.never):
+                yield float(worths[i]), pool, offer
+
+
+def ascending(values: NDArray[np.float64]) -> Iterator[int]:
+    """Yield indices by ascending value, equal ones in their order.
+
+    The first few cost no sort of all.
+    """
+    rest, count = np.arange(len(values)), 16
+    while len(rest):
+        left = values[rest]
+        bound = np.partition(left, count)[count] if count < len(rest) else math.inf
+        chosen, rest = rest[left <= bound], rest[left > bound]
+        yield from chosen[np.argsort(values[chosen], kind='stable')].tolist()
+        count *= 8
 
 
 def _check_number(name: str, value: object) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, Self
+from typing import ClassVar, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from embodied_kv.kv.pool import Held
 
+L = TypeVar('L', bound='Lease')
 Place = tuple[int, int]  # row and generation: names a frame of this process for ever
 
 
@@ -50,7 +53,10 @@ class LeaseOwner(Protocol):
 
     def give_back(self, lease: Lease) -> None: ...
 
-    def freed_with(self, lease: Lease, others: Set[Lease]) -> list[Held]: ...
+    def freed_with(self, lease: Lease, readers: int) -> list[Held]: ...
+
+    def freeable(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the number of leases of each row, and the bytes that the last one's end frees."""
 
 
 class Lease:
@@ -60,14 +66,15 @@ class Lease:
     """
 
     is_copy: ClassVar[bool]
+    row: int  # that it reads, of the owner's arena
 
     def __init__(self, handle: KvHandle, owner: LeaseOwner) -> None:
         self.handle = handle
         self._owner: LeaseOwner | None = owner
 
-    def freed_with(self, others: Set[Lease]) -> list[Held]:
-        """Rows that nobody needs once it and these are released."""
-        return [] if self._owner is None else self._owner.freed_with(self, others)
+    def freed_with(self, readers: int = 1) -> list[Held]:
+        """Return the rows that are free once so many leases on what it reads are released."""
+        return [] if self._owner is None else self._owner.freed_with(self, readers)
 
     def share(self) -> Lease:
         """Another lease on what this one reads. Raises Stale where it was released."""
@@ -81,7 +88,7 @@ class Lease:
         if owner is not None:
             owner.give_back(self)
 
-    def __enter__(self) -> Self:
+    def __enter__(self: L) -> L:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -93,10 +100,9 @@ class RowLease(Lease):
 
     is_copy = False
 
-    @property
-    def row(self) -> int:
-        """The prefix row."""
-        return self.handle.row
+    def __init__(self, handle: KvHandle, owner: LeaseOwner) -> None:
+        super().__init__(handle, owner)
+        self.row = handle.row
 
 
 class CopyLease(Lease):
@@ -109,4 +115,4 @@ class CopyLease(Lease):
 
     def __init__(self, handle: KvHandle, owner: LeaseOwner, compressed_row: int) -> None:
         super().__init__(handle, owner)
-        self.compressed_row = compressed_row
+        self.row = self.compressed_row = compressed_row

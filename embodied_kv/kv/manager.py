@@ -60,11 +60,12 @@ class KvManager:
             prefixes,
             self._lock,
             on_free=self.copies.forget,
+            with_copies=self.copies.kept_places,
             beside=self.copies.kept_by,
             grace=grace,
             clock=clock,
         )
-        self.streams = StreamPool(decode_kv, self._lock)
+        self.streams = StreamPool(decode_kv, self._lock, self.frames, self.copies)
         self._preemption = Preemption(self.streams, self.plane)
         self.pools: tuple[Pool, ...] = (self.frames, self.copies, self.streams)
         self.reserved = reserved
@@ -76,9 +77,9 @@ class KvManager:
     @property
     def memory(self) -> list[Tensor | np.ndarray]:
         """All that the cache keeps."""
-        return [
-            m for arena in (self.prefixes, self.compressed, self.decode_kv) for m in arena.memory
-        ]
+        arenas = self.prefixes, self.compressed, self.decode_kv
+        pools = self.frames, self.copies, self.streams
+        return [m for part in (*arenas, *pools) for m in part.memory]
 
     # ------------------------------------------------------------------ room for prefills
 
@@ -179,9 +180,14 @@ class KvManager:
 
         Whoever calls fills its decode row, of length `stream.extent`, before the next step. Bounds
         and errors are those of `create`; it waits for no step, for the caller may be within one,
-        and raises ValueError instead.
+        and raises ValueError instead; so it does for as many tokens as the answer may have.
         """
         self.streams.check_fits(query)
+        if len(tokens) >= query.max_tokens:
+            raise ValueError(
+                f'a stream that goes on must have fewer than {query.max_tokens} tokens, its '
+                f'max_tokens (got {len(tokens)})'
+            )
         with self._lock, self.plane.claim(self.streams, self.streams.bytes_for(query)):
             return self._join(lease, query, tokens, waits=False)
 
@@ -232,6 +238,7 @@ class KvManager:
                 bytes_saved=self._bytes_saved(),
                 prefills=self.frames.prefills,
                 evictions=self.streams.evictions,
+                scoring_failures=self.copies.scoring_failures,
             )
 
     def _bytes_saved(self) -> int:
@@ -252,7 +259,7 @@ class KvManager:
                 assert pool.has_out(stream.lease), f'stream {stream.id} has no lease'
             for handle in self.copies.kept():
                 assert self.frames.holds(handle), f'frame {handle.sequence} is gone, with copies'
-            rows = len(self.streams.by_row())
+            rows = len(self.streams.rows_held())
             assert rows <= self.language_rows_max, f'language holds {rows} rows'
             assert len(self.streams) <= self.streams_max, f'{len(self.streams)} streams'
         self.plane.check_integrity()  # other pools have locks of their own, held when they claim

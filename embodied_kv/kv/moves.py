@@ -3,21 +3,28 @@
 Knows tensors, bytes, and files that are open. Does not know which copies there are, nor which of
 them has to go. What comes from a file lies in host memory of its own, and is compared with its
 checksum before anybody sees it. Host memory is pinned where there is CUDA: so it goes to the
-device beside computation, and needs no other copy before.
+device beside computation, and needs no other copy before. Pinned memory is costly to make and
+comes in powers of two: tensors that come and go together share a block, and `held_bytes` says what
+a block takes.
 
 Checksums are CRC-32: they are there for accidents.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
+from threading import local
 
 import numpy as np
 import torch
 from torch import Tensor
+
+ALIGNMENT = 16  # bytes: the widest number
 
 
 class Damaged(Exception):
@@ -33,14 +40,68 @@ def copy_to(tensor: Tensor, device: torch.device | str, wait: bool = True) -> Te
     device = torch.device(device)
     if device.type != 'cpu' or not _pins():
         return tensor.to(device, non_blocking=not wait)
-    if tensor.device.type == 'cpu' and tensor.is_pinned():
+    if _is_pinned(tensor):
         return tensor
     return host_memory(tensor.shape, tensor.dtype).copy_(tensor)
 
 
+def block_bytes(tensors: Iterable[Tensor]) -> int:
+    """Return the size of `one_block` that takes what `copy_to` makes of these on the host."""
+    return sum(_aligned(tensor.nbytes) for tensor in tensors if not _is_pinned(tensor))
+
+
 def host_memory(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Of the host, pinned where there is CUDA; with whatever lies there."""
+    """Of the host, pinned where there is CUDA; with whatever lies there. See `one_block`."""
+    part = None if _open.block is None else _open.block.take(math.prod(shape) * dtype.itemsize)
+    if part is not None:
+        return part.view(dtype).view(tuple(shape))
     return torch.empty(tuple(shape), dtype=dtype, pin_memory=_pins())
+
+
+@contextmanager
+def one_block(size: int) -> Iterator[None]:
+    """All that `host_memory` gives to this thread inside lies in one allocation of `size` bytes.
+
+    It is made for the first that asks, and freed with the last tensor in it. Each tensor takes a
+    multiple of ALIGNMENT; what does not fit any more has memory of its own.
+    """
+    before, _open.block = _open.block, _Block(size)
+    try:
+        yield
+    finally:
+        _open.block = before
+
+
+def held_bytes(size: int) -> int:
+    """Return the bytes of the host that an allocation of so many takes."""
+    return 1 << (size - 1).bit_length() if size and _pins() else size
+
+
+class _Block:
+    """Host memory that is given away from its beginning on."""
+
+    def __init__(self, size: int) -> None:
+        self._size, self._used = size, 0
+        self._memory: Tensor | None = None
+
+    def take(self, size: int) -> Tensor | None:
+        """Return uint8 [size]; None where there is not so much left."""
+        begin, end = self._used, self._used + size
+        if end > self._size:
+            return None
+        if self._memory is None:
+            self._memory = torch.empty(self._size, dtype=torch.uint8, pin_memory=_pins())
+        self._used = _aligned(end)
+        return self._memory[begin:end]
+
+
+class _Open(local):
+    """What a thread is inside of."""
+
+    block: _Block | None = None
+
+
+_open = _Open()
 
 
 def plain_bytes(tensor: Tensor) -> np.ndarray:
@@ -92,6 +153,14 @@ def compare(data: bytes | memoryview, checksum: int, what: str) -> None:
     """Raises Damaged."""
     if zlib.crc32(data) != checksum:
         raise Damaged(f'{what} does not have its checksum')
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _is_pinned(tensor: Tensor) -> bool:
+    return tensor.device.type == 'cpu' and tensor.is_pinned()
 
 
 @cache

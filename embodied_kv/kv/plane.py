@@ -13,12 +13,17 @@ what goes is evicted without it.
 
 from __future__ import annotations
 
+import heapq
 import math
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
 
 from embodied_kv.kv.eviction import EvictionOrder
 from embodied_kv.kv.going import Going
@@ -41,6 +46,20 @@ class PoolBytes:
     bytes_used: int
     bytes_reserved: int
     floor: int
+
+
+@dataclass(frozen=True)
+class Own:
+    """What a pool gives up for its own claim, by a rule of its own.
+
+    bytes: at most. cost: s to make all of it again, 0: not known. idle: s since the first to go
+    was used. give: frees so many bytes and returns how many it freed, as `Evictable.evict`.
+    """
+
+    bytes: int
+    cost: float
+    idle: float
+    give: Callable[[int], int]
 
 
 class Plane:
@@ -88,13 +107,20 @@ class Plane:
 
     @contextmanager
     def claim(
-        self, pool: Pool, size: int, cost: float = math.inf, wait: bool = False
+        self,
+        pool: Pool,
+        size: int,
+        cost: float = math.inf,
+        wait: bool = False,
+        own: Callable[[float], Own | None] = lambda lacking: None,
     ) -> Iterator[None]:
         """Room for so many bytes more in a pool, which takes them within the block.
 
         cost: s to make it again, 0: not known; only what is worth no more by byte goes for it.
-        wait: also for what is copied elsewhere before it goes. Raises OverBudget, and where all
-        that could go is too little, nothing has gone.
+        wait: also for what is copied elsewhere before it goes. own: told the bytes that are
+        lacking, says what the pool itself gives up for this claim, where that is not what it
+        offers to others. Raises OverBudget, and where all that could go is too little, nothing
+        has gone.
         """
         if self.budget == math.inf:
             yield
@@ -102,7 +128,7 @@ class Plane:
         most = math.inf if cost == math.inf else self.worth(pool, size, cost)
         in_vain = 0
         while (lacking := self._grant(pool, size)) > 0:
-            going = self._least(pool, size, lacking, most, wait)
+            going = self._least(pool, size, lacking, most, wait, own(lacking))
             in_vain = 0 if self._evict(going) else in_vain + 1
             if not going or in_vain == LOOKS:
                 raise OverBudget(self._refusal(pool, size, lacking))
@@ -116,6 +142,12 @@ class Plane:
     def worth(self, pool: Pool, size: int, cost: float) -> float:
         """Seconds a byte that it is worth to keep so many, as the order says of the pool."""
         return self._order.worth(pool.name, size, cost)
+
+    def worths(
+        self, pool: Pool, sizes: NDArray[np.int64], costs: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Return `worth` of many things of a pool, float64 [n]."""
+        return self._order.worths(pool.name, sizes, costs)
 
     def _grant(self, pool: Pool, size: int) -> float:
         """Bytes that are lacking; where none are, the claim is granted."""
@@ -138,20 +170,38 @@ class Plane:
         return max(self._reserved(pool), self._floors[pool])
 
     def _least(
-        self, claimant: Pool, size: int, lacking: float, most: float, wait: bool
+        self,
+        claimant: Pool,
+        size: int,
+        lacking: float,
+        most: float,
+        wait: bool,
+        own: Own | None,
     ) -> list[tuple[Pool, Evictable]]:
-        """What is worth least, until so much would be free; none where all is too little."""
+        """What is worth least, until so much would be free; none where all is too little.
+
+        Of its own the claimant gives what others, of which each is worth less, leave lacking.
+        """
         floors = self._floors
         spare = {pool: self._reserved(pool) - floor for pool, floor in floors.items()}
         spare[claimant] = spare.get(claimant, 0) + size
-        offers = ((pool, offer) for pool in floors for offer in pool.evictable())
         going, chosen = Going(spare), []
-        for worth, pool, offer in self._order.sorted(offers):
-            if lacking <= 0 or worth > most:
+        others = [pool for pool in floors if own is None or pool is not claimant]
+        offers = heapq.merge(*map(self._order.ranked, others), key=lambda ranked: ranked[0])
+        given, own_worth = 0, math.inf
+        if own is not None:
+            given = own.bytes
+            own_worth = self._order.worth(claimant.name, own.bytes, own.cost, own.idle)
+        for worth, pool, offer in offers:
+            if lacking <= (given if worth >= own_worth else 0) or worth > most:
                 break
             if (wait or offer.quick) and (gained := going.add(pool, offer)):
                 chosen.append((pool, offer))
                 lacking -= gained
+        if 0 < lacking <= given:
+            share = math.ceil(lacking)
+            chosen.append((claimant, Evictable(share, own.cost, partial(own.give, share))))
+            lacking = 0
         return chosen if lacking <= 0 else []
 
     def _evict(self, offers: list[tuple[Pool, Evictable]]) -> int:

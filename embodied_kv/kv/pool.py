@@ -5,9 +5,12 @@ Knows bytes and seconds. Does not know what lies in a pool, nor who decides what
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,37 @@ class Evictable:
         return self.size - sum(held.bytes for held in self.holds if held.holders == 1)
 
 
+GONE = Evictable(0, 0.0, lambda: 0)  # what there was an offer of, and is no more
+
+
+@dataclass(frozen=True, eq=False)
+class Offers(Sequence[Evictable]):
+    """Offers of a pool of many things: their numbers are columns, and each is made when asked for.
+
+    sizes: int64 [n], `Evictable.size` of each. costs, idles: float64 [n], s. make: the i-th of
+    them, or `GONE`; it takes the locks that it needs.
+    """
+
+    sizes: NDArray[np.int64]
+    costs: NDArray[np.float64]
+    idles: NDArray[np.float64]
+    make: Callable[[int], Evictable]
+
+    @classmethod
+    def of(cls, offers: Sequence[Evictable]) -> Offers:
+        """Return the offers as they are, with their numbers as columns."""
+        if isinstance(offers, Offers):
+            return offers
+        facts = np.array([(o.size, o.cost, o.idle) for o in offers]).reshape(-1, 3)
+        return cls(facts[:, 0].astype(np.int64), facts[:, 1], facts[:, 2], offers.__getitem__)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, i: int) -> Evictable:
+        return self.make(range(len(self))[i])
+
+
 class Pool(Protocol):
     """Memory for KV. Any thread may ask.
 
@@ -75,8 +109,11 @@ class Pool(Protocol):
     @property
     def bytes_reserved(self) -> int: ...
 
-    def evictable(self) -> list[Evictable]:
-        """All that could go now; nothing of it is read, written or waited for by anybody."""
+    def evictable(self) -> Sequence[Evictable]:
+        """All that could go now, as `Offers` where that may be many things.
+
+        Nothing of it is read, written or waited for by anybody.
+        """
 
     def check_integrity(self) -> None:
         """Raises AssertionError with the broken law."""

@@ -8,23 +8,29 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from threading import RLock
 
+import numpy as np
+from numpy.typing import NDArray
+
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.handle import KvHandle, Lease, Place, RowLease, Stale
+from embodied_kv.kv.handle import KvHandle, Place, RowLease, Stale
 from embodied_kv.kv.pool import Evictable, Held
 from embodied_kv.kv.rows import FreeRows, OutOfRows
+
+FACTS = 'length', 'robot', 'sequence', 'stamp'  # of a frame, which a caller's handle must repeat
 
 
 class PrefixPool:
     """The rows of one arena and who holds them: a writer, the newest frame of a robot, or leases.
 
-    lock: of all pools of a manager. on_free: called with each frame that goes. beside: what goes
-    with a frame that goes with so many offers. grace: seconds that an unleased frame outlives its
-    deadline. clock: s, steady. prefills: frames that were committed.
+    lock: of all pools of a manager. on_free: called with each frame that goes. with_copies: the
+    frames that hold copies. beside: what goes with a frame that goes with so many offers. grace:
+    seconds that an unleased frame outlives its deadline. clock: s, steady. prefills: frames that
+    were committed.
     """
 
     name = 'prefixes'
@@ -34,26 +40,37 @@ class PrefixPool:
         arena: Arena,
         lock: RLock,
         on_free: Callable[[Place], object],
+        with_copies: Callable[[], Iterable[Place]],
         beside: Callable[[Place, int], list[Held]],
         grace: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.process_id = uuid.uuid4().hex
         self.arena, self.grace, self.prefills, self.bytes_reserved = arena, grace, 0, 0
-        self._lock, self._clock, self._on_free, self._beside = lock, clock, on_free, beside
+        self._attached_bytes = 0
+        self._lock, self._clock, self._on_free = lock, clock, on_free
+        self._with_copies, self._beside = with_copies, beside
         self._free = FreeRows(arena.rows)
         self._writing: set[int] = set()
+        self._frames: dict[int, KvHandle] = {}  # row -> what was written into it
         self._current: dict[str, KvHandle] = {}  # the newest frame of each robot
         self._leases: dict[int, set[RowLease]] = {}  # row -> leases
+        self._lease_counts = np.zeros(arena.rows, np.int64)
+        self._attached: dict[int, tuple[object, int]] = {}  # row -> what is kept with it, bytes
         self._written_at, self._used_at = [0.0] * arena.rows, [0.0] * arena.rows
 
     @property
     def bytes(self) -> int:
-        return self.arena.bytes
+        return self.arena.bytes + self._attached_bytes
 
     @property
     def bytes_used(self) -> int:
-        return self.arena.bytes_used
+        return self.arena.bytes_used + self._attached_bytes
+
+    @property
+    def memory(self) -> list[np.ndarray]:
+        """The counts of leases, which each lease keeps true."""
+        return [self._lease_counts]
 
     @property
     def rows_free(self) -> int:
@@ -74,6 +91,7 @@ class PrefixPool:
                     'their robots: release leases, or raise engine.rows'
                 )
             rows = [self._free.take() for _ in range(count)]
+            self.arena.clear(rows)
             self._writing.update(rows)
             self.bytes_reserved += count * self.arena.bytes_per_row
             return rows
@@ -120,7 +138,7 @@ class PrefixPool:
         self.arena.set_length(row, length)
         self._writing.remove(row)
         self.bytes_reserved -= self.arena.bytes_per_row - self.arena.bytes_of(row)
-        return KvHandle(
+        handle = KvHandle(
             self.process_id,
             *self.place(row),
             length=length,
@@ -129,6 +147,8 @@ class PrefixPool:
             prefill_ms=prefill_ms,
             **frame,
         )
+        self._frames[row] = handle
+        return handle
 
     def abandon(self, row: int) -> None:
         """The prefill into a reserved row failed."""
@@ -149,7 +169,11 @@ class PrefixPool:
     # ------------------------------------------------------------------ reading
 
     def acquire(self, handle: KvHandle) -> RowLease:
-        """The right to read the handle's row. Raises Stale with the reason."""
+        """Return a lease on the handle's row; the lease has the pool's own handle of the frame.
+
+        Raises:
+            Stale: The frame is gone, or the handle states other facts than the pool recorded.
+        """
         frame, here = f'frame {handle.sequence}', self.process_id[:8]
         with self._lock:
             if handle.process_id != self.process_id:
@@ -163,7 +187,15 @@ class PrefixPool:
                 raise Stale(f'{frame} names row {handle.row}, which does not exist')
             if not self.holds(handle):
                 raise Stale(f'{frame} is gone: row {handle.row} was freed or rewritten')
-            return self._lease(handle)
+            own = self._frames[handle.row]
+            if wrong := [f for f in FACTS if getattr(handle, f) != getattr(own, f)]:
+                there = ', '.join(f'{f} {getattr(own, f)!r}' for f in wrong)
+                given = ', '.join(repr(getattr(handle, f)) for f in wrong)
+                raise Stale(
+                    f'the handle of {frame} must have {there} (got {given}); use the handle as '
+                    'the engine returned it'
+                )
+            return self._lease(own)
 
     @contextmanager
     def leases(self, handles: Sequence[KvHandle]) -> Iterator[list[RowLease]]:
@@ -194,6 +226,44 @@ class PrefixPool:
             exists = 0 <= handle.row < self.arena.rows and self.place(handle.row) == handle.place
             return exists and handle.row not in self._free and handle.row not in self._writing
 
+    # ------------------------------------------------------------------ what is kept with a row
+
+    def attach(self, handle: KvHandle, value: object, size: int) -> bool:
+        """Keep a value with the handle's frame until the row is free, in place of one before.
+
+        Args:
+            handle: The frame.
+            value: What `attached` returns for the frame.
+            size: Bytes of the value, which the caller has claimed; they count as the row's.
+
+        Returns:
+            Whether the row still holds the frame; the value is not kept otherwise.
+        """
+        with self._lock:
+            if not self.holds(handle):
+                return False
+            self._detach(handle.row)
+            self._attached[handle.row] = value, size
+            self._attached_bytes += size
+            self.bytes_reserved += size
+            return True
+
+    def attached(self, handle: KvHandle) -> object | None:
+        """Return what is kept with the handle's frame; None if there is nothing."""
+        with self._lock:
+            return self._attached.get(handle.row, (None,))[0] if self.holds(handle) else None
+
+    def _detach(self, row: int) -> None:
+        _, size = self._attached.pop(row, (None, 0))
+        self._attached_bytes -= size
+        self.bytes_reserved -= size
+
+    def _bytes_of(self, row: int) -> int:
+        """In use by a row, with what is kept with it."""
+        return self.arena.bytes_of(row) + self._attached.get(row, (None, 0))[1]
+
+    # ------------------------------------------------------------------ leases
+
     def has_out(self, lease: RowLease) -> bool:
         """Whether the lease was given and has not come back."""
         return lease in self._leases.get(lease.row, ())
@@ -201,6 +271,7 @@ class PrefixPool:
     def _lease(self, handle: KvHandle) -> RowLease:
         lease = RowLease(handle, self)
         self._leases.setdefault(handle.row, set()).add(lease)
+        self._lease_counts[handle.row] += 1
         return lease
 
     def share(self, lease: RowLease) -> RowLease:
@@ -212,15 +283,27 @@ class PrefixPool:
         with self._lock:
             self._used_at[lease.row] = self._clock()
             self._leases[lease.row].remove(lease)
+            self._lease_counts[lease.row] -= 1
             self._free_if_unheld(lease.row)
 
-    def freed_with(self, lease: RowLease, others: Set[Lease]) -> list[Held]:
+    def freed_with(self, lease: RowLease, readers: int) -> list[Held]:
         """As `Lease.freed_with`."""
         with self._lock:
-            readers = self._leases[lease.row]
-            if self._is_current(lease.row) or not readers <= {lease, *others}:
+            holders = len(self._leases[lease.row])
+            if self._is_current(lease.row) or holders > readers:
                 return []
-            return self._held(lease.handle, len(readers))
+            return self._held(lease.handle, holders)
+
+    def freeable(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """As `LeaseOwner.freeable`: a row that is a robot's newest frame is not freed."""
+        with self._lock:
+            sizes = self.arena.lengths[0] * np.int64(self.arena.bytes_of_token)
+            for row, (_, size) in self._attached.items():
+                sizes[row] += size
+            for place in self._with_copies():
+                sizes[place[0]] += sum(held.bytes for held in self._beside(place, 1))
+            sizes[[frame.row for frame in self._current.values()]] = 0
+            return self._lease_counts, sizes
 
     # ------------------------------------------------------------------ giving up
 
@@ -234,13 +317,13 @@ class PrefixPool:
     def expire(self, now: float) -> None:
         """Frees what nobody leases after its deadline and the grace. now: s, steady clock."""
         with self._lock:
-            for handle in self._expired(now):
+            for handle in [h for h in self._current.values() if self._is_expired(h, now)]:
                 self.retire(handle)
 
     def evictable(self) -> list[Evictable]:
         """Unleased frames whose deadline and prefill are longer ago than the grace."""
         with self._lock:
-            return [self._offer(handle) for handle in self._unneeded()]
+            return [self._offer(h) for h in self._current.values() if self._is_unneeded(h)]
 
     def _offer(self, handle: KvHandle) -> Evictable:
         held = self._held(handle)
@@ -248,32 +331,33 @@ class PrefixPool:
         evict, idle = partial(self._evict, handle), self._clock() - self._used_at[handle.row]
         return Evictable(size, cost, evict, idle, holds=tuple(held))
 
-    def _unneeded(self) -> list[KvHandle]:
+    def _is_unneeded(self, handle: KvHandle) -> bool:
         """Whoever prefilled a frame without a deadline is about to lease it."""
         now = self._clock()
-        return [h for h in self._expired(now) if now - self._written_at[h.row] > self.grace]
+        return self._is_expired(handle, now) and now - self._written_at[handle.row] > self.grace
 
     def _evict(self, handle: KvHandle) -> int:
         with self._lock:
-            if handle not in self._unneeded():
+            if not (self._current.get(handle.robot) == handle and self._is_unneeded(handle)):
                 return 0
             freed = self._offer(handle).size
             self.retire(handle)
             return freed
 
-    def _expired(self, now: float) -> list[KvHandle]:
-        frames = self._current.values()
-        return [h for h in frames if h.deadline + self.grace < now and not self._leases.get(h.row)]
+    def _is_expired(self, handle: KvHandle, now: float) -> bool:
+        return handle.deadline + self.grace < now and not self._leases.get(handle.row)
 
     def _held(self, handle: KvHandle, holders: int = 1) -> list[Held]:
         """Rows that go with its frame, and that with so many offers."""
-        own = Held(self, handle.row, self.arena.bytes_of(handle.row), holders)
+        own = Held(self, handle.row, self._bytes_of(handle.row), holders)
         return [own, *self._beside(handle.place, holders)]
 
     def _free_if_unheld(self, row: int) -> None:
         if self._leases.get(row) or row in self._writing or self._is_current(row):
             return
         self._leases.pop(row, None)
+        self._frames.pop(row, None)
+        self._detach(row)
         self.bytes_reserved -= self.arena.bytes_of(row)
         self.arena.set_length(row, 0)
         self._free.give(row)
@@ -281,7 +365,8 @@ class PrefixPool:
 
     def _is_current(self, row: int) -> bool:
         """Whether it holds the newest frame of a robot."""
-        return any(handle.row == row for handle in self._current.values())
+        frame = self._frames.get(row)
+        return frame is not None and self._current.get(frame.robot) is frame
 
     def check_integrity(self) -> None:
         """Raises AssertionError with the broken law: free + held = rows."""
@@ -293,5 +378,12 @@ class PrefixPool:
                 assert held != (row in self._free), f'prefix row {row}: held is {held}'
                 length = int(self.arena.lengths[0, row])
                 assert readable == (length > 0), f'prefix row {row}: {length} tokens, held: {held}'
+                assert readable == (row in self._frames), f'prefix row {row}: held is {held}'
+                leases = len(self._leases.get(row, ()))
+                assert leases == self._lease_counts[row], f'prefix row {row}: {leases} leases'
+            attached = sum(size for _, size in self._attached.values())
+            assert (
+                attached == self._attached_bytes and self._attached.keys() <= self._frames.keys()
+            )
             reserved = self.bytes_used + len(self._writing) * self.arena.bytes_per_row
             assert self.bytes_reserved == reserved, f'{self.bytes_reserved}, not {reserved} bytes'

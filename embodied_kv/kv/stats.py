@@ -22,3 +22,4 @@ class KvStats:
     bytes_saved: int
     prefills: int
     evictions: int
+    scoring_failures: int

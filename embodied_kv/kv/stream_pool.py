@@ -8,31 +8,67 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 
+import numpy as np
+from numpy.typing import NDArray
+
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.decode_stream import DecodeStream, Query
-from embodied_kv.kv.handle import Lease
-from embodied_kv.kv.pool import Evictable
+from embodied_kv.kv.handle import Lease, LeaseOwner
+from embodied_kv.kv.pool import GONE, Evictable, Offers
 from embodied_kv.kv.rows import FreeRows
+
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Streams that end together, as columns [n].
+
+    keys: numbers of streams, or prefix rows. sizes: bytes that the end of a group frees. costs: s
+    to make its streams again. frees: whether its prefix row is free at once. members: the streams
+    of a key.
+    """
+
+    keys: Numbers
+    sizes: Numbers
+    costs: NDArray[np.float64]
+    frees: NDArray[np.bool_]
+    members: Callable[[int], list[DecodeStream]]
+
+    def only(self, mask: NDArray[np.bool_]) -> Groups:
+        """Return the groups of a mask."""
+        columns = (column[mask] for column in (self.keys, self.sizes, self.costs, self.frees))
+        return Groups(*columns, self.members)
 
 
 class StreamPool:
     """The live streams; each appends to its own row of `arena`.
 
-    lock: of all pools of a manager. token_seconds: s of a decode step, as last measured; 0: not
-    known. evictions: streams that were ended for want of room. bytes_reserved: of what the streams
-    may come to take.
+    lock: of all pools of a manager. rows, copies: whose leases the streams hold. token_seconds: s
+    of a decode step, as last measured; 0: not known. evictions: streams that were ended for want
+    of room. bytes_reserved: of what the streams may come to take.
     """
 
     name = 'streams'
 
-    def __init__(self, arena: Arena, lock: threading.RLock) -> None:
+    def __init__(
+        self, arena: Arena, lock: threading.RLock, rows: LeaseOwner, copies: LeaseOwner
+    ) -> None:
         self.arena, self.token_seconds, self.evictions = arena, 0.0, 0
         self._lock, self._step_over = lock, threading.Condition(lock)
+        self._owners = rows, copies
         self._free_rows = FreeRows(arena.rows)
+        # Of each decode row's live stream: its number (0: none), the bytes promised to it, its
+        # tokens, s of its frame's prefill, and what it reads. Thousands are ranked by columns.
+        self._ids, self._promised, self._said, self._read = (
+            np.zeros(arena.rows, np.int64) for _ in range(4)
+        )
+        self._prefills, self._reads_copy = np.zeros(arena.rows), np.zeros(arena.rows, bool)
         self.bytes_reserved = 0
         self._streams: OrderedDict[int, DecodeStream] = OrderedDict()  # oldest first
         self._stepping: set[DecodeStream] = set()  # a step computes with what they hold
@@ -46,6 +82,12 @@ class StreamPool:
     @property
     def bytes_used(self) -> int:
         return self.arena.bytes_used
+
+    @property
+    def memory(self) -> list[np.ndarray]:
+        """The columns of the live streams, which `add` fills again."""
+        own = self._ids, self._promised, self._said, self._read, self._prefills, self._reads_copy
+        return [*own]
 
     @property
     def rows_free(self) -> int:
@@ -79,11 +121,20 @@ class StreamPool:
         """
         with self._lock:
             number, row = next(self._numbers), self._free_rows.take()
+            self.arena.clear(row)
             stream = DecodeStream(number, lease, row, query, list(tokens))
             self.arena.set_length(row, stream.extent)
             self._streams[number] = stream
+            self._ids[row], self._said[row] = number, len(tokens)
+            self._promised[row] = self.bytes_for(query)
+            self._note_lease(stream)
             self.bytes_reserved += self.bytes_for(query)
             return stream
+
+    def _note_lease(self, stream: DecodeStream) -> None:
+        row, lease = stream.decode_row, stream.lease
+        self._read[row], self._reads_copy[row] = lease.row, lease.is_copy
+        self._prefills[row] = lease.handle.prefill_ms / 1e3
 
     def get(self, stream: int) -> DecodeStream:
         """The live stream of that number. Raises KeyError with a message for the user."""
@@ -97,18 +148,10 @@ class StreamPool:
         with self._lock:
             return list(self._streams.values())
 
-    def by_row(self) -> dict[int, list[DecodeStream]]:
-        """The live streams of each prefix row that they hold.
-
-        First the row that would be free first if the oldest streams ended one after another.
-        """
+    def rows_held(self) -> set[int]:
+        """The prefix rows that live streams hold."""
         with self._lock:
-            rows: dict[int, list[DecodeStream]] = {}
-            for stream in self._streams.values():
-                if not stream.lease.is_copy:
-                    row = stream.lease.row
-                    rows[row] = [*rows.pop(row, ()), stream]
-            return rows
+            return set(self._read[(self._ids > 0) & ~self._reads_copy].tolist())
 
     # ------------------------------------------------------------------ a step
 
@@ -131,6 +174,7 @@ class StreamPool:
                 copy.release()
                 return
             stream.lease, row = copy, stream.lease
+            self._note_lease(stream)
             row.release()
 
     def update(
@@ -151,7 +195,8 @@ class StreamPool:
             self.release(stream, 'error' if token is None else 'eos')
         elif not stream.reason:
             stream.tokens.append(token)
-            if len(stream.tokens) == stream.query.max_tokens:
+            self._said[stream.decode_row] += 1
+            if len(stream.tokens) >= stream.query.max_tokens:
                 self.release(stream, 'length')
 
     def end_step(self) -> None:
@@ -167,10 +212,6 @@ class StreamPool:
         """Gives the lock up until the step that is under way is over."""
         self._step_over.wait()
 
-    def is_stepping(self, streams: Iterable[DecodeStream]) -> bool:
-        """Whether a step computes with any of them."""
-        return not self._stepping.isdisjoint(streams)
-
     # ------------------------------------------------------------------ ending
 
     def release(self, stream: DecodeStream, reason: str) -> None:
@@ -183,6 +224,7 @@ class StreamPool:
                 return
             stream.reason = reason
             del self._streams[stream.id]
+            self._ids[stream.decode_row] = 0
             self._ended.append(stream)
             if stream not in self._stepping:
                 self._free(stream)
@@ -206,45 +248,119 @@ class StreamPool:
         self._free_rows.give(stream.decode_row)
         stream.lease.release()
 
-    def evictable(self) -> list[Evictable]:
+    # ------------------------------------------------------------------ what could go
+
+    def evictable(self) -> Offers:
         """Streams that no step computes with; a prefix or copy that one alone holds goes with it.
 
         cost: of its frame's prefill, and of a decode step for each of its tokens.
         """
         with self._lock:
-            idle = [s for s in self._streams.values() if s not in self._stepping]
-            leases = {s.lease for s in idle}
-            return [self._offer(s, leases) for s in idle]
+            rows = self._rows(self._stepping)
+            alone, readers = self._shared(rows)
+            numbers = self._ids[rows]
+            return Offers(
+                self._promised[rows] + alone,
+                self._costs(rows),
+                np.zeros(len(rows)),
+                lambda i: self._offer(int(numbers[i]), int(readers[i])),
+            )
 
-    def _offer(self, stream: DecodeStream, leases: Set[Lease]) -> Evictable:
-        """leases: of all streams that could go; what these alone hold goes with the last one."""
-        used, holds = self.arena.bytes_of(stream.decode_row), stream.lease.freed_with(leases)
-        return Evictable(
-            used + sum(held.bytes for held in holds if held.holders == 1),
-            self._cost([stream]),
-            partial(self._evict, stream),
-            promised=self.bytes_for(stream.query) - used,
-            holds=tuple(holds),
-        )
+    def _rows(self, busy: Iterable[DecodeStream] = ()) -> Numbers:
+        """Decode rows of the live streams but these, the oldest stream first."""
+        ids = self._ids.copy()
+        ids[[stream.decode_row for stream in busy]] = 0
+        rows = np.flatnonzero(ids)
+        return rows[np.argsort(ids[rows])]
 
-    def freed_by(self, streams: Sequence[DecodeStream]) -> tuple[int, float]:
-        """Bytes that the end of all of them frees, and s that it costs to make them again."""
+    def _shared(self, rows: Numbers) -> tuple[Numbers, Numbers]:
+        """What each of these streams reads: bytes that its end alone frees, and readers of it.
+
+        Readers among these streams count.
+        """
+        alone, readers = np.zeros_like(rows), np.zeros_like(rows)
+        for is_copy, owner in enumerate(self._owners):
+            own = self._reads_copy[rows] == is_copy
+            if own.any():
+                (leases, sizes), read = owner.freeable(), self._read[rows[own]]
+                alone[own] = np.where(leases[read] == 1, sizes[read], 0)
+                readers[own] = np.bincount(read)[read]
+        return alone, readers
+
+    def _costs(self, rows: Numbers) -> NDArray[np.float64]:
+        return self._prefills[rows] + self._said[rows] * self.token_seconds
+
+    def _offer(self, number: int, readers: int) -> Evictable:
+        """readers: streams that could go; what these alone hold goes with the last one."""
         with self._lock:
-            offers = [self._offer(s, {s.lease for s in streams}) for s in streams]
-            rows = {(held.pool, held.row): held.bytes for o in offers for held in o.holds}
-            size = sum(offer.own for offer in offers) + sum(rows.values())
-            return size, self._cost(streams)
+            stream = self._streams.get(number)
+            if stream is None:
+                return GONE
+            promised, used = self.bytes_for(stream.query), self.arena.bytes_of(stream.decode_row)
+            holds = tuple(stream.lease.freed_with(readers))
+            return Evictable(
+                used + sum(held.bytes for held in holds if held.holders == 1),
+                float(self._costs(stream.decode_row)),
+                partial(self._evict, stream),
+                promised=promised - used,
+                holds=holds,
+            )
 
-    def _cost(self, streams: Sequence[DecodeStream]) -> float:
-        """One prefill makes a frame again for all of its streams."""
-        prefills = sum(handle.prefill_ms / 1e3 for handle in {s.lease.handle for s in streams})
-        return prefills + sum(len(s.tokens) for s in streams) * self.token_seconds
+    def each(self) -> Groups:
+        """The live streams, each for itself, oldest first."""
+        with self._lock:
+            rows = self._rows()
+            alone, _ = self._shared(rows)
+            return Groups(
+                self._ids[rows],
+                self._promised[rows] + alone,
+                self._costs(rows),
+                alone > 0,
+                lambda number: [self._streams[number]],
+            )
+
+    def by_row(self) -> Groups:
+        """The live streams of each prefix row that they hold.
+
+        First the row that would be free first if the oldest streams ended one after another. A row
+        that a step reads is not free at once.
+        """
+        with self._lock:
+            rows = self._rows()
+            rows = rows[~self._reads_copy[rows]]
+            read = self._read[rows]
+            leases, sizes = self._owners[0].freeable()
+
+            by_read = np.argsort(read, kind='stable')
+            in_order = read[by_read]
+
+            def added(column: NDArray) -> NDArray:
+                return np.bincount(read, column, minlength=len(leases))
+
+            def members(row: int) -> list[DecodeStream]:
+                own = slice(*np.searchsorted(in_order, (row, row + 1)))
+                return [self._streams[n] for n in self._ids[rows[by_read[own]]].tolist()]
+
+            newest, prefills = np.zeros_like(leases), np.zeros(len(leases))
+            newest[read], prefills[read] = self._ids[rows], self._prefills[rows]
+            held = np.flatnonzero(newest)
+            held = held[np.argsort(newest[held])]
+            freed = np.where(added(np.ones(len(rows))) == leases, sizes, 0)[held]
+            busy = np.zeros(len(leases), bool)
+            busy[[s.lease.row for s in self._stepping if not s.lease.is_copy]] = True
+            return Groups(
+                held,
+                added(self._promised[rows]).astype(np.int64)[held] + freed,
+                (prefills + added(self._said[rows]) * self.token_seconds)[held],
+                (freed > 0) & ~busy[held],
+                members,
+            )
 
     def _evict(self, stream: DecodeStream) -> int:
         with self._lock:
             if stream.reason or stream in self._stepping:
                 return 0
-            freed = self._offer(stream, {stream.lease}).size
+            freed = self._offer(stream.id, 1).size
             self.evict([stream])
             return freed
 
@@ -270,3 +386,9 @@ class StreamPool:
             for stream in self.holders - self._stepping:
                 length = int(self.arena.lengths[0, stream.decode_row])
                 assert length == stream.extent, f'stream {stream.id}: {length} tokens'
+            live = {s.decode_row: (s.id, len(s.tokens), s.lease.row) for s in self.live()}
+            noted = {
+                row: tuple(int(column[row]) for column in (self._ids, self._said, self._read))
+                for row in np.flatnonzero(self._ids).tolist()
+            }
+            assert live == noted, f'streams by decode row are {live}, not {noted}'

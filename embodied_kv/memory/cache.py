@@ -7,17 +7,32 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
+from embodied_kv.kv.moves import held_bytes
 from embodied_kv.kv.plane import OverBudget, Plane
-from embodied_kv.kv.pool import Evictable
+from embodied_kv.kv.pool import GONE, Evictable, Offers
 
 Layer = tuple[Tensor, Tensor]
+
+
+@dataclass(eq=False, slots=True)
+class _Entry:
+    """seconds: that its load took. used_at: s. turn: counts uses of the cache, at its last use."""
+
+    kv: Layer
+    bytes: int
+    seconds: float
+    used_at: float
+    turn: int
 
 
 class HostCache:
@@ -40,9 +55,10 @@ class HostCache:
         if capacity < 0:
             raise ValueError(f'a cache of {capacity} bytes cannot be: 0 keeps nothing')
         self.capacity, self.bytes, self.hits, self.misses = capacity, 0, 0, 0
-        self._layers: OrderedDict[tuple[str, int], Layer] = OrderedDict()
-        self._seconds: dict[tuple[str, int], float] = {}  # what the load of each took
-        self._used_at: dict[tuple[str, int], float] = {}
+        self._layers: OrderedDict[tuple[str, int], _Entry] = OrderedDict()
+        self._keys: dict[str, dict[int, _Entry]] = {}  # key -> its layers
+        self._columns = _Columns()
+        self._turn = 0
         self._plane, self._clock = plane or Plane(), clock
         self._lock = Lock()
 
@@ -54,11 +70,13 @@ class HostCache:
             found = self._layers.get((key, layer))
             if found is None:
                 self.misses += 1
-            else:
-                self.hits += 1
-                self._layers.move_to_end((key, layer))
-                self._used_at[key, layer] = self._clock()
-            return found
+                return None
+            self.hits += 1
+            self._layers.move_to_end((key, layer))
+            self._turn += 1
+            found.used_at, found.turn = self._clock(), self._turn
+            self._columns.note(key, self._keys[key].values())
+            return found.kv
 
     def put(self, key: str, layer: int, kv: Layer, seconds: float = 0.0) -> None:
         """In place of what was there. seconds: that it took to load; 0: not known.
@@ -74,8 +92,10 @@ class HostCache:
             self._remove((key, layer))  # another thread may have been first
             while self.bytes + size > self.capacity:
                 self._remove(next(iter(self._layers)))
-            self._layers[key, layer], self._seconds[key, layer] = kv, seconds
-            self._used_at[key, layer] = self._clock()
+            self._turn += 1
+            entry = _Entry(kv, size, seconds, self._clock(), self._turn)
+            self._layers[key, layer] = self._keys.setdefault(key, {})[layer] = entry
+            self._columns.note(key, self._keys[key].values())
             self.bytes += size
 
     def drop(self, key: str, layers: int) -> None:
@@ -85,9 +105,13 @@ class HostCache:
                 self._remove((key, layer))
 
     def _remove(self, entry: tuple[str, int]) -> None:
-        if (kv := self._layers.pop(entry, None)) is not None:
-            self.bytes -= _bytes(kv)
-            del self._seconds[entry], self._used_at[entry]
+        if (found := self._layers.pop(entry, None)) is not None:
+            self.bytes -= found.bytes
+            key, layer = entry
+            del self._keys[key][layer]
+            self._columns.note(key, self._keys[key].values())
+            if not self._keys[key]:
+                del self._keys[key]
 
     # ------------------------------------------------------------------ as a pool
 
@@ -99,24 +123,26 @@ class HostCache:
     def bytes_reserved(self) -> int:
         return self.bytes
 
-    def evictable(self) -> list[Evictable]:
+    def evictable(self) -> Offers:
         """Each key's layers together, least recently used keys first; whoever reads one keeps it.
 
         cost: of their loads.
         """
         with self._lock:
-            entries: dict[str, list[tuple[str, int]]] = {}
-            for entry in self._layers:
-                entries.setdefault(entry[0], []).append(entry)
-            return [
-                Evictable(
-                    sum(_bytes(self._layers[entry]) for entry in own),
-                    sum(self._seconds[entry] for entry in own),
-                    partial(self._evict, own),
-                    self._clock() - max(self._used_at[entry] for entry in own),
-                )
-                for own in entries.values()
-            ]
+            keys, sizes, costs, used_at = self._columns.all()
+            idles = self._clock() - used_at
+            return Offers(sizes, costs, idles, lambda i: self._offer(keys[i]))
+
+    def _offer(self, key: str) -> Evictable:
+        with self._lock:
+            if (own := self._keys.get(key)) is None:
+                return GONE
+            return Evictable(
+                sum(entry.bytes for entry in own.values()),
+                sum(entry.seconds for entry in own.values()),
+                partial(self._evict, [(key, layer) for layer in own]),
+                self._clock() - max(entry.used_at for entry in own.values()),
+            )
 
     def _evict(self, entries: Iterable[tuple[str, int]]) -> int:
         with self._lock:
@@ -128,10 +154,57 @@ class HostCache:
     def check_integrity(self) -> None:
         """Raises AssertionError with the broken law: what is there is counted, and fits."""
         with self._lock:
-            there = sum(map(_bytes, self._layers.values()))
+            there = sum(_bytes(entry.kv) for entry in self._layers.values())
             assert there == self.bytes <= self.capacity, f'{there} bytes cached, not {self.bytes}'
-            assert self._layers.keys() == self._seconds.keys(), 'loads without their layers'
+            by_key = {(key, n): e for key, own in self._keys.items() for n, e in own.items()}
+            assert by_key == self._layers, 'keys without their layers'
+            keys, sizes, *_ = self._columns.all()
+            assert set(keys) == self._keys.keys() and sizes.sum() == there, 'columns are not true'
 
 
 def _bytes(kv: Layer) -> int:
-    return kv[0].nbytes + kv[1].nbytes
+    """Of both; they share an allocation, see `files.KvFiles.read`."""
+    return held_bytes(kv[0].nbytes + kv[1].nbytes)
+
+
+class _Columns:
+    """Bytes, seconds and last use of each key, so that ranking thousands costs no Python each."""
+
+    def __init__(self) -> None:
+        self._slots: dict[str, int] = {}
+        self._free: list[int] = []
+        self._keys = np.empty(0, object)
+        self._facts = np.empty((4, 0))  # bytes, seconds, s of the newest use, turn of the oldest
+
+    def note(self, key: str, entries: Collection[_Entry]) -> None:
+        """The key has these layers from now on; none: it is gone."""
+        if not entries:
+            slot = self._slots.pop(key)
+            self._keys[slot], self._facts[:, slot] = None, 0
+            self._free.append(slot)
+            return
+        if key not in self._slots:
+            if not self._free:
+                self._grow()
+            self._slots[key] = self._free.pop()
+            self._keys[self._slots[key]] = key
+        self._facts[:, self._slots[key]] = (
+            sum(entry.bytes for entry in entries),
+            sum(entry.seconds for entry in entries),
+            max(entry.used_at for entry in entries),
+            min(entry.turn for entry in entries),
+        )
+
+    def _grow(self) -> None:
+        old = len(self._keys)
+        more = max(16, old)
+        self._keys = np.concatenate([self._keys, np.empty(more, object)])
+        self._facts = np.concatenate([self._facts, np.zeros((4, more))], axis=1)
+        self._free += range(old, old + more)
+
+    def all(self) -> tuple[NDArray[np.object_], NDArray, NDArray, NDArray]:
+        """Return keys, bytes, seconds and newest uses, the least recently used key first."""
+        used = np.flatnonzero(self._facts[3])
+        used = used[np.argsort(self._facts[3, used])]
+        sizes, costs, used_at = self._facts[:3, used]
+        return self._keys[used], sizes.astype(np.int64), costs, used_at

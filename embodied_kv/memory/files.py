@@ -18,7 +18,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Set
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,11 +34,16 @@ log = logging.getLogger(__name__)
 
 NAME = re.compile(r'(\d{1,18})\.safetensors')
 DAMAGED = 'is damaged ({}): forget this unit, its KV is computed anew from the text'
+FREE = 'free some space, or remove *.safetensors of this folder: that KV is computed again'
 REMEDIES = {
     **storage.REMEDIES,
-    **dict.fromkeys(storage.FULL, 'free some space'),
+    **dict.fromkeys(storage.FULL, FREE),
     errno.EEXIST: 'choose a folder',
 }
+
+
+class DiskFull(MemoryFault):
+    """The database had no room for a change, which is undone."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,10 @@ class KvEntry:
         """Of the tensor."""
         return self.layers * self.layer_bytes
 
+    @property
+    def file_bytes(self) -> int:
+        return self.offset + self.bytes
+
 
 class KvFiles:
     """The files of one folder, by their numbers."""
@@ -124,7 +133,7 @@ class KvFiles:
         """
         path = self.path(entry.number)
         with _open(path) as descriptor:
-            size, whole = os.fstat(descriptor).st_size, entry.offset + entry.bytes
+            size, whole = os.fstat(descriptor).st_size, entry.file_bytes
             if size != whole:
                 raise MemoryFault(f'{path} ' + DAMAGED.format(f'{size} of {whole} bytes'))
             header, own = bytearray(entry.offset), entry.checksums[1 + layer]
@@ -137,7 +146,18 @@ class KvFiles:
                 )
             except moves.Damaged as fault:
                 raise MemoryFault(f'{path} ' + DAMAGED.format(fault)) from fault
+            with suppress(OSError):
+                os.utime(descriptor)  # `used` reads it after a restart
         return kv[0], kv[1]
+
+    def used(self) -> dict[int, int]:
+        """Return when each file was last read or written, ns, by its number."""
+        found = {}
+        with explained(self.folder, 'listed'), os.scandir(self.folder) as items:
+            for item in items:
+                if match := NAME.fullmatch(item.name):
+                    found[int(match[1])] = item.stat(follow_symlinks=False).st_mtime_ns
+        return found
 
     def remove(self, numbers: Iterable[int]) -> None:
         """Of which no record is left; what cannot be removed now is left to `sweep`."""

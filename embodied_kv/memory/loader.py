@@ -5,11 +5,12 @@ load is done, the caller says.
 
 One thread loads, one load after another, as the paper's loading engine. On a GPU it launches on a
 CUDA stream of its own, so copies from pinned memory run beside the computation: it stays at most
-`in_flight` loads ahead, lest what a layer turns out to need waits behind preloads for later ones,
-and a layer's computation waits, on the device, for the event behind its last load.
+`in_flight` loads ahead, lest what a layer turns out to need waits behind preloads for later ones.
 
-The law: what layer i computes starts after all loads of layer i. It holds on the device; a host
-that wants the times of a GPU in the timeline waits for its stream inside `computing`.
+The law: what layer i computes starts after all loads of layer i, on whichever stream and thread
+the layer is computed. So the thread that enters `computing` sleeps until the device has done these
+loads; the stream that computes waits for no load, and an action that shares it does not either. A
+host that wants the times of a GPU in the timeline waits for its stream inside `computing`.
 
 Source: KEEP, section 4.3, and section 5 for the dependencies.
 """
@@ -36,7 +37,9 @@ class Loader:
 
     load: (unit, layer) puts that KV where the layer reads it. It runs on the loading thread, in
     inference mode; on a GPU its work goes to the thread's own stream, and it waits for none of it.
-    Whatever it raises, the caller's next `computing` raises, or the end of the context.
+    Whatever it raises, the caller's next `computing` raises, or the end of the context. after:
+    what has to be done on the device before the first load writes; None: the current stream's
+    work.
     """
 
     def __init__(
@@ -46,12 +49,13 @@ class Loader:
         device: str | torch.device = 'cpu',
         in_flight: int = 2,
         clock: Callable[[], float] = time.perf_counter,
+        after: Event | None = None,
     ) -> None:
         if in_flight < 1:
             raise ValueError(f'{in_flight} loads in flight are none')
         self._pending, self._load, self._device = pending, load, torch.device(device)
         self._in_flight, self._clock = in_flight, clock
-        self._stream = Stream.on(self._device)
+        self._stream, self._after = Stream.on(self._device), after
         self._changed = Condition()
         self._layer, self._computing, self._closed = 0, False, False
         self._error: BaseException | None = None
@@ -62,7 +66,8 @@ class Loader:
         self._origin = 0.0
 
     def __enter__(self) -> Loader:
-        self._stream.wait(Stream.current(self._device).record())  # targets may be in use till then
+        # The targets may be in use until then.
+        self._stream.wait(self._after or Stream.current(self._device).record())
         self._origin = self._clock()
         self._thread.start()
         return self
@@ -72,7 +77,7 @@ class Loader:
             self._closed = True
             self._changed.notify_all()
         self._thread.join()
-        Stream.current(self._device).wait(self._stream.record())
+        self._stream.synchronize()  # no load writes any more
         if kind is None and self._error is not None:
             raise self._error
 
@@ -84,7 +89,7 @@ class Loader:
 
     @contextmanager
     def computing(self, layer: int) -> Iterator[None]:
-        """The computation of a layer goes inside; it is entered when the layer has its KV."""
+        """The computation of a layer goes inside; it is entered when its KV is on the device."""
         if self._error is None and not self._thread.is_alive():
             raise RuntimeError('a loader works inside its context: with Loader(...) as loader')
         with self._changed:
@@ -96,7 +101,7 @@ class Loader:
             self._computing = True
             self._changed.notify_all()
         if layer in self._events:
-            Stream.current(self._device).wait(self._events[layer])
+            self._events[layer].wait()
         start = self._clock()
         try:
             yield

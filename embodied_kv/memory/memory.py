@@ -9,17 +9,25 @@ Source: KEEP, section 4.1.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from threading import RLock
 
+import numpy as np
+
 from embodied_kv.memory.encoder import Encoder
-from embodied_kv.memory.group import Group, Grouping, Transition
+from embodied_kv.memory.files import DiskFull
+from embodied_kv.memory.group import Grouping, Transition
 from embodied_kv.memory.groups import Groups
 from embodied_kv.memory.records import SegmentDraft
 from embodied_kv.memory.retrieve import retrieve
 from embodied_kv.memory.segment import MemoryFault, Segment
-from embodied_kv.memory.store import Change, MemoryStore
+from embodied_kv.memory.sentence_log import SentenceLog
+from embodied_kv.memory.store import Change, MemoryStore, refuse_twice
 from embodied_kv.memory.unit import Unit
+
+log = logging.getLogger(__name__)
 
 REMOVALS = 'removals'  # the fact that says it
 
@@ -29,7 +37,7 @@ class Memory:
 
     count: tokens of a text, as the model will see it. longest: tokens that a segment may have.
     Where the store was filled with another encoder, every text is embedded anew. Any thread may
-    call any method.
+    call any method. log: all sentences as bytes, which capsules copy.
     """
 
     def __init__(
@@ -45,6 +53,7 @@ class Memory:
         self._count, self._longest, self._lock = count, longest, RLock()
         self._segments: dict[str, Segment] = {}
         self._removals: dict[int, int] = {}  # group: step of a removal from it
+        self.log = SentenceLog()
         self._reopen()
 
     def __len__(self) -> int:
@@ -62,6 +71,7 @@ class Memory:
         """
         with self._lock:
             new = [Segment(*fields) for fields in segments]
+            refuse_twice(segment.id for segment in new)
             sizes = {segment.id: self._size(segment) for segment in new}
             known = [self._same(segment) for segment in new]
             texts = [s.text for s, same in zip(new, known, strict=True) if not same]
@@ -70,31 +80,38 @@ class Memory:
                 SegmentDraft(s.id, s.kind, s.text, None if same else next(meanings))
                 for s, same in zip(new, known, strict=True)
             ]
-            changes = self.store.upsert(*drafts)
+            with self._consistent():
+                for draft, same in zip(drafts, known, strict=True):
+                    if not same:
+                        size, step = sizes[draft.id], self.store.step
+                        self.groups.put(draft.id, draft.embedding, size, step)
+                changes = self.store.upsert(*drafts, groups=self.groups.moved)
+            self.groups.moved.clear()
             changed = {c.segment.id: c.segment for c in changes if c.changed}
             self._segments.update(changed)  # at once: `sentences` takes no lock
-            for draft in drafts:
-                if segment := changed.get(draft.id):
-                    self.groups.put(segment.id, draft.embedding, sizes[segment.id], segment.step)
-            self._note()
+            self.log.put({id: segment.text for id, segment in changed.items()})
             return changes
 
     def remove(self, id: str) -> Change:
         """Raises MemoryFault if there is no such segment."""
         with self._lock:
-            change = self.store.remove(id)
+            self.store.get(id)
+            removals = self._with_removal(self.groups.of(id).number)
+            fact = json.dumps(list(removals.items()))
+            change = self.store.remove(id, {REMOVALS: fact})
+            self._removals = removals
             del self._segments[id]
-            group = self.groups.of(id)
+            self.log.put({id: None})
             self.groups.remove(id, self.store.step)
-            self._note()
-            self._note_removal(group)
             return change
 
     def advance(self, steps: int = 1) -> tuple[Transition, ...]:
         """The world went on: groups that were left alone long enough turn static."""
         with self._lock:
-            transitions = self.groups.advance(self.store.advance(steps))
-            self._note()
+            with self._consistent():
+                transitions = self.groups.advance(self.store.step + steps)
+                self.store.advance(steps, self.groups.moved)
+            self.groups.moved.clear()
             return transitions
 
     def units(self) -> tuple[Unit, ...]:
@@ -109,7 +126,10 @@ class Memory:
         with self._lock:
             (query,) = self.encoder.encode([question])
             found = retrieve(self.groups, query, tokens, segments)
-            return tuple(self._unit(f.ids, f.score) for f in found)
+            units = tuple(self._unit(f.ids, f.score) for f in found)
+            for unit in units:
+                self.store.use(unit.key, *(Unit((s,)).key for s in unit.segments))
+            return units
 
     def nearest(self, question: str) -> list[tuple[Segment, float]]:
         """All segments with their similarity to a question, the most similar first."""
@@ -139,39 +159,55 @@ class Memory:
             )
         return size
 
-    def _note(self) -> None:
-        """Puts into the store which group each segment is in now."""
-        if self.groups.moved:
-            self.store.set_groups(self.groups.moved)
-            self.groups.moved.clear()
-
-    def _note_removal(self, group: Group) -> None:
-        """Puts into the store when a group lost a member, for none of the others tells."""
-        self._removals[group.number] = group.changed
+    def _with_removal(self, group: int) -> dict[int, int]:
+        """When groups lost a member, for none of the others tells; also this one, now."""
         old = self.store.step - self.groups.grouping.stable_steps
-        self._removals = {n: step for n, step in self._removals.items() if step > old}
-        self.store.set_fact(REMOVALS, json.dumps(list(self._removals.items())))
+        removals = self._removals | {group: self.store.step}
+        return {n: step for n, step in removals.items() if step > old}
+
+    @contextmanager
+    def _consistent(self) -> Iterator[None]:
+        """Reads the groups again from the store if a change fails that they took already."""
+        try:
+            yield
+        except BaseException:
+            counts, history = self.groups.counts, self.groups.history
+            self._read()
+            self.groups.counts, self.groups.history = counts, history
+            raise
 
     def _reopen(self) -> None:
-        records = self.store.segment_records()
         fresh = self.store.fact('encoder') != self.encoder.name
+        meanings = self._read(fresh)
+        try:
+            if fresh or meanings:
+                self.store.embed(self.encoder.name, meanings)
+            if self.groups.moved:
+                self.store.set_groups(self.groups.moved)
+                self.groups.moved.clear()
+        except DiskFull as fault:  # the next start embeds again; groups go with the next change
+            log.warning('the memory is opened, and what was missing is not stored: %s', fault)
+
+    def _read(self, fresh: bool = False) -> dict[str, np.ndarray]:
+        """Reads segments and groups -> embeddings that the store lacks; fresh: of all."""
+        records = self.store.segment_records()
         bare = [f.segment for f in records if fresh or f.embedding is None]
         vectors = self.encoder.encode([segment.text for segment in bare])
         meanings = dict(zip((segment.id for segment in bare), vectors, strict=True))
-        if fresh or meanings:
-            self.store.embed(self.encoder.name, meanings)
-        unplaced = []
+        groups = Groups(self.encoder.width, self.groups.grouping)
+        segments, unplaced = {}, []
         for f in records:
             segment, id = f.segment, f.segment.id
-            self._segments[id] = segment
+            segments[id] = segment
             meaning = meanings.get(id, f.embedding)
             if f.group is None:
                 unplaced.append((segment, meaning))
             else:
-                size = self._count(segment.text)
-                self.groups.restore(id, meaning, size, segment.step, f.group)
-        self._removals = {n: step for n, step in json.loads(self.store.fact(REMOVALS) or '[]')}
-        self.groups.settle(self.store.step, self._removals)
+                groups.restore(id, meaning, self._count(segment.text), segment.step, f.group)
+        removals = {n: step for n, step in json.loads(self.store.fact(REMOVALS) or '[]')}
+        groups.settle(self.store.step, removals)
         for segment, meaning in unplaced:
-            self.groups.put(segment.id, meaning, self._count(segment.text), self.store.step)
-        self._note()
+            groups.put(segment.id, meaning, self._count(segment.text), self.store.step)
+        self.groups, self._segments, self._removals = groups, segments, removals
+        self.log = SentenceLog(self.sentences)
+        return meanings

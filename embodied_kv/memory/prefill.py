@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, wraps
 from typing import Protocol, TypeVar
 
 import torch
@@ -36,6 +36,7 @@ from embodied_kv.memory.prompt import Prompt
 from embodied_kv.memory.reuse import LayerState, Reuse
 from embodied_kv.memory.segment import MemoryFault
 from embodied_kv.memory.timeline import Timeline
+from embodied_kv.runtime.stream import Event, Stream
 
 T = TypeVar('T')
 # unit, layer -> K, V [kv_heads, n, head_dim] as computed from position 0 on
@@ -122,6 +123,9 @@ class Prefill:
         self._model, self._arena, self._row = model, arena, row
         self._load, self._move, self._policy, self._step = load, move, policy, step
         self._block, self._layers = block, len(arena.layers)
+        self._computed: Event | None = (
+            None  # the end of the last step, on the stream that computes
+        )
 
     def run(self, prompt: Prompt, reuse: Reuse) -> tuple[Tensor, Work]:
         """Hidden state of the prompt's last token before the final norm, [1, 1, width].
@@ -138,7 +142,8 @@ class Prefill:
         tokens = self._run_step(partial(self._first, prompt, reuse, resident))
         pieces = {piece.segment: i for i, piece in enumerate(prompt.pieces)}
         pending, work = Pending(self._layers, list(pieces), self._policy), Work()
-        with Loader(pending, partial(self._put, prompt, pieces), self._arena.device) as loader:
+        load, device = partial(self._put, prompt, pieces), self._arena.device
+        with Loader(pending, load, device, after=self._computed) as loader:
             absent = _absent(prompt, tokens.mask, resident)
             loader.drop(absent, 0)
             for layer in range(self._layers):
@@ -207,10 +212,18 @@ class Prefill:
         return tokens.only(reuse.after(state, tokens.mask))
 
     def _run_step(self, work: Callable[[], T]) -> T:
-        return self._step(torch.inference_mode()(work))
+        @wraps(work)
+        def launched() -> T:
+            with torch.inference_mode():
+                result = work()
+            self._computed = Stream.current(self._arena.device).record()
+            return result
+
+        return self._step(launched)
 
     def _first(self, prompt: Prompt, reuse: Reuse, resident: int) -> LayerTokens:
         self._arena.set_length(self._row, prompt.length)
+        self._arena.clear(self._row, prompt.length)  # what it held before may not be finite
         mask = reuse.first(prompt)
         mask[:resident] = False
         positions = mask.nonzero()[:, 0]

@@ -2,38 +2,47 @@
 
 Knows SQL. Does not know what is in a file of KV.
 
-Every change is one transaction in WAL mode with full syncs: when `change` returns, it is on the
-medium, and a crash before that leaves what was there. A unit's record goes with the first of its
-members that changes, by the same transaction, so whatever has a record is up to date.
+Every change is one transaction with a rollback journal and full syncs: when `change` returns, it
+is on the medium, and a crash before that leaves what was there. The journal holds the pages that a
+change overwrites and is emptied after it, so a change that adds nothing needs little space for a
+moment (a write-ahead log would grow). A unit's record goes with the first of its members that
+changes, by the same transaction, so whatever has a record is up to date.
+
+Each row of facts, segments and units has a checksum (CRC-32), which detects accidental damage.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
+import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from embodied_kv.memory.files import KvEntry
-from embodied_kv.memory.segment import MemoryFault, Segment, check_id
+from embodied_kv.memory.files import FREE, DiskFull, KvEntry, explained
+from embodied_kv.memory.segment import MAX_ID, MemoryFault, Segment, check_id
 from embodied_kv.memory.unit import Unit
 
-FORMAT = 1
+FORMAT = 2  # 1 had no checksums
 APPLICATION = 0x4B454550  # KEEP, for `file` and for us
 SCHEMA = """
-CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL, checksum INTEGER) STRICT;
 CREATE TABLE segments (
     place INTEGER PRIMARY KEY AUTOINCREMENT,
     id TEXT NOT NULL UNIQUE, kind TEXT NOT NULL, text TEXT NOT NULL,
     version INTEGER NOT NULL, step INTEGER NOT NULL,
-    cluster INTEGER, embedding BLOB
+    cluster INTEGER, embedding BLOB, checksum INTEGER
 ) STRICT;
 CREATE INDEX by_kind ON segments (kind, place);
-CREATE TABLE units (key TEXT PRIMARY KEY, lengths TEXT NOT NULL, file TEXT NOT NULL) STRICT;
+CREATE TABLE units (
+    key TEXT PRIMARY KEY, lengths TEXT NOT NULL, file TEXT NOT NULL, checksum INTEGER
+) STRICT;
 CREATE TABLE members (
     unit TEXT NOT NULL REFERENCES units ON DELETE CASCADE,
     segment TEXT NOT NULL REFERENCES segments (id) ON DELETE CASCADE,
@@ -41,8 +50,14 @@ CREATE TABLE members (
 ) STRICT;
 CREATE INDEX by_unit ON members (unit);
 """
-COLUMNS = 'id, kind, text, version, step'
+COLUMNS = 'place, checksum, id, kind, text, version, step'
 RECORD_COLUMNS = f'{COLUMNS}, cluster, embedding'
+NO_ROOM = 'disk is full', 'disk I/O error'  # the second where a quota is used up
+CHECKED = {  # by table: what the checksum is of
+    'facts': 'name, value',
+    'segments': 'id, kind, text, version, step',
+    'units': 'key, lengths, file',
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +94,8 @@ class Records:
         self.path = path
         if path.is_symlink() or path.exists() and not path.is_file():
             raise MemoryFault(f'{path} is no regular file: move it away')
+        with explained(path, 'opened'):
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         with self._explained():
             self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
             try:
@@ -92,10 +109,15 @@ class Records:
             'trusted_schema = OFF',
             'cell_size_check = ON',
             'foreign_keys = ON',
-            'journal_mode = WAL',
+            'temp_store = MEMORY',
             'synchronous = FULL',
         ):
             self._db.execute(f'PRAGMA {pragma}')
+        self._db.text_factory = partial(str, encoding='utf-8', errors='replace')
+        with suppress(
+            sqlite3.OperationalError
+        ):  # an older log that a full disk has no room to end
+            self._db.execute('PRAGMA journal_mode = TRUNCATE')
         (application,) = self._db.execute('PRAGMA application_id').fetchone()
         (version,) = self._db.execute('PRAGMA user_version').fetchone()
         if not application and not self._db.execute('SELECT 1 FROM sqlite_master').fetchone():
@@ -106,18 +128,36 @@ class Records:
                 self._db.execute(f'PRAGMA user_version = {FORMAT}')
         elif application != APPLICATION:
             raise MemoryFault(f'{self.path} is no memory: choose another folder')
-        elif version != FORMAT:
+        elif version not in (1, FORMAT):
             raise MemoryFault(f'{self.path} has format {version}, this version reads {FORMAT}')
-        elif (found := self._db.execute('PRAGMA quick_check(1)').fetchone()[0]) != 'ok':
+        elif (found := self._db.execute('PRAGMA integrity_check(1)').fetchone()[0]) != 'ok':
             raise MemoryFault(f'{self.path} is damaged ({found}): restore it, or start anew')
+        elif version == 1:
+            self._add_checksums()
+
+    def _add_checksums(self) -> None:
+        self._db.create_function('checksum', -1, checksum, deterministic=True)
+        with self.change():
+            for table, columns in CHECKED.items():
+                self._db.execute(f'ALTER TABLE {table} ADD COLUMN checksum INTEGER')
+                self._db.execute(f'UPDATE {table} SET checksum = checksum({columns})')
+            self._db.execute(f'PRAGMA user_version = {FORMAT}')
 
     def close(self) -> None:
         self._db.close()
 
     @contextmanager
-    def change(self) -> Iterator[None]:
-        """All that is done inside, or nothing of it."""
-        with self._explained():
+    def change(self, grows: bool = True) -> Iterator[None]:
+        """All that is done inside, or nothing of it.
+
+        grows: whether the database may become larger. Raises DiskFull where there is no room.
+        """
+        with self._explained(), ExitStack() as undo:
+            if not grows:
+                (most,) = self._db.execute('PRAGMA max_page_count').fetchone()
+                (now,) = self._db.execute('PRAGMA page_count').fetchone()
+                self._db.execute(f'PRAGMA max_page_count = {now}')
+                undo.callback(self._db.execute, f'PRAGMA max_page_count = {most}')
             self._db.execute('BEGIN IMMEDIATE')
             try:
                 yield
@@ -127,31 +167,54 @@ class Records:
                 raise
 
     def fact(self, name: str) -> str | None:
-        row = self._one('SELECT value FROM facts WHERE name = ?', name)
-        return row and row[0]
+        row = self._one('SELECT value, checksum FROM facts WHERE name = ?', name)
+        if row is None:
+            return None
+        if row[1] != checksum(name, row[0]):
+            raise self._damaged(f'fact {name!r}')
+        return row[0]
 
     def set_fact(self, name: str, value: str) -> None:
-        self._db.execute('INSERT OR REPLACE INTO facts VALUES (?, ?)', (name, value))
+        row = name, value, checksum(name, value)
+        self._db.execute('INSERT OR REPLACE INTO facts VALUES (?, ?, ?)', row)
 
     def segment(self, id: str) -> Segment | None:
         check_id(id)
         row = self._one(f'SELECT {COLUMNS} FROM segments WHERE id = ?', id)
-        return row and Segment(*row)
+        return row and self._segment(*row)
 
     def segments(self, kind: str | None = None) -> tuple[Segment, ...]:
         """In the order in which they came."""
         where, values = ('', ()) if kind is None else ('WHERE kind = ?', (kind,))
         query = f'SELECT {COLUMNS} FROM segments {where} ORDER BY place'
         with self._explained():
-            return tuple(Segment(*row) for row in self._db.execute(query, values))
+            return tuple(self._segment(*row) for row in self._db.execute(query, values))
 
     def segment_records(self) -> Iterator[SegmentRecord]:
         """All segments, in the order in which they came."""
         with self._explained():
             for row in self._db.execute(f'SELECT {RECORD_COLUMNS} FROM segments ORDER BY place'):
                 *fields, group, blob = row
-                embedding = None if blob is None else np.frombuffer(blob, np.float32).copy()
-                yield SegmentRecord(Segment(*fields), group, embedding)
+                segment = self._segment(*fields)
+                if not isinstance(group, int | None) or not isinstance(blob, bytes | None):
+                    raise self._damaged(f'segment {segment.id!r}')
+                whole = blob is not None and len(blob) % 4 == 0
+                embedding = np.frombuffer(blob, np.float32).copy() if whole else None
+                yield SegmentRecord(segment, group, embedding)
+
+    def _segment(self, place: int, found: int, *fields: object) -> Segment:
+        if found != checksum(*fields):
+            delete = f'sqlite3 {self.path} "DELETE FROM segments WHERE place = {place}"'
+            raise self._damaged(
+                f'segment {str(fields[0])[:MAX_ID]!r}', f', or remove it with: {delete}'
+            )
+        return Segment(*fields)
+
+    def _damaged(self, what: str, remedy: str = '') -> MemoryFault:
+        return MemoryFault(
+            f'{what} in {self.path} is damaged (checksum): restore a copy of this folder, or '
+            f'choose another{remedy}'
+        )
 
     def count(self) -> int:
         return self._one('SELECT count(*) FROM segments')[0]
@@ -161,11 +224,12 @@ class Records:
         blob = None
         if draft.embedding is not None:
             blob = np.ascontiguousarray(draft.embedding, np.float32).tobytes()
-        values = (segment.kind, segment.text, segment.version, segment.step, blob)
+        fields = (segment.kind, segment.text, segment.version, segment.step)
+        values = (*fields, blob, checksum(segment.id, *fields))
         self._db.execute(
-            'INSERT INTO segments (id, kind, text, version, step, embedding) '
-            'VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET '
-            '(kind, text, version, step, embedding) = (?, ?, ?, ?, ?)',
+            'INSERT INTO segments (id, kind, text, version, step, embedding, checksum) '
+            'VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET '
+            '(kind, text, version, step, embedding, checksum) = (?, ?, ?, ?, ?, ?)',
             (segment.id, *values, *values),
         )
 
@@ -183,12 +247,15 @@ class Records:
     def units(self) -> Iterator[tuple[str, KeptUnit]]:
         """Of all KV that there is: its key, and what it is."""
         with self._explained():
-            for key, lengths, file in self._db.execute('SELECT key, lengths, file FROM units'):
+            for row in self._db.execute('SELECT checksum, key, lengths, file FROM units'):
+                found, key, lengths, file = row
                 try:
+                    if found != checksum(key, lengths, file):
+                        raise ValueError('checksum')
                     yield key, KeptUnit(tuple(json.loads(lengths)), _entry(file))
                 except (ValueError, TypeError, AttributeError, RecursionError) as error:
                     raise MemoryFault(
-                        f'{self.path} is damaged (unit {key[:40]}: {error}): start anew'
+                        f'{self.path} is damaged (unit {str(key)[:40]}: {error}): start anew'
                     ) from error
 
     def units_of(self, id: str) -> list[str]:
@@ -202,7 +269,8 @@ class Records:
         key = unit.key
         self.delete_units([key])
         values = (key, json.dumps(kept.lengths), json.dumps(asdict(kept.file)))
-        self._db.execute('INSERT INTO units VALUES (?, ?, ?)', values)
+        row = *values, checksum(*values)
+        self._db.execute('INSERT INTO units VALUES (?, ?, ?, ?)', row)
         members = [(key, id) for id in unit.ids]
         self._db.executemany('INSERT INTO members VALUES (?, ?)', members)
         return True
@@ -219,10 +287,15 @@ class Records:
         try:
             yield
         except sqlite3.Error as error:
-            raise MemoryFault(
-                f'{self.path} cannot be used: {error}; look at this disk, or start '
-                'anew in another folder'
-            ) from error
+            full = any(text in str(error) for text in NO_ROOM)
+            remedy = FREE if full else 'look at this disk, or start anew in another folder'
+            kind = DiskFull if full else MemoryFault
+            raise kind(f'{self.path} cannot be used: {error}; {remedy}') from error
+
+
+def checksum(*values: object) -> int:
+    """Return the CRC-32 of the values of a row."""
+    return zlib.crc32('\0'.join(map(str, values)).encode(errors='replace'))
 
 
 def _entry(text: str) -> KvEntry:

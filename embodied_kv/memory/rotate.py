@@ -21,6 +21,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from embodied_kv.runtime.stream import Event, Stream
+
 TURNS = 1024  # distances that are remembered
 
 
@@ -59,12 +61,18 @@ class Rotation:
         if by == 0:
             return k
         dtype = torch.promote_types(k.dtype, torch.float32)
-        cos, sin = self._turn(by, k.device, dtype)
+        cos, sin, made = self._turn(by, k.device, dtype)
+        stream = Stream.current(k.device)
+        stream.wait(made)  # another stream may have made them
+        stream.reads(cos, sin)
         first, second = k.to(dtype).chunk(2, dim=-1)
         turned = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
         return turned.to(k.dtype)
 
-    def _new_turn(self, by: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, ...]:
-        """cos and sin [head_dim / 2]; every layer of a piece takes the same."""
+    def _new_turn(
+        self, by: int, device: torch.device, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor, Event]:
+        """Return cos and sin [head_dim / 2] for all layers of a piece, and when they are made."""
         angles = self._frequency.to(device, torch.float64) * by
-        return angles.cos().to(dtype), angles.sin().to(dtype)
+        cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+        return cos, sin, Stream.current(device).record()

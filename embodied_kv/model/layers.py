@@ -9,8 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import _disable_current_modes
 
 from embodied_kv.kv.views import KvView
+from embodied_kv.runtime.stream import Stream
 
 
 class Rope:
@@ -33,22 +35,62 @@ class Rope:
 
 
 def rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
-    """x [B, T, heads, head_dim], turned by its positions."""
+    """x [B, T, heads, head_dim], turned by its positions; by four kernels."""
     cos, sin = rope
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+    halves = x.unflatten(-1, (2, -1))  # [B, T, heads, 2, head_dim / 2]
+    turned, across = halves * cos.unsqueeze(-2), halves * sin.unsqueeze(-2)
+    first, second = across.unbind(-2)
+    turned.select(-2, 0).sub_(second)
+    turned.select(-2, 1).add_(first)
+    return turned.view(x.shape)
 
 
 class RmsNorm(nn.Module):
-    """x / rms(x) * (1 + weight), statistics in float32."""
+    """x / rms(x) * (1 + weight), statistics in float32.
+
+    In inference mode the float32 sum of 1 and a weight that does not learn is made once, and again
+    when the weight is replaced or written in place. A write through `weight.data` is not seen.
+    """
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(width))
         self.eps = eps
+        self._made: tuple[int, int, Tensor, Tensor] | None = None  # see `_new_scale`
 
     def forward(self, x: Tensor) -> Tensor:
-        return rms(x, 1 + self.weight.float(), self.eps)
+        return rms(x, self.scale(), self.eps)
+
+    def scale(self) -> Tensor:
+        """Return 1 + weight, float32 [width]."""
+        weight = self.weight
+        if weight.requires_grad or weight.is_inference() or not torch.is_inference_mode_enabled():
+            return 1 + weight.float()
+        if self._made is not None:
+            owner, version, of, scale = self._made
+            written = weight._version != version or weight.data_ptr() != of.data_ptr()
+            if owner == id(weight) and not written:
+                return scale
+        return self._new_scale()
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def _new_scale(self) -> Tensor:
+        """Make it, for all threads and streams.
+
+        It is written where the former one lies, which captured graphs read. Neither a trace nor a
+        watch (`runtime.writes`) of the computation around it sees that.
+        """
+        weight, former = self.weight, self._made and self._made[-1]
+        version = weight._version
+        with _disable_current_modes():
+            of = weight.detach()  # as long as it is held, no other weight has its address
+            scale = 1 + of.float()
+            if former is not None and (former.device, former.shape) == (scale.device, scale.shape):
+                scale = former.copy_(scale)
+            Stream.current(scale.device).synchronize()
+        self._made = id(weight), version, of, scale
+        return scale
 
 
 def rms(x: Tensor, scale: Tensor, eps: float) -> Tensor:

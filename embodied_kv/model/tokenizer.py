@@ -17,6 +17,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
 from embodied_kv.model.sentencepiece import SPACE, read_backend
+from embodied_kv.text import is_text, shown
 
 SPECIALS = {'pad': ('<pad>',), 'eos': ('<eos>', '</s>'), 'bos': ('<bos>', '<s>')}
 KNOWN_DECODERS = {'ByteLevel', 'ByteFallback', 'Metaspace'}
@@ -37,6 +38,7 @@ class Tokenizer:
     def __init__(self, backend: Backend, name: str, limit: int | None = None) -> None:
         """Raises ValueError that names the missing special token or the unknown decoder."""
         self.backend = backend
+        backend.encode_special_tokens = True  # as text: a user writes no special token
         _keep_nothing(backend)
         words = backend.get_vocab_size(with_added_tokens=False)
         if limit is not None and words > limit:
@@ -97,9 +99,20 @@ class Tokenizer:
         Path(path).write_text(self.backend.to_str(), encoding='utf-8')
 
     def encode(self, text: str, bos: bool = False) -> list[int]:
-        """Ids of the text, with BOS before it if asked for; never an EOS."""
+        """Return the ids of the text, with BOS before it if asked for.
+
+        The name of a special token in the text is text: no id of it is `pad`, `eos` or `bos`.
+
+        Raises:
+            ValueError: The text is no str, or UTF-8 cannot encode it.
+        """
+        if not is_text(text):
+            raise ValueError(f'text must be a str that UTF-8 can encode (got {shown(repr(text))})')
         ids = self.backend.encode(text, add_special_tokens=False).ids
-        return [self.bos] * bos + [token for token in ids if token < self.vocab_size]
+        # A model that knows the name as a word of its own would still find it.
+        never = self.pad, self.eos, self.bos
+        known = (token for token in ids if token < self.vocab_size and token not in never)
+        return [self.bos] * bos + [*known]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of the ids; special ids and ids beyond the vocabulary are nothing.

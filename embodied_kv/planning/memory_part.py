@@ -12,19 +12,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
+from heapq import nsmallest
 
+import torch
 from torch import Tensor
 
 from embodied_kv.capsule import frozen_kv
 from embodied_kv.capsule.capsule import CapsuleError, facts_of
-from embodied_kv.capsule.part import FrozenPart
+from embodied_kv.capsule.part import FrozenPart, Note
 from embodied_kv.kv.plane import OverBudget
+from embodied_kv.memory.sentence_log import sentences
 from embodied_kv.planning.plan import PlanRecord, RowPlan
 from embodied_kv.planning.planning import Planning
 from embodied_kv.text import shown
 
 TOLD = 12  # differences
-ROW = 'row'
+ROW, SENTENCES = 'row', 'sentences'
 
 
 class MemoryPart:
@@ -40,27 +43,29 @@ class MemoryPart:
         return self._planning.row.arena.memory
 
     def freeze(self) -> FrozenPart:
-        """Every sentence by its id; the last plan, token for token; the plan in the row.
+        """Every sentence; the last plan, token for token; the plan in the row.
 
-        tensors: 'row/k', 'row/v' [layers, kv_heads, tokens, head_dim], where a plan lies there.
+        tensors: 'sentences', uint8 [bytes], as `SentenceLog`; 'row/k', 'row/v' [layers, kv_heads,
+        tokens, head_dim], where a plan lies there.
         """
         last, row = self._planning.last, self._planning.row
+        known = {SENTENCES: self._planning.memory.log.bytes}
         facts = {
             'planner': self._planning.fingerprint,
-            'sentences': self._planning.memory.sentences,
             'plan': last and facts_of(last),
         }
         if (held := row.held) is None:
-            return FrozenPart(facts=facts)
+            return FrozenPart(known, facts)
         kv = (part[:, 0, :, : held.tokens] for part in (row.arena.k, row.arena.v))
-        return FrozenPart(frozen_kv.copied(ROW, *kv), {**facts, ROW: facts_of(held)})
+        return FrozenPart(known | frozen_kv.copied(ROW, *kv), {**facts, ROW: facts_of(held)})
 
     def check(self, frozen: FrozenPart) -> None:
         """Raises CapsuleError where it does not say what was known, or has half a row."""
         facts = frozen.facts
-        known = facts.get('sentences') if isinstance(facts, dict) else None
-        whole = isinstance(known, dict) and isinstance(facts.get('planner'), str)
-        if not whole or not all(isinstance(text, str) for text in known.values()):
+        if not isinstance(facts, dict) or not isinstance(facts.get('planner'), str):
+            raise CapsuleError('the capsule does not say which memory was known')
+        known = frozen.tensors.get(SENTENCES)
+        if known is None or known.dtype != torch.uint8 or known.dim() != 1:
             raise CapsuleError('the capsule does not say which memory was known')
         _read_plan(facts.get('plan'))
         held = _read_row(facts)
@@ -72,8 +77,11 @@ class MemoryPart:
             except ValueError as error:
                 raise CapsuleError(f'the capsule has a damaged plan: {error}') from error
 
-    def resume(self, frozen: FrozenPart) -> str:
-        """The plans are those of then; memory is that of now. How they differ, in words."""
+    def resume(self, frozen: FrozenPart) -> Note:
+        """The plans are those of then; memory is that of now.
+
+        Returns what says how they differ; it reads every sentence of both.
+        """
         facts, told = frozen.facts, []
         if facts['planner'] != self._planning.fingerprint:
             self._planning.last = None
@@ -83,11 +91,8 @@ class MemoryPart:
             if (held := _read_row(facts)) is not None:
                 if why := self._resume_row(frozen, held):
                     told.append(f"the planner's row {why}: the next plan computes its prompt anew")
-        moved = list(differences(facts['sentences'], self._planning.memory.sentences))
-        if moved:
-            more = f'; and {len(moved) - TOLD} more' if len(moved) > TOLD else ''
-            told.append(f'memory has moved on: {"; ".join(moved[:TOLD])}{more}')
-        return '; '.join(told)
+        known = frozen.tensors[SENTENCES]
+        return lambda: '; '.join([*told, *_moved(known, self._planning.memory.sentences)])
 
     def _resume_row(self, frozen: FrozenPart, held: RowPlan) -> str:
         """Why the row does not hold that plan now; '' where it does."""
@@ -100,17 +105,34 @@ class MemoryPart:
 
 
 def differences(then: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
-    """What was learnt, changed and forgotten between two memories, a line each; by id."""
-    for id in sorted({*then, *now}):
+    """What was learnt, changed and forgotten between two memories, a line each; by id.
+
+    Of more than TOLD the others are counted. Ids are taken one by one: a call that sorts them all
+    would keep the interpreter from every other thread for longer the larger memory is.
+    """
+    moved = [id for id, text in then.items() if now.get(id) != text]
+    moved += [id for id in now if id not in then]
+    for id in nsmallest(TOLD, moved):
         before, after = then.get(id), now.get(id)
-        if before == after:
-            continue
         if before is None:
             yield f"'{shown(after)}' is new"
         elif after is None:
             yield f"'{shown(before)}' is not remembered"
         else:
             yield f"'{shown(after)}' was '{shown(before)}'"
+    if len(moved) > TOLD:
+        yield f'and {len(moved) - TOLD} more'
+
+
+def _moved(known: Tensor, now: Mapping[str, str]) -> Iterator[str]:
+    """How memory differs from the sentences in a log; nothing where it does not."""
+    try:
+        moved = '; '.join(differences(sentences(known), now))
+    except (ValueError, TypeError, RecursionError):
+        yield 'the list of what was known is damaged'
+        return
+    if moved:
+        yield f'memory has moved on: {moved}'
 
 
 def _read_plan(plan: Mapping | None) -> PlanRecord | None:

@@ -8,6 +8,10 @@ What the last prompt left in the row can be given up between two uses: the row i
 What it holds of a plan is said at every moment between two pieces of computation (`held`), so that
 a capsule may take it along, and put back it is gone on from: an answer that was cut off is said to
 its end, and nothing of its prompt is computed again.
+
+A thread may stop waiting for a step, which is then still queued, or running. When a use of the row
+ends, no step of it writes the row any more: one that runs is waited for, and one that is queued
+raises instead of its work.
 """
 
 from __future__ import annotations
@@ -17,14 +21,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 from itertools import chain
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from embodied_kv.compress.registry import method
-from embodied_kv.kv.moves import copy_to
 from embodied_kv.kv.plane import Plane
 from embodied_kv.kv.pool import Evictable
 from embodied_kv.memory.prefill import Load, Prefill, Step, Work
@@ -39,6 +43,8 @@ from embodied_kv.planning.planner_rows import PlannerRows, Saying
 from embodied_kv.planning.reuse_methods import reuse_method
 from embodied_kv.planning.row_compression import compress_row
 from embodied_kv.planning.unit_compression import own_attention, thinned, unit_method
+
+T = TypeVar('T')
 
 
 class PlannerRow:
@@ -62,13 +68,16 @@ class PlannerRow:
         rows: PlannerRows | None = None,
     ) -> None:
         b = model.config.backbone
-        self._model, self._config, self._step = model, config, step
+        self._model, self._config, self._given_step = model, config, step
+        # Held while a step computes, and while what the row holds and has reserved is counted.
+        self._computing = threading.RLock()
+        self._uses = 0  # of the row that ended
         self._rows = rows or PlannerRows(model)
         self._row = self._rows.take()
         self.arena = self._rows.arena.alone(self._row)
         move = Rotation(frequencies(b.head_dim, b.rope_theta).to(model.device))
         self._prefill = Prefill(
-            model, self.arena, 0, load, move, config.load_policy, step, config.step_tokens
+            model, self.arena, 0, load, move, config.load_policy, self._step, config.step_tokens
         )
         self._filled_by = ''  # the method that filled the row; '' where that did not end well
         self._reuse = reuse_method(config.method, config, b.layers)
@@ -85,8 +94,10 @@ class PlannerRow:
     def close(self) -> None:
         """The row is another planner's from now on: nothing that was offered of it is evicted."""
         self._using.acquire()  # for good
-        self.bytes_reserved = 0
-        self._rows.give_back(self._row)
+        with self._computing:
+            self._uses += 1
+            self.bytes_reserved = 0
+            self._rows.give_back(self._row)
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -100,7 +111,25 @@ class PlannerRow:
             try:
                 yield
             finally:
-                self.bytes_reserved, self._used_at = self.bytes_used, time.monotonic()
+                with self._computing:
+                    self._uses += 1
+                    self.bytes_reserved, self._used_at = self.bytes_used, time.monotonic()
+
+    def _step(self, work: Callable[[], T]) -> T:
+        """Run a piece of computation of this use by the `step` that was given.
+
+        Raises RuntimeError, where that runs it, if the use ended before.
+        """
+        use = self._uses
+
+        @wraps(work)
+        def begun() -> T:
+            with self._computing:
+                if use != self._uses:
+                    raise RuntimeError('the use of the planner row ended before this step of it')
+                return work()
+
+        return self._given_step(begun)
 
     def method(self, name: str) -> Reuse:
         """A new one of that name. Raises ValueError for an unknown one."""
@@ -149,8 +178,10 @@ class PlannerRow:
             with self._plane.claim(self, max(0, size - self.bytes_reserved)):
                 self._forget()
                 put()
-                self.arena.set_length(0, held.tokens)
-                self.bytes_reserved, self._used_at = self.bytes_used, time.monotonic()
+                with self._computing:
+                    self.arena.set_length(0, held.tokens)
+                    self.arena.clear(0, held.tokens)
+                    self.bytes_reserved, self._used_at = self.bytes_used, time.monotonic()
             reuse.holds(held.plan.prompt)
             self._reuse, self._filled_by = reuse, '' if any(held.absent) else held.plan.method
             self.held, self._resumed = held, True
@@ -213,7 +244,8 @@ class PlannerRow:
                 held = self._compress(held, question_at)
             until = choosing if chooses and said < choosing else most
             saying = Saying(self._row, held, until, eos, most, self._hold)
-            for held in self._rows.say(saying, self._step):
+            # A step of all rows moves those alone whose answer is not over or given up.
+            for held in self._rows.say(saying, self._given_step):
                 yield from held.plan.answer[said:]
                 said = len(held.plan.answer)
 
@@ -261,27 +293,29 @@ class PlannerRow:
         if not self._using.acquire(blocking=False):
             return 0
         try:
-            freed = self.bytes_used if fill == self._fills else 0
-            if freed:
-                self._forget()
-                self.arena.set_length(0, 0)
-                self.bytes_reserved = 0
+            with self._computing:
+                freed = self.bytes_used if fill == self._fills else 0
+                if freed:
+                    self._forget()
+                    self.arena.set_length(0, 0)
+                    self.bytes_reserved = 0
             return freed
         finally:
             self._using.release()
 
     def check_integrity(self) -> None:
         """Raises AssertionError with the broken law: what may be resident lies in the row."""
-        length = int(self.arena.lengths[0, 0])
+        with self._computing:  # else the numbers are those of different moments
+            length, filled_by = int(self.arena.lengths[0, 0]), self._filled_by
+            used, reserved = self.bytes_used, self.bytes_reserved
+            promised = used <= reserved or self._using.locked()
         assert length <= self.arena.max_tokens, f'the planner row has {length} tokens'
-        used, reserved = self.bytes_used, self.bytes_reserved
-        promised = used <= reserved or self._using.locked()
         assert promised, f'{used} bytes of the planner row in use, {reserved} reserved'
-        assert length or not self._filled_by, f'the planner row is empty, not {self._filled_by}'
+        assert length or not filled_by, f'the planner row is empty, not {filled_by}'
 
     def _copied(self) -> list[Tensor]:
         """K and V of what the row holds, in host memory."""
-        return [copy_to(part.clone(), 'cpu') for part in self.arena.row(0)]
+        return [part.to('cpu', copy=True) for part in self.arena.row(0)]
 
     def _first(self, held: RowPlan, eos: int, hidden: Tensor) -> RowPlan:
         """The first token, and what the row holds then. hidden: [1, 1, width], before the norm."""

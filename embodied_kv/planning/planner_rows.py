@@ -16,12 +16,13 @@ from dataclasses import dataclass
 
 import torch
 
+from embodied_kv.engine import buckets
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.next_tokens import NextTokens
 from embodied_kv.kv.pool import Evictable
 from embodied_kv.memory.prefill import Step
 from embodied_kv.model.planner import Planner
 from embodied_kv.planning.plan import RowPlan
+from embodied_kv.planning.token_step import TokenStep
 
 
 @dataclass(eq=False)
@@ -66,6 +67,9 @@ class PlannerRows:
             dtype=model.dtype,
             device=model.device,
         )
+        # A batch is padded where a size costs a capture.
+        sizes = range(1, rows + 1) if model.device.type == 'cpu' else buckets.doubling(rows)
+        self._token_step = TokenStep(model, self.arena, sizes)
         self._free = list(range(rows))
         self._saying: list[Saying] = []
         # Held while a step computes: who stops saying waits for it. Reentrant, since an answer
@@ -81,7 +85,9 @@ class PlannerRows:
                 raise ValueError(
                     f'all {self.arena.rows} rows of the planner are taken: raise planner_rows'
                 )
-            return self._free.pop(0)
+            row = self._free.pop(0)
+            self.arena.clear(row)
+            return row
 
     def give_back(self, row: int) -> None:
         """Whoever takes it next finds it empty."""
@@ -121,15 +127,13 @@ class PlannerRows:
 
     def _next(self, saying: Sequence[Saying]) -> list[int]:
         """The likeliest tokens that follow."""
-        helds, device = [one.held for one in saying], self.arena.device
+        rows, helds = [one.row for one in saying], [one.held for one in saying]
         positions = [held.plan.next_position for held in helds]
-        rows, absent = [one.row for one in saying], [held.absent for held in helds]
+        absent = [held.absent for held in helds]
         for row, at, lacks in zip(rows, positions, absent, strict=True):
             self.arena.set_length(row, at + 1 - min(lacks, default=0))
-        view = NextTokens(self.arena, rows, positions, absent)
-        ids = torch.tensor([[held.plan.answer[-1]] for held in helds], device=device)
-        at = torch.tensor(positions, device=device)[:, None]
-        return self._model.logits(self._model(ids, at, view))[:, -1].argmax(-1).tolist()
+        ids = [held.plan.answer[-1] for held in helds]
+        return self._token_step.run(rows, ids, positions, absent)
 
     # ------------------------------------------------------------------ as a pool
 

@@ -5,6 +5,7 @@ Knows devices and their scratch memory. Does not know what is computed.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -102,9 +103,19 @@ class Pool:
         return work
 
     def _record(self, fn: Computation) -> Captured:
+        """As `torch.cuda.graph`, which would free memory and wait for the device before each.
+
+        Calls that other threads make at that time, to copy or to allocate, are no error of theirs.
+        """
+        if not self.captures:
+            gc.collect()
+            torch.cuda.empty_cache()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._handle, stream=self._stream.cuda):
+        graph.capture_begin(pool=self._handle, capture_error_mode='thread_local')
+        try:
             fn()
+        finally:
+            graph.capture_end()
         return Captured(graph, fn)
 
     @contextmanager

@@ -11,10 +11,13 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import shutil
+import stat
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,9 +26,11 @@ from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from embodied_kv import storage
 from embodied_kv.runtime.buffer import Buffers, describe
 from embodied_kv.runtime.capture import Computation, unchanged
 
+ABANDONED = 3600.0  # s; a temporary folder of that age that no process holds is removed
 TRIES = 2  # that fail before anything was compiled: no other one is tried
 OPTIONS = {'aot_inductor.compile_wrapper_opt_level': 'O0'}  # what only calls kernels
 log = logging.getLogger(__name__)
@@ -45,7 +50,7 @@ class Traced:
 
     def digest(self, threads: int) -> str:
         """32 hex digits of the operations, the inputs' layouts, and what they are compiled for."""
-        cuda = any(tensor.is_cuda for tensor in self.inputs)
+        cards = {tensor.device for tensor in self.inputs if tensor.is_cuda}
         layouts = [
             f'{describe(tensor)} {_strides(tensor)} {tensor.device}' for tensor in self.inputs
         ]
@@ -55,7 +60,7 @@ class Traced:
             torch.__version__,
             torch.backends.cpu.get_cpu_capability(),
             *sorted(name for name, has in torch.cpu.get_capabilities().items() if has is True),
-            torch.cuda.get_device_name() if cuda else '',
+            *sorted(f'{card} {torch.cuda.get_device_name(card)}' for card in cards),
             str((threads, sorted(OPTIONS.items()))),
         ]
         return hashlib.blake2b('\n'.join(facts).encode(), digest_size=16).hexdigest()
@@ -118,17 +123,19 @@ class Compiler:
         path = None
         try:
             traced = trace(fn, buffers)
-            path = self._folder / f'{traced.digest(self._threads)}.pt2'
-            if not path.exists():
+            digest = traced.digest(self._threads)
+            _own(self._folder)
+            path = self._kept(digest)
+            if path is None:
                 self._say(
                     f'compiling {name}{self._place(name)}, once: it takes about half a minute'
                 )
                 began = time.monotonic()
                 self._lower()
-                _build(traced, path, self._threads)
+                path = _build(traced, self._folder, digest, self._threads)
                 self._say(f'compiled {name} in {time.monotonic() - began:.0f} s: {path}')
                 self.made += 1
-            package = torch._inductor.aoti_load_package(str(path), run_single_threaded=True)
+            loader = _load(path)
         except Exception as error:  # whatever a tracer, a compiler or a disk may raise
             if path is not None:
                 path.unlink(missing_ok=True)
@@ -139,12 +146,24 @@ class Compiler:
                 self._say(f'nothing is compiled, as the first {TRIES} could not be: {reason}')
             return None
         self.packages[name] = path
-        inputs, loader = traced.inputs, package.loader
+        inputs = traced.inputs
 
-        def run() -> None:  # past the package's own call, which walks all inputs as a tree
+        def run() -> None:
             loader.boxed_run(list(inputs))
 
         return run
+
+    def _kept(self, digest: str) -> Path | None:
+        """Return the package of a digest that is whole; remove each that is damaged."""
+        for path in sorted(self._folder.glob(f'{digest}*.pt2')):
+            if path.name == _name(digest, path):
+                return path
+            self._say(f'{path} is damaged and is compiled again')
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        return None
 
     def _place(self, name: str) -> str:
         """As ', 3 of 12'; nothing where it is not known of how many."""
@@ -159,21 +178,70 @@ def _strides(tensor: Tensor) -> tuple[int, ...]:
     return tensor.stride() if dense else (*tensor.shape[1:], 1)
 
 
+def _own(folder: Path) -> None:
+    """Create the folder, or take it from other users. Raises PermissionError if they may write."""
+    if not folder.exists():
+        storage.private_folder(folder)
+    status = folder.stat()
+    if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise PermissionError(
+            f'{folder} must belong to this user and be writable by no other (got user '
+            f'{status.st_uid}, mode {stat.S_IMODE(status.st_mode):04o}); remove it, or set '
+            'XDG_CACHE_HOME to a folder of this user'
+        )
+    if status.st_mode & storage.OTHERS:
+        folder.chmod(0o700)
+
+
+def _load(path: Path) -> object:
+    """Return the loader of a package, whose `boxed_run` computes.
+
+    `torch._inductor.aoti_load_package` would also unpickle exported programs of a foreign package.
+    """
+    return torch._C._aoti.AOTIModelPackageLoader(str(path), 'model', True, 1, -1)
+
+
+def _name(digest: str, path: Path) -> str:
+    """Return the name of a package with the content of a file; '' if it cannot be read."""
+    try:
+        with open(storage.open_regular(path), 'rb') as stream:
+            checksum = hashlib.blake2b(stream.read(), digest_size=8).hexdigest()
+    except (OSError, storage.Irregular):
+        return ''
+    return f'{digest}.{checksum}.pt2'
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove temporary folders of builds that were killed. A build locks its own."""
+    for path in folder.glob('tmp*'):
+        with suppress(OSError), storage.locked(path, wait=False) as is_ours:
+            if is_ours and time.time() - path.stat().st_mtime > ABANDONED:
+                shutil.rmtree(path)
+
+
 @torch.inference_mode(False)
-def _build(traced: Traced, path: Path, threads: int) -> None:
-    """Writes the package, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+def _build(traced: Traced, folder: Path, digest: str, threads: int) -> Path:
+    """Writes the package, whole or not at all, and waits until it is on the medium -> its path."""
+    _remove_abandoned(folder)
     with FakeTensorMode():
         inputs = tuple(
             torch.empty_strided(t.shape, _strides(t), dtype=t.dtype, device=t.device)
             for t in traced.inputs
         )
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder, warnings.catch_warnings():
+    with (
+        tempfile.TemporaryDirectory(dir=folder) as temporary,
+        storage.locked(Path(temporary)),
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter('ignore')  # torch's own, about itself
         program = torch.export.export(traced.module, inputs)
         made = torch._inductor.aoti_compile_and_package(
             program,
-            package_path=f'{folder}/{path.name}',
+            package_path=f'{temporary}/{digest}.pt2',
             inductor_configs=OPTIONS | {'cpp.threads': threads},
         )
+        storage.sync(Path(made))
+        path = folder / _name(digest, Path(made))
         os.replace(made, path)
+    storage.sync(folder)
+    return path

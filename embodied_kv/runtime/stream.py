@@ -1,15 +1,18 @@
-"""Order and completion on a device, thinly.
+"""Order and completion of work on a device.
 
 On CUDA these are streams and events. A CPU does everything in the order in which it is asked, so
-there a stream orders nothing and an event is done when it is recorded.
+there a stream orders nothing and an event is done when it is recorded. Tests set
+`Stream.emulated` to a class whose streams are as late on a CPU as those of a device may be.
 """
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -34,18 +37,23 @@ class Stream:
     """Work that runs in the order in which it was launched. cuda: None on a CPU."""
 
     cuda: torch.cuda.Stream | None
+    emulated: ClassVar[type[Stream] | None] = None  # used on a CPU in place of this class
 
     @classmethod
     def on(cls, device: str | torch.device) -> Stream:
-        """A new stream, beside the others of the device."""
+        """Return a new stream of the device."""
         device = torch.device(device)
-        return cls(torch.cuda.Stream(device) if device.type == 'cuda' else None)
+        if device.type == 'cuda':
+            return cls(torch.cuda.Stream(device))
+        return cls(None) if cls.emulated is None else cls.emulated.on(device)
 
     @classmethod
     def current(cls, device: str | torch.device) -> Stream:
-        """The one that work is launched on at present."""
+        """Return the stream on which the calling thread launches work."""
         device = torch.device(device)
-        return cls(torch.cuda.current_stream(device) if device.type == 'cuda' else None)
+        if device.type == 'cuda':
+            return cls(torch.cuda.current_stream(device))
+        return cls(None) if cls.emulated is None else cls.emulated.current(device)
 
     @property
     def device(self) -> torch.device:
@@ -66,6 +74,12 @@ class Stream:
         """Work launched from here on starts after the event; the calling thread goes on."""
         if event.cuda is not None and self.cuda is not None:
             self.cuda.wait_event(event.cuda)
+
+    def reads(self, *tensors: Tensor) -> None:
+        """Keep the memory of tensors of another stream until work launched so far has finished."""
+        if self.cuda is not None:
+            for tensor in tensors:
+                tensor.record_stream(self.cuda)
 
     def synchronize(self) -> None:
         """Puts the calling thread to sleep until all work launched so far has finished."""

@@ -54,7 +54,6 @@ class Boundaries:
         self._session.rollback(self._newest, but)
 
     def _numbers(self) -> list[int]:
-        records = self._session.registry.entries()
         own = re.compile(rf'{re.escape(self._name)}-(\d{{1,9}})', re.ASCII)
-        found = (own.fullmatch(record.name) for record in records)
+        found = map(own.fullmatch, self._session.registry.names())
         return [int(match[1]) for match in found if match]

@@ -23,8 +23,9 @@ from embodied_kv.engine.compression import ACTION
 from embodied_kv.engine.engine import Engine
 from embodied_kv.kv.decode_stream import DecodeStream, Query
 from embodied_kv.kv.handle import CopyLease, KvHandle, Lease, RowLease
+from embodied_kv.kv.manager import LANGUAGE
 from embodied_kv.kv.rows import OutOfRows
-from embodied_kv.session import frozen_guide, frozen_scores
+from embodied_kv.session import frozen_facts, frozen_guide, frozen_scores
 from embodied_kv.types import ActionChunk
 
 
@@ -106,6 +107,7 @@ class EnginePart:
             'rows': list(map(self._row_facts, read.values(), scores)),
             'current': None if current is None else numbers[_read_by(current)],
             'action': None if action is None else numbers[_read_by(action)],
+            'keep_ratio': self._keep_ratio,
             'streams': [
                 {
                     'row': numbers[_read_by(stream.lease)],
@@ -144,7 +146,12 @@ class EnginePart:
     # ------------------------------------------------------------------ resuming
 
     def check(self, frozen: FrozenPart, branches: int = 1) -> None:
-        """Raises CapsuleError if the streams, each so many times, do not fit in here."""
+        """Raises CapsuleError for a damaged capsule, and for what does not fit in here.
+
+        branches: how many times each stream is to go on.
+        """
+        self._check_whole(frozen)
+        self._check_keep_ratio(frozen.facts)
         streams, rows = frozen.facts['streams'], frozen.facts['rows']
         if len(streams) * branches > self._kv.streams_max:
             raise CapsuleError(
@@ -164,14 +171,52 @@ class EnginePart:
                 f'the streams read {len(copies)} compressed prefixes, and there is no room for '
                 'them: raise engine.compressed_rows'
             )
-        for i, row in enumerate(rows):
+        for stream in streams:
+            try:
+                self._kv.streams.check_fits(Query(**stream['query']))
+            except ValueError as error:
+                raise CapsuleError(f'a stream of the capsule does not fit: {error}') from error
+
+    def _check_whole(self, frozen: FrozenPart) -> None:
+        """Raises CapsuleError for facts or tensors that no session of here could have."""
+        model, layers = self._engine.policy.config, len(self._kv.compressed.layers)
+        most = self._kv.prefixes.k.shape[3]
+        bounds = frozen_facts.Bounds(model.backbone.vocab_size, most, layers)
+        frozen_facts.check(frozen.facts, bounds)
+        for i, row in enumerate(frozen.facts['rows']):
             if row['budgets'] is None:
                 frozen_kv.check_row(frozen, f'row/{i}', self._kv.prefixes, row['length'])
-                frozen_scores.check(frozen, f'row/{i}', row, self._engine.policy.config.backbone)
+                frozen_kv.check_tensor(frozen, f'row/{i}/state', model.state_dim)
+                frozen_guide.check(frozen, f'row/{i}/guide', model)
+                frozen_scores.check(frozen, f'row/{i}', row, model.backbone)
             else:
                 frozen_kv.check_block(frozen, f'row/{i}', self._kv.compressed, row['budgets'])
-        for i, stream in enumerate(streams):
+        for i, stream in enumerate(frozen.facts['streams']):
             frozen_kv.check_row(frozen, f'stream/{i}', self._kv.decode_kv, _extent(stream))
+
+    @property
+    def _keep_ratio(self) -> float:
+        """The share of a prefix that language keeps now; it may change while the engine runs."""
+        return self._engine.compression.keep_ratios[LANGUAGE]
+
+    def _check_keep_ratio(self, facts: Mapping) -> None:
+        """Raises CapsuleError where a stream would be compressed otherwise than it was to be."""
+        then, now, decided = (
+            facts['keep_ratio'],
+            self._keep_ratio,
+            self._engine.compression.decide(),
+        )
+        waits = decided.by != 'row' and any(
+            len(stream['tokens']) <= decided.after
+            and facts['rows'][stream['row']]['budgets'] is None
+            for stream in facts['streams']
+        )
+        if waits and then != now:
+            raise CapsuleError(
+                f'language_keep_ratio was {then} and is {now} here, and a stream of the capsule '
+                f'is still to be compressed: set it to {then} with kv/set_limits, or take a new '
+                'capsule'
+            )
 
     def resume(self, frozen: FrozenPart) -> None:
         """The frozen streams go on instead of the robot's present ones, which end 'replaced'."""
@@ -231,9 +276,12 @@ class EnginePart:
         frame = {name: facts[name] for name in ('sequence', 'stamp')}
         with self._written(frozen, number) as row:
             lease = self._kv.frames.adopt(row, facts['length'], robot=self.robot, **frame)
-        if facts.get('scored'):
-            scores = frozen_scores.thawed(frozen, f'row/{number}', facts, self._kv.prefixes)
-            self._engine.compression.prompts.keep(lease.handle, scores)
+        with ExitStack() as undo:
+            undo.enter_context(lease)
+            if facts.get('scored'):
+                scores = frozen_scores.thawed(frozen, f'row/{number}', facts, self._kv.prefixes)
+                self._engine.compression.prompts.keep(lease.handle, scores)
+            undo.pop_all()
         return lease
 
     @contextmanager
@@ -272,8 +320,9 @@ class EnginePart:
     def replay(self, frozen: FrozenPart, noises: np.ndarray | None = None) -> ActionChunk:
         """The chunk of the frozen newest frame, again: to compare bytes, never to be executed.
 
-        Raises CapsuleError if there was no frame.
+        Raises CapsuleError if there was no frame, and for a damaged capsule.
         """
+        self._check_whole(frozen)
         number = frozen.facts['current']
         if number is None:
             raise CapsuleError('the capsule has no frame: it was taken before the first one')
@@ -285,6 +334,8 @@ class EnginePart:
                 self._kv.keep_copy([ACTION], action)
             guides = [frozen_guide.thawed(frozen, f'row/{number}/guide')]
             (chunk,) = self._engine.denoise([lease], [math.inf], noises, guides)
+        if isinstance(chunk, FloatingPointError):
+            raise CapsuleError(f'the capsule cannot be replayed: {chunk}')
         return chunk
 
 

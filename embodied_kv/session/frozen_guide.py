@@ -9,7 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from embodied_kv.capsule import frozen_kv
 from embodied_kv.capsule.part import FrozenPart
+from embodied_kv.config import ModelConfig
 from embodied_kv.types import Guide
 
 
@@ -20,6 +22,12 @@ def tensors(name: str, guide: Guide | None) -> dict[str, Tensor]:
     given = np.arange(len(guide.actions)) < guide.delay
     columns = np.column_stack([guide.actions, guide.weights, given])
     return {name: torch.from_numpy(columns.astype(np.float32))}
+
+
+def check(frozen: FrozenPart, name: str, model: ModelConfig) -> None:
+    """Raises CapsuleError where there is a guide that no chunk of the model could go on from."""
+    if name in frozen.tensors:
+        frozen_kv.check_tensor(frozen, name, model.chunk_size, model.action_dim + 2)
 
 
 def thawed(frozen: FrozenPart, name: str) -> Guide | None:

@@ -18,12 +18,14 @@ from typing import TypeVar
 import torch
 
 from embodied_kv.capsule.capsule import Boundary, Capsule, CapsuleError
-from embodied_kv.capsule.part import FrozenPart, Part
+from embodied_kv.capsule.fingerprint import mismatch
+from embodied_kv.capsule.part import FrozenPart, Note, Part
 from embodied_kv.capsule.reentry import Decision, Depth, Limits, SceneSummary, choose_depth
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Tier
 from embodied_kv.engine.engine import Engine
 from embodied_kv.kv.decode_stream import DecodeStream
+from embodied_kv.runtime.stream import Stream
 from embodied_kv.session.engine_part import Branch, EnginePart
 from embodied_kv.session.sight import Sight
 from embodied_kv.text import shown
@@ -195,12 +197,16 @@ class RobotSession:
     # ------------------------------------------------------------------ on the engine's thread
 
     def _on_engine(self, work: Callable[[], T]) -> tuple[T, float]:
-        """The result, and s that it took."""
+        """Return the result when the device has made it, and s that it took.
+
+        Another thread copies what is frozen, on another stream.
+        """
 
         def timed() -> tuple[T, float]:
             began = time.monotonic()
             with torch.inference_mode():
                 result = work()
+            Stream.current(self._engine.policy.model.device).synchronize()
             return result, time.monotonic() - began
 
         return self._call(timed).result()
@@ -227,7 +233,7 @@ class RobotSession:
         named = frozen.keys() - {SCENE, DEPTHS, *but}
         parts = [p for p in self._parts.values() if p.depth in deep and p.name in named]
 
-        def work() -> tuple[tuple[int, ...], list[str | None]]:
+        def work() -> tuple[tuple[int, ...], list[Note]]:
             for part in parts:
                 part.check(frozen[part.name])
             notes = [part.resume(frozen[part.name]) for part in parts]
@@ -237,6 +243,7 @@ class RobotSession:
             return streams, notes
 
         (streams, notes), seconds = self._on_engine(work)
+        notes = [note() if callable(note) else note for note in notes]
         missing, depths = sorted(named - self._parts.keys()), _depths(capsule)
         notes += [
             f'nobody here goes on with its part {shown(name)}'
@@ -249,14 +256,14 @@ class RobotSession:
         """The parts of a capsule by name. Raises CapsuleError for another engine's."""
         if capsule.fingerprint != self.registry.fingerprint:
             raise CapsuleError(
-                f'capsule {capsule.name} was made by {capsule.fingerprint}, this is '
-                f'{self.registry.fingerprint}: weights, dtype, kernels, layout or config differ'
+                f'capsule {capsule.name} '
+                f'{mismatch(capsule.fingerprint, self.registry.fingerprint)}'
             )
         parts: dict[str, dict] = {part: {} for part in capsule.facts}
         for name, tensor in capsule.tensors.items():
             part, _, rest = name.partition('/')
-            parts[part][rest] = tensor
-        return {part: FrozenPart(t, capsule.facts[part]) for part, t in parts.items()}
+            parts.setdefault(part, {})[rest] = tensor
+        return {part: FrozenPart(t, capsule.facts.get(part)) for part, t in parts.items()}
 
     def _newest(self) -> str:
         taken = [r for r in self.registry.entries() if not r.name.startswith(BY_MISSIONS)]

@@ -37,15 +37,21 @@ def signed(manifest, **tensors):
     return {'__metadata__': about, **tensors}
 
 
+def entry(name, dtype, shape):
+    """A tensor in a manifest."""
+    return {'name': name, 'dtype': dtype, 'shape': shape, 'checksum': '00000000'}
+
+
 def manifest(**changes):
     return {
-        'version': 1,
+        'version': 2,
         'name': 'a',
         'boundary': {'session': 's', 'number': 1, 'stamp': 2},
         'fingerprint': FINE,
+        'settings': {},
         'created': 5.0,
-        'facts': {},
         'tensors': [],
+        'facts': entry('__facts__', 'uint8', [2]),
         **changes,
     }
 

@@ -10,7 +10,12 @@ from embodied_kv.capsule.tiers import Tier, TierCapacities
 
 @pytest.fixture
 def registry():
-    return Registry(OURS, TierCapacities(host=6), MemoryDisk(), copy=lambda t, device: t.clone())
+    return registry_of(host=6, disk=7)
+
+
+def registry_of(**capacities):
+    disk = MemoryDisk(capacity=capacities.get('disk', 0))
+    return Registry(OURS, TierCapacities(**capacities), disk, copy=lambda t, device: t.clone())
 
 
 def test_it_goes_to_the_host_and_costs_a_copy_back(registry):
@@ -30,7 +35,9 @@ def test_what_would_be_lost_stays(registry):
     registry.add(capsule('a', 4))
     registry.add(capsule('b', 7))  # larger than the host
     pool = DevicePool(registry)
+    registry.add(capsule('c', 1), Tier.DISK)
     assert [offer.bytes for offer in pool.evictable()] == [4]
+    registry.drop('c')
     registry.move('b', Tier.DISK)
     registry.move('b', Tier.DEVICE)
     assert [(offer.bytes, offer.cost) for offer in pool.evictable()] == [(4, 0.0), (7, 0.0)]
@@ -39,11 +46,47 @@ def test_what_would_be_lost_stays(registry):
 
 
 def test_an_offer_made_before_the_host_was_full_moves_nothing(registry):
+    registry.add(capsule('c', 4), Tier.DISK)
     for name in 'ab':
         registry.add(capsule(name, 4))
     first, second = DevicePool(registry).evictable()
     assert (first.evict(), second.evict()) == (4, 0)
-    assert tiers(registry) == {'a': 'host', 'b': 'device'}
+    assert tiers(registry) == {'c': 'disk', 'a': 'host', 'b': 'device'}
+
+
+def test_where_the_host_is_full_it_goes_to_the_disk_for_those_who_may_wait(registry):
+    registry.add(capsule('a', 4), Tier.HOST)
+    registry.add(capsule('b', 4))
+    (offer,) = DevicePool(registry).evictable()
+    assert not offer.quick and offer.evict() == 4
+    assert tiers(registry) == {'a': 'host', 'b': 'disk'}
+
+
+def test_a_file_that_cannot_be_written_frees_nothing(registry):
+    registry.add(capsule('a', 7))
+    (offer,) = DevicePool(registry).evictable()
+    registry._disk.fail = True
+    assert offer.evict() == 0
+    assert tiers(registry) == {'a': 'device'}
+
+
+def test_with_drop_what_was_used_least_recently_is_given_up():
+    registry = registry_of(host=4, disk=0, policy='drop')
+    registry.add(capsule('a', 4), Tier.HOST)
+    for name in 'bc':
+        registry.add(capsule(name, 4))
+    registry.pin('c')
+    (offer,) = DevicePool(registry).evictable()
+    assert (offer.bytes, offer.cost, offer.quick) == (4, 0.0, True)
+    assert (offer.evict(), offer.evict()) == (4, 0)
+    assert tiers(registry) == {'b': 'host', 'c': 'device'}
+
+
+def test_with_refuse_nothing_is_written_or_given_up():
+    registry = registry_of(host=4, disk=9, policy='refuse')
+    registry.add(capsule('a', 4), Tier.HOST)
+    registry.add(capsule('b', 4))
+    assert DevicePool(registry).evictable() == []
 
 
 def test_a_pinned_one_stays(registry):

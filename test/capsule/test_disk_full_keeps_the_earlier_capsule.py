@@ -1,4 +1,4 @@
-"""A save that fails says why, leaves no temporary file, and the older capsule stands."""
+"""A save that fails says why, leaves no temporary file, and other capsules stand."""
 
 import errno
 import os
@@ -39,12 +39,11 @@ def disk(tmp_path):
     return disk
 
 
-@pytest.mark.parametrize('name', ['a', 'b'])
 @pytest.mark.parametrize('limit', [0, 100, 50_000])
-def test_no_room_for_the_file(disk, name, limit):
-    message = rf'/{name}\.safetensors cannot be written: File too large; drop capsules or free'
+def test_no_room_for_the_file(disk, limit):
+    message = r'/b\.safetensors cannot be written: File too large; drop capsules or free'
     with files_of_at_most(limit), pytest.raises(CapsuleError, match=message):
-        disk.save(capsule(10_000, name))
+        disk.save(capsule(10_000, 'b'))
     assert_stands(disk)
 
 
@@ -54,18 +53,18 @@ def test_the_disk_tells_late_that_it_is_full(disk, monkeypatch, call):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, call, fails)
-    message = r'a\.safetensors cannot be written: No space left on device; drop capsules or free'
+    message = r'b\.safetensors cannot be written: No space left on device; drop capsules or free'
     with pytest.raises(CapsuleError, match=message):
-        disk.save(capsule(10_000))
+        disk.save(capsule(10_000, 'b'))
     monkeypatch.undo()
     assert_stands(disk)
 
 
 def test_it_saves_again_when_there_is_room(disk):
     with files_of_at_most(100), pytest.raises(CapsuleError):
-        disk.save(capsule(10_000))
-    disk.save(capsule(10_000))
-    assert disk.load('a', 'f').tensors['x'].shape == (10_000,)
+        disk.save(capsule(10_000, 'b'))
+    disk.save(capsule(10_000, 'b'))
+    assert disk.load('b', 'f').tensors['x'].shape == (10_000,)
 
 
 def test_a_folder_that_went_away_is_told(disk):

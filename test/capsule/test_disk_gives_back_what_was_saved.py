@@ -125,7 +125,7 @@ def test_the_library_reads_the_file(tmp_path):
         assert all(file.get_tensor(name).dtype == tensor.dtype for name, tensor in shown.items())
         assert file.get_tensor('odd').nbytes == 48
         manifest = json.loads(file.metadata()['manifest'])
-    assert (manifest['version'], manifest['name'], manifest['fingerprint']) == (1, 'a', 'f')
+    assert (manifest['version'], manifest['name'], manifest['fingerprint']) == (2, 'a', 'f')
 
 
 def test_what_is_listed_is_what_was_saved(tmp_path):
@@ -138,15 +138,24 @@ def test_what_is_listed_is_what_was_saved(tmp_path):
     assert disk.names() == ('C-_', 'a.1', 'b', 'torn')
     assert [entry.name for entry in disk.entries()] == ['C-_', 'a.1', 'b']
     entry = disk.entry('b')
-    assert (entry.bytes, entry.boundary, entry.fingerprint) == (20, Boundary('s', 3, 4), 'f')
-    assert (entry.created, entry.facts) == (7.0, {'arm': [1, 2]})
+    assert (entry.boundary, entry.fingerprint) == (Boundary('s', 3, 4), 'f')
+    assert (entry.created, entry.tensors[0].shape) == (7.0, (5,))
 
 
-def test_a_new_one_replaces_the_older_one_of_its_name(tmp_path):
+@pytest.mark.parametrize('facts', [{}, {'arm': 'x' * 100_000}], ids=('none', 'many'))
+def test_bytes_are_those_of_the_file(facts, tmp_path):
+    saved = capsule(facts=facts, x=torch.randn(100), y=torch.zeros(3, dtype=torch.uint8))
     disk = Disk(tmp_path)
-    disk.save(capsule(x=torch.zeros(5)))
-    disk.save(capsule(y=torch.ones(2)))
-    assert_equal(capsule(y=torch.ones(2)), disk.load('a', 'f'))
+    size = disk.save(saved)
+    assert size == (tmp_path / 'a.safetensors').stat().st_size
+    assert saved.bytes == disk.entry('a').bytes == disk.load('a', 'f').bytes == size
+
+
+def test_a_name_in_use_is_refused(tmp_path):
+    Disk(tmp_path).save(capsule(x=torch.zeros(5)))
+    with pytest.raises(CapsuleError, match=r'there is a file .*a\.safetensors already: drop a'):
+        Disk(tmp_path).save(capsule(y=torch.ones(2)))
+    assert_equal(capsule(x=torch.zeros(5)), Disk(tmp_path).load('a', 'f'))
     assert [path.name for path in tmp_path.iterdir()] == ['a.safetensors']
 
 
@@ -209,8 +218,8 @@ def test_fields_of_another_kind_are_refused(tmp_path):
         Disk(tmp_path).save(odd)
 
 
-def test_more_facts_than_a_header_holds_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr('embodied_kv.capsule.manifest.MAX_HEADER', 4096)
-    with pytest.raises(CapsuleError, match='at most 4096 can be kept; large facts should be'):
+def test_more_facts_than_a_capsule_holds_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr('embodied_kv.capsule.facts.MAX_FACTS', 4096)
+    with pytest.raises(CapsuleError, match='at most 4096 bytes .* large facts should be tensors'):
         Disk(tmp_path).save(capsule(facts={'arm': 'x' * 4096}))
     assert list(tmp_path.iterdir()) == []

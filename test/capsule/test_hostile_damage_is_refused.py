@@ -22,6 +22,7 @@ def folder(tmp_path):
 
 
 def test_truncated_at_every_4_kib(folder):
+    folder.disk.drop('a')
     folder.disk.save(capsule(floats=60_000))
     whole = folder.path.read_bytes()
     assert len(whole) > 100_000
@@ -93,7 +94,7 @@ def test_more_than_memory_is_refused(folder, monkeypatch):
 
 
 def test_a_foreign_fingerprint_is_refused_before_a_tensor_is_read(folder, monkeypatch):
-    folder.path.write_bytes(folder.good[:-56] + os.urandom(56))  # all bytes of its tensors
+    folder.path.write_bytes(folder.good[:-100] + os.urandom(100))  # tensors and facts
     monkeypatch.setattr(
         'embodied_kv.capsule.disk._read_tensor', lambda *_: pytest.fail('a tensor is read')
     )

@@ -4,6 +4,7 @@ import pytest
 import torch
 from tier_stand_ins import FOREIGN, OURS, MemoryDisk, capsule, same, tiers
 
+from embodied_kv.capsule import tiers as kinds
 from embodied_kv.capsule.capsule import Boundary, CapsuleError
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import NoRoom, Tier, TierCapacities
@@ -22,6 +23,16 @@ def test_the_list_tells_all_that_is_known():
     assert (entry.boundary, entry.fingerprint) == (Boundary('arm', 3, 5_000), OURS)
     now[0] = 80.0  # the clock was set back
     assert registry.entries()[0].age == 0.0
+
+
+def test_the_host_counts_what_its_allocations_take(monkeypatch):
+    monkeypatch.setattr(kinds, 'held_bytes', lambda size: 1 << (size - 1).bit_length())
+    registry = Registry(OURS, TierCapacities(host=15), MemoryDisk())
+    registry.add(capsule('a', size=5), HOST)
+    assert registry.used(HOST) == 8 and registry.entries()[0].bytes == 5
+    registry.add(capsule('b', size=5), HOST)
+    assert tiers(registry) == {'a': 'disk', 'b': 'host'} and registry.used(DISK) == 5
+    registry.check_integrity()
 
 
 def test_a_name_in_use_is_refused():

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from embodied_kv.capsule import tiers as kinds
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.tiers import Move, NoRoom, Tier, TierCapacities, TierEntry, make_room
 
@@ -34,6 +35,21 @@ def test_room_below_is_made_first():
         Move('h', HOST, DISK),
         Move('d', DEVICE, HOST),
     ]
+
+
+def test_the_host_counts_what_an_allocation_there_takes(monkeypatch):
+    monkeypatch.setattr(kinds, 'held_bytes', lambda size: 1 << (size - 1).bit_length())
+    capacities = TierCapacities(device=5, host=16, disk=5)
+    with_room = [held('d', 5, DEVICE), held('h', 5, HOST)]
+    assert make_room(with_room, 'new', 5, DEVICE, capacities) == [Move('d', DEVICE, HOST)]
+    full = [held('h', 5, HOST), held('i', 3, HOST), held('d', 5, DEVICE)]  # 8 and 4 of 16
+    assert make_room(full, 'new', 5, DEVICE, capacities) == [
+        Move('h', HOST, DISK),
+        Move('d', DEVICE, HOST),
+    ]
+    with pytest.raises(NoRoom, match='needs 9 bytes of the host tier: 4 of 16 are free'):
+        refusing = TierCapacities(host=16, policy='refuse')
+        make_room(full, 'new', 9, HOST, refusing)
 
 
 def test_one_below_does_not_give_way_to_an_older_one_from_above():

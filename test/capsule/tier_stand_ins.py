@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import torch
@@ -13,10 +14,18 @@ from embodied_kv.capsule.registry import Registry
 OURS, FOREIGN = 'ours', 'foreign'
 
 
+class Sized(Capsule):
+    """A capsule that counts the bytes of its tensors alone, so that a test can choose its size."""
+
+    @property
+    def bytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
+
 def capsule(name: str, size: int = 4, created: float = 0.0, fingerprint: str = OURS) -> Capsule:
     """A capsule of `size` bytes that no capsule of another name or size holds."""
     values = (torch.arange(size) * 7 + sum(name.encode())) % 251
-    return Capsule(
+    return Sized(
         name,
         Boundary('arm', 3, 5_000),
         fingerprint,
@@ -45,6 +54,9 @@ class MemoryDisk:
     def __init__(self, *capsules: Capsule, capacity: float = math.inf) -> None:
         self.files, self.capacity = {c.name: c for c in capsules}, capacity
         self.saves, self.loads, self.fail = 0, 0, False
+
+    def claimed(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def save(self, saved: Capsule) -> None:
         if self.fail:

@@ -87,6 +87,7 @@ def test_the_newest_takes_the_place_of_those_before_it(robot, make_engine, tmp_p
     for second in range(3):
         robot.mark(second)
     assert robot.names == [f'{BY_MISSIONS}-3']
+    robot.registry.close()
     again = Robot(make_engine(), tmp_path)  # another process, another mission
     again.mark(10)
     assert again.names == [f'{BY_MISSIONS}-4']
@@ -161,3 +162,12 @@ def test_a_rewind_takes_back_what_was_said_and_leaves_the_mission(robot):
     robot.state = ACTING.after(ACTING.acting, False)
     robot.boundaries.go_back(but=(MissionPart.name,))
     assert list(go_on(robot.engine).values()) == words and robot.state.tried
+
+
+def test_a_file_that_cannot_be_read_keeps_its_number(robot, tmp_path):
+    robot.mark(10)
+    (name,) = robot.names
+    (tmp_path / f'{name[:-1]}2.safetensors').write_bytes(bytes(20))
+    for second in (11, 12):
+        robot.mark(second)
+        assert robot.names == [f'{name[:-1]}{second - 8}']

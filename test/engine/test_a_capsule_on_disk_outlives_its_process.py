@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,8 @@ from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.session.engine_part import Branch
 from embodied_kv.model.policy import Policy
 torch.set_num_threads(1)
-engine = Engine(Policy.random(TINY, seed=1), EngineConfig(rows=12, streams=8, time_budget=False))
+config = EngineConfig(**json.loads(sys.argv[3]))
+engine = Engine(Policy.random(TINY, seed=1), config)
 capsules = capsules_of(engine, Registry(fingerprint(engine), disk=Disk(sys.argv[2])))
 capsules.fork('kept', [Branch()])
 print(json.dumps(list(go_on(engine).values())))
@@ -41,18 +43,26 @@ def seen(second, moved=0.0):
     return SceneSummary(joints, {'front': np.zeros((16, 16, 3), np.uint8)}, second * 1_000_000_000)
 
 
-def kept_on(folder, engine):
-    return Registry(fingerprint(engine), disk=Disk(folder))
+def keep(folder, engine, scene=None):
+    """A snapshot on the disk, by a process that ends."""
+    registry = Registry(fingerprint(engine), disk=Disk(folder))
+    capsules_of(engine, registry).snapshot('kept', scene, Tier.DISK)
+    registry.close()
+
+
+def found(folder, engine, made_by=None):
+    """The capsules of a process that begins."""
+    return capsules_of(engine, Registry(made_by or fingerprint(engine), disk=Disk(folder)))
 
 
 def test_another_process_says_the_rest(make_engine, observe, tmp_path):
     engine = make_engine()
     begin(engine, observe(1), temperature=0.7, seed=4)
-    capsules_of(engine, kept_on(tmp_path, engine)).snapshot('kept', tier=Tier.DISK)
+    keep(tmp_path, engine)
     expected = [[text, list(tokens)] for text, tokens in go_on(engine).values()]
-    here = str(Path(__file__).parent)
+    here, config = str(Path(__file__).parent), json.dumps(asdict(engine.config))
     run = subprocess.run(
-        [sys.executable, '-c', OTHER_PROCESS, here, str(tmp_path)],
+        [sys.executable, '-c', OTHER_PROCESS, here, str(tmp_path), config],
         capture_output=True,
         text=True,
         check=True,
@@ -72,10 +82,10 @@ def test_another_process_says_the_rest(make_engine, observe, tmp_path):
 def test_how_deep_depends_on_the_present(make_engine, observe, tmp_path, now, depth, lives):
     engine = make_engine()
     begin(engine, observe(1))
-    capsules_of(engine, kept_on(tmp_path, engine)).snapshot('kept', seen(10), Tier.DISK)
+    keep(tmp_path, engine, seen(10))
     expected = list(go_on(engine).values())
     after = make_engine()
-    resumed = capsules_of(after, kept_on(tmp_path, after)).restore('kept', now)
+    resumed = found(tmp_path, after).restore('kept', now)
     assert resumed.decision.depth == depth
     assert list(go_on(after).values()) == (expected if lives else [])
 
@@ -83,9 +93,8 @@ def test_how_deep_depends_on_the_present(make_engine, observe, tmp_path, now, de
 def test_an_engine_of_other_weights_refuses_it(make_engine, observe, tmp_path):
     engine = make_engine()
     begin(engine, observe(1))
-    capsules_of(engine, kept_on(tmp_path, engine)).snapshot('kept', tier=Tier.DISK)
+    keep(tmp_path, engine)
     after = make_engine()
-    stranger = Registry('0' * 32, disk=Disk(tmp_path))
     with pytest.raises(CapsuleError, match='weights'):
-        capsules_of(after, stranger).restore('kept', seen(11))
+        found(tmp_path, after, '0' * 32).restore('kept', seen(11))
     assert after.kv.streams.live() == []

@@ -118,8 +118,9 @@ def test_another_engine_chooses_alike_from_the_disk(make_engine, observe, tmp_pa
     opened(engine, observe(1))
     for _ in range(4):
         engine.decode()
-    saved = capsules_of(engine, Registry(fingerprint(engine), disk=Disk(tmp_path)))
-    saved.snapshot('here', tier=Tier.DISK)
+    saved = Registry(fingerprint(engine), disk=Disk(tmp_path))
+    capsules_of(engine, saved).snapshot('here', tier=Tier.DISK)
+    saved.close()
     expected = go_on(engine)
     other = make_engine(compress_after=3, **KEPT)
     other.prefill([observe(5)])

@@ -3,6 +3,7 @@
 Too little time: no chunk. Numbers that are not finite: an error.
 """
 
+import math
 import time
 
 import numpy as np
@@ -39,12 +40,43 @@ def test_a_step_more_or_less_ends_near_the_same_actions(make_engine, observe):
     assert 0 < np.abs(a.values - b.values).max() < np.abs(b.values).max()
 
 
-def test_not_finite_actions_are_an_error(make_engine, observe):
+def not_finite(result):
+    return isinstance(result, FloatingPointError) and 'not finite' in str(result)
+
+
+def test_actions_that_are_not_finite_are_an_error(make_engine, observe):
     engine = make_engine()
     c = engine.policy.config
     bad = np.full((1, c.chunk_size, c.padded_action_dim), np.nan, np.float32)
-    with pytest.raises(FloatingPointError, match='not finite'):
-        denoise(engine, observe(0), time.monotonic() + 1, noises=bad)
+    (result,) = denoise(engine, observe(0), time.monotonic() + 1, noises=bad)
+    assert not_finite(result)
+
+
+def test_actions_that_overflow_in_the_unit_of_the_policy_are_an_error(
+    make_engine, observe, monkeypatch
+):
+    engine = make_engine()
+    monkeypatch.setattr(
+        type(engine.policy), 'actions', lambda self, values, state: np.full_like(values, np.inf)
+    )
+    (result,) = denoise(engine, observe(0), time.monotonic() + 1)
+    assert not_finite(result)
+
+
+@pytest.mark.parametrize('faulty', [0, 1, 2])
+def test_one_robots_fault_costs_no_other_robot_its_chunk(make_engine, observe, faulty):
+    engine = make_engine(robots=3)
+    handles = engine.prefill([observe(i, robot=f'r{i}') for i in range(3)])
+    with engine.kv.frames.leases(handles) as leases:
+        alone = [engine.denoise([lease], [math.inf])[0] for lease in leases]
+        noises = engine._noises(leases)
+        noises[faulty] = np.nan
+        results = engine.denoise(leases, [math.inf] * 3, noises)
+    for slot, (result, expected) in enumerate(zip(results, alone, strict=True)):
+        if slot == faulty:
+            assert not_finite(result)
+        else:
+            np.testing.assert_allclose(result.values, expected.values, atol=1e-4)
 
 
 def test_a_failed_prefill_gives_its_row_back(make_engine, observe, monkeypatch):

@@ -97,17 +97,17 @@ def test_an_action_over_a_compressed_prefix_is_replayed_byte_for_byte(make_engin
 def test_through_the_disk_and_another_engine(make_engine, observe, tmp_path):
     engine = make_engine(language_keep_ratio=0.3)
     begin(engine, observe(1))
-    saved = capsules_of(engine, Registry(fingerprint(engine), disk=Disk(tmp_path)))
-    saved.snapshot('here', tier=Tier.DISK)
+    saved = Registry(fingerprint(engine), disk=Disk(tmp_path))
+    capsules_of(engine, saved).snapshot('here', tier=Tier.DISK)
+    saved.close()
     expected = go_on(engine)
     other = make_engine(language_keep_ratio=0.3)
     other.prefill([observe(5)])
-    capsules_of(other, Registry(fingerprint(other), disk=Disk(tmp_path))).restore('here', None)
+    there = capsules_of(other, Registry(fingerprint(other), disk=Disk(tmp_path)))
+    there.restore('here', None)
     engine.kv.check_integrity()
     assert not other.kv.streams.live()  # it sees nothing: a hold, and no stream goes on
-    grown, _ = capsules_of(other, Registry(fingerprint(other), disk=Disk(tmp_path))).fork(
-        'here', [Branch()]
-    )
+    grown, _ = there.fork('here', [Branch()])
     assert len(grown[0]) == len(expected)
     assert list(go_on(other).values()) == list(expected.values())
     other.kv.check_integrity()

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from capsule_sessions import begin, capsules_of, go_on
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +24,7 @@ from embodied_kv.capsule.reentry import SceneSummary
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Tier
 from embodied_kv.engine.fingerprint import fingerprint
+from embodied_kv.memory.sentence_log import sentences
 from embodied_kv.model.planner_checkpoint import random_planner
 from embodied_kv.planning.memory_part import MemoryPart, differences
 from embodied_kv.planning.mission import MissionState, Tried
@@ -189,14 +191,12 @@ def test_a_boundary_waits_for_no_change_that_is_being_written(robot):
     with robot.planning._lock, robot.planning.memory._lock, robot.planning.memory.store._lock:
         with ThreadPoolExecutor(1) as engine_thread:
             frozen = engine_thread.submit(MemoryPart(robot.planning).freeze).result(timeout=60)
-    assert frozen.facts['sentences'] == {id: text for id, _, text in TABLE}
+    assert sentences(frozen.tensors['sentences']) == {id: text for id, _, text in TABLE}
 
 
 @pytest.mark.parametrize(
     'change',
     [
-        dict(sentences=None),
-        dict(sentences={'red cube': 3}),
         dict(planner=None),
         dict(plan={'question': 'what?'}),
         dict(plan=[]),
@@ -228,6 +228,14 @@ def test_damaged_facts_are_refused(robot, change):
         part.check(FrozenPart(frozen.tensors, facts | change))
     with pytest.raises(CapsuleError, match='which memory was known'):
         part.check(FrozenPart())
+    for log in (b'x', b'3\n', b'[]\n', b'["a", 3]\n', b'["a", "b", "c"]\n'):
+        known = torch.tensor(list(log), dtype=torch.uint8)
+        damaged = FrozenPart(frozen.tensors | {'sentences': known}, facts)
+        part.check(damaged)
+        assert 'the list of what was known is damaged' in part.resume(damaged)()
+    for known in (torch.zeros(2, 2, dtype=torch.uint8), torch.zeros(2)):
+        with pytest.raises(CapsuleError, match='which memory was known'):
+            part.check(FrozenPart(frozen.tensors | {'sentences': known}, facts))
 
 
 MEMORIES = st.dictionaries(st.sampled_from('abcd'), st.sampled_from(['x', 'y', 'z']))

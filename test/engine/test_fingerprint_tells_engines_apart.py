@@ -1,29 +1,81 @@
 """Two engines have one fingerprint exactly if one may go on where the other stood."""
 
+import json
+
 import pytest
 import torch
+from capsule_sessions import begin, capsules_of
 
+from embodied_kv.capsule.capsule import CapsuleError
+from embodied_kv.capsule.disk import Disk
+from embodied_kv.capsule.fingerprint import mismatch
+from embodied_kv.capsule.registry import Registry
+from embodied_kv.capsule.tiers import Tier
 from embodied_kv.config import TINY
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.fingerprint import fingerprint, sources_digest
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.policy import Policy
+from embodied_kv.session.engine_part import Branch
 
 
 def test_it_is_the_same_for_an_engine_built_again(make_engine, policy):
-    again = Engine(
-        Policy.random(TINY, seed=1), EngineConfig(rows=12, streams=8, time_budget=False)
-    )
-    assert fingerprint(make_engine()) == fingerprint(again)
+    engine = make_engine()
+    again = Engine(Policy.random(TINY, seed=1), engine.config)
+    assert fingerprint(engine) == fingerprint(again)
 
 
 def test_more_rows_change_nothing(make_engine):
     assert fingerprint(make_engine()) == fingerprint(make_engine(rows=20, streams=4))
 
 
-@pytest.mark.parametrize('change', [{'decode_tokens': 32}, {'threads': 3}, {'batch_multiple': 4}])
-def test_another_layout_or_other_arithmetic_changes_it(make_engine, change):
-    assert fingerprint(make_engine(**change)) != fingerprint(make_engine())
+CHANGES = {
+    'action_keep_ratio': 0.5,
+    'batch_multiple': 4,
+    'compress': 'streaming_llm',
+    'compress_after': 3,
+    'compress_by': 'row',
+    'compress_shares': 'pyramid',
+    'decode_tokens': 32,
+    'euler_steps': 4,
+    'language_keep_ratio': 0.3,
+    'rtc': 'guided',
+    'rtc_horizon': 3,
+    'rtc_max_guidance': 2.0,
+    'rtc_schedule': 'ones',
+    'seed': 7,
+    'threads': 3,
+}
+
+
+@pytest.mark.parametrize('setting', CHANGES)
+def test_a_setting_that_a_continuation_depends_on_changes_it(make_engine, setting):
+    ours, theirs = (
+        fingerprint(make_engine(**change)) for change in ({}, {setting: CHANGES[setting]})
+    )
+    assert ours != theirs
+    (there, here) = (json.dumps(one.settings[f'engine.{setting}']) for one in (theirs, ours))
+    assert f': engine.{setting} was {there} and is {here} here; ' in mismatch(theirs, ours)
+
+
+def test_an_engine_with_another_setting_refuses_a_capsule_and_names_it(
+    make_engine, observe, tmp_path
+):
+    engine, other = make_engine(), make_engine(seed=7)
+    begin(engine, observe(1))
+    registry = Registry(fingerprint(engine), disk=Disk(tmp_path))
+    capsules_of(engine, registry).snapshot('here', tier=Tier.DISK)
+    registry.close()
+    capsules = capsules_of(other, Registry(fingerprint(other), disk=Disk(tmp_path)))
+    message = 'engine.seed was 0 and is 7 here; start the engine with the settings of the capsule'
+    for verb in (
+        lambda: capsules.restore('here', None),
+        lambda: capsules.fork('here', [Branch()]),
+        lambda: capsules.replay('here'),
+    ):
+        with pytest.raises(CapsuleError, match=message):
+            verb()
+    assert not other.kv.streams.live()
 
 
 def test_one_bit_of_one_weight_changes_it():

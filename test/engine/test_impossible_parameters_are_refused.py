@@ -9,6 +9,13 @@ from embodied_kv.engine_config import EngineConfig
 @pytest.mark.parametrize(
     'parameters, said',
     [
+        (
+            dict(device='cuda:1'),
+            "engine.device is 'cuda:1': it must be cpu or cuda; set CUDA_VISIBLE_DEVICES to ",
+        ),
+        (dict(device='cuda:0'), 'it must be cpu or cuda'),
+        (dict(device='gpu'), 'it must be cpu or cuda'),
+        (dict(device=''), 'it must be cpu or cuda'),
         (dict(rows=2), 'engine.rows is 2: it must be from 3 to 4096'),
         (dict(streams=0), 'engine.streams is 0: it must be from 1 to 4096'),
         (dict(robots=0), 'engine.robots is 0: it must be from 1 to 256'),

@@ -1,5 +1,6 @@
 """Rows of several robots say their answers in one batch, each what it says alone."""
 
+import math
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,9 +28,13 @@ def begun(number, rows=None, step=lambda work: work(), eos=-1) -> tuple[PlannerR
     """A robot's row, and the tokens that it is about to say."""
     numbers = NUMBERS | {'answer_tokens': LONGEST[number], 'row_keep_ratio': KEPT[number]}
     row = PlannerRow(PLANNER.model, None, PlanningConfig(**numbers), step, None, rows)
+    return row, saying_of(row, number, eos)
+
+
+def saying_of(row, number, eos=-1) -> Iterator[int]:
     prompt = Prompt((), (), PLANNER.tokenizer.encode(ASKED[number], bos=True))
     asked = PlanRecord(ASKED[number], 'full', (), tuple(prompt.ids.tolist()))
-    return row, row.answer(prompt, asked, eos)[0]
+    return row.answer(prompt, asked, eos)[0]
 
 
 def alone(number, **how):
@@ -55,6 +60,18 @@ def test_whoever_asks_for_steps_each_says_what_it_says_alone(turns, eos):
         words += rest
     assert said == ENDS[eos]
     assert rows._saying == []
+
+
+def test_what_lies_beyond_a_plan_in_its_row_changes_no_answer():
+    rows = PlannerRows(PLANNER.model, 3)
+    robots = [begun(number, rows)[0] for number in range(3)]
+    rows.arena.kv[:, :, :, :, 1:] = math.nan  # as an earlier plan left it, but for one token
+    saying = [saying_of(row, number) for number, row in enumerate(robots)]
+    said = [[], [], []]
+    for _ in range(max(LONGEST)):
+        for words, rest in zip(said, saying, strict=True):
+            words += [token for token in [next(rest, None)] if token is not None]
+    assert said == WHOLE
 
 
 def test_a_step_takes_all_that_say_a_token_further():

@@ -6,6 +6,9 @@ import torch
 from embodied_kv.compress.base import Statistics
 from embodied_kv.engine.prompt_scores import PromptScores
 from embodied_kv.kernels.score import KvSegment, post_vision_statistics
+from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.compressed_arena import CompressedArena
+from embodied_kv.kv.manager import KvManager
 
 N, TEXT, ASKED, HEADS, DIM = 40, 9, 5, 4, 8
 QUESTION = 'What is in the gripper?'
@@ -15,9 +18,16 @@ def statistics(columns, density, queries):
     return Statistics(columns[:, :, :N], density, kv_heads=HEADS, queries=queries)
 
 
-class Handle:
-    def __init__(self, row, generation):
-        self.row, self.generation = row, generation
+@pytest.fixture
+def kv():
+    one = dict(rows=4, layers=1, kv_heads=1, max_tokens=N, head_dim=DIM, dtype=torch.float32)
+    prefixes = Arena(**one)
+    return KvManager(prefixes, Arena(**one), CompressedArena(prefixes, rows=1, tokens=0))
+
+
+def frame(kv, robot):
+    facts = dict(robot=robot, sequence=1, stamp=0, deadline=float('inf'))
+    return kv.frames.commit(kv.reserve(0.0), N, **facts)
 
 
 @pytest.fixture
@@ -42,23 +52,27 @@ def scored():
     return statistics(*prompt, TEXT), statistics(*asked, ASKED), both
 
 
-def test_the_sum_is_that_of_all_queries(scored):
+def test_the_sum_is_that_of_all_queries(kv, scored):
     prompt, asked, (columns, density) = scored
-    kept = PromptScores(rows=2)
-    kept.keep(Handle(1, 7), prompt)
+    kept, handle = PromptScores(kv), frame(kv, 'a')
+    kept.keep(handle, prompt)
     prompt.columns.zero_()  # the next prefill's
-    both = kept.added(Handle(1, 7), asked)
+    both = kept.added(handle, asked)
     torch.testing.assert_close(both.columns.double(), columns[:, :, :N], atol=1e-5, rtol=0)
     torch.testing.assert_close(both.density.double(), density.double(), atol=1e-6, rtol=0)
     assert both.queries == TEXT + ASKED
 
 
-def test_another_frame_in_the_row_has_none(scored):
+def test_another_frame_has_none(kv, scored):
     prompt, asked, _ = scored
-    kept = PromptScores(rows=2)
-    kept.keep(Handle(1, 7), prompt)
-    assert kept.added(Handle(1, 8), asked) is asked
-    assert kept.added(Handle(0, 7), asked) is asked
+    kept, handle = PromptScores(kv), frame(kv, 'a')
+    kept.keep(handle, prompt)
+    assert kept.added(frame(kv, 'b'), asked) is asked
+    kv.frames.retire(handle)
+    later = frame(kv, 'c')
+    assert later.row == handle.row and kept.added(later, asked) is asked
+    kept.keep(handle, prompt)  # its frame is gone
+    assert kept.added(later, asked) is asked
 
 
 def test_a_stream_by_text_keeps_another_choice(make_engine, observe):

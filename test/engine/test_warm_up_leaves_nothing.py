@@ -1,5 +1,9 @@
 """Warm-up: estimates exist afterwards, first runs are not in them, and no row is held."""
 
+import math
+
+import pytest
+
 from embodied_kv.engine.warmup import warm_up
 
 
@@ -28,6 +32,18 @@ def test_a_slow_first_run_is_not_in_the_estimates(make_engine, monkeypatch):
         engine.costs.estimate(kind, 1) < 1e3
         for kind in ('prefill', 'denoise_step', 'begin', 'decode')
     )
+
+
+def test_a_policy_that_is_not_finite_is_refused(make_engine):
+    engine = make_engine()
+    weight = next(engine.policy.model.parameters())
+    kept = weight.detach().clone()
+    try:
+        weight.data.fill_(math.nan)
+        with pytest.raises(FloatingPointError):
+            warm_up(engine)
+    finally:
+        weight.data.copy_(kept)  # other engines have the same
 
 
 def test_no_row_is_held_and_the_budget_is_as_configured(make_engine):

@@ -4,6 +4,9 @@ What an action leases, what is being written and what a step computes with are n
 whether the choice is fresh or was made long ago.
 """
 
+import heapq
+
+import eviction_reference as reference
 import pytest
 import torch
 from hypothesis import settings
@@ -12,8 +15,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kv_cases import frame, make_manager, write
 
 from embodied_kv.kv.decode_stream import Query
+from embodied_kv.kv.eviction import EvictionOrder
 from embodied_kv.kv.going import Going
 from embodied_kv.kv.handle import Stale
+from embodied_kv.kv.plane import Plane
 from embodied_kv.kv.rows import OutOfRows
 
 EOS = 1
@@ -29,20 +34,22 @@ class Machine(RuleBasedStateMachine):
     @initialize()
     def start(self):
         self.now = 0.0
-        self.kv = make_manager(6, 4, (6, 256), clock=lambda: self.now, layers=2)
+        plane = Plane(order=EvictionOrder.read())
+        self.kv = make_manager(6, 4, (6, 256), clock=lambda: self.now, layers=2, plane=plane)
+        self.kv.streams.token_seconds = 0.25
         self.writing, self.handles, self.leases, self.live = [], [], [], []
         self.offers = []  # made at some time
 
     def of(self, items, index):
         return items[index % len(items)]
 
-    @rule(robot=st.sampled_from('ab'))
-    def prefill(self, robot):
+    @rule(robot=st.sampled_from('ab'), prefill_ms=st.sampled_from([0.0, 500.0, 3000.0]))
+    def prefill(self, robot, prefill_ms):
         try:
             row = self.kv.reserve(self.now)
         except OutOfRows:
             return
-        self.handles.append(write(self.kv, row, 0, robot, 8, self.now))
+        self.handles.append(write(self.kv, row, 0, robot, 8, self.now, prefill_ms))
 
     @precondition(lambda self: len(self.writing) < 2)
     @rule()
@@ -187,6 +194,26 @@ class Machine(RuleBasedStateMachine):
         self.evict(self.offers.pop(index % len(self.offers)))
 
     @invariant()
+    def the_choice_is_that_of_looking_at_everything(self):
+        if not hasattr(self, 'kv'):
+            return
+        kv, order, least = self.kv, self.kv.plane._order, self.kv._preemption.least
+        offers = [
+            (o.evict.args[0], o.size, o.bytes, pytest.approx(o.cost))
+            for o in kv.streams.evictable()
+        ]
+        assert reference.stream_offers(kv) == offers
+        merged = heapq.merge(*map(order.ranked, kv.pools), key=lambda ranked: ranked[0])
+        wanted = reference.ranked(order, kv.pools)
+        assert [reference.facts(o) for *_, o in merged] == list(map(reference.facts, wanted))
+        each = [[stream] for stream in kv.streams.live()]
+        assert least(kv.streams.each(), 9) == reference.least(kv, each)
+        groups, freeing = kv.streams.by_row(), reference.freeing(kv)
+        assert least(groups, 9) == reference.least(kv, reference.by_row(kv).values())
+        assert least(groups.only(groups.frees), 9) == reference.least(kv, freeing.values())
+        assert kv._preemption.rows == len(freeing)
+
+    @invariant()
     def what_is_held_is_there(self):
         if hasattr(self, 'kv'):
             self.kv.check_integrity()
@@ -266,11 +293,11 @@ def test_an_evicted_copy_leaves_the_row_to_read(kv):
     with kv.frames.acquire(handle) as lease:
         kv.keep_copy(['language', 'action'], kv.copies.compress(lease, some(handle, 2)))
         stream = kv.create(handle, Query('?', [3], max_tokens=9))
-        assert stream.lease.is_copy and kv.copies.evictable() == []
+        assert stream.lease.is_copy and not kv.copies.evictable()
         kv.streams.release(stream, 'cancelled')
         (offer,) = kv.copies.evictable()
         with kv.reading([lease], 'action') as (read,):
-            assert read.is_copy and kv.copies.evictable() == [] and offer.evict() == 0
+            assert read.is_copy and not kv.copies.evictable() and offer.evict() == 0
         assert offer.evict() == offer.bytes > 0
         with kv.reading([lease], 'action') as (read,):
             assert read is lease

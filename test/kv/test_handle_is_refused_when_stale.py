@@ -1,5 +1,6 @@
 """A handle owns nothing: it gives a lease, or the reason why not."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -66,6 +67,28 @@ def test_a_handle_of_another_layout_is_refused_with_the_reason(kv):
 def test_row_that_does_not_exist_is_refused(kv):
     with pytest.raises(Stale, match='does not exist'):
         kv.acquire(replace(commit(kv, 1), row=99))
+
+
+@pytest.mark.parametrize(
+    'change',
+    [{'length': n} for n in (0, -5, 6, 10**6)]
+    + [{'robot': 'other'}, {'sequence': 2}, {'stamp': 7}, {'length': 6, 'robot': 'other'}],
+)
+def test_a_handle_with_other_facts_is_refused_with_the_difference(kv, change):
+    handle = commit(kv, 1)
+    own = ', '.join(f'{name} {getattr(handle, name)!r}' for name in change)
+    given = ', '.join(map(repr, change.values()))
+    with pytest.raises(Stale, match=re.escape(f'must have {own} (got {given})')):
+        kv.acquire(replace(handle, **change))
+    assert kv.stats().leases == 0
+
+
+def test_a_lease_has_the_handle_of_the_pool(kv):
+    handle = commit(kv, 1)
+    with kv.acquire(replace(handle, deadline=1e9, prefill_ms=1e9)) as lease:
+        assert lease.handle is kv.frames.current()
+        with lease.share() as other:
+            assert other.handle is lease.handle
 
 
 def test_a_freed_row_is_not_freed_twice(kv):

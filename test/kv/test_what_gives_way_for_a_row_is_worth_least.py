@@ -69,10 +69,9 @@ def test_two_streams_of_a_row_are_worth_their_row_once():
     shared = [ask(kv, 10.0)]
     shared.append(kv.create(shared[0].lease.handle, shared[0].query))
     alone = ask(kv, 1.0)
-    size, cost = kv.streams.freed_by(shared)
-    own = kv.streams.bytes_for(alone.query)
-    assert (size, cost) == (ROW + 2 * own, pytest.approx(0.01)), 'one prefill makes it again'
-    assert kv.streams.freed_by([alone]) == (own, 0.001)  # its row is the robot's newest frame
+    own, rows = kv.streams.bytes_for(alone.query), kv.streams.by_row()
+    assert rows.sizes.tolist() == [ROW + 2 * own, own]  # the other row is the newest frame
+    assert rows.costs.tolist() == pytest.approx([0.01, 0.001]), 'one prefill makes it again'
     write(kv, kv.reserve(0.0), length=16)
     kv.reserve(0.0)
     assert [s.reason for s in (*shared, alone)] == ['', '', 'evicted']

@@ -1,5 +1,7 @@
 """A unit of the host cache goes with all its layers, frees what was promised, and loads again."""
 
+from itertools import count
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,15 +39,18 @@ def test_a_layer_in_use_stays_whole():
     st.integers(0, 100),
     st.lists(
         st.tuples(
-            st.sampled_from('ppde'), st.integers(0, 3), st.integers(0, 2), st.integers(0, 20)
+            st.sampled_from('ppgde'), st.integers(0, 3), st.integers(0, 2), st.integers(0, 20)
         )
     ),
 )
 def test_after_any_operations_each_offer_frees_what_it_promises(capacity, operations):
-    cache = HostCache(capacity)
+    now = count()
+    cache = HostCache(capacity, clock=lambda: next(now) // 4)
     for what, name, at, size in operations:
         if what == 'p':
-            cache.put(str(name), at, layer(size))
+            cache.put(str(name), at, layer(size), seconds=size / 8)
+        elif what == 'g':
+            cache.get(str(name), at)
         elif what == 'd':
             cache.drop(str(name), 3)
         elif offers := cache.evictable():
@@ -53,6 +58,15 @@ def test_after_any_operations_each_offer_frees_what_it_promises(capacity, operat
             assert sum(o.bytes for o in offers) == before
             assert offer.evict() == offer.bytes == before - cache.bytes_used
         cache.check_integrity()
+        units = {}  # least recently used first
+        for (key, _), entry in cache._layers.items():
+            units.setdefault(key, []).append(entry)
+        offers, moment = cache.evictable(), (next(now) - 1) // 4
+        assert [sorted(offer.evict.args[0])[0][0] for offer in offers] == [*units]
+        assert [offer.size for offer in offers] == offers.sizes.tolist()
+        assert [offer.cost for offer in offers] == offers.costs.tolist()
+        newest = [max(entry.used_at for entry in own) for own in units.values()]
+        assert offers.idles.tolist() == [moment - at for at in newest]
 
 
 def test_the_store_loads_an_evicted_unit_again(tmp_path):

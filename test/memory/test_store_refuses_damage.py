@@ -147,7 +147,7 @@ def test_a_database_of_something_else(tmp_path):
 def test_another_format_says_which(tmp_path):
     with sqlite3.connect(database(tmp_path)) as db:
         db.execute('PRAGMA user_version = 7')
-    with pytest.raises(MemoryFault, match='has format 7, this version reads 1'):
+    with pytest.raises(MemoryFault, match='has format 7, this version reads 2'):
         MemoryStore(tmp_path, 'model')
 
 

@@ -136,7 +136,7 @@ def test_a_failed_write_leaves_what_was_there(store, monkeypatch):
         store.keep(kv(one, torch.bfloat16), kv(two))
     monkeypatch.undo()
     assert is_whole(store, one) and two.key not in store
-    assert len(os.listdir(store.folder)) == 5, 'database, its two helpers, the lock, one file'
+    assert len(os.listdir(store.folder)) == 5, 'database, journal, lock, reserve, one file'
 
 
 def test_a_folder_is_open_once(store, tmp_path):
@@ -145,6 +145,19 @@ def test_a_folder_is_open_once(store, tmp_path):
     store.close()
     store.close()
     MemoryStore(store.folder, 'model').close()
+
+
+def test_folders_and_files_are_of_this_user_alone(tmp_path):
+    before = os.umask(0)
+    try:
+        with MemoryStore(tmp_path / 'all' / 'robot', 'model') as store:
+            put(store, cup='on table')
+            store.keep(kv(unit(store, 'cup')))
+    finally:
+        os.umask(before)
+    modes = {path.name: oct(path.stat().st_mode & 0o777) for path in tmp_path.rglob('*')}
+    assert modes.pop('all') == modes.pop('robot') == '0o700'
+    assert len(modes) == 5 and set(modes.values()) == {'0o600'}, modes
 
 
 def test_a_file_in_the_way_is_refused(tmp_path):

@@ -3,13 +3,18 @@
 from dataclasses import replace
 from functools import cache
 
+import pytest
 import torch
 
+from embodied_kv.bench.capsule.measure import no_hybrid
 from embodied_kv.model.hybrid import HybridPlanner
 from embodied_kv.model.hybrid_config import PLANNER_TINY
 from embodied_kv.model.hybrid_weights import random_hybrid
 
 BLOCK = PLANNER_TINY.block
+
+if why := no_hybrid():
+    pytest.skip(why, allow_module_level=True)
 
 
 @cache

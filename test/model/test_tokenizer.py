@@ -1,14 +1,16 @@
 """Ids of text, text of ids, and the pieces of a stream."""
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models, normalizers, trainers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from embodied_kv.model.tokenizer import StreamDecoder, Tokenizer
+import embodied_kv
+from embodied_kv.model.tokenizer import SPECIALS, StreamDecoder, Tokenizer
 
 BYTES = Tokenizer.bytes()
 
@@ -58,6 +60,43 @@ def test_special_ids_are_those_of_gemma():
 
 def test_text_cannot_spell_a_special_token():
     assert not {0, 1, 2} & set(BYTES.encode('<eos> <pad><bos>'))
+
+
+ASSETS = Path(embodied_kv.__file__).parent / 'assets'
+SHIPPED = {path.parent.name: path for path in ASSETS.glob('*/tokenizer.json')}
+BESIDE = st.sampled_from(['', ' ', '\n', '<', '>', 'a', 'pick', '\u2581', 'é']) | st.text()
+
+
+@pytest.fixture(scope='module')
+def shipped():
+    return {name: Tokenizer.load(path) for name, path in SHIPPED.items()} | {'bytes': BYTES}
+
+
+@given(parts=st.lists(st.tuples(BESIDE, st.integers(0, 99)), min_size=1, max_size=4), end=BESIDE)
+def test_the_name_of_a_special_token_is_text_to_each_shipped_tokenizer(shipped, parts, end):
+    for tokenizer in shipped.values():
+        added = tokenizer.backend.get_added_tokens_decoder()
+        special = {token for token, word in added.items() if word.special}
+        special |= {tokenizer.pad, tokenizer.eos, tokenizer.bos}
+        names = [tokenizer.backend.id_to_token(token) for token in sorted(special)]
+        names += [name for spellings in SPECIALS.values() for name in spellings]
+        text = ''.join(beside + names[at % len(names)] for beside, at in parts) + end
+        ids = tokenizer.encode(text, bos=True)
+        assert ids[0] == tokenizer.bos and not special & set(ids[1:])
+        assert tokenizer.decode(ids) == text
+
+
+def test_a_word_that_is_a_special_token_becomes_none():
+    words = {'<pad>': 0, '<eos>': 1, '<bos>': 2, 'up': 3}
+    backend = Backend(models.WordLevel(words, unk_token='up'))
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.WhitespaceSplit(), decoders.ByteLevel()
+    assert Tokenizer(backend, 'of words').encode('up <eos> <pad> up') == [3, 3]
+
+
+@pytest.mark.parametrize('text', [b'put', None, 7, 'a\ud800b'])
+def test_what_is_no_text_is_refused(text):
+    with pytest.raises(ValueError, match='text must be a str that UTF-8 can encode'):
+        BYTES.encode(text)
 
 
 def test_ids_beyond_the_vocabulary_are_nothing():

@@ -1,11 +1,18 @@
 """A computation is compiled once for this machine and loaded from then on, or runs eagerly."""
 
+import os
+import shutil
+from pathlib import Path
+
 import pytest
 import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+from embodied_kv import storage
 from embodied_kv.runtime import compiled
 from embodied_kv.runtime.buffer import Buffer, Buffers
-from embodied_kv.runtime.compiled import Compiler, trace
+from embodied_kv.runtime.compiled import Compiler, Traced, trace
 
 WIDTH = 32
 
@@ -130,10 +137,150 @@ def test_what_cannot_be_traced_is_eager_and_says_why(compiler, said):
     assert said == ['work is not compiled and runs eagerly: no tracer knows it']
 
 
-def test_a_file_that_cannot_be_loaded_is_dropped_and_said(compiler, said, tmp_path):
+@pytest.fixture(scope='module')
+def package(tmp_path_factory):
+    """A package of `Work`, and its name."""
+    folder, work = tmp_path_factory.mktemp('package'), Work()
+    compiler = Compiler(say=lambda line: None, folder=folder)
+    assert compiler.compile('work', work, work.buffers)
+    return compiler.packages['work']
+
+
+@pytest.fixture
+def kept(package, tmp_path, monkeypatch):
+    """The same in the folder of `compiler`; a build copies it there again."""
+    folder = tmp_path / 'kept'
+
+    def build(traced, folder, digest, threads):
+        return Path(shutil.copy(package, folder))
+
+    folder.mkdir(0o700)
+    monkeypatch.setattr(compiled, '_build', build)
+    return Path(shutil.copy(package, folder))
+
+
+def flipped(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def folder_in_its_place(path):
+    path.unlink()
+    path.mkdir()
+    (path / 'file').write_text('')
+
+
+def link_in_its_place(path):
+    path.symlink_to(path.rename(path.parent.parent / 'elsewhere'))
+
+
+DAMAGE = [
+    lambda path: None,
+    flipped,
+    lambda path: path.write_bytes(path.read_bytes()[:-1]),
+    lambda path: path.write_bytes(path.read_bytes() + b'\0'),
+    lambda path: path.write_bytes(b''),
+    lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    folder_in_its_place,
+    link_in_its_place,
+]
+
+
+@pytest.mark.parametrize('damage', DAMAGE)
+def test_a_damaged_package_is_built_again_and_a_whole_one_is_not(compiler, said, kept, damage):
+    damage(kept)
     work = Work()
-    path = tmp_path / 'kept' / f'{key(work)}.pt2'
-    path.parent.mkdir()
-    path.write_bytes(b'half a package')
+    run = compiler.compile('work', work, work.buffers)
+    run()
+    assert work.count == 1 and compiler.made == (damage is not DAMAGE[0])
+    assert said[:1] == [f'{kept} is damaged and is compiled again'] * compiler.made
+    assert list(kept.parent.iterdir()) == [kept] and kept.is_file() and not kept.is_symlink()
+
+
+def test_a_package_of_an_earlier_version_is_replaced(compiler, kept):
+    old, work = kept.with_name(f'{kept.name.split(".")[0]}.pt2'), Work()
+    kept.rename(old)
+    assert compiler.compile('work', work, work.buffers)
+    assert list(kept.parent.iterdir()) == [kept]
+
+
+def test_a_whole_package_that_cannot_be_loaded_is_removed(compiler, said, kept):
+    kept.write_bytes(b'no package')
+    name, work = compiled._name(kept.name.split('.')[0], kept), Work()
+    kept.rename(kept.with_name(name))
     assert compiler.compile('work', work, work.buffers) is None
-    assert not path.exists() and 'runs eagerly' in said[-1]
+    assert not list(kept.parent.iterdir()) and 'runs eagerly' in said[-1]
+
+
+@pytest.mark.parametrize('fails', [None, 'fsync'])
+def test_a_package_is_on_the_medium_before_it_has_its_name(tmp_path, monkeypatch, package, fails):
+    synced, sync = [], os.fsync
+
+    def log(descriptor):
+        synced.append(Path(os.readlink(f'/proc/self/fd/{descriptor}')))
+        if fails:
+            raise OSError(28, 'No space left on device')
+        sync(descriptor)
+
+    def made(program, package_path, inductor_configs):
+        return shutil.copy(package, package_path)
+
+    monkeypatch.setattr('torch._inductor.aoti_compile_and_package', made)
+    monkeypatch.setattr(os, 'fsync', log)
+    work, said = Work(), []
+    compiler = Compiler(say=said.append, folder=tmp_path / 'kept')
+    run = compiler.compile('work', work, work.buffers)
+    if fails:
+        assert run is None and 'No space left' in said[-1]
+        assert not list((tmp_path / 'kept').iterdir())
+    else:
+        assert [path.suffix for path in synced] == ['.pt2', ''] and synced[1] == tmp_path / 'kept'
+        assert [path.name for path in (tmp_path / 'kept').iterdir()] == [package.name]
+
+
+def test_temporary_folders_of_killed_builds_are_removed(tmp_path):
+    old, used, new = (tmp_path / f'tmp{name}' for name in ('old', 'used', 'new'))
+    for folder in (old, used, new):
+        folder.mkdir()
+        (folder / 'half').write_text('')
+    for folder in (old, used):
+        os.utime(folder, (0, 0))
+    (tmp_path / 'tmp_link').symlink_to(new)
+    with storage.locked(used):
+        compiled._remove_abandoned(tmp_path)
+    assert not old.exists() and (used / 'half').exists() and (new / 'half').exists()
+
+
+def test_the_folder_is_this_users_alone(compiler, said, kept, monkeypatch):
+    folder, work = kept.parent, Work()
+    folder.chmod(0o755)
+    assert compiler.compile('work', work, work.buffers)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    for mode in (0o770, 0o707, 0o777):
+        folder.chmod(mode)
+        assert Compiler(1, said.append, folder).compile('work', work, work.buffers) is None
+        assert 'must belong to this user and be writable by no other' in said[-1]
+        assert kept.exists(), 'a refused folder stays as it is'
+    folder.chmod(0o700)
+    user = os.geteuid()
+    monkeypatch.setattr(os, 'geteuid', lambda: user + 1)
+    assert Compiler(1, said.append, folder).compile('work', work, work.buffers) is None
+    assert f'got user {user}' in said[-1]
+
+
+def test_a_new_folder_is_private(tmp_path):
+    compiled._own(tmp_path / 'cache' / 'embodied_kv')
+    for folder in (tmp_path / 'cache', tmp_path / 'cache' / 'embodied_kv'):
+        assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_package_is_of_the_card_that_its_inputs_are_on(monkeypatch):
+    with FakeTensorMode():
+        inputs = (torch.empty(3, device='cuda:1'),)
+    traced, names = Traced(fx.symbolic_trace(torch.nn.Identity()), inputs), ['one', 'other']
+    monkeypatch.setattr(torch.cuda, 'get_device_name', lambda card: names[card.index])
+    digests = []
+    for names[:] in ['one', 'other'], ['another', 'other'], ['one', 'new']:
+        digests.append(traced.digest(1))
+    assert digests[0] == digests[1] != digests[2]

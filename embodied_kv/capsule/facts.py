@@ -1,0 +1,92 @@
+"""Facts of a capsule: plain values, and the bytes that they are kept as.
+
+Knows JSON. Does not know tensors, files or what a fact means.
+
+Encoding and decoding run as Python code, token by token, because one call into the JSON library
+holds the interpreter's global lock until it returns, and an action that is due waits for it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from itertools import islice
+from json import scanner
+
+Fact = None | bool | int | float | str | list['Fact'] | dict[str, 'Fact']  # what JSON can say
+MAX_FACTS = 2**23  # bytes of one capsule
+PIECE = 1024  # tokens that are joined by one call
+
+
+class CapsuleError(ValueError):
+    """Why a capsule cannot be made, kept or used; meant for the user."""
+
+
+def facts_of(value: object) -> dict[str, Fact]:
+    """The fields of a dataclass as facts: lists where it has tuples, dicts where dataclasses."""
+    return {name: _fact(one) for name, one in asdict(value).items()}
+
+
+def _fact(value: object) -> Fact:
+    if isinstance(value, dict):
+        return {name: _fact(one) for name, one in value.items()}
+    return [_fact(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def encode(name: str, facts: Mapping[str, Fact]) -> bytes:
+    """Return the facts of the capsule `name` as JSON.
+
+    Raises CapsuleError for a fact that would not come back as it is, and for more than MAX_FACTS
+    bytes.
+    """
+    pieces, size, tokens = [], 0, json.JSONEncoder().iterencode(dict(facts))
+    try:
+        for part, fact in facts.items():
+            if not (isinstance(part, str) and _comes_back(fact)):
+                raise CapsuleError(
+                    f'capsule {name}: the facts of {part} do not come back from JSON as they are; '
+                    'use None, bool, int, finite float, str, list and dict with str keys'
+                )
+        while piece := ''.join(islice(tokens, PIECE)).encode():
+            pieces.append(piece)
+            size += len(piece)
+            if size > MAX_FACTS:
+                raise CapsuleError(
+                    f'the facts of capsule {name} must take at most {MAX_FACTS} bytes (got more); '
+                    'large facts should be tensors'
+                )
+    except RecursionError as error:
+        raise CapsuleError(f'the facts of capsule {name} are nested too deeply') from error
+    return b''.join(pieces)
+
+
+def decode(data: bytes) -> dict[str, Fact]:
+    """Return what was encoded. Raises ValueError or RecursionError for what is no such thing."""
+    facts = _Decoder(parse_constant=_refuse).decode(data.decode())
+    if not isinstance(facts, dict):
+        raise ValueError('the facts are no object')
+    return facts
+
+
+class _Decoder(json.JSONDecoder):
+    """As its base, with the scanner of the library that is written in Python."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(**options)
+        self.scan_once = scanner.py_make_scanner(self)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f'{constant} is no fact')
+
+
+def _comes_back(fact: object) -> bool:
+    if isinstance(fact, dict):
+        return all(isinstance(name, str) and _comes_back(one) for name, one in fact.items())
+    if isinstance(fact, list):
+        return all(map(_comes_back, fact))
+    if isinstance(fact, float):
+        return math.isfinite(fact)
+    return fact is None or isinstance(fact, bool | int | str)

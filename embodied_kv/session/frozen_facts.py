@@ -1,0 +1,120 @@
+"""The facts of an engine part, checked before any of them is believed.
+
+Knows names, types and bounds. Does not know tensors or what room there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from embodied_kv.capsule.capsule import CapsuleError, Fact
+from embodied_kv.text import shown
+
+WHOLE = 2**63  # above every sequence and stamp
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What an engine can hold. vocabulary: words of the model. tokens: of a row, most."""
+
+    vocabulary: int
+    tokens: int
+    layers: int
+
+
+def check(facts: Fact, bounds: Bounds) -> None:
+    """Raises CapsuleError, with the name of the first fact that no session of here could have."""
+    whole = _keys(facts, 'session', ('rows', 'current', 'action', 'streams', 'keep_ratio'))
+    _require(_is_share(whole['keep_ratio']), 'keep_ratio', 'a share', whole['keep_ratio'])
+    rows = _list(whole['rows'], 'rows')
+    for i, row in enumerate(rows):
+        _check_row(row, f'rows[{i}]', bounds)
+    compressed = [row['budgets'] is not None for row in rows]
+    for name, is_copy in (('current', False), ('action', True)):
+        if whole[name] is not None:
+            number = _whole(whole[name], name, 0, len(rows) - 1)
+            kind = 'a compressed row' if is_copy else 'a whole row'
+            _require(compressed[number] == is_copy, name, kind, number)
+    if whole['action'] is not None:
+        _require(whole['current'] is not None, 'current', 'a row where action is one', None)
+    for i, stream in enumerate(_list(whole['streams'], 'streams')):
+        _check_stream(stream, f'streams[{i}]', len(rows), bounds)
+
+
+def _check_row(row: Fact, name: str, bounds: Bounds) -> None:
+    row = _keys(row, name, ('sequence', 'stamp', 'length', 'budgets', 'scored'))
+    for one in ('sequence', 'stamp'):
+        _whole(row[one], f'{name}.{one}', -WHOLE, WHOLE - 1)
+    length = _whole(row['length'], f'{name}.length', 1, bounds.tokens)
+    if row['scored'] is not None:
+        _whole(row['scored'], f'{name}.scored', 1, bounds.tokens)
+    if row['budgets'] is not None:
+        budgets = _list(row['budgets'], f'{name}.budgets')
+        layers = f'of {bounds.layers} layers'
+        _require(len(budgets) == bounds.layers, f'{name}.budgets', layers, len(budgets))
+        for budget in budgets:
+            _whole(budget, f'{name}.budgets', 0, length)
+
+
+def _check_stream(stream: Fact, name: str, rows: int, bounds: Bounds) -> None:
+    stream = _keys(stream, name, ('row', 'query', 'tokens', 'said'))
+    _whole(stream['row'], f'{name}.row', 0, rows - 1)
+    asked = ('text', 'ids', 'max_tokens', 'temperature', 'seed')
+    query, name_of_query = _keys(stream['query'], f'{name}.query', asked), f'{name}.query'
+    _require(_is_text(query['text']), f'{name_of_query}.text', 'text', query['text'])
+    ids = _tokens(query['ids'], f'{name_of_query}.ids', bounds)
+    _require(bool(ids), f'{name_of_query}.ids', 'at least one token', ids)
+    most = _whole(query['max_tokens'], f'{name_of_query}.max_tokens', 1, WHOLE - 1)
+    temperature = query['temperature']
+    free = _is_number(temperature) and 0 <= temperature < 2**100
+    _require(free, f'{name_of_query}.temperature', 'a number from 0 to 2**100', temperature)
+    _whole(query['seed'], f'{name_of_query}.seed', 0, 2**64 - 1)
+    tokens = _tokens(stream['tokens'], f'{name}.tokens', bounds)
+    fewer = f'fewer than max_tokens {most}'
+    _require(len(tokens) < most, f'{name}.tokens', fewer, f'{len(tokens)} of them')
+    _whole(stream['said'], f'{name}.said', 0, len(tokens))
+
+
+def _keys(value: Fact, name: str, keys: Sequence[str]) -> Mapping[str, Fact]:
+    _require(isinstance(value, dict), name, 'an object', value)
+    _require(value.keys() == {*keys}, f'the names in {name}', ', '.join(keys), [*value])
+    return value
+
+
+def _list(value: Fact, name: str) -> list[Fact]:
+    _require(isinstance(value, list), name, 'a list', value)
+    return value
+
+
+def _whole(value: Fact, name: str, low: int, high: int) -> int:
+    fits = type(value) is int and low <= value <= high
+    _require(fits, name, f'a whole number from {low} to {high}', value)
+    return value
+
+
+def _tokens(value: Fact, name: str, bounds: Bounds) -> list[int]:
+    for token in (tokens := _list(value, name)):
+        _whole(token, name, 0, bounds.vocabulary - 1)
+    return tokens
+
+
+def _is_number(value: Fact) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_share(value: Fact) -> bool:
+    return _is_number(value) and 0 < value <= 1
+
+
+def _is_text(value: Fact) -> bool:
+    """Whether it is a string that can be sent: one without lone surrogates."""
+    return isinstance(value, str) and value.encode(errors='replace').decode() == value
+
+
+def _require(holds: bool, name: str, requirement: str, found: object) -> None:
+    if not holds:
+        raise CapsuleError(
+            f'the capsule is damaged: {name} must be {requirement} (got {shown(found)}); drop it '
+            'and take a new one'
+        )

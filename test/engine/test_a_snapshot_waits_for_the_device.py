@@ -1,0 +1,67 @@
+"""What is frozen is in the capsule, although the device copies late and a host thread reads it."""
+
+from concurrent.futures import Future
+
+import numpy as np
+import pytest
+import torch
+
+from embodied_kv.bench.common.hostile_device import HostileDevice
+from embodied_kv.capsule.disk import Disk
+from embodied_kv.capsule.registry import Registry
+from embodied_kv.capsule.tiers import Tier, TierCapacities
+from embodied_kv.engine.fingerprint import fingerprint
+from embodied_kv.engine.loop import DeviceThread
+from embodied_kv.runtime.stream import Stream
+from embodied_kv.session.robot_session import RobotSession
+
+TIMEOUT = 30
+
+
+def on_a_stream():
+    """Return what runs work on a stream of its own and waits for nothing."""
+    own = Stream.on('cpu')
+
+    def call(work):
+        future = Future()
+        with own.use():
+            future.set_result(work())
+        return future
+
+    return call
+
+
+@pytest.mark.parametrize('tier', [Tier.DEVICE, Tier.HOST, Tier.DISK])
+def test_a_capsule_holds_the_frozen_kv(make_engine, observe, tmp_path, tier):
+    with HostileDevice() as device:
+        engine = make_engine()
+        registry = Registry(fingerprint(engine), TierCapacities(), Disk(tmp_path))
+        session = RobotSession(engine, registry, on_a_stream())
+        (handle,) = engine.prefill([observe(1)])
+        engine.open(handle, 'what is it?', max_tokens=4)
+        engine.decode()
+        queued = device.queued
+        session.snapshot('c', None, tier)
+        assert device.queued > queued, 'the copies were not late'
+        found = registry.get('c').tensors
+        for kind, wanted in zip('kv', engine.kv.prefixes.row(handle.row), strict=True):
+            assert torch.equal(found[f'session/row/0/{kind}'], wanted)
+        assert all(torch.isfinite(tensor).all() for tensor in found.values())
+
+
+def test_a_restored_row_acts_as_the_frozen_one(make_engine, observe):
+    with HostileDevice():
+        engine = make_engine()
+        device = DeviceThread(engine, lambda deltas: None)
+        device.start()
+        try:
+            session = RobotSession(engine, Registry(fingerprint(engine)), device.call)
+            handle = device.prefill(observe(1)).result(TIMEOUT)
+            with engine.kv.acquire(handle) as lease:
+                wanted = device.denoise(lease, np.inf).result(TIMEOUT)
+            session.snapshot('c')
+            for n in range(2, 5):
+                device.prefill(observe(n)).result(TIMEOUT)
+            np.testing.assert_array_equal(session.replay('c').values, wanted.values)
+        finally:
+            device.stop()

@@ -1,0 +1,56 @@
+"""An operation of a load or a layer that fails ends all loads, and the row is filled again."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from memory_cases import B, KvOfUnits, make_arena, make_planner, make_prompt
+
+from embodied_kv.bench.common.hostile_device import Fault, HostileDevice
+from embodied_kv.memory.keep import Keep
+from embodied_kv.memory.pending import POLICIES
+from embodied_kv.memory.prefill import Prefill
+from embodied_kv.memory.reuse import CacheBlend, Reuse
+from embodied_kv.memory.rotate import Rotation
+from embodied_kv.memory.schedule import Schedule
+from embodied_kv.runtime.stream import Stream
+
+FAULTS = 8  # operations that fail, at most, evenly spread
+METHODS = {
+    'full_reuse': Reuse,
+    'cacheblend': lambda: CacheBlend(Schedule.gradual(B.layers, 0.5)),
+    'keep': lambda: Keep(Schedule.of_average(B.layers, 0.5)),
+}
+
+
+@pytest.mark.parametrize('policy', POLICIES)
+@pytest.mark.parametrize('method', METHODS)
+def test_a_prefill_after_one_that_failed_equals_the_first(method, policy):
+    model, prompt = make_planner(), make_prompt(segments=5)
+    move = Rotation.of(B.head_dim, B.rope_theta)
+    with HostileDevice() as device, ThreadPoolExecutor(1) as computing:
+        own, arena = Stream.on('cpu'), make_arena()
+
+        def run(work):
+            with own.use():
+                return work()
+
+        def filled():
+            hidden, _ = prefill.run(prompt, METHODS[method]())
+            own.synchronize()
+            return hidden.clone(), *(part.clone() for part in arena.row(0))
+
+        units = KvOfUnits(model, prompt)
+        step = lambda work: computing.submit(run, work).result(60)  # noqa: E731
+        prefill = Prefill(model, arena, 0, units, move, policy, step)
+        wanted = filled()
+        before = device.operations
+        filled()
+        count = device.operations - before
+        for operation in range(0, count, -(-count // FAULTS)):
+            device.fail_after(operation)
+            with pytest.raises(Fault):
+                filled()
+            assert not [t for t in threading.enumerate() if t.name == 'memory-loader']
+            assert all(map(torch.equal, filled(), wanted))

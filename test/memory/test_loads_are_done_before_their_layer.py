@@ -1,0 +1,105 @@
+"""On a device whose copies are late, no layer reads KV that is not there yet, whoever computes."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from memory_cases import B, KvOfUnits, make_arena, make_planner, make_prompt
+
+from embodied_kv.bench.common.hostile_device import HostileDevice
+from embodied_kv.memory.keep import Keep
+from embodied_kv.memory.loader import Loader
+from embodied_kv.memory.pending import POLICIES, Pending
+from embodied_kv.memory.prefill import Prefill
+from embodied_kv.memory.reuse import Epic, Reuse
+from embodied_kv.memory.rotate import Rotation
+from embodied_kv.memory.schedule import Schedule
+from embodied_kv.runtime.stream import Stream
+
+MOVE = Rotation.of(B.head_dim, B.rope_theta)
+METHODS = {
+    'full_reuse': Reuse,
+    'epic': lambda: Epic(1),
+    'keep': lambda: Keep(Schedule.of_average(B.layers, 0.5)),
+}
+
+
+def prefilled(method, policy, step=lambda work: work()):
+    """Return the hidden state of the last token, and the valid K and V of the row."""
+    model, prompt = make_planner(), make_prompt(segments=5)
+    arena = make_arena()
+    prefill = Prefill(model, arena, 0, KvOfUnits(model, prompt), MOVE, policy, step)
+    hidden, _ = prefill.run(prompt, METHODS[method]())
+    return hidden, *arena.row(0)
+
+
+@pytest.mark.parametrize('policy', POLICIES)
+@pytest.mark.parametrize('method', METHODS)
+@pytest.mark.parametrize('launched', [True, False], ids=['launched', 'waited for'])
+def test_computing_on_another_thread_equals_computing_on_the_loading_one(method, policy, launched):
+    wanted = prefilled(method, policy)
+    with HostileDevice(delay=0.003) as device, ThreadPoolExecutor(1) as computing:
+        own = Stream.on('cpu')
+
+        def run(work):
+            with own.use():
+                result = work()
+                if not launched:
+                    own.synchronize()
+                return result
+
+        got = prefilled(method, policy, lambda work: computing.submit(run, work).result(60))
+        own.synchronize()
+        assert device.queued
+        for one, other in zip(got, wanted, strict=True):
+            assert torch.equal(one, other)
+
+
+def test_the_first_load_is_written_after_the_work_that_it_follows():
+    order = []
+    with HostileDevice():
+        own = Stream.on('cpu')
+        own.launch(lambda: order.append('computed'))
+
+        def load(unit, layer):
+            Stream.current('cpu').launch(lambda: order.append('loaded'))
+
+        with Loader(Pending(1, ['a']), load, after=own.record()) as loader:
+            loader.drop(['a'], 0)
+            with loader.computing(0):
+                assert order == ['computed', 'loaded']
+
+
+def test_no_load_is_under_way_after_the_context_even_if_the_layer_failed():
+    done, loaded = [], threading.Event()
+
+    def load(unit, layer):
+        Stream.current('cpu').launch(lambda: done.append(layer))
+        loaded.set()
+
+    with (
+        HostileDevice(),
+        pytest.raises(ZeroDivisionError),
+        Loader(Pending(2, ['a']), load) as loader,
+    ):
+        loader.drop(['a'], 1)
+        with loader.computing(0):
+            loaded.wait(10)
+            raise ZeroDivisionError
+    assert done == [1]
+
+
+def test_a_stream_that_takes_over_a_rotation_waits_for_the_one_that_made_it():
+    move, keys = Rotation.of(4, 10.0), torch.ones(1, 1, 4)
+    with HostileDevice():
+        one, other = Stream.on('cpu'), Stream.on('cpu')
+        order = []
+        with one.use():
+            one.launch(lambda: order.append('before it is made'))
+            move(keys, 3)
+        with other.use():
+            move(keys, 3)
+            other.launch(lambda: order.append('used'))
+        other.synchronize()
+    assert order == ['before it is made', 'used']
