@@ -5,6 +5,10 @@ To ROS it has its diagnostics and `kv/*` to say: what it serves with is `embodie
 
 from __future__ import annotations
 
+import logging
+
+from rclpy.impl.rcutils_logger import RcutilsLogger
+
 from embodied_kv.nodes.common import executable
 from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.common.kv_services import KvServices
@@ -14,6 +18,26 @@ from embodied_kv.serving.websocket.config import ServedEngineConfig, ServerConfi
 from embodied_kv.serving.websocket.server import PolicyServer
 from embodied_kv.serving.websocket.sessions import Sessions
 
+SERVING = logging.getLogger('embodied_kv.serving')
+
+
+class RosLog(logging.Handler):
+    """Hands what the server logs to the log of a node: its access log and reloads, too."""
+
+    def __init__(self, log: RcutilsLogger) -> None:
+        super().__init__(logging.INFO)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = self.format(record)
+        # rclpy remembers a severity for each line of source that logs: hence one for each
+        if record.levelno >= logging.ERROR:
+            self._log.error(line)
+        elif record.levelno >= logging.WARNING:
+            self._log.warning(line)
+        else:
+            self._log.info(line)
+
 
 class PolicyServerNode(SuiteNode):
     """Listens while it is active."""
@@ -22,10 +46,13 @@ class PolicyServerNode(SuiteNode):
 
     def __init__(self, **arguments: object) -> None:
         super().__init__('policy_server', ServerConfig, **arguments)
+        self._config: ServerConfig | None = None
+        self._server: PolicyServer | None = None
 
     def find_host(self) -> EngineHost:
         self._config = self.params.read(ServerConfig)
         self._config.keys()  # refused here, where they cannot be read
+        self._config.tls()
         host = super().find_host()
         seconds = host.device.call(lambda: batch_seconds(host.engine)).result()
         self._profile = profile_of(host.model, seconds)
@@ -34,6 +61,10 @@ class PolicyServerNode(SuiteNode):
 
     def setup(self) -> None:
         KvServices(self)
+        handler = RosLog(self.get_logger())
+        SERVING.setLevel(logging.INFO)
+        SERVING.addHandler(handler)
+        self._release.callback(SERVING.removeHandler, handler)
 
     def start(self) -> None:
         host, config = self.host, self._config
@@ -54,12 +85,21 @@ class PolicyServerNode(SuiteNode):
         except OSError:
             self.stop()
             raise
-        self.log_info('listening', f'serving on ws://{config.host}:{self.port}')
+        self.log_info('listening', f'serving on {config.scheme}://{config.host}:{self.port}')
 
     def stop(self) -> None:
         self._server.stop()
         self._sessions.stop()
         self.host.unlisten(self._sessions.hear)
+
+    def reload(self) -> bool:
+        """Read keys and certificate again; False where there are none."""
+        names = 'api_keys', 'certificate'  # also before the node is configured, or while it is
+        if not any(self.get_parameter(name).value for name in names):
+            return False
+        if self._server is not None:
+            self._server.reload()
+        return True
 
     def report(self) -> tuple[bytes, str, dict[str, object]]:
         if not self._server.is_alive():

@@ -41,14 +41,20 @@ def command() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None, wait: Callable[[], object] | None = None) -> None:
-    """Serve until SIGINT or SIGTERM. wait: for something else instead."""
+    """Serve until SIGINT or SIGTERM; SIGHUP reads keys and certificate again.
+
+    Without keys and a certificate, SIGHUP ends the process. wait: for something else instead.
+    """
     parser = command()
     given = vars(parser.parse_args(arguments))
     logging.basicConfig(level=logging.INFO, format='%(levelname)s %(name)s: %(message)s')
+    hang_up = signal.getsignal(signal.SIGHUP)
     try:
         config = _read(ServerConfig, '', given)
         settings = _read(ServedEngineConfig, PREFIX, given)
         config.keys()  # refused before anything is loaded, where they cannot be read
+        if config.api_keys or config.certificate:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # they are read once the weights are
         embodiment = Embodiment.load(given['contract'])
         policy = load_policy(
             embodiment, given['preset'], given['checkpoint'], settings, print, print
@@ -58,6 +64,8 @@ def main(arguments: Sequence[str] | None = None, wait: Callable[[], object] | No
             _serve(local, config, embodiment, wait or _signalled)
     except (ValueError, OSError) as error:
         parser.exit(2, f'{parser.prog}: {error}\n')
+    finally:
+        signal.signal(signal.SIGHUP, hang_up)
 
 
 def _serve(
@@ -74,9 +82,12 @@ def _serve(
     server = PolicyServer(config, sessions, embodiment.contract)
     local.hear = sessions.hear
     sessions.start()
+    if config.api_keys or config.certificate:
+        signal.signal(signal.SIGHUP, lambda *_: server.reload())
     try:
         port = server.start()
-        print(f'serving {embodiment.contract.robot_type} on ws://{config.host}:{port}', flush=True)
+        address = f'{config.scheme}://{config.host}:{port}'
+        print(f'serving {embodiment.contract.robot_type} on {address}', flush=True)
         wait()
     finally:
         server.stop()

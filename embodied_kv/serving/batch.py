@@ -131,7 +131,7 @@ def _batch(
     observations: Sequence[Observation],
     deadline: float,
     kept: KeptRows | None = None,
-) -> list[ActionChunk]:
+) -> list[ActionChunk | Exception]:
     # Expired once written: a row lives as long as its lease, so nothing but `kept` keeps it.
     handles = engine.prefill([replace(o, deadline=-math.inf) for o in observations])
     with ExitStack() as leases:
@@ -142,8 +142,11 @@ def _batch(
             raise Late('no time was left for the fewest Euler steps')
         if kept is not None:
             leases.pop_all()
-            for lease in held:
-                kept.keep(lease)
+            for lease, chunk in zip(held, chunks, strict=True):
+                if isinstance(chunk, ActionChunk):
+                    kept.keep(lease)
+                else:
+                    lease.release()
     return chunks
 
 

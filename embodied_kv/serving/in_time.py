@@ -51,7 +51,7 @@ def serve_in_time(
         urgent, steps, tried = waiting[0], plans[waiting[0].robot], True
         batch = [frame for frame in waiting if plans[frame.robot] == steps]
         with engine.budget.at_most(steps):
-            made = _served(engine, batch, urgent.deadline, kept)
+            made = serve(engine, batch, urgent.deadline, kept)
         for frame, result in zip(batch, made, strict=True):
             robot = frame.robot
             hurried = isinstance(result, Late) or 0 < _steps(result) < steps
@@ -70,16 +70,6 @@ def serve_in_time(
 def _steps(result: ActionChunk | Exception | None) -> int:
     """Of a chunk; 0 for none."""
     return result.steps if isinstance(result, ActionChunk) else 0
-
-
-def _served(
-    engine: Engine, frames: Sequence[TimedObservation], deadline: float, kept: KeptRows | None
-) -> list[ActionChunk | Exception]:
-    """A network that says what is no number, to all of a batch, is no fault of the engine."""
-    try:
-        return serve(engine, frames, deadline, kept)
-    except FloatingPointError as error:
-        return [error] * len(frames)
 
 
 def _plans(engine: Engine, frames: Sequence[TimedObservation]) -> dict[str, int]:

@@ -86,7 +86,9 @@ class RemoteEngine:
     ) -> None:
         self._ray = ray()
         if not self._ray.is_initialized():
-            self._ray.init(address=address or None, log_to_driver=False)
+            # A cluster of its own listens on this machine alone.
+            where = {'address': address} if address else {'_node_ip_address': '127.0.0.1'}
+            self._ray.init(**where, log_to_driver=False)
         # One restart after another: a node that comes back serves again. A batch is never resent
         # by Ray, because the dispatcher decides that.
         kind = self._ray.remote(max_restarts=-1, max_task_retries=0)(EngineActor)

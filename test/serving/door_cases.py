@@ -6,13 +6,15 @@ import socket
 import threading
 import time
 import urllib.request
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 
 import msgpack
 import numpy as np
+import torch
 from websockets.sync.client import connect
 
+from embodied_kv.capsule.capsule import Boundary, Capsule
 from embodied_kv.config import TINY
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.loop import DeviceThread
@@ -92,23 +94,62 @@ class OldClient:
         self._open.close()
 
 
-class RawClient:
-    """A socket that says what it is told to, and answers nothing by itself."""
+def key_file(folder, *names):
+    """A file with a key for each name, and the keys."""
+    keys = [f'{name}-0123456789abcdef' for name in names]
+    file = folder / 'keys'
+    file.touch(mode=0o600)
+    file.write_text(''.join(f'{name} {key}\n' for name, key in zip(names, keys, strict=True)))
+    return str(file), *keys
 
-    def __init__(self, port, key=''):
+
+def capsule(name, size):
+    """One that counts so many bytes, its facts among them; from 2000 on."""
+
+    def of(length):
+        tensors = {'a/x': torch.zeros(length, dtype=torch.uint8)}
+        return Capsule(name, Boundary('s', 1, 0), 'f', tensors, {}, created=1.0)
+
+    made = of(2 * size - of(size).bytes)
+    assert made.bytes == size
+    return made
+
+
+def upgrade(key=''):
+    """The request of a websocket client."""
+    return (
+        b'GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n'
+        + (f'Authorization: Api-Key {key}\r\n'.encode() if key else b'')
+        + b'Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\nSec-WebSocket-Version: 13\r\n\r\n'
+    )
+
+
+class RawClient:
+    """A socket that says what it is told to, and answers nothing by itself.
+
+    first: bytes that are sent with the request.
+    """
+
+    def __init__(self, port, key='', first=b''):
         self.socket = socket.create_connection(('127.0.0.1', port))
         self.socket.settimeout(PATIENCE)
-        self.socket.sendall(
-            b'GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n'
-            + (f'Authorization: Api-Key {key}\r\n'.encode() if key else b'')
-            + b'Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\nSec-WebSocket-Version: 13\r\n\r\n'
-        )
-        assert self.socket.recv(12) == b'HTTP/1.1 101'
+        self.socket.sendall(upgrade(key) + first)
+        status = self.socket.recv(12)
+        assert status == b'HTTP/1.1 101', status
 
     def say(self, payload):
         """A binary message, masked with zeros."""
         head = b'\x82\xff' + len(payload).to_bytes(8, 'big') + bytes(4)
         self.socket.sendall(head + payload)
+
+    def closed(self):
+        """The code that it is closed with, whatever else was sent before; None without one."""
+        data = b''
+        with suppress(ConnectionResetError):
+            while got := self.socket.recv(65536):
+                data += got
+        at = data.rfind(b'\x88')
+        return int.from_bytes(data[at + 2 : at + 4], 'big') if at >= 0 else None
 
     def __enter__(self):
         return self

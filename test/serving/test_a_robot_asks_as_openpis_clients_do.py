@@ -6,7 +6,7 @@ from door_cases import REQUESTS
 
 from embodied_kv.robots.contract import Contract
 from embodied_kv.robots.reading import load
-from embodied_kv.serving.remote_policy.reply import Missed, Unusable, chunk
+from embodied_kv.serving.remote_policy.reply import Declined, Missed, Unusable, chunk
 from embodied_kv.serving.remote_policy.request import RequestWriter
 from embodied_kv.serving.websocket.dialect import Dialect, flat
 
@@ -108,3 +108,8 @@ def test_a_reply_that_no_robot_can_execute_is_refused(actions, why):
 def test_a_deadline_that_was_missed_is_no_lie():
     with pytest.raises(Missed, match='by the deadline'):
         chunk({'missed': 'no chunk could be made by the deadline'}, 7, 0.05, 0, 0)
+
+
+def test_a_request_that_the_server_refused_is_no_chunk():
+    with pytest.raises(Declined, match='state has NaN'):
+        chunk({'refused': 'observation/state has NaN or infinity'}, 7, 0.05, 0, 0)

@@ -1,12 +1,15 @@
 """A client of any policy server: a reply is of its request, or the connection is given up."""
 
 import asyncio
+import threading
+import types
 
 import numpy as np
 import pytest
-from door_cases import PATIENCE, door, libero, packed, until
+from door_cases import PATIENCE, door, key_file, libero, packed, until
 from plain_server import LEAVE, STALL, PlainServer, actions
 
+from embodied_kv.serving.remote_policy import connection
 from embodied_kv.serving.remote_policy.address import Address
 from embodied_kv.serving.remote_policy.connection import RemotePolicy, Unanswered, _Job
 from embodied_kv.serving.websocket.extensions import Extensions
@@ -17,10 +20,18 @@ BRIEF = 2.0  # s that a server has that is meant to take too long
 class Asker:
     """A connection, and what it said."""
 
-    def __init__(self, address, fits=lambda extensions: None, seconds=PATIENCE, key='', say=None):
+    def __init__(
+        self,
+        address,
+        fits=lambda extensions: None,
+        seconds=PATIENCE,
+        key='',
+        say=None,
+        session='',
+    ):
         self.said = []
         where = Address(address, key, seconds)
-        self.policy = RemotePolicy(where, fits, say or self.said.append)
+        self.policy = RemotePolicy(where, fits, say or self.said.append, session)
         self.policy.start()
 
     def ask(self, request):
@@ -55,7 +66,10 @@ def test_ours_says_what_it_can_and_repeats_the_request():
             replies = [asker.ask(libero(n)) for n in range(3)]
             names = [reply['request_id'] for reply in replies]
             assert len(set(names)) == 3
-            assert asker.policy.extensions == Extensions(10, 7, 0.05, True, False, False, 2)
+            found = asker.policy.extensions
+            assert (found.chunk_size, found.action_dim, found.dt) == (10, 7, 0.05)
+            assert (found.leftover, found.deadlines, found.questions) == (True, False, False)
+            assert found.min_euler_steps == 2 and found.version
 
 
 @pytest.mark.parametrize(
@@ -82,13 +96,64 @@ def test_whatever_a_server_does_the_next_connection_is_another_try(first, why):
             assert reply['actions'][0, 0] == 2.0 and server.connections >= 2
 
 
-def answered(asker):
+def answered(asker, request=types.MappingProxyType({})):
     """The first reply that comes."""
     while True:
         try:
-            return asker.ask({})
+            return asker.ask(request)
         except Unanswered:
             pass
+
+
+def test_a_connection_that_is_lost_goes_on_with_its_session():
+    with door() as opened, opened.client() as client:
+        expected = [client.infer(libero() | {'session_id': 'arm'})['actions'] for _ in range(3)]
+    with door() as opened:
+        with Asker(f'ws://127.0.0.1:{opened.port}', session='arm') as asker:
+            for actions_of_round in expected:
+                np.testing.assert_array_equal(
+                    answered(asker, libero())['actions'], actions_of_round
+                )
+                opened.server._loop.call_soon_threadsafe(opened.server._gate.abort)
+                until(lambda: not asker.policy.is_connected)
+            assert answered(asker, libero()) and opened.sessions.values()['sessions'] == 1
+
+
+def test_every_request_names_the_session_and_asks_for_refusals_where_the_server_knows_them():
+    def answer(request):
+        return actions(7) | {'request_id': request['request_id']}
+
+    ours = Extensions(6, 7, 0.05, True, True, False, 2, refusals=True)
+    for session, known in (
+        ('arm', {'session_id', 'refusals', 'request_id'}),
+        ('', {'refusals', 'request_id'}),
+    ):
+        with PlainServer(answer, ours.metadata) as server:
+            with Asker(server.address, session=session) as asker:
+                for _ in range(2):
+                    asker.ask({})
+            assert all(request.keys() == known for request in server.asked)
+    with PlainServer(lambda request: actions(7)) as server:
+        with Asker(server.address, session='arm') as asker:
+            asker.ask({})
+        assert server.asked == [{}]  # openpi's own servers are sent plain requests
+
+
+def test_a_new_connection_waits_for_its_session_to_be_handed_over(monkeypatch):
+    monkeypatch.setattr(connection, 'TAKE_OVER_SECONDS', PATIENCE)
+    waits = threading.Event()
+
+    def answer(request):
+        waits.wait(0.5)
+        return actions(7) | {'request_id': request['request_id']}
+
+    ours = Extensions(6, 7, 0.05, True, True, False, 2)
+    with PlainServer(answer, ours.metadata) as server:
+        with Asker(server.address, session='arm') as asker:
+            until(lambda: asker.policy.is_connected)
+            assert asker.policy.ask({}, 0.01).result(PATIENCE)
+            with pytest.raises(Unanswered, match='no reply within 0.01 s'):
+                asker.policy.ask({}, 0.01).result(PATIENCE)
 
 
 def test_a_reply_of_another_request_is_refused():
@@ -141,14 +206,22 @@ def test_metadata_that_lies_is_refused_by_its_key():
 
 
 def test_a_key_opens_the_door(tmp_path):
-    keys = tmp_path / 'keys'
-    keys.write_text('secret\n')
-    with door(api_keys=str(keys)) as opened:
+    keys, own = key_file(tmp_path, 'arm')
+    secret = tmp_path / 'own'
+    secret.write_text(own)
+    with door(api_keys=keys) as opened:
         address = f'ws://127.0.0.1:{opened.port}'
         with Asker(address) as stranger:
             until(lambda: '401' in stranger.policy.problem)
-        with Asker(address, key=Address.key_of(str(keys))) as asker:
+        with Asker(address, key=Address.key_of(str(secret))) as asker:
             assert asker.ask(libero())['actions'].shape == (10, 7)
+
+
+@pytest.mark.parametrize('words', ['', 'arm-1 3f1c0a5be2d94877'])
+def test_a_key_file_of_another_form_is_refused(tmp_path, words):
+    (tmp_path / 'key').write_text(words)
+    with pytest.raises(ValueError, match='must contain the key and nothing else'):
+        Address.key_of(str(tmp_path / 'key'))
 
 
 @pytest.mark.parametrize(

@@ -2,24 +2,22 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
+import door_cases
 import pytest
 import torch
 from door_cases import door, libero, page
 
-from embodied_kv.capsule.capsule import Boundary, Capsule
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import NoRoom, Tier, TierCapacities
 from embodied_kv.kv.plane import Plane
 from embodied_kv.memory.cache import HostCache
 from embodied_kv.serving.websocket.capsule_budget import CapsuleBudget
 
-BYTES = 1024  # of a capsule
+BYTES = 4096  # of a capsule
 
 
 def capsule(name, size=BYTES):
-    return Capsule(
-        name, Boundary('s', 1, 0), 'f', {'a/x': torch.zeros(size, dtype=torch.uint8)}, {}
-    )
+    return door_cases.capsule(name, size)
 
 
 @pytest.fixture
@@ -66,6 +64,7 @@ def test_a_sessions_own_bound_comes_first(shared):
 def test_a_capsule_that_never_fits_is_refused_and_costs_none(shared):
     budget, (a, b, _), said = shared
     b.add(capsule('one'))
+    a.capacities = TierCapacities(9 * BYTES, host=0, disk=0, policy='drop')
     with pytest.raises(NoRoom, match='all sessions together'):
         a.add(capsule('whole', 5 * BYTES))
     assert names(b) == ['one'] and not said
@@ -76,7 +75,7 @@ def test_a_capsule_beyond_its_sessions_own_bound_costs_the_others_none(shared):
     for registry in (a, b):
         for name in ('one', 'two'):
             registry.add(capsule(name))
-    with pytest.raises(NoRoom, match='a session may take'):
+    with pytest.raises(NoRoom, match='larger than the tier'):
         c.add(capsule('long', 3 * BYTES))
     assert names(a) == names(b) == ['one', 'two'] and not names(c)
     assert not said and not budget.given_up
@@ -117,12 +116,13 @@ def unit(size):
     return torch.zeros(size, dtype=torch.uint8), torch.zeros(0, dtype=torch.uint8)
 
 
-def on(plane, sessions=2, said=print):
-    budget = CapsuleBudget(4 * BYTES, said, plane)
-    each = TierCapacities(4 * BYTES, host=0, disk=0, policy='drop')
-    registries = [Registry('f', each) for _ in range(sessions)]
+def on(plane, sessions=2, said=print, each=4 * BYTES, tenants='xxx'):
+    budget = CapsuleBudget(12 * BYTES, said, plane)
+    budget.divide(len(set(tenants)))
+    room = TierCapacities(each, host=0, disk=0, policy='drop')
+    registries = [Registry('f', room) for _ in range(sessions)]
     for number, registry in enumerate(registries):
-        budget.share(registry, f'robot {number}')
+        budget.share(registry, f'robot {number}', tenants[number])
     budget.join()
     return budget, registries
 
@@ -144,9 +144,33 @@ def test_a_capsule_that_the_plane_refuses_costs_no_other(plane):
     budget, (a, b) = on(plane, said=said.append)
     a.add(capsule('one'))
     with pytest.raises(NoRoom, match='capsules: no room .* raise engine.kv_budget_mib'):
-        b.add(capsule('large', 3 * BYTES))
+        b.add(capsule('large', 4 * BYTES))
     assert names(a) == ['one'] and not names(b) and not said
     assert plane.bytes_used == 2 * BYTES  # nor the unit
+
+
+def test_older_capsules_of_the_tenant_give_way_where_the_kv_budget_is_full(plane):
+    said = []
+    budget, (a, b, other) = on(plane, sessions=3, said=said.append, tenants='xxy')
+    for name in ('one', 'two', 'three'):
+        a.add(capsule(name))
+    b.add(capsule('four'))
+    assert (names(a), names(b)) == (['two', 'three'], ['four']) and budget.given_up == 1
+    assert said == ['capsule one of session robot 0 gives way: engine.kv_budget_mib is full']
+    with pytest.raises(NoRoom, match='capsules: no room'):
+        other.add(capsule('five'))  # those of another tenant stay
+    assert (names(a), names(b)) == (['two', 'three'], ['four']) and len(said) == 1
+    a.add(capsule('long', 3 * BYTES))
+    assert (names(a), names(b)) == (['long'], []) and plane.bytes_used == plane.budget
+    plane.check_integrity()
+
+
+def test_a_full_kv_budget_takes_first_what_the_bound_of_the_session_costs_it(plane):
+    budget, (a, b) = on(plane, each=2 * BYTES)
+    a.add(capsule('one'))
+    for name in ('one', 'two', 'three'):
+        b.add(capsule(name))
+    assert (names(a), names(b)) == (['one'], ['two', 'three']) and not budget.given_up
 
 
 def test_they_take_the_place_of_what_is_worth_less_and_nothing_takes_theirs(plane):

@@ -47,6 +47,35 @@ def test_alohas_wrists_may_be_missing_and_its_low_camera_is_passed_over():
         dialect.read({'state': np.zeros(14), 'images': {}})
 
 
+@pytest.mark.parametrize(
+    'text',
+    [b'go', 'go', ['go'], [b'go'], [['go']], np.array('go'), np.array(['go']), np.array([['go']])],
+    ids=repr,
+)
+def test_a_prompt_may_be_bytes_or_an_array_or_a_list_of_one(text):
+    assert Dialect(load('libero')).read(libero() | {'prompt': text}).prompt == 'go'
+
+
+@pytest.mark.parametrize('state', [np.arange(8) > 3, [True] * 8, [0.5, *[True] * 7]], ids=repr)
+def test_booleans_of_a_state_are_zero_and_one_as_in_openpi(state):
+    seen = Dialect(load('libero')).read(libero() | {'observation/state': state})
+    assert seen.state.tolist() == np.asarray(state, float).tolist()
+
+
+def test_batch_dimensions_of_one_are_removed():
+    dialect, request = Dialect(load('libero')), libero()
+    seen = dialect.read(request)
+    for axes in ((0,), (0, 1)):
+        batch = {k: v if k == 'prompt' else np.expand_dims(v, axes) for k, v in request.items()}
+        found = dialect.read(batch)
+        np.testing.assert_array_equal(found.state, seen.state)
+        for view, image in found.images.items():
+            np.testing.assert_array_equal(image, seen.images[view])
+    first = request['observation/image'].transpose(2, 0, 1)[np.newaxis]
+    found = dialect.read(request | {'observation/image': first}).images
+    np.testing.assert_array_equal(found['base_0_rgb'], seen.images['base_0_rgb'])
+
+
 @pytest.mark.parametrize('robot', sorted(name for name in shipped() if load(name).openpi is None))
 def test_any_other_contract_is_asked_by_its_own_names(robot):
     contract = load(robot)
@@ -74,7 +103,15 @@ def test_any_other_contract_is_asked_by_its_own_names(robot):
         ({'observation/image': np.zeros((28, 28, 3), np.int32)}, 'send uint8'),
         ({'observation/image': np.full((28, 28, 3), np.nan)}, 'from 0 to 1'),
         ({'observation/image': b'jpeg'}, 'a picture is'),
+        ({'observation/state': np.zeros((2, 8))}, 'sends 8 numbers'),
+        ({'observation/image': np.zeros((2, 28, 28, 3), np.uint8)}, 'a picture is'),
         ({'prompt': 7}, 'send text'),
+        ({'prompt': np.float64(7)}, 'send text'),
+        ({'prompt': []}, 'send text'),
+        ({'prompt': ['a', 'b']}, 'send text'),
+        ({'prompt': np.array(['a', 'b'])}, 'send text'),
+        ({'prompt': b'caf\xe9'}, 'not UTF-8'),
+        ({'prompt': bytes(100_000)}, '100000 bytes'),
         ({'prompt': 'x' * 20_000}, 'characters'),
         ({'prompt': np.array('go \ud800')}, r'prompt has \\ud800, which is no character'),
         ({5: 1}, 'is no text'),

@@ -76,6 +76,24 @@ def test_a_chunk_does_not_wait_for_the_rest_of_its_batch(monkeypatch):
             client.socket.close()
 
 
+def test_a_refused_inference_is_answered_where_the_request_asks_for_it():
+    with door(engine={'rtc': 'trained'}) as opened, opened.client() as client:
+        asked = {'refusals': True, 'request_id': 'q', 'session_id': 'arm'}
+        first = client.infer(libero() | asked)['actions']
+        for wrong, why in (
+            ({'observation/state': np.full(8, np.nan)}, 'NaN or infinity'),
+            ({'observation/image': 5}, 'a picture is'),
+            ({'leftover': np.zeros((4, 3))}, 'an action has 7 numbers'),
+        ):
+            reply = client.infer(libero() | asked | wrong)
+            assert why in reply['refused'] and reply['request_id'] == 'q'
+            assert 'actions' not in reply
+        assert 'euler_steps' in client.infer(libero() | asked | {'euler_steps': 'x'})['refused']
+        assert client.infer({'endpoint': 'reset'} | asked)['status'] == 'reset'
+        np.testing.assert_array_equal(client.infer(libero() | asked)['actions'], first)
+        assert 'NaN' in refusal(client, libero() | {'observation/state': np.full(8, np.nan)})
+
+
 def test_steps_are_as_many_as_were_asked_for():
     with door() as opened, opened.client() as client:
         assert client.infer(libero() | {'euler_steps': 2})['policy_timing']['steps'] == 2
@@ -206,6 +224,18 @@ def test_a_wish_that_cannot_be_is_refused_by_its_key(wish):
 
     with pytest.raises(Refused, match=next(iter(wish))):
         calls.read(wish)
+
+
+@pytest.mark.parametrize(
+    'wish',
+    [{'endpoint': 'ask', 'question': 5}, {'endpoint': 'reset', 'session_id': '#1'}],
+    ids=lambda wish: wish['endpoint'],
+)
+def test_a_malformed_request_beside_inference_is_answered_with_its_id(wish):
+    with door() as opened, opened.client() as client:
+        reply = client.infer({'request_id': 'q'} | wish)
+        assert [*wish][1] in reply['error'] and reply['request_id'] == 'q'
+        assert client.infer(libero())['actions'].shape == (10, 7)
 
 
 def test_keys_of_other_endpoints_and_everyday_words_are_passed_over():

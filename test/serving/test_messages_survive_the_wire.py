@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from embodied_kv.serving.websocket.codec import CodecError, pack, unpack
+from embodied_kv.serving.websocket.codec import CodecError, decode, pack, unpack
 
 DTYPES = ['|b1', '|u1', '<i4', '<i8', '<f4', '<f8', '>f4', '<f2', '<U3']
 ARRAYS = st.sampled_from(DTYPES).flatmap(
@@ -39,6 +39,44 @@ def test_what_is_packed_is_unpacked(value):
 @given(ARRAYS)
 def test_an_array_of_openpis_client_is_read(array):
     assert same({'x': array}, unpack(packed({'x': array})))
+
+
+def of_package(value, as_text):
+    """As the package msgpack_numpy packs arrays and scalars; keys of bytes, or of text."""
+
+    def default(x):
+        whole = {b'nd': isinstance(x, np.ndarray), b'type': x.dtype.str, b'data': x.tobytes()}
+        if whole[b'nd']:
+            whole |= {b'kind': b'', b'shape': x.shape}
+        return {key.decode(): value for key, value in whole.items()} if as_text else whole
+
+    return msgpack.packb(value, default=default)
+
+
+@given(ARRAYS, st.booleans())
+def test_an_array_of_the_package_msgpack_numpy_is_read(array, as_text):
+    found, is_of_package = decode(of_package({'x': array}, as_text))
+    assert same({'x': array}, found) and is_of_package
+
+
+def test_a_scalar_of_the_package_msgpack_numpy_is_read():
+    for scalar in (np.float32(0.5), np.int64(-3), np.bool_(True)):
+        found = unpack(of_package(scalar, as_text=False))
+        assert (found, found.dtype) == (scalar, scalar.dtype)
+
+
+@given(ARRAYS)
+def test_a_reply_for_the_package_is_read_by_both_kinds_of_clients(array):
+    whole = msgpack.unpackb(pack({'x': array}, for_package=True))['x']
+    for kind, shape, data in ((b'type', b'shape', b'data'), (b'dtype', b'shape', b'data')):
+        found = np.ndarray(whole[shape], np.dtype(whole[kind]), whole[data])
+        assert same(array, found)
+    assert whole[b'nd'] is True and whole[b'kind'] == b'' and b'__ndarray__' in whole
+
+
+def test_a_map_that_is_no_array_of_the_package_stays_a_map():
+    for value in ({'nd': 1, 'type': 'x'}, {'nd': {}}, {'nd': None}):
+        assert decode(msgpack.packb(value)) == (value, False)
 
 
 def test_scalars_are_read():

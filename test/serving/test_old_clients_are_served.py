@@ -2,9 +2,10 @@
 
 import logging
 
+import msgpack
 import numpy as np
 import pytest
-from door_cases import REQUESTS, door, libero, page
+from door_cases import PATIENCE, REQUESTS, door, libero, packed, page
 from websockets.exceptions import ConnectionClosedError
 
 from embodied_kv.serving.websocket.extensions import KEY
@@ -31,6 +32,27 @@ def test_a_client_of_each_robot_gets_its_actions(robot):
             assert ('prev_total_ms' in reply['server_timing']) == (n > 0)
             others = {k: v for k, v in reply.items() if k != 'actions'}
             assert set(others) == {'policy_timing', 'server_timing'}
+
+
+def test_a_client_of_the_package_msgpack_numpy_reads_its_actions():
+    with door() as opened, opened.client() as client:
+        expected = client.infer(libero() | {'session_id': 'a'})['actions']
+        client.infer({'endpoint': 'reset', 'session_id': 'a'})
+        request = {
+            key: {b'nd': True, b'type': v.dtype.str, b'kind': b'', b'shape': v.shape}
+            | {b'data': v.tobytes()}
+            if isinstance(v, np.ndarray)
+            else v
+            for key, v in (libero() | {'session_id': 'a'}).items()
+        }
+        client.socket.send(msgpack.packb(request))
+        found = msgpack.unpackb(client.socket.recv(PATIENCE))['actions']
+        assert found[b'nd'] is True
+        actions = np.ndarray(found[b'shape'], np.dtype(found[b'type']), found[b'data'])
+        np.testing.assert_array_equal(actions, expected)
+        client.socket.send(packed(libero()))
+        found = msgpack.unpackb(client.socket.recv(PATIENCE))['actions']
+        assert found.keys() == {b'__ndarray__', b'data', b'dtype', b'shape'}
 
 
 def test_a_hundred_inferences_and_any_path():

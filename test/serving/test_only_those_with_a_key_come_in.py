@@ -1,9 +1,10 @@
 """The door: keys, how many may be inside, browsers, and an address that others can reach."""
 
+import socket
 import urllib.error
 
 import pytest
-from door_cases import PATIENCE, door, libero, page, until
+from door_cases import PATIENCE, door, key_file, libero, page, until, upgrade
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
@@ -17,25 +18,29 @@ def status(function):
 
 
 def test_a_key_of_the_file_opens_and_nothing_else(tmp_path):
-    keys = tmp_path / 'keys'
-    keys.write_text('first\n\n second \n')
-    with door(api_keys=str(keys)) as opened:
-        for key in ('first', 'second'):
+    file, first, second = key_file(tmp_path, 'a', 'b')
+    with door(api_keys=file) as opened:
+        for key in (first, second):
             with opened.client(key=key) as client:
                 assert client.infer(libero())['actions'].shape == (10, 7)
-        for wrong in ('', 'third', 'firs', 'first,second'):
+        for wrong in ('', 'third', first[:-1], f'{first},{second}'):
             assert status(lambda wrong=wrong: opened.client(key=wrong)) == 401
         assert page(opened.port, '/healthz') == 'OK\n'
         with pytest.raises(urllib.error.HTTPError, match='401'):
             page(opened.port, '/metrics')
-        assert 'rejected_total{reason="key"} 5.0' in page(opened.port, '/metrics', 'first')
+        assert 'rejected_total{reason="key"} 5.0' in page(opened.port, '/metrics', first)
 
 
-def test_an_empty_file_of_keys_is_refused(tmp_path):
-    keys = tmp_path / 'keys'
-    keys.write_text('\n')
-    with pytest.raises(ValueError, match='has no key'):
-        ServerConfig(api_keys=str(keys)).keys()
+@pytest.mark.parametrize('is_known', [True, False])
+def test_frames_that_come_with_the_request_are_read_after_the_key(tmp_path, is_known):
+    file, key = key_file(tmp_path, 'a')
+    with door(api_keys=file) as opened:
+        with socket.create_connection(('127.0.0.1', opened.port)) as early:
+            early.settimeout(PATIENCE)
+            early.sendall(upgrade(key if is_known else 'wrong') + b'\x81\x80' + bytes(4))  # text
+            found = b''.join(iter(lambda: early.recv(65536), b''))
+        assert found.startswith(b'HTTP/1.1 101' if is_known else b'HTTP/1.1 401')
+        assert (b'send msgpack' in found) == is_known
 
 
 def test_an_address_that_others_reach_needs_keys():
@@ -56,16 +61,15 @@ def test_no_more_clients_than_may_be_inside():
 
 
 def test_a_key_does_not_take_the_room_of_others(tmp_path):
-    keys = tmp_path / 'keys'
-    keys.write_text('greedy\nmodest\n')
-    with door(api_keys=str(keys), connections_per_key=2) as opened:
-        with opened.client(key='greedy'), opened.client(key='greedy') as second:
-            assert status(lambda: opened.client(key='greedy')) == 503
-            with opened.client(key='modest') as other:
+    file, greedy, modest = key_file(tmp_path, 'greedy', 'modest')
+    with door(api_keys=file, connections_per_key=2) as opened:
+        with opened.client(key=greedy), opened.client(key=greedy) as second:
+            assert status(lambda: opened.client(key=greedy)) == 503
+            with opened.client(key=modest) as other:
                 assert other.infer(libero())['actions'].shape == (10, 7)
             assert second.infer(libero())['actions'].shape == (10, 7)
-        until(lambda: 'connections 0.0' in page(opened.port, '/metrics', 'modest'))
-        with opened.client(key='greedy') as again:
+        until(lambda: 'connections 0.0' in page(opened.port, '/metrics', modest))
+        with opened.client(key=greedy) as again:
             assert again.infer(libero())['actions'].shape == (10, 7)
 
 

@@ -1,10 +1,14 @@
 """`python -m embodied_kv.serving`: a setting is an option; what cannot be is said and ends it."""
 
+import logging
+import os
 import re
+import signal
 
 import pytest
-from door_cases import OldClient, libero
+from door_cases import OldClient, key_file, libero, until
 
+from embodied_kv.serving import __main__ as command
 from embodied_kv.serving.__main__ import main
 
 TINY = ['--contract', 'libero', '--preset', 'tiny', '--checkpoint', 'random', '--port', '0']
@@ -47,3 +51,23 @@ def test_keys_are_read_before_a_model(capsys):
     with pytest.raises(SystemExit):
         main([*nothing, '--api_keys', '/nowhere/keys'], lambda: None)
     assert '/nowhere/keys' in capsys.readouterr().err
+
+
+def test_hanging_up_reads_the_keys_again_and_is_ignored_while_weights_are_read(
+    tmp_path, monkeypatch, caplog
+):
+    file, _ = key_file(tmp_path, 'arm')
+    before, load = signal.getsignal(signal.SIGHUP), command.load_policy
+
+    def hung_up(*arguments):
+        os.kill(os.getpid(), signal.SIGHUP)
+        return load(*arguments)
+
+    def hang_up():
+        os.kill(os.getpid(), signal.SIGHUP)
+        until(lambda: 'keys reloaded: arm' in caplog.text)
+
+    monkeypatch.setattr(command, 'load_policy', hung_up)
+    with caplog.at_level(logging.INFO):
+        main([*TINY, *SMALL, '--api_keys', file], hang_up)
+    assert signal.getsignal(signal.SIGHUP) == before

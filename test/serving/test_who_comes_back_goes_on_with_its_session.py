@@ -2,20 +2,18 @@
 
 import numpy as np
 import pytest
-from door_cases import PATIENCE, RawClient, busy, door, libero, packed, until
+from door_cases import PATIENCE, RawClient, busy, door, key_file, libero, packed, until
 from websockets.exceptions import ConnectionClosed
 
 from embodied_kv.serving.websocket import hold
 
 ARM = {'session_id': 'arm'}
-KEY = 'secret'
+KEY = 'robots-0123456789abcdef'
 
 
 @pytest.fixture
 def keys(tmp_path):
-    file = tmp_path / 'keys'
-    file.write_text(KEY)
-    return str(file)
+    return key_file(tmp_path, 'robots')[0]
 
 
 def told(client):

@@ -196,6 +196,9 @@ class RemoteAction(Action):
         except Unanswered as error:
             self.warn_throttled('request', f'a request has no reply: {error}')
             return
+        except replies.Declined as error:
+            self.warn_throttled('request', f'the server refused a request: {error}')
+            return
         except replies.Unusable as error:
             self.warn_throttled('reply', f'a reply cannot be used: {error}')
             return

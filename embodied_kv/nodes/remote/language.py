@@ -139,7 +139,10 @@ class RemoteLanguage(SuiteNode):
         if self._asked is not asked:
             return None
         try:
-            return work.result()
+            reply = work.result()
+            if 'refused' in reply:
+                raise Unanswered(f'the server refused it: {shown(reply["refused"], 300)}')
+            return reply
         except Unanswered as error:
             self.warn_throttled('question', f'a question has no answer: {error}')
             self._end('error')

@@ -6,6 +6,9 @@ Knows a node's contract and log. Does not know what is asked.
 from __future__ import annotations
 
 import math
+import os
+import uuid
+from functools import cache
 
 from embodied_kv.config import preset
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
@@ -15,7 +18,8 @@ from embodied_kv.nodes.observation.synchronizer import SyncedMoment
 from embodied_kv.nodes.remote.params import RemoteParams
 from embodied_kv.serving.remote_policy.connection import RemotePolicy
 from embodied_kv.serving.remote_policy.request import RequestWriter
-from embodied_kv.serving.websocket.extensions import Extensions
+from embodied_kv.serving.websocket.extensions import Extensions, compared, meaning
+from embodied_kv.text import shown
 
 DIMENSIONS = 'pi05'  # of what neither the contract nor a parameter says: the chunk size
 
@@ -23,6 +27,22 @@ DIMENSIONS = 'pi05'  # of what neither the contract nor a parameter says: the ch
 def remote_host(node: SuiteNode) -> RemoteHost:
     """The dimensions by the contract; of `preset` where it names one."""
     return RemoteHost(node.embodiment.adapted(preset(node.suite.preset or DIMENSIONS)))
+
+
+@cache
+def _process(pid: int) -> uuid.UUID:
+    """Return a name of this process that no other process has, on this machine or another."""
+    return uuid.uuid4()
+
+
+def session_id(node: str) -> str:
+    """Return the session of a node's connection, by the node's full name.
+
+    It stays the same for as long as the process lives, so a connection that is made again goes on
+    with the session. Each node has its own, and so has a node of the same name elsewhere.
+    """
+    name = node.strip('/').replace('/', '.')[-40:].lstrip('._')
+    return f'{name}-{uuid.uuid5(_process(os.getpid()), node).hex[:16]}'
 
 
 class ServerLink:
@@ -39,7 +59,8 @@ class ServerLink:
 
     def open(self) -> None:
         """From now on it is connected, or tries to be."""
-        self._policy = RemotePolicy(self._address, self._check, self._say)
+        session = session_id(self._node.get_fully_qualified_name())
+        self._policy = RemotePolicy(self._address, self._check, self._say, session)
         self._policy.start()
 
     def close(self) -> None:
@@ -74,15 +95,21 @@ class ServerLink:
         if self._policy.problem:
             self._node.log_warning('no server', line)
         else:
-            self._node.log_info('server', line)
+            self._node.log_info('server', f'{line}{_described(self.extensions)}')
 
     def _check(self, extensions: Extensions | None) -> None:
-        """Raises ValueError where its chunks are not of this robot; plain ones do not say."""
+        """Raise ValueError where its chunks are not of this robot; plain servers do not say."""
         if self._leftover_of:
             self._check_leftover(extensions)
+        robot, contract = self._node.embodiment, self._node.embodiment.contract
+        if extensions is None or not extensions.action_meaning:
+            self._node.log_warning(
+                'actions',
+                f'{self._address.uri} does not state what its actions mean: names, order, kind '
+                f'and unit were not compared with those of {contract.robot_type}',
+            )
         if extensions is None:
             return
-        robot, contract = self._node.embodiment, self._node.embodiment.contract
         if extensions.action_dim != len(robot.axes):
             raise ValueError(
                 f'its actions have {extensions.action_dim} numbers, those of '
@@ -92,6 +119,14 @@ class ServerLink:
             raise ValueError(
                 f'it makes {1 / extensions.dt:g} actions a second, {contract.robot_type} executes '
                 f'{contract.fps:g}: is it started with this contract?'
+            )
+        there = extensions.action_meaning
+        if found := compared(there, meaning(contract)) if there else '':
+            raise ValueError(
+                f'its actions must mean what those of this robot mean: {found} (its contract is '
+                f'{shown(extensions.contract)}, here {contract.robot_type}); start the server '
+                'with the contract of this robot, or set the parameter contract to that of the '
+                'server'
             )
 
     def _check_leftover(self, extensions: Extensions | None) -> None:
@@ -106,3 +141,11 @@ class ServerLink:
                 f'server.rtc is true, and its chunk_size is {extensions.chunk_size}, here '
                 f'{self._leftover_of}: set preset to that of the server'
             )
+
+
+def _described(extensions: Extensions | None) -> str:
+    """Return what a server says of itself, for a log line."""
+    if extensions is None:
+        return ''
+    told = {name: getattr(extensions, name) for name in ('contract', 'version', 'fingerprint')}
+    return ''.join(f', {name} {shown(value)}' for name, value in told.items() if value)

@@ -30,10 +30,13 @@ class Address:
 
     @staticmethod
     def key_of(file: str) -> str:
-        """The first line of a file, '' where none is named. Raises ValueError, OSError."""
+        """Return the only word of a file, '' where none is named. Raises ValueError, OSError."""
         if not file:
             return ''
-        lines = Path(file).expanduser().read_text(encoding='utf-8').split()
-        if not lines:
-            raise ValueError(f'{file} has no key: write it into the first line')
-        return lines[0]
+        words = Path(file).expanduser().read_text(encoding='utf-8').split()
+        if len(words) != 1:
+            raise ValueError(
+                f'{file} must contain the key and nothing else (got {len(words)} words); remove '
+                'the name that the file of the server has before it'
+            )
+        return words[0]

@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
@@ -28,6 +28,7 @@ from embodied_kv.text import reason, shown
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 5.0  # s before a connection is tried again, ever longer
 PING_SECONDS = 20.0  # that a server has at least to answer a ping: some compute meanwhile
+TAKE_OVER_SECONDS = 5.0  # that a server has at least to hand a session to a new connection
 CLOSE_SECONDS = 1.0  # that a server has to say goodbye
 MESSAGE_BYTES = 2**24  # of what a server says
 WORDS = 300  # characters of its words that are shown
@@ -53,7 +54,9 @@ class RemotePolicy(threading.Thread):
 
     fits: told what the server can beyond openpi's protocol, None for nothing, at each connection;
     it raises ValueError where such a server cannot move this robot. say: told of each connection
-    and of each loss, once, in a sentence; on the thread.
+    and of each loss, once, in a sentence; on the thread. session: the session_id of all its
+    requests to a server that knows sessions, so that each new connection goes on with the session
+    of the one before; '' for a session of each connection's own.
     """
 
     def __init__(
@@ -61,9 +64,10 @@ class RemotePolicy(threading.Thread):
         address: Address,
         fits: Callable[[Extensions | None], None],
         say: Callable[[str], object],
+        session: str = '',
     ) -> None:
         super().__init__(name='remote policy', daemon=True)
-        self._address, self._fits, self._say = address, fits, say
+        self._address, self._fits, self._say, self._session = address, fits, say, session
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._living: asyncio.Task | None = None
@@ -192,7 +196,7 @@ class RemotePolicy(threading.Thread):
 
     async def _serve(self, socket: ClientConnection, jobs: asyncio.Queue[_Job]) -> None:
         """One request after another, until it has ended, or something is wrong: raises what."""
-        session, number = uuid.uuid4().hex[:12], 0
+        connection, number = uuid.uuid4().hex[:12], 0
         heard = asyncio.ensure_future(socket.recv())
         asked: asyncio.Task[_Job] = asyncio.ensure_future(jobs.get())
         try:
@@ -205,8 +209,10 @@ class RemotePolicy(threading.Thread):
                 if not job.promise.set_running_or_notify_cancel():
                     asked = asyncio.ensure_future(jobs.get())
                     continue
+                if number == 1 and self._session and self.extensions is not None:
+                    job = replace(job, seconds=max(job.seconds, TAKE_OVER_SECONDS))
                 try:
-                    reply = await self._exchange(socket, heard, job, f'{session}-{number}')
+                    reply = await self._exchange(socket, heard, job, f'{connection}-{number}')
                 except (Unanswered, WebSocketException) as error:
                     _refuse(job, shown(reason(error), WORDS))
                     raise
@@ -228,6 +234,10 @@ class RemotePolicy(threading.Thread):
         seconds, request = job.seconds, dict(job.request)
         if self.extensions is not None:
             request['request_id'] = name
+            if self._session:
+                request['session_id'] = self._session
+            if self.extensions.refusals:
+                request['refusals'] = True
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         sent = asyncio.ensure_future(socket.send(codec.pack(request)))

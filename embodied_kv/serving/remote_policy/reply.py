@@ -25,14 +25,20 @@ class Missed(TimeoutError):
     """The server made no chunk, as none could be there by the deadline."""
 
 
+class Declined(ValueError):
+    """The server refused the request; the message is its reason."""
+
+
 def chunk(
     reply: Mapping[str, Any], action_dim: int, dt: float, stamp: int, sequence: int
 ) -> ActionChunk:
     """In the policy's units, not judged: how sure its actions are, no server says.
 
     stamp: of the observation that it answers. Its deadline is for the caller to say. Raises
-    Unusable, Missed.
+    Unusable, Missed, Declined.
     """
+    if 'refused' in reply:
+        raise Declined(shown(reply['refused'], 300))
     if 'missed' in reply:
         raise Missed(shown(reply['missed'], 200))
     actions = reply.get('actions')

@@ -49,6 +49,13 @@ class Call:
     name: str = ''
 
 
+def named(request: Mapping[str, object]) -> Call:
+    """Return the endpoint and the id of a request alone. Raises Refused."""
+    endpoint = _endpoint('endpoint', request.get('endpoint') or INFER)
+    given = request.get('request_id')
+    return Call(endpoint, request='' if given is None else _id('request_id', given))
+
+
 def read(request: Mapping[str, object]) -> Call:
     """The wishes of a request: of its endpoint's keys alone, as others may mean something else.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
@@ -18,6 +19,7 @@ from typing import TypeVar
 
 import numpy as np
 from websockets.exceptions import ConnectionClosed
+from websockets.frames import CloseCode
 
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.serving.fleet_server import ServedChunk
@@ -25,12 +27,12 @@ from embodied_kv.serving.websocket import calls, codec
 from embodied_kv.serving.websocket.calls import Call
 from embodied_kv.serving.websocket.config import ServerConfig
 from embodied_kv.serving.websocket.dialect import Dialect, Refused
-from embodied_kv.serving.websocket.gate import Visitor
 from embodied_kv.serving.websocket.hold import GOODBYE_SECONDS, Hold
 from embodied_kv.serving.websocket.metrics import Metrics
 from embodied_kv.serving.websocket.observation import observation
 from embodied_kv.serving.websocket.session import Session
 from embodied_kv.serving.websocket.sessions import Missed, Sessions
+from embodied_kv.serving.websocket.visitor import Visitor
 from embodied_kv.text import LINE, reason, shown, trace
 from embodied_kv.throttle import WINDOW, Throttled
 
@@ -54,7 +56,7 @@ class Replaced(Left):
 class Serving:
     """What all clients share. work: runs what takes a moment. waits: what may wait for long.
 
-    holds: who holds which session.
+    holds: who holds which session. clients: all of them. draining: set once the server ends.
     """
 
     config: ServerConfig
@@ -65,9 +67,21 @@ class Serving:
     metrics: Metrics
     work: Executor
     waits: Executor
+    draining: threading.Event
     holds: dict[str, Hold] = field(default_factory=dict)
+    clients: set[Client] = field(default_factory=set)
     say: Throttled = field(default_factory=lambda: Throttled(log.warning))
     fault: Throttled = field(default_factory=lambda: Throttled(log.error))
+
+
+def forget(error: BaseException | None) -> None:
+    """Drop the frames of an exception and of those that led to it.
+
+    They hold the message, in a cycle with the task that raised it.
+    """
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 class Client:
@@ -77,25 +91,37 @@ class Client:
         self._serving, self._connection = serving, connection
         self._hold = Hold(serving.sessions, serving.holds, connection)
         self._instruction = ''  # of the request before
+        self._refusals = False  # whether it asked for a reply `refused`, and the connection lives
+        self._for_package = False  # whether it sends, and so reads, arrays of msgpack_numpy
         self._total = math.nan  # s of the request before, all in all
         self._free = -math.inf  # from when on the next request may be served, s, steady clock
+        self.busy = False  # whether a request is in flight
 
     async def run(self) -> None:
         """Until it goes, or does what no client may."""
+        self._serving.clients.add(self)
         try:
             await self._serve()
-        except (ConnectionClosed, Left):
-            pass
+        except (ConnectionClosed, Left) as error:
+            forget(error)
         except Exception as error:  # it ends this connection, and the others do not notice
             self._blame('a connection', error)
             await self._connection.close(FAILED, 'the server failed')
+        finally:
+            self._serving.clients.discard(self)
+
+    async def leave(self) -> None:
+        """Close the connection, as the server ends."""
+        self._connection.end = self._connection.end or 'the server ends'
+        await self._connection.close(CloseCode.GOING_AWAY, 'the server ends')
 
     async def _serve(self) -> None:
         gone = asyncio.ensure_future(self._connection.wait_closed())
         try:
             await self._send(codec.pack(self._serving.metadata))
             while await self._turn(gone):
-                pass
+                if self._serving.draining.is_set():
+                    await self.leave()
         except Replaced as replaced:
             await self._refuse(str(replaced))
         finally:
@@ -105,22 +131,37 @@ class Client:
     async def _turn(self, gone: asyncio.Future) -> bool:
         """A request and its reply: whether another one may follow."""
         message = await self._in_time(self._connection.recv(), gone, math.inf)
+        self.busy = True
+        try:
+            return await self._answered(message, gone)
+        finally:
+            self.busy = False
+            self._connection.done()
+
+    async def _answered(self, message: bytes | str, gone: asyncio.Future) -> bool:
+        """Answer it: whether another one may follow."""
         began, call, outcome = time.monotonic(), Call(), 'failed'
+        self._connection.requests += 1
+        self._connection.account.requests += 1
         await self._pace()
         end = time.monotonic() + self._serving.config.request_seconds
         try:
             if isinstance(message, str):
                 raise Refused('a text frame: send msgpack in binary ones')
             read = self._elsewhere(self._serving.work, self._read, message)
-            call, request = await self._in_time(read, gone, end)
+            request = await self._in_time(read, gone, end)
+            call = calls.named(request)  # whose reply it is, also where the rest is refused
+            call = await self._elsewhere(self._serving.work, calls.read, request)
             reply = await self._in_time(self._answer(call, request, began), gone, end)
             await self._reply(call, reply)
             outcome = 'missed' if 'missed' in reply else 'answered'
         except (Refused, CapsuleError) as error:
             outcome, text = 'refused', reason(error)
-        except TimeoutError:
+            forget(error)
+        except TimeoutError as error:
             outcome = 'late'
             text = f'no answer within {self._serving.config.request_seconds:g} s'
+            forget(error)
         except (ConnectionClosed, Left):
             outcome = 'left'
             raise
@@ -129,8 +170,12 @@ class Client:
             text = f'the server failed: {type(error).__name__}'
         finally:
             self._serving.metrics.requests.labels(call.endpoint, outcome).inc()
-        if outcome == 'refused' and call.endpoint != calls.INFER:
-            await self._reply(call, {'error': text})  # a client of endpoints reads it, and goes on
+        if outcome == 'refused' and (call.endpoint != calls.INFER or self._refusals):
+            self._say('refused', f'{self._connection.remote_address}: {shown(text, LINE)}')
+            key = 'refused' if call.endpoint == calls.INFER else 'error'
+            await self._reply(
+                call, {key: shown(text, LINE)}
+            )  # such a client reads it, and goes on
         elif outcome not in ('answered', 'missed'):
             await self._refuse(text)
             return False
@@ -139,26 +184,29 @@ class Client:
 
     async def _reply(self, call: Call, reply: Reply) -> None:
         named = {'request_id': call.request} if call.request else {}
-        await self._send(codec.pack(reply | named))
+        await self._send(codec.pack(reply | named, self._for_package))
 
     async def _refuse(self, text: str) -> None:
         """As openpi does, but for the traceback: words, then the end; nothing is held for it."""
         self._hold.end()
+        self._connection.end = self._connection.end or text
         self._say('refused', f'{self._connection.remote_address}: {shown(text, LINE)}')
         await self._send(shown(text, LINE), GOODBYE_SECONDS)
         await self._connection.close(FAILED, 'the frame before says why')
 
     # ------------------------------------------------------------------ what it asks for
 
-    def _read(self, message: bytes) -> tuple[Call, Reply]:
+    def _read(self, message: bytes) -> Reply:
         """Off the event loop, as pictures take a moment. Raises Refused."""
+        self._refusals = False
         try:
-            request = codec.unpack(message)
+            request, self._for_package = codec.decode(message)
         except codec.CodecError as error:
             raise Refused(str(error)) from error
         if not isinstance(request, dict):
             raise Refused('the message is no map: send an observation')
-        return calls.read(request), request
+        self._refusals = request.get('refusals') is True
+        return request
 
     async def _answer(self, call: Call, request: Reply, began: float) -> Reply:
         session = await self._hold.take(call.session)
@@ -171,7 +219,8 @@ class Client:
             calls.RESTORE: lambda: session.restore(call.name),
             calls.RESET: lambda: self._serving.sessions.reset(session),
         }
-        name = await self._elsewhere(self._serving.waits, verbs[call.endpoint])
+        async with self._connection.account.verbs:  # so that others' come in between
+            name = await self._elsewhere(self._serving.waits, verbs[call.endpoint])
         said = {'status': call.endpoint, 'next': session.next, 'capsules': session.capsules}
         return said if name is None else said | {'name': name}
 
@@ -218,6 +267,7 @@ class Client:
     def _blame(self, what: str, error: Exception) -> None:
         """The server failed at it: to the log, once in a while for each kind of error."""
         self._serving.fault(type(error).__name__, f'{what} failed\n{trace(error)}')
+        forget(error)
         asyncio.get_running_loop().call_later(WINDOW, self._serving.fault.flush)
 
     def _chunk(self, served: ServedChunk, began: float) -> Reply:

@@ -6,6 +6,12 @@ with a reason, and no more memory is taken for it than it brought.
 An array is a map of `__ndarray__`, `data` (bytes), `dtype` and `shape`, a scalar one of
 `__npgeneric__`, `data` (a plain number) and `dtype`; these keys are bytes.
 Source: openpi, openpi_client/msgpack_numpy.py.
+
+Some clients use the package `msgpack_numpy` instead. Its arrays are maps of `nd` (true), `type`,
+`kind`, `shape` and `data`, its scalars of `nd` (false), `type` and `data`; `data` are bytes, and
+the keys are bytes or text. `decode` reports whether a message has such arrays, and `pack` then
+writes maps that both kinds of clients read.
+Source: msgpack_numpy.py of msgpack-numpy 0.4.8.
 """
 
 from __future__ import annotations
@@ -19,10 +25,13 @@ import numpy as np
 KINDS = 'biufU'  # of numpy: booleans, numbers and words; openpi refuses V, O and c
 DTYPE_LENGTH = 8  # characters of its name
 DIMENSIONS = 4
+ELEMENTS = 2**31  # of an array, where sizes of zero count as one: numpy can convert so many
+LAST_CODE_POINT = 0x10FFFF  # of Unicode
 ENTRIES = 4096  # of a list
 KEYS = 256  # of a map
 NESTED = 32
 VALUES = 65_536  # of a message, with its maps and lists
+MARKS = b'nd', 'nd'  # keys of the arrays and scalars of the package msgpack_numpy
 PLAIN = {'b': bool, 'i': int, 'u': int, 'f': (int, float), 'U': str}  # a scalar's data, by kind
 
 
@@ -30,13 +39,28 @@ class CodecError(ValueError):
     """Bytes that are no message; the message says why."""
 
 
-def pack(value: object) -> bytes:
-    """Plain values, arrays and scalars of numpy to bytes. Raises CodecError for others."""
-    return msgpack.packb(value, default=_packed)
+def pack(value: object, for_package: bool = False) -> bytes:
+    """Return the bytes of plain values, and of arrays and scalars of numpy.
+
+    Args:
+        for_package: Whether the package msgpack_numpy must be able to read the arrays too.
+
+    Raises:
+        CodecError: The value has another type.
+    """
+    return msgpack.packb(value, default=_packed_for_both if for_package else _packed)
 
 
 def unpack(data: bytes) -> object:
-    """The inverse of `pack`; arrays are views into the bytes, not to be written. CodecError."""
+    """Return the value of `pack`ed bytes; its arrays are read-only views. Raises CodecError."""
+    return decode(data)[0]
+
+
+def decode(data: bytes) -> tuple[object, bool]:
+    """Return the value of a message, and whether it has arrays of the package msgpack_numpy.
+
+    Arrays are read-only views into the bytes. Raises CodecError.
+    """
     counted = _Counted()
     try:
         value = msgpack.unpackb(
@@ -53,7 +77,7 @@ def unpack(data: bytes) -> object:
         reason = str(error) or type(error).__name__
         raise CodecError(f'the message is no msgpack that can be read: {reason}') from error
     _check_depth(value, NESTED)
-    return value
+    return value, counted.of_package
 
 
 def _packed(value: object) -> dict[bytes, object]:
@@ -68,15 +92,31 @@ def _packed(value: object) -> dict[bytes, object]:
     raise CodecError(f'a {type(value).__name__} does not cross')
 
 
+def _packed_for_both(value: object) -> dict[bytes, object]:
+    packed = _packed(value)
+    if isinstance(value, np.ndarray):
+        packed |= {b'nd': True, b'type': value.dtype.str, b'kind': b''}
+    return packed
+
+
 class _Counted:
     """Maps and lists as they are read: an empty one is a byte of a message, and 64 of memory."""
 
     def __init__(self) -> None:
         self._left = VALUES
+        self.of_package = False  # whether an array or a scalar was one of msgpack_numpy
 
     def map(self, found: dict) -> object:
         self._count(found)
-        return _unpacked(found)
+        if b'__ndarray__' in found:
+            return _array(found.get(b'data'), found.get(b'dtype'), found.get(b'shape'))
+        if b'__npgeneric__' in found:
+            return _scalar(found)
+        for mark in MARKS:
+            if isinstance(found.get(mark), bool):
+                self.of_package = True
+                return _of_package(found, mark)
+        return found
 
     def list(self, found: list) -> list:
         self._count(found)
@@ -88,12 +128,13 @@ class _Counted:
             raise CodecError(f'the message has more than {VALUES} values: send arrays')
 
 
-def _unpacked(found: dict) -> object:
-    if b'__ndarray__' in found:
-        return _array(found, found.get(b'shape'))
-    if b'__npgeneric__' in found:
-        return _scalar(found)
-    return found
+def _of_package(found: Mapping, mark: bytes | str) -> np.ndarray | np.generic:
+    """Return an array, or a scalar, of the package msgpack_numpy."""
+    keys = 'data', 'type', 'shape'
+    data, dtype, shape = (
+        found.get(key.encode() if isinstance(mark, bytes) else key) for key in keys
+    )
+    return _array(data, dtype, shape) if found[mark] else _array(data, dtype, [])[()]
 
 
 def _scalar(found: Mapping) -> np.generic:
@@ -105,17 +146,26 @@ def _scalar(found: Mapping) -> np.generic:
             scalar = None
         if dtype.kind == 'f' or scalar == data:
             return scalar
-    raise CodecError(f'{str(data)[:80]!r} is no scalar of {dtype}')
+    raise CodecError(f'{_brief(data)} is no scalar of {dtype}')
 
 
-def _array(found: Mapping, shape: object) -> np.ndarray:
+def _array(data: object, name: object, shape: object) -> np.ndarray:
     """Raises CodecError unless kind, shape and bytes agree."""
-    data, dtype = found.get(b'data'), _dtype(found.get(b'dtype'))
+    dtype = _dtype(name)
     if not isinstance(shape, list) or len(shape) > DIMENSIONS or not all(map(_is_size, shape)):
-        raise CodecError(f'an array of shape {str(shape)[:80]}: write up to {DIMENSIONS} sizes')
+        raise CodecError(f'an array of shape {_brief(shape)}: write up to {DIMENSIONS} sizes')
     if not isinstance(data, bytes) or len(data) != math.prod(shape) * dtype.itemsize:
         had = f'{len(data)} bytes' if isinstance(data, bytes) else type(data).__name__
         raise CodecError(f'an array of {dtype} {shape} comes with {had}')
+    if math.prod(max(1, size) for size in shape) > ELEMENTS:
+        raise CodecError(f'an array of shape {shape} must have at most {ELEMENTS} elements')
+    if dtype.kind == 'U' and data:
+        points = np.frombuffer(data, np.dtype(np.uint32).newbyteorder(dtype.byteorder))
+        if points.max() > LAST_CODE_POINT:
+            raise CodecError(
+                f'an array of {dtype} must hold Unicode text (got the code point '
+                f'{points.max():#x}); send text as UTF-8'
+            )
     return np.ndarray(shape, dtype, data)
 
 
@@ -123,7 +173,7 @@ def _dtype(name: object) -> np.dtype:
     if isinstance(name, bytes):
         name = name.decode('ascii', 'replace')
     if not isinstance(name, str) or len(name) > DTYPE_LENGTH:
-        raise CodecError(f'an array of dtype {str(name)[:80]!r}: write one such as <f4')
+        raise CodecError(f'an array of dtype {_brief(name)}: write one such as <f4')
     try:
         dtype = np.dtype(name)
     except Exception as error:  # TypeError, SyntaxError and others, by what it tries to parse
@@ -131,6 +181,20 @@ def _dtype(name: object) -> np.dtype:
     if dtype.kind not in KINDS or dtype.shape or not dtype.itemsize:
         raise CodecError(f'arrays of {name!r} are refused: send numbers')
     return dtype
+
+
+def _brief(value: object) -> str:
+    """Return a short value as it is written, and the type of any other."""
+    if isinstance(value, list) and len(value) <= 16:
+        return f'[{", ".join(map(_brief_one, value))}]'
+    return _brief_one(value)
+
+
+def _brief_one(value: object) -> str:
+    plain = isinstance(value, int | float | None) or (
+        isinstance(value, bytes | str) and len(value) <= 80
+    )
+    return repr(value) if plain else type(value).__name__
 
 
 def _is_size(value: object) -> bool:

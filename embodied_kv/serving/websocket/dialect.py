@@ -71,9 +71,12 @@ class Dialect:
         return Seen(images, np.concatenate(state), prompt(found.get(PROMPT, '')))
 
     def _numbers(self, key: str, value: object, count: int) -> NDArray[np.float64]:
-        """[count]; a single number may come without a list."""
-        found = numbers(key, value)
-        if found.size != count or found.ndim > 1:
+        """Return float64 [count]. Booleans count as 0 and 1, as openpi counts them.
+
+        A single number may come without a list, and batch dimensions of one are removed.
+        """
+        found = numbers(key, value, 'biuf')
+        if found.size != count or any(size != 1 for size in found.shape[:-1]):
             raise Refused(
                 f'{key} is {list(found.shape)}: a client of {self._robot} sends {count} numbers'
             )
@@ -108,7 +111,12 @@ def _paths(request: Mapping[str, object], path: str) -> Iterator[tuple[str, obje
 
 
 def image(key: str, value: object) -> NDArray[np.uint8]:
-    """uint8 [height, width, 3] of a picture with its channels last or first, floats of 0 to 1."""
+    """Return uint8 [height, width, 3] of a picture: channels last or first, floats from 0 to 1.
+
+    Batch dimensions of one are removed. Raises Refused.
+    """
+    while isinstance(value, np.ndarray) and value.ndim > 3 and len(value) == 1:
+        value = value[0]
     if not isinstance(value, np.ndarray) or value.ndim != 3 or 3 not in value.shape[::2]:
         shape = list(value.shape) if isinstance(value, np.ndarray) else type(value).__name__
         raise Refused(f'{key} is {shape}: a picture is [height, width, 3] or [3, height, width]')
@@ -129,11 +137,14 @@ def image(key: str, value: object) -> NDArray[np.uint8]:
     return np.ascontiguousarray(value)
 
 
-def numbers(key: str, value: object) -> NDArray[np.float64]:
-    """Of an array, a list or a number; a number is [1]. Raises Refused for words and the like."""
+def numbers(key: str, value: object, kinds: str = 'iuf') -> NDArray[np.float64]:
+    """Return an array, a list or a number as float64; a number becomes [1].
+
+    kinds: of numpy, that are accepted. Raises Refused for words and the like.
+    """
     try:
         found = np.atleast_1d(np.asarray(value))
-        if found.dtype.kind not in 'iuf':
+        if found.dtype.kind not in kinds:
             raise ValueError
     except ValueError as error:  # also ragged lists
         raise Refused(f'{key} is no array of numbers') from error
@@ -143,14 +154,24 @@ def numbers(key: str, value: object) -> NDArray[np.float64]:
 
 
 def prompt(value: object) -> str:
-    """Words, also where they come as an array without dimensions."""
-    if isinstance(value, np.ndarray) and value.ndim == 0:
+    """Return the text of a prompt: text, UTF-8 bytes, or an array or a list of one of these.
+
+    Raises Refused.
+    """
+    while isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if isinstance(value, np.ndarray) and value.size == 1:
+        value = value.item()
+    if isinstance(value, bytes):
+        if len(value) > 4 * CHARACTERS:
+            raise Refused(f'{PROMPT} has {len(value)} bytes: {CHARACTERS} characters are enough')
         try:
-            value = value.item()
-        except ValueError as error:  # of numpy: no characters
-            raise Refused(f'{PROMPT} is no text') from error
+            value = value.decode()
+        except UnicodeDecodeError as error:
+            raise Refused(f'{PROMPT} is bytes that are not UTF-8: send text') from error
     if not isinstance(value, str):
-        raise Refused(f'{PROMPT} is a {type(value).__name__}: send text')
+        kind = type(value).__name__
+        raise Refused(f'{PROMPT} is a {kind}: send text, or an array or a list of one text')
     return text(PROMPT, value, CHARACTERS).strip()
 
 

@@ -6,13 +6,90 @@ Knows one key of the metadata, which openpi's clients pass over. Does not know s
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, fields
+from importlib import metadata as packages
 
 from embodied_kv.config import ModelConfig
 from embodied_kv.engine_config import EngineConfig
+from embodied_kv.robots.contract import Contract
+from embodied_kv.robots.mapping import ActionDimension, action_dimensions
+from embodied_kv.robots.sources import is_joint
+from embodied_kv.robots.units import STEPS
+from embodied_kv.text import shown
 
 KEY = 'embodied_kv'  # of the metadata
+CHARACTERS = 256  # of a text in it
+LISTED = 3  # differences that an error names
+
+
+@dataclass(frozen=True)
+class ActionMeaning:
+    """What one number of an action means.
+
+    name: the checkpoint's name where the contract has one, else that of the joint. joint: the
+    joint, or the axis of a twist. kind: `position` (absolute, also where the contract says
+    relative), `velocity`, or `delta`, the displacement of a twist within one step. unit: of the
+    contract, for example `rad/step`.
+    """
+
+    name: str
+    joint: str
+    kind: str
+    unit: str
+
+    def __str__(self) -> str:
+        label = shown(self.joint)
+        if self.name != self.joint:
+            label = f'{shown(self.name)} ({label})'
+        return f'{label}, {shown(self.kind)} in {shown(self.unit)}'
+
+
+def meaning(contract: Contract) -> tuple[ActionMeaning, ...]:
+    """Return the meaning of each number of an action of this contract, in order."""
+    has_names = contract.action[0].names is not None
+    return tuple(
+        ActionMeaning(
+            name=d.name if has_names else d.axis,
+            joint=d.axis,
+            kind=_kind(d),
+            unit=d.unit,
+        )
+        for d in action_dimensions(contract)
+    )
+
+
+def _kind(dimension: ActionDimension) -> str:
+    if not dimension.is_velocity:
+        return 'position'
+    per_step = dimension.unit in STEPS and not is_joint(dimension.select)
+    return 'delta' if per_step else 'velocity'
+
+
+def differences(there: Sequence[ActionMeaning], here: Sequence[ActionMeaning]) -> list[str]:
+    """Return a description of each number of an action that has another meaning there than here.
+
+    Two joints may have different names where both contracts give the number the same name of the
+    checkpoint, unless they are the same joints in another order.
+    """
+    joints = {action.joint for action in here}
+    found = []
+    for place, (other, own) in enumerate(zip(there, here, strict=True)):
+        if other.joint == own.joint:
+            has_names = other.name != other.joint and own.name != own.joint
+            same = other.name == own.name or not has_names
+        else:
+            same = other.name == own.name and other.joint not in joints
+        if not same or (other.kind, other.unit) != (own.kind, own.unit):
+            found.append(f'number {place} is {other} there and {own} here')
+    return found
+
+
+def compared(there: Sequence[ActionMeaning], here: Sequence[ActionMeaning]) -> str:
+    """Return how the meanings differ, in one line; '' where they agree."""
+    found = differences(there, here)
+    more = f'; and {len(found) - LISTED} more' if len(found) > LISTED else ''
+    return '; '.join(found[:LISTED]) + more
 
 
 @dataclass(frozen=True)
@@ -21,7 +98,11 @@ class Extensions:
 
     chunk_size, action_dim, dt: of its policy's chunks. leftover: whether a request may tell what
     the robot does meanwhile. deadlines: whether it may name one. questions: whether `ask` is
-    answered. min_euler_steps: the fewest of a chunk.
+    answered. min_euler_steps: the fewest of a chunk. version: of this package. contract: the
+    robot_type that it serves. action_meaning: that of each number of an action, in order; empty:
+    the server does not say. fingerprint: of its engine. refusals: whether a request may ask for a
+    reply `refused` in place of a closed connection. Older servers do not send the fields that have
+    a default.
     """
 
     chunk_size: int
@@ -31,9 +112,22 @@ class Extensions:
     deadlines: bool
     questions: bool
     min_euler_steps: int
+    version: str = ''
+    contract: str = ''
+    action_meaning: tuple[ActionMeaning, ...] = ()
+    fingerprint: str = ''
+    refusals: bool = False
 
     @classmethod
-    def of(cls, model: ModelConfig, config: EngineConfig, questions: bool) -> Extensions:
+    def of(
+        cls,
+        model: ModelConfig,
+        config: EngineConfig,
+        questions: bool,
+        contract: Contract | None = None,
+        fingerprint: str = '',
+        refusals: bool = False,
+    ) -> Extensions:
         """Of a server on such an engine. questions: whether the contract says that it may ask."""
         return cls(
             chunk_size=model.chunk_size,
@@ -43,6 +137,11 @@ class Extensions:
             deadlines=config.time_budget,
             questions=questions,
             min_euler_steps=config.min_euler_steps,
+            version=_version(),
+            contract=contract.robot_type if contract else '',
+            action_meaning=meaning(contract) if contract else (),
+            fingerprint=str(fingerprint),  # a plain string, also of a subclass
+            refusals=refusals,
         )
 
     @property
@@ -58,15 +157,56 @@ class Extensions:
         said = metadata.get(KEY)
         if said is None:
             return None
-        kinds = {
-            f.name: {'int': int, 'float': (int, float), 'bool': bool}[f.type] for f in fields(cls)
-        }
         if not isinstance(said, Mapping):
             raise ValueError(f'what it says of {KEY} is no map')
-        found = {name: said.get(name) for name in kinds}
-        for name, kind in kinds.items():
-            if not isinstance(found[name], kind) or (kind is int and not 0 < found[name] < 2**16):
-                raise ValueError(f'what it says of {KEY}.{name} is no such value')
+        found = {
+            f.name: READERS[f.type](f'{KEY}.{f.name}', said.get(f.name))
+            for f in fields(cls)
+            if f.name in said or f.default is MISSING
+        }
         if not 0 < found['dt'] < math.inf:
             raise ValueError(f'what it says of {KEY}.dt is no time')
+        if found.get('action_meaning') and len(found['action_meaning']) != found['action_dim']:
+            raise ValueError(
+                f'{KEY}.action_meaning must have {found["action_dim"]} entries, one for each '
+                f'number of an action (got {len(found["action_meaning"])})'
+            )
         return cls(**found)
+
+
+def _version() -> str:
+    """Return the version of this package; '' where it is not installed."""
+    try:
+        return packages.version('embodied_kv')
+    except packages.PackageNotFoundError:
+        return ''
+
+
+def _value(kind: type | tuple[type, ...], key: str, value: object) -> object:
+    if not isinstance(value, kind) or (kind is int and not 0 < value < 2**16):
+        raise ValueError(f'what it says of {key} is no such value')
+    return value
+
+
+def _text(key: str, value: object) -> str:
+    if not isinstance(value, str) or len(value) > CHARACTERS:
+        raise ValueError(f'{key} must be text of at most {CHARACTERS} characters')
+    return value
+
+
+def _actions(key: str, value: object) -> tuple[ActionMeaning, ...]:
+    if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
+        raise ValueError(f'{key} must be a list of maps')
+    names = [f.name for f in fields(ActionMeaning)]
+    return tuple(
+        ActionMeaning(*(_text(f'{key}.{name}', one.get(name)) for name in names)) for one in value
+    )
+
+
+READERS = {  # by the type of a field
+    'int': lambda key, value: _value(int, key, value),
+    'float': lambda key, value: _value((int, float), key, value),
+    'bool': lambda key, value: _value(bool, key, value),
+    'str': _text,
+    'tuple[ActionMeaning, ...]': _actions,
+}

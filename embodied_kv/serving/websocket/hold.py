@@ -10,12 +10,14 @@ from contextlib import suppress
 
 from websockets.exceptions import ConnectionClosed
 
+from embodied_kv.serving.websocket.accounts import Bucket
 from embodied_kv.serving.websocket.dialect import Refused
-from embodied_kv.serving.websocket.gate import Visitor
 from embodied_kv.serving.websocket.session import Session
 from embodied_kv.serving.websocket.sessions import Sessions
+from embodied_kv.serving.websocket.visitor import Visitor
 
 GOODBYE_SECONDS = 2.0  # that a client has to read why it is sent away, and then to close
+RENAME_RATE, RENAME_BURST = 1.0, 8  # changes of a connection's session, per second and at once
 ANSWER_SECONDS = 2.0  # that who holds a session has to answer a ping, where names have no key
 
 
@@ -32,17 +34,22 @@ class Hold:
     def __init__(self, sessions: Sessions, holds: dict[str, Hold], connection: Visitor) -> None:
         self._sessions, self._holds, self._connection = sessions, holds, connection
         self._session: Session | None = None
+        self._renames = Bucket(RENAME_RATE, RENAME_BURST)
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def take(self, name: str) -> Session:
-        """The session of that name, '' for whichever is held. Raises Refused."""
-        held = self._session
-        if name and self._connection.scope:
-            name = f'{self._connection.scope}:{name}'  # no client can send that
+        """The session of that name, '' for whichever is held. Raises Refused.
+
+        A connection that names another one too often waits.
+        """
+        held, scope = self._session, self._connection.scope
+        if name and scope:
+            name = f'{scope}:{name}'  # no client can send that
         if held is None or (name and name != held.name):
+            await asyncio.sleep(self._renames.take())
             while (holder := self._holds.get(name)) is not None:
                 await self._take_over(name, holder)
-            session = self._sessions.open(name, self._connection.id)
+            session = self._sessions.open(name, self._connection.id, scope)
             self.end()
             self._session, self._holds[session.name] = session, self
         return self._session

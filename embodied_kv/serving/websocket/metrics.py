@@ -63,6 +63,42 @@ class PoolCollector:
             yield family
 
 
+OF_KEY = {  # of an account: what rises and falls, and what only rises
+    'connections': (GaugeMetricFamily, 'Clients that are connected, by the name of their key'),
+    'message_bytes': (GaugeMetricFamily, 'Messages that are read or answered, by key'),
+    'requests': (CounterMetricFamily, 'Requests that were received, by key'),
+    'frames': (CounterMetricFamily, 'Frames of any kind that were received, by key'),
+    'received_bytes': (CounterMetricFamily, 'Bytes that were received, by key'),
+    'sessions': (GaugeMetricFamily, 'Sessions that a client holds, by key'),
+    'ended_sessions': (GaugeMetricFamily, 'Sessions that are remembered, by key'),
+    'capsule_bytes': (GaugeMetricFamily, 'Capsules of these sessions, by key'),
+}
+
+
+def merged(*found: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """Return the values of each key from all of these."""
+    names = dict.fromkeys(name for each in found for name in each)
+    return {
+        name: {k: v for each in found for k, v in each.get(name, {}).items()} for name in names
+    }
+
+
+class AccountCollector:
+    """What each key has and takes, whenever somebody looks: keys come and go."""
+
+    def __init__(self, values: Callable[[], Mapping[str, Mapping[str, float]]]) -> None:
+        self._values = values
+
+    def collect(self) -> Iterator[Metric]:
+        """As a registry asks for it."""
+        found = self._values()
+        for name, (family, text) in OF_KEY.items():
+            metric = family(f'{PREFIX}key_{name}', text, labels=['key'])
+            for key, values in found.items():
+                metric.add_metric([key], float(values.get(name, 0)))
+            yield metric
+
+
 class Metrics:
     """values: of the sessions; plane: of the engine; both asked whenever somebody looks."""
 
@@ -79,7 +115,7 @@ class Metrics:
         self.rejected = Counter(
             f'{PREFIX}rejected',
             'Connections that were not let in (key, connections, browser, sockets), or were cut '
-            'off for a message that is too long (message)',
+            'off for a message that is too long (message), or for pings or a revoked key (policy)',
             ['reason'],
             **own,
         )
@@ -91,6 +127,10 @@ class Metrics:
         )
         self._registry.register(ValueCollector(values))
         self._registry.register(PoolCollector(plane))
+
+    def of_keys(self, values: Callable[[], Mapping[str, Mapping[str, float]]]) -> None:
+        """Show the values of each key too."""
+        self._registry.register(AccountCollector(values))
 
     def page(self) -> bytes:
         """As text, in version 0.0.4 of the format."""

@@ -22,6 +22,7 @@ class Session:
     """name: of its robot at the dispatcher. next: number of its next round.
 
     account: whose requests they are, which others wait for in turn; the session's own by default.
+    tenant: the name of the key that it was opened with, '' where there are none.
     task: of these rounds. asked: its newest observation, since a moment, s, steady clock;
     waiting: the answer to it. `make` builds what keeps its capsules, when the first one is taken.
     """
@@ -31,6 +32,7 @@ class Session:
     next: int = 0
     tasks: int = 0
     account: Hashable = None
+    tenant: str = ''
     asked: tuple[Observation | None, float] = None, 0.0
     waiting: Future | None = None
     _capsules: RobotSession | None = field(default=None, repr=False)

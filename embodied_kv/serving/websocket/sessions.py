@@ -12,7 +12,7 @@ import logging
 import math
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -62,7 +62,8 @@ class Sessions:
 
     engine, device: that serve them. profile: seconds of the engine's batches. kept: how many named
     sessions are remembered after their end. capsule_mib, all_capsules_mib: of the capsules of
-    each, and of all together. fingerprint: of the engine, where it is known: capsules say it.
+    each, and of all together. Both are divided by tenant, see `divide`. fingerprint: of the
+    engine, where it is known: capsules say it.
     """
 
     def __init__(
@@ -84,7 +85,8 @@ class Sessions:
         self._answers = Answers(engine, device, self._rows, self._shares)
         self._lock = threading.Lock()  # over who is there
         self._open: dict[str, Session] = {}
-        self._ended: OrderedDict[str, Session] = OrderedDict()  # named ones, the newest last
+        # named ones, the newest last, by tenant
+        self._ended: dict[str, OrderedDict[str, Session]] = {'': OrderedDict()}
         self._numbers = itertools.count(1)
         self._server = FleetServer(
             Dispatcher(FairDeadline(self._account), [EngineState(HERE, profile)]),
@@ -113,9 +115,51 @@ class Sessions:
         self.engine.budget.forecast = None
         self._device.call(self._rows.clear).result()
         with self._lock:
-            while self._ended:
-                self._budget.forget(self._ended.popitem()[0])
+            for tenant in self._ended:
+                self._forget(tenant, 0)
         self._budget.leave()
+
+    def divide(self, tenants: Sequence[str]) -> None:
+        """These share what is kept from now on, each the same part; of others nothing is kept.
+
+        What a tenant does removes sessions and capsules of its own alone.
+        """
+        with self._lock:
+            for gone in set(self._ended) - set(tenants):
+                self._forget(gone, 0)
+            self._ended = {t: self._ended.get(t, OrderedDict()) for t in tenants}
+            for tenant in tenants:
+                self._forget(tenant, self._part)
+            self._budget.divide(len(tenants))
+
+    @property
+    def _part(self) -> int:
+        """Ended sessions of each tenant."""
+        return max(1, self._most_kept // max(1, len(self._ended)))
+
+    def _forget(self, tenant: str, left: int) -> None:
+        """The oldest of that tenant, until so many are left. With the lock."""
+        ended = self._ended[tenant]
+        while len(ended) > left:
+            self._budget.forget(ended.popitem(last=False)[0])
+
+    def of_tenants(self) -> dict[str, dict[str, float]]:
+        """Return what each tenant has, by its name."""
+        with self._lock:
+            opened = Counter(session.tenant for session in self._open.values())
+            return {
+                tenant: {
+                    'sessions': opened[tenant],
+                    'ended_sessions': len(ended),
+                    'capsule_bytes': self._budget.bytes_of(tenant),
+                }
+                for tenant, ended in self._ended.items()
+            }
+
+    @property
+    def fingerprint(self) -> str:
+        """Return the fingerprint of the engine; '' before `start` where it was not given."""
+        return self._fingerprint
 
     def hear(self, deltas: Sequence[TextDelta]) -> None:
         """What language said; on the device thread."""
@@ -142,17 +186,19 @@ class Sessions:
 
     # ------------------------------------------------------------------ who is there
 
-    def open(self, name: str = '', account: Hashable = None) -> Session:
+    def open(self, name: str = '', account: Hashable = None, tenant: str = '') -> Session:
         """A session; one that was known by this name goes on. Raises Refused while it is held.
 
         account: whose requests are served in turn with those of others; its own by default.
+        tenant: whose part of what is kept it takes; one of those of `divide`.
         """
         with self._lock:
             if name in self._open:
                 raise Refused(f'session {name} is in use by another connection')
-            session = self._ended.pop(name, None) if name else None
+            session = self._ended.get(tenant, {}).pop(name, None) if name else None
             if session is None:
                 session = Session(name or f'#{next(self._numbers)}', self._capsules)
+                session.tenant = tenant
             session.account = session.name if account is None else account
             session.begin(session.next)
             self._open[session.name] = session
@@ -163,12 +209,12 @@ class Sessions:
         """Its client has gone: nothing more is made for it. Its row and its streams are free."""
         with self._lock:
             del self._open[session.name]
-            if not session.name.startswith('#'):
-                self._ended[session.name] = session
-                while len(self._ended) > self._most_kept:
-                    self._budget.forget(self._ended.popitem(last=False)[0])
-            else:
+            ended = self._ended.get(session.tenant)
+            if ended is None or session.name.startswith('#'):
                 self._budget.forget(session.name)
+            else:
+                ended[session.name] = session
+                self._forget(session.tenant, self._part)
         if session.waiting is not None:
             session.waiting.cancel()
         session.asked = None, 0.0
@@ -226,7 +272,7 @@ class Sessions:
         room = TierCapacities(self._capsule_mib * MIB, host=0, disk=0, policy='drop')
         device, call = self.engine.policy.model.device, partial(self._on_device, session)
         registry = Registry(self._fingerprint, room, device=device)
-        self._budget.share(registry, session.name)
+        self._budget.share(registry, session.name, session.tenant)
         made = RobotSession(self.engine, registry, call, robot=session.name)
         made.engine_part = ServedPart(self.engine, session.name, self._rows, self._shares)
         made.register(made.engine_part)

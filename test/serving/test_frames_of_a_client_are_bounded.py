@@ -1,0 +1,255 @@
+"""Pings, fragments and announced bytes of a client are bounded, whatever release is installed."""
+
+import gc
+import time
+import weakref
+from contextlib import contextmanager
+
+import pytest
+from door_cases import PATIENCE, RawClient, door, key_file, libero, packed, page, until
+
+from embodied_kv.serving.websocket import accounts, gate, server, visitor
+from embodied_kv.serving.websocket.accounts import Bucket, MessagePool
+from embodied_kv.serving.websocket.client import Client
+from embodied_kv.serving.websocket.dialect import Refused
+
+MIB = 2**20
+PING, PONG = b'\x89\x80' + bytes(4), b'\x8a\x80' + bytes(4)
+FIRST, MORE, LAST = (bytes([kind, 0x80]) + bytes(4) for kind in (0x02, 0x00, 0x80))
+
+
+def announced(size):
+    """The head of a binary message of that length, masked with zeros."""
+    return b'\x82\xff' + size.to_bytes(8, 'big') + bytes(4)
+
+
+def served(client):
+    return client.infer(libero())['actions'].shape == (10, 7)
+
+
+@pytest.mark.parametrize('frame', [PING, PONG], ids=['pings', 'pongs'])
+def test_a_flood_of_control_frames_ends_its_own_connection(frame):
+    with door() as opened, opened.client() as good, RawClient(opened.port) as bad:
+        bad.socket.sendall(frame * 20_000)
+        assert bad.closed() == 1008
+        assert served(good)
+
+
+def test_some_pings_at_once_are_answered():
+    with door() as opened, opened.client() as client:
+        for answered in [client.socket.ping() for _ in range(50)]:
+            assert answered.wait(240)
+        assert served(client)
+
+
+def test_endless_fragments_end_their_own_connection():
+    with door() as opened, opened.client() as good, RawClient(opened.port) as bad:
+        bad.socket.sendall(FIRST + MORE * 5000)
+        assert bad.closed() == 1009
+        assert served(good)
+
+
+def test_a_message_in_fragments_is_read():
+    request = packed(libero())
+    with door() as opened, RawClient(opened.port) as client:
+        client.socket.sendall(FIRST + MORE * 200)
+        client.socket.sendall(b'\x80\xff' + len(request).to_bytes(8, 'big') + bytes(4) + request)
+        until(lambda: opened.sessions.values().get('served') == 1)
+
+
+def test_many_frames_at_once_let_others_be_served_in_between(monkeypatch):
+    read = []
+    monkeypatch.setattr(visitor, 'TURN', 4)
+    received = visitor.Visitor.data_received
+
+    def spied(self, data):
+        before = self.account.frames if self.account else 0
+        received(self, data)
+        read.append((self.account.frames if self.account else 0) - before)
+
+    monkeypatch.setattr(visitor.Visitor, 'data_received', spied)
+    with door() as opened, RawClient(opened.port) as client:
+        client.socket.sendall(FIRST + MORE * 100)
+        until(lambda: sum(read) >= 101)
+        assert max(read) <= 5
+
+
+def test_a_client_that_was_cut_off_may_not_go_on_sending(monkeypatch):
+    monkeypatch.setattr(visitor, 'ABUSED', 1000)
+    with door() as opened, RawClient(opened.port) as bad, pytest.raises(ConnectionError):
+        bad.socket.sendall(PING * 1000)
+        for _ in range(1000):
+            bad.socket.sendall(bytes(MIB))
+
+
+# -------------------------------------------------------------------- bytes of messages
+
+
+def test_messages_wait_until_there_is_room_for_them():
+    granted, pool = [], MessagePool(10)
+    assert pool.take(6, granted.append)
+    assert not pool.take(5, granted.append) and not pool.take(1, granted.append)  # in turn
+    pool.give(6)
+    assert granted == [5, 1] and pool.used == 6
+    assert not pool.take(7, granted.append)
+    pool.forget(granted.append)
+    pool.give(6)
+    assert pool.used == 0 and granted == [5, 1]
+
+
+def test_a_rate_has_a_burst_and_a_bounded_debt():
+    now = [0.0]
+    bucket = Bucket(2.0, 3, lambda: now[0])
+    assert [bucket.take() for _ in range(5)] == [0, 0, 0, 0.5, 1.0]
+    assert max(bucket.take() for _ in range(100)) <= 1.5
+    now[0] = 100.0
+    assert [bucket.take() for _ in range(4)] == [0, 0, 0, 0.5]
+
+
+def test_an_announced_message_waits_while_others_take_all_bytes():
+    with door(message_mib=1, memory_mib=1) as opened, RawClient(opened.port) as slow:
+        slow.socket.sendall(announced(MIB) + bytes(1000))
+        pool = opened.server._gate.accounts.of('').pool
+        until(lambda: pool.used == MIB)
+        with RawClient(opened.port) as waiting:
+            waiting.say(bytes(MIB // 2))
+            until(lambda: len(pool._waiting) == 1)
+            slow.socket.close()
+            assert waiting.closed() == 1011  # it was read, and is no request
+        until(lambda: pool.used == 0)
+
+
+def test_small_fragments_are_counted_together():
+    with door(message_mib=1) as opened, RawClient(opened.port) as client:
+        pool = opened.server._gate.accounts.of('').pool
+        client.socket.sendall(FIRST)
+        for _ in range(8):
+            client.socket.sendall(b'\x00' + announced(visitor.SMALL)[1:] + bytes(visitor.SMALL))
+        until(lambda: pool.used == 7 * visitor.SMALL)
+        client.socket.sendall(LAST)
+        assert client.closed() == 1011  # it was read, and is no request
+        until(lambda: pool.used == 0)
+
+
+def test_bytes_of_one_key_are_never_missing_to_another(tmp_path):
+    file, greedy, modest = key_file(tmp_path, 'greedy', 'modest')
+    with door(api_keys=file, message_mib=1, memory_mib=2) as opened:
+        with RawClient(opened.port, greedy) as slow, RawClient(opened.port, greedy) as more:
+            for each in (slow, more):
+                each.socket.sendall(announced(MIB) + bytes(1000))
+            accounts = opened.server._gate.accounts
+            until(lambda: len(accounts.of('greedy').pool._waiting) == 1)
+            with RawClient(opened.port, modest) as other:
+                other.say(bytes(MIB))
+                assert other.closed() == 1011
+            assert accounts.of('greedy').pool.used == MIB
+
+
+def test_fragments_that_wait_for_each_other_are_refused():
+    with door(message_mib=1, memory_mib=1) as opened:
+        with RawClient(opened.port) as one, RawClient(opened.port) as other:
+            pool = opened.server._gate.accounts.of('').pool
+            part = MIB * 3 // 8
+            for number, each in enumerate((one, other), 1):
+                each.socket.sendall(b'\x02' + announced(part)[1:] + bytes(part))
+                until(lambda number=number: pool.used == number * part)
+            one.socket.sendall(b'\x80' + announced(part)[1:])
+            assert one.closed() == 1013
+            until(lambda: pool.used == part)
+
+
+def test_a_message_that_has_bytes_waits_for_nobody():
+    with door(message_mib=1, memory_mib=1) as opened:
+        with RawClient(opened.port) as one, RawClient(opened.port) as other:
+            pool, part = opened.server._gate.accounts.of('').pool, MIB * 5 // 8
+            one.socket.sendall(b'\x02' + announced(part)[1:] + bytes(part))
+            until(lambda: pool.used == part)
+            other.socket.sendall(announced(part) + bytes(1000))
+            until(lambda: len(pool._waiting) == 1)
+            small = MIB // 4
+            one.socket.sendall(b'\x80' + announced(small)[1:] + bytes(small))
+            assert one.closed() == 1011  # it was read, and is no request
+            until(lambda: pool.used == part and not pool._waiting)
+
+
+def test_frames_that_follow_a_refused_handshake_leave_nothing_behind(tmp_path):
+    file, _ = key_file(tmp_path, 'one')
+    with door(api_keys=file) as opened:
+        with pytest.raises(AssertionError, match='401'):
+            RawClient(opened.port, 'wrong', first=PING * 100)
+        until(lambda: opened.server.counts()['sockets'] == 0)
+
+
+@contextmanager
+def stuck(opened):
+    """A client that takes nothing: the kernel's buffers, and the server's own, are full."""
+    with RawClient(opened.port) as client:
+        until(lambda: opened.server._serving.clients)
+        (served,) = opened.server._serving.clients
+        opened.server._loop.call_soon_threadsafe(served._connection.pause_writing)
+        yield client
+
+
+def test_a_client_that_takes_nothing_is_cut_off():
+    with door(silence_seconds=1.0) as opened, stuck(opened):
+        until(lambda: opened.server.counts()['sockets'] == 0)
+
+
+def test_a_client_that_takes_nothing_does_not_delay_the_end(monkeypatch):
+    monkeypatch.setattr(server, 'GOODBYE_SECONDS', 0.5)
+    with door(silence_seconds=10 * PATIENCE) as opened, stuck(opened):
+        began = time.monotonic()
+        opened.server.stop()
+        assert time.monotonic() - began < PATIENCE
+
+
+class Witness:
+    """Alive as long as the frame that made it."""
+
+
+def test_nothing_keeps_a_refused_message(monkeypatch):
+    alive = []
+
+    def refuse(self, message):
+        witness = Witness()
+        alive.append(weakref.ref(witness))
+        try:
+            raise ValueError('no request')
+        except ValueError as error:
+            raise Refused('no request') from error
+
+    monkeypatch.setattr(Client, '_read', refuse)
+    with door() as opened:
+        gc.disable()
+        try:
+            with opened.client() as bad, pytest.raises(RuntimeError, match='no request'):
+                bad.infer(libero())
+            until(lambda: alive and alive[0]() is None)
+        finally:
+            gc.enable()
+
+
+def test_a_key_that_connects_too_often_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(accounts, 'OPENING_BURST', 2)
+    monkeypatch.setattr(accounts, 'OPENING_RATE', 1e-6)
+    monkeypatch.setattr(gate, 'SLOWEST', 0.01)
+    file, often, other = key_file(tmp_path, 'often', 'other')
+    with door(api_keys=file) as opened:
+        for _ in range(2):
+            opened.client(key=often).__exit__()
+        with pytest.raises(Exception, match='503'):
+            opened.client(key=often)
+        with pytest.raises(Exception, match='503'):
+            page(opened.port, '/metrics', often)
+        with opened.client(key=other) as client:
+            assert served(client)
+
+
+@pytest.mark.parametrize('tail', [LAST, b''], ids=['whole', 'cut'])
+def test_what_a_client_took_is_given_back_when_it_leaves(tail):
+    with door(message_mib=1) as opened:
+        pool = opened.server._gate.accounts.of('').pool
+        with RawClient(opened.port) as client:
+            client.socket.sendall(b'\x02' + announced(MIB // 2)[1:] + bytes(MIB // 2) + tail)
+            until(lambda: pool.used or not opened.server.counts()['sockets'])
+        until(lambda: pool.used == 0)

@@ -1,0 +1,122 @@
+"""A certificate makes the server speak TLS; what is no certificate is refused with the remedy."""
+
+import logging
+import select
+import socket
+import ssl
+import subprocess
+from contextlib import ExitStack
+
+import pytest
+from door_cases import PATIENCE, door, unpacked, until
+from websockets.sync.client import connect
+
+from embodied_kv.serving.remote_policy.address import Address
+from embodied_kv.serving.remote_policy.connection import RemotePolicy
+from embodied_kv.serving.websocket import gate, server
+from embodied_kv.serving.websocket.config import ServerConfig
+
+
+def certificate(folder, name='localhost'):
+    """A self-signed pair: paths of the certificate and of its key."""
+    chain, key = folder / 'certificate.pem', folder / 'key.pem'
+    subprocess.run(
+        ['openssl', 'req', '-x509', '-newkey', 'rsa:2048', '-nodes', '-days', '2']
+        + ['-subj', f'/CN={name}', '-addext', 'subjectAltName=IP:127.0.0.1']
+        + ['-keyout', key, '-out', chain],
+        check=True,
+        capture_output=True,
+    )
+    key.chmod(0o600)
+    return {'certificate': str(chain), 'certificate_key': str(key)}
+
+
+def connected(port, trusted):
+    return connect(
+        f'wss://127.0.0.1:{port}',
+        ssl=ssl.create_default_context(cafile=trusted),
+        compression=None,
+        open_timeout=PATIENCE,
+        proxy=None,
+    )
+
+
+def subject(client):
+    return dict(pair for (pair,) in client.socket.getpeercert()['subject'])['commonName']
+
+
+def test_a_client_that_trusts_the_certificate_is_served(tmp_path):
+    pair = certificate(tmp_path)
+    with door(**pair) as opened, connected(opened.port, pair['certificate']) as client:
+        assert unpacked(client.recv(PATIENCE))
+
+
+def test_a_client_that_does_not_trust_it_does_not_connect(tmp_path):
+    with door(**certificate(tmp_path)) as opened, pytest.raises(ssl.SSLCertVerificationError):
+        connected(opened.port, None)
+
+
+def test_sockets_that_begin_no_handshake_give_way(tmp_path, monkeypatch):
+    monkeypatch.setattr(server, 'OPENING_SECONDS', 2 * PATIENCE)  # none ends for its age
+    pair = certificate(tmp_path)
+    with ExitStack() as sockets, door(**pair, connections=1) as opened:
+        silent = [
+            sockets.enter_context(socket.create_connection(('127.0.0.1', opened.port)))
+            for _ in range(60)
+        ]
+        most = 2 + gate.OPENING
+        until(lambda: len(select.select(silent, [], [], 0)[0]) >= len(silent) - most)
+        with connected(opened.port, pair['certificate']) as client:
+            assert unpacked(client.recv(PATIENCE))
+
+
+@pytest.mark.parametrize('is_trusted', [True, False])
+def test_a_robot_trusts_the_certificate_of_its_environment(tmp_path, monkeypatch, is_trusted):
+    pair = certificate(tmp_path)
+    monkeypatch.setenv('SSL_CERT_FILE', pair['certificate'] if is_trusted else '')
+    with door(**pair) as opened:
+        said, address = [], Address(f'wss://127.0.0.1:{opened.port}', reply_seconds=PATIENCE)
+        robot = RemotePolicy(address, lambda extensions: None, said.append)
+        robot.start()
+        try:
+            until(lambda: said or robot.is_connected)
+            assert robot.is_connected == is_trusted
+            assert is_trusted or 'certificate verify failed' in said[0]
+        finally:
+            robot.stop()
+
+
+def test_a_new_certificate_is_used_after_a_reload(tmp_path, caplog):
+    pair = certificate(tmp_path)
+    with door(**pair) as opened, caplog.at_level(logging.INFO):
+        with connected(opened.port, pair['certificate']) as client:
+            assert subject(client) == 'localhost'
+            certificate(tmp_path, 'renewed')
+            opened.server.reload()
+            until(lambda: 'certificate reloaded' in caplog.text)
+            with connected(opened.port, pair['certificate']) as newcomer:
+                assert subject(newcomer) == 'renewed'
+            (tmp_path / 'certificate.pem').write_text('x')
+            opened.server.reload()
+            until(lambda: 'the certificate was not reloaded' in caplog.text)
+            assert unpacked(client.recv(PATIENCE))
+
+
+@pytest.mark.parametrize(
+    'change, said',
+    [
+        (lambda chain, key: key.chmod(0o644), 'key.pem must be accessible to its owner only'),
+        (lambda chain, key: key.write_text('x'), 'must be a certificate and its private key'),
+        (lambda chain, key: chain.write_text('x'), 'must be a certificate and its private key'),
+    ],
+)
+def test_what_is_no_certificate_is_refused(tmp_path, change, said):
+    config = ServerConfig(**certificate(tmp_path))
+    change(tmp_path / 'certificate.pem', tmp_path / 'key.pem')
+    with pytest.raises(ValueError, match=said):
+        config.tls()
+
+
+def test_one_of_the_two_files_alone_is_refused():
+    with pytest.raises(ValueError, match='must both be paths, or both be empty'):
+        ServerConfig(certificate='certificate.pem')
