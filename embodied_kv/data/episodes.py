@@ -3,13 +3,20 @@
 Knows the robot's contract and what a period must have. Does not know files of data sets. An
 episode is an unbroken row of periods with one instruction. Where an operator moved the arm,
 nobody knows a command: the action is where its joints were one period later.
+
+A recording is read once, and a period is decided `PATIENCE` after it: what is needed of the
+signals is the last `PATIENCE`, however long the recording is. A frame takes 8 bytes for each
+number of its state and its action.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,6 +35,7 @@ from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.robots.mapping import Dimension
 from embodied_kv.robots.sources import is_joint
 
+PATIENCE = 30 * SECOND  # ns from a moment until the last message that tells of it
 LASTS = 2  # control periods for which a command counts, where no other follows
 
 
@@ -47,6 +55,61 @@ class Moment:
     pictures: dict[str, int]
 
 
+class Episode(Sequence[Moment]):
+    """The moments of an episode, kept in arrays."""
+
+    def __init__(self, task: str, views: Iterable[str]) -> None:
+        self.task = task
+        self._stamps, self._interventions = array('q'), array('B')
+        self._state, self._action = array('d'), array('d')
+        self._places = {view: array('q') for view in views}
+
+    def add(self, moment: Moment) -> None:
+        """Append the next moment."""
+        self._stamps.append(moment.stamp)
+        self._interventions.append(moment.is_intervention)
+        self._state.extend(moment.state)
+        self._action.extend(moment.action)
+        for view, places in self._places.items():
+            places.append(moment.pictures[view])
+
+    def __len__(self) -> int:
+        return len(self._stamps)
+
+    def __getitem__(self, index: int | slice) -> Moment | list[Moment]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        pictures = {view: places[index] for view, places in self._places.items()}
+        return Moment(
+            self._stamps[index],
+            self.task,
+            self.state[index],
+            self.action[index],
+            bool(self._interventions[index]),
+            pictures,
+        )
+
+    @property
+    def state(self) -> np.ndarray:
+        """Return the states, float64 [T, D]."""
+        return np.frombuffer(self._state).reshape(len(self), -1)
+
+    @property
+    def action(self) -> np.ndarray:
+        """Return the actions, float64 [T, A]."""
+        return np.frombuffer(self._action).reshape(len(self), -1)
+
+    @property
+    def interventions(self) -> np.ndarray:
+        """Return where an operator moved the arm, bool [T]."""
+        return np.frombuffer(self._interventions, bool)
+
+    @property
+    def places(self) -> dict[str, np.ndarray]:
+        """Return the places of the pictures, int64 [T] by view; they never decrease."""
+        return {view: np.frombuffer(places, np.int64) for view, places in self._places.items()}
+
+
 @dataclass(frozen=True)
 class Cut:
     """How old what is used may be: images and joints, s; least: s of the shortest episode."""
@@ -60,8 +123,18 @@ class _Lacks(Exception):
     """A period that cannot be used, and why."""
 
 
+class _Shift(NamedTuple):
+    """Turns of continuous joints, in the policy's units: [D] and [A], or 0."""
+
+    state: np.ndarray | float
+    action: np.ndarray | float
+
+
+_Outcome = tuple[Moment, _Shift] | str
+
+
 class Episodes:
-    """The episodes of a recording, in order.
+    """The episodes of an unbroken piece of a recording, in order.
 
     skipped: periods that are in none, by reason, and values that are left out.
     """
@@ -73,68 +146,105 @@ class Episodes:
         self._steps = np.array([d.is_velocity for d in self._robot.actions.dimensions])
         limits = self._robot.contract.limits
         self._continuous = [axis for axis in self._robot.axes if limits[axis].continuous]
+        self._least = max(2, round(cut.least * self._robot.contract.fps))
         self.skipped: Counter[str] = Counter()
+        self._next: int | None = None  # the period that is decided next, ns
+        self._waiting: list[_Outcome] = []  # of periods after the last picture so far
+        self._running: Episode | None = None
+        self._shift = _Shift(0.0, 0.0)  # of the running episode
+        self.found = tuple(self._find())
         for name, series in signals.all_series().items():
             if series.late:
                 self.skipped[f'values of {name} from before the one that came first'] += (
                     series.late
                 )
-        self.found = tuple(self._find())
 
-    def _find(self) -> Iterator[tuple[Moment, ...]]:
-        least = max(2, round(self._cut.least * self._robot.contract.fps))
-        running: list[Moment] = []
-        for at in self._periods():
-            try:
-                moment = self._moment(at)
-            except _Lacks as reason:
-                self.skipped[str(reason)] += 1
-                moment = None
-            if running and (moment is None or moment.task != running[-1].task):
-                yield from self._ended(running, least)
-                running = []
-            if moment is not None:
-                running.append(moment)
-        yield from self._ended(running, least)
+    def _find(self) -> Iterator[Episode]:
+        signals, settled = self._signals, None
+        for came in signals.read():
+            until = came - PATIENCE
+            if settled is None or until - settled >= SECOND:
+                settled = until
+                yield from self._decided(until)
+                signals.forget(until if self._next is None else self._next)
+        yield from self._decided(None)
+        yield from self._ended()
 
-    def _ended(self, moments: list[Moment], least: int) -> Iterator[tuple[Moment, ...]]:
-        if len(moments) >= least:
-            yield tuple(self._begun_within_a_turn(moments))
-        elif moments:
-            self.skipped[f'of an episode shorter than {self._cut.least:g} s'] += len(moments)
+    def _decided(self, until: int | None) -> Iterator[Episode]:
+        """Decide the periods that end by `until`, None for all; yield the episodes that ended.
 
-    def _begun_within_a_turn(self, moments: Sequence[Moment]) -> Iterator[Moment]:
-        """Yield the moments, with continuous joints shifted by turns into (-pi, pi] at first."""
-        at = self._felt(moments[0].stamp)
-        turns = {n: unwrapped(at[n], 0.0) - at[n] for n in self._continuous if n in at}
+        The first period is that of the first command, or of the first takeover; the last one is
+        that of the last picture.
+        """
+        s = self._signals
+        seen = max((x.stamps[-1] for x in s.images.values() if x.stamps), default=-1) + self._dt
+        if self._next is None:
+            begin = self._begin()
+            if begin is None or (until is not None and begin > until):
+                return
+            self._next = begin
+        end = seen if until is None else until - self._dt + 1
+        while self._next < end:
+            self._waiting.append(self._outcome(self._next))
+            self._next += self._dt
+            if self._next - self._dt < seen:
+                yield from self._used()
+
+    def _begin(self) -> int | None:
+        """Return when the first command or the first takeover was."""
+        control = zip(self._signals.control.stamps, self._signals.control.values, strict=True)
+        taken = (at for at, control in control if control.state == TAKEN_OVER)
+        return min([*self._signals.commands.stamps[:1], *islice(taken, 1)], default=None)
+
+    def _used(self) -> Iterator[Episode]:
+        """Continue with the periods that wait; yield the episodes that ended."""
+        for outcome in self._waiting:
+            if isinstance(outcome, str):
+                self.skipped[outcome] += 1
+                yield from self._ended()
+                continue
+            moment, shift = outcome
+            if self._running is None or moment.task != self._running.task:
+                yield from self._ended()
+                self._running, self._shift = Episode(moment.task, moment.pictures), shift
+            state, action = moment.state + self._shift.state, moment.action + self._shift.action
+            self._running.add(replace(moment, state=state, action=action))
+        self._waiting.clear()
+
+    def _ended(self) -> Iterator[Episode]:
+        episode, self._running = self._running, None
+        if episode is not None and len(episode) >= self._least:
+            yield episode
+        elif episode is not None:
+            self.skipped[f'of an episode shorter than {self._cut.least:g} s'] += len(episode)
+
+    def _outcome(self, at: int) -> _Outcome:
+        """Return what is known of a period, or why it cannot be used."""
+        try:
+            return self._moment(at), self._begun_within_a_turn(at)
+        except _Lacks as reason:
+            return str(reason)
+
+    def _begun_within_a_turn(self, at: int) -> _Shift:
+        """Return what to add in an episode that begins at a moment.
+
+        The continuous joints are then shifted by turns into (-pi, pi] at that moment.
+        """
+        if not self._continuous:
+            return _Shift(0.0, 0.0)
+        felt = self._felt(at)
+        turns = {n: unwrapped(felt[n], 0.0) - felt[n] for n in self._continuous if n in felt}
 
         def shift(dimensions: Sequence[Dimension]) -> np.ndarray:
             return np.array(
                 [0.0 if d.is_velocity else d.scale * turns.get(d.axis, 0.0) for d in dimensions]
             )
 
-        state = shift(self._robot.state.dimensions)
-        action = shift(self._robot.actions.dimensions)
-        for moment in moments:
-            yield replace(moment, state=moment.state + state, action=moment.action + action)
+        return _Shift(shift(self._robot.state.dimensions), shift(self._robot.actions.dimensions))
 
     def _felt(self, at: int) -> dict[str, float]:
         """Return the newest positions at a moment, by joint."""
         return newest(self._signals.positions, at, round(self._cut.max_state_age * SECOND))
-
-    def _periods(self) -> range:
-        """From the first command, or the first takeover, to the last thing that was seen."""
-        s = self._signals
-        taken = [
-            at
-            for at, control in zip(s.control.stamps, s.control.values, strict=True)
-            if control.state == TAKEN_OVER
-        ]
-        begins = [*s.commands.stamps[:1], *taken[:1]]
-        ends = [series.stamps[-1] for series in s.images.values() if series.stamps]
-        if not begins or not ends:
-            return range(0)
-        return range(min(begins), max(ends) + self._dt, self._dt)
 
     def _moment(self, at: int) -> Moment:
         """Raises _Lacks."""

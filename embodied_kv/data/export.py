@@ -1,6 +1,9 @@
 """`python -m embodied_kv.data.export BAG OUT`: a recording becomes a LeRobot v3 data set.
 
 Several recordings of one robot become one data set. What is left out is counted by reason.
+
+A recording is read three times: for its episodes, to check the pictures that they show, and to
+write these. A row group of pictures is all that is held at a time, however long an episode is.
 """
 
 from __future__ import annotations
@@ -15,12 +18,13 @@ import numpy as np
 
 from embodied_kv import storage
 from embodied_kv.data import pictures
-from embodied_kv.data.episodes import Cut, Episodes, Moment
+from embodied_kv.data.episodes import Cut, Episode, Episodes
 from embodied_kv.data.lerobot_writer import Frames, LeRobotWriter
 from embodied_kv.data.recording_reader import RecordedMessage, Recording, RecordingError
-from embodied_kv.data.signals import Signals, unbroken
+from embodied_kv.data.signals import recorded_pictures, unbroken
 from embodied_kv.robots.embodiment import Embodiment
-from embodied_kv.robots.sources import View
+
+ROW_GROUP = 16 * 2**20  # bytes of pictures that are written at once
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,7 @@ def export(recordings: Sequence[Path], out: Path, cut: Cut) -> Exported:
     if out.exists() and any(out.iterdir()):
         raise ValueError(f'{out} is not empty: name a new folder')
     with storage.replaced_folder(out.absolute()) as folder:
+        folder.chmod(0o700)  # the images of the recordings, which are private too
         writer, skipped = LeRobotWriter(folder, Embodiment.of(first.contract)), Counter()
         for recording in opened:
             skipped.update(_write(recording, writer, cut))
@@ -59,60 +64,101 @@ def export(recordings: Sequence[Path], out: Path, cut: Cut) -> Exported:
 def _write(recording: Recording, writer: LeRobotWriter, cut: Cut) -> Counter[str]:
     """All episodes of a recording. Returns what is in none, by reason."""
     skipped: Counter[str] = Counter()
+    found: list[Episode] = []
     for signals in unbroken(recording):
         episodes = Episodes(signals, cut)
         skipped.update(episodes.skipped)
-        for frames in _with_pictures(signals, episodes.found, skipped):
-            writer.add(frames)
+        found += episodes.found
+    whole = _decodable(recording, found, skipped)
+    seen = _Pictures(recording, whole)
+    for episode in whole:
+        writer.add_parts(_parts(episode, seen), len(episode))
     return skipped
 
 
-def _with_pictures(
-    signals: Signals, episodes: Sequence[tuple[Moment, ...]], skipped: Counter[str]
-) -> Iterator[Frames]:
-    """One after the other; a picture is held until the last episode that shows it.
+def _decodable(
+    recording: Recording, episodes: Sequence[Episode], skipped: Counter[str]
+) -> list[Episode]:
+    """Return the episodes whose pictures can all be decoded.
 
-    skipped: counts the periods of episodes that show a picture that cannot be decoded.
+    skipped: counts the periods of the others.
     """
-    views = signals.recording.contract.views
-    last = {
-        item: number
-        for number, episode in enumerate(episodes)
-        for moment in episode
-        for item in moment.pictures.items()
-    }
-    held: dict[tuple[str, int], bytes | None] = {}  # None: it cannot be decoded
-    coming = signals.pictures()
-    for number, episode in enumerate(episodes):
-        held = {item: data for item, data in held.items() if last[item] >= number}
-        missing = {item for moment in episode for item in moment.pictures.items()} - held.keys()
-        while missing:
-            view, place, message = next(coming)
-            if (view, place) in last:
-                held[view, place] = _seen(message, views[view])
-                missing.discard((view, place))
-        shown = [(item, held[item]) for moment in episode for item in moment.pictures.items()]
-        if spoilt := [view for (view, _), data in shown if data is None]:
-            skipped[f'of an episode with a picture of {spoilt[0]} that cannot be decoded'] += len(
+    views, whole = recording.contract.views, []
+    spoilt: dict[str, list[int]] = {view: [] for view in views}
+    for view, place, message in _shown(recording, episodes):
+        try:
+            pictures.check(message.read(), views[view])
+        except ValueError:
+            spoilt[view].append(place)
+    for episode in episodes:
+        bad = {view: np.isin(places, spoilt[view]) for view, places in episode.places.items()}
+        first = {view: int(rows.argmax()) for view, rows in bad.items() if rows.any()}
+        if first:
+            view = min(first, key=first.get)
+            skipped[f'of an episode with a picture of {view} that cannot be decoded'] += len(
                 episode
             )
-            continue
-        yield Frames(
-            task=episode[0].task,
-            state=np.stack([moment.state for moment in episode]),
-            action=np.stack([moment.action for moment in episode]),
-            interventions=np.array([moment.is_intervention for moment in episode]),
-            images={
-                view: [held[view, moment.pictures[view]] for moment in episode] for view in views
-            },
-        )
+        else:
+            whole.append(episode)
+    return whole
 
 
-def _seen(message: RecordedMessage, view: View) -> bytes | None:
-    try:
-        return pictures.as_seen(message.read(), view)
-    except ValueError:
-        return None
+def _shown(
+    recording: Recording, episodes: Sequence[Episode]
+) -> Iterator[tuple[str, int, RecordedMessage]]:
+    """Yield view, place and message of the pictures in episodes, once, in the file's order."""
+    if not episodes:
+        return
+    wanted = {
+        view: np.unique(np.concatenate([episode.places[view] for episode in episodes]))
+        for view in recording.contract.views
+    }
+    passed = dict.fromkeys(wanted, 0)
+    for view, place, message in recorded_pictures(recording):
+        if passed[view] < len(wanted[view]) and wanted[view][passed[view]] == place:
+            passed[view] += 1
+            yield view, place, message
+
+
+class _Pictures:
+    """The pictures of episodes, for moments in their order.
+
+    A picture is held from when it is read until a later one of its view is asked for.
+    """
+
+    def __init__(self, recording: Recording, episodes: Sequence[Episode]) -> None:
+        self._views, self._coming = recording.contract.views, _shown(recording, episodes)
+        self._held: dict[str, dict[int, bytes]] = {view: {} for view in self._views}
+
+    def get(self, view: str, place: int) -> bytes:
+        """Return the image file of a picture."""
+        held = self._held[view]
+        while place not in held:
+            other, at, message = next(self._coming)
+            self._held[other][at] = pictures.as_seen(message.read(), self._views[other])
+        for past in [at for at in held if at < place]:
+            del held[past]
+        return held[place]
+
+
+def _parts(episode: Episode, seen: _Pictures) -> Iterator[Frames]:
+    """Yield consecutive parts of an episode, each with `ROW_GROUP` bytes of pictures, about."""
+    places, begin, size = episode.places, 0, 0
+    images: dict[str, list[bytes]] = {view: [] for view in places}
+    for i in range(len(episode)):
+        for view, at in places.items():
+            images[view].append(seen.get(view, int(at[i])))
+            size += len(images[view][-1])
+        if size >= ROW_GROUP or i + 1 == len(episode):
+            rows = slice(begin, i + 1)
+            yield Frames(
+                task=episode.task,
+                state=episode.state[rows],
+                action=episode.action[rows],
+                interventions=episode.interventions[rows],
+                images=images,
+            )
+            begin, size, images = i + 1, 0, {view: [] for view in places}
 
 
 def _counted(skipped: Counter[str]) -> str:

@@ -2,13 +2,17 @@
 
 Knows arrays and files. Does not know recordings. Pictures lie in the data files, as bytes: no
 video is made of them, so nothing of them is lost.
+
+An episode may come in parts, each of which is written as a row group, so a part is all that is
+held of its pictures. Statistics of pictures are kept as histograms; those of numbers are taken at
+the end, from the files, one column after the other.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,8 +49,9 @@ from embodied_kv.robots.embodiment import Embodiment
 
 @dataclass(frozen=True, eq=False)
 class Frames:
-    """One episode. state [T, D], action [T, A]: the policy's; images: bytes of T pictures a view.
+    """One episode, or a part of it.
 
+    state [T, D], action [T, A]: the policy's; images: bytes of T pictures a view.
     interventions: bool [T], whether an operator moved the arm. positions: float32 [T, 3] of each
     object, m, NaN where it is not there. pixels: float32 [T, 2] by (view, object): column and row
     in the view's picture, NaN where it is not seen. subtasks: what is done in each frame, in
@@ -83,7 +88,7 @@ class LeRobotWriter:
         self._tasks: dict[str, int] = {}
         self._subtasks: dict[str, int] = {}
         self._episodes: list[dict[str, Any]] = []
-        self._numbers: dict[str, list[np.ndarray]] = {}
+        self._looks: list[dict[str, Stats | None]] = []  # of each episode; numbers come last
         self._levels: dict[str, np.ndarray] = {}
         self._looked: dict[str, int] = {}
         self._file, self._writer, self.frames = -1, None, 0
@@ -95,24 +100,48 @@ class LeRobotWriter:
 
     def add(self, episode: Frames) -> None:
         """The next one. Raises ValueError where it does not fit those before."""
-        sizes = {view: self._size(view, data) for view, data in episode.images.items()}
-        more = self._optional(episode)
-        self._describe(features(self._robot, sizes, more), sizes)
-        columns = self._columns(episode) | self._numbered(more)
-        stats = self._stats(columns, episode)
-        place = self._write(columns)
-        start, self.frames = self.frames, self.frames + len(episode)
+        self.add_parts([episode], len(episode))
+
+    def add_parts(self, parts: Iterable[Frames], length: int) -> None:
+        """Add an episode that comes in parts, and write each as a row group before the next.
+
+        Args:
+            parts: Consecutive frames of one episode; all parts have its task.
+            length: Number of frames of all parts.
+
+        Raises:
+            ValueError: A part does not fit what came before. `finish` refuses the data set
+                then, unless it was the first part.
+        """
+        start, place, looked = self.frames, {}, _Looked(length)
+        for part in parts:
+            sizes = {view: self._size(view, data) for view, data in part.images.items()}
+            more = self._optional(part)
+            self._describe(features(self._robot, sizes, more), sizes)
+            columns = self._columns(part, self.frames - start) | self._numbered(more)
+            looked.take(columns, self.frames - start)
+            place = place or self._open()
+            self._write(columns)
+            self.frames += len(part)
+        if self.frames - start != length or not length:
+            raise ValueError(
+                f'length of episode {self.episodes} must be that of its parts, and > 0 (got '
+                f'{length} and {self.frames - start} frames)'
+            )
+        for key, levels in looked.levels.items():
+            self._levels[key] = self._levels.get(key, 0) + levels
+            self._looked[key] = self._looked.get(key, 0) + len(looked.chosen)
+        self._looks.append(looked.stats())
         self._episodes.append(
             {
                 'episode_index': self.episodes,
-                'tasks': [episode.task],
-                'length': len(episode),
+                'tasks': [part.task],
+                'length': length,
                 **place,
                 'dataset_from_index': start,
                 'dataset_to_index': self.frames,
                 'meta/episodes/chunk_index': 0,
                 'meta/episodes/file_index': 0,
-                **{f'stats/{key}/{n}': v for key, s in stats.items() for n, v in s.items()},
             }
         )
 
@@ -120,12 +149,17 @@ class LeRobotWriter:
         """All of meta/. Raises ValueError where no episode came."""
         if not self._episodes:
             raise ValueError('no episode: there is nothing to write')
+        if self.frames != self._episodes[-1]['dataset_to_index']:
+            raise ValueError(
+                'the data set contains a part of an episode that failed; export again'
+            )
         self._writer.close()
+        total = self._take_stats()
         self._save(EPISODES.format(chunk_index=0, file_index=0), self._table_of_episodes())
         self._save(TASKS, _table_of_words('task', tuple(self._tasks)))
         if self._subtasks:
             self._save(SUBTASKS, _table_of_words('subtask', tuple(self._subtasks)))
-        self._dump(STATS, self._total())
+        self._dump(STATS, total)
         counts = self.episodes, self.frames, len(self._tasks)
         self._dump(INFO, info(self._robot, self._described, *counts))
 
@@ -174,15 +208,16 @@ class LeRobotWriter:
             raise ValueError(f'pictures of {view} have several sizes: {sorted(sizes)}')
         return sizes.pop()
 
-    def _columns(self, episode: Frames) -> dict[str, Any]:
+    def _columns(self, episode: Frames, first: int) -> dict[str, Any]:
+        """Of a part of the present episode. first: the number of its first frame."""
         count = len(episode)
         task = self._tasks.setdefault(episode.task, len(self._tasks))
-        index = np.arange(count)
+        index = np.arange(first, first + count)
         counted = (
             (index / self._robot.contract.fps).astype(np.float32),
             index,
             np.full(count, self.episodes),
-            index + self.frames,
+            index - first + self.frames,
             np.full(count, task),
         )
         return {
@@ -193,32 +228,20 @@ class LeRobotWriter:
             **dict(zip(COUNTED, counted, strict=True)),
         }
 
-    def _stats(self, columns: dict[str, Any], episode: Frames) -> dict[str, Stats]:
-        found = {}
-        for key, values in columns.items():
-            if isinstance(values, list):
-                chosen = statistics.sampled(len(values))
-                levels = sum(statistics.histogram(pictures.decoded(values[i])) for i in chosen)
-                self._levels[key] = self._levels.get(key, 0) + levels
-                self._looked[key] = self._looked.get(key, 0) + len(chosen)
-                found[key] = statistics.of_histogram(levels, len(chosen))
-            else:
-                numbers = values.reshape(len(episode), -1)
-                self._numbers.setdefault(key, []).append(numbers)
-                found[key] = statistics.of_numbers(numbers)
-        return found
-
-    def _write(self, columns: dict[str, Any]) -> dict[str, int]:
-        """A row group of its own; a file that is large enough is followed by another."""
+    def _open(self) -> dict[str, int]:
+        """Return the file of the next episode; one that is large enough is followed by another."""
         if self._writer is None or self._path.stat().st_size > DATA_MIB * 2**20:
             self._open_next()
-        kinds = schema(self._described)
-        arrays = [_array(columns[field.name], field.type) for field in kinds]
-        self._writer.write_table(pa.Table.from_arrays(arrays, schema=kinds))
         return {
             'data/chunk_index': self._file // FILES,
             'data/file_index': self._file % FILES,
         }
+
+    def _write(self, columns: dict[str, Any]) -> None:
+        """Write a row group."""
+        kinds = schema(self._described)
+        arrays = [_array(columns[field.name], field.type) for field in kinds]
+        self._writer.write_table(pa.Table.from_arrays(arrays, schema=kinds))
 
     def _open_next(self) -> None:
         if self._writer is not None:
@@ -229,24 +252,45 @@ class LeRobotWriter:
 
     @property
     def _path(self) -> Path:
-        name = DATA.format(chunk_index=self._file // FILES, file_index=self._file % FILES)
-        return self.root / name
+        return self._data(self._file)
+
+    def _data(self, file: int) -> Path:
+        return self.root / DATA.format(chunk_index=file // FILES, file_index=file % FILES)
 
     # ------------------------------------------------------------------ the whole
 
-    def _total(self) -> dict[str, Stats]:
-        numbers = {
-            key: statistics.of_numbers(np.concatenate(parts))
-            for key, parts in self._numbers.items()
-        }
-        images = {
-            key: statistics.of_histogram(levels, self._looked[key])
-            for key, levels in self._levels.items()
-        }
-        return {key: (numbers | images)[key] for key in self._described}
+    def _take_stats(self) -> dict[str, Stats]:
+        """Complete the statistics of each episode; return those of all frames."""
+        total = {}
+        for key, feature in self._described.items():
+            if feature['dtype'] == 'image':
+                total[key] = statistics.of_histogram(self._levels[key], self._looked[key])
+                continue
+            numbers = self._read(key)
+            for episode, looks in zip(self._episodes, self._looks, strict=True):
+                rows = slice(episode['dataset_from_index'], episode['dataset_to_index'])
+                looks[key] = statistics.of_numbers(numbers[rows])
+            total[key] = statistics.of_numbers(numbers)
+        return total
+
+    def _read(self, key: str) -> np.ndarray:
+        """Return a column of numbers that was written, [frames, dimensions]."""
+        files = (self._data(file) for file in range(self._file + 1))
+        parts = [pq.read_table(path, columns=[key])[key] for path in files]
+        parts = [chunk for part in parts for chunk in part.chunks]
+        if pa.types.is_fixed_size_list(parts[0].type):
+            parts = [chunk.flatten() for chunk in parts]
+        numbers = np.concatenate([chunk.to_numpy(zero_copy_only=False) for chunk in parts])
+        return numbers.reshape(self.frames, -1)
 
     def _table_of_episodes(self) -> pa.Table:
-        return pa.Table.from_pylist(self._episodes)
+        rows = zip(self._episodes, self._looks, strict=True)
+        return pa.Table.from_pylist(
+            [
+                episode | {f'stats/{key}/{n}': v for key, s in looks.items() for n, v in s.items()}
+                for episode, looks in rows
+            ]
+        )
 
     def _save(self, name: str, table: pa.Table) -> None:
         path = self.root / name
@@ -257,9 +301,39 @@ class LeRobotWriter:
         (self.root / name).write_text(json.dumps(content, indent=1, allow_nan=False) + '\n')
 
 
+class _Looked:
+    """What some pictures of an episode look like. chosen: their numbers.
+
+    levels: by column, the histogram of those that have come.
+    """
+
+    def __init__(self, length: int) -> None:
+        self.chosen = statistics.sampled(length)
+        self.levels: dict[str, np.ndarray] = {}
+        self._keys: tuple[str, ...] = ()
+
+    def take(self, columns: Mapping[str, Any], first: int) -> None:
+        """Take the next part of the episode. first: the number of its first frame."""
+        self._keys = tuple(columns)
+        for key, values in columns.items():
+            if isinstance(values, list):
+                for i in self.chosen:
+                    if first <= i < first + len(values):
+                        levels = statistics.histogram(pictures.decoded(values[i - first]))
+                        self.levels[key] = self.levels.get(key, 0) + levels
+
+    def stats(self) -> dict[str, Stats | None]:
+        """Return the statistics by column; None for those of numbers, which are not known yet."""
+        count = len(self.chosen)
+        return dict.fromkeys(self._keys) | {
+            key: statistics.of_histogram(levels, count) for key, levels in self.levels.items()
+        }
+
+
 def _array(values: Any, kind: pa.DataType) -> pa.Array:
     if isinstance(values, list):
-        return pa.array([{'bytes': data, 'path': None} for data in values], kind)
+        data, paths = pa.array(values, pa.binary()), pa.nulls(len(values), pa.string())
+        return pa.StructArray.from_arrays([data, paths], fields=list(kind))
     if values.ndim == 2 and pa.types.is_fixed_size_list(kind):
         return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), type=kind)
     return pa.array(values.reshape(len(values)), kind)

@@ -132,18 +132,40 @@ def _damaged(data: bytes, error: Exception) -> ValueError:
     return ValueError(f'{len(data)} bytes are no picture{why}')
 
 
+def check(message: Any, view: View) -> None:
+    """Check that `as_seen` gives an image that can be decoded. Raises ValueError."""
+    if _is_kept(message, view):
+        decoded(bytes(message.data))
+    else:
+        _framed(message, view)
+
+
 def as_seen(message: Any, view: View) -> bytes:
     """Return the policy's view of a message, as the bytes of an image file.
 
-    The data of a compressed image is kept if the view has neither crop nor rotation. All other
-    images become PNG. Raises ValueError for an image that cannot be decoded.
+    The data of a compressed RGB image is kept, unchecked, if the view has neither crop nor
+    rotation. All other images become PNG. Raises ValueError for one that cannot be decoded.
     """
-    is_raw = hasattr(message, 'encoding')
-    pixels = from_raw(message) if is_raw else decoded(bytes(message.data))
-    if not is_raw and view.crop is None and not view.rotate:
+    if _is_kept(message, view):
         return bytes(message.data)
     stream = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(framed(pixels, view.crop, view.rotate))).save(
-        stream, 'PNG', compress_level=1
-    )
+    Image.fromarray(_framed(message, view)).save(stream, 'PNG', compress_level=1)
     return stream.getvalue()
+
+
+def _is_kept(message: Any, view: View) -> bool:
+    """Return whether the view is the message's own image file, which has three channels."""
+    if hasattr(message, 'encoding') or view.crop is not None or view.rotate:
+        return False
+    try:
+        with Image.open(io.BytesIO(bytes(message.data))) as picture:
+            return picture.mode == 'RGB'
+    except DAMAGE:
+        return False  # `decoded` says what is wrong with it
+
+
+def _framed(message: Any, view: View) -> NDArray[np.uint8]:
+    """Return the pixels of a view, RGB, uint8 [height, width, 3]."""
+    is_raw = hasattr(message, 'encoding')
+    pixels = from_raw(message) if is_raw else decoded(bytes(message.data))
+    return np.ascontiguousarray(framed(pixels, view.crop, view.rotate))

@@ -46,7 +46,7 @@ class _Stream:
     """All bytes of a write, at once: a killed process has lost none of them."""
 
     def __init__(self, path: Path) -> None:
-        self._raw = path.open('xb', buffering=0)
+        self._raw = open(path, 'xb', buffering=0, opener=storage.open_private)
         self.size = 0
 
     def write(self, data: bytes) -> int:
@@ -169,5 +169,5 @@ def is_being_written(part: Path) -> bool:
     """Whether a recorder of this machine has it. Raises OSError where there is none."""
     descriptor = os.open(part, os.O_RDONLY | os.O_CLOEXEC)
     os.close(descriptor)
-    with storage.locked(part, wait=False, file=True) as ours:
+    with storage.locked(part, wait=False, file=True, own=False) as ours:
         return not ours

@@ -30,7 +30,7 @@ def repair(part: Path) -> tuple[Path, int, str]:
     if is_being_written(part):
         raise RecordingError(f'{part} is being written: end the recording first')
     read = Records(part)
-    with storage.replaced(path) as new, new.open('xb') as stream:
+    with storage.replaced(path) as new, open(new, 'xb', opener=storage.open_private) as stream:
         messages = _copy(read, Writer(stream, CHUNK, CompressionType.ZSTD))
     storage.sync(path.parent)
     damage = read.damage

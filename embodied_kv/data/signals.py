@@ -11,6 +11,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,11 @@ class Series:
         place = bisect_right(self.stamps, at) - 1
         return None if place < 0 else place
 
+    def forget(self, at: int) -> None:
+        """Drop the values that are older than the newest one of a moment."""
+        if place := self.last(at):
+            del self.stamps[:place], self.values[:place]
+
 
 @dataclass(frozen=True, eq=False)
 class Commanded:
@@ -82,14 +88,26 @@ class Control:
 
 
 class Signals:
-    """All of an unbroken piece of a recording but the pixels.
+    """All of an unbroken piece of a recording but the pixels, as far as it has been read.
 
-    pictures_before: by view, those of the pieces before. positions, velocities: by joint, or by
-    what is selected of a pose. images: by view, places in the file among the pictures of it.
+    positions, velocities: by joint, or by what is selected of a pose. images: by view, places in
+    the file among the pictures of it.
+
+    Args:
+        recording: The recording that contains the piece.
+        coming: Messages of the recording from the first one of the piece.
+        pictures_before: Number of pictures of the earlier pieces, by view.
     """
 
-    def __init__(self, recording: Recording, pictures_before: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        recording: Recording,
+        coming: Iterator[RecordedMessage],
+        pictures_before: Mapping[str, int],
+    ) -> None:
         self.recording, contract = recording, recording.contract
+        self._coming, self._latest = coming, 0
+        self.beyond: RecordedMessage | None = None  # the first message of the next piece
         self.positions: dict[str, Series] = {}
         self.velocities: dict[str, Series] = {}
         self.images = {view: Series() for view in contract.views}
@@ -97,6 +115,7 @@ class Signals:
         self._views = picture_topics(contract)
         self._joints = _joint_topics(contract)
         self._continuous = {name for name, of in contract.limits.items() if of.continuous}
+        self._turned: dict[str, float] = {}  # the last finite position of each continuous joint
         self.pictures_seen = dict(pictures_before)
 
     @property
@@ -114,8 +133,22 @@ class Signals:
             | {f'velocity {name}': series for name, series in self.velocities.items()}
         )
 
-    def take(self, message: RecordedMessage) -> None:
-        """The next message."""
+    def read(self) -> Iterator[int]:
+        """Take the messages that are left of the piece; yield when each of them came, ns."""
+        while self.beyond is None and (message := next(self._coming, None)) is not None:
+            if message.stamp < self._latest:
+                self.beyond = message
+                return
+            self._latest = message.stamp
+            self._take(message)
+            yield message.stamp
+
+    def forget(self, at: int) -> None:
+        """Drop what no moment from `at` on needs."""
+        for series in self.all_series().values():
+            series.forget(at)
+
+    def _take(self, message: RecordedMessage) -> None:
         topic, stamp = message.topic, message.stamp
         if topic in self._views:
             at = _observed(message.read(), stamp)
@@ -146,41 +179,44 @@ class Signals:
 
     def _unwrapped(self, name: str, position: float) -> float:
         """Return the position, of a continuous joint within pi of its last finite one."""
-        series = self.positions.get(name)
-        if name not in self._continuous or not series or not math.isfinite(position):
+        if name not in self._continuous or not math.isfinite(position):
             return position
-        before = next((p for p in reversed(series.values) if math.isfinite(p)), position)
-        return unwrapped(position, before)
-
-    def pictures(self) -> Iterator[tuple[str, int, RecordedMessage]]:
-        """Views, places and messages, in the order of the file."""
-        places = dict.fromkeys(self.images, 0)
-        for message in self.recording.messages():
-            for view in self._views.get(message.topic, ()):
-                yield view, places[view], message
-                places[view] += 1
+        self._turned[name] = unwrapped(position, self._turned.get(name, position))
+        return self._turned[name]
 
 
-def unbroken(recording: Recording) -> tuple[Signals, ...]:
-    """The pieces of a recording between which its clock was set back, nearly always one.
+def unbroken(recording: Recording) -> Iterator[Signals]:
+    """Yield the pieces of a recording between which its clock was set back, nearly always one.
 
-    What was told and who moved the arm stay in force from one to the next.
+    What was told and who moved the arm stay in force from one to the next. A piece is read by
+    `Signals.read`; what the caller leaves of it is read before the next piece.
     """
-    pieces = [Signals(recording, dict.fromkeys(recording.contract.views, 0))]
-    latest = 0
+    views, coming = recording.contract.views, recording.messages()
+    signals = Signals(recording, coming, dict.fromkeys(views, 0))
+    while True:
+        yield signals
+        for _ in signals.read():
+            pass
+        if signals.beyond is None:
+            return
+        before, first = signals, signals.beyond
+        signals = Signals(recording, chain([first], coming), before.pictures_seen)
+        for old, new in (
+            (before.instruction, signals.instruction),
+            (before.control, signals.control),
+        ):
+            if old.values:
+                new.add(first.stamp, old.values[-1])
+
+
+def recorded_pictures(recording: Recording) -> Iterator[tuple[str, int, RecordedMessage]]:
+    """Yield views, places and messages of all pictures, in the order of the file."""
+    topics = picture_topics(recording.contract)
+    places = dict.fromkeys(recording.contract.views, 0)
     for message in recording.messages():
-        if message.stamp < latest:
-            before = pieces[-1]
-            pieces.append(Signals(recording, before.pictures_seen))
-            for old, new in (
-                (before.instruction, pieces[-1].instruction),
-                (before.control, pieces[-1].control),
-            ):
-                if old.values:
-                    new.add(message.stamp, old.values[-1])
-        latest = message.stamp
-        pieces[-1].take(message)
-    return tuple(pieces)
+        for view in topics.get(message.topic, ()):
+            yield view, places[view], message
+            places[view] += 1
 
 
 def picture_topics(contract: Contract) -> dict[str, list[str]]:

@@ -6,7 +6,7 @@ from bag_cases import BEGIN, CONTRACT, ROBOT, SECOND, Bag, position
 
 from embodied_kv.data.episodes import Cut, Episodes
 from embodied_kv.data.recording_reader import Recording
-from embodied_kv.data.signals import unbroken
+from embodied_kv.data.signals import recorded_pictures, unbroken
 from embodied_kv.msg import ActionChunk, ControlState
 from embodied_kv.robots.reading import of_text, to_text
 
@@ -180,12 +180,22 @@ def test_what_comes_out_of_order_is_counted(bag):
 def test_a_clock_that_is_set_back_begins_another_piece(bag, tmp_path):
     bag.lives(2.0)
     again = Bag(tmp_path / 'again.mcap').lives(2.0).waiting
-    one, two = unbroken(Recording(bag.finish(again)))
+    recording = Recording(bag.finish(again))
+    one, two = unbroken(recording)
     found = [Episodes(signals, Cut()).found for signals in (one, two)]
     assert [len(episodes) for episodes in found] == [1, 1]
     assert found[0][0][0].stamp == found[1][0][0].stamp  # the same moments, told twice
     assert found[1][0][0].pictures['front'] >= 40 > found[0][0][-1].pictures['front']
-    assert sum(1 for _ in two.pictures()) == 160
+    assert sum(1 for _ in recorded_pictures(recording)) == 160
+
+
+def test_piece_begins_with_its_own_instruction(bag, tmp_path):
+    bag.lives(3.0)
+    bag.tell(1.5, 'pick')
+    again = Bag(tmp_path / 'again.mcap').lives(2.0).waiting
+    pieces = unbroken(Recording(bag.finish(again)))
+    found = [Episodes(signals, Cut()).found for signals in pieces]  # each is read as it comes
+    assert [[e[0].task for e in episodes] for episodes in found] == [['reach', 'pick'], ['reach']]
 
 
 def test_two_views_of_one_topic_have_its_pictures_both(tmp_path):

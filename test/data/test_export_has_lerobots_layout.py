@@ -2,6 +2,7 @@
 
 import io
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,7 @@ from PIL import Image
 
 from embodied_kv.data.episodes import Cut
 from embodied_kv.data.export import export
+from embodied_kv.data.pictures import as_seen
 from embodied_kv.data.recording_reader import RecordingError
 
 NUMBERS = {'timestamp', 'frame_index', 'episode_index', 'index', 'task_index'}
@@ -165,6 +167,23 @@ def test_an_episode_with_a_picture_that_cannot_be_decoded_is_counted(tmp_path):
     assert done.episodes == 1
     (reason,) = (name for name in done.skipped if 'cannot be decoded' in name)
     assert 'picture of wrist' in reason and done.skipped[reason] >= 15
+
+
+def test_an_export_is_private_as_its_recording(root):
+    assert root.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize('mode', ['L', 'RGB', 'RGBA'])
+@pytest.mark.parametrize('format', ['PNG', 'JPEG'])
+def test_every_exported_image_has_three_channels(mode, format):
+    if (mode, format) == ('RGBA', 'JPEG'):
+        pytest.skip('JPEG has no alpha')
+    stream = io.BytesIO()
+    Image.new(mode, (6, 4)).save(stream, format)
+    message, view = SimpleNamespace(data=stream.getvalue()), SimpleNamespace(crop=None, rotate=0)
+    seen = as_seen(message, view)
+    assert Image.open(io.BytesIO(seen)).mode == 'RGB'
+    assert (seen == message.data) == (mode == 'RGB')
 
 
 def test_what_fails_leaves_no_folder(tmp_path):
