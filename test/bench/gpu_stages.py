@@ -5,8 +5,8 @@ import signal
 import time
 from contextlib import suppress
 
-from embodied_kv.bench.gpu import runner
-from embodied_kv.bench.gpu.__main__ import main
+from embodied_kv.bench.gpu.__main__ import PRINTED, SUMMARY, main
+from embodied_kv.bench.gpu.results import Results, machine
 from embodied_kv.bench.gpu.stages import Stage
 
 MODULES = {
@@ -14,8 +14,11 @@ MODULES = {
     'bad': 'import sys; print(\'{"rows": [{"n": 1}]}\'); raise SystemError(\'illegal access\')',
     'unequal': 'print(\'{"ok": false, "rows": [{"n": 4}]}\')',
     'silent': 'pass',
-    'crash': 'import os, signal; os.kill(os.getpid(), signal.SIGSEGV)',
+    'crash': 'import os, signal; print("words", flush=True); os.kill(os.getpid(), signal.SIGSEGV)',
     'refuse': "import sys; sys.exit('no' if 0 else 2)",
+    'lacks': 'raise ModuleNotFoundError("No module named \'mujoco\'")',
+    'copies': 'import shutil; shutil.copy("../results.json", "seen")',
+    'broken': 'import embodied_kv.nothing',
     'hang': (
         'import os, subprocess, sys, time\n'
         'print(\'{"rows": [{"n": 2}]}\', flush=True)\n'
@@ -50,13 +53,18 @@ class Programme:
         made = [stage(s) if isinstance(s, str) else s for s in stages]
         return main(['--out', str(self.folder), *words], made)
 
-    def found(self, name, dry=False):
-        """What is kept of a stage."""
-        return runner.kept(name, self.folder, dry)
+    def found(self, name):
+        """Return what is kept of a stage, None where it has to run."""
+        return Results(self.folder, machine(dry=False)).done(name)
+
+    @property
+    def summary(self):
+        """Return the text."""
+        return (self.folder / SUMMARY).read_text()
 
     def times(self, name):
-        """How often a stage was run."""
-        path = self.folder / name
+        """Return how often a stage was run."""
+        path = self.folder / PRINTED / name
         return len(path.read_text()) if path.exists() else 0
 
 

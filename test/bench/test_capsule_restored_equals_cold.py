@@ -14,13 +14,15 @@ from embodied_kv.bench.common import report
 
 SMALL = Plan(
     prefixes={64: 1, 128: 2}, context=64, sets=(1, 2, 3), kept=2, rounds=1, actions=1, copied=2,
-    rows=('tiny',), segments=(3,),
+    rows=('tiny',), segments=(3,), sentences=(10, 1000),
 )  # fmt: skip
 
 
 @pytest.fixture(scope='module')
 def found(tmp_path_factory):
     """What the command wrote, and its last line."""
+    if why := measure.no_hybrid():
+        pytest.skip(why)
     out = io.StringIO()
     with contextlib.redirect_stdout(out), pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp('bench'))
@@ -58,6 +60,25 @@ def test_a_planners_row_comes_back_or_is_computed(found):
     assert row['speedup'] == pytest.approx(row['keep_ms'] / row['restored_ms'])
 
 
+def test_a_snapshot_of_many_sentences_has_its_times(found):
+    rows = found['sentences']
+    assert [row['sentences'] for row in rows] == [10] * 3 + [1000] * 3
+    assert [row['tier'] for row in rows[:3]] == ['device', 'host', 'disk']
+    assert rows[3]['mb'] - rows[0]['mb'] > 0.05  # they are in it
+    for row in rows:
+        assert 0 < row['least_engine_ms'] <= row['engine_ms'] <= row['ms']
+        assert 0 < row['least_wait_ms'] <= row['wait_ms'] and 0 < row['least_cpu_ms']
+
+
+def test_sentences_are_measured_alone(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(measure.PLANS, 'quick', SMALL)
+    main('--quick --preset tiny --threads 1 --device cpu --json --sentences 5'.split())
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [row['sentences'] for row in found['sentences']] == [5] * 3
+    assert 'prefixes' not in found and found['machine']['cores'] > 0
+
+
 def test_a_cycle_that_does_not_fit_never_hits_an_lru(found):
     hits = {
         row['contexts']: [row[f'{s}_hit_pct'] for s in ('pinned', 'pinned_bounded', 'lru')]
@@ -91,3 +112,16 @@ def test_a_state_that_differs_is_noticed(changed):
         problem = 'other tensors than those of a cold prefill'
     with pytest.raises(AssertionError, match=problem):
         figures.assert_same(state, cold)
+
+
+def test_an_older_transformers_costs_the_hybrid_planner_alone(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(measure.transformers, 'Cache', object)
+    monkeypatch.setattr(measure.transformers, '__version__', '5.17.0')
+    monkeypatch.setitem(measure.PLANS, 'quick', SMALL)
+    main('--quick --preset tiny --threads 1 --device cpu --json'.split())
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert found['no_hybrid'] == 'transformers must be 5.22 or newer for it (got 5.17.0)'
+    assert found['prefixes'] == found['working_sets'] == []
+    assert found['action']['speedup'] > 0 and [row['of'] for row in found['copies']]
+    assert found['planner_rows'][0]['segments'] == 3

@@ -10,7 +10,10 @@ import torch
 
 from embodied_kv.bench.common.scene import FullPolicy
 from embodied_kv.bench.gpu import kernels, launches, loading, real, replay
-from embodied_kv.config import TINY
+from embodied_kv.bench.gpu.stages import STAGES
+from embodied_kv.config import PI05, TINY
+from embodied_kv.engine.compiled import compiled_shapes
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.runtime import compiled
 
 ABOUT = dict(kernel='attention', case='prefill', head_dim=256, dtype='float32')
@@ -48,17 +51,15 @@ def test_what_is_served_is_checked_first_and_said_at_once(monkeypatch, capsys):
     assert (first[0]['head_dim'], first[0]['dtype']) == (256, 'bfloat16')
     checks = [(ABOUT, torch.float32, lambda error=error: error) for error in (0.0, 1.0)]
     monkeypatch.setattr(kernels, 'checks', lambda *_: checks)
-    kernels.run(Namespace(dry=False, device='cpu', json=True))
+    kernels.run(Namespace(dry=False, device='cpu', heads=(), json=True))
     said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(one['ok'], len(one['rows'])) for one in said] == [(True, 1), (False, 2)]
 
 
 def test_replays_are_compared_without_tf32(monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, 'allow_tf32', True)
-    monkeypatch.setattr(
-        replay, 'rows', lambda device: [dict(ok=not torch.backends.cudnn.allow_tf32)]
-    )
-    assert replay.run(Namespace(device='cuda', json=True))['ok']
+    monkeypatch.setattr(replay, 'rows', lambda *_: [dict(ok=not torch.backends.cudnn.allow_tf32)])
+    assert replay.run(Namespace(device='cuda', dry=False, json=True))['ok']
 
 
 def test_what_cannot_be_compiled_is_not_measured_as_compiled(monkeypatch):
@@ -71,8 +72,16 @@ def test_what_cannot_be_compiled_is_not_measured_as_compiled(monkeypatch):
         real.engine(policy, 1, 'compiled', 'cpu')
 
 
+def test_a_frame_needs_three_computations_compiled():
+    c, e = PI05, EngineConfig(compile='auto', rows=10, streams=4)
+    needed, every = real.frame_shapes(c, e), compiled_shapes(c, e)
+    assert len(needed) == 3 < len(every) and set(needed) < set(every)
+
+
 def test_every_kernel_is_checked_at_every_head_and_dtype():
-    rows = [about for about, _, _ in kernels.checks(False, 'cpu')]
+    stages = (stage for stage in STAGES if stage.module.endswith('.kernels'))
+    heads = [int(head) for stage in stages for head in stage.words if head.isdigit()]
+    rows = [about for about, _, _ in kernels.checks(False, 'cpu', heads)]
     for kernel in ('attention', 'segments', 'joint', 'statistics', 'stored'):
         met = {(row['head_dim'], row['dtype']) for row in rows if row['kernel'] == kernel}
         assert met == {(dim, t) for dim in (48, 80, 256) for t in ('float32', 'bfloat16')}

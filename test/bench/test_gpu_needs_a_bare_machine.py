@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import re
 import sys
 from pathlib import Path
 
@@ -15,6 +16,8 @@ THERE = {  # docs/gpu.md says so
     *('numpy', 'torch', 'triton', 'transformers', 'tokenizers', 'safetensors', 'PIL', 'yaml'),
     *('rich', 'matplotlib'),
 }
+PAGE = (ROOT / 'docs' / 'gpu.md').read_text()
+MODULE = dict(pillow='PIL', pyyaml='yaml')  # of a package, where its name differs
 MODULES = sorted({stage.module for stage in STAGES if importlib.util.find_spec(stage.module)})
 
 
@@ -62,6 +65,16 @@ def foreign(module):
 @pytest.mark.parametrize('module', MODULES)
 def test_a_stage_imports_what_is_there(module):
     assert foreign(module) - THERE == set()
+
+
+@pytest.mark.parametrize('stage', STAGES, ids=lambda stage: stage.name)
+def test_the_page_states_what_a_stage_needs(stage):
+    stated = set()
+    for packages, stages in re.findall(r'^\| ([\w, ]+) \| (.*) \|$', PAGE, re.MULTILINE):
+        named = re.findall(r'`(\w+)`', stages)
+        if (stage.name not in named) if stages.startswith('every stage') else stage.name in named:
+            stated |= {MODULE.get(name, name) for name in packages.split(', ')}
+    assert foreign(stage.module) - {'triton'} <= stated
 
 
 def test_the_programme_itself_needs_python_alone():

@@ -1,16 +1,17 @@
 """A stage that fails, crashes, hangs or refuses says so, and ends no other."""
 
 import pytest
-from gpu_stages import Programme, lives, stage
+from gpu_stages import PRINTED, Programme, lives, stage
 
 
 @pytest.fixture
 def programme(tmp_path, monkeypatch):
+    monkeypatch.delenv('PYTHONFAULTHANDLER', raising=False)  # a crash says nothing
     return Programme(tmp_path, monkeypatch)
 
 
 def test_every_end_has_its_name_and_the_next_stage_is_run(programme):
-    names = ('bad', 'crash', 'unequal', 'silent', 'refuse', 'good')
+    names = ('bad', 'crash', 'unequal', 'silent', 'refuse', 'lacks', 'broken', 'good')
     assert programme(*names) == 1
     said = {
         name: (programme.found(name)['status'], programme.found(name)['reason']) for name in names
@@ -21,8 +22,17 @@ def test_every_end_has_its_name_and_the_next_stage_is_run(programme):
         'unequal': ('failed', 'what it compares differs'),
         'silent': ('failed', 'it printed no figures'),
         'refuse': ('skipped', 'it said nothing'),
+        'lacks': ('skipped', 'the package mujoco is missing'),
+        'broken': (
+            'failed',
+            "exit status 1: ModuleNotFoundError: No module named 'embodied_kv.nothing'",
+        ),
         'good': ('ok', ''),
     }
+    tails = {name: programme.found(name)['tail'] for name in names}
+    assert tails['bad'][0] == 'Traceback (most recent call last):'
+    assert tails['bad'][-1] == 'SystemError: illegal access'
+    assert tails['crash'] == ['words'] and tails['good'] == []
 
 
 def test_a_stage_that_hangs_is_ended_with_what_it_started(programme):
@@ -31,7 +41,7 @@ def test_a_stage_that_hangs_is_ended_with_what_it_started(programme):
     assert (found['status'], found['reason']) == ('ended', 'ended after 2 s')
     assert found['seconds'] < 20
     assert found['figures'] == dict(rows=[dict(n=2)]), 'what it had said is kept'
-    assert not lives(int((programme.folder / 'child').read_text()))
+    assert not lives(int((programme.folder / PRINTED / 'child').read_text()))
     assert programme.found('good')['status'] == 'ok'
 
 

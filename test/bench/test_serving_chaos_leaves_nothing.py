@@ -12,8 +12,8 @@ sys.path.append(str(Path(__file__).parents[1] / 'serving'))
 
 from door_cases import door, tabletop, until
 
-from embodied_kv.bench.common.command import Refused
-from embodied_kv.bench.serving.chaos import LIMITS, _told
+from embodied_kv.bench.common.workers import received
+from embodied_kv.bench.serving.chaos import LIMITS
 from embodied_kv.bench.serving.mob import Mob, _behave
 from embodied_kv.serving.websocket import codec
 
@@ -54,6 +54,6 @@ def test_a_child_that_ends_without_a_word_is_told_of():
     ended = SimpleNamespace(name='the mob', exitcode=3, is_alive=lambda: False)
     told = Queue()
     told.put('before it ended')
-    assert _told(told, ended) == 'before it ended'
-    with pytest.raises(Refused, match='the mob failed: exit status 3'):
-        _told(told, ended)
+    assert received(told, ended) == 'before it ended'
+    with pytest.raises(RuntimeError, match='the mob failed: exit status 3'):
+        received(told, ended)

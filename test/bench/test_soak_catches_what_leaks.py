@@ -68,7 +68,7 @@ def test_streams_that_never_say_that_they_ended(soaked, monkeypatch):
 
 def test_files_of_memory_that_stay(soaked, monkeypatch):
     monkeypatch.setattr(KvFiles, 'remove', lambda *_: None)
-    assert 'files of memory' in soaked(MEMORY, patience=30.0)  # no step is given up
+    assert 'files of memory' in soaked(MEMORY)
 
 
 def test_files_of_capsules_that_stay(soaked, monkeypatch):

@@ -6,6 +6,7 @@ import pytest
 
 from embodied_kv.bench.common import report
 from embodied_kv.bench.soak import __main__ as soak
+from embodied_kv.bench.soak import run
 from embodied_kv.bench.soak.operations import FRAMES, OTHERS
 
 
@@ -42,3 +43,9 @@ def test_a_quick_run_breaks_no_law_and_reports(command):
 def test_the_line_alone_is_printed_where_it_is_asked_for(command):
     _, table = command('--frames', '10', '--json')
     assert table == []
+
+
+def test_a_run_on_a_hostile_device_breaks_no_law():
+    found = run.soak(60, seed=0, failures=20.0, hostile=True)
+    assert {*found.ledger.broken} <= {'resident memory'}  # so short a run is all warm-up
+    assert found.points[-1].frames == 60 and found.struck['operation'] > 0

@@ -1,6 +1,8 @@
 """What is measured of capsules, and how much of it; every figure.
 
-Knows the planner's and the policy's measurements. Does not know tables or files.
+Knows the planner's and the policy's measurements. Does not know tables or files. The policy's half
+runs with every version of transformers that the package takes; the half of the hybrid planner
+needs the caches of a newer one, and without them it is left out, by name.
 """
 
 from __future__ import annotations
@@ -9,18 +11,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+import transformers
 
 from embodied_kv.bench.capsule import planner as planners
 from embodied_kv.bench.capsule import policy as policies
 from embodied_kv.bench.capsule.figures import MB, Stores, peak_mb
 from embodied_kv.bench.capsule.planner_rows import planner_rows
+from embodied_kv.bench.capsule.sentences import snapshots
 from embodied_kv.engine.engine import Engine
-from embodied_kv.model.hybrid import HybridPlanner
 from embodied_kv.model.hybrid_config import HybridConfig
-from embodied_kv.model.hybrid_weights import random_hybrid
 from embodied_kv.model.planner_checkpoint import bundled_planner, load_planner
 from embodied_kv.model.planner_config import PLANNER_MISSIONS
-from embodied_kv.session.planner_part import PlannerPart
+
+READ = 'get_conv_state', 'get_recurrent_state'  # of a cache, by which transformers' layers read it
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class Plan:
     prefixes: repeats by length. context: tokens of each context. sets: sizes of working sets.
     kept: contexts that the bounded stores have bytes for. rounds: through a working set. actions,
     copied: repeats. rows: presets whose frame rows are copied. segments: of memory in view of the
-    planner whose row is brought back.
+    planner whose row is brought back. sentences: that a session remembers.
     """
 
     prefixes: Mapping[int, int]
@@ -42,6 +45,7 @@ class Plan:
     copied: int
     rows: tuple[str, ...]
     segments: tuple[int, ...] = (10, 40, 72)
+    sentences: tuple[int, ...] = (1000, 100_000)
 
 
 PLANS = {
@@ -58,46 +62,62 @@ PLANS = {
 }  # fmt: skip
 
 
+def no_hybrid() -> str:
+    """Return why the installed transformers cannot run the hybrid planner; '' where it can."""
+    cache, version = getattr(transformers, 'Cache', None), transformers.__version__
+    lacks = [name for name in READ if not hasattr(cache, name)]
+    if not lacks and hasattr(transformers, 'Qwen3_5ForCausalLM'):
+        return ''
+    return f'transformers must be 5.22 or newer for it (got {version})'
+
+
 def measure(engine: Engine, c: HybridConfig, plan: Plan, device: str) -> dict:
-    """Every figure: `prefixes`, `copies`, `working_sets`, `action`, `planner_rows`, `memory`."""
+    """Return every figure.
+
+    `prefixes`, `copies`, `working_sets`, `action`, `planner_rows`, `sentences`, `memory`;
+    `no_hybrid`: why the hybrid planner was left out, '' where it was not.
+    """
+    memory = dict(policy_mb=_bytes(engine.policy.model) / MB, at_start=peak_mb(device))
+    why = no_hybrid()
+    hybrid = dict(prefixes=[], working_sets=[], copies=[])
+    if not why:
+        hybrid = _hybrid(engine, c, plan, device)
+        memory['planner_mb'] = hybrid.pop('planner_mb')
+    stores = Stores(engine, device=device)
+    action = policies.first_action(engine, stores, plan.actions)
+    over_memory = load_planner(bundled_planner(PLANNER_MISSIONS.name), device=device)
+    rows = planner_rows(over_memory, plan.segments, plan.copied)
+    sentences = snapshots(engine, over_memory, plan.sentences, plan.copied, device)
+    memory['at_end'] = peak_mb(device)
+    copies = hybrid.pop('copies') + [
+        dict(of=f'row of {name}', **row)
+        for name in plan.rows
+        for row in policies.rows(name, engine.config, plan.copied)
+    ]
+    found = dict(action=action, planner_rows=rows, sentences=sentences, memory=memory)
+    return dict(**hybrid, copies=copies, **found, no_hybrid=why)
+
+
+def _hybrid(engine: Engine, c: HybridConfig, plan: Plan, device: str) -> dict:
+    """Return the figures of the hybrid planner: prefixes, their copies, working sets, its size."""
+    from embodied_kv.model.hybrid import HybridPlanner
+    from embodied_kv.model.hybrid_weights import random_hybrid
+    from embodied_kv.session.planner_part import PlannerPart
+
     planner = HybridPlanner(c, random_hybrid(c, device=device))
-    memory = dict(
-        policy_mb=_bytes(engine.policy.model) / MB,
-        planner_mb=_bytes(planner.model) / MB,
-        at_start=peak_mb(device),
-    )
     stores = Stores(engine, PlannerPart(planner), device)
     prefixes = [
         planners.prefix(planner, stores, length, repeats, plan.copied)
         for length, repeats in plan.prefixes.items()
     ]
     sets = planners.working_sets(planner, stores, plan.context, plan.sets, plan.kept, plan.rounds)
-    stores = Stores(engine, device=device)
-    action = policies.first_action(engine, stores, plan.actions)
-    rows = planner_rows(
-        load_planner(bundled_planner(PLANNER_MISSIONS.name), device=device),
-        plan.segments,
-        plan.copied,
-    )
-    memory['at_end'] = peak_mb(device)
     copies = [
         dict(of=f'{prefix["length"]} tokens', **row)
         for prefix in prefixes
         for row in prefix.pop('copies')
     ]
-    copies += [
-        dict(of=f'row of {name}', **row)
-        for name in plan.rows
-        for row in policies.rows(name, engine.config, plan.copied)
-    ]
-    return dict(
-        prefixes=prefixes,
-        copies=copies,
-        working_sets=sets,
-        action=action,
-        planner_rows=rows,
-        memory=memory,
-    )
+    size = _bytes(planner.model) / MB
+    return dict(prefixes=prefixes, working_sets=sets, copies=copies, planner_mb=size)
 
 
 def _bytes(model: torch.nn.Module) -> int:

@@ -11,16 +11,20 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from embodied_kv.bench.capsule.figures import MB, Stores, assert_same, copies, tail
+from embodied_kv.bench.capsule.figures import MB, Stores, assert_same, copies, tail, tensor_bytes
 from embodied_kv.bench.common.report import once
 from embodied_kv.capsule.capsule import Capsule
 from embodied_kv.capsule.tiers import NoRoom, Tier, TierCapacities
-from embodied_kv.model.hybrid import HybridPlanner
+from embodied_kv.kv.moves import held_bytes
 from embodied_kv.session.robot_session import RobotSession
+
+if TYPE_CHECKING:  # not every version of transformers can run it
+    from embodied_kv.model.hybrid import HybridPlanner
 
 PAST, QUESTION = 23, 16  # tokens: of the prefix after its last whole block; of the question
 FEWEST_VISITS = 8  # of a working set
@@ -52,7 +56,7 @@ def prefix(
     return dict(
         length=length,
         repeats=repeats,
-        capsule_mb=capsule.bytes / MB,
+        capsule_mb=tensor_bytes(capsule) / MB,
         **tail('cold', times['cold']),
         **tail('restored', restored),
         append_ms=statistics.median(times['append']) * 1e3,
@@ -127,7 +131,7 @@ def working_sets(
     question = prompt(planner, QUESTION, seed=1)
     maker = stores.open()
     made = [_context(planner, maker, length, question, n) for n in range(max(sizes))]
-    room = kept * made[0].capsule.bytes
+    room = kept * held_bytes(max(context.capsule.bytes for context in made))
     kinds = {
         'pinned': (TierCapacities(device=0), True),
         'pinned_bounded': (TierCapacities(device=0, host=room, policy='refuse'), True),

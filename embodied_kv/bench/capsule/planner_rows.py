@@ -69,6 +69,8 @@ def _rows(planner: LoadedPlanner, count: int, repeats: int) -> dict[str, float]:
             times['keep'].append(planning.plan(question).seconds_first_token)
             (frozen,), last = taken, planning.last
             times['full'].append(planning.plan(question, method='full').seconds_first_token)
+            if NAME in disk.names():
+                disk.drop(NAME)
             disk.save(_capsule(frozen))
             for way in ('restored', 'from_disk'):
                 read, took = (frozen, 0.0) if way == 'restored' else _loaded(disk)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from embodied_kv.bench.common import report
+from embodied_kv.bench.common.workers import Workers
 
 
 class Refused(Exception):
@@ -22,12 +23,14 @@ def command(
     text: str,
     add_arguments: Callable[[argparse.ArgumentParser], None],
     run: Callable[[argparse.Namespace], dict],
+    expected: Callable[[BaseException], bool] = lambda error: False,
 ) -> Callable[[Sequence[str] | None], None]:
     """The `main` of `python -m embodied_kv.bench.NAME`; text: its help.
 
     It measures by `run`, then adds the machine to the figures, writes them to
     out/bench/NAME.json, dots as underscores, and prints the same as one line, last. `Refused` ends
-    it with exit status 2.
+    it with exit status 2, an error of a thread or callback of its process with that error, unless
+    it is `expected`.
     """
 
     def main(arguments: Sequence[str] | None = None) -> None:
@@ -36,7 +39,8 @@ def command(
         parser.add_argument('--json', action='store_true', help='no table, only the line')
         args = parser.parse_args(arguments)
         try:
-            found = run(args)
+            with Workers(expected):
+                found = run(args)
         except Refused as error:
             parser.exit(2, f'{parser.prog}: {error}\n')
         file = name.replace('.', '_')

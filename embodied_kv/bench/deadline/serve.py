@@ -12,11 +12,13 @@ import statistics
 import threading
 import time
 from concurrent.futures import Future
+from contextlib import ExitStack, suppress
 
 import numpy as np
 import torch
 
 from embodied_kv.bench.common import scene
+from embodied_kv.bench.common.workers import Workers
 from embodied_kv.capsule.device_pool import DevicePool
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import TierCapacities
@@ -26,6 +28,8 @@ from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.engine.loop import DeviceThread
 from embodied_kv.engine.warmup import warm_up
 from embodied_kv.engine_config import EngineConfig
+from embodied_kv.kv.plane import OverBudget
+from embodied_kv.kv.rows import OutOfRows
 from embodied_kv.model.dtype import served
 from embodied_kv.session.robot_session import RobotSession
 from embodied_kv.types import TextDelta
@@ -44,14 +48,17 @@ class Backlog:
 
     def on_deltas(self, deltas: list[TextDelta]) -> None:
         for delta in deltas:
+            if delta.reason == 'error':
+                raise RuntimeError(f'stream {delta.stream} ended with an error: see the log')
             self.tokens += delta.tokens - self._counted.get(delta.stream, 0)
             self._counted[delta.stream] = delta.tokens
         self.refill()
 
     def refill(self) -> None:
         handle = self.engine.kv.frames.current()
-        while handle is not None and len(self.engine.kv.streams.live()) < STREAMS:
-            self.engine.open(handle, scene.QUERY, max_tokens=ANSWER)
+        with suppress(OutOfRows, OverBudget):  # it is tried again with the next frame
+            while handle is not None and len(self.engine.kv.streams.live()) < STREAMS:
+                self.engine.open(handle, scene.QUERY, max_tokens=ANSWER)
 
 
 class Snapshots(threading.Thread):
@@ -101,8 +108,20 @@ def serve(
 ) -> dict:
     """One run of the engine -> `late`, s from stamp to publication of each chunk, and figures.
 
-    freeze: the session, once a second. kv_budget_mib: of all KV, these capsules included.
+    freeze: the session, once a second. kv_budget_mib: of all KV, these capsules included. Raises
+    what any of its threads raises.
     """
+    with Workers() as workers:
+        return _serve(args, workers, time_budget, freeze, kv_budget_mib)
+
+
+def _serve(
+    args: argparse.Namespace,
+    workers: Workers,
+    time_budget: bool,
+    freeze: bool,
+    kv_budget_mib: int,
+) -> dict:
     c = scene.with_views(served(preset(args.preset), args.device), args.views)
     engine = Engine(
         scene.FullPolicy.random(c, device=args.device),
@@ -117,7 +136,7 @@ def serve(
     torch.set_num_threads(args.threads)
     warm_up(engine)
     backlog = Backlog(engine)
-    device = DeviceThread(engine, backlog.on_deltas)
+    device = DeviceThread(engine, workers.watched(backlog.on_deltas))
     device.start()
     snapshots = Snapshots(engine, device)
     published: dict[int, tuple[float, int]] = {}  # frame -> when, Euler steps
@@ -126,34 +145,38 @@ def serve(
     first = time.monotonic() + 4 * args.period
 
     def act(prefilled: Future, number: int, due: float) -> None:
-        if prefilled.cancelled():
+        if prefilled.cancelled() or prefilled.exception() is not None:
             return
         lease = engine.kv.acquire(prefilled.result())
 
         def publish(done: Future) -> None:
             lease.release()
-            if not done.cancelled() and done.result() is not None:
+            if done.cancelled() or done.exception() is not None:
+                return
+            if done.result() is not None:
                 published[number] = time.monotonic() - due, done.result().steps
                 busy.append((done.result().prefill_ms + done.result().denoise_ms) / 1e3)
 
-        device.denoise(lease, due + args.period).add_done_callback(publish)
+        workers.watch(device.denoise(lease, due + args.period)).add_done_callback(publish)
 
-    if freeze:
-        snapshots.start()
-    for number in range(args.deadlines):
-        due = first + number * args.period
-        sleep_until(due)
-        frame = scene.observation(
-            engine.policy.config, number % 50, period=due + args.period - time.monotonic()
-        )
-        prefilled = device.prefill(frame)
-        prefilled.add_done_callback(lambda f, n=number, d=due: act(f, n, d))
-        device.call(backlog.refill)
-        costs.append(engine.costs.median('decode', STREAMS))
-    sleep_until(first + args.deadlines * args.period)
-    if freeze:
-        snapshots.stop()
-    device.stop()
+    with ExitStack() as running:
+        running.callback(device.stop)
+        if freeze:
+            snapshots.start()
+            running.callback(snapshots.stop)
+        for number in range(args.deadlines):
+            due = first + number * args.period
+            sleep_until(due)
+            frame = scene.observation(
+                engine.policy.config, number % 50, period=due + args.period - time.monotonic()
+            )
+            workers.check()
+            prefilled = workers.watch(device.prefill(frame))
+            prefilled.add_done_callback(lambda f, n=number, d=due: act(f, n, d))
+            workers.watch(device.call(backlog.refill))
+            costs.append(engine.costs.median('decode', STREAMS))
+        sleep_until(first + args.deadlines * args.period)
+    workers.check()
     step = statistics.mean(costs)
     slack = args.deadlines * args.period - sum(busy)
     return dict(
@@ -177,9 +200,10 @@ def empty(args: argparse.Namespace) -> dict:
             sleep_until(first + number * args.period)
             late.append(time.monotonic() - first - number * args.period)
 
-    thread = threading.Thread(target=loop)
-    thread.start()
-    thread.join()
+    with Workers():
+        thread = threading.Thread(target=loop)
+        thread.start()
+        thread.join()
     return dict(late=late, load=os.getloadavg()[0])
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from embodied_kv.bench.common import scene
+from embodied_kv.bench.common.workers import check_status
 from embodied_kv.bench.frame.copying import CopyingStreams
 from embodied_kv.config import ModelConfig
 from embodied_kv.engine import decode, engine
@@ -182,16 +183,26 @@ class Parallel(Mode):
             daemon=True,
         )
         self.process.start()
-        self.pipe.recv()
+        theirs.close()  # so that the end of the process is the end of the pipe
+        self._received()
 
     def frame(self, number: int) -> tuple[np.ndarray, int]:
         self.pipe.send(number)
         actions = self.act(self.prefill(number))
-        return actions, self.pipe.recv()
+        return actions, self._received()
 
     def close(self) -> None:
         self.pipe.send(None)
         self.process.join()
+        check_status('the process that decodes', self.process.exitcode)
+
+    def _received(self) -> object:
+        try:
+            return self.pipe.recv()
+        except EOFError:
+            self.process.join()
+            check_status('the process that decodes', self.process.exitcode)
+            raise
 
 
 def _decode_process(

@@ -7,12 +7,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from unittest import mock
 
+from embodied_kv.bench.common import reading
 from embodied_kv.config import TINY
 from embodied_kv.runtime.compiled import Compiler
+
+
+@contextmanager
+def narrow(dry: bool) -> Iterator[None]:
+    """Measure what the machine can do at most by small matrices, if `dry`: in a moment."""
+    with mock.patch.object(reading, 'WIDTH', 128) if dry else nullcontext():
+        yield
 
 
 @contextmanager
@@ -32,7 +40,7 @@ def capsule(words: Sequence[str]) -> None:
 
     small = measure.Plan(
         prefixes={64: 1, 128: 1}, context=64, sets=(1, 3), kept=2, rounds=1, actions=1, copied=2,
-        rows=('tiny',),
+        rows=('tiny',), sentences=(10, 1000),
     )  # fmt: skip
     with ExitStack() as stack:
         stack.enter_context(mock.patch.dict(measure.PLANS, quick=small))
@@ -51,6 +59,7 @@ def compression(words: Sequence[str]) -> None:
     plan = replace(speed.QUICK, steps=steps, shared=500, sharing=(2,), batches=(1,), cache=8)
     backbones = dict.fromkeys(models.BACKBONES, TINY.backbone)
     with ExitStack() as stack:
+        stack.enter_context(narrow(True))
         stack.enter_context(mock.patch.object(models, 'BACKBONES', backbones))
         stack.enter_context(mock.patch.object(scene, 'ANSWER', deferred.SAID + 1))
         stack.enter_context(mock.patch.object(speed, 'QUICK', plan))

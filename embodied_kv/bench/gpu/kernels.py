@@ -191,11 +191,11 @@ def difference(ours: Tensor, theirs: Tensor) -> float:
 
 
 def checks(
-    dry: bool, device: str
+    dry: bool, device: str, heads: Sequence[int] = ()
 ) -> Iterator[tuple[dict[str, object], torch.dtype, Callable[[], float]]]:
-    """What a row is about, and what finds its error."""
+    """Yield what a row is about, its dtype, and what finds its error. heads: (): of all sizes."""
     for dtype in (torch.float32,) if dry else TOLERANCES:  # its interpreter has no other
-        for dim in DRY_DIMS if dry else DIMS:
+        for dim in heads or (DRY_DIMS if dry else DIMS):
             for case in DRY_CASES if dry else CASES:
                 about = dict(case=case.of, head_dim=dim, dtype=str(dtype).removeprefix('torch.'))
                 works = dict(attention=attention)
@@ -226,6 +226,7 @@ def checked(about: dict[str, object], dtype: torch.dtype, find: Callable[[], flo
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Of this stage."""
     add_device(parser)
+    parser.add_argument('--heads', type=int, nargs='+', default=(), help='head sizes; all')
     parser.add_argument('--dry', action='store_true', help="few small shapes, by Triton's own CPU")
 
 
@@ -235,7 +236,7 @@ def run(args: argparse.Namespace) -> dict:
     if args.dry:
         os.environ['TRITON_INTERPRET'] = '1'  # read when triton is imported
     found = dict(ok=True, rows=[])
-    for check in checks(args.dry, args.device):
+    for check in checks(args.dry, args.device, args.heads):
         row = checked(*check)
         found['rows'].append(row)
         found['ok'] &= row['ok']

@@ -19,8 +19,10 @@ import math
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from unittest import mock
 
 import numpy as np
 import torch
@@ -29,12 +31,16 @@ from embodied_kv.bench import parts
 from embodied_kv.bench.common import clock, physics, report, scene
 from embodied_kv.bench.common.command import command
 from embodied_kv.bench.deadline.serve import STREAMS, engine_config
-from embodied_kv.bench.gpu.dry import uncompiled
+from embodied_kv.bench.gpu.dry import narrow, uncompiled
 from embodied_kv.bench.gpu.facts import card
 from embodied_kv.bench.gpu.launches import counted, kernels
 from embodied_kv.config import ModelConfig, preset
+from embodied_kv.engine import compiled
 from embodied_kv.engine.engine import Engine
+from embodied_kv.engine.graphs import Kind
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.dtype import served
+from embodied_kv.runtime.variants import Shape
 from embodied_kv.types import Observation
 
 FRAMES, REPEATS, WARM_UP = 60, 15, 5
@@ -47,6 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Of this stage."""
     add_model(parser)
     parser.add_argument('--compile', action='store_true', help='beside the captured way')
+    parser.add_argument(
+        '--frame-only', action='store_true', help='compile and time what a frame needs alone'
+    )
     parser.add_argument('--dry', action='store_true', help='few repeats; nothing is compiled')
 
 
@@ -62,11 +71,23 @@ def random_policy(args: argparse.Namespace) -> scene.FullPolicy:
     return scene.FullPolicy.random(served(preset(args.preset), args.device), device=args.device)
 
 
-def engine(policy: scene.FullPolicy, views: int, way: str, device: str) -> Engine:
+def frame_shapes(c: ModelConfig, _: EngineConfig) -> list[Shape]:
+    """Return the shapes that a frame with the longest prefix needs compiled."""
+    return [
+        Shape(Kind.ENCODE_IMAGES, len(c.views)),
+        Shape(Kind.PREFILL, 1, c.prefix_tokens),
+        Shape(Kind.DENOISE, 1),
+    ]
+
+
+def engine(
+    policy: scene.FullPolicy, views: int, way: str, device: str, frame_only: bool = False
+) -> Engine:
     """Over the policy's weights, of the sizes of `bench.deadline`: what it compiles serves there.
 
     All Euler steps, whatever the time. How far compiling is goes to stderr. Ends the program where
-    nothing can be compiled: it would measure the captured way twice.
+    nothing can be compiled: it would measure the captured way twice. frame_only: compile what
+    `frame_shapes` has alone.
     """
     gc.collect()
     if device == 'cuda':
@@ -74,7 +95,9 @@ def engine(policy: scene.FullPolicy, views: int, way: str, device: str) -> Engin
     own = replace(policy, config=scene.with_views(policy.config, views))
     config = engine_config(time_budget=False, compile=WAYS[way], device=device)
     said: list[str] = []
-    made = Engine(own, config, say=partial(told, said))
+    few = mock.patch.object(compiled, 'compiled_shapes', frame_shapes)
+    with few if frame_only and way == 'compiled' else nullcontext():
+        made = Engine(own, config, say=partial(told, said))
     if config.compile != 'off' and not made.graphs.compiled_names:
         sys.exit(said[-1])
     return made
@@ -133,7 +156,9 @@ def measure(
         yield about | dict(way=way) | row('frame', took, frame_floor(c, steps, ceilings))
     repeats = DRY_REPEATS if args.dry else REPEATS
     for way, made in engines.items():
-        for phase, work, calls, need in parts.phases(made, repeats, BATCHES):
+        for phase, work, calls, need in parts.phases(
+            made, repeats, () if args.frame_only else BATCHES
+        ):
             found = kernels(work, args.device)
             took = [report.once(work, args.device) / calls for _ in range(repeats)]
             yield (
@@ -149,14 +174,15 @@ def measure(
 def run(args: argparse.Namespace) -> dict:
     """Measures; for a program it prints what it has after each row, should it be cut."""
     policy, ways = random_policy(args), list(WAYS)[: 1 + args.compile]
-    ceilings = clock.ceilings(args.device, 1 if args.dry else 5)
+    with narrow(args.dry):
+        ceilings = clock.ceilings(args.device, 1 if args.dry else 5)
     found = dict(ok=True, preset=args.preset, dtype=policy.config.dtype, rows=[], engines=[])
     for views in args.views:
         engines = {}
         for way in ways:
             began = time.monotonic()
             with uncompiled(args.dry):
-                engines[way] = engine(policy, views, way, args.device)
+                engines[way] = engine(policy, views, way, args.device, args.frame_only)
             found['engines'].append(about(engines[way], views, way, time.monotonic() - began))
             if args.json:
                 print(json.dumps(found), flush=True)
@@ -176,8 +202,8 @@ def run(args: argparse.Namespace) -> dict:
 def about(made: Engine, views: int, way: str, took: float) -> dict:
     """A row: an engine, and how long it took to make it ready."""
     graphs = made.graphs
-    compiled = len(graphs.compiled_names)
-    return dict(views=views, way=way, ready_s=took, graphs=len(graphs), compiled=compiled)
+    count = len(graphs.compiled_names)
+    return dict(views=views, way=way, ready_s=took, graphs=len(graphs), compiled=count)
 
 
 def compared(engines: Mapping[str, Engine]) -> dict:

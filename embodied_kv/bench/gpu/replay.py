@@ -66,10 +66,10 @@ def engine(device: str, captured: bool, ratio: float) -> Engine:
         return Engine(policy, config)
 
 
-def trial(made: Engine) -> Trial:
+def trial(made: Engine, frames: int) -> Trial:
     """Frames, a chunk and three streams of each, and some steps of all streams in between."""
     actions, streams = [], []
-    for number in range(FRAMES):
+    for number in range(frames):
         (handle,) = made.prefill([scene.observation(TINY, number)])
         with made.kv.acquire(handle) as lease:
             (chunk,) = made.denoise([lease], [math.inf])
@@ -94,15 +94,15 @@ def compared(ours: Trial, other: Trial, tolerance: float) -> dict:
     return dict(actions_differ=error, tolerance=tolerance, greedy=greedy, drawn=drawn, ok=ok)
 
 
-def rows(device: str) -> Iterator[dict]:
+def rows(device: str, frames: int) -> Iterator[dict]:
     """Each comparison over each kind of prefix."""
     for prefixes, ratio in RATIOS.items():
         captured = engine(device, True, ratio)
-        ours = trial(captured)
+        ours = trial(captured, frames)
         others = {
-            'the same engine, again': (trial(captured), 0.0),
-            'the same device, not captured': (trial(engine(device, False, ratio)), 0.0),
-            'the CPU': (trial(engine('cpu', True, ratio)), TOLERANCE),
+            'the same engine, again': (trial(captured, frames), 0.0),
+            'the same device, not captured': (trial(engine(device, False, ratio), frames), 0.0),
+            'the CPU': (trial(engine('cpu', True, ratio), frames), TOLERANCE),
         }
         for beside, (other, tolerance) in others.items():
             about = dict(prefixes=prefixes, copies=ours.copies, graphs=len(captured.graphs))
@@ -113,13 +113,19 @@ def rows(device: str) -> Iterator[dict]:
 def run(args: argparse.Namespace) -> dict:
     """Compares, prints the table, and returns all figures."""
     torch.backends.cudnn.allow_tf32 = False
-    found = list(rows(args.device))
+    found = list(rows(args.device, 1 if args.dry else FRAMES))
     if not args.json:
         report.show(f'replays beside what was captured, {args.device}', found)
     return dict(ok=all(row['ok'] for row in found), rows=found)
 
 
-main = command('gpu.replay', __doc__, add_device, run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this stage."""
+    add_device(parser)
+    parser.add_argument('--dry', action='store_true', help='one frame')
+
+
+main = command('gpu.replay', __doc__, add_arguments, run)
 
 if __name__ == '__main__':
     main()

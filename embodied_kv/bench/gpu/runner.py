@@ -1,13 +1,14 @@
 """One stage: a process of its own, ended at its limit, whose last JSON line is what it found.
 
-Knows processes, files and clocks. Does not know what a stage measures. What a stage leaves lies in
-the programme's folder: NAME.json, and NAME.out and NAME.err, what it printed.
+Knows processes, files and clocks. Does not know what a stage measures. What a stage printed lies
+in the folder that it runs in: NAME.out and NAME.err.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,18 +17,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from embodied_kv.bench.gpu import toolchain
+from embodied_kv.bench.gpu.results import CUT, ENDED, FAILED, OK, ROOT, SKIPPED
 
-ROOT = Path(__file__).resolve().parents[3]
 PATIENCE = 5.0  # s, until what was asked to end is killed
 REFUSED = 2  # exit status of a command that says why it cannot
-OK, FAILED, ENDED, CUT, SKIPPED = 'ok', 'failed', 'ended', 'cut', 'skipped'
+TAIL, WIDTH = 20, 300  # lines that are kept of a stage that did not end well, and their length
+MISSING = re.compile(r"ModuleNotFoundError: No module named '(?!embodied_kv)([^']+)'")
 
 
 def run(name: str, command: Sequence[str], folder: Path, seconds: float, rest: float) -> dict:
-    """What came of `python COMMAND`: status, reason, seconds, figures.
+    """Run `python COMMAND` and return its status, reason, seconds, figures and last lines.
 
-    seconds: that it may take; rest: that the whole programme has left, which may be less: a stage
-    that is cut by it is run again by the next call, one that is ended by its own limit is not.
+    folder: that it runs in. seconds: that it may take; rest: that the whole programme has left,
+    which may be less: a stage that is cut by it is run again by the next call, one that is ended
+    by its own limit is not. tail: the last lines of what it printed, if its status is not ok.
     """
     limit, began = min(seconds, rest), time.monotonic()
     paths = {kind: folder / f'{name}.{kind}' for kind in ('out', 'err')}
@@ -48,32 +51,42 @@ def run(name: str, command: Sequence[str], folder: Path, seconds: float, rest: f
         finally:
             _end(process)
     figures = last_object(paths['out'].read_text(errors='replace'))
-    found = dict(
-        status=OK,
-        reason='',
+    reached, reason = _outcome(status, figures, paths['err'], limit, limit < seconds)
+    return dict(
+        status=reached,
+        reason=reason,
         seconds=round(time.monotonic() - began, 1),
         command=' '.join(['python', *command]),
         figures=figures,
+        tail=[] if reached == OK else last_lines(paths['err']) or last_lines(paths['out']),
     )
+
+
+def _outcome(
+    status: int | None, figures: dict | None, err: Path, limit: float, is_cut: bool
+) -> tuple[str, str]:
+    """Return the status of a stage and its reason. status: of its process; None: it was ended."""
+    said = (last_lines(err) or ['it said nothing'])[-1]
     if status is None:
-        ended = CUT if limit < seconds else ENDED
-        return found | dict(status=ended, reason=f'ended after {limit:.0f} s')
+        return CUT if is_cut else ENDED, f'ended after {limit:.0f} s'
     if status == REFUSED:
-        return found | dict(status=SKIPPED, reason=last_line(paths['err']))
+        return SKIPPED, said
+    if status and (missing := MISSING.match(said)):
+        return SKIPPED, f'the package {missing[1]} is missing'
     if status:
-        said = signal.Signals(-status).name if status < 0 else f'exit status {status}'
-        return found | dict(status=FAILED, reason=f'{said}: {last_line(paths["err"])}')
+        name = signal.Signals(-status).name if status < 0 else f'exit status {status}'
+        return FAILED, f'{name}: {said}'
     if figures is None:
-        return found | dict(status=FAILED, reason='it printed no figures')
+        return FAILED, 'it printed no figures'
     if not figures.get('ok', True):
-        return found | dict(status=FAILED, reason='what it compares differs')
-    return found
+        return FAILED, 'what it compares differs'
+    return OK, ''
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """That of this process, with the package on the path, and what a compiler has to know.
+    """Return that of this process, with the package on the path, and what a compiler has to know.
 
-    folder: the programme's.
+    folder: that the stage runs in.
     """
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get('PYTHONPATH'))))
     own = dict(PYTHONPATH=path, PYTHONUNBUFFERED='1')
@@ -106,33 +119,10 @@ def last_object(text: str) -> dict | None:
     return None
 
 
-def last_line(path: Path) -> str:
-    """Of what a stage said as it went wrong: the error itself, where a traceback ends with it."""
-    lines = [line.strip() for line in path.read_text(errors='replace').splitlines()]
-    return next((line[:300] for line in reversed(lines) if line), 'it said nothing')
-
-
-def keep(found: dict, folder: Path) -> None:
-    """Writes FOLDER/STAGE.json, whole or not at all."""
-    path = folder / f'{found["stage"]}.json'
-    part = path.with_suffix('.part')
-    part.write_text(json.dumps(found, indent=1) + '\n')
-    part.replace(path)
-
-
-def kept(name: str, folder: Path, dry: bool) -> dict | None:
-    """What a stage left in a call before; None where it has to run: cut, damaged, or another kind.
-
-    dry: which of the two kinds is meant.
-    """
-    found = left(name, folder, dry)
-    return None if found is None or found.get('status') == CUT else found
-
-
-def left(name: str, folder: Path, dry: bool) -> dict | None:
-    """The same; also what a stage had when it was cut."""
-    try:
-        found = json.loads((folder / f'{name}.json').read_text())
-    except (OSError, ValueError):
-        return None
-    return found if found.get('dry') == dry else None
+def last_lines(path: Path) -> list[str]:
+    """Return the last lines that are not empty; figures, which are kept as such, left out."""
+    lines = path.read_text(errors='replace').splitlines()
+    printed = [
+        line.rstrip()[:WIDTH] for line in lines if line.strip() and not line.startswith('{')
+    ]
+    return printed[-TAIL:]

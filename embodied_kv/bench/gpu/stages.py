@@ -1,5 +1,7 @@
 """The stages of the programme, the most valuable first.
 
+The stages up to `LAST_OF_FIRST` take less than ten minutes together, whatever happens in them.
+
 Knows commands, their limits and what their figures say in a line. Does not know how they are run,
 nor torch.
 """
@@ -81,11 +83,11 @@ def _ways(found: dict) -> str:
 
 
 def _capsule(found: dict) -> str:
-    last, action = found['prefixes'][-1], found['action']
-    return (
-        f'first token {last["speedup"]:.3g} times sooner at {last["length"]} tokens, first action '
-        f'{action["speedup"]:.3g} times'
-    )
+    said = f'first action {found["action"]["speedup"]:.3g} times sooner'
+    if not found['prefixes']:
+        return f'{said}; without the hybrid planner: {found["no_hybrid"]}'
+    last = found['prefixes'][-1]
+    return f'{said}, first token {last["speedup"]:.3g} times at {last["length"]} tokens'
 
 
 def _compression(found: dict) -> str:
@@ -104,6 +106,10 @@ def _loading(found: dict) -> str:
     return 'first token at best: ' + ', '.join(said)
 
 
+def _threads(found: dict) -> str:
+    return f'{_checks(found)}; a token of the planner {found["token_ms"]:.3g} ms'
+
+
 def _top(found: dict) -> str:
     return ', '.join(f'{row["phase"]}: {row["launches"]} launches' for row in found['phases'])
 
@@ -115,45 +121,70 @@ def _peers(found: dict) -> str:
 TINY = ('--preset', 'tiny', *CPU)
 PI05 = ('--preset', 'pi05', *CUDA)
 SERVED = ('--views', '2', '--runs', 'budget on')
+AT_50_HZ = (*PI05, '--period', '0.02', *SERVED)
 PEERS = ('ours_eager', 'theirs_eager', 'theirs_compiled')
 FRAME = ('--modes', 'isolated', 'shared', 'batched', 'copying', 'parallel')
 
 STAGES = (
     Stage(
         'facts', 'Which card is it, and what can it do at best?',
-        f'{GPU}.facts', CUDA, CPU, 1, _facts,
+        f'{GPU}.facts', CUDA, (*CPU, '--dry'), 0.75, _facts,
     ),
     Stage(
-        'kernels', 'Do the Triton kernels make what their torch twins make?',
-        f'{GPU}.kernels', CUDA, (*CPU, '--dry'), 4, _checks,
+        'kernels', 'Do the Triton kernels make what their torch twins make, at heads of pi05?',
+        f'{GPU}.kernels', (*CUDA, '--heads', '256'), (*CPU, '--dry', '--heads', '16'), 1.5,
+        _checks,
     ),
     Stage(
         'replay', "Is a replayed graph the computation that was captured, and the CPU's?",
-        f'{GPU}.replay', CUDA, CPU, 3, _checks,
+        f'{GPU}.replay', CUDA, (*CPU, '--dry'), 1, _checks,
     ),
     Stage(
         'agree', 'Are the numbers those of openpi and LeRobot?',
-        f'{GPU}.agree', CUDA, CPU, 3, _checks,
+        f'{GPU}.agree', CUDA, (*CPU, '--dry'), 0.75, _checks,
     ),
     Stage(
-        'pi05', 'How long does a frame of pi05 take, captured, beside the floor?',
-        f'{GPU}.real', (*PI05, '--views', '2', '1', '3'), (*TINY, '--views', '2', '--dry'),
-        5, _frames,
+        'pi05', 'How long does a frame of pi05 with two views take, captured, beside the floor?',
+        f'{GPU}.real', (*PI05, '--views', '2'), (*TINY, '--views', '2', '--dry'), 1.25, _frames,
     ),
     Stage(
-        'compiles', 'Can this machine compile ahead of time, and capture that?',
-        f'{GPU}.compiles', CUDA, CPU, 2, _checks,
+        'compiles', 'Can something small be compiled ahead of time, and captured?',
+        f'{GPU}.compiles', CUDA, CPU, 0.5, _checks,
     ),
     Stage(
-        'pi05_compiled', 'And compiled, then captured?',
-        f'{GPU}.real', (*PI05, '--views', '2', '--compile'),
-        (*TINY, '--views', '2', '--compile', '--dry'), 8, _frames,
+        'pi05_compiled', 'And with the computations of a frame compiled, then captured?',
+        f'{GPU}.real', (*PI05, '--views', '2', '--compile', '--frame-only'),
+        (*TINY, '--views', '2', '--compile', '--frame-only', '--dry'), 2.25, _frames,
     ),
     Stage(
         'deadline', 'Do chunks come in time at 50 Hz, beside language that never ends?',
-        f'{BENCH}.deadline',
-        (*PI05, '--period', '0.02', '--deadlines', '6000', '--compile', 'auto', *SERVED),
-        (*TINY, '--deadlines', '15', *SERVED), 6, _deadline,
+        f'{BENCH}.deadline', (*AT_50_HZ, '--deadlines', '1500'),
+        (*TINY, '--deadlines', '10', *SERVED), 1.5, _deadline,
+    ),
+    Stage(
+        'threads', 'Do planner, snapshots and actions on three threads make the bytes of one?',
+        f'{GPU}.threads', CUDA, (*CPU, '--dry'), 1.5, _threads,
+    ),
+    Stage(
+        'top', 'Where does the time go, kernel by kernel?',
+        f'{GPU}.top', (*PI05, '--views', '2'), (*TINY, '--views', '2'), 1, _top,
+    ),
+    Stage(
+        'kernels_other', 'Do the kernels make what their twins make, at other heads?',
+        f'{GPU}.kernels', (*CUDA, '--heads', '48', '80'), (*CPU, '--dry', '--heads', '24'), 4,
+        _checks,
+    ),
+    Stage(
+        'views', 'How long does a frame take with one and three views?',
+        f'{GPU}.real', (*PI05, '--views', '1', '3'), (*TINY, '--views', '1', '--dry'), 4, _frames,
+    ),
+    Stage(
+        'capsule', 'What does a restored state save, and is it the same to the byte?',
+        f'{BENCH}.capsule', (*PI05, '--quick'), ('capsule',), 4, _capsule, f'{GPU}.dry',
+    ),
+    Stage(
+        'loading', 'Do loads of stored KV run beside the computation?',
+        f'{GPU}.loading', CUDA, (*CPU, '--dry'), 3, _loading,
     ),
     Stage(
         'frame', 'What does sharing one cache save?',
@@ -161,26 +192,25 @@ STAGES = (
         (*TINY, '--tokens', '6', '--steps', '5', '--frames', '1', *FRAME), 5, _ways,
     ),
     Stage(
-        'capsule', 'What does a restored state save, and is it the same to the byte?',
-        f'{BENCH}.capsule', (*PI05, '--quick'), ('capsule',), 4, _capsule, f'{GPU}.dry',
-    ),
-    Stage(
         'compression', 'What does a tenth of the cache cost and save?',
         f'{BENCH}.compress.speed', (*CUDA, '--quick'), ('compress.speed',), 5, _compression,
         f'{GPU}.dry',
     ),
     Stage(
-        'loading', 'Do loads of stored KV run beside the computation?',
-        f'{GPU}.loading', CUDA, (*CPU, '--dry'), 3, _loading,
+        'all_compiled', 'How fast is all that `engine.compile` compiles?',
+        f'{GPU}.real', (*PI05, '--views', '2', '--compile'),
+        (*TINY, '--views', '2', '--compile', '--dry'), 9, _frames,
+    ),
+    Stage(
+        'deadline_compiled', 'Do 6,000 chunks come in time at 50 Hz, compiled?',
+        f'{BENCH}.deadline', (*AT_50_HZ, '--deadlines', '6000', '--compile', 'auto'),
+        (*TINY, '--deadlines', '10', *SERVED), 6, _deadline,
     ),
     Stage(
         'peers', "How does LeRobot's own pi0.5 do, with the same weights?",
         f'{BENCH}.peers', (*PI05, '--dtype', 'bfloat16', '--ways', *PEERS), CPU, 8, _peers,
         option='lerobot',
     ),
-    Stage(
-        'top', 'Where does the time go, kernel by kernel?',
-        f'{GPU}.top', (*PI05, '--views', '2'), (*TINY, '--views', '2'), 3, _top,
-    ),
 )  # fmt: skip
 NAMES = tuple(stage.name for stage in STAGES)
+LAST_OF_FIRST = 'deadline'

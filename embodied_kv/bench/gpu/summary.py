@@ -1,66 +1,65 @@
-"""The summary of a folder: which card, what each stage says in a line, then every table.
+"""The summary of results: which card, torch and commit, and what each stage says in a line.
 
-Knows the files that the runner leaves. Does not know what the figures mean: a stage says that.
+Knows what the runner keeps. Does not know what the figures mean: a stage says that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
-from embodied_kv.bench.gpu import runner
+from embodied_kv.bench.gpu.results import Results
 from embodied_kv.bench.gpu.stages import Stage
 
-DRY = '**Dry: tiny dimensions on a CPU. No figure here means anything.**'
+DRY = 'DRY: tiny dimensions on a CPU. No figure here means anything.'
+FACTS = 'driver', 'power_limit_w'  # of the card, if the stage `facts` has them
 
 
-def head(stages: Sequence[Stage], folder: Path, dry: bool) -> str:
-    """The card, and a line for each stage, whether it was run or not."""
-    found = {stage.name: runner.left(stage.name, folder, dry) for stage in stages}
-    lines = ['# First light', '', *([DRY, ''] if dry else []), *card(found.get('facts')), '']
-    lines += table([_row(stage, found[stage.name]) for stage in stages])
-    return '\n'.join(lines) + '\n'
+def text(stages: Sequence[Stage], results: Results) -> str:
+    """Return card, torch and commit, and a line for each stage, whether it was run or not."""
+    machine, lines = results.machine, [DRY] if results.machine['dry'] else []
+    facts = (results.stages.get('facts', {}).get('figures') or {}).get('card', {})
+    lines += [f'{name}: {machine[name]}' for name in ('card', 'torch', 'commit')]
+    lines += [f'{name.replace("_", " ")}: {facts[name]}' for name in FACTS if name in facts]
+    return '\n'.join([*lines, '', *map(_line_of(results), stages), ''])
 
 
-def markdown(stages: Sequence[Stage], folder: Path, dry: bool) -> str:
-    """The head, then every table of every stage."""
-    lines = []
-    for stage in stages:
-        figures = (runner.left(stage.name, folder, dry) or {}).get('figures') or {}
-        for name, rows in figures.items():
-            if isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows):
-                lines += ['', f'## {stage.name}: {name}', '', *table(rows)]
-    return head(stages, folder, dry) + '\n'.join([*lines, ''])
+def _line_of(results: Results):
+    commit = results.machine['commit']
 
+    def line(stage: Stage) -> str:
+        found = results.stages.get(stage.name)
+        if found is None:
+            return f'{stage.name:18} not run        {stage.asks}'
+        says = [found['reason'], _said(stage, found['figures']) if found['figures'] else '']
+        if found['commit'] != commit:
+            says.append(f'of commit {found["commit"]}')
+        said = '; '.join(filter(None, says)) or stage.asks
+        return f'{stage.name:18} {found["status"]:7} {found["seconds"]:5.0f} s {said}'
 
-def card(facts: dict | None) -> list[str]:
-    """What the first stage says of the machine, a fact a line."""
-    figures = (facts or {}).get('figures') or {}
-    said = {**figures.get('card', {}), **figures.get('software', {})}
-    return [f'- {name.replace("_", " ")}: {value}' for name, value in said.items()]
-
-
-def _row(stage: Stage, found: dict | None) -> dict:
-    if found is None:
-        return dict(stage=stage.name, status='not run', seconds='', says=stage.asks)
-    says = found['reason']
-    if found['figures']:
-        says = '; '.join(filter(None, (says, _said(stage, found['figures']))))
-    return dict(
-        stage=stage.name, status=found['status'], seconds=found['seconds'], says=says or stage.asks
-    )
+    return line
 
 
 def _said(stage: Stage, figures: dict) -> str:
-    """In a line; figures that were cut short may not be enough for it."""
+    """Return a line; figures that were cut short may not be enough for it."""
     try:
         return stage.say(figures)
     except (LookupError, TypeError, ValueError):
         return 'its figures are not whole'
 
 
+def tables(stages: Sequence[Stage], results: Results) -> str:
+    """Return every table of every stage, as markdown."""
+    lines = []
+    for stage in stages:
+        figures = results.stages.get(stage.name, {}).get('figures') or {}
+        for name, rows in figures.items():
+            if isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows):
+                lines += ['', f'## {stage.name}: {name}', '', *table(rows)]
+    return '\n'.join(lines)
+
+
 def table(rows: Sequence[Mapping]) -> list[str]:
-    """Markdown, with the columns of all rows."""
+    """Return markdown, with the columns of all rows."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     return [
         _line(name.replace('_', ' ') for name in names),
@@ -74,5 +73,5 @@ def _line(cells: Iterator[str]) -> str:
 
 
 def _cell(value: object) -> str:
-    text = f'{value:.4g}' if isinstance(value, float) else str(value)
-    return ' '.join(text.replace('|', '/').split())
+    shown = f'{value:.4g}' if isinstance(value, float) else str(value)
+    return ' '.join(shown.replace('|', '/').split())

@@ -28,6 +28,7 @@ from collections.abc import Mapping
 
 from embodied_kv.bench.common import report
 from embodied_kv.bench.common.command import Refused, command
+from embodied_kv.bench.common.workers import check_status
 from embodied_kv.bench.inputs.rigs import RIGS, Rig, roomy
 
 WAYS = 'none', 'called', 'asked'
@@ -53,6 +54,7 @@ def measure(rig: Rig, way: str, rate: float, seconds: float, variables: Mapping[
     try:
         line = [sys.executable, '-m', f'{HERE}.listener', *words, way, str(rate), str(seconds)]
         run = subprocess.run(line, stdout=subprocess.PIPE, text=True, env=environment)
+        check_status('the process of the drivers', drivers.poll())
     finally:
         drivers.terminate()
         drivers.wait()

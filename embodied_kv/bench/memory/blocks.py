@@ -96,10 +96,12 @@ class WatchedRow(PlannerRow):
     """
 
     def __init__(self, *row: object, fronts: bool = False, rotate: bool = True) -> None:
-        model, load, config, step = row
-        super().__init__(model, load, config, step)
+        model, load, config, _ = row
+        super().__init__(*row)
         if not rotate:
-            self._prefill = Prefill(model, self.arena, 0, load, _stays, config.load_policy, step)
+            self._prefill = Prefill(
+                model, self.arena, 0, load, _stays, config.load_policy, self._step
+            )
         self._fronts, self._last, self.fresh_tokens = fronts, {}, 0
 
     def compute(self, unit: Unit, tokens: Sequence[Sequence[int]]) -> UnitKv:

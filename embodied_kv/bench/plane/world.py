@@ -25,7 +25,7 @@ from embodied_kv.kv.decode_stream import Query
 from embodied_kv.kv.eviction import EvictionOrder
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.kv.manager import KvManager
-from embodied_kv.kv.plane import OverBudget, Plane
+from embodied_kv.kv.plane import OverBudget, Own, Plane
 from embodied_kv.kv.pool import Evictable
 from embodied_kv.kv.rows import OutOfRows
 from embodied_kv.memory.cache import HostCache
@@ -206,3 +206,11 @@ class _GivenCosts(DevicePool):
             )
             for name, offer in zip(names, super().evictable(), strict=True)
         ]
+
+    def own(self, size: int, lacking: float) -> Own | None:
+        own = super().own(size, lacking)
+        if own is None:
+            return None
+        here = [e.name for e in self._world.registry.entries() if e.tier is Tier.DEVICE]
+        cost = own.bytes / MIB * self._world.settings.costs.capsule_mib
+        return replace(own, cost=cost, idle=max(map(self._world.idle, here), default=0.0))

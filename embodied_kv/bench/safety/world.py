@@ -37,6 +37,7 @@ from websockets.sync.server import ServerConnection, serve
 
 import embodied_kv
 from embodied_kv.bench.common.command import Refused
+from embodied_kv.bench.common.workers import Workers
 from embodied_kv.bench.safety.plant import (
     Controller,
     Joints,
@@ -174,13 +175,15 @@ class PolicyServer:
     def __init__(self, policy: Policy, state: Sequence[str]) -> None:
         self.policy, self.asked, self._state = policy, 0, state
         options = dict(compression=None, max_size=None, ping_interval=None)
-        self._server = serve(self._answer, '127.0.0.1', 0, **options)
+        self._workers = Workers()
+        self._server = serve(self._workers.watched(self._answer), '127.0.0.1', 0, **options)
         self.address = f'ws://127.0.0.1:{self._server.socket.getsockname()[1]}'
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def close(self) -> None:
-        """Accept no more connections."""
+        """Accept no more connections. Raises what an answer raised."""
         self._server.shutdown()
+        self._workers.check()
 
     def _answer(self, connection: ServerConnection) -> None:
         with suppress(ConnectionClosed):

@@ -27,6 +27,7 @@ import numpy as np
 
 from embodied_kv.bench.common import report
 from embodied_kv.bench.common.command import Refused, add_engine, command
+from embodied_kv.bench.common.workers import received
 from embodied_kv.bench.serving.client import PATIENCE, WARM, ask, connected, once
 from embodied_kv.config import preset
 from embodied_kv.engine_config import EngineConfig
@@ -86,7 +87,7 @@ def measure(port: int, clients: int, count: int, period: float) -> dict[str, flo
     ]
     for process in processes:
         process.start()
-    each = [answers.get(timeout=PATIENCE) for _ in processes]
+    each = [received(answers, *processes) for _ in processes]
     for process in processes:
         process.join()
     if failed := [one for one in each if isinstance(one, str)]:

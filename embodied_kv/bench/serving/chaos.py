@@ -23,14 +23,12 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from multiprocessing.queues import Queue
-from queue import Empty
-from typing import Any
 
 import numpy as np
 
 from embodied_kv.bench.common import report
 from embodied_kv.bench.common.command import Refused, add_engine, command
+from embodied_kv.bench.common.workers import check_status, received
 from embodied_kv.bench.serving.__main__ import CONTRACT, request
 from embodied_kv.bench.serving.mob import behave, riot
 from embodied_kv.config import preset
@@ -148,11 +146,11 @@ def _measured(args: argparse.Namespace, port: int, watch: Watch) -> dict:
         return _started(spawn.Process(None, riot, 'the mob', given, daemon=True))
 
     for process, queue in ((good(WARM), answers), (bad(WARM), news)):
-        _told(queue, process)  # whatever is made once is made
+        received(queue, process)  # whatever is made once is made
         _over(process)
     before = watch.rests(dict.fromkeys(('sessions', 'sockets'), 0))
     process = good(max(2.0, QUIET * args.seconds))
-    quiet, faults = _told(answers, process)
+    quiet, faults = received(answers, process)
     _over(process)
     mob = bad(args.seconds)
     process, most, memory = good(args.seconds), dict(before), []
@@ -160,8 +158,8 @@ def _measured(args: argparse.Namespace, port: int, watch: Watch) -> dict:
         most = {name: max(most[name], count) for name, count in watch.look().items()}
         memory.append(resident())
         time.sleep(min(1.0, args.seconds / 20))
-    done = _told(news, mob)
-    chaos, more = _told(answers, process)
+    done = received(news, mob)
+    chaos, more = received(answers, process)
     for one in (mob, process):
         _over(one)
     after = watch.rests(before)
@@ -206,18 +204,8 @@ def _started(process: multiprocessing.Process) -> multiprocessing.Process:
 def _over(process: multiprocessing.Process) -> None:
     """Once it has ended, nothing of it is held here."""
     process.join()
+    check_status(process.name, process.exitcode)
     process.close()
-
-
-def _told(queue: Queue, process: multiprocessing.Process) -> Any:
-    """What a child puts. Raises Refused where it ended and put nothing."""
-    while True:
-        ended = not process.is_alive()  # what it put is there then
-        try:
-            return queue.get(timeout=1.0)
-        except Empty:
-            if ended:
-                raise Refused(f'{process.name} failed: exit status {process.exitcode}') from None
 
 
 def _figures(seconds: list[float]) -> dict[str, float]:

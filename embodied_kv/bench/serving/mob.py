@@ -15,7 +15,7 @@ from multiprocessing.queues import Queue
 
 import numpy as np
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from embodied_kv.serving.websocket import codec
 
@@ -25,6 +25,10 @@ FLOOD = 50  # requests in a row
 LARGE = 2000  # pixels of a side
 TOO_LONG = 17 * 2**20  # bytes of a message
 NAMES = 40  # sessions that they fight for
+CUT_OFF = (  # what a client raises whose connection was closed, or what asyncio makes of that
+    *(OSError, EOFError, WebSocketException),
+    *(asyncio.InvalidStateError, AttributeError, RuntimeError),
+)
 
 
 class Mob:
@@ -75,7 +79,7 @@ class Mob:
             try:
                 await way()
                 self.done[way.__name__] += 1
-            except Exception:  # its connection was closed, or what asyncio makes of that
+            except CUT_OFF:
                 self.done['cut off'] += 1
             await asyncio.sleep(self._random.uniform(0.0, 0.5))
 

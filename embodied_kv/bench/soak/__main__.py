@@ -31,6 +31,7 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 from embodied_kv.bench.common import report
 from embodied_kv.bench.common.command import command
 from embodied_kv.bench.soak.ledger import DONE, INJECTED, REFUSED
+from embodied_kv.bench.soak.operations import is_expected
 from embodied_kv.bench.soak.resident import MIB
 from embodied_kv.bench.soak.run import Soak, soak
 
@@ -48,6 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument('--seed', type=int, default=0, help='of what happens, and what fails')
     parser.add_argument(
+        '--device',
+        choices=('cpu', 'hostile'),
+        default='cpu',
+        help='hostile: buffers start as NaN, streams are late, any operation may fail',
+    )
+    parser.add_argument(
         '--failures', type=float, default=1.0, help='how often calls fail, times the usual'
     )
 
@@ -64,12 +71,14 @@ def run(args: argparse.Namespace) -> dict:
             args.seed,
             args.failures,
             lambda done: bar.update(task, completed=done),
+            args.device == 'hostile',
         )
     operations, parts = _operations(found), _parts(found)
     seconds = sum(point.seconds for point in found.points)
     whole = dict(
         frames=found.points[-1].frames,
         seed=args.seed,
+        device=args.device,
         failures=args.failures,
         seconds=seconds,
         resident_growth=found.growth,
@@ -135,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         broken.update(found['broken'])
         return found
 
-    command('soak', __doc__, add_arguments, judged)(arguments)
+    command('soak', __doc__, add_arguments, judged, is_expected)(arguments)
     if broken:
         lines = [f'{law}: {evidence}' for law, evidence in broken.items()]
         raise SystemExit('\n'.join(['soak: broken laws', *lines]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from embodied_kv import storage
+from embodied_kv.bench.common.hostile_device import HostileDevice
 from embodied_kv.bench.soak.faults import Faults, Injected, full, unreadable
 from embodied_kv.bench.soak.world import World
 from embodied_kv.capsule import frozen_kv
@@ -23,6 +24,7 @@ RATES = {  # share of calls that fail
     'disk sync': 0.01,
     'disk read': 0.01,
     'database': 0.01,
+    'operation': 5e-5,  # of any job and load, on a hostile device
 }
 
 
@@ -30,8 +32,13 @@ class FullDatabase(Injected, MemoryFault):
     """As a full disk refuses a transaction."""
 
 
-def inject(faults: Faults, world: World) -> None:
-    """From now on, until the faults end; capsule copies, steps and listeners the world wraps."""
+def inject(faults: Faults, world: World, device: HostileDevice | None = None) -> None:
+    """From now on, until the faults end; capsule copies, steps and listeners the world wraps.
+
+    device: the one on which the world computes, where that is a hostile one.
+    """
+    if device is not None:
+        _wrap(faults, device, 'tick', 'operation')
     _computation(faults, world)
     _disk(faults)
     records = world.planning.memory.store._records  # of which each change is one transaction

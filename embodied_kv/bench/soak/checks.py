@@ -62,10 +62,13 @@ def given_up(world: World) -> None:
         ]
         planning.close()
         world.planning = world.open_planning()
+        registry.close()
+        again = world.open_registry()
         laws += [
             ('files that memory leaves behind', world.planning.memory.store.swept, 0),
-            ('capsules after a restart', world.open_registry().entries(), []),
+            ('capsules after a restart', again.entries(), []),
         ]
+        again.close()
         _judge(world, laws)
 
 

@@ -77,7 +77,9 @@ class Faults:
     def hits(self, name: str, rate: float) -> bool:
         """Whether this call is to fail; rate: the share of calls that do."""
         with self._lock:
-            random = self._randoms.setdefault(name, Random(f'{self._seed} {name}'))
+            if name not in self._randoms:
+                self._randoms[name] = Random(f'{self._seed} {name}')
+            random = self._randoms[name]
             hit = random.random() < rate * self._often and not self._pauses
             self.struck[name] += hit
             return hit

@@ -12,6 +12,7 @@ from random import Random
 
 import numpy as np
 
+from embodied_kv.bench.soak.faults import Injected
 from embodied_kv.bench.soak.outcome import Declined, must_refuse
 from embodied_kv.bench.soak.world import ROBOTS, World
 from embodied_kv.config import TINY
@@ -43,7 +44,7 @@ def racing_frame(world: World, random: Random) -> None:
         chunk.add_done_callback(lambda _: lease.release())
 
     def fail(_: Future) -> None:
-        raise RuntimeError('who waits for a frame fails')
+        raise Injected('the code that waits for a frame fails')
 
     future = world.ledger.promise(world.device.prefill(_observe(world, random)))
     future.add_done_callback(fail)

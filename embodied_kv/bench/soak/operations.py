@@ -50,7 +50,12 @@ class Operation:
         world.ledger.outcome(self.name, outcome, time.perf_counter() - began)
 
 
-def _judged(error: Exception) -> str | None:
+def is_expected(error: BaseException) -> bool:
+    """Return whether an operation may raise it."""
+    return _judged(error) is not None
+
+
+def _judged(error: BaseException) -> str | None:
     """None for what no operation may raise."""
     if was_injected(error):
         return INJECTED

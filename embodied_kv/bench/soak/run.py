@@ -11,12 +11,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
+from embodied_kv.bench.common.hostile_device import HostileDevice
 from embodied_kv.bench.soak import checks, language, resident
 from embodied_kv.bench.soak.boundaries import inject
 from embodied_kv.bench.soak.faults import Faults
@@ -66,15 +67,17 @@ def soak(
     seed: int,
     failures: float = 1.0,
     progress: Callable[[int], object] = lambda done: None,
+    hostile: bool = False,
 ) -> Soak:
     """A run of so many frames, at least one a part; it ends early where a law is broken.
 
-    failures: how often calls fail, times the usual.
+    failures: how often calls fail, times the usual. hostile: compute on a `HostileDevice`, any
+    operation of which may fail.
     """
-    ledger = Ledger()
-    with _silent(), TemporaryDirectory() as folder, Faults(seed, failures) as faults:
+    ledger, on = Ledger(), HostileDevice() if hostile else nullcontext()
+    with _silent(), TemporaryDirectory() as folder, Faults(seed, failures) as faults, on as device:
         with World(Path(folder), faults, ledger) as world:
-            inject(faults, world)
+            inject(faults, world, device)
             points = list(_parts(world, Random(seed), max(frames, PARTS), progress))
             if not ledger.broken:
                 checks.given_up(world)

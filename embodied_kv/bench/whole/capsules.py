@@ -66,6 +66,10 @@ class Capsules:
         )
         self._at = body.now
 
+    def close(self) -> None:
+        """The process is over, and the next one may use the folder."""
+        self._registry.close()
+
     def mark(self) -> None:
         """Before a step."""
         self._keep(self._marks)

@@ -6,6 +6,7 @@ Knows which parts are on. Does not know other robots, nor when it is killed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,14 +70,19 @@ class Mind:
     def live(self) -> None:
         """On its turn, to the mission's end."""
         body, process, parts = self._body, self._process, self._process.parts
-        with Planning(
-            self._planner,
-            self._folder / 'memory',
-            planning_config(self._settings, parts),
-            step=lambda work: on_device(self.turn, process, 'plans', work),
-            plane=process.engine.kv.plane,
-        ) as planning:
-            capsules = self._capsules(planning) if parts.capsules else None
+        with ExitStack() as opened:
+            planning = opened.enter_context(
+                Planning(
+                    self._planner,
+                    self._folder / 'memory',
+                    planning_config(self._settings, parts),
+                    step=lambda work: on_device(self.turn, process, 'plans', work),
+                    plane=process.engine.kv.plane,
+                )
+            )
+            capsules = None
+            if parts.capsules:
+                capsules = opened.enter_context(closing(self._capsules(planning)))
             if body.record.restart is not None:
                 if capsules is None or not capsules.restore():
                     self._cold()

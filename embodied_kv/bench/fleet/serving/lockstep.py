@@ -31,6 +31,7 @@ import rclpy
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.parameter import Parameter
 
+from embodied_kv.bench.common.workers import Workers
 from embodied_kv.bench.fleet.serving.robot import PATIENCE, Habits, Player, RobotTopics, World
 from embodied_kv.bench.fleet.serving.schedule import Act, Schedule
 from embodied_kv.bench.fleet.serving.speech import Speech
@@ -240,7 +241,8 @@ def serve(connection: Connection) -> None:
     while (fields := connection.recv()) is not None:
         run = Run(Order(**fields | dict(habits=Habits(**fields['habits']))), world)
         try:
-            result = run.run()
+            with Workers():
+                result = run.run()
         finally:
             run.close()
         connection.send(('result', (result,)))
