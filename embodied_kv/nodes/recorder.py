@@ -16,6 +16,7 @@ from rclpy.serialization import serialize_message
 from rclpy.subscription import Subscription
 from std_msgs.msg import String
 
+from embodied_kv import storage
 from embodied_kv.data.recording_file import PART, Channel, RecordingFile, is_being_written
 from embodied_kv.data.recording_queue import RecordingQueue
 from embodied_kv.msg import RecordingState
@@ -110,7 +111,7 @@ class Recorder(SuiteNode):
         params = self.params.read(RecorderParams)
         if not params.folder:
             raise ValueError('recorder.folder is empty: name the folder of the recordings')
-        self._folder.mkdir(parents=True, exist_ok=True)
+        storage.private_folder(self._folder)
         path = self._folder / f'{name}.mcap'
         if path.exists() or path.with_name(path.name + PART).exists():
             raise ValueError(f'{path} is there already: choose another name')
@@ -224,7 +225,12 @@ class Recorder(SuiteNode):
         if not self.params.read(RecorderParams).folder:
             return
         for part in sorted(self._folder.glob(f'*.mcap{PART}')):
-            if not is_being_written(part):
+            try:
+                is_unfinished = not is_being_written(part)
+            except OSError as error:  # of another user, or no regular file
+                self.log_warning(f'part {part.name}', reason(error))
+                continue
+            if is_unfinished:
                 self.log_warning(f'part {part.name}', f'{part} was cut off; {REPAIR} {part}')
 
     # ------------------------------------------------------------------ how it goes

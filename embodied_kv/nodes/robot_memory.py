@@ -48,6 +48,12 @@ class MemoryParams:
         "Of the memory; a suite with a namespace has a folder of that name in it; '' forgets all "
         'at cleanup',
     )
+    disk_mib: int = param(
+        8192,
+        "Most that a robot's stored KV takes on the disk, MiB; the least recently used is removed "
+        'first and computed again when a plan needs it',
+        range=(1, 2**30),
+    )
     planner: str = param('', "Folder of a planner's weights and tokenizer; '' is the contract's")
     discard_foreign_kv: bool = param(
         False,
@@ -101,7 +107,9 @@ class RobotMemory:
             renew = params.discard_foreign_kv
             self._planning = Planning(planner, folder, config, encoder, step, renew, plane, rows)
             undo.callback(self._planning.close)
-            known = [(s.id, s.step) for s in self._planning.memory.store.list('task')]
+            self._store = self._planning.memory.store
+            self._store.limit(params.disk_mib * MIB)
+            known = [(s.id, s.step) for s in self._store.list('task')]
             self._close = undo.pop_all()
         self._notes = NoteTaker(params.held_question, params.task_records, known)
         self._answers: dict[int, str] = {}  # of streams that speak
@@ -182,7 +190,8 @@ class RobotMemory:
             return
         try:
             self.changed = False  # first: what is learnt meanwhile is missing
-            if self._planning.warm(PRECOMPUTED):
+            # Without room, what is computed now would only replace what was computed before.
+            if self._store.has_room and self._planning.warm(PRECOMPUTED):
                 self.changed = True
         except (MemoryFault, OverBudget) as fault:
             self._warn('precompute', f'not precomputed: {fault}')

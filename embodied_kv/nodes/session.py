@@ -141,6 +141,7 @@ class Session(SuiteNode):
             Disk(folder) if params.folder else None,
             device=self.host.engine.policy.model.device,
         )
+        self._release.callback(self._registry.close)
         pool = DevicePool(self._registry, self.host.plane)
         self._release.callback(self.host.plane.leave, pool)
         self._session.limits = params.limits

@@ -6,14 +6,12 @@ engine: it starts within a second, and nothing that fails or hangs there reaches
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
 import rclpy
 from rclpy.executors import SingleThreadedExecutor
@@ -32,6 +30,7 @@ from embodied_kv.control.command_watchdog import (
 from embodied_kv.msg import VelocitySetpoint as VelocitySetpointMsg
 from embodied_kv.msg import WatchdogState
 from embodied_kv.nodes.common import qos
+from embodied_kv.nodes.common.lock_file import lock_path
 from embodied_kv.nodes.common.parameters import Parameters, param
 from embodied_kv.nodes.control.controllers import KINDS, SETPOINT, STATE, setpoint_message
 from embodied_kv.robots.embodiment import Embodiment
@@ -180,9 +179,13 @@ def _run(stopping: Sequence[int]) -> None:
     if not topics:
         log.info('the contract has no velocity outputs; the command watchdog is not needed')
         return
-    place = f'{node.context.get_domain_id()}{namespace.replace("/", ".")}.{NAME}'
-    lock = Path(tempfile.gettempdir()) / f'embodied_kv.{os.getuid()}.{place}.lock'
-    with storage.locked(lock, wait=False, file=True) as is_ours:
+    lock = lock_path(namespace, node.context.get_domain_id(), NAME)
+    with ExitStack() as locks:
+        try:
+            is_ours = locks.enter_context(storage.locked(lock, wait=False, file=True))
+        except OSError as error:
+            log.fatal(f'the lock file cannot be used: {error}; remove it')
+            sys.exit(1)
         if not is_ours:
             log.fatal(f'a namespace must have one command watchdog (got a second in {namespace})')
             sys.exit(1)

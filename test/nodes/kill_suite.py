@@ -163,7 +163,8 @@ def snapshot_amid_speech(robot, call, folder):
         }
         name = call(CapsuleSnapshot, name=f'home{attempt}', tier='disk').name
         words = said(robot, asked)
-        streams = Disk(folder).entry(name).facts['session']['streams']
+        disk = Disk(folder)
+        streams = disk.load(name, disk.entry(name).fingerprint).facts['session']['streams']
         if {*SPOKEN} <= {stream['query']['text'] for stream in streams}:
             return name, words
     pytest.fail('the answers were always over before the snapshot')

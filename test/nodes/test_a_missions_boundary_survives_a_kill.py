@@ -40,7 +40,8 @@ def listed(robot):
 def test_while_a_step_is_in_force_the_disk_has_it(robot, tmp_path, begun):
     begun()
     (folder,) = {path.parent for path in tmp_path.rglob(f'{BOUNDARY}*')}
-    facts = Disk(folder).entry(BOUNDARY).facts
+    disk = Disk(folder)
+    facts = disk.load(BOUNDARY, disk.entry(BOUNDARY).fingerprint).facts
     assert facts['mission']['mission']['acting'] == PUT_RED
     assert facts['mission']['mission']['words'] == 'tidy up'
 

@@ -4,9 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
-from pathlib import Path
 
 import pytest
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
@@ -14,6 +12,7 @@ from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState, GetAvailableStates, GetAvailableTransitions, GetState
 from rcl_interfaces.srv import GetParameters
 
+from embodied_kv import storage
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.nodes.action import Action
 from embodied_kv.nodes.common import engine_host, executable, qos
@@ -199,7 +198,7 @@ def test_signal_ends_a_process_while_it_loads(robot, tmp_path, number):
         process.wait()
     said = log.read_text()
     assert 'the process ends before an engine was ready' in said and 'Traceback' not in said
-    marks = Path(tempfile.gettempdir()).glob(f'*{robot.namespace[1:]}.*.running')
+    marks = storage.runtime_folder().glob(f'*{robot.namespace[1:]}.*.running')
     assert not list(marks)  # or the next process would count as respawned
 
 

@@ -1,5 +1,8 @@
 """A robot without a model acts on any policy server's chunks, and rests where none come."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from rclpy.parameter import Parameter
@@ -19,8 +22,12 @@ from std_msgs.msg import String
 from embodied_kv.control.trajectory_executor import STOP
 from embodied_kv.nodes.common.lifecycle_node import WARN
 from embodied_kv.nodes.observation.clock import WorldClock
+from embodied_kv.nodes.remote import server_link
 from embodied_kv.nodes.remote.action import RemoteAction
-from embodied_kv.serving.websocket.extensions import Extensions
+from embodied_kv.nodes.remote.server_link import session_id
+from embodied_kv.robots.reading import load
+from embodied_kv.serving.websocket.calls import ID
+from embodied_kv.serving.websocket.extensions import Extensions, meaning
 
 HERE = 0.1  # rad or m, where the stand-in's joints are
 DT = 0.1
@@ -200,6 +207,78 @@ def test_a_server_of_another_robot_is_refused_by_name(robot, odd, why):
         robot.until(lambda: why in node._server.policy.problem)
         robot.spin(0.3)
         assert not server.asked
+
+
+def test_a_server_whose_actions_mean_something_else_is_refused_by_name(robot):
+    own = meaning(load('tabletop'))
+    other = own[1], own[0], *own[2:-1], replace(own[-1], kind='velocity', unit='m/s')
+    with PlainServer(repeating, ours(action_meaning=other, contract='other_arm')) as server:
+        node = acting(robot, server.address)
+        robot.until(lambda: 'must mean' in node._server.policy.problem)
+        robot.spin(0.3)
+        problem = node._server.policy.problem
+        assert 'number 0 is shoulder_lift, position in rad there and shoulder_pan' in problem
+        assert 'gripper, velocity in m/s there and gripper, position in m here' in problem
+        assert 'its contract is other_arm, here tabletop' in problem and not server.asked
+
+
+@pytest.mark.parametrize(
+    'metadata, answer, warns',
+    [
+        ({}, near, True),
+        (ours(), repeating, True),
+        (ours(action_meaning=meaning(load('tabletop'))), repeating, False),
+    ],
+    ids=['plain', 'older', 'ours'],
+)
+def test_a_server_that_does_not_state_its_actions_is_accepted_with_a_warning(
+    robot, monkeypatch, metadata, answer, warns
+):
+    said = []
+    monkeypatch.setattr(RemoteAction, 'log_warning', lambda node, key, line: said.append(line))
+    with PlainServer(answer, metadata) as server:
+        acting(robot, server.address)
+        robot.until(lambda: fresh(robot) >= 1)
+        assert warns == any('does not state what its actions mean' in line for line in said)
+
+
+def test_a_robot_names_its_session_and_goes_on_with_it_on_each_connection(robot):
+    replies = iter([LEAVE])
+    with PlainServer(lambda request: next(replies, repeating(request)), ours()) as server:
+        node = acting(robot, server.address)
+        robot.until(lambda: fresh(robot) >= 1)
+        assert server.connections >= 2
+        assert node.trigger_deactivate().name == 'SUCCESS'
+        assert node.trigger_activate().name == 'SUCCESS'
+        count, before = len(server.asked), server.connections
+        robot.until(lambda: len(server.asked) > count and server.connections > before)
+        assert {request['session_id'] for request in server.asked} == {
+            session_id(node.get_fully_qualified_name())
+        }
+
+
+def test_no_two_nodes_have_the_same_session(monkeypatch):
+    nodes = ['/action', '/a/action', '/a/language', '/b/action', '/a_b/action', '/a/b/action']
+    nodes += [f'/{"x" * 100}{n}/action' for n in range(2)] + ['/__hidden/action']
+    found = [session_id(node) for node in nodes]
+    assert len(set(found)) == len(nodes) and all(ID.fullmatch(one) for one in found)
+    assert found == [session_id(node) for node in nodes]
+    monkeypatch.setattr(server_link, 'os', SimpleNamespace(getpid=lambda: -1))
+    assert session_id('/action') != found[0]  # of a process that was forked
+
+
+def test_a_refused_request_is_warned_of_and_the_connection_lives(robot):
+    said, replies = [], iter([{'refused': 'observation.state has NaN'}] * 2)
+
+    def answer(request):
+        return next(replies, repeating(request)) | {'request_id': request['request_id']}
+
+    with PlainServer(answer, ours(refusals=True)) as server:
+        node = acting(robot, server.address)
+        node.warn_throttled = lambda key, line: said.append(line)
+        robot.until(lambda: fresh(robot) >= 1)
+        assert any('refused a request: observation.state has NaN' in line for line in said)
+        assert server.connections == 1 and server.asked[0]['refusals'] is True
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from embodied_kv.nodes.common import executable
 @pytest.fixture(autouse=True)
 def quick(monkeypatch, tmp_path):
     monkeypatch.setattr(executable, 'DISCOVERY', 0.1)
-    monkeypatch.setattr(executable.tempfile, 'gettempdir', lambda: str(tmp_path))
+    monkeypatch.setenv('XDG_RUNTIME_DIR', str(tmp_path))
 
 
 def test_nobody_there_gives_a_lock_for_each_name(ros, tmp_path):
@@ -42,3 +42,14 @@ def refused(names, capfd):
         pass
     assert exit.value.code == 1
     assert 'namespace / has its action already' in capfd.readouterr().err
+
+
+def test_a_link_in_place_of_the_lock_is_refused(ros, tmp_path, capfd):
+    with executable.unique_in_namespace(['action']):
+        (lock,) = tmp_path.iterdir()
+    lock.unlink()
+    lock.symlink_to(tmp_path / 'elsewhere')
+    with pytest.raises(SystemExit) as exit, executable.unique_in_namespace(['action']):
+        pass
+    assert exit.value.code == 1 and not (tmp_path / 'elsewhere').exists()
+    assert 'it is a link, which is never followed' in capfd.readouterr().err

@@ -57,7 +57,7 @@ def test_a_session_is_kept_listed_moved_pinned_and_dropped(robot, tmp_path):
     moved = done(robot, 'move', name='home', tier='disk')
     assert (moved.name, moved.bytes, moved.tier) == ('home', made.bytes, 'disk')
     folder = tmp_path / robot.namespace[1:]
-    assert os.listdir(folder) == ['home.safetensors']
+    assert sorted(os.listdir(folder)) == ['capsules.lock', 'home.safetensors']
     listed = done(robot, 'list')
     assert 'home (disk)' in listed.message and f'{unnamed.name} (device)' in listed.message
     info = next(capsule for capsule in listed.capsules if capsule.name == 'home')
@@ -74,7 +74,7 @@ def test_a_session_is_kept_listed_moved_pinned_and_dropped(robot, tmp_path):
     assert not refused.ok and refused.message == 'capsule home is pinned: unpin it first'
     assert 'may give way' in done(robot, 'pin', name='home', pinned=False).message
     assert done(robot, 'drop', name='home').message == 'capsule home is given up'
-    assert os.listdir(folder) == []
+    assert os.listdir(folder) == ['capsules.lock']
     assert [capsule.name for capsule in done(robot, 'list').capsules] == [unnamed.name]
 
 
@@ -175,6 +175,7 @@ def resave(path, fingerprint):
     """The same capsule, as if an engine with that fingerprint had made it."""
     disk = Disk(path.parent)
     capsule = disk.load(path.stem, disk.entry(path.stem).fingerprint)
+    disk.drop(path.stem)
     disk.save(replace(capsule, fingerprint=fingerprint))
 
 

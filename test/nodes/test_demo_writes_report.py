@@ -130,13 +130,12 @@ def test_it_closes_with_six_lines(run, report):
 def test_the_report_compares_what_was_said_with_the_truth(report):
     right = report['words right']
     assert right.keys() == {'subtask', 'narration', 'questions'}
-    assert right['subtask']['of'] > 0
     assert right['subtask']['exact'] <= right['subtask']['within one frame']
     for question in right['questions']:
         assert question.keys() == {'at', 'asked', 'answer', 'truth', 'right', 'refused'}
         assert question['asked'].endswith('?') and question['truth'] and not question['refused']
-    assert report['words']
-    skip_unless_it_keeps_up(report)
+    skip_unless_it_keeps_up(report)  # else language has no idle time
+    assert report['words'] and right['subtask']['of'] > 0
     assert any(question['answer'] for question in right['questions'])
 
 

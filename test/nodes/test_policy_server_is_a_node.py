@@ -87,6 +87,12 @@ def test_an_address_that_others_reach_needs_keys(make):
     assert make(host='0.0.0.0').trigger_configure() == FAILURE
 
 
+@pytest.mark.parametrize('more', [{'api_keys': 'keys'}, {'certificate': 'certificate.pem'}])
+def test_files_are_read_again_before_it_is_configured_too(make, more):
+    assert make(**more).reload()
+    assert not make().reload()
+
+
 def test_it_says_what_its_kv_takes(make):
     node = make()
     assert node.trigger_configure() == SUCCESS and node.trigger_activate() == SUCCESS

@@ -56,6 +56,7 @@ def test_with_the_parameter_it_begins_at_activation_and_ends_with_it(robot, tmp_
     recorder.trigger_deactivate()
     (path,) = tmp_path.rglob('*.mcap')
     assert path.parent == tmp_path / robot.namespace.strip('/')
+    assert (path.parent.stat().st_mode & 0o777, path.stat().st_mode & 0o777) == (0o700, 0o600)
 
 
 @pytest.mark.parametrize('name', ['../out', '/tmp/x', 'a/b', '.hidden', 'new\nline', 'x' * 200])

@@ -9,11 +9,10 @@ import gc
 import os
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import rclpy
@@ -24,6 +23,7 @@ from rclpy.signals import SignalHandlerOptions
 from embodied_kv import storage
 from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.common.lifecycle_node import SUCCESS, InvalidHandle, SuiteNode
+from embodied_kv.nodes.common.lock_file import lock_path
 
 DISCOVERY = 1.0  # s in which a suite on another machine is found, if there is one
 SWITCH = 0.0002  # s; Python's own 5 ms would let a thread that must be on time wait so long
@@ -34,6 +34,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last one of a te
 def run(*kinds: Callable[..., SuiteNode], **options: object) -> None:
     """Build the nodes with these options, spin them until SIGINT, SIGTERM or SIGHUP, and leave.
 
+    SIGHUP does not end the process if a node has something to `reload`.
     Exits 1 if one of them is running in this namespace already, or if none that is to start by
     itself can be configured. If the process before this one ended without such a signal, or
     while its arm was stopped, the nodes are marked as `respawned`. A signal that arrives while an
@@ -43,6 +44,8 @@ def run(*kinds: Callable[..., SuiteNode], **options: object) -> None:
     stopping: list[int] = []
 
     def on_signal(number: int, _: object) -> None:
+        if number == signal.SIGHUP and any([node.reload() for node in nodes]):
+            return
         stopping.append(number)
         for name in SIGNALS:  # the next one ends it at once; a terminal that closes sends two
             signal.signal(name, signal.SIG_IGN if name == signal.SIGHUP else signal.SIG_DFL)
@@ -181,8 +184,12 @@ def _refuse_second(names: Sequence[str], locks: ExitStack) -> list[Path]:
     probe = Node(f'_{names[0]}_probe', start_parameter_services=False, enable_rosout=False)
     try:
         here, domain = probe.get_namespace(), probe.context.get_domain_id()
-        prefix = f'{domain}{here.replace("/", ".")}'
-        taken = [name for name in names if not locks.enter_context(_locked(f'{prefix}.{name}'))]
+        paths = {name: lock_path(here, domain, name) for name in names}
+        taken = [
+            name
+            for name, path in paths.items()
+            if not locks.enter_context(storage.locked(path, wait=False, file=True))
+        ]
         until = time.monotonic() + DISCOVERY
         while not taken and time.monotonic() < until:
             time.sleep(0.05)
@@ -194,14 +201,9 @@ def _refuse_second(names: Sequence[str], locks: ExitStack) -> list[Path]:
                 'this one a namespace of its own (--ros-args -r __ns:=/other)'
             )
             sys.exit(1)
-        return [_path(f'{prefix}.{name}.running') for name in names]
+        return [path.with_suffix('.running') for path in paths.values()]
+    except OSError as error:
+        probe.get_logger().fatal(f'the lock file cannot be used: {error}; remove it')
+        sys.exit(1)
     finally:
         probe.destroy_node()
-
-
-def _locked(name: str) -> AbstractContextManager[bool]:
-    return storage.locked(_path(f'{name}.lock'), wait=False, file=True)
-
-
-def _path(name: str) -> Path:
-    return Path(tempfile.gettempdir()) / f'embodied_kv.{os.getuid()}.{name}'

@@ -115,6 +115,13 @@ class SuiteNode(LifecycleNode):
         """Whether a stop is latched, which a process after this one must respect."""
         return False
 
+    def reload(self) -> bool:
+        """Read changed files again, on SIGHUP; called in the signal handler, so it only asks.
+
+        Returns whether the node has such files. Where no node has, SIGHUP ends the process.
+        """
+        return False
+
     def brake(self) -> None:
         """Bring the arm to rest: the process ends. The node that moves it fills this in."""
 

@@ -47,7 +47,7 @@ FIRST = 'pick up the red cube'  # until the first task is told
 # Scenes below 1,000,000 are those of training; the next but one is the first with five objects.
 SEED, EVALUATION_SEED = 1_000_001, 2_000_000
 RECORDED = CARDS * max(SECONDS.values())  # s: the longest that the tasks of frames.png may take
-REMEMBERING = 5.0  # s that memory may take to answer, and a mission to be taken back
+REMEMBERING = 20.0  # s that memory may take to answer, and a mission to be taken back
 PATIENCE = 60.0  # s that the arm may stand for want of a chunk, on a busy machine
 MISSION = 60.0  # s that the mission at the end may take
 

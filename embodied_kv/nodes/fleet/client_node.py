@@ -17,7 +17,9 @@ from embodied_kv.fleet.request_timing import RequestTiming
 from embodied_kv.msg import FleetAnswer, FleetRequest
 from embodied_kv.nodes.action import Action, ActionParams
 from embodied_kv.nodes.common import conversions, executable
+from embodied_kv.nodes.common.lifecycle_node import OK, WARN
 from embodied_kv.nodes.common.parameters import Parameters, one_of, param
+from embodied_kv.nodes.common.publishers import SinglePublishers
 from embodied_kv.nodes.common.remote_host import RemoteHost
 from embodied_kv.nodes.fleet import messages
 from embodied_kv.nodes.fleet.messages import (
@@ -35,6 +37,7 @@ from embodied_kv.text import shown
 from embodied_kv.types import Guide
 
 CHECK_EVERY = 0.02  # s between two checks whether a request is due
+LOOK_EVERY = 0.5  # s between two looks for other publishers of the robot's topics
 KEPT = 64  # observations that were sent and may still be answered
 
 
@@ -114,6 +117,10 @@ class FleetClient(Action):
         self.serve(FleetFreeze, FREEZE, self.while_active(self._freeze))
         self.serve(FleetResume, RESUME, self.while_active(self._resume))
         self.every(CHECK_EVERY, self._ask_if_due)
+        self._single = SinglePublishers(
+            self, 'stop all nodes but one: one client asks for a robot, and one fleet answers'
+        )
+        self.every(LOOK_EVERY, lambda: self._single.look((REQUEST, FINISHED, ANSWER)))
 
     def start(self) -> None:
         # stamp -> moment, and what the robot does meanwhile, in SI
@@ -245,6 +252,9 @@ class FleetClient(Action):
         del values['frames too late to denoise']
         values['rounds'] = self._timing.round + 1
         values['seconds since the fleet was heard'] = f'{time.monotonic() - self._heard:.1f}'
+        values |= self._single.values()
+        if level == OK and self._single.problem:
+            level, message = WARN, self._single.problem
         return level, message, values
 
 

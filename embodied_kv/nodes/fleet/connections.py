@@ -1,7 +1,8 @@
 """The connections between a fleet's server and its robots: topics that come and go with them.
 
 Knows the ROS graph. A robot is a namespace in which somebody publishes requests; who it is, the
-topic says, never the message. When the last publisher is gone, so is the robot.
+topic says, never the message. When the last publisher is gone, so is the robot. Several publishers
+of one robot retire each other's tasks, so they are reported.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from functools import partial
 
-from rclpy.node import Node
 from std_msgs.msg import String
 
 from embodied_kv.msg import FleetAnswer, FleetRequest
+from embodied_kv.nodes.common.lifecycle_node import SuiteNode
+from embodied_kv.nodes.common.publishers import SinglePublishers
 from embodied_kv.nodes.fleet.messages import ANSWER, ANSWERS, FINISHED, REQUEST, REQUESTS
 
 REQUEST_TYPE = 'embodied_kv/msg/FleetRequest'
@@ -24,12 +26,13 @@ class Connections:
     """One connection to every robot that is served.
 
     robots: their names; empty serves all that there are. on_request, on_finished: take its
-    messages; on_joined, on_left: its name; all on the executor's thread.
+    messages; on_joined, on_left: its name; all on the executor's thread. publishers: watches the
+    topics of each robot for a second publisher.
     """
 
     def __init__(
         self,
-        node: Node,
+        node: SuiteNode,
         robots: Collection[str],
         on_request: Callable[[str, FleetRequest], None],
         on_finished: Callable[[str, str], None],
@@ -42,6 +45,9 @@ class Connections:
         self._lock = threading.Lock()  # over the publishers: answers leave from another thread
         self._answers: dict[str, Callable[[FleetAnswer], None]] = {}
         self._closing: dict[str, ExitStack] = {}
+        self.publishers = SinglePublishers(
+            node, 'stop all nodes but one: the requests of one replace those of the other'
+        )
 
     @property
     def robots(self) -> list[str]:
@@ -62,6 +68,11 @@ class Connections:
         for robot in self._closing.keys() - there:
             self._close(robot)
             self._on_left(robot)
+        self.publishers.look(
+            f'{robot.rstrip("/")}/{topic}'
+            for robot in self.robots
+            for topic in (REQUEST, FINISHED)
+        )
 
     def send(self, robot: str, answer: FleetAnswer) -> None:
         """To this robot alone; to nobody if it has gone. From any thread."""

@@ -268,11 +268,18 @@ class Fleet(SuiteNode):
     # ------------------------------------------------------------------ diagnostics
 
     def report(self) -> tuple[bytes, str, dict[str, object]]:
-        values = {'connections': len(self._connections.robots), **self._server.values()}
+        connections = self._connections
+        values = {
+            'connections': len(connections.robots),
+            **self._server.values(),
+            **connections.publishers.values(),
+        }
         if not all(engine.alive for engine in self._server.dispatcher.engines.values()):
             return ERROR, 'an engine owes an answer, or has failed', values
-        if not self._connections.robots:
+        if not connections.robots:
             return WARN, 'no robot asks', values
+        if problem := connections.publishers.problem:
+            return WARN, problem, values
         return OK, 'serving', values
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_kv.control.plausibility import Bounds, JointCheck
+from embodied_kv.nodes.common.publishers import counted
 from embodied_kv.nodes.observation.description import JointInput
 from embodied_kv.robots.angles import unwrapped
 from embodied_kv.text import listed, shown
@@ -373,9 +374,9 @@ class JointMerger:
         return self._stale(joint, stamp, sample[0]) if sample else 'has no sample yet'
 
     def _publishing(self, joint: _Joint) -> str:
-        nodes = Counter(self._publishers(joint.topic))
-        names = ', '.join(f'{n} ({k} times)' if k > 1 else n for n, k in sorted(nodes.items()))
-        if nodes.total() > 1:
+        nodes = self._publishers(joint.topic)
+        names = counted(nodes)
+        if len(nodes) > 1:
             return f'; publishers of {joint.topic}: {names}; only one may publish this joint'
         return f'; check the driver that publishes {joint.topic}' + (
             f' ({names})' if names else ''

@@ -22,6 +22,7 @@ from sensor_msgs.msg import JointState
 from embodied_kv.control.plausibility import Bounds
 from embodied_kv.nodes.common import conversions, qos
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
+from embodied_kv.nodes.common.publishers import publishers
 from embodied_kv.nodes.observation.clock import WorldClock
 from embodied_kv.nodes.observation.description import JointInput
 from embodied_kv.nodes.observation.joint_merger import EPOCH, JointMerger, JointSample
@@ -88,7 +89,7 @@ class JointStates:
     ) -> None:
         self._node, self._heard, self._arrived = node, heard, arrived
         self._clock = WorldClock(node.get_clock())
-        self._merger = JointMerger(inputs, max_age, bounds, self._publishers, age_name)
+        self._merger = JointMerger(inputs, max_age, bounds, partial(publishers, node), age_name)
         self._lock = Lock()  # messages stay in order
         self._group = _Drowsy()
         self._subscriptions = {
@@ -196,11 +197,3 @@ class JointStates:
             self._merger.add(topic, stamp, names, positions, velocities, received)
         except ValueError as error:
             self._node.warn_throttled('joint state', f'joint state refused: {error}')
-
-    def _publishers(self, topic: str) -> list[str]:
-        """Return the nodes that publish a topic, one entry for each publisher."""
-        resolved = self._node.resolve_topic_name(topic)
-        return [
-            f'{info.node_namespace.rstrip("/")}/{info.node_name}'
-            for info in self._node.get_publishers_info_by_topic(resolved)
-        ]

@@ -1,0 +1,86 @@
+"""A second publisher in a robot's namespace is named in the log and in the diagnostics."""
+
+import pytest
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray
+from fleet_suite import Fleets
+from std_msgs.msg import String
+
+from embodied_kv.msg import FleetAnswer, FleetRequest
+from embodied_kv.nodes.common import qos
+from embodied_kv.nodes.common.lifecycle_node import OK, WARN
+from embodied_kv.nodes.fleet.messages import ANSWER, ANSWERS, FINISHED, REQUEST, REQUESTS
+
+TOPICS = {
+    REQUEST: (FleetRequest, REQUESTS),
+    FINISHED: (String, REQUESTS),
+    ANSWER: (FleetAnswer, ANSWERS),
+}
+
+
+@pytest.fixture
+def fleet(robots, tmp_path):
+    return Fleets(robots, tmp_path)
+
+
+class LeftRunning:
+    """A node of another process that publishes on one topic of a robot."""
+
+    def __init__(self, namespace, topic):
+        self._context = rclpy.Context()
+        rclpy.init(context=self._context)
+        self.node = rclpy.create_node('left_running', namespace=namespace, context=self._context)
+        kind, profile = TOPICS[topic]
+        self.node.create_publisher(kind, topic, profile)
+
+    def leave(self):
+        self.node.destroy_node()
+        rclpy.shutdown(context=self._context)
+
+
+@pytest.mark.parametrize('topic', [REQUEST, FINISHED])
+def test_fleet_names_both_publishers_until_one_leaves(fleet, topic, capfd):
+    node = fleet.up()
+    robot, other = fleet.join(), fleet.join(seed=1)
+    name, heard = node.get_fully_qualified_name().lstrip('/'), {}
+
+    def hear(message):
+        heard.update({status.name: status for status in message.status})
+
+    robot.node.create_subscription(DiagnosticArray, '/diagnostics', hear, qos.STATUS)
+    fleet.until(lambda: name in heard and heard[name].level == OK)
+    watched = f'{robot.namespace}/{topic}'
+    second = LeftRunning(robot.namespace, topic)
+    fleet.until(lambda: heard[name].level == WARN)
+    assert heard[name].message == f'several publishers of {watched}'
+    names = f'{robot.namespace}/left_running, {robot.namespace}/robot'
+    told = {v.key: v.value for v in heard[name].values if v.key.startswith('publishers of')}
+    assert told == {f'publishers of {watched}': names}
+    second.leave()
+    fleet.until(lambda: heard[name].level == OK)
+    log = capfd.readouterr().err
+    line = f'{watched} must have one publisher (got several publishers: {names}); stop all nodes'
+    assert log.count(line) == 1
+    assert f'{watched} no longer has several publishers' in log
+    robot.ask()
+    other.ask()
+    fleet.until(lambda: robot.got() and other.got())
+
+
+@pytest.mark.parametrize('topic', TOPICS)
+def test_client_names_a_second_client_and_a_second_fleet(fleet, topic, capfd):
+    fleet.up()
+    robot = fleet.act()
+    client, watched = robot.suite[0], f'{robot.namespace}/{topic}'
+    fleet.live(lambda: client.count_publishers(watched), show=False)
+
+    def told():
+        return client.report()[2].get(f'publishers of {watched}', '')
+
+    assert not told()
+    second = LeftRunning(robot.namespace, topic)
+    fleet.live(lambda: f'{robot.namespace}/left_running' in told(), show=False)
+    line = f'{watched} must have one publisher (got several publishers: {told()}); stop all'
+    assert line in capfd.readouterr().err
+    second.leave()
+    fleet.live(lambda: not told(), show=False)
