@@ -74,7 +74,7 @@ class SinglePublishers:
             if names == self._before.get(topic) and names != self._several.get(topic):
                 self._several[topic] = names
                 self._node.log_warning(
-                    f'publishers of {topic}: {names}',  # the name of a new node may come later
+                    f'publishers of {topic}',
                     f'{topic} must have one publisher (got several publishers: {names}); '
                     f'{self._remedy}',
                 )
