@@ -1,7 +1,7 @@
 # make demo, make test: two commands. ROS_DISTRO=kilted chooses another ROS 2.
 .PHONY: help setup demo test test-all openpi-client bench lint format lock clean distclean
 env = ISOLATED=1 tools/env
-parallel = --numprocesses 2 --dist loadgroup --max-worker-restart 0
+parallel = --numprocesses 2 --dist loadfile --max-worker-restart 0
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
@@ -16,7 +16,7 @@ test: setup  ## all tests but the slow ones, on two cores; the same examples eac
 	@$(env) python -m pytest $(parallel) -m 'not slow' --hypothesis-profile=ci
 
 test-all: setup  ## all tests, on two cores; other examples each time
-	@$(env) python -m pytest $(parallel)
+	@$(env) python -m pytest $(parallel) -o faulthandler_timeout=7500
 
 openpi-client: setup  ## openpi's own client, in a locked environment of its own, against our server
 	@$(env) python -m pytest -m slow test/serving/test_openpis_own_client_is_served.py

@@ -1,10 +1,6 @@
-"""How tests share two cores: those that keep a robot's time in one process, others beside it.
-
-Those of a file stay together. No example of a property is too slow.
-"""
+"""The device that tests run on, and hypothesis on a busy machine: no example is too slow."""
 
 import os
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,7 +8,6 @@ from hypothesis import HealthCheck, settings
 settings.register_profile('busy', deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile('busy')  # unless another one is asked for
 os.environ.setdefault('OMP_NUM_THREADS', '1')  # a core each, in what tests start as well
-IN_TIME = Path(__file__).parent / 'nodes'
 
 
 def pytest_addoption(parser):
@@ -42,11 +37,9 @@ def pytest_configure(config):
     )
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the mark in the same hook
 def pytest_collection_modifyitems(config, items):
-    late = config.getoption('device') == 'hostile'
+    if config.getoption('device') == 'cpu':
+        return
     for item in items:
-        together = 'nodes' if item.path.is_relative_to(IN_TIME) else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(together))
-        if late and item.get_closest_marker('at_once'):
+        if item.get_closest_marker('at_once'):
             item.add_marker(pytest.mark.skip(reason='a hostile device is late'))

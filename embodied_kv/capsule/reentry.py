@@ -149,7 +149,7 @@ def choose_depth(then: SceneSummary | None, now: SceneSummary | None, limits: Li
         (
             moved[joint],
             limits.max_joint_distance,
-            f'joint {joint} has moved {moved[joint]:.4g} rad',
+            f'joint {joint} has moved {moved[joint]:.4g}',
         ),
         (
             changes[view],

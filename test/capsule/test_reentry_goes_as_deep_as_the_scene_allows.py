@@ -37,7 +37,7 @@ def decide(**changes):
 def test_an_unchanged_scene_resumes_the_actor():
     assert decide(joints=turned(3, -0.04), images=seen(110)) == Decision(
         Depth.ACTOR,
-        'joint 3 has moved 0.04 rad of 0.05, the front image has changed 0.03922 of 0.1, '
+        'joint 3 has moved 0.04 of 0.05, the front image has changed 0.03922 of 0.1, '
         'the capsule is 1 s old of 2: the actor goes on',
     )
     assert choose_depth(summary(), summary(), LIMITS).depth is Depth.ACTOR
@@ -46,13 +46,13 @@ def test_an_unchanged_scene_resumes_the_actor():
 @pytest.mark.parametrize(
     ('changes', 'reason'),
     [
-        ({'joints': turned(3, -0.31)}, 'joint 3 has moved 0.31 rad, more than 0.05'),
+        ({'joints': turned(3, -0.31)}, 'joint 3 has moved 0.31, more than 0.05'),
         ({'images': seen(200)}, 'the front image has changed 0.3922, more than 0.1'),
         ({'images': seen(0)}, 'the front image has changed 0.3922, more than 0.1'),
         ({'seconds': 2.5}, 'the capsule is 2.5 s old, more than 2'),
         (
             {'joints': turned(0, 1.0), 'seconds': 60.0},
-            'joint 0 has moved 1 rad, more than 0.05; the capsule is 60 s old, more than 2',
+            'joint 0 has moved 1, more than 0.05; the capsule is 60 s old, more than 2',
         ),
     ],
 )

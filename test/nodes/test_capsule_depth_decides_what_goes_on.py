@@ -89,7 +89,7 @@ def test_at_depth_planner_the_chunk_in_force_goes_on(robot, suite, no_chunks):
     robot.more(robot.handles, 2, positions=0.5)
     response = restore(robot)
     assert response.depth == 'planner'
-    assert 'has moved 0.4 rad, more than 0.05' in response.message
+    assert 'has moved 0.4, more than 0.05' in response.message
     robot.spin(0.5)
     assert all(chunk.sequence > leftover for chunk in robot.chunks)
 
