@@ -22,7 +22,7 @@ openpi-client: setup  ## openpi's own client, in a locked environment of its own
 	@$(env) python -m pytest -m slow test/serving/test_openpis_own_client_is_served.py
 
 bench: setup  ## all benchmarks, with results in out/bench
-	@$(env) python -m embodied_kv.bench
+	@$(env) python -m benchmarks
 
 lint: setup  ## what ruff finds, changing nothing
 	@$(env) ruff check && $(env) ruff format --check

@@ -15,7 +15,7 @@ def pytest_addoption(parser):
         '--device',
         choices=('cpu', 'hostile'),
         default='cpu',
-        help='see embodied_kv/bench/common/hostile_device.py',
+        help='see benchmarks/common/hostile_device.py',
     )
 
 
@@ -25,7 +25,7 @@ def device_of_the_run(request):
     if request.config.getoption('device') == 'cpu':
         yield None
         return
-    from embodied_kv.bench.common.hostile_device import HostileDevice
+    from benchmarks.common.hostile_device import HostileDevice
 
     with HostileDevice() as device:
         yield device

@@ -40,7 +40,7 @@ def test_commands_are_there(page):
 
     commands = names(page, COMMAND)
     assert [
-        module for module in commands if module != 'embodied_kv.bench.NAME' and not runs(module)
+        module for module in commands if module != 'benchmarks.NAME' and not runs(module)
     ] == []
 
 

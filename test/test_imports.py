@@ -52,10 +52,10 @@ MAY_IMPORT = {
 NUMPY_ONLY = {'robots', 'control', 'fleet', 'data'}
 # Real nodes that are measured, and their robots: scaffolding, so they are no part of `nodes`.
 MEASURED = {
-    *(f'embodied_kv.bench.fleet.serving.{name}' for name in ('lockstep', 'robot')),
-    *(f'embodied_kv.bench.inputs.{name}' for name in ('listener', 'robot')),
-    *(f'embodied_kv.bench.safety.{name}' for name in ('plant', 'world')),
-    'embodied_kv.bench.watchdog.stand_ins',
+    *(f'benchmarks.fleet.serving.{name}' for name in ('lockstep', 'robot')),
+    *(f'benchmarks.inputs.{name}' for name in ('listener', 'robot')),
+    *(f'benchmarks.safety.{name}' for name in ('plant', 'world')),
+    'benchmarks.watchdog.stand_ins',
 }
 
 

@@ -116,7 +116,7 @@ def bundled_planner(name: str) -> Path:
     if not (path / 'model.safetensors').is_file():
         raise ValueError(
             f"no planner '{name}' comes with this package: train one with "
-            '`python -m embodied_kv.train.planner`, and name its folder'
+            '`python -m training.planner`, and name its folder'
         )
     return path
 

@@ -6,9 +6,9 @@ What each keeps is what it scores highest by its own code, called beside the eng
 import pytest
 import torch
 
-from embodied_kv.bench.compress.cache import Harness
-from embodied_kv.bench.compress.kept import kept_by
-from embodied_kv.bench.compress.ways import MODES, Way
+from benchmarks.compress.cache import Harness
+from benchmarks.compress.kept import kept_by
+from benchmarks.compress.ways import MODES, Way
 
 OF_KEYS = ('KnormPress', 'KeyDiffPress', 'LagKVPress(lag_size=16)', 'RandomPress')
 OF_ATTENTION = ('ObservedAttentionPress', 'SnapKVPress(window_size=8)')

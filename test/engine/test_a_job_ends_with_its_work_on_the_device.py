@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_kv.bench.common.hostile_device import Fault, HostileDevice
+from benchmarks.common.hostile_device import Fault, HostileDevice
 from embodied_kv.engine import loop
 from embodied_kv.engine.loop import DeviceThread, kind_of
 

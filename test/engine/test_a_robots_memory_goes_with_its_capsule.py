@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planning_cases import CONFIG, LAYERS, PLANNER, QUESTION, TABLE, filled, open_planning
 
-from embodied_kv.bench.whole.capsules import STAY
+from benchmarks.whole.capsules import STAY
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.disk import Disk
 from embodied_kv.capsule.part import FrozenPart

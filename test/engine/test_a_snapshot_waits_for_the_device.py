@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_kv.bench.common.hostile_device import HostileDevice
+from benchmarks.common.hostile_device import HostileDevice
 from embodied_kv.capsule.disk import Disk
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Tier, TierCapacities

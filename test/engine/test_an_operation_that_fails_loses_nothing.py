@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from planning_cases import QUESTION, filled, said
 
-from embodied_kv.bench.common.hostile_device import Fault, HostileDevice
+from benchmarks.common.hostile_device import Fault, HostileDevice
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.disk import Disk
 from embodied_kv.capsule.registry import Registry

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from embodied_kv.bench.common.launched import launches
+from benchmarks.common.launched import launches
 from embodied_kv.config import TINY
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.fingerprint import fingerprint

@@ -12,7 +12,7 @@ from embodied_kv.engine.engine import Engine
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.views import SuffixRead
 from embodied_kv.model.policy import Policy
-from embodied_kv.train.common.objective import slot_modulation
+from training.common.objective import slot_modulation
 from embodied_kv.types import Guide
 
 CHUNK, DIM = TINY.chunk_size, TINY.action_dim

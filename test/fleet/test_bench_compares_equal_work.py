@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 from fleet_cases import job
 
-from embodied_kv.bench.fleet import __main__ as fleet
-from embodied_kv.bench.fleet import measure
-from embodied_kv.bench.fleet.__main__ import show
-from embodied_kv.bench.fleet.compare import aims, gate, saved, table, verdict, worse
-from embodied_kv.bench.fleet.paper import SYSTEMS, TABLE
-from embodied_kv.bench.fleet.runs import HIGHEST, PENDING, POLICIES, Bench, Plan
-from embodied_kv.bench.fleet.subject import Subject
+from benchmarks.fleet import __main__ as fleet
+from benchmarks.fleet import measure
+from benchmarks.fleet.__main__ import show
+from benchmarks.fleet.compare import aims, gate, saved, table, verdict, worse
+from benchmarks.fleet.paper import SYSTEMS, TABLE
+from benchmarks.fleet.runs import HIGHEST, PENDING, POLICIES, Bench, Plan
+from benchmarks.fleet.subject import Subject
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.trace import Recorder, Round
 from embodied_kv.fleet.workload import read

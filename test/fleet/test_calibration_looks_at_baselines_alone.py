@@ -3,10 +3,10 @@
 import pytest
 import yaml
 
-from embodied_kv.bench.fleet import calibrate
-from embodied_kv.bench.fleet.calibrate import GATE, PLAN, SWEEP, choose, passes
-from embodied_kv.bench.fleet.paper import TABLE
-from embodied_kv.bench.fleet.runs import PLANS, Bench, Plan
+from benchmarks.fleet import calibrate
+from benchmarks.fleet.calibrate import GATE, PLAN, SWEEP, choose, passes
+from benchmarks.fleet.paper import TABLE
+from benchmarks.fleet.runs import PLANS, Bench, Plan
 from embodied_kv.fleet.policies import Fifo, LeastAttained
 from embodied_kv.fleet.workload import CALIBRATION, read
 

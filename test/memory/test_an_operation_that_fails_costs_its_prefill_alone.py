@@ -7,7 +7,7 @@ import pytest
 import torch
 from memory_cases import B, KvOfUnits, make_arena, make_planner, make_prompt
 
-from embodied_kv.bench.common.hostile_device import Fault, HostileDevice
+from benchmarks.common.hostile_device import Fault, HostileDevice
 from embodied_kv.memory.keep import Keep
 from embodied_kv.memory.pending import POLICIES
 from embodied_kv.memory.prefill import Prefill

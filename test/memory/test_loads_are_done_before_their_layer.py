@@ -7,7 +7,7 @@ import pytest
 import torch
 from memory_cases import B, KvOfUnits, make_arena, make_planner, make_prompt
 
-from embodied_kv.bench.common.hostile_device import HostileDevice
+from benchmarks.common.hostile_device import HostileDevice
 from embodied_kv.memory.keep import Keep
 from embodied_kv.memory.loader import Loader
 from embodied_kv.memory.pending import POLICIES, Pending

@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 import torch
 
-from embodied_kv.bench.capsule.measure import no_hybrid
+from benchmarks.capsule.measure import no_hybrid
 from embodied_kv.model.hybrid import HybridPlanner
 from embodied_kv.model.hybrid_config import PLANNER_TINY
 from embodied_kv.model.hybrid_weights import random_hybrid

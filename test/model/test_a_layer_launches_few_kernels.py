@@ -9,7 +9,7 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from embodied_kv.bench.common.hostile_device import HostileDevice
+from benchmarks.common.hostile_device import HostileDevice
 from embodied_kv.model.layers import RmsNorm, Rope, rms, rotate
 from embodied_kv.runtime.buffer import Buffer, Buffers
 from embodied_kv.runtime.stream import Stream

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from embodied_kv.bench.common.launched import run_code
+from benchmarks.common.launched import run_code
 from embodied_kv.config import preset
 from embodied_kv.engine.fingerprint import weights_digest
 from embodied_kv.model.dtype import cpu_multiplies_bfloat16

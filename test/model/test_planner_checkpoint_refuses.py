@@ -16,7 +16,7 @@ from embodied_kv.model.planner_checkpoint import (
 from embodied_kv.model.planner_config import PlannerConfig
 from embodied_kv.model.tokenizer import Tokenizer
 from embodied_kv.model.weights import CheckpointError, Weights
-from embodied_kv.train.planner.corpus import planner_tokenizer
+from training.planner.corpus import planner_tokenizer
 
 BACKBONE = BackboneConfig(32, 2, 4, 2, 8, 48, 512)
 CONFIG = PlannerConfig('test', BACKBONE, max_tokens=64)

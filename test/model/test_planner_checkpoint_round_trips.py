@@ -9,7 +9,7 @@ from embodied_kv.config import BackboneConfig
 from embodied_kv.model.planner_checkpoint import load_planner, random_planner, save_planner
 from embodied_kv.model.planner_config import PLANNER_MISSIONS, PlannerConfig
 from embodied_kv.model.tokenizer import Tokenizer
-from embodied_kv.train.planner.corpus import planner_tokenizer
+from training.planner.corpus import planner_tokenizer
 
 CONFIG = PlannerConfig('test', BackboneConfig(32, 2, 4, 2, 8, 48, 512), max_tokens=64)
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from table_robot import TableRobot
 
-from embodied_kv.bench.whole.robot import FleetRobot
+from benchmarks.whole.robot import FleetRobot
 from embodied_kv.nodes.missions.crew import Crew
 from embodied_kv.planning.mission import (
     MOST_ANSWERS,

@@ -11,7 +11,7 @@ import rclpy
 from rclpy.parameter import Parameter
 from trajectory_msgs.msg import JointTrajectory
 
-from embodied_kv.bench.safety.world import JTC, World
+from benchmarks.safety.world import JTC, World
 from embodied_kv.control.controller_reference import PATIENCE
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from embodied_kv.bench.fleet.serving.lockstep import Order, Run
-from embodied_kv.bench.fleet.serving.robot import SET_POINTS, Habits
+from benchmarks.fleet.serving.lockstep import Order, Run
+from benchmarks.fleet.serving.robot import SET_POINTS, Habits
 from embodied_kv.config import TINY
 from embodied_kv.fleet import trace
 from embodied_kv.nodes.common.engine_host import EngineHost

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from test_fleet_lockstep_is_exact import DT, HABITS, H, Played
 
-from embodied_kv.bench.fleet.serving.lockstep import Order, Run
+from benchmarks.fleet.serving.lockstep import Order, Run
 from embodied_kv.nodes.common.engine_host import EngineHost
 
 CHUNK = 0.05  # s

@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from embodied_kv.bench.safety.world import JTC, POSITIONS, SPEED, VELOCITIES, World
+from benchmarks.safety.world import JTC, POSITIONS, SPEED, VELOCITIES, World
 
 ROOM = 0.3  # rad: what the arm moves before the stop arrives
 OPEN_LOOP = 1.0  # s for which a trajectory lasts that was sent

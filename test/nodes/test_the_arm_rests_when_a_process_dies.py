@@ -11,7 +11,7 @@ import uuid
 
 import pytest
 
-from embodied_kv.bench.watchdog.stand_ins import (
+from benchmarks.watchdog.stand_ins import (
     PROBLEM,
     action_process,
     controller,

@@ -13,8 +13,8 @@ from sensor_msgs.msg import Image
 from std_msgs.msg import String
 from std_srvs.srv import SetBool
 
-from embodied_kv.bench.safety.plant import Joints, Plant, TrajectoryController
-from embodied_kv.bench.watchdog.stand_ins import Process
+from benchmarks.safety.plant import Joints, Plant, TrajectoryController
+from benchmarks.watchdog.stand_ins import Process
 from embodied_kv.nodes.common import qos
 
 ROOT = Path(__file__).resolve().parents[2]

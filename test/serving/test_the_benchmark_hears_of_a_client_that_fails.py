@@ -7,7 +7,7 @@ import threading
 import pytest
 from door_cases import door
 
-from embodied_kv.bench.serving.client import ask
+from benchmarks.serving.client import ask
 from embodied_kv.serving.websocket import codec
 
 

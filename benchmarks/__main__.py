@@ -1,0 +1,83 @@
+"""`python -m benchmarks`: every benchmark in turn, each in a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import subprocess
+import sys
+
+DEFAULT = (
+    ('parts',),
+    ('frame',),
+    ('deadline', '--quick'),
+    ('capsule', '--quick'),
+    ('compress.speed', '--quick'),
+    ('memory.trace', '--quick'),
+    ('fleet', '--quick'),
+    ('fleet.profile',),
+    ('fleet.serving', '--quick'),
+    ('fleet.speech', '--quick'),
+    ('inputs', '--quick'),
+    ('mission', '--quick'),
+    ('plane', '--quick'),
+    ('safety', '--quick'),
+    ('serving', '--quick'),
+    ('watchdog', '--quick'),
+    ('serving.chaos', '--quick'),
+    ('soak', '--quick'),
+    ('updates', '--quick'),
+    ('whole', '--quick'),
+)
+FULL = (
+    ('parts',),
+    ('frame', '--full'),
+    ('deadline',),
+    ('capsule',),
+    ('compress.metrics', '--preset', 'tabletop_long'),
+    ('compress.quality', '--preset', 'tabletop_long'),
+    ('compress.needle',),
+    ('compress.speed',),
+    ('memory.trace',),
+    ('memory.ablations',),
+    ('memory.timeline',),
+    ('memory.churn', '--measured'),
+    ('memory.judge',),
+    ('memory.records',),
+    ('memory.construction',),
+    ('memory.budgets',),
+    ('fleet.calibrate',),
+    ('fleet',),
+    ('horizon',),
+    ('latency',),
+    ('fleet.profile',),
+    ('fleet.serving',),
+    ('fleet.speech',),
+    ('inputs',),
+    ('mission',),
+    ('plane',),
+    ('safety',),
+    ('serving',),
+    ('serving.chaos',),
+    ('soak',),
+    ('updates',),
+    ('whole',),
+    ('watchdog',),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog='python -m benchmarks', description=__doc__)
+    parser.add_argument('--full', action='store_true', help='whole grids')
+    parser.add_argument('--list', action='store_true', help='only say which commands these are')
+    args = parser.parse_args()
+    for name, *options in FULL if args.full else DEFAULT:
+        command = ['-m', f'benchmarks.{name}', *options]
+        if args.list:
+            print(shlex.join(['python', *command]))
+        else:
+            subprocess.run([sys.executable, *command], check=True)
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,6 @@
+"""State restored beside state computed again: `python -m benchmarks.capsule`.
+
+- measure: how much is measured, and every figure.
+- planner: time to the first token, working sets; policy: time to the first action.
+- figures: tails, bandwidths, equal bytes; plot: the picture.
+"""

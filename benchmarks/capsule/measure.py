@@ -1,0 +1,124 @@
+"""What is measured of capsules, and how much of it; every figure.
+
+Knows the planner's and the policy's measurements. Does not know tables or files. The policy's half
+runs with every version of transformers that the package takes; the half of the hybrid planner
+needs the caches of a newer one, and without them it is left out, by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import transformers
+
+from benchmarks.capsule import planner as planners
+from benchmarks.capsule import policy as policies
+from benchmarks.capsule.figures import MB, Stores, peak_mb
+from benchmarks.capsule.planner_rows import planner_rows
+from benchmarks.capsule.sentences import snapshots
+from embodied_kv.engine.engine import Engine
+from embodied_kv.model.hybrid_config import HybridConfig
+from embodied_kv.model.planner_checkpoint import bundled_planner, load_planner
+from embodied_kv.model.planner_config import PLANNER_MISSIONS
+
+READ = 'get_conv_state', 'get_recurrent_state'  # of a cache, by which transformers' layers read it
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is measured.
+
+    prefixes: repeats by length. context: tokens of each context. sets: sizes of working sets.
+    kept: contexts that the bounded stores have bytes for. rounds: through a working set. actions,
+    copied: repeats. rows: presets whose frame rows are copied. segments: of memory in view of the
+    planner whose row is brought back. sentences: that a session remembers.
+    """
+
+    prefixes: Mapping[int, int]
+    context: int
+    sets: tuple[int, ...]
+    kept: int
+    rounds: int
+    actions: int
+    copied: int
+    rows: tuple[str, ...]
+    segments: tuple[int, ...] = (10, 40, 72)
+    sentences: tuple[int, ...] = (1000, 100_000)
+
+
+PLANS = {
+    'full': Plan(
+        prefixes={256: 20, 512: 12, 1024: 9, 2048: 7, 4096: 5, 8192: 3},
+        context=512, sets=(1, 2, 4, 8, 16), kept=4, rounds=1, actions=20, copied=25,
+        rows=('pi05_small', 'pi05'),
+    ),
+    'quick': Plan(
+        prefixes={256: 3, 1024: 2},
+        context=128, sets=(1, 2, 4), kept=2, rounds=1, actions=3, copied=7,
+        rows=('pi05_small', 'pi05'),
+    ),
+}  # fmt: skip
+
+
+def no_hybrid() -> str:
+    """Return why the installed transformers cannot run the hybrid planner; '' where it can."""
+    cache, version = getattr(transformers, 'Cache', None), transformers.__version__
+    lacks = [name for name in READ if not hasattr(cache, name)]
+    if not lacks and hasattr(transformers, 'Qwen3_5ForCausalLM'):
+        return ''
+    return f'transformers must be 5.22 or newer for it (got {version})'
+
+
+def measure(engine: Engine, c: HybridConfig, plan: Plan, device: str) -> dict:
+    """Return every figure.
+
+    `prefixes`, `copies`, `working_sets`, `action`, `planner_rows`, `sentences`, `memory`;
+    `no_hybrid`: why the hybrid planner was left out, '' where it was not.
+    """
+    memory = dict(policy_mb=_bytes(engine.policy.model) / MB, at_start=peak_mb(device))
+    why = no_hybrid()
+    hybrid = dict(prefixes=[], working_sets=[], copies=[])
+    if not why:
+        hybrid = _hybrid(engine, c, plan, device)
+        memory['planner_mb'] = hybrid.pop('planner_mb')
+    stores = Stores(engine, device=device)
+    action = policies.first_action(engine, stores, plan.actions)
+    over_memory = load_planner(bundled_planner(PLANNER_MISSIONS.name), device=device)
+    rows = planner_rows(over_memory, plan.segments, plan.copied)
+    sentences = snapshots(engine, over_memory, plan.sentences, plan.copied, device)
+    memory['at_end'] = peak_mb(device)
+    copies = hybrid.pop('copies') + [
+        dict(of=f'row of {name}', **row)
+        for name in plan.rows
+        for row in policies.rows(name, engine.config, plan.copied)
+    ]
+    found = dict(action=action, planner_rows=rows, sentences=sentences, memory=memory)
+    return dict(**hybrid, copies=copies, **found, no_hybrid=why)
+
+
+def _hybrid(engine: Engine, c: HybridConfig, plan: Plan, device: str) -> dict:
+    """Return the figures of the hybrid planner: prefixes, their copies, working sets, its size."""
+    from embodied_kv.model.hybrid import HybridPlanner
+    from embodied_kv.model.hybrid_weights import random_hybrid
+    from embodied_kv.session.planner_part import PlannerPart
+
+    planner = HybridPlanner(c, random_hybrid(c, device=device))
+    stores = Stores(engine, PlannerPart(planner), device)
+    prefixes = [
+        planners.prefix(planner, stores, length, repeats, plan.copied)
+        for length, repeats in plan.prefixes.items()
+    ]
+    sets = planners.working_sets(planner, stores, plan.context, plan.sets, plan.kept, plan.rounds)
+    copies = [
+        dict(of=f'{prefix["length"]} tokens', **row)
+        for prefix in prefixes
+        for row in prefix.pop('copies')
+    ]
+    size = _bytes(planner.model) / MB
+    return dict(prefixes=prefixes, working_sets=sets, copies=copies, planner_mb=size)
+
+
+def _bytes(model: torch.nn.Module) -> int:
+    return sum(parameter.nbytes for parameter in model.parameters())

@@ -1,0 +1,191 @@
+"""Time to the planner's first token: a cold prefill beside a restore and an append.
+
+Knows prompts, boundaries and stores. Does not know the policy, tables or files. A prompt is a
+shared prefix and a question; the boundary stands between them, `PAST` tokens after a whole block,
+so that an append folds these again before the question (see `model.hybrid`, "Exact append").
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from benchmarks.capsule.figures import MB, Stores, assert_same, copies, tail, tensor_bytes
+from benchmarks.common.report import once
+from embodied_kv.capsule.capsule import Capsule
+from embodied_kv.capsule.tiers import NoRoom, Tier, TierCapacities
+from embodied_kv.kv.moves import held_bytes
+from embodied_kv.session.robot_session import RobotSession
+
+if TYPE_CHECKING:  # not every version of transformers can run it
+    from embodied_kv.model.hybrid import HybridPlanner
+
+PAST, QUESTION = 23, 16  # tokens: of the prefix after its last whole block; of the question
+FEWEST_VISITS = 8  # of a working set
+
+
+def prefix(
+    planner: HybridPlanner, stores: Stores, length: int, repeats: int, copied: int
+) -> dict[str, object]:
+    """One prefix of `length` + PAST tokens: both ways in turn, so many times, and the copies.
+
+    Raises AssertionError if one byte of the state after the append is not a cold prefill's.
+    """
+    device, capsules = stores.device, stores.open()
+    tokens = prompt(planner, length + PAST + QUESTION, seed=length)
+    before, question = tokens[:-QUESTION], tokens[-QUESTION:]
+    planner.prefill(before)  # warms up the cold way, too
+    moved = copies(capsules, copied, device)
+    capsule, _ = capsules.snapshot('prefix')
+    times = defaultdict(list)
+    for _ in range(repeats):
+        times['cold'].append(once(lambda: first_token(planner, planner.prefill, tokens), device))
+        cold = {name: tensor.clone() for name, tensor in planner.state().items()}
+        times['restore'].append(once(lambda: capsules.rollback('prefix'), device))
+        times['append'].append(
+            once(lambda: first_token(planner, planner.append, question), device)
+        )
+        assert_same(planner.state(), cold)
+    restored = [sum(pair) for pair in zip(times['restore'], times['append'], strict=True)]
+    return dict(
+        length=length,
+        repeats=repeats,
+        capsule_mb=tensor_bytes(capsule) / MB,
+        **tail('cold', times['cold']),
+        **tail('restored', restored),
+        append_ms=statistics.median(times['append']) * 1e3,
+        speedup=statistics.median(times['cold']) / statistics.median(restored),
+        copies=moved,
+    )
+
+
+def first_token(
+    planner: HybridPlanner, fold: Callable[[Sequence[int]], None], tokens: Sequence[int]
+) -> int:
+    """The token after these, folded from empty or appended."""
+    fold(tokens)
+    return int(planner.logits.argmax())
+
+
+def prompt(planner: HybridPlanner, length: int, seed: int) -> list[int]:
+    """Random tokens, the same for the same seed."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(planner.config.vocab_size, (length,), generator=generator).tolist()
+
+
+# ---------------------------------------------------------------------- working sets
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """A prefix and its capsule. logits: after the question, float32 [vocab]."""
+
+    tokens: list[int]
+    capsule: Capsule
+    logits: Tensor
+
+
+@dataclass(frozen=True)
+class Store:
+    """Whole contexts in host memory. pins: the first ones stay; else the least recent one goes."""
+
+    capsules: RobotSession
+    pins: bool
+
+    def holds(self, context: Context) -> bool:
+        """Whether a visit finds it."""
+        name = context.capsule.name
+        return any(entry.name == name for entry in self.capsules.registry.entries())
+
+    def keep(self, context: Context) -> None:
+        """If capacity and policy let it."""
+        registry = self.capsules.registry
+        try:
+            registry.add(context.capsule, Tier.HOST)
+        except NoRoom:
+            return
+        if self.pins:
+            registry.pin(context.capsule.name)
+
+
+def working_sets(
+    planner: HybridPlanner,
+    stores: Stores,
+    length: int,
+    sizes: Sequence[int],
+    kept: int,
+    rounds: int,
+) -> list[dict[str, float]]:
+    """Contexts of `length` + PAST tokens, cycled, in three stores that take turns at each visit.
+
+    pinned: all contexts. pinned_bounded: as many as fit the bytes of `kept` contexts, the first
+    ones. lru: the same bytes, the least recently used goes. A miss is a cold prefill; what it
+    puts into the store costs it nothing. Mean ms to the first token, of revisits.
+    """
+    question = prompt(planner, QUESTION, seed=1)
+    maker = stores.open()
+    made = [_context(planner, maker, length, question, n) for n in range(max(sizes))]
+    room = kept * held_bytes(max(context.capsule.bytes for context in made))
+    kinds = {
+        'pinned': (TierCapacities(device=0), True),
+        'pinned_bounded': (TierCapacities(device=0, host=room, policy='refuse'), True),
+        'lru': (TierCapacities(device=0, host=room, policy='drop'), False),
+    }
+    rows = []
+    for size in sizes:
+        opened = {name: Store(stores.open(b), pins) for name, (b, pins) in kinds.items()}
+        for store in opened.values():
+            for context in made[:size]:
+                store.keep(context)
+        times, hits = defaultdict(list), defaultdict(list)
+        visits = max(rounds * size, FEWEST_VISITS)
+        for visit in range(visits):
+            for name, store in opened.items():
+                context = made[visit % size]
+                seconds, hit = _visit(planner, store, context, question, stores.device)
+                times[name].append(seconds)
+                hits[name].append(hit)
+        row = dict(contexts=size, visits=visits)
+        for name, store in opened.items():
+            row[f'{name}_ms'] = statistics.mean(times[name]) * 1e3
+            row[f'{name}_max_ms'] = max(times[name]) * 1e3
+            row[f'{name}_hit_pct'] = 100 * statistics.mean(hits[name])
+            row[f'{name}_mb'] = store.capsules.registry.used(Tier.HOST) / MB
+        rows.append(row)
+    return rows
+
+
+def _context(
+    planner: HybridPlanner, maker: RobotSession, length: int, question: list[int], number: int
+) -> Context:
+    tokens = prompt(planner, length + PAST, seed=100 + number)
+    planner.prefill(tokens)
+    capsule, _ = maker.snapshot(f'context-{number}')
+    planner.append(question)
+    return Context(tokens, capsule, planner.logits.clone())
+
+
+def _visit(
+    planner: HybridPlanner, store: Store, context: Context, question: list[int], device: str
+) -> tuple[float, bool]:
+    """Seconds to the first token, and whether the store had it; a miss is kept after it."""
+    hit = store.holds(context)
+
+    def answer() -> None:
+        if hit:
+            store.capsules.rollback(context.capsule.name)
+            first_token(planner, planner.append, question)
+        else:
+            first_token(planner, planner.prefill, context.tokens + question)
+
+    seconds = once(answer, device)
+    assert torch.equal(planner.logits, context.logits), 'a revisit has other logits'
+    if not hit:
+        store.keep(context)
+    return seconds, hit

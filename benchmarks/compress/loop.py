@@ -1,0 +1,56 @@
+"""Closed loop with actions that read a compressed prefix, in the worlds of evaluation.
+
+The same scenes, tasks and noise for every way; latency is given, not measured, so that no way is
+judged by its speed. Actions ask nothing: the prompt's own text scores the frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from benchmarks.common.paired import paired
+from embodied_kv.engine_config import EngineConfig
+from embodied_kv.model.policy import Policy
+from embodied_kv.sim.tasks import BASIC
+from training.evaluate import evaluation
+from training.evaluate.report import rate
+
+METHODS, KEEP_RATIOS = (EngineConfig.compress, 'random'), (0.05, 0.1, 0.2, 0.4)
+LATENCY_MS = 40
+
+
+def closed_loop(policy: Policy, episodes: int, robots: int = 20) -> list[dict]:
+    """A row for whole prefixes, then one per method and keep ratio; episodes: of each family."""
+    whole = succeeded(policy, episodes, robots, 'full', 1.0)
+    scenes = np.arange(len(whole)) // len(BASIC)  # the families' cases of one scene seed
+    rows = [_row('full', 1.0, whole, whole, scenes)]
+    for method in METHODS:
+        for keep_ratio in KEEP_RATIOS:
+            done = succeeded(policy, episodes, robots, method, keep_ratio)
+            rows.append(_row(method, keep_ratio, done, whole, scenes))
+    return rows
+
+
+def succeeded(
+    policy: Policy, episodes: int, robots: int, method: str, keep_ratio: float
+) -> list[bool]:
+    """Whether each episode succeeded, families in turn."""
+    options = dict(episodes=episodes, seeds=1, robots=robots, latency_ms=LATENCY_MS, mode='silent')
+    options |= dict(compress=method, compress_by='row', action_keep_ratio=keep_ratio)
+    arguments = [w for k, v in options.items() for w in (f'--{k.replace("_", "-")}', str(v))]
+    args = evaluation.parser().parse_args([*arguments, '--families', *BASIC])
+    with evaluation.Evaluation(args, policy) as episodes_of:
+        rows = episodes_of.run()['modes']['silent']['actions']
+    return [outcome == 's' for outcome in rows[-1]['outcomes']]
+
+
+def _row(
+    method: str, keep_ratio: float, done: Sequence[bool], whole: Sequence[bool], scenes: np.ndarray
+) -> dict:
+    share, to_whole = rate(sum(done), len(done)), paired(done, whole, scenes)
+    names = ('gained', 'lost', 'difference', 'low', 'high')
+    return dict(
+        method=method, keep_ratio=keep_ratio, n=share['n'], done=share['k'], rate=share['rate']
+    ) | {name: to_whole[name] for name in names}

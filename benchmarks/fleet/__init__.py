@@ -1,0 +1,10 @@
+"""Many robots on one engine: `python -m benchmarks.fleet`, simulated.
+
+- calibrate: `python -m benchmarks.fleet.calibrate`, which test beds are valid.
+- subject: what is served; runs: the experiments; measure: all of them, on every subject.
+- compare: savings, tables, aims; decisions: what a decision costs.
+- paper: what Kairos reports; plots: pictures.
+- profile: `python -m benchmarks.fleet.profile`, what a batch of robots costs.
+- serving: `python -m benchmarks.fleet.serving`, the real node, in virtual time.
+- speech: `python -m benchmarks.fleet.speech`, the same with words.
+"""

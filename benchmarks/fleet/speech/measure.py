@@ -1,0 +1,188 @@
+"""Which fleets are run, how fast their engines are, and what words cost.
+
+Knows tasks, loads and profiles. Does not know ROS, tables or files other than those of costs.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+
+from benchmarks.fleet.serving import measure as serving
+from benchmarks.fleet.serving.world import Fleets, Tables
+from embodied_kv.engine.engine import Engine
+from embodied_kv.engine.warmup import warm_up
+from embodied_kv.engine_config import EngineConfig
+from embodied_kv.fleet import profile
+from embodied_kv.fleet.profile import Profile
+from embodied_kv.model.policy import Policy
+
+Seconds = dict[str, dict[int, float]]
+
+# All chosen before any result.
+ROBOTS = (16, 32, 64)
+LOADS = (0.35, 0.7)  # of the peak: what the engine serves in full batches
+TASKS = 64  # of a fleet: a robot has as many as its share, and at least one
+DELAYS = (0.0, 0.05)  # s, `max_queue_delay`
+STREAMS = 2  # of a robot: one for each prompt of the contract
+PROMPT_INTERVAL = 1  # rounds: there is always something to say
+BATCH = serving.BATCH
+ALONE = 4  # robots with an engine of their own that are run; the others are like them
+SCHEDULER, HORIZON = 'kairos', serving.STATIC
+REPEATS = 5  # of each cost
+MARGIN_MS = 1.0  # as config/fleet.yaml
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is run. robots: sizes of fleets. loads: shares of the peak.
+
+    delays: s that requests are held for fuller batches. tasks: of a fleet. alone: robots with an
+    engine of their own.
+    """
+
+    robots: tuple[int, ...] = ROBOTS
+    loads: tuple[float, ...] = LOADS
+    delays: tuple[float, ...] = DELAYS
+    tasks: int = TASKS
+    alone: int = ALONE
+
+    @property
+    def most(self) -> int:
+        return max(self.robots)
+
+    def each(self, robots: int) -> int:
+        """Tasks of a robot, where there are so many."""
+        return max(1, self.tasks // robots)
+
+
+def engine_config(robots: int) -> dict[str, object]:
+    """Fields of EngineConfig for so many robots: a batch, a newest row each, and their streams."""
+    streams = STREAMS * robots
+    return dict(
+        robots=BATCH,
+        rows=max(2 * BATCH, BATCH + robots + streams),
+        reserved_rows=min(64, BATCH + robots),
+        streams=streams,
+        compressed_rows=0,
+        margin_ms=MARGIN_MS,
+    )
+
+
+def word_seconds(policy: Policy, robots: int, repeats: int = REPEATS) -> Seconds:
+    """What a query ('begin', by tokens) and a step of all ('decode', by streams) take, s."""
+    engine = Engine(policy, EngineConfig(**engine_config(robots)), policy.config.action_dt)
+    found: dict[str, dict[int, list[float]]] = {'begin': {}, 'decode': {}}
+    for _ in range(repeats):
+        warm_up(engine)
+        for kind, by_size in found.items():
+            for size in range(1, max(engine.config.streams, engine.config.decode_tokens) + 1):
+                if took := engine.costs.median(kind, size):
+                    by_size.setdefault(size, []).append(took)
+    return {kind: _rising(by_size) for kind, by_size in found.items()}
+
+
+def _rising(by_size: dict[int, list[float]]) -> dict[int, float]:
+    """Medians, never falling: more that was quicker was not quicker for its size."""
+    seconds, least = {}, 0.0
+    for size in sorted(by_size):
+        least = seconds[size] = max(least, statistics.median(by_size[size]))
+    return seconds
+
+
+def write_words(seconds: Seconds, path: Path) -> None:
+    path.write_text(yaml.safe_dump(seconds))
+
+
+def read_words(path: Path) -> Seconds:
+    """As written. Raises ValueError, OSError."""
+    try:
+        found = yaml.safe_load(path.read_text())
+        return {
+            kind: {int(size): float(s) for size, s in found[kind].items()}
+            for kind in ('begin', 'decode')
+        }
+    except (yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f'{path}: no costs of words, begin and decode: {error!r}') from error
+
+
+def speed(found: Profile, robots: int, load: float, dt: float) -> float:
+    """How many times faster than measured an engine is whose peak the fleet loads so much."""
+    engine = serving.physics(found, [robots], float(HORIZON.split(':')[1]), dt)
+    return engine['asked'][robots] / (load * engine['capacity'])
+
+
+def faster(words: Seconds, times: float) -> Seconds:
+    """What words cost an engine that needs so many times less."""
+    return {kind: {n: s / times for n, s in by.items()} for kind, by in words.items()}
+
+
+def order(
+    tasks: Sequence[Sequence[int]],
+    fleet: int,
+    charged: Path,
+    checkpoint: str,
+    words: Seconds | None,
+    delay: float,
+) -> dict:
+    """Robots with their tasks, on an engine that is sized for `fleet` of them."""
+    robots = len(tasks)
+    made = serving.order(robots, robots, SCHEDULER, HORIZON, charged, checkpoint)
+    engine = {f'engine.{name}': value for name, value in engine_config(fleet).items()}
+    told = dict(language=words is not None, prompt_interval=PROMPT_INTERVAL)
+    told |= {'max_queue_delay': delay, 'engine.time_budget': True}
+    made['parameters'] |= engine | told
+    return made | dict(tasks=[list(own) for own in tasks], speech=words, streams=STREAMS * robots)
+
+
+def measure(
+    plan: Plan,
+    policy: Policy,
+    found: Profile,
+    words: Seconds,
+    folder: Path,
+    checkpoint: str,
+    quiet: bool,
+) -> list[dict]:
+    """A dict for every run: robots, load, way, speed, delay, and what `lockstep` answers."""
+    model, most = policy.config, plan.most
+    cases = serving.cases(max(plan.each(robots) * robots for robots in plan.robots))
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
+    runs = []
+    with (
+        closing(Tables(cases, most, model.vision.image_size, model.action_dt)) as world,
+        closing(Fleets()) as fleets,
+        Progress(*columns, console=Console(stderr=True), disable=quiet) as bar,
+    ):
+        bar_task = bar.add_task('runs', total=None)
+
+        def run(
+            way: str, tasks: list, robots: int, load: float, times: float, delay: float = 0.0
+        ) -> None:
+            charged = folder / 'fleet_speech_engine.yaml'
+            profile.write(found.faster(times, found.engine), charged)
+            costs = None if way == 'mute' else faster(words, times)
+            asked = order(tasks, most, charged, checkpoint, costs, delay)
+            result = fleets.run(asked, world, lambda: None)
+            told = dict(robots=robots, load=load, way=way, speed=times, delay=delay)
+            runs.append(told | result)
+            bar.advance(bar_task)
+
+        for robots in plan.robots:
+            each = range(plan.each(robots))
+            tasks = [[r + robots * i for i in each] for r in range(robots)]
+            for load in plan.loads:
+                times = speed(found, robots, load, model.action_dt)
+                for delay in plan.delays:
+                    run('mute', tasks, robots, load, times, delay)
+                    run('speaking', tasks, robots, load, times, delay)
+                for own in tasks[: plan.alone]:
+                    run('alone', [own], robots, load, times / robots)
+    return runs

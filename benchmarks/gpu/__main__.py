@@ -1,0 +1,122 @@
+"""First light on a card: facts, equality, then figures, most valuable first; see docs/gpu.md.
+
+Each stage is a process of its own with a limit of its own, so that one that hangs or crashes ends
+no other. FOLDER/results.json has what every stage found, and FOLDER/summary.txt a line of each;
+both are written after each stage. A stage that the file has is not run again, so a programme that
+was cut goes on where it stopped. Exit status: 0 where all that was asked for is there, and none of
+it failed; 2 where FOLDER has results of another card or torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+from benchmarks.gpu import results, runner, summary
+from benchmarks.gpu.results import ENDED, FAILED, SKIPPED, OtherMachine, Results
+from benchmarks.gpu.stages import NAMES, STAGES, Stage
+
+LEAST = 15.0  # s, with less left no stage is begun
+AGAIN = ('failed', 'all')
+BUDGET, DRY = 9.5, 10.0  # minutes: of all stages; of each stage on a CPU, which may be busy
+SUMMARY, PRINTED = 'summary.txt', 'stages'  # what a folder has beside the results
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return what the command line says."""
+    form = argparse.RawTextHelpFormatter
+    parser = argparse.ArgumentParser(prog='tools/gpu', description=__doc__, formatter_class=form)
+    names = ', '.join(NAMES)
+    parser.add_argument('--stages', nargs='+', choices=NAMES, metavar='NAME', help=names)
+    parser.add_argument('--out', type=Path, help='FOLDER; out/gpu, or out/gpu-dry')
+    parser.add_argument('--budget', type=float, default=BUDGET, help=f'minutes in all; {BUDGET}')
+    parser.add_argument('--dry', action='store_true', help='every stage, tiny, on a CPU')
+    parser.add_argument('--commit', default='', help='of this copy, where it has no repository')
+    parser.add_argument('--tables', action='store_true', help='print all tables, run nothing')
+    parser.add_argument('--lerobot', default='', help='folder of a LeRobot checkout, for peers')
+    parser.add_argument(
+        '--again', nargs='?', choices=AGAIN, const='all', help='stages that are there, too'
+    )
+    args = parser.parse_args(arguments)
+    args.out = (args.out or Path('out/gpu-dry' if args.dry else 'out/gpu')).resolve()
+    if args.lerobot:
+        args.lerobot = str(Path(args.lerobot).resolve())
+    return args
+
+
+def main(arguments: Sequence[str] | None = None, stages: Sequence[Stage] = STAGES) -> int:
+    """Run the stages that are asked for and return the exit status. stages: those that exist."""
+    args = parsed(arguments)
+    (args.out / PRINTED).mkdir(parents=True, exist_ok=True)
+    chosen = [stage for stage in stages if not args.stages or stage.name in args.stages]
+    try:
+        kept = Results(args.out, results.machine(args.dry, args.commit))
+    except OtherMachine as error:
+        say(f'tools/gpu: {error}')
+        return runner.REFUSED
+    if args.tables:
+        print(summary.tables(chosen, kept))
+        return 0
+    for found in programme(chosen, args, kept):
+        kept.keep(found)
+        (args.out / SUMMARY).write_text(summary.text(stages, kept))
+    print(summary.text(stages, kept))
+    print(f'all of it: {args.out}')
+    left = [kept.done(stage.name) for stage in chosen]
+    return int(any(found is None or found['status'] in (FAILED, ENDED) for found in left))
+
+
+def programme(chosen: Sequence[Stage], args: argparse.Namespace, kept: Results) -> Iterator[dict]:
+    """Yield what came of each stage that had to run, and had time to."""
+    ends = time.monotonic() + 60 * args.budget
+    for stage in chosen:
+        before = kept.done(stage.name)
+        if before is not None and not _again(before, args.again):
+            say(f'{stage.name}: {before["status"]} already')
+            continue
+        rest = ends - time.monotonic()
+        if rest < LEAST:
+            say(f'{stage.name}: no time is left; call again')
+            continue
+        say(f'{stage.name}: {stage.asks}')
+        found = dict(stage=stage.name, began=datetime.now(timezone.utc).isoformat())
+        found |= one(stage, args, rest)
+        say(f'{stage.name}: {found["status"]} in {found["seconds"]} s  {found["reason"]}')
+        yield found
+
+
+def one(stage: Stage, args: argparse.Namespace, rest: float) -> dict:
+    """Return what `runner.run` does; a stage without its option is skipped."""
+    value = getattr(args, stage.option) if stage.option else ''
+    if stage.option and not value:
+        reason = f'no path is given: --{stage.option} PATH'
+        return dict(status=SKIPPED, reason=reason, seconds=0, command='', figures=None, tail=[])
+    command = stage.command(args.dry, value)
+    minutes = DRY if args.dry else stage.minutes
+    return runner.run(stage.name, command, args.out / PRINTED, 60 * minutes, rest)
+
+
+def _again(before: dict, again: str | None) -> bool:
+    """Return whether a stage that is there is to run again. One that was skipped always is."""
+    failed = before['status'] in (FAILED, ENDED)
+    return again == 'all' or before['status'] == SKIPPED or (again == 'failed' and failed)
+
+
+def say(line: str) -> None:
+    """For whoever waits."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def start() -> None:
+    """The program: one that is asked to end takes its stage with it."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    sys.exit(main())
+
+
+if __name__ == '__main__':
+    start()

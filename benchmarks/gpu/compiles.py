@@ -1,0 +1,102 @@
+"""Whether this machine compiles ahead of time, and replays that: small computations, in seconds.
+
+What `engine.compile` does with a whole model, done with a product and with attention over gathered
+rows, in the dtype and heads of pi05: traced, compiled, loaded from its file, captured where the
+device can, and replayed twice over other inputs than those that it was captured with.
+
+Physics: sums in another order, rounded to bfloat16 as the function itself rounds them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from benchmarks.common import report
+from benchmarks.common.command import add_device, command
+from benchmarks.gpu.kernels import TOLERANCES, difference
+from embodied_kv.kernels.joint import joint_attention
+from embodied_kv.runtime.buffer import Buffer, Buffers
+from embodied_kv.runtime.capture import Computation, Pool
+from embodied_kv.runtime.compiled import Compiler
+from embodied_kv.runtime.graph import Graph
+
+QUERIES, KEYS, HEADS, DIM = 50, 762, 8, 256  # of an Euler step of two views
+DTYPE = torch.bfloat16
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """fn makes `made` of `given`."""
+
+    of: str
+    fn: Computation
+    given: Tensor
+    made: Tensor
+
+
+def cases(device: str) -> Iterator[Case]:
+    """Each over memory of its own."""
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator).to(device, DTYPE)
+
+    generator = torch.Generator().manual_seed(0)
+    x, weight, y = normal(QUERIES, DIM), normal(DIM, DIM), normal(QUERIES, DIM)
+
+    def product() -> None:
+        y.copy_(torch.tanh(x @ weight / DIM**0.5))
+
+    yield Case('product', product, x, y)
+    q, out = normal(1, QUERIES, HEADS, DIM), normal(1, QUERIES, HEADS, DIM)
+    keys, values = normal(1, 1, KEYS, DIM), normal(1, 1, KEYS, DIM)
+    seen = torch.arange(KEYS, device=device)[None, None] < KEYS - QUERIES
+
+    def attention() -> None:
+        out.copy_(joint_attention(q, keys, values, seen))
+
+    yield Case('attention', attention, q, out)
+
+
+def checked(case: Case, device: str, folder: Path) -> dict:
+    """A row; where it cannot be compiled it says why."""
+    said: list[str] = []
+    began, buffers = time.monotonic(), [Buffer('made', case.made)]
+    pool, compiler = Pool(device, watched=False), Compiler(say=said.append, folder=folder)
+    row = dict(of=case.of, error=None, tolerance=TOLERANCES[DTYPE], ok=False, why='')
+    work = compiler.compile(case.of, case.fn, Buffers(buffers))
+    if work is None:
+        return row | dict(seconds=time.monotonic() - began, why=said[-1])
+    graph = Graph.capture(case.of, work, buffers, pool, [Buffer('given', case.given)])
+    worst = 0.0
+    for factor in (0.5, -1.0):
+        case.given.mul_(factor)
+        graph.replay()
+        ours = case.made.clone()
+        case.fn()
+        worst = max(worst, difference(ours, case.made))
+    ok = worst <= row['tolerance']
+    return row | dict(error=worst, ok=ok, seconds=time.monotonic() - began)
+
+
+@torch.inference_mode()
+def run(args: argparse.Namespace) -> dict:
+    """Compiles and compares, prints the table, and returns all figures."""
+    with tempfile.TemporaryDirectory() as folder:
+        rows = [checked(case, args.device, Path(folder)) for case in cases(args.device)]
+    if not args.json:
+        report.show(f'compiled ahead of time, {args.device}', rows)
+    return dict(ok=all(row['ok'] for row in rows), rows=rows)
+
+
+main = command('gpu.compiles', __doc__, add_device, run)
+
+if __name__ == '__main__':
+    main()

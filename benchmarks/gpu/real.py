@@ -1,0 +1,229 @@
+"""A frame of a model at its real size, by views: captured graphs, or compiled ones, captured.
+
+Random weights in the dtype that the device serves; prompts are the longest. A frame is one prefill
+and one chunk of ten Euler steps, from observation to actions on the host. Phases stand beside it,
+with what each launches on the device. With --compile both ways are taken in turn, and their
+actions are compared.
+
+Physics: a phase takes no less than its operations over the card's rate, nor than its bytes over
+its bandwidth, both measured here; a frame no less than its phases together. What is above that is
+launches, and kernels that do not fill the card.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from unittest import mock
+
+import numpy as np
+import torch
+
+from benchmarks import parts
+from benchmarks.common import clock, physics, report, scene
+from benchmarks.common.command import command
+from benchmarks.deadline.serve import STREAMS, engine_config
+from benchmarks.gpu.dry import narrow, uncompiled
+from benchmarks.gpu.facts import card
+from benchmarks.gpu.launches import counted, kernels
+from embodied_kv.config import ModelConfig, preset
+from embodied_kv.engine import compiled
+from embodied_kv.engine.engine import Engine
+from embodied_kv.engine.graphs import Kind
+from embodied_kv.engine_config import EngineConfig
+from embodied_kv.model.dtype import served
+from embodied_kv.runtime.variants import Shape
+from embodied_kv.types import Observation
+
+FRAMES, REPEATS, WARM_UP = 60, 15, 5
+DRY_FRAMES, DRY_REPEATS = 3, 1
+BATCHES = 1, STREAMS  # of decode steps
+WAYS = {'captured': 'off', 'compiled': 'auto'}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Of this stage."""
+    add_model(parser)
+    parser.add_argument('--compile', action='store_true', help='beside the captured way')
+    parser.add_argument(
+        '--frame-only', action='store_true', help='compile and time what a frame needs alone'
+    )
+    parser.add_argument('--dry', action='store_true', help='few repeats; nothing is compiled')
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Which model, on what."""
+    parser.add_argument('--preset', default='pi05', help='dimensions of the model')
+    parser.add_argument('--device', default='cuda')
+    parser.add_argument('--views', type=int, nargs='+', default=[2], help='how many, in turn')
+
+
+def random_policy(args: argparse.Namespace) -> scene.FullPolicy:
+    """With all views, in the dtype that the device serves it in."""
+    return scene.FullPolicy.random(served(preset(args.preset), args.device), device=args.device)
+
+
+def frame_shapes(c: ModelConfig, _: EngineConfig) -> list[Shape]:
+    """Return the shapes that a frame with the longest prefix needs compiled."""
+    return [
+        Shape(Kind.ENCODE_IMAGES, len(c.views)),
+        Shape(Kind.PREFILL, 1, c.prefix_tokens),
+        Shape(Kind.DENOISE, 1),
+    ]
+
+
+def engine(
+    policy: scene.FullPolicy, views: int, way: str, device: str, frame_only: bool = False
+) -> Engine:
+    """Over the policy's weights, of the sizes of `bench.deadline`: what it compiles serves there.
+
+    All Euler steps, whatever the time. How far compiling is goes to stderr. Ends the program where
+    nothing can be compiled: it would measure the captured way twice. frame_only: compile what
+    `frame_shapes` has alone.
+    """
+    gc.collect()
+    if device == 'cuda':
+        torch.cuda.empty_cache()  # of the engine before
+    own = replace(policy, config=scene.with_views(policy.config, views))
+    config = engine_config(time_budget=False, compile=WAYS[way], device=device)
+    said: list[str] = []
+    few = mock.patch.object(compiled, 'compiled_shapes', frame_shapes)
+    with few if frame_only and way == 'compiled' else nullcontext():
+        made = Engine(own, config, say=partial(told, said))
+    if config.compile != 'off' and not made.graphs.compiled_names:
+        sys.exit(said[-1])
+    return made
+
+
+def told(said: list[str], line: str) -> None:
+    """Notes a line, for whoever waits, too."""
+    said.append(line)
+    print(line, file=sys.stderr, flush=True)
+
+
+def frame(made: Engine, seen: Observation) -> np.ndarray:
+    """Actions [chunk, dims] of an observation."""
+    (handle,) = made.prefill([seen])
+    with made.kv.acquire(handle) as lease:
+        (chunk,) = made.denoise([lease], [math.inf])
+    return chunk.values
+
+
+def frames_in_turn(
+    engines: Mapping[str, Engine], count: int, device: str
+) -> dict[str, list[float]]:
+    """Seconds of each frame of each way, after some that do not count."""
+    taken: dict[str, list[float]] = {way: [] for way in engines}
+    c = next(iter(engines.values())).policy.config
+    for number in range(WARM_UP + count):
+        seen = scene.observation(c, number)
+        for way in clock.order(engines, number):
+            taken[way].append(report.once(partial(frame, engines[way], seen), device))
+    return {way: own[WARM_UP:] for way, own in taken.items()}
+
+
+def row(phase: str, took: Sequence[float], floor: float) -> dict:
+    """took, floor: s."""
+    p50, p90, p99 = np.percentile(took, (50, 90, 99)) * 1e3
+    ms = dict(ms=float(p50), p90_ms=float(p90), p99_ms=float(p99))
+    return dict(phase=phase) | ms | dict(floor_ms=floor * 1e3, of_floor=1e3 * floor / float(p50))
+
+
+def frame_floor(c: ModelConfig, steps: int, ceilings: clock.Ceilings) -> float:
+    """Seconds: a prefill of all views, and the Euler steps."""
+    prefill = physics.prefill(c, c.prefix_tokens, len(c.views))
+    step = physics.denoise_step(c, c.prefix_tokens)
+    return ceilings.floor(**prefill) + steps * ceilings.floor(**step)
+
+
+def measure(
+    engines: Mapping[str, Engine], ceilings: clock.Ceilings, args: argparse.Namespace
+) -> Iterator[dict]:
+    """Rows of one number of views: the frame, then its phases, each way."""
+    some = next(iter(engines.values()))
+    c, steps = some.policy.config, some.config.euler_steps
+    about = dict(views=len(c.views), prefix=c.prefix_tokens)
+    frames = frames_in_turn(engines, DRY_FRAMES if args.dry else FRAMES, args.device)
+    for way, took in frames.items():
+        yield about | dict(way=way) | row('frame', took, frame_floor(c, steps, ceilings))
+    repeats = DRY_REPEATS if args.dry else REPEATS
+    for way, made in engines.items():
+        for phase, work, calls, need in parts.phases(
+            made, repeats, () if args.frame_only else BATCHES
+        ):
+            found = kernels(work, args.device)
+            took = [report.once(work, args.device) / calls for _ in range(repeats)]
+            yield (
+                about
+                | dict(way=way)
+                | row(phase, took, ceilings.floor(**need))
+                | dict(launches=counted(found) / calls)
+                | dict(kernels_ms=sum(kernel.us for kernel in found) / calls / 1e3)
+            )
+
+
+@torch.inference_mode()
+def run(args: argparse.Namespace) -> dict:
+    """Measures; for a program it prints what it has after each row, should it be cut."""
+    policy, ways = random_policy(args), list(WAYS)[: 1 + args.compile]
+    with narrow(args.dry):
+        ceilings = clock.ceilings(args.device, 1 if args.dry else 5)
+    found = dict(ok=True, preset=args.preset, dtype=policy.config.dtype, rows=[], engines=[])
+    for views in args.views:
+        engines = {}
+        for way in ways:
+            began = time.monotonic()
+            with uncompiled(args.dry):
+                engines[way] = engine(policy, views, way, args.device, args.frame_only)
+            found['engines'].append(about(engines[way], views, way, time.monotonic() - began))
+            if args.json:
+                print(json.dumps(found), flush=True)
+        for measured in measure(engines, ceilings, args):
+            found['rows'].append(measured)
+            if args.json:
+                print(json.dumps(found), flush=True)
+        if args.compile:
+            found |= compared(engines)
+        found |= dict(busy=card(), memory=memory(args.device))
+        del engines
+    if not args.json:
+        report.show(f'{args.preset}, {args.device}, {policy.config.dtype}', found['rows'])
+    return found
+
+
+def about(made: Engine, views: int, way: str, took: float) -> dict:
+    """A row: an engine, and how long it took to make it ready."""
+    graphs = made.graphs
+    count = len(graphs.compiled_names)
+    return dict(views=views, way=way, ready_s=took, graphs=len(graphs), compiled=count)
+
+
+def compared(engines: Mapping[str, Engine]) -> dict:
+    """By how much both ways' actions differ, in units of how far they go; `ok`: below 5%."""
+    one, other = (
+        frame(made, scene.observation(made.policy.config, 7)) for made in engines.values()
+    )
+    differ = float(np.abs(one - other).max() / max(np.abs(one).max(), 1e-9))
+    return dict(actions_differ=differ, ok=differ < 0.05)
+
+
+def memory(device: str) -> dict:
+    """MB of the card: by tensors now, and at most by the process's own pools."""
+    if device != 'cuda':
+        return {}
+    found = dict(allocated=torch.cuda.memory_allocated(), reserved=torch.cuda.memory_reserved())
+    return {f'{name}_mb': taken / 1e6 for name, taken in found.items()}
+
+
+main = command('gpu.real', __doc__, add_arguments, run)
+
+if __name__ == '__main__':
+    main()

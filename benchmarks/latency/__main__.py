@@ -1,0 +1,172 @@
+"""Late chunks: success, time and smoothness by injected latency, in five ways to go on.
+
+The tabletop policy in the worlds of evaluation. Scenes, tasks, noise and latencies are the same
+in every way, so all differences are of pairs of episodes. A latency is of simulated time: from an
+observation until its chunk takes over, one chunk at a time; it is fixed, or it varies: uniformly
+by --spread, and one in 20 is twice as long. Each point is kept under --out as soon as it is
+measured and is not measured again under the same conditions, so a run may be cut off.
+
+off takes a chunk over by time. guided and vjp pull each Euler step towards what is left of the
+running chunk, with the Jacobian of the step as the identity and as it is. trained is given the
+actions that will have passed. ensemble averages what all chunks of `off` say of a moment.
+The defaults of guidance are the papers': the greatest weight is 5, weights fall exponentially;
+they end with the chunk. --steps with several counts asks how few Euler steps do, at 0 and 200 ms.
+
+Physics: a chunk that comes d actions late was made for an arm that has moved on by what it was
+doing. Where the chunk says otherwise of these d actions, the arm is thrown by the difference: a
+seam. It grows with latency and with how many answers a policy has to the same view; only a way
+that knows these d actions can make it smaller. The world moves on as well: what nobody can see
+while a chunk is made costs every way alike.
+
+Sources: Black, Galliker and Levine 2025, "Real-Time Execution of Action Chunking Flow Policies",
+and Black et al. 2025, "Training-time action conditioning" (arXiv 2512.05964); Zhao et al. 2023
+(ACT).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+
+from benchmarks.common import report
+from benchmarks.common.command import Refused, command
+from benchmarks.latency import aims, figures
+from benchmarks.latency.plot import plot
+from benchmarks.latency.points import Conditions, Episodes, Point, measure
+from benchmarks.latency.show import show
+from benchmarks.latency.store import Store
+from benchmarks.latency.ways import OFF, TRAINED, WAYS
+from embodied_kv.control.rtc import EXPONENTIAL, SCHEDULES
+from embodied_kv.engine.fingerprint import weights_digest
+from embodied_kv.engine_config import EngineConfig
+from embodied_kv.model.policy import Policy
+from embodied_kv.sim.tasks import BASIC, FAMILIES
+from training.evaluate import evaluation
+from training.evaluate.actors import Chunking
+from training.evaluate.cases import LONGEST
+
+EPISODES, QUICK_EPISODES = 100, 2  # of each family
+LATENCIES, QUICK_LATENCIES, STEPS_LATENCIES = (0, 50, 100, 200, 300, 400), (0, 300), (0, 200)
+VARYING, SPREAD = (200,), 0.5
+STEPS = 4
+SET = 3  # of scenes; `train.evaluate` looks at 0 to 2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Of this benchmark."""
+    add = parser.add_argument
+    add('--checkpoint', help="file or folder, or 'random'; else the bundled one")
+    add('--ways', nargs='+', choices=WAYS, help='all; of several step counts: off and trained')
+    add('--latencies', nargs='+', type=float, metavar='MS', help='fixed ones; default 0 to 400')
+    add('--varying', nargs='*', type=float, metavar='MS', help='means of those that vary')
+    add('--spread', type=float, default=SPREAD, help='share by which they vary, with spikes')
+    add('--steps', nargs='+', type=int, default=[STEPS], help='Euler steps of a chunk')
+    add('--schedule', choices=SCHEDULES, default=EXPONENTIAL, help='of the weights of guidance')
+    add('--horizon', type=int, default=LONGEST, help='actions that are guided')
+    add('--max-guidance', type=float, default=EngineConfig.rtc_max_guidance)
+    add('--episodes', type=int, help=f'of each family; default {EPISODES}')
+    add('--families', nargs='+', choices=FAMILIES, default=list(BASIC))
+    add('--crowded', action='store_true', help='two places, and things put away')
+    add('--seed', type=int, default=SET, help='which set of scenes')
+    add('--robots', type=int, default=20, help='worlds of one engine, in lockstep')
+    add('--out', type=Path, help='folder of the points; default out/bench/latency')
+    add('--quick', action='store_true', help='0 and 300 ms, 2 episodes of each family')
+
+
+def plan(args: argparse.Namespace) -> list[Point]:
+    """What is to be measured, latency by latency."""
+    several = len(args.steps) > 1
+    ways = args.ways or ((OFF, TRAINED) if several else WAYS)
+    fixed, varying = (STEPS_LATENCIES, ()) if several else (LATENCIES, VARYING)
+    if args.quick:
+        fixed, varying = QUICK_LATENCIES, ()
+    fixed = fixed if args.latencies is None else args.latencies
+    varying = varying if args.varying is None else args.varying
+    latencies = [(ms, 0.0) for ms in fixed] + [(ms, args.spread) for ms in varying]
+    points = [
+        Point(way, float(ms), spread, steps)
+        for ms, spread in latencies
+        for steps in args.steps
+        for way in ways
+    ]
+    return list(dict.fromkeys(points))
+
+
+def conditions(args: argparse.Namespace) -> Conditions:
+    """What is the same for all of it."""
+    episodes = args.episodes or (QUICK_EPISODES if args.quick else EPISODES)
+    families = tuple(dict.fromkeys(args.families))
+    guided = Chunking(
+        rtc_max_guidance=args.max_guidance, schedule=args.schedule, horizon=args.horizon
+    )
+    return Conditions(families, episodes, args.seed, args.crowded, args.robots, guided)
+
+
+def check(args: argparse.Namespace, dt: float) -> None:
+    """Raises Refused for a number out of range. dt: s between two actions."""
+    for name in ('episodes', 'robots'):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            raise Refused(f'--{name} is at least 1')
+    most = (LONGEST - 1) * dt * 1e3
+    for ms in (*(args.latencies or ()), *(args.varying or ())):
+        if not 0 <= ms <= most:
+            raise Refused(f'a latency is 0 to {most:.0f} ms: a chunk would be over when it comes')
+    if not 0 < args.spread < 1:
+        raise Refused('--spread is between 0 and 1')
+    if not all(1 <= steps <= 50 for steps in args.steps):
+        raise Refused('--steps are from 1 to 50')
+    if not 0 <= args.horizon <= LONGEST:
+        raise Refused(f'--horizon is 0 to {LONGEST}, the chunk size')
+
+
+def gathered(
+    policy: Policy, points: Sequence[Point], store: Store, quiet: bool
+) -> dict[Point, Episodes]:
+    """All points; those that the store lacks are measured and kept."""
+    missing = [point for point in points if not store.has(point)]
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=quiet) as bar:
+        task = bar.add_task('episodes', total=len(missing) * len(store.conditions.cases))
+        for point in missing:
+            bar.update(task, description=f'{point.way}, {point.latency} ms')
+            outcomes = measure(policy, point, store.conditions, lambda: bar.advance(task))
+            store.write(point, Episodes.made(outcomes))
+    return {point: store.read(point) for point in points}
+
+
+def run(args: argparse.Namespace) -> dict:
+    """Measures what is missing, draws, prints the tables, and returns all figures."""
+    torch.set_num_threads(1)
+    policy = evaluation.load(args.checkpoint)
+    check(args, policy.config.action_dt)
+    weights, folder = weights_digest(policy.model), args.out or report.OUT / 'latency'
+    store = Store(folder, conditions(args), weights)
+    points = gathered(policy, plan(args), store, args.json)
+    found = dict(rows=figures.rows(points), against_off=figures.against_off(points))
+    if len(args.steps) > 1:
+        found |= dict(by_steps=figures.by_steps(points), verdict=aims.few_steps(points))
+    else:
+        found |= dict(costs=figures.costs(points), verdict=aims.verdict(points))
+    plot(points)
+    if not args.json:
+        show(found)
+    guidance = dict(schedule=args.schedule, horizon=args.horizon, most=args.max_guidance)
+    return dict(
+        checkpoint=args.checkpoint or 'bundled',
+        weights=weights,
+        euler_steps=args.steps,
+        conditions=asdict(store.conditions) | dict(guidance=guidance),
+        **found,
+    )
+
+
+main = command('latency', __doc__, add_arguments, run)
+
+if __name__ == '__main__':
+    main()

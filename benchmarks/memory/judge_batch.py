@@ -1,0 +1,140 @@
+"""Many problems of one length at once, by any way of reuse: the serving prefill, dense.
+
+One problem at a time, a prefill spends most of a judge's time on threads and loads. Here a layer
+computes all tokens of all problems, and what a way does not compute is replaced by stored K and V
+before anything attends to it; each problem's choice is the library's own `Reuse.after`. A test
+asks both for the same answers.
+
+Knows prompts whose units lie in one piece, as they were computed: rotary attention knows distances
+alone, so their KV is that of a pass in which each unit sees itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+
+import torch
+from torch import Tensor
+
+from benchmarks.memory.judge_ask import Problem
+from embodied_kv.memory.layout import LayerLayout
+from embodied_kv.memory.reuse import LayerState, Reuse
+from embodied_kv.model.planner import Planner
+from training.common.views import seen
+
+
+class _Mixed:
+    """A cache view: stored K and V, [B, T, kv_heads, head_dim], where `computed` [B, T] is false.
+
+    stored: None takes all that is computed. Of the layer attended last it has q, k, v, and sums,
+    the log-sum-exp of the scores, [B, heads, T]. mask: additive [B or 1, T, T].
+    """
+
+    def __init__(self, mask: Tensor) -> None:
+        self._mask, self.stored, self.computed = mask[:, None], None, None
+
+    def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
+        if self.stored is not None:
+            mine = self.computed[..., None, None]
+            k, v = (
+                torch.where(mine, new, old) for new, old in zip((k, v), self.stored, strict=True)
+            )
+        self.q, self.k, self.v = q, k, v
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        self.store(layer, q, k, v)
+        group = q.shape[2] // k.shape[2]
+        keys, values = (x.repeat_interleave(group, 2).transpose(1, 2) for x in (self.k, self.v))
+        scores = (q.transpose(1, 2) * q.shape[-1] ** -0.5) @ keys.mT + self._mask
+        self.sums = scores.logsumexp(-1)
+        return ((scores - self.sums[..., None]).exp() @ values).transpose(1, 2)
+
+
+@dataclass(frozen=True, eq=False)
+class Replies:
+    """right: bool [B]. kept: of the asked chain's tokens, share computed by layer, [B, layers].
+
+    computed: share of the prompt's tokens that layers computed on average, [B].
+    """
+
+    right: Tensor
+    kept: Tensor
+    computed: Tensor
+
+
+class ProblemBatch:
+    """Problems of one length, their stored KV, and what the first layer makes of all of them."""
+
+    @torch.inference_mode()
+    def __init__(self, model: Planner, problems: Sequence[Problem]) -> None:
+        self._model, self._problems = model, problems
+        self._ids = torch.stack([problem.prompt.ids for problem in problems])
+        tokens = self._ids.shape[1]
+        self._rope = model.rope(torch.arange(tokens)[None])
+        before = torch.ones(tokens, tokens, dtype=torch.bool).tril()
+        self._causal = seen(before)[None]
+        units = torch.stack([_units(problem) for problem in problems])
+        apart = _Mixed(seen(before & (units[:, :, None] == units[:, None])))
+        hidden, self._stored = model.embed(self._ids), []
+        for layer in range(model.config.backbone.layers):
+            hidden = model.layer(layer, hidden, apart, self._rope)
+            self._stored.append((apart.k, apart.v))
+        everything = torch.ones(tokens, dtype=torch.bool)
+        self._layouts = [LayerLayout(problem.prompt, everything) for problem in problems]
+
+    @torch.inference_mode()
+    def ask(self, reuse: Reuse) -> Replies:
+        """The answers by one way of reuse, greedily."""
+        layers = len(self._stored)
+        computed = torch.stack([reuse.first(problem.prompt) for problem in self._problems])
+        hidden, masks = self._model.embed(self._ids), [computed]
+        view = _Mixed(self._causal)
+        for layer in range(layers):
+            view.stored, view.computed = self._stored[layer], masks[-1]
+            hidden = self._model.layer(layer, hidden, view, self._rope)
+            if layer + 1 < layers:
+                masks.append(self._choose(reuse, layer, hidden, view, masks[-1]))
+        said = self._model.logits(self._model.backbone.norm(hidden[:, -1])).argmax(-1)
+        found = torch.stack(masks, 1).float()  # [B, layers, T]
+        kept = [
+            mask[:, torch.isin(problem.prompt.owner, torch.tensor(problem.chain))].mean(1)
+            for problem, mask in zip(self._problems, found, strict=True)
+        ]
+        answers = torch.tensor([problem.answer for problem in self._problems])
+        return Replies(said == answers, torch.stack(kept), found.mean((1, 2)))
+
+    def _choose(
+        self, reuse: Reuse, layer: int, hidden: Tensor, view: _Mixed, computed: Tensor
+    ) -> Tensor:
+        """What the next layer computes of each problem, bool [B, T]."""
+        deviations = cache(partial(self._deviations, layer + 1, hidden))
+        chosen = []
+        for i, problem in enumerate(self._problems):
+            positions = computed[i].nonzero()[:, 0]
+            state = LayerState(
+                problem.prompt,
+                layer,
+                len(self._stored),
+                positions,
+                view.q[i, positions],
+                view.sums[i].T[positions],
+                view.k[i].transpose(0, 1),
+                self._layouts[i],
+                deviation=lambda i=i, positions=positions: deviations()[i, positions],
+            )
+            chosen.append(reuse.after(state, computed[i]))
+        return torch.stack(chosen)
+
+    def _deviations(self, layer: int, hidden: Tensor) -> Tensor:
+        """How far each token's keys in a layer are from the stored ones, [B, T]."""
+        new = self._model.keys(layer, hidden, self._rope)
+        return (new - self._stored[layer][0]).float().square().sum((2, 3))
+
+
+def _units(problem: Problem) -> Tensor:
+    """A number for each token's unit, int64 [length]; head and question are one of their own."""
+    pieces = problem.prompt.pieces
+    names = {name: i for i, name in enumerate(dict.fromkeys(piece.unit for piece in pieces))}
+    return torch.tensor([*(names[piece.unit] for piece in pieces), -1])[problem.prompt.owner]

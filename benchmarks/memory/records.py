@@ -1,0 +1,152 @@
+"""KEEP and CacheBlend at equal tokens on records of eight tokens, by a deeper judge.
+
+A judge of eight layers (`train.records`) is asked for an attribute of a record, which may be that
+of an earlier record, and so on: links. The gate (`train.records.gate`) says whether it can tell
+ways of reuse apart; where it does not hold, nothing is compared. What is compared stands below and
+in `judge_ways`: each way computes the same share of memory in each layer beyond the first, by the
+same schedule, by token or by segment. Development chooses KEEP and CacheBlend, and the report
+compares what was chosen, on problems of its own; one judge answers both, since there is one.
+
+Physics: with no link nothing has to be computed again. With l links the asked record and the l - 1
+after it, walking back, hold one token each that means nothing apart, and every one of them needs
+those before it: by token, l tokens a layer would do, if the way knew which. A quarter of all
+attributes, about a fifth of all tokens, are such tokens, asked or not; so a share of 0.2 has room
+for nearly all of them by token, and by segment for 2 of 10 records, 4 of 20, or 6 of 30.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import Progress
+
+from benchmarks.common.command import Refused, command
+from benchmarks.common.report import show
+from benchmarks.memory import judge_tables as tables
+from benchmarks.memory.judge_ask import Problem
+from benchmarks.memory.judge_batch import ProblemBatch
+from benchmarks.memory.judge_tables import Asked
+from benchmarks.memory.judge_ways import Part, bounds, ways
+from embodied_kv.memory.prompt import Piece, Prompt
+from embodied_kv.memory.reuse import Reuse
+from embodied_kv.model.planner import Planner
+from training.judge.file import BUNDLED, load_judge
+from training.records.gate import SIZES, gate
+from training.records.records import (
+    ASK,
+    BOS,
+    MAX_LINKS,
+    TOKENS,
+    Records,
+    draw_questions,
+    draw_records,
+)
+
+SHARES = (0.1, 0.2, 0.4)  # of memory, in each layer beyond the first: whole records of SIZES
+LINKS = range(MAX_LINKS + 1)
+GATE = dict(problems=200, seed=8_000_009)
+# problems: of a cell, which is a number of records and of links
+PARTS = dict(
+    development=Part(judges=(0,), seed=8_100_007, problems=20),
+    report=Part(judges=(0,), seed=8_200_009, problems=50),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Of this part."""
+    parser.add_argument('--judge', type=Path, default=BUNDLED / 'records.safetensors')
+    parser.add_argument('--problems', type=int, help='of a cell, instead of the fixed')
+    parser.add_argument('--records', type=int, nargs='+', default=list(SIZES), help='of memory')
+
+
+def run(args: argparse.Namespace) -> dict:
+    """Asks, prints the tables, and returns all figures.
+
+    Raises Refused where the gate does not hold.
+    """
+    torch.set_num_threads(1)
+    model = load_judge(args.judge)
+    gated = gate(model, **GATE)
+    if not gated.holds:
+        raise Refused(f'this judge cannot tell ways of reuse apart: {gated.said()}')
+    asked = {name: collect(model, part, args) for name, part in PARTS.items()}
+    chosen, report = tables.chosen(asked['development']), asked['report']
+    figures = dict(
+        settings=dict(parts={n: vars(p) for n, p in PARTS.items()}, problems=args.problems),
+        gate=gated.said(),
+        chosen=chosen,
+        differences=tables.differences(report, chosen, links(report)),
+        rates=tables.rates(report, links(report)),
+        development=tables.rates(asked['development'], links(asked['development'])),
+    )
+    if not args.json:
+        show('the gate', [dict(full=gated.full, reuse=gated.reuse, loss=gated.loss, n=gated.n)])
+        show('chosen on development', [chosen])
+        note = 'points, the same problems; least, most: its 95% interval'
+        show('KEEP less another way, on the report', figures['differences'], note)
+        note = 'kept: of the records it hangs on, later layers; computed: of all tokens, %'
+        show('right answers, %, report', figures['rates'], note)
+    return figures
+
+
+def links(asked: Asked) -> list[str]:
+    """Of each problem."""
+    return [f'{links} links' for _, _, links in asked.cells]
+
+
+def collect(model: Planner, part: Part, args: argparse.Namespace) -> Asked:
+    """All problems of a part, in all ways; a bar on stderr meanwhile."""
+    asked = Asked()
+    cells = [(size, count) for size in args.records for count in LINKS]
+    with Progress(console=Console(stderr=True), disable=args.json) as bar:
+        for size, count in bar.track(cells, description='cells'):
+            drawn = list(problems(args.problems or part.problems, part.seed, size, count))
+            batch = ProblemBatch(model, drawn)
+            replies = {key: batch.ask(way) for key, way in all_ways(model)}
+            asked.add(0, (size, 'records', count), replies)
+    return asked
+
+
+def all_ways(model: Planner) -> Iterator[tuple[tuple[float, str], Reuse]]:
+    """By share of memory in the later layers and name."""
+    for (name, reuse), share in zip(bounds().items(), (1.0, 0.0), strict=True):
+        yield (share, name), reuse
+    for share in SHARES:
+        for name, reuse in ways(share, model.config.backbone.layers):
+            yield (share, name), reuse
+
+
+def problems(count: int, seed: int, size: int, links: int) -> Iterator[Problem]:
+    """So many of a cell, the same ones each time: those with as many links as the cell says."""
+    rng = np.random.default_rng((seed, size, links))
+    left = count
+    while left:
+        records = draw_records(rng, left, size)
+        attributes, asked = draw_questions(rng, records, 1, links)
+        for row, (attribute, (record,)) in enumerate(zip(attributes, asked, strict=True)):
+            if records.links[row, record, attribute] == links:
+                yield problem(records, row, int(record), int(attribute))
+                left -= 1
+
+
+def problem(records: Records, row: int, record: int, attribute: int) -> Problem:
+    """One prompt's question; each record is a unit of its own."""
+    chain = [record]
+    while records.links[row, chain[-1], attribute]:
+        chain.append(int(records.like[row, chain[-1]]))
+    units = records.memory[row, 1:].reshape(-1, TOKENS).tolist()
+    pieces = [Piece(str(i), ids, ' '.join(map(str, ids))) for i, ids in enumerate(units)]
+    question = int(ASK + attribute), int(records.names[row, record])
+    answer = int(records.values[row, record, attribute])
+    return Problem(Prompt((BOS,), tuple(pieces), question), answer, tuple(sorted(chain)))
+
+
+main = command('memory.records', __doc__, add_arguments, run)
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,119 @@
+"""Ours beside LeRobot's own pi0.5: same dimensions, weights, inputs and noise, in one process.
+
+Prefill, denoising (10 Euler steps) and the whole action frame are timed in turn, forwards and
+backwards, after rounds that do not count. LeRobot's is its model as its source has it, eager and
+as `compile_model` compiles it; ours is the engine, eager and with `engine.compile: auto`. Outputs
+are compared before anything is timed; where they differ, there are no figures. The first run
+compiles for minutes.
+
+Physics: both do the same matrix products on the same bytes, so neither can be faster than the
+floor: the larger of operations over the measured matrix rate and bytes (weights once a phase, or
+once an Euler step) over the measured bandwidth. Prefixes are full, so no padding is computed. A
+ratio is the median of the rounds' own, theirs over ours, with a 95% interval of resampled rounds.
+
+In bfloat16 LeRobot rounds the positions' frequencies too, which changes what it computes: outputs
+are held to the tolerance in float32, and how far they are apart in bfloat16 is only said.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from math import inf
+from pathlib import Path
+
+import torch
+
+from benchmarks.common import physics, report
+from benchmarks.common.command import add_engine, command
+from benchmarks.peers import figures, lerobot, measure
+from benchmarks.peers.both import Both
+from benchmarks.peers.plot import plot
+from benchmarks.peers.ways import WAYS, Asked
+from embodied_kv.config import DTYPES, ModelConfig, preset
+from embodied_kv.model.parity import RESULT
+
+FRAMES = 3  # that are compared; the first of them is timed
+EAGER = ('ours_eager', 'theirs_eager')
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Of this benchmark."""
+    add_engine(parser)
+    parser.add_argument('--lerobot', type=Path, metavar='PATH', help='a checkout of its source')
+    parser.add_argument('--dtype', choices=DTYPES, default='float32')
+    parser.add_argument('--repeats', type=int, default=9, help='rounds that count')
+    parser.add_argument('--ways', nargs='+', choices=WAYS, default=list(WAYS))
+
+
+def run(args: argparse.Namespace) -> dict:
+    """Compares, measures, prints the tables, and returns all figures."""
+    package, c = lerobot.source(args.lerobot), replace(preset(args.preset), dtype=args.dtype)
+    torch.set_num_threads(args.threads)
+    ceilings = report.ceilings_around(getattr(torch, c.dtype), args.device)
+    with lerobot.imported(package) as module, ceilings as ceiling:
+        both = Both.random(c, module, args.device)
+        differences, taken = measured(both, args)
+    rows, ratios = figures.times(taken, floors(c, ceiling)), figures.ratios(taken)
+    if not args.json:
+        show(f'{args.preset}, {args.device}, {c.dtype}', rows, ratios)
+        plot(rows)
+    return dict(
+        preset=args.preset,
+        dtype=c.dtype,
+        repeats=args.repeats,
+        parameters=both.parameters,
+        tolerance=RESULT,
+        differences=differences,
+        compile_mode=both.compile_mode,
+        transformers=version('transformers'),
+        ceilings=ceiling,
+        rows=rows,
+        ratios=ratios,
+    )
+
+
+def measured(both: Both, args: argparse.Namespace) -> tuple[dict, dict[str, figures.Taken]]:
+    """Greatest differences by dtype and way; seconds by phase and way. Raises Refused.
+
+    What is eager in float32 is compared before anything else is compiled, or rounded.
+    """
+    frames = [Asked.of(both.policy, number) for number in range(FRAMES)]
+    first = frames[0]
+    with both.opened(EAGER, first, args.threads) as ways:
+        found = {'float32': measure.check(ways, frames, both.theirs(first), RESULT)}
+    both, tolerance = both.to(args.dtype), RESULT if args.dtype == 'float32' else inf
+    with both.opened(args.ways, first, args.threads) as ways:
+        differences = measure.check(ways, frames, both.theirs(first), tolerance)
+        found[args.dtype] = found.get(args.dtype, {}) | differences
+        return found, measure.in_turn(ways, first, args.repeats, args.device)
+
+
+def floors(c: ModelConfig, ceiling: Mapping[str, float]) -> dict[str, float]:
+    """s of each phase."""
+    step = physics.denoise_step(c, c.prefix_tokens)
+    needs = dict(prefill=physics.prefill(c, c.prefix_tokens, len(c.views)), denoise=step)
+    found = {
+        phase: max(need['flops'] / ceiling['gflops'], need['bytes'] / ceiling['gbytes']) / 1e9
+        for phase, need in needs.items()
+    }
+    found['denoise'] *= lerobot.STEPS
+    return found | dict(frame=sum(found.values()))
+
+
+def show(what: str, rows: Sequence[dict], ratios: Sequence[dict]) -> None:
+    """Both tables. what: was measured."""
+    machine = report.machine()
+    note = f'{machine["cpu"]}, {machine["threads"]} threads: {" ".join(machine["cpu_flags"])}'
+    report.show(f'peers, {what}', rows, note)
+    if ratios:
+        shown = [{k: '' if v is None else v for k, v in ratio.items()} for ratio in ratios]
+        report.show('theirs over ours', shown, 'low, high: 95%; aim: of ours compiled')
+
+
+main = command('peers', __doc__, add_arguments, run)
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,177 @@
+"""The policy server: how long clients wait, by how many they are; batched against one at a time.
+
+Clients in processes of their own speak openpi's protocol over a socket, each as soon as it is
+answered, with two pictures of 224². `batched` is the server as it is; `alone` the same one whose
+engine takes one robot at a time. Both serve the same clients in turn. A miss is a reply later than
+`--period`. The overhead is what a client alone waits beyond the engine's own call for one frame on
+the engine's thread: the median of pairs, call by call in turn, with its 95%.
+
+Physics: a closed loop of n clients gets n / latency requests a second. A request is 2 * 224² * 3
+bytes, 0.3 MB, which a socket of this machine carries in well under a millisecond. One at a time a
+client waits for n - 1 others. In a batch it waits for the batch before and its own, and a batch
+costs less than its frames do alone where weights are read from memory once for all: on a card, or
+a CPU with cores to spare.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import multiprocessing
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+
+from benchmarks.common import report
+from benchmarks.common.command import Refused, add_engine, command
+from benchmarks.common.workers import received
+from benchmarks.serving.client import PATIENCE, WARM, ask, connected, once
+from embodied_kv.config import preset
+from embodied_kv.engine_config import EngineConfig
+from embodied_kv.model.policy import Policy
+from embodied_kv.robots.embodiment import Embodiment
+from embodied_kv.serving.batch import serve
+from embodied_kv.serving.local import LocalEngine
+from embodied_kv.serving.websocket import codec
+from embodied_kv.serving.websocket.calls import Call
+from embodied_kv.serving.websocket.config import ServerConfig
+from embodied_kv.serving.websocket.dialect import Dialect
+from embodied_kv.serving.websocket.observation import observation
+from embodied_kv.serving.websocket.server import PolicyServer
+from embodied_kv.serving.websocket.sessions import Sessions
+
+SIDE = 224  # pixels
+CONTRACT = 'tabletop'
+
+
+def request(contract: str, seed: int) -> dict:
+    """What a client of this robot sees."""
+    random, client = np.random.default_rng(seed), Embodiment.load(contract).contract.clients
+    pictures = {
+        key: random.integers(0, 256, (SIDE, SIDE, 3), np.uint8) for key in client.views.values()
+    }
+    state = {key: random.uniform(-0.1, 0.1, count) for key, count in client.state.items()}
+    return pictures | state | {'prompt': 'pick up the red cube'}
+
+
+@contextmanager
+def served(local: LocalEngine, robot: Embodiment, most: int) -> Iterator[int]:
+    """The port of a server around an engine; most: robots of a batch."""
+    profile = local.profile
+    if most == 1:
+        profile = replace(profile, sizes=profile.sizes[:1], seconds=profile.seconds[:1])
+    sessions = Sessions(local.engine, local.device, profile, 64, 0)
+    config = ServerConfig(port=0, request_rate=10_000.0, request_seconds=PATIENCE)
+    server, local.hear = PolicyServer(config, sessions, robot.contract), sessions.hear
+    sessions.start()
+    try:
+        yield server.start()
+    finally:
+        server.stop()
+        sessions.stop()
+
+
+def measure(port: int, clients: int, count: int, period: float) -> dict[str, float]:
+    """ms and requests a second of so many clients at once; count: requests of each.
+
+    Raises Refused where one fails.
+    """
+    spawn = multiprocessing.get_context('spawn')
+    ready, answers = spawn.Barrier(clients), spawn.Queue()
+    processes = [
+        spawn.Process(target=ask, args=(port, message, count, ready, answers), daemon=True)
+        for message in (codec.pack(request(CONTRACT, n)) for n in range(clients))
+    ]
+    for process in processes:
+        process.start()
+    each = [received(answers, *processes) for _ in processes]
+    for process in processes:
+        process.join()
+    if failed := [one for one in each if isinstance(one, str)]:
+        raise Refused(failed[0])
+    seconds = np.concatenate(each)
+    p50, p95, p99 = np.percentile(seconds, [50, 95, 99]) * 1e3
+    return {
+        'p50_ms': float(p50),
+        'p95_ms': float(p95),
+        'p99_ms': float(p99),
+        'requests_s': float(sum(count / sum(one) for one in each)),
+        'misses': float((seconds > period).mean()),
+    }
+
+
+def alone(local: LocalEngine, robot: Embodiment, port: int, count: int) -> np.ndarray:
+    """[count, 2] ms: the engine's own call, from pictures to chunk; one client's. In turn."""
+    asked, taken = request(CONTRACT, 0), []
+    seen, message = Dialect(robot.contract).read(asked), codec.pack(asked)
+    with connected(port) as socket:
+        for number in range(WARM + count):
+            frame = observation(local.engine, seen, Call(), 'own', number, 0.0, '')
+            began = time.monotonic()
+            local.device.call(lambda: serve(local.engine, [frame], math.inf)).result()  # noqa: B023
+            taken.append((time.monotonic() - began, once(socket, message)))
+    return np.array(taken[WARM:]) * 1e3
+
+
+def median(values: np.ndarray) -> tuple[float, float, float]:
+    """The median of values [n], and its 95% by their order: ranks n / 2 ± 0.98 sqrt(n)."""
+    order, n = np.sort(values), len(values)
+    reach = 0.98 * math.sqrt(n)
+    low, high = max(0, math.floor(n / 2 - reach)), min(n - 1, math.ceil(n / 2 + reach))
+    return float(np.median(order)), float(order[low]), float(order[high])
+
+
+def run(args: argparse.Namespace) -> dict:
+    """Every number of clients, both ways in turn."""
+    if args.quick:
+        args.clients, args.requests = [1, 4], 20
+    if min(args.clients) < 1 or max(args.clients) > 64 or args.requests < 1:
+        raise Refused('from 1 to 64 clients, and at least one request of each')
+    robot = Embodiment.load(CONTRACT)
+    config = EngineConfig(
+        robots=args.batch,
+        rows=2 * args.batch + max(args.clients),
+        reserved_rows=args.batch,
+        streams=1,
+        compressed_rows=0,
+        device=args.device,
+        threads=args.threads,
+    )
+    policy = Policy.random(robot.adapted(preset(args.preset)), 0, args.device)
+    rows = []
+    with LocalEngine(policy, config, lambda line: None) as local:
+        with served(local, robot, args.batch) as port:
+            pairs = alone(local, robot, port, args.requests)
+        for clients in args.clients:
+            for way, most in (('batched', args.batch), ('alone', 1)):
+                with served(local, robot, most) as port:
+                    found = measure(port, clients, args.requests, args.period)
+                rows.append({'clients': clients, 'way': way} | found)
+    ways = {(row['clients'], row['way']): row for row in rows}
+    ratios = {
+        n: ways[n, 'batched']['requests_s'] / ways[n, 'alone']['requests_s'] for n in args.clients
+    }
+    own, overhead = float(np.median(pairs[:, 0])), median(pairs[:, 1] - pairs[:, 0])
+    if not args.json:
+        middle, low, high = overhead
+        note = f'the engine alone: {own:.1f} ms; one client waits {middle:.2f} ms longer'
+        report.show(f'policy server, {args.preset}', rows, f'{note} ({low:.2f} to {high:.2f})')
+    return dict(preset=args.preset, own_ms=own, overhead_ms=overhead, rows=rows, batched=ratios)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_engine(parser, 'tabletop')
+    parser.add_argument('--clients', type=int, nargs='+', default=[1, 2, 4, 8, 16, 32])
+    parser.add_argument('--requests', type=int, default=100, help='of each client')
+    parser.add_argument('--batch', type=int, default=8, help='robots of a batch, at most')
+    parser.add_argument('--period', type=float, default=0.1, help='s, later is a miss')
+    parser.add_argument('--quick', action='store_true', help='1 and 4 clients, 20 requests')
+
+
+main = command('serving', __doc__, add_arguments, run)
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,256 @@
+"""Clients that come, go, stall, flood, magnify and lie: what others notice, what is left of them.
+
+A policy server in this process, some good clients in a second one, and a mob in a third. The good
+ones ask once a period, first alone, which is quiet, then beside the mob. Meanwhile the server is
+looked at once a second; once all have gone, what it had at the start must be what it has:
+sessions, robots, leased rows, decode streams, tasks, sockets, descriptors, threads. Its memory
+must not have grown by more than a tenth since the first third. Where a law is broken the command
+says which, and its exit status is 1. How much longer the good ones wait is no law but an aim, as
+it depends on the machine: where it is missed the command says so, and its exit status stays 0.
+
+Physics: the engine's time is shared. The mob's good requests are served too, in batches with those
+of the others, so p99 beside the mob is that of a fuller batch and of the batch before it: about
+twice that of quiet, where a batch costs little more than one frame; more, where each frame costs
+the engine its whole time, and where the mob takes processor cores from the server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from benchmarks.common import report
+from benchmarks.common.command import Refused, add_engine, command
+from benchmarks.common.workers import check_status, received
+from benchmarks.serving.__main__ import CONTRACT, request
+from benchmarks.serving.mob import behave, riot
+from embodied_kv.config import preset
+from embodied_kv.engine_config import EngineConfig
+from embodied_kv.model.policy import Policy
+from embodied_kv.robots.embodiment import Embodiment
+from embodied_kv.serving.local import LocalEngine
+from embodied_kv.serving.websocket import codec
+from embodied_kv.serving.websocket.config import MIB, ServerConfig
+from embodied_kv.serving.websocket.server import PolicyServer
+from embodied_kv.serving.websocket.sessions import Sessions
+
+GOOD = 4  # clients
+GROWTH = 0.1  # of the memory, at most
+RATIO = 2.0  # of p99 beside the mob to that of quiet, at most: an aim
+REST = 120.0  # s in which all that the mob held has to be free
+QUIET = 0.2  # of the mob's seconds
+WARM = 2.0  # s
+LIMITS = ServerConfig(
+    port=0,
+    connections=128,
+    message_mib=16,
+    request_rate=20.0,
+    silence_seconds=5.0,
+    capsule_mib=1,
+    all_capsules_mib=8,
+)
+
+
+class Watch:
+    """What a server holds, by name."""
+
+    def __init__(self, local: LocalEngine, sessions: Sessions, server: PolicyServer) -> None:
+        self._local, self._sessions, self._server = local, sessions, server
+
+    def look(self) -> dict[str, int]:
+        """Now."""
+        kv, values = self._local.engine.kv, self._sessions.values()
+        return {
+            'sessions': values['sessions'],
+            'robots': values['robots'],
+            'leases': kv.stats().leases,
+            'streams': len(kv.streams.live()),
+            **self._server.counts(),
+            'threads': threading.active_count(),
+            'descriptors': len(os.listdir('/proc/self/fd')),
+        }
+
+    def rests(self, before: dict[str, int]) -> dict[str, int]:
+        """What it holds in the end; waits until that is no more than before, as long as REST."""
+        end = time.monotonic() + REST
+        while True:
+            now = self.look()
+            if all(now[name] <= before[name] for name in before) or time.monotonic() > end:
+                return now
+            time.sleep(0.2)
+
+
+def resident() -> float:
+    """MiB of this process that lie in RAM."""
+    with open('/proc/self/statm') as statm:
+        return int(statm.read().split()[1]) * os.sysconf('SC_PAGE_SIZE') / MIB
+
+
+def run(args: argparse.Namespace) -> dict:
+    """Quiet, chaos, rest."""
+    if args.quick:
+        args.seconds = 20.0
+    if args.clients < 1 or args.seconds <= 0:
+        raise Refused('at least one client, and some seconds')
+    robot = Embodiment.load(CONTRACT)
+    config = EngineConfig(
+        robots=8,
+        rows=96,
+        reserved_rows=64,
+        streams=8,
+        compressed_rows=0,
+        device=args.device,
+        threads=args.threads,
+    )
+    policy = Policy.random(robot.adapted(preset(args.preset)), 0, args.device)
+    with LocalEngine(policy, config, lambda line: None) as local:
+        c = LIMITS
+        sessions = Sessions(
+            local.engine,
+            local.device,
+            local.profile,
+            c.connections,
+            c.capsule_mib,
+            c.all_capsules_mib,
+        )
+        server, local.hear = PolicyServer(c, sessions, robot.contract), sessions.hear
+        sessions.start()
+        try:
+            found = _measured(args, server.start(), Watch(local, sessions, server))
+        finally:
+            server.stop()
+            sessions.stop()
+        local.engine.kv.check_integrity()
+    if not args.json:
+        _show(args, found)
+    return found
+
+
+def _measured(args: argparse.Namespace, port: int, watch: Watch) -> dict:
+    spawn, message = multiprocessing.get_context('spawn'), codec.pack(request(CONTRACT, 0))
+    answers, news = spawn.Queue(), spawn.Queue()
+
+    def good(seconds: float) -> multiprocessing.Process:
+        given = port, message, GOOD, seconds, args.period, answers
+        return _started(spawn.Process(None, behave, 'good clients', given, daemon=True))
+
+    def bad(seconds: float) -> multiprocessing.Process:
+        given = port, message, args.clients, seconds, args.seed, news
+        return _started(spawn.Process(None, riot, 'the mob', given, daemon=True))
+
+    for process, queue in ((good(WARM), answers), (bad(WARM), news)):
+        received(queue, process)  # whatever is made once is made
+        _over(process)
+    before = watch.rests(dict.fromkeys(('sessions', 'sockets'), 0))
+    process = good(max(2.0, QUIET * args.seconds))
+    quiet, faults = received(answers, process)
+    _over(process)
+    mob = bad(args.seconds)
+    process, most, memory = good(args.seconds), dict(before), []
+    while mob.is_alive() and news.empty():
+        most = {name: max(most[name], count) for name, count in watch.look().items()}
+        memory.append(resident())
+        time.sleep(min(1.0, args.seconds / 20))
+    done = received(news, mob)
+    chaos, more = received(answers, process)
+    for one in (mob, process):
+        _over(one)
+    after = watch.rests(before)
+    left = {name: after[name] - before[name] for name in before if after[name] > before[name]}
+    early = max(memory[: max(1, len(memory) // 3)])
+    growth = resident() / early - 1
+    broken = [f'{count} {name} are left over' for name, count in left.items()]
+    broken += [f'a good client failed: {fault}' for fault in (*faults, *more)]
+    if growth > GROWTH:
+        broken.append(f'memory has grown by {growth:.0%}')
+    ratio = _figures(chaos)['p99_ms'] / _figures(quiet)['p99_ms']
+    return {
+        'preset': args.preset,
+        'clients': args.clients,
+        'seconds': args.seconds,
+        'done': done,
+        'quiet': _figures(quiet),
+        'chaos': _figures(chaos),
+        'p99_ratio': ratio,
+        'before': before,
+        'most': most,
+        'after': after,
+        'resident_mib': {'early': early, 'end': resident()},
+        'growth': growth,
+        'broken': broken,
+        'missed': _missed(ratio),
+    }
+
+
+def _missed(ratio: float) -> list[str]:
+    """The aims that are."""
+    if ratio <= RATIO:
+        return []
+    return [f'p99 beside the mob is {ratio:.1f} times that of quiet: the aim is {RATIO:g}']
+
+
+def _started(process: multiprocessing.Process) -> multiprocessing.Process:
+    process.start()
+    return process
+
+
+def _over(process: multiprocessing.Process) -> None:
+    """Once it has ended, nothing of it is held here."""
+    process.join()
+    check_status(process.name, process.exitcode)
+    process.close()
+
+
+def _figures(seconds: list[float]) -> dict[str, float]:
+    if not seconds:
+        raise Refused('the good clients were not served')
+    p50, p99 = np.percentile(seconds, [50, 99]) * 1e3
+    return {'replies': len(seconds), 'p50_ms': float(p50), 'p99_ms': float(p99)}
+
+
+def _show(args: argparse.Namespace, found: dict) -> None:
+    rows = [{'when': when} | found[when] for when in ('quiet', 'chaos')]
+    note = f'p99 beside the mob: {found["p99_ratio"]:.1f} times that of quiet; {found["done"]}'
+    report.show(f'{GOOD} good clients of a policy server, {args.preset}', rows, note)
+    times = 'before', 'most', 'after'
+    held = [{'what': n} | {t: found[t][n] for t in times} for n in found['before']]
+    note = f'memory {found["growth"]:+.1%} since the first third'
+    report.show('what it holds', held, note)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_engine(parser, 'tabletop')
+    parser.add_argument('--clients', type=int, default=50, help='of the mob')
+    parser.add_argument('--seconds', type=float, default=600.0, help='that the mob has')
+    parser.add_argument('--period', type=float, default=0.2, help='s between two requests of one')
+    parser.add_argument('--seed', type=int, default=0, help='of what the mob does')
+    parser.add_argument('--quick', action='store_true', help='20 s')
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """As of every benchmark; the exit status is 1 where a law is broken, not where an aim is."""
+    broken: list[str] = []
+    missed: list[str] = []
+
+    def judged(args: argparse.Namespace) -> dict:
+        found = run(args)
+        broken.extend(found['broken'])
+        missed.extend(found['missed'])
+        return found
+
+    command('serving.chaos', __doc__, add_arguments, judged)(arguments)
+    for aim in missed:
+        print(f'serving.chaos: missed: {aim}', file=sys.stderr)
+    if broken:
+        raise SystemExit('\n'.join(['serving.chaos: broken laws', *broken]))
+
+
+if __name__ == '__main__':
+    main()

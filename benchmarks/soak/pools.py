@@ -1,0 +1,18 @@
+"""What may happen to memory: anything that a pool could do without goes, whoever works meanwhile.
+
+Knows pools. Does not know what lies in them.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from benchmarks.soak.outcome import Declined
+from benchmarks.soak.world import World
+
+
+def evict(world: World, random: Random) -> None:
+    """Somebody is short of memory; what was offered may be gone, or in use, meanwhile."""
+    offers = random.choice(world.kv.plane.pools).evictable()
+    if not offers or not random.choice(offers).evict():
+        raise Declined('nothing could go')

@@ -1,0 +1,208 @@
+"""The engine and what stands around it in service, of tiny models with random weights.
+
+Knows how the parts are put together, and how to bring them to rest. Does not know what is done
+with them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, TimeoutError
+from concurrent.futures import wait as wait_for
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import torch
+
+from benchmarks.soak.faults import Faults
+from benchmarks.soak.ledger import Ledger
+from benchmarks.soak.outcome import Declined
+from embodied_kv.capsule.device_pool import DevicePool
+from embodied_kv.capsule.disk import Disk
+from embodied_kv.capsule.registry import Registry
+from embodied_kv.capsule.tiers import TierCapacities
+from embodied_kv.config import TINY, BackboneConfig
+from embodied_kv.engine.engine import Engine
+from embodied_kv.engine.fingerprint import fingerprint
+from embodied_kv.engine.loop import DeviceThread
+from embodied_kv.engine_config import EngineConfig
+from embodied_kv.kv.handle import KvHandle, Lease
+from embodied_kv.kv.rows import OutOfRows
+from embodied_kv.model.planner_checkpoint import random_planner
+from embodied_kv.model.planner_config import PlannerConfig
+from embodied_kv.model.policy import Policy
+from embodied_kv.planning.config import PlanningConfig
+from embodied_kv.planning.planning import Planning
+from embodied_kv.session.robot_session import RobotSession
+from embodied_kv.types import Observation, TextDelta
+
+ROBOTS = ('', 'left', 'right')
+INSTRUCTIONS = *['reach', 'put the cube into the bin'] * 4, 'stop ' * 40
+PERIOD = 0.03  # s between two frames of a robot: as short as they follow one another here
+PATIENCE = 30.0  # s until what is not answered never will be
+BACKLOG = 3  # pieces of work that wait for a worker at most
+ENGINE = dict(
+    robots=2,
+    rows=12,
+    streams=6,
+    decode_tokens=48,
+    euler_steps=2,
+    min_euler_steps=1,
+    margin_ms=1.0,
+    compressed_rows=3,
+)
+PLANNER = PlannerConfig('soak', BackboneConfig(32, 3, 4, 2, 8, 48, 260), max_tokens=320)
+PLANNING = PlanningConfig(
+    tokens=160, answer_tokens=4, recompute_ratio=0.5, stable_steps=3, similarity=0.2, cache_mib=1
+)
+BUDGET = 450_000  # bytes: a good half of what all pools would take
+CAPACITIES = TierCapacities(device=300_000, host=300_000, disk=600_000, policy='drop')
+RATES = {'capsule copy': 0.003, 'planner step': 0.004, 'listener': 0.01}
+
+
+class World:
+    """Used as a context: in the end its threads are gone, and nobody waits for an answer.
+
+    folder: an empty one. handles: of the latest frames, read or gone; leases: held for longer
+    than a frame.
+    """
+
+    def __init__(self, folder: Path, faults: Faults, ledger: Ledger) -> None:
+        self.folder, self.faults, self.ledger = folder, faults, ledger
+        self.handles: deque[KvHandle] = deque(maxlen=12)
+        self.leases: list[Lease] = []
+        self.engine = Engine(Policy.random(TINY, seed=1), EngineConfig(**ENGINE), PERIOD)
+        self.engine.kv.plane.budget = BUDGET
+        self.kv, self.compressed = self.engine.kv, self.engine.kv.compressed
+        self.device = DeviceThread(self.engine, self._listen)
+        self.registry = self.open_registry()
+        DevicePool(self.registry, self.kv.plane)
+        self.sessions = {
+            robot: RobotSession(self.engine, self.registry, self._call, robot=robot)
+            for robot in ROBOTS
+        }
+        for session in self.sessions.values():
+            session.engine_part.on_resumed = self._resumed
+        self._planner = random_planner(PLANNER, seed=3)
+        self.planning = self.open_planning()
+        self._workers = {name: ThreadPoolExecutor(1, name) for name in ('capsules', 'planner')}
+        self._backlog: deque[Future] = deque()
+        self._images = _images(np.random.default_rng(0))
+        self._frames = 0
+
+    def open_registry(self) -> Registry:
+        """Of the capsules in the folder."""
+        copy = self.faults.wrapped('capsule copy', torch.Tensor.to, RATES['capsule copy'])
+        disk = Disk(self.folder / 'capsules')
+        return Registry(fingerprint(self.engine), CAPACITIES, disk, copy=copy)
+
+    def open_planning(self) -> Planning:
+        """Of the memory in the folder, its computation on the device thread."""
+        folder, plane = self.folder / 'memory', self.kv.plane
+        return Planning(self._planner, folder, PLANNING, step=self._step, plane=plane)
+
+    def __enter__(self) -> World:
+        with ExitStack() as undo:
+            undo.callback(self.close)
+            self.device.start()
+            for worker in self._workers.values():
+                worker.submit(lambda: None).result()  # so that its thread is there from now on
+            undo.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """What waits is cancelled, what runs is waited for."""
+        self.device.stop()
+        for worker in self._workers.values():
+            worker.shutdown(cancel_futures=True)
+        self.planning.close()
+
+    # ------------------------------------------------------------------ what operations use
+
+    def observe(
+        self, random: Random, robot: str, in_time: float = 10.0, **odd: object
+    ) -> Observation:
+        """A new frame of a robot. in_time: s to its deadline. odd: fields that are other."""
+        self._frames += 1
+        like = dict(
+            images=random.choice(self._images),
+            state=np.array([random.uniform(-1, 1) for _ in range(TINY.state_dim)], np.float32),
+            instruction=random.choice(INSTRUCTIONS),
+            stamp=self._frames * 100_000_000,
+            deadline=time.monotonic() + in_time,
+            sequence=self._frames,
+            robot=robot,
+        )
+        return Observation(**like | odd)
+
+    def wait(self, future: Future) -> object:
+        """What was promised, or what it raises; `rest` finds a promise that is not kept."""
+        try:
+            return self.ledger.promise(future).result(PATIENCE)
+        except TimeoutError as error:
+            if future.done():
+                raise
+            raise Declined('it is not answered') from error
+        finally:
+            del future  # an error keeps this frame: with it, it would keep itself
+
+    def hand_over(self, worker: str, work: Callable[[], object]) -> None:
+        """To a thread of its own, as a service does; waits while too much waits already."""
+        future = self._workers[worker].submit(work)
+        self._backlog.append(self.ledger.promise(future))
+        while len(self._backlog) > BACKLOG:
+            wait_for([self._backlog.popleft()], PATIENCE)
+
+    def _call(self, work: Callable[[], object]) -> Future:
+        return self.ledger.promise(self.device.call(work))
+
+    def _step(self, work: Callable[[], object]) -> object:
+        """Of a plan, on the device thread; some fail."""
+        risky = self.faults.wrapped('planner step', work, RATES['planner step'])
+        return self.wait(self.device.background(risky))
+
+    def _listen(self, deltas: list[TextDelta]) -> None:
+        self.ledger.hear(deltas)
+        self.faults.strike('listener', RATES['listener'])
+
+    def _resumed(self, streams: list) -> None:
+        self.ledger.opened(*(stream.id for stream in streams))
+
+    # ------------------------------------------------------------------ rest
+
+    def rest(self) -> dict[str, object]:
+        """Everybody lets go of what they hold -> what is unanswered or unended all the same."""
+        with self.faults.paused():
+            unanswered = self.ledger.unanswered(PATIENCE)
+            self._backlog.clear()
+            for lease in self.leases:
+                lease.release()
+            self.leases.clear()
+            self.handles.clear()
+            for stream in self.kv.streams.live():
+                with suppress(KeyError):  # it ends by itself in this moment
+                    self.engine.cancel(stream.id)
+            self.device.wake()
+            unended = self.ledger.unended(PATIENCE)
+            self.device.call(lambda: None).result(PATIENCE)  # and nobody is told any more
+            with suppress(OutOfRows):
+                self.kv.frames.abandon(
+                    self.kv.reserve(time.monotonic() + 1e6)
+                )  # no frame is current
+            self.ledger.settle()
+        return dict(unanswered=unanswered, unended=unended)
+
+
+def _images(random: np.random.Generator) -> list[tuple[np.ndarray | None, ...]]:
+    """What the views of a frame show, a few times; some views are missing."""
+    size, views = TINY.vision.image_size, len(TINY.views)
+    shape = (8, views, size, size, 3)
+    whole = [tuple(shown) for shown in random.integers(0, 256, shape, dtype=np.uint8)]
+    return whole + [(shown[0], *[None] * (views - 1)) for shown in whole[:3]]

@@ -1,0 +1,35 @@
+"""The attacks of the benchmark are what they say: the server ends or bounds each of them."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / 'serving'))
+
+from door_cases import door, tabletop, until
+
+from benchmarks.serving import attacks
+
+
+@pytest.fixture(scope='module')
+def served(tmp_path_factory):
+    file = tmp_path_factory.mktemp('keys') / 'keys'
+    file.touch(mode=0o600)
+    file.write_text(''.join(f'{name} {key}\n' for name, key in attacks.KEYS.items()))
+    with door('tabletop', api_keys=str(file)) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    'way', ['pings', 'fragments', 'held', 'held_fragments', 'unread', 'snapshots', 'silent']
+)
+def test_another_key_is_served_after_an_attack(served, way, monkeypatch):
+    monkeypatch.setattr(attacks, 'request', lambda *_: tabletop())
+    try:
+        getattr(attacks, way)(served.port)
+    except OSError:
+        assert way in ('pings', 'fragments')
+    with served.client(key=attacks.KEYS['good']) as good:
+        assert 'actions' in good.infer(tabletop())
+    until(lambda: served.server._gate.accounts.of('bad').pool.used == 0)

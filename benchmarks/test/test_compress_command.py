@@ -1,0 +1,76 @@
+"""The commands of compress: figures as tables and one JSON line, nonsense refused."""
+
+import json
+
+import pytest
+from compress_bench_cases import FOUR, policy
+
+from embodied_kv import config
+from benchmarks.common import report
+from benchmarks.compress import loop, metrics, quality
+from benchmarks.compress.ways import judged
+from embodied_kv.engine_config import EngineConfig
+from embodied_kv.model.checkpoints import own
+from embodied_kv.sim.tasks import FAMILIES
+from training.evaluate import worlds
+
+PARTS = dict(metrics=metrics, quality=quality)
+
+
+@pytest.fixture
+def command(monkeypatch, tmp_path, capsys):
+    """Runs a part on one frame of short episodes -> its figures, the output and where it went."""
+    monkeypatch.setattr(worlds, 'SECONDS', dict.fromkeys(FAMILIES, 0.3))
+    monkeypatch.setitem(config.PRESETS, 'four', FOUR)
+    monkeypatch.setattr(report, 'OUT', tmp_path)
+    monkeypatch.setattr(quality, 'MAX_TOKENS', 3)
+
+    def run(part, *arguments, checkpoint='random'):
+        told = ['--preset', 'four', '--frames', '1']
+        told += ['--checkpoint', checkpoint] if checkpoint else []
+        PARTS[part].main([*told, *arguments])
+        out = capsys.readouterr().out
+        found = json.loads(out.splitlines()[-1])
+        assert json.loads((tmp_path / f'compress_{part}.json').read_text()) == found
+        return found, out, tmp_path
+
+    return run
+
+
+def test_quality_compares_all_ways(command, monkeypatch):
+    monkeypatch.setattr(loop, 'KEEP_RATIOS', (0.2,))
+    found, out, folder = command('quality', '--episodes', '1')
+    assert 5 <= found['questions'] <= 9 and found['tokens_per_answer'] <= 3
+    assert found['rows'][0]['method'] == 'full' and found['rows'][0]['to_whole']['lost'] == 0
+    ways = [(row['by'], row['label'], row['p'], row['keep_ratio']) for row in found['rows']]
+    assert len(set(ways)) == len(ways) == 241
+    verdicts = [(verdict['by'], verdict['method']) for verdict in found['verdicts']]
+    assert verdicts == [(way.by, way.label) for way in judged()]
+    rows = [(row['method'], row['keep_ratio'], row['n']) for row in found['closed_loop']]
+    assert rows == [('full', 1.0, 4), (EngineConfig.compress, 0.2, 4), ('random', 0.2, 4)]
+    assert 'right answers, %, strict' in out and (folder / 'compress_quality.png').exists()
+
+
+def test_metrics_looks_at_layers(command):
+    found, out, folder = command('metrics')
+    assert len(found['layers']) == 4 and found['settings']['frames'] == 1
+    assert {row['of'] for row in found['hits']} == {'way', 'score'}
+    assert 'hit of a score, strict' in out and (folder / 'compress_metrics.png').exists()
+
+
+def test_a_preset_takes_the_weights_of_its_folder(command, monkeypatch, tmp_path):
+    monkeypatch.setattr(own, 'ASSETS', tmp_path)
+    with pytest.raises(ValueError, match="preset 'four' has no checkpoint of its own"):
+        command('metrics', checkpoint='')
+    made = policy()
+    half = {name: weight.bfloat16() for name, weight in made.model.state_dict().items()}
+    own.save(tmp_path / 'four', half, FOUR, made.processing.normalizer, made.tokenizer)
+    found, _, _ = command('metrics', checkpoint='')
+    assert found['settings']['checkpoint'] is None and found['questions'] > 0
+
+
+def test_nonsense_is_refused(command):
+    with pytest.raises(ValueError, match='vision.image_size is 64, the model has 28'):
+        command('metrics', checkpoint=str(own.bundled('tabletop')))
+    with pytest.raises(ValueError, match='--frames is at least 1'):
+        command('metrics', '--frames', '0')

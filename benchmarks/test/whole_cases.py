@@ -1,0 +1,62 @@
+"""A small fleet for tests of `bench.whole`: tiny models, a clock that counts looks at it."""
+
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import count
+from unittest.mock import patch
+
+from benchmarks.mission.cases import scene
+from benchmarks.whole import mind, voices
+from benchmarks.whole.group import Group
+from benchmarks.whole.robot import FleetRobot
+from benchmarks.whole.settings import load_settings
+from benchmarks.whole.ways import WAYS
+from embodied_kv.config import TINY, BackboneConfig
+from embodied_kv.fleet.profile import Profile
+from embodied_kv.model.planner_checkpoint import random_planner
+from embodied_kv.model.planner_config import PlannerConfig
+from embodied_kv.model.policy import Policy
+from embodied_kv.sim.tabletop import Tabletop
+
+TICK = 0.002  # s
+PLANNER = random_planner(
+    PlannerConfig('test', BackboneConfig(32, 4, 4, 2, 8, 48, 260), max_tokens=1280), seed=3
+)
+POLICY = Policy.random(TINY, seed=1)
+SETTINGS = replace(
+    load_settings(quick=True),
+    mission_seconds=2.5,
+    step_seconds=0.6,
+    ask_every=0.2,
+    kill=(1.1, 1.2),
+    euler_steps=4,
+    capsule_interval=0.2,
+    prompt_interval=2,
+    chunk_seconds=0.02,
+)
+PROFILE = Profile('test', (1,), (0.02,), 9)
+
+
+def ticks():
+    """s of work: each look at the clock is some."""
+    looks = count()
+    return lambda: next(looks) * TICK
+
+
+class Blind(FleetRobot):
+    """Asks all that the others ask, and believes nothing of it: random weights see nothing."""
+
+    def _remember(self, seen):
+        pass
+
+
+def run(way, folder, group=0, settings=SETTINGS, robot=Blind):
+    """A group of missions in a way, by the rules."""
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(mind, 'FleetRobot', robot))
+        for kind, most in (('QUESTION', 4), ('PROMPT', 3)):  # random weights never end
+            stack.enter_context(patch.object(voices, kind, most))
+        tabletop = scene(TINY.vision.image_size)
+        tables = [stack.enter_context(Tabletop(tabletop)) for _ in range(settings.robots)]
+        given = settings, tables, POLICY, PLANNER, PROFILE, ticks(), True, folder
+        return Group(group, WAYS[way], *given).run()

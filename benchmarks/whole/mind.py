@@ -1,0 +1,134 @@
+"""A robot's mission in one process: from its beginning, or from where a killed one left it.
+
+Knows which parts are on. Does not know other robots, nor when it is killed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.mission.__main__ import remembered
+from benchmarks.mission.cases import Case
+from benchmarks.mission.robot import How
+from benchmarks.whole.body import Body
+from benchmarks.whole.capsules import Capsules
+from benchmarks.whole.process import Process
+from benchmarks.whole.robot import FleetRobot, on_device
+from benchmarks.whole.settings import Settings
+from benchmarks.whole.turns import Turn
+from benchmarks.whole.ways import Parts
+from embodied_kv.model.planner_checkpoint import LoadedPlanner
+from embodied_kv.planning.config import PlanningConfig
+from embodied_kv.planning.mission import Mission, MissionState
+from embodied_kv.planning.planning import Planning
+
+
+def planning_config(settings: Settings, parts: Parts) -> PlanningConfig:
+    """The same but for the method of reuse."""
+    return PlanningConfig(
+        method=settings.keep if parts.keep else settings.recompute,
+        step_tokens=settings.step_tokens,
+        cache_mib=settings.cache_mib,
+    )
+
+
+def prepare(case: Case, planner: LoadedPlanner, folder: Path, config: PlanningConfig) -> None:
+    """What is known before the mission, as earlier ones left it: with its KV, where that is read.
+
+    It takes no virtual time.
+    """
+    with Planning(planner, folder, config) as planning:
+        for fact in remembered(case, How()):
+            planning.advance()
+            planning.upsert((fact.id, fact.kind, fact.text))
+        if config.method != 'full':
+            planning.warm()
+
+
+class Mind:
+    """body: whose. folder: that outlives a process. turn: its own, set by whoever starts it."""
+
+    turn: Turn
+
+    def __init__(
+        self,
+        body: Body,
+        process: Process,
+        planner: LoadedPlanner,
+        settings: Settings,
+        folder: Path,
+        rules: bool,
+    ) -> None:
+        self._body, self._process, self._planner = body, process, planner
+        self._settings, self._folder, self._rules = settings, folder, rules
+        self._state = body.record.state
+        self._mission: Mission | None = None
+
+    def live(self) -> None:
+        """On its turn, to the mission's end."""
+        body, process, parts = self._body, self._process, self._process.parts
+        with ExitStack() as opened:
+            planning = opened.enter_context(
+                Planning(
+                    self._planner,
+                    self._folder / 'memory',
+                    planning_config(self._settings, parts),
+                    step=lambda work: on_device(self.turn, process, 'plans', work),
+                    plane=process.engine.kv.plane,
+                )
+            )
+            capsules = None
+            if parts.capsules:
+                capsules = opened.enter_context(closing(self._capsules(planning)))
+            if body.record.restart is not None:
+                if capsules is None or not capsules.restore():
+                    self._cold()
+            nothing: Callable[[], None] = lambda: None  # noqa: E731
+            robot = FleetRobot(
+                body,
+                process,
+                self.turn,
+                planning,
+                self._settings,
+                self._rules,
+                self._now,
+                capsules.mark if capsules else nothing,
+                capsules.during if capsules else nothing,
+                capsules.rewind if capsules else nothing,
+            )
+            self._mission = Mission(robot, self._state, rewinds=parts.capsules, on_state=body.told)
+            end = self._mission.run()
+        self.turn.here(lambda: body.over(end))
+
+    def _now(self) -> MissionState:
+        return self._mission.state if self._mission else self._state
+
+    def _capsules(self, planning: Planning) -> Capsules:
+        def go_on(state: MissionState | None) -> None:
+            self._state = state or self._state
+
+        return Capsules(
+            self._body,
+            self._process,
+            self.turn,
+            planning,
+            self._folder,
+            self._process.fingerprint,
+            self._settings.capsule_interval,
+            self._now,
+            go_on,
+        )
+
+    def _cold(self) -> None:
+        """The step is planned anew; what was being answered is prefilled and asked again."""
+        self._state = replace(self._state, acting='')
+        body, voices, turn = self._body, self._process.voices, self.turn
+        if words := body.record.restart.words:
+            seen = turn.here(lambda: body.see(body.instruction))
+            frame = on_device(turn, self._process, 'frame', lambda: voices.look(seen))
+            for text, most in words:
+                turn.here(lambda text=text, most=most: voices.ask(frame, text, most=most))
+            frame.leave()

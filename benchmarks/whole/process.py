@@ -1,0 +1,192 @@
+"""What a kill ends: the engine of a fleet, its server, its words, and whoever waits for them.
+
+Knows the parts that are on, and how their work comes to the one device. Does not know tables or
+missions. The node's own classes do the work, but those of ROS.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
+
+from benchmarks.fleet.serving.schedule import Schedule
+from benchmarks.fleet.serving.stepped import Stepped
+from benchmarks.whole.device import Device
+from benchmarks.whole.settings import Settings
+from benchmarks.whole.voices import Apart, Voices
+from benchmarks.whole.ways import Parts
+from embodied_kv.control.execution_horizon import Policy as Horizon
+from embodied_kv.control.execution_horizon import parse
+from embodied_kv.engine.budget import Costs
+from embodied_kv.engine.engine import Engine
+from embodied_kv.engine.fingerprint import fingerprint
+from embodied_kv.engine_config import EngineConfig
+from embodied_kv.fleet.dispatcher import Dispatcher
+from embodied_kv.fleet.engines import EngineState
+from embodied_kv.fleet.policies import scheduler
+from embodied_kv.fleet.profile import Profile
+from embodied_kv.fleet.protocol import Receipt, Request, Verdict
+from embodied_kv.model.policy import Policy
+from embodied_kv.serving.batch import KeptRows, serve
+from embodied_kv.serving.fleet_server import Result
+from embodied_kv.serving.shares import StreamShares
+from embodied_kv.types import Observation
+
+HERE = 'here'
+
+
+class OwnCosts(Costs):
+    """Costs by the clock that work is charged by, whatever the time that it took on the wall."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__()
+        self._clock, self._since = clock, clock()
+
+    def begin(self) -> None:
+        """A unit of work begins."""
+        self._since = self._clock()
+
+    def observe(self, kind: str, seconds: float, size: int = 1) -> None:
+        now = self._clock()
+        super().observe(kind, now - self._since, size)
+        self._since = now
+
+
+def engine_config(settings: Settings, parts: Parts) -> EngineConfig:
+    """The same but for how much of a prefix language keeps."""
+    s = settings
+    ratio, after = (s.keep_ratio, s.compress_after) if parts.compression else (1.0, 0)
+    return EngineConfig(
+        robots=s.batch,
+        rows=s.rows,
+        reserved_rows=min(64, s.batch + s.robots),
+        streams=s.streams,
+        decode_tokens=s.decode_tokens,
+        euler_steps=s.euler_steps,
+        min_euler_steps=min(4, s.euler_steps),
+        margin_ms=s.margin_ms,
+        batch_multiple=4,
+        language_keep_ratio=ratio,
+        compress_after=after,
+        compressed_rows=s.compressed_rows,
+    )
+
+
+class Process:
+    """clock: s of work so far. profile: what batches of chunks take.
+
+    latencies: s from each round's request to its answer. peak: bytes of KV in use, at most.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        settings: Settings,
+        parts: Parts,
+        profile: Profile,
+        schedule: Schedule,
+        clock: Callable[[], float],
+        robots: Sequence[str],
+    ) -> None:
+        self._schedule, self._settings, self.parts = schedule, settings, parts
+        self.engine = Engine(policy, engine_config(settings, parts), policy.config.action_dt)
+        self.costs = self.engine.costs = self.engine.budget.costs = OwnCosts(clock)
+        self.kept, self.shares = KeptRows(self.engine), StreamShares(self.engine)
+        for robot in robots:
+            self.shares.join(robot)
+        order, horizon = settings.kairos if parts.kairos else settings.fifo
+        self.horizon: Horizon = parse(horizon)
+        self.server = Stepped(
+            Dispatcher(scheduler(order), [EngineState(HERE, profile)]),
+            {HERE: self._serve},
+            self._deliver,
+            math.inf,
+            clock=lambda: schedule.now,
+        )
+        self.engine.budget.forecast = self._slack
+        self.voices = (Voices if parts.shared else Apart)(self.engine, self.shares, self.kept)
+        given = schedule, clock, self._slack, self.voices.unit
+        self.device = Device(*given, self.costs.begin, self._on_unit)
+        self._waits: dict[str, Callable[[object], object]] = {}  # by robot
+        self._asked: dict[str, tuple[tuple[str, int], float]] = {}  # a round, and since when
+        self._rounds: Counter[str] = Counter()
+        self._wakes = math.inf
+        self.latencies: list[float] = []
+        self.horizons: list[int] = []
+        self.peak = 0
+        self.fingerprint = fingerprint(self.engine) if parts.capsules else ''
+
+    def settle(self) -> None:
+        """All that follows from what happened; after each act of the schedule."""
+        if self.device.is_gone:
+            return
+        if (moment := self.server.catch_up()) < self._wakes:
+            self._wakes = moment
+            self._schedule.at(moment, self._wake)
+        self.device.next()
+
+    def kill(self) -> None:
+        """Nothing of it goes on."""
+        self.device.is_gone = True
+
+    def _wake(self) -> None:
+        self._wakes = math.inf
+
+    def _slack(self, now: float) -> float:
+        return self.server.slack(HERE, now)
+
+    # ------------------------------------------------------------------ chunks
+
+    def ask(self, request: Request, seen: Observation, resume: Callable[[object], object]) -> None:
+        """resume: called with the chunk; or with None, when it is time to ask once more."""
+        now, robot, round = self._schedule.now, request.robot, (request.task, request.round)
+        self._waits[robot] = resume
+        if robot not in self._asked or self._asked[robot][0] != round:
+            self._asked[robot] = round, now
+        self.server.submit(request, seen)
+        self._schedule.at(now + self._settings.retry_interval, partial(self._again, robot, resume))
+
+    def _again(self, robot: str, resume: Callable[[object], object]) -> None:
+        """It asks once more; what is answered before it has is heard then."""
+        if self._waits.get(robot) is resume:
+            del self._waits[robot]
+            resume(None)
+
+    def leave(self, robot: str) -> None:
+        """It asks for no more."""
+        self._waits.pop(robot, None)
+        self._asked.pop(robot, None)
+        self.kept.drop(robot)
+        self.server.vanish(robot)
+
+    def _serve(self, frames: Sequence[Observation], overdue: float) -> Future[list[Result]]:
+        work = partial(serve, self.engine, frames, math.inf, self.kept)
+        made = self.device.serve(work)
+        made.add_done_callback(lambda _: self._prompt(frames))
+        return made
+
+    def _prompt(self, frames: Sequence[Observation]) -> None:
+        """What a frame is prefilled for beside its chunk."""
+        for frame in frames:
+            self._rounds[frame.robot] += 1
+            if self._rounds[frame.robot] % self._settings.prompt_interval == 0:
+                self.voices.prompt(frame)
+
+    def _deliver(self, robot: str, task: str, round: int, receipt: Receipt) -> None:
+        if receipt.verdict is Verdict.REFUSED:
+            raise RuntimeError(f'round {round} of {robot} is refused: {receipt.message}')
+        asked, since = self._asked.get(robot, (None, 0.0))
+        is_heard = asked == (task, round) and robot in self._waits
+        if receipt.verdict is Verdict.ANSWERED and is_heard:
+            del self._asked[robot]
+            self.latencies.append(self._schedule.now - since)
+            chunk = receipt.answer.chunk.chunk
+            self.horizons.append(chunk.execution_horizon)
+            self._waits.pop(robot)(chunk)
+
+    def _on_unit(self) -> None:
+        self.peak = max(self.peak, self.engine.kv.plane.bytes_used)
+        self.voices.hear()

@@ -1,0 +1,213 @@
+"""A robot of a fleet that carries out its mission in virtual time.
+
+Knows its own body, and the process that serves it. Does not know the other robots, nor which parts
+are on. Everything that computes waits for the one device; meanwhile the scene goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from benchmarks.mission.cases import true_table
+from benchmarks.mission.robot import AT_ONCE, How, SimulatedRobot
+from benchmarks.whole.body import Body
+from benchmarks.whole.process import Process
+from benchmarks.whole.settings import Settings
+from benchmarks.whole.turns import Turn
+from benchmarks.whole.voices import Frame
+from embodied_kv.fleet.protocol import Request
+from embodied_kv.fleet.request_timing import RequestTiming
+from embodied_kv.planning.mission import MissionState, Outcome
+from embodied_kv.planning.planning import Planning
+from embodied_kv.sim.eyes import Look, Seen
+from embodied_kv.sim.language import DONE
+from embodied_kv.sim.mission_memory import parse_task, read_table
+from embodied_kv.sim.mission_oracle import next_step
+from embodied_kv.sim.tasks import Judge, Task
+from embodied_kv.types import ActionChunk
+
+T = TypeVar('T')
+
+
+class FleetRobot(SimulatedRobot):
+    """`planning.mission.Robot`, on a turn of its own.
+
+    rules: whether their answers are carried out in place of the planner's, which computes all the
+    same. keep, rewind: what is done at a boundary and during a step, and where a step failed.
+    """
+
+    def __init__(
+        self,
+        body: Body,
+        process: Process,
+        turn: Turn,
+        planning: Planning,
+        settings: Settings,
+        rules: bool,
+        state: Callable[[], MissionState],
+        on_mark: Callable[[], None],
+        on_round: Callable[[], None],
+        on_rewind: Callable[[], None],
+    ) -> None:
+        case, truth = body.case, lambda: true_table(body.table.truth())
+        super().__init__(body.table, process.engine, planning, case.mission, How(), state, truth)
+        self._body, self._process, self._turn, self._rules = body, process, turn, rules
+        self._settings = settings
+        self._on_mark, self._on_round, self._on_rewind = on_mark, on_round, on_rewind
+        s = settings
+        self._timing = RequestTiming(self._dt, s.request_ahead, s.retry_interval)
+        self._tasks = 0
+
+    # ------------------------------------------------------------------ looking and planning
+
+    def look(self, instruction: str = '') -> None:
+        """The arm stands meanwhile."""
+        self._turn.here(self._body.rest)
+        super().look(instruction)
+
+    def _learn(self, look: Look) -> None:
+        voices = self._process.voices
+        seen = self._turn.here(lambda: self._body.see(''))
+        frame = self.on_device('frame', lambda: voices.look(seen))
+        try:
+            self._answered(look, frame)
+        finally:
+            frame.leave()
+
+    def _answered(self, look: Look, frame: Frame) -> None:
+        try:
+            questions = next(look)
+            while True:
+                questions = look.send(self._ask(frame, questions))
+        except StopIteration as over:
+            self._remember(over.value)
+
+    def _remember(self, seen: Seen) -> None:
+        self._planning.upsert(*seen.drafts)
+        for id in seen.gone:
+            self._planning.remove(id)
+
+    def _ask(self, frame: Frame, questions: list[str]) -> list[str]:
+        answers: list[str] = []
+        for begin in range(0, len(questions), AT_ONCE):
+            answers += self._turn.wait(
+                lambda resume, asked=questions[begin : begin + AT_ONCE]: _all(
+                    self._process.voices.ask, frame, asked, resume
+                )
+            )
+        return answers
+
+    def plan(self, question: str) -> str:
+        known = read_table(self.memory())
+        right = next_step(self._mission, known, self._progress()).text
+        plan, record = self._planning.plan(question), self._body.record
+        record.plans += 1
+        record.wrong_plans += plan.text != right
+        record.computed_shares.append(plan.computed_share)
+        return right if self._rules else plan.text
+
+    # ------------------------------------------------------------------ acting
+
+    def act(self, instruction: str) -> Outcome:
+        body, s = self._body, self._settings
+        task, began = parse_task(instruction), body.now
+        body.acts()
+        self._lay = dict(read_table(self.memory()).where)
+        self._turn.here(lambda: self._begin(task))
+        ask_at, heard = began + s.ask_every, []
+        while body.now - began < s.step_seconds and not _yes(heard):
+            chunk = self._chunk(instruction)
+            start = self._timing.take(chunk.execution_horizon, chunk.stamp / 1e9, body.now)
+            actions = chunk.values[: chunk.execution_horizon]
+            self._turn.here(lambda a=actions, at=start: body.follow(a, at))
+            body.served()
+            if body.now >= ask_at and len(heard) == heard.count('no'):
+                ask_at = body.now + s.ask_every
+                self._ask_done(heard)
+            self._on_round()
+            self._turn.until(self._timing.ends - s.request_ahead * self._dt)
+        return Outcome(self._turn.here(lambda: self._finish(task.family, _yes(heard))))
+
+    def _begin(self, task: Task) -> None:
+        self._tasks += 1
+        self._timing.begin(f'{self._body.name} {self._tasks}')
+        self._body.advance()
+        truth = self._body.table.truth()
+        there = {thing.name for thing in truth.things}
+        is_real = {task.target, task.place or task.target} <= there  # else the eyes erred
+        self._body.judge = Judge(task, truth) if is_real else None
+
+    def _finish(self, family: str, done: bool) -> bool:
+        body = self._body
+        body.rest()
+        body.record.steps.append((family, body.judge is not None and body.judge.done))
+        body.judge = None
+        self._process.server.finish(body.name, self._timing.task)
+        return done
+
+    def _chunk(self, instruction: str) -> ActionChunk:
+        """The next one. While it is waited for it is asked for anew, by what is seen then."""
+        while True:
+            seen = self._seen = self._turn.here(lambda: self._body.see(instruction))
+            now, size = self._body.now, sum(image.nbytes for image in seen.images)
+            execution, horizon = self._timing.execution(now), self._process.horizon
+            number = self._timing.ask(now)
+            request = Request(seen.robot, self._timing.task, number, now, horizon, size, execution)
+            chunk = self._turn.wait(
+                lambda resume, r=request, o=seen: self._process.ask(r, o, resume)
+            )
+            if chunk is not None:
+                return chunk
+
+    def _ask_done(self, heard: list[str]) -> None:
+        """Of the frame that was seen last; the arm goes on meanwhile."""
+        heard.append('')
+
+        def on_answer(words: str) -> None:
+            heard[-1] = 'yes' if words.lower().startswith('yes') else 'no'
+
+        self._turn.here(lambda: self._process.voices.ask(Frame(self._seen), DONE, on_answer))
+
+    # ------------------------------------------------------------------ the rest of a robot
+
+    def mark(self, step: int) -> None:
+        self._on_mark()
+
+    def rewind(self) -> None:
+        self._on_rewind()
+
+    def on_device(self, kind: str, work: Callable[[], T]) -> T:
+        """What the work gives, once the device has come to it. Raises what it raises."""
+        return on_device(self._turn, self._process, kind, work)
+
+
+def on_device(turn: Turn, process: Process, kind: str, work: Callable[[], T]) -> T:
+    """As `FleetRobot.on_device`, for a turn."""
+    promise: Future[T] = turn.wait(
+        lambda resume: process.device.call(kind, work).add_done_callback(resume)
+    )
+    return promise.result()
+
+
+def _yes(heard: list[str]) -> bool:
+    return heard[-1:] == ['yes']
+
+
+def _all(
+    ask: Callable[..., None],
+    frame: Frame,
+    texts: list[str],
+    resume: Callable[[object], object],
+) -> None:
+    """resume: called with all answers, in the questions' order."""
+    answers: dict[int, str] = {}
+
+    def take(number: int, words: str) -> None:
+        answers[number] = words
+        if len(answers) == len(texts):
+            resume([answers[i] for i in range(len(texts))])
+
+    for number, text in enumerate(texts):
+        ask(frame, text, lambda words, n=number: take(n, words))

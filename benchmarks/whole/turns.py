@@ -1,0 +1,122 @@
+"""Functions that wait for each other in virtual time: threads of which one runs at a time.
+
+Knows a schedule and a clock of work. Does not know what waits, or for what. What a function
+computes itself, between two waits, takes its time as well.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from benchmarks.fleet.serving.schedule import Schedule
+
+T = TypeVar('T')
+Resume = Callable[[object], None]
+
+
+class Killed(BaseException):
+    """Whoever waits is to end now; nothing may catch it."""
+
+
+class Turn:
+    """A function on a thread of its own, which runs while nothing else does.
+
+    clock: s of work so far. on_end: called once it has returned, or was killed. An error of the
+    function is raised where the schedule is run.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        clock: Callable[[], float],
+        work: Callable[[], object],
+        on_end: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._schedule, self._clock, self._work, self._on_end = schedule, clock, work, on_end
+        self._mine, self._others = threading.Semaphore(0), threading.Semaphore(0)
+        self._wait_number, self._is_dead, self.is_over = 0, False, False
+        self._begin: Callable[[Resume], object] = lambda resume: None
+        self._value: object = None
+        self._fault: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        """Its first turn comes now."""
+        self._thread.start()
+        self._schedule.at(self._schedule.now, partial(self._go, 0, None))
+
+    # ------------------------------------------------------------------ on its own thread
+
+    def wait(self, begin: Callable[[Resume], object]) -> object:
+        """Gives up the turn until what `begin` is given is called -> what that is called with.
+
+        begin: called where the schedule runs. Raises Killed.
+        """
+        if self._is_dead:
+            raise Killed
+        self._begin = begin
+        self._others.release()
+        self._mine.acquire()
+        if self._is_dead:
+            raise Killed
+        return self._value
+
+    def here(self, work: Callable[[], T]) -> T:
+        """Does it where the schedule runs; it takes no virtual time."""
+        return self.wait(lambda resume: resume(work()))
+
+    def until(self, moment: float) -> None:
+        """Until virtual time has come so far."""
+        self.wait(lambda resume: self._schedule.at(moment, partial(resume, None)))
+
+    def _run(self) -> None:
+        self._mine.acquire()
+        try:
+            if not self._is_dead:
+                self._work()
+        except Killed:
+            pass
+        except BaseException as error:  # raised where the schedule runs
+            self._fault = error
+        self.is_over = True
+        self._others.release()
+
+    # ------------------------------------------------------------------ where the schedule runs
+
+    def kill(self) -> None:
+        """It ends where it waits, before this returns."""
+        if self.is_over or self._is_dead:
+            return
+        self._is_dead = True
+        self._mine.release()
+        self._others.acquire()
+        self._ended()
+
+    def _go(self, number: int, value: object) -> None:
+        """Its turn, if it still waits for this."""
+        if self._is_dead or self.is_over or number != self._wait_number:
+            return
+        self._wait_number, self._value = number + 1, value
+        began = self._clock()
+        self._mine.release()
+        self._others.acquire()
+        took = self._clock() - began
+        if self.is_over:
+            self._ended()
+        else:
+            self._schedule.at(self._schedule.now + took, self._begin_wait)
+
+    def _begin_wait(self) -> None:
+        if not self._is_dead:
+            self._begin(partial(self._resume, self._wait_number))
+
+    def _resume(self, number: int, value: object) -> None:
+        self._schedule.at(self._schedule.now, partial(self._go, number, value))
+
+    def _ended(self) -> None:
+        if self._fault is not None:
+            raise self._fault
+        self._on_end()

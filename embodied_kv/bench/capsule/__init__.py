@@ -1,6 +1,0 @@
-"""State restored beside state computed again: `python -m embodied_kv.bench.capsule`.
-
-- measure: how much is measured, and every figure.
-- planner: time to the first token, working sets; policy: time to the first action.
-- figures: tails, bandwidths, equal bytes; plot: the picture.
-"""

@@ -1,0 +1,264 @@
+"""What training asks of the model: actions, words, and where things are.
+
+All of it reads one prefix, filled once, as the robot does. Knows batches of tensors, the model and
+a few small heads that are thrown away afterwards; does not know scenes, text or optimisers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from embodied_kv.model.backbone import arange_positions
+from embodied_kv.model.expert import Expert, Modulation
+from embodied_kv.model.layers import rms
+from embodied_kv.model.pi05 import Pi05
+from training.common.batch import EMPTY, Batch
+from training.common.views import PrefixCache, SegmentCache, SuffixCache
+
+Point = tuple[float, float, float]
+LOSSES = ('flow', 'text', 'goal', 'where', 'detect')
+TABLE = (0.40, 0.0, 0.05), (0.15, 0.25, 0.10)  # m; regressed is (xyz - centre) / scale
+BETA = 0.1  # where smooth L1 turns from square to straight, in those units
+HIT = 0.025  # m; a position this near is right
+POSITIVE = 5.0  # weight of a patch with a thing against one without
+
+
+class Objective(nn.Module):
+    """A Pi05 under training, and the heads that only training has.
+
+    space: centre and scale of positions, m, each (x, y, z).
+    """
+
+    def __init__(
+        self, model: Pi05, colours: int, shapes: int, space: tuple[Point, Point] = TABLE
+    ) -> None:
+        super().__init__()
+        c = model.config
+        self.model, self.space = model.requires_grad_(True), space
+        # On a CPU the fused attention's backward takes an eighth of a step.
+        model.vision.tower.config._attn_implementation = 'eager'
+        self.kinds = (1, colours, shapes, 2)  # thing or none, colour, shape, offset in patches
+        self.detect = nn.Linear(c.vision.width, sum(self.kinds))
+        self.goal = nn.Linear(c.backbone.width, 3)
+        self.where = nn.Linear(c.backbone.width, 3)
+
+    def forward(
+        self,
+        batch: Batch,
+        weights: Mapping[str, float],
+        generator: torch.Generator,
+        draws: int = 4,
+    ) -> dict[str, Tensor]:
+        """Scalar losses, unweighted, of those in `weights` that are above 0, and metrics beside.
+
+        weights: by name of LOSSES. draws: (time, noise) pairs per prefix. Raises ValueError for a
+        name that is no loss.
+        """
+        if unknown := set(weights) - set(LOSSES):
+            raise ValueError(f'no losses {sorted(unknown)}; there are: {", ".join(LOSSES)}')
+        asked = tuple(name for name in LOSSES if weights.get(name, 0) > 0)
+        size, device = len(batch.actions), batch.actions.device
+        uniform = torch.rand(size * draws, generator=generator, device=device)
+        times = 0.001 + 0.999 * uniform ** (1 / 1.5)  # Beta(1.5, 1) by its inverse distribution
+        shape = (size * draws, *batch.actions.shape[1:])
+        noise = torch.randn(shape, generator=generator, device=device)
+        return self.losses(batch, asked, times, noise)
+
+    def losses(
+        self, batch: Batch, asked: tuple[str, ...], times: Tensor, noise: Tensor
+    ) -> dict[str, Tensor]:
+        """`forward` with its chance given: a function of shapes alone, to be compiled.
+
+        times: float32 [B * draws]; noise: float32 [B * draws, chunk, padded_action_dim].
+        """
+        patches, prefix, hidden = self.fill(batch)
+        found = {}
+        if 'flow' in asked:
+            found['flow'] = self._flow(batch, prefix, times, noise)
+        if 'text' in asked or 'where' in asked:
+            middle, packed = self.packed(batch, prefix)
+        if 'text' in asked:
+            found |= text_losses(self.model.backbone.logits(packed), batch.answer, batch.segment)
+        if 'where' in asked:
+            slots = batch.where_at.clamp(min=0)[:, :, None].expand(-1, -1, middle.shape[-1])
+            guess = self.where(self._normed(middle.gather(1, slots))).float()
+            valid = (batch.where_at >= 0) & batch.where.isfinite().all(-1)
+            loss, error = position_loss(guess, batch.where, valid, self.space)
+            found |= {'where': loss, 'where_hit': mean((error < HIT).float(), valid)}
+        if 'goal' in asked:
+            valid = batch.goal.isfinite().all(-1)
+            guess = self._goal(batch, hidden)
+            loss, error = position_loss(guess, batch.goal, valid, self.space)
+            found |= {'goal': loss, 'goal_cm': 100 * mean(error, valid)}
+        if 'detect' in asked:
+            outputs = self.detect(patches).float().split(self.kinds, dim=-1)
+            found |= detect_losses(outputs, batch, self.model.config.vision.patch_size)
+        return found
+
+    def fill(self, batch: Batch) -> tuple[Tensor, PrefixCache, Tensor]:
+        """The prefix as the engine packs it: views in order, then the prompt.
+
+        Returns patch features [B, V, patches, vision width], the filled cache, and the hidden
+        state [B, N, width] that enters the last layer.
+        """
+        vision = self.model.vision
+        images = batch.images.flatten(0, 1).permute(0, 3, 1, 2).float().div(127.5).sub(1)
+        patches = vision.encode(vision.embed_patches(images))
+        views = vision.project(patches).unflatten(0, batch.images.shape[:2]).flatten(1, 2)
+        embeddings = torch.cat([views, self.model.embed_tokens(batch.prompt)], dim=1)
+        size, width = embeddings.shape[:2]
+        prefix = PrefixCache(views.shape[1] + batch.prompt_length, width)
+        positions = arange_positions(size, width, embeddings.device)
+        hidden = self.model.backbone.fill(embeddings, positions, prefix)
+        return patches.unflatten(0, batch.images.shape[:2]), prefix, hidden
+
+    def velocity(
+        self, x: Tensor, times: Tensor, prefix: PrefixCache, given: Tensor | None = None
+    ) -> Tensor:
+        """v(x_t, t), both float32 [S, chunk, padded_action_dim], S = B * draws; times [S].
+
+        given: bool [S, chunk], the actions that are there already, at time 0; None: none is.
+        """
+        cache = SuffixCache(prefix, len(x) // len(prefix.lengths), x.shape[1])
+        rope = self.model.suffix_rope(cache.positions)
+        modulation = slot_modulation(self.model.expert, times, given)
+        return self.model.velocity(x, modulation, cache, rope)
+
+    def packed(self, batch: Batch, prefix: PrefixCache) -> tuple[Tensor, Tensor]:
+        """Hidden states of the packed tokens, [B, T, width]: in the middle, after the final norm.
+
+        The middle is after two thirds of the layers. Where a named thing is must be known
+        there, so that the last layers can compare things.
+        """
+        backbone, cache = self.model.backbone, SegmentCache(prefix, batch.segment)
+        hidden = middle = self.model.embed_tokens(batch.packed)
+        rope = backbone.rope(prefix.lengths[:, None] + batch.offset, hidden.dtype)
+        layers = backbone.config.layers
+        for i in range(layers):
+            hidden = backbone.layer(i, hidden, cache, rope)
+            if i + 1 == 2 * layers // 3:
+                middle = hidden
+        return middle, backbone.norm(hidden)
+
+    def _flow(self, batch: Batch, prefix: PrefixCache, times: Tensor, noise: Tensor) -> Tensor:
+        """Of what is known and not given: training-time chunking, arXiv 2512.05964."""
+        draws = len(times) // len(batch.actions)
+        actions = batch.actions.repeat_interleave(draws, 0)
+        slots = torch.arange(actions.shape[1], device=times.device)
+        given = (slots < batch.delay[:, None]).repeat_interleave(draws, 0)
+        known = (slots < batch.known[:, None]).repeat_interleave(draws, 0)
+        way = noise - actions
+        x = actions + times[:, None, None] * way * ~given[..., None]
+        error = (self.velocity(x, times, prefix, given) - way).square().mean(-1)
+        return mean(error, known & ~given)
+
+    def _goal(self, batch: Batch, hidden: Tensor) -> Tensor:
+        """[B, 3]: from the mean over the prompt of the normed hidden state."""
+        prompt = hidden[:, -batch.prompt.shape[1] :]
+        tokens = torch.arange(prompt.shape[1], device=hidden.device)
+        share = (tokens < batch.prompt_length[:, None]) / batch.prompt_length[:, None]
+        return self.goal(self._normed((prompt.float() * share[..., None]).sum(1))).float()
+
+    def _normed(self, hidden: Tensor) -> Tensor:
+        one = torch.ones(hidden.shape[-1], device=hidden.device)
+        return rms(hidden, one, self.model.config.backbone.eps)
+
+
+def slot_modulation(expert: Expert, times: Tensor, given: Tensor | None = None) -> Modulation:
+    """What each norm adds at times [S], and at time 0 to the actions that are given [S, chunk].
+
+    Norm i of scale, shift, gate is [S, chunk, width]; [S, 1, width] where none can be given.
+    """
+    condition = expert.conditioning(torch.cat([times, times.new_zeros(1)]))[:, None]
+    dense = [norm for layer in expert.layers for norm in (layer.attn_norm, layer.mlp_norm)]
+    rows = [norm(condition) for norm in (*dense, expert.norm)]  # [S + 1, 1, 3 width]
+    if given is None:
+        rows = [row[:-1] for row in rows]
+    else:
+        rows = [row[-1].where(given[..., None], row[:-1]) for row in rows]
+    scale, shift, gate = zip(*(row.chunk(3, dim=-1) for row in rows), strict=True)
+    return Modulation([1 + s.float() for s in scale], [s.float() for s in shift], gate)
+
+
+def mean(x: Tensor, valid: Tensor) -> Tensor:
+    """Mean of x where valid, 0 where nothing is; an invalid x may be NaN."""
+    return x.where(valid, 0).sum() / valid.sum().clamp(min=1)
+
+
+def position_loss(
+    guess: Tensor, target: Tensor, valid: Tensor, space: tuple[Point, Point] = TABLE
+) -> tuple[Tensor, Tensor]:
+    """guess in units of the space, target in m, both [..., 3]; valid [...].
+
+    Returns the mean smooth L1 in units and the distance of each in m.
+    """
+    centre, scale = (target.new_tensor(point) for point in space)
+    # NaN must not enter the difference: its gradient would be NaN even where it is not taken.
+    units = ((target - centre) / scale).nan_to_num(0)
+    loss = F.smooth_l1_loss(guess, units, beta=BETA, reduction='none').mean(-1)
+    error = (guess * scale + centre - target).detach().norm(dim=-1)
+    return mean(loss, valid), error
+
+
+def text_losses(logits: Tensor, answer: Tensor, segment: Tensor) -> dict[str, Tensor]:
+    """logits float32 [B, T, vocab]; 'text_exact': segments with every answer token right."""
+    asked = answer != EMPTY
+    loss = F.cross_entropy(logits.flatten(0, 1), answer.flatten(), reduction='sum')
+    wrong = asked & (logits.detach().argmax(-1) != answer)
+    home = segment.where(segment >= 0, segment.shape[1])
+    empty = torch.zeros(len(segment), segment.shape[1] + 1, device=logits.device)
+    questions, mistakes = (empty.scatter_add(1, home, x.float()) for x in (asked, wrong))
+    return {
+        'text': loss / asked.sum().clamp(min=1),
+        'text_exact': mean((mistakes == 0).float(), questions > 0),
+    }
+
+
+def detect_losses(outputs: tuple[Tensor, ...], batch: Batch, patch_size: int) -> dict[str, Tensor]:
+    """outputs: thing, colour, shape, offset, each [B, V, patches, kinds].
+
+    Of two things whose centres fall on one patch, the first is the target.
+    """
+    thing, colour, shape, offset = outputs
+    owner, centre = thing_of_patch(batch, patch_size, thing.shape[2])
+    taken, owner = owner >= 0, owner.clamp(min=0)
+
+    def pick(labels: Tensor) -> Tensor:  # [B, N] -> [B, V, patches]
+        return labels[:, None].expand(-1, owner.shape[1], -1).gather(2, owner)
+
+    def classify(logits: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(logits.movedim(-1, 1), labels.clamp(min=0), reduction='none')
+
+    colours, shapes = pick(batch.colour), pick(batch.shape)
+    offsets = centre.gather(2, owner[..., None].expand(-1, -1, -1, 2))
+    objectness = F.binary_cross_entropy_with_logits(
+        thing.squeeze(-1), taken.float(), pos_weight=thing.new_tensor(POSITIVE)
+    )
+    near = F.smooth_l1_loss(offset, offsets, beta=BETA, reduction='none').mean(-1)
+    attributes = 2 * classify(colour, colours) + 0.5 * classify(shape, shapes) + near
+    right = colour.detach().argmax(-1) == colours
+    return {
+        'detect': objectness + mean(attributes, taken),
+        'detect_colour': mean(right.float(), taken),
+    }
+
+
+def thing_of_patch(batch: Batch, patch_size: int, patches: int) -> tuple[Tensor, Tensor]:
+    """Which thing's centre a patch has, long [B, V, patches] or -1; and every thing's offset.
+
+    The offset [B, V, N, 2] is (column, row) from the middle of its patch, in patches.
+    """
+    at = batch.pixels.transpose(1, 2) / patch_size  # [B, V, N, 2], in patches
+    side = round(patches**0.5)
+    there = ((at >= 0) & (at < side)).all(-1) & (batch.colour >= 0)[:, None]
+    at = at.where(there[..., None], 0)
+    column, row = at.long().unbind(-1)
+    cell = (row * side + column).where(there, patches)  # what is not in view goes to one cell more
+    owner = cell.new_full((*cell.shape[:2], patches + 1), -1)
+    for n in reversed(range(cell.shape[2])):
+        owner = owner.scatter(2, cell[..., n : n + 1], n)
+    return owner[..., :patches], at - at.floor() - 0.5

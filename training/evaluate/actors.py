@@ -1,0 +1,198 @@
+"""Who can act in the worlds: a policy behind the serving engine, in three ways, and the expert.
+
+Knows the engine and its order of work: actions first, then words. Does not know success.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from embodied_kv.control.execution_horizon import Policy as HorizonPolicy
+from embodied_kv.control.rtc import LINEAR, weights
+from embodied_kv.engine.engine import Engine
+from embodied_kv.engine_config import EngineConfig
+from embodied_kv.kv.handle import KvHandle
+from embodied_kv.model.policy import Policy
+from training.evaluate.cases import LONGEST, Case, Choice, Frame
+from training.evaluate.questions import (
+    Answer,
+    Question,
+    expert_plan,
+    most_streams,
+    questions,
+    subtask_of,
+)
+from embodied_kv.types import ActionChunk, Guide, TextDelta
+
+MODES = ('isolated', 'shared', 'batched')  # and 'silent'
+LONGEST_QUERY = 64  # tokens
+
+
+class Expert:
+    """The scripted expert, which sees the truth: a bound. chunk_size: actions of a chunk."""
+
+    def __init__(self, chunk_size: int) -> None:
+        self._chunk_size = chunk_size
+
+    def act(self, frames: Sequence[Frame]) -> list[Choice]:
+        return [Choice(chunk) for chunk in expert_plan(frames, self._chunk_size)[0]]
+
+    def finish(self) -> None:
+        """Has nothing to end."""
+
+
+@dataclass(frozen=True)
+class Compressed:
+    """What is read in place of whole prefixes: fields of EngineConfig of the same names."""
+
+    action_keep_ratio: float = 1.0
+    language_keep_ratio: float = 1.0
+    compress: str = EngineConfig.compress
+    compress_by: str = EngineConfig.compress_by
+
+    def compressed_rows(self, rows: int, streams: int) -> int:
+        """Room for a copy of each row, and of each stream's, twice over: blocks leave gaps."""
+        readers = (self.action_keep_ratio, rows), (self.language_keep_ratio, max(rows, streams))
+        whole = sum(keep_ratio * copies for keep_ratio, copies in readers if keep_ratio < 1)
+        return 2 + math.ceil(2 * whole)
+
+
+@dataclass(frozen=True)
+class Chunking:
+    """How a chunk is made: Euler steps, and how it goes on from the one that runs.
+
+    rtc, rtc_max_guidance: fields of EngineConfig. schedule, horizon: of the weights of guidance,
+    see `control.rtc.weights`.
+    """
+
+    euler_steps: int = 10
+    rtc: str = EngineConfig.rtc
+    rtc_max_guidance: float = EngineConfig.rtc_max_guidance
+    schedule: str = LINEAR
+    horizon: int = LONGEST
+
+    def guide(self, frame: Frame, chunk_size: int) -> Guide:
+        """What a frame's chunk goes on from."""
+        delay, horizon = min(frame.delay, chunk_size - 1), min(self.horizon, chunk_size)
+        held = weights(delay, horizon, chunk_size, self.schedule)
+        return Guide(frame.leftover[:chunk_size], delay, held)
+
+
+class Served:
+    """A policy behind the engine; each frame of every robot is acted on, then talked about.
+
+    mode: `isolated` prefills a second time for words, `shared` reads the action's row, both speak
+    to the end before the next frame; `batched` reads the action's row and takes `steps` decode
+    steps of all live streams per frame; `silent` says nothing. horizon_policy: how far each chunk
+    is executed before the next frame; None: as the worlds are set. answers: what was said.
+    subtasks: by case, the right one of every frame. Raises ValueError for what the engine cannot
+    compress.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        mode: str,
+        robots: int,
+        steps: int,
+        max_tokens: int,
+        compressed: Compressed = Compressed(),
+        horizon_policy: HorizonPolicy | None = None,
+        chunking: Chunking = Chunking(),
+    ) -> None:
+        self._horizon_policy, self._chunking = horizon_policy, chunking
+        self._mode, self._steps, self._max_tokens = mode, steps, max_tokens
+        # Frames that a decode stream lives, at most.
+        life = 1 + math.ceil(max_tokens / steps) if mode == 'batched' else 1
+        rows, streams = robots * (life + 2) + 2, robots * most_streams(life)
+        config = EngineConfig(
+            robots=robots,
+            rows=rows,
+            streams=streams,
+            compressed_rows=compressed.compressed_rows(rows, streams),
+            **vars(compressed),
+            decode_tokens=LONGEST_QUERY + max_tokens,
+            euler_steps=chunking.euler_steps,
+            min_euler_steps=chunking.euler_steps,
+            rtc=chunking.rtc,
+            rtc_max_guidance=chunking.rtc_max_guidance,
+            time_budget=False,
+        )
+        self.engine = Engine(policy, config, policy.config.action_dt)
+        self.answers: list[Answer] = []
+        self.subtasks: dict[Case, list[str]] = defaultdict(list)
+        self._asked: dict[int, Question] = {}  # live stream -> what it answers
+        self._said: dict[int, str] = defaultdict(str)
+
+    def act(self, frames: Sequence[Frame]) -> list[Choice]:
+        handles, chunks = self._prefill_and_denoise(frames)
+        if self._mode != 'silent':
+            self._talk(frames, handles)
+        return [Choice(chunk.values, self._execution_horizon(chunk)) for chunk in chunks]
+
+    def _execution_horizon(self, chunk: ActionChunk) -> int | None:
+        return None if self._horizon_policy is None else self._horizon_policy(chunk.updates)
+
+    def _talk(self, frames: Sequence[Frame], handles: Sequence[KvHandle]) -> None:
+        if self._mode == 'isolated':
+            handles = self.engine.prefill([frame.observation for frame in frames])
+        _, phases = expert_plan(frames, chunk_size=1)
+        for frame, handle, phase in zip(frames, handles, phases, strict=True):
+            self.subtasks[frame.case].append(subtask_of(frame, phase))
+            for question in questions(frame, phase):
+                stream = self.engine.open(handle, question.text, max_tokens=self._max_tokens)
+                self._asked[stream.id] = question
+        self._decode(self._steps if self._mode == 'batched' else None)
+
+    def finish(self) -> None:
+        """Lets every stream speak to its end. Raises RuntimeError if a copy found no room."""
+        self._decode(None)
+        if self.engine.kv.copies.allocation_failures:
+            raise RuntimeError(
+                f'{self.engine.kv.copies.allocation_failures} copies of prefixes found no room'
+            )
+
+    def latency(self, frame: Frame, repeats: int = 20, warm_up: int = 5) -> float:
+        """Median seconds from one robot's observation to its chunk."""
+        seconds = []
+        for _ in range(warm_up + repeats):
+            began = time.perf_counter()
+            self._prefill_and_denoise([frame])
+            seconds.append(time.perf_counter() - began)
+        return statistics.median(seconds[warm_up:])
+
+    def _prefill_and_denoise(
+        self, frames: Sequence[Frame]
+    ) -> tuple[list[KvHandle], list[ActionChunk]]:
+        handles = self.engine.prefill([frame.observation for frame in frames])
+        leases = [self.engine.kv.acquire(handle) for handle in handles]
+        chunk_size = self.engine.policy.config.chunk_size
+        guides = [self._chunking.guide(frame, chunk_size) for frame in frames]
+        chunks = self.engine.denoise(leases, [math.inf] * len(leases), guides=guides)
+        for lease in leases:
+            lease.release()
+        return handles, chunks
+
+    def _decode(self, steps: int | None) -> None:
+        """`steps` steps of all streams, and what each does alone; None: until all have ended."""
+        engine, left = self.engine, math.inf if steps is None else steps
+        while engine.kv.streams.live():
+            _, is_alone = engine.next_batch()
+            if not (left or is_alone):
+                return
+            left -= not is_alone
+            self._hear(engine.decode())
+
+    def _hear(self, deltas: Sequence[TextDelta]) -> None:
+        for delta in deltas:
+            self._said[delta.stream] += delta.text
+            if delta.reason not in ('', 'eos', 'length'):
+                raise RuntimeError(f'an answer was cut off: its stream was {delta.reason}')
+            if delta.finished:
+                question = self._asked.pop(delta.stream)
+                self.answers.append(Answer(question, self._said.pop(delta.stream)))

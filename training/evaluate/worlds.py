@@ -1,0 +1,209 @@
+"""Tabletops in lockstep: in each a scene nobody trained on and one task, judged every period.
+
+Knows simulated time, tasks, and how a chunk takes over from the one before. Does not know who
+acts: that is an Actor.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import count
+
+import numpy as np
+
+from embodied_kv.control.rtc import Delays, passed
+from embodied_kv.sim.rollout import Rollout
+from embodied_kv.sim.scene import CAMERAS
+from embodied_kv.sim.tabletop import Tabletop
+from embodied_kv.sim.tasks import (
+    PHRASES,
+    SECONDS,
+    Judge,
+    Task,
+    can_be_taken,
+    draw_task,
+    task_scene,
+)
+from training.evaluate.cases import (
+    LONGEST,
+    Actor,
+    Case,
+    Choice,
+    Frame,
+    Outcome,
+    Setting,
+)
+from embodied_kv.types import Observation
+
+ANOTHER = 1_000_000  # added to the seed of a scene in which the family has no task
+AFTERWARDS = 8  # control periods that an episode goes on when its task is done
+TASK_RNG, QUESTION_RNG, LATENCY_RNG = 1, 2, 3  # what a random stream of a scene is for
+TICK = 1e-6  # s; moments closer than this are the same
+ARM = 6  # joints, without the gripper
+
+
+class World:
+    """One tabletop and its present episode. Close it when no more is to come."""
+
+    def __init__(self, image_size: int, setting: Setting) -> None:
+        self.setting = setting
+        self._image_size = image_size
+        self._table = Tabletop(task_scene(image_size=image_size))
+        self._rollout = Rollout(self._table)
+
+    def begin(self, case: Case) -> None:
+        """The scene of the case at time 0, and its task."""
+        setting = self.setting
+        self.case, self.period = case, 0
+        self._due, self._executes = 0, []
+        self._limit = round(SECONDS[case.family] / setting.dt)
+        self._table.config = task_scene(case.family, setting.crowded, image_size=self._image_size)
+        for self._scene in count(case.scene_seed, ANOTHER):
+            self._table.reset(self._scene)
+            self._truth = self._table.truth()
+            rng = np.random.default_rng((self._scene, TASK_RNG))
+            task = draw_task(self._truth.things, rng, case.family)
+            if task is not None:
+                break
+        self._rollout.restart()
+        self._coming: tuple[np.ndarray, float, float] | None = None  # chunk, its start, its moment
+        self._latencies = setting.latencies(np.random.default_rng((self._scene, LATENCY_RNG)))
+        self._delays = Delays(setting.dt, LONGEST, setting.latency + TICK)
+        self._judge = Judge(task, self._truth)
+        self._told = self._another(task, rng) if setting.control == 'wrong_colour' else task
+        self._instruction = self._told.phrase(int(rng.integers(2 * len(PHRASES[case.family]))))
+        self._path, self._first, self._seams, self._moments = 0.0, None, [], []
+        self._result: Outcome | None = None  # as it was when the task was done
+
+    def _another(self, task: Task, rng: np.random.Generator) -> Task:
+        others = [t.name for t in self._truth.things if can_be_taken(t) and t.name != task.target]
+        return replace(task, target=others[rng.integers(len(others))])
+
+    @property
+    def is_due(self) -> bool:
+        """Whether this period begins with a frame."""
+        return self.period >= self._due and self._coming is None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the task has been done for a while, or its time is up."""
+        if self._result is not None:
+            return self.period - round(self._result.seconds / self.setting.dt) >= AFTERWARDS
+        return self.period >= self._limit
+
+    def look(self) -> Frame:
+        """The present moment."""
+        images = self._table.render()
+        if self.setting.control == 'blank':
+            images = {name: np.zeros_like(image) for name, image in images.items()}
+        observation = Observation(
+            images=tuple(images[name] for name in CAMERAS),
+            state=self._table.state(),
+            instruction=self._instruction,
+            stamp=round(self._rollout.time * 1e9),
+            deadline=-np.inf,  # nobody waits: the row is free as soon as nobody reads it
+            sequence=self.period,
+            robot=self.case.name,
+        )
+        number = len(self._executes) - (not self.is_due)
+        leftover = self._rollout.ahead(self._rollout.time + self.setting.dt * np.arange(LONGEST))
+        return Frame(
+            self.case,
+            number,
+            self._scene,
+            observation,
+            self._truth,
+            self._told,
+            leftover,
+            self._delays.expected(0.0),
+        )
+
+    def step(self, chunk: np.ndarray | None, execution_horizon: int | None = None) -> None:
+        """One control period; `chunk`, of its first moment, takes over when the latency is over.
+
+        Without one the last chunk goes on. execution_horizon: as in Choice.
+        """
+        if self.is_due:
+            self._executes.append(execution_horizon or self.setting.every)
+            self._due = self.period + self._executes[-1]
+        start, before = self._rollout.time, self._truth.grip
+        end = start + self.setting.dt
+        if chunk is not None:
+            self._coming = chunk, start, start + next(self._latencies)
+            self._first = chunk if self._first is None else self._first
+        if self._coming is not None and self._coming[2] < end + TICK:
+            self._take_over(*self._coming)
+            self._coming = None
+        self._until(end)
+        self.period += 1
+        self._truth = self._table.truth()
+        self._path += float(np.linalg.norm(self._truth.grip - before))
+        self._judge.see(self._truth)
+        if self._judge.done and self._result is None:
+            self._result = self.outcome()
+
+    def _take_over(self, chunk: np.ndarray, start: float, moment: float) -> None:
+        """At its moment; one that comes when all of it has passed is not followed."""
+        self._until(moment)
+        late = moment - start + TICK  # what is due just now comes too late: the arm is elsewhere
+        self._delays.observe(late)
+        first = passed(late, self.setting.dt, len(chunk))
+        if first < len(chunk):
+            ran = self._rollout.target(start + first * self.setting.dt)
+            self._seams.append(float(np.abs(chunk[first] - ran)[:ARM].max()))
+            self._moments.append(moment)
+            self._rollout.follow(chunk, start, self.setting.dt)
+
+    def _until(self, moment: float) -> None:
+        if moment > self._rollout.time + TICK:
+            self._rollout.advance(moment - self._rollout.time)
+
+    def outcome(self) -> Outcome:
+        """Of the episode until now, or until its task was done."""
+        if self._result is not None:
+            return self._result
+        judge, seconds = self._judge, self.period * self.setting.dt
+        execution_horizons = tuple(self._executes)
+        how = judge.done, judge.wrong, seconds, self._path, self._first
+        moved = (np.array(x) for x in (self._rollout.path, self._seams, self._moments))
+        return Outcome(self.case, *how, execution_horizons, *moved)
+
+    def close(self) -> None:
+        """Frees the table."""
+        self._table.close()
+
+
+def run(
+    worlds: Sequence[World],
+    cases: Sequence[Case],
+    actor: Actor,
+    on_end: Callable[[Outcome], object] = lambda outcome: None,
+) -> list[Outcome]:
+    """All cases -> their outcomes, in the same order; a world whose episode ends takes the next.
+
+    on_end: called with each outcome as it comes.
+    """
+    waiting, outcomes = deque(cases), {}
+    live = [world for world in worlds if _begin(world, waiting)]
+    while live:
+        due = [world for world in live if world.is_due]
+        frames = [world.look() for world in due]
+        choices = dict(zip(due, actor.act(frames), strict=True)) if due else {}
+        for world in live:
+            world.step(*choices.get(world, Choice()))
+            if world.is_over:
+                outcomes[world.case] = world.outcome()
+                on_end(outcomes[world.case])
+        live = [world for world in live if not world.is_over or _begin(world, waiting)]
+    actor.finish()
+    return [outcomes[case] for case in cases]
+
+
+def _begin(world: World, waiting: deque[Case]) -> bool:
+    """Whether there was another case for the world."""
+    if waiting:
+        world.begin(waiting.popleft())
+        return True
+    return False

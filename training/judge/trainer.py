@@ -1,0 +1,114 @@
+"""The judge's recipe, a step of it, and a run: learning to follow chains over segments.
+
+What it is for: ways to reuse KV are judged by how much of what it can do they leave. It learns by
+plain causal prefill alone, in minutes on one core; everything of a step is a function of the
+recipe and the step's number. At first it is only taught what segments should know
+(`lessons`), then to answer with it; were it asked from the start, questions would learn to
+walk along the chains by themselves, and it would tell fewer ways of reuse apart. Prompts grow.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from embodied_kv.model.planner import Planner
+from embodied_kv.model.planner_config import PlannerConfig
+from training.common.learner import Learner
+from training.common.recipe import GrowingRecipe, option
+from training.judge.chains import SEGMENTS
+from training.judge.exam import exam, show, total
+from training.judge.file import JUDGE, save_judge
+from training.judge.lessons import (
+    AuxiliaryHeads,
+    ChainBatch,
+    answers,
+    draw_chain_batch,
+    read,
+)
+from training.judge.start import init_judge
+
+EXAM = 1_000_003  # seed of problems that are not learnt from
+
+
+@dataclass(frozen=True)
+class JudgeRecipe(GrowingRecipe):
+    """Metadata `help` is the command line's. Shares are of all steps."""
+
+    MOST: ClassVar[int] = SEGMENTS[1]
+    segments: int = option(896, 'segments of a step, in all prompts')
+    questions: int = option(16, 'of a prompt, at most')
+    decay: float = option(0.01, 'weight decay of matrices')
+
+    def batch(self, step: int) -> ChainBatch:
+        """The prompts of a step."""
+        rng = np.random.default_rng((self.seed, step))
+        segments = int(rng.integers(SEGMENTS[0], self.longest(step) + 1))
+        return draw_chain_batch(rng, max(1, self.segments // segments), segments, self.questions)
+
+
+class JudgeTrainer(Learner):
+    """step: of the recipe, the next one to do."""
+
+    def __init__(self, config: PlannerConfig, recipe: JudgeRecipe) -> None:
+        torch.manual_seed(recipe.seed)
+        self.model, self._heads = Planner(config), AuxiliaryHeads(config.backbone.width)
+        init_judge(self.model, recipe.seed)
+        super().__init__(nn.ModuleList([self.model, self._heads]), self.model, recipe)
+
+    def losses(self, batch: ChainBatch) -> dict[str, Tensor]:
+        """By name: of the answers, and of each lesson."""
+        view = batch.view
+        layers = read(self.model, batch.ids, view)
+        logits = answers(self.model, layers, view)
+        answer = F.cross_entropy(logits.flatten(0, 1), batch.answer.flatten())
+        return {'answer': answer, **self._heads(self.model, layers, batch)}
+
+    def learn(self) -> dict[str, float]:
+        """One step of the recipe -> losses. Raises ValueError if it went astray."""
+        recipe = self.recipe
+        values = self.losses(recipe.batch(self.step))
+        learnt = [v for name, v in values.items() if name != 'answer' or recipe.asks(self.step)]
+        self.descend(sum(learnt))
+        return {name: value.item() for name, value in values.items()}
+
+    def shipped(self) -> Planner:
+        """A copy with the averaged weights."""
+        model = Planner(self.model.config).requires_grad_(False).eval()
+        model.load_state_dict(self.average)
+        return model
+
+
+def train(out: Path, recipe: JudgeRecipe, problems: int, config: PlannerConfig = JUDGE) -> None:
+    """The whole recipe, then an exam of so many problems a cell; the weights go to `out`."""
+    torch.set_num_threads(1)
+    began, worked = time.monotonic(), time.process_time()
+    trainer = JudgeTrainer(config, recipe)
+    while trainer.step < recipe.steps:
+        values = trainer.learn()
+        if trainer.step % 100 == 0:
+            losses = ', '.join(f'{name} {value:.3f}' for name, value in values.items())
+            print(f'step {trainer.step}: {losses}', flush=True)
+    minutes = [(time.monotonic() - began) / 60, (time.process_time() - worked) / 60]
+    model = trainer.shipped()
+    save_judge(
+        out,
+        model.state_dict(),
+        config,
+        trainer.card(
+            data='drawn chains',
+            use='comparisons of ways to reuse KV; it knows chains and nothing else',
+            more=f', {minutes[0]:.1f} minutes, {minutes[1]:.1f} of one core',
+        ),
+    )
+    print(f'{out}: {recipe.steps} steps, {minutes[0]:.1f} minutes, {minutes[1]:.1f} of one core')
+    for title, isolated in (('full prefill', False), ('full reuse', True)):
+        rows = exam(model, problems, EXAM, isolated=isolated)
+        show(f'{title}: {100 * total(rows)["rate"]:.2f}% of all', rows)

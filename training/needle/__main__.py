@@ -1,0 +1,13 @@
+"""`python -m training.needle`: trains a small model to read codes off a page."""
+
+from training.common.command import run_for_minutes
+from training.needle.trainer import NeedleRecipe, train
+
+
+def main() -> None:
+    """Parse the command line and train."""
+    run_for_minutes('needle', __doc__, NeedleRecipe, train)
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,126 @@
+"""Pages as a model reads them: a prefix, a question about each code, and what is to be said.
+
+Knows pages, words and the model. Does not know an optimiser.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from embodied_kv.config import ModelConfig
+from embodied_kv.model.pi05 import Pi05
+from embodied_kv.model.processing.normalizer import Normalizer
+from embodied_kv.model.processing.prompt import OWN_PROMPT
+from embodied_kv.model.tokenizer import Tokenizer
+from embodied_kv.sim.scene import COLOURS
+from training.common.objective import Objective, text_losses
+from training.common.segments import Segments
+from training.common.views import PrefixCache
+from training.needle.pages import DIGITS, DOTS, GLYPHS, INKS, Pages
+
+INSTRUCTION = 'read'  # the same for every page: the prompt does not know what will be asked
+KINDS = tuple(map(len, (GLYPHS, DOTS, INKS)))
+
+
+def question(colour: str) -> str:
+    """What a decode stream is asked."""
+    return f'What is {colour}?'
+
+
+def answer(code: np.ndarray) -> str:
+    """Each digit is a token, with the space before it."""
+    return ' '.join(map(str, code))
+
+
+def prompt_ids(tokenizer: Tokenizer, normalizer: Normalizer, config: ModelConfig) -> list[int]:
+    """As a policy makes them, of the instruction and a state of zeros."""
+    state = normalizer.state(np.zeros(config.state_dim, np.float32))
+    return OWN_PROMPT.tokens(tokenizer, INSTRUCTION, state, config.max_text)[0]
+
+
+@dataclass(frozen=True, eq=False)
+class PageBatch:
+    """Pages, their prompts, and every code's question, packed.
+
+    cells, shown, kinds: of `Pages`. prompt: long [B, P]. packed, segment, offset, answer: as in
+    `objective.Batch`; offsets count the patches that are not shown.
+    """
+
+    cells: Tensor
+    shown: Tensor
+    kinds: Tensor
+    prompt: Tensor
+    packed: Tensor
+    segment: Tensor
+    offset: Tensor
+    answer: Tensor
+
+
+def batch_of(
+    pages: Pages, tokenizer: Tokenizer, prompt: list[int], config: ModelConfig
+) -> PageBatch:
+    """All codes of these pages, asked for."""
+    size, shown = pages.shown.shape
+    length = len(COLOURS) * (len(tokenizer.encode(question('red'))) + DIGITS)
+    segments = Segments(tokenizer, size, length, 0)
+    for b, codes in enumerate(pages.codes):
+        for colour, code in zip(COLOURS, codes, strict=True):
+            segments.say(b, question(colour), answer(code))
+    tensors = segments.tensors()
+    return PageBatch(
+        cells=torch.from_numpy(pages.cells),
+        shown=torch.from_numpy(pages.shown),
+        kinds=torch.from_numpy(pages.kinds),
+        prompt=torch.tensor(prompt).repeat(size, 1),
+        packed=tensors['packed'],
+        segment=tensors['segment'],
+        offset=tensors['offset'] + config.vision.patches - shown,
+        answer=tensors['answer'],
+    )
+
+
+class Reader(nn.Module):
+    """A Pi05 that learns to read, and a small head that only training has: what is in a patch."""
+
+    def __init__(self, model: Pi05) -> None:
+        super().__init__()
+        self.objective = Objective(model, 1, 1)
+        self.kinds = nn.Linear(model.config.vision.width, sum(KINDS))
+
+    @property
+    def model(self) -> Pi05:
+        return self.objective.model
+
+    def forward(self, batch: PageBatch) -> dict[str, Tensor]:
+        """Losses 'text' and 'kinds', and 'text_exact', the share of codes with no digit wrong."""
+        patches, prefix = self.fill(batch)
+        _, hidden = self.objective.packed(batch, prefix)
+        logits = self.model.backbone.logits(hidden)
+        guesses = self.kinds(patches).float().flatten(0, 1).split(KINDS, -1)
+        kinds = batch.kinds.flatten(0, 1).unbind(-1)
+        found = [F.cross_entropy(*pair) for pair in zip(guesses, kinds, strict=True)]
+        return text_losses(logits, batch.answer, batch.segment) | {'kinds': sum(found)}
+
+    def fill(self, batch: PageBatch) -> tuple[Tensor, PrefixCache]:
+        """Features of the patches [B, k, vision width], and the prefix as the engine packs it.
+
+        Of what is shown alone, each patch at the position that it has on the page.
+        """
+        vision, table = self.model.vision, self.model.vision.tower.embeddings
+        pixels = batch.cells.permute(0, 1, 4, 2, 3).float().div(127.5).sub(1).flatten(2)
+        weight, bias = table.patch_embedding.weight.flatten(1), table.patch_embedding.bias
+        embedded = F.linear(pixels, weight, bias) + table.position_embedding(batch.shown)
+        patches = vision.encode(embedded)
+        words = self.model.embed_tokens(batch.prompt)
+        embeddings = torch.cat([vision.project(patches), words], dim=1)
+        size, width = embeddings.shape[:2]
+        text = self.model.config.vision.patches + torch.arange(words.shape[1])
+        positions = torch.cat([batch.shown, text.expand(size, -1)], dim=1)
+        prefix = PrefixCache(torch.full((size,), width), width)
+        self.model.backbone.fill(embeddings, positions, prefix)
+        return patches, prefix

@@ -1,0 +1,298 @@
+"""Frames become batches: a task, the expert's plan for it, and sentences that are true of it.
+
+Knows the simulator's truth and the expert. As the expert needs nothing but the moment, any frame
+can be asked any task: some keep the one they were recorded under, the others get another.
+Everything a batch holds is a function of the dataset, the seed and the batch's number.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from embodied_kv.config import ModelConfig
+from embodied_kv.model.processing import own
+from embodied_kv.model.processing.normalizer import Normalizer
+from embodied_kv.model.processing.prompt import OWN_PROMPT
+from embodied_kv.model.tokenizer import Tokenizer
+from embodied_kv.sim import language
+from embodied_kv.sim.expert import ExpertMoment, plan
+from embodied_kv.sim.kinematics import joint_limits
+from embodied_kv.sim.scene import SIZES
+from embodied_kv.sim.tables import Orders, Tables
+from embodied_kv.sim.tabletop import ObjectTruth, Truth
+from embodied_kv.sim.tasks import Task, draw_task
+from training.common.batch import Batch
+from training.common.segments import Segments
+from training.policy.episodes import (
+    COLOUR_NAMES,
+    IMAGES,
+    SHAPE_NAMES,
+    Episode,
+    count_frames,
+    read_episode,
+)
+
+OWN, LOST = 0.6, 0.03  # shares of samples with the recorded task, and with words of no meaning
+STATE_SPAN, ACTION_SPAN = (0.1, 99.9), (1.0, 99.0)  # percentiles that become -1 and 1
+STRAYS, FLIPS, STRAY, GIVEN_RNG = 0.3, 0.15, 0.03, 1  # shares of samples; rad, of a joint
+QUESTIONS = 2  # scene questions of a sample, beside its subtask
+# How often each kind is asked: the hard ones more.
+OFTEN = dict(held=1, exists=1, count=2, colour=2, shape=2, side=3, inside=2, where=2)
+
+
+@dataclass(frozen=True, eq=False)
+class Frames:
+    """Every frame of a dataset, F in all, in memory.
+
+    images: uint8 [F, views, S, S, 3]. state: float32 [F, 7]. things: float32 [F, N, 4]. pixels:
+    float32 [F, N, views, 2]. leftover: float32 [F, 10, 7]. held, episode, task: int64 [F].
+    colours, shapes: int64 [episodes, N]. tasks: of every episode.
+    """
+
+    images: np.ndarray
+    state: np.ndarray
+    things: np.ndarray
+    pixels: np.ndarray
+    leftover: np.ndarray
+    held: np.ndarray
+    episode: np.ndarray
+    task: np.ndarray
+    colours: np.ndarray
+    shapes: np.ndarray
+    tasks: tuple[tuple[Task, ...], ...]
+
+    @classmethod
+    def read(cls, paths: Sequence[Path]) -> Frames:
+        """The frames of these episodes; beside them, the images of one are in memory at most.
+
+        Raises ValueError that names an episode that is broken, or of another image size.
+        """
+        lengths = [count_frames(path) for path in paths]
+        episodes: list[Episode] = []
+        for path, end in zip(paths, np.cumsum(lengths), strict=True):
+            episode = read_episode(path)
+            size = episode.size
+            if not episodes:
+                images = np.empty((sum(lengths), len(IMAGES), size, size, 3), np.uint8)
+            elif size != images.shape[2]:
+                raise ValueError(
+                    f'{path} has images of {size} x {size} pixels, {paths[0]} of '
+                    f'{images.shape[2]} x {images.shape[2]}: one dataset has one size'
+                )
+            for view, name in enumerate(IMAGES):
+                images[end - len(episode) : end, view] = episode.frames.pop(name)
+            episodes.append(episode)
+
+        def joined(name: str) -> np.ndarray:
+            return np.concatenate([episode.frames[name] for episode in episodes])
+
+        return cls(
+            images=images,
+            state=joined('observation.state'),
+            things=joined('truth.things'),
+            pixels=joined('truth.pixels'),
+            leftover=joined('truth.leftover'),
+            held=joined('truth.held'),
+            episode=np.repeat(np.arange(len(episodes)), lengths),
+            task=joined('task_index'),
+            colours=np.stack([episode.colours for episode in episodes]),
+            shapes=np.stack([episode.shapes for episode in episodes]),
+            tasks=tuple(episode.tasks for episode in episodes),
+        )
+
+    def __len__(self) -> int:
+        return len(self.state)
+
+    @property
+    def size(self) -> int:
+        """Pixels of an image's side."""
+        return self.images.shape[2]
+
+    def truth(self, frame: int) -> Truth:
+        """What the simulator knew; the gripper point is not kept (NaN)."""
+        episode = self.episode[frame]
+        things = tuple(
+            _thing(*kinds, self.things[frame, n].astype(np.float64))
+            for n, kinds in enumerate(
+                zip(self.colours[episode], self.shapes[episode], strict=True)
+            )
+            if kinds[0] >= 0
+        )
+        held = self.held[frame]
+        return Truth(things, np.full(3, np.nan), things[held].name if held >= 0 else '')
+
+
+def _thing(colour: int, shape: int, pose: np.ndarray) -> ObjectTruth:
+    colour, shape = COLOUR_NAMES[colour], SHAPE_NAMES[shape]
+    size = np.array(SIZES[shape])
+    return ObjectTruth(f'{colour} {shape}', shape, colour, pose[:3], float(pose[3]), size)
+
+
+class Sampler:
+    """Batch number i of a dataset: the same for the same seed.
+
+    rtc: first actions that may be given, at most, for they are on their way already; small numbers
+    are drawn more often. prompt, packed: tokens that a sample may have; what is longer is cut
+    (prompt) or not said.
+    Raises ValueError for images that are not the model's.
+    """
+
+    def __init__(
+        self,
+        frames: Frames,
+        config: ModelConfig,
+        tokenizer: Tokenizer,
+        normalizer: Normalizer,
+        *,
+        batch: int,
+        seed: int,
+        rtc: int = 0,
+        prompt: int = 32,
+        packed: int = 32,
+    ) -> None:
+        size = config.vision.image_size
+        if frames.size != size:
+            raise ValueError(
+                f'the dataset has images of {frames.size} x {frames.size} pixels, {config.name} '
+                f'sees {size} x {size}: generate with --size {size}'
+            )
+        self._frames, self._config, self._seed = frames, config, seed
+        self._tokenizer, self._normalizer = tokenizer, normalizer
+        if not 0 <= rtc < config.chunk_size:
+            raise ValueError(f'rtc {rtc} is not in 0..{config.chunk_size - 1}: some must be left')
+        self._batch, self._prompt, self._packed = batch, prompt, packed
+        self._rtc = rtc
+
+    def batch(self, number: int, ground: bool) -> Batch:
+        """ground: ask where things are, rather than what the robot does and is doing."""
+        rng = np.random.default_rng((self._seed, number))
+        frames, size = self._frames, self._batch
+        at = rng.integers(len(frames), size=size)
+        truths = [frames.truth(i) for i in at]
+        tasks = [self._draw_task(i, truth, rng) for i, truth in zip(at, truths, strict=True)]
+        names = [[thing.name for thing in truth.things] for truth in truths]
+        state = frames.state[at]
+        tables, orders = Tables.of(truths), Orders.of(tasks, names)
+        chunk = 1 if ground else self._config.chunk_size
+        leftover, delay = self._given(at, chunk, number), self._delays(at, chunk, rng)
+        actions, phases = plan(state, tables, orders, chunk, leftover, delay)
+
+        prompts = np.full((size, self._prompt), self._tokenizer.pad)
+        lengths = np.empty(size, int)
+        segments = Segments(self._tokenizer, size, self._packed, frames.colours.shape[1])
+        for b, (task, truth, phase) in enumerate(zip(tasks, truths, phases, strict=True)):
+            words = task.phrase(int(rng.integers(16))) if task else gibberish(rng)
+            ids = self._prompt_ids(words, state[b])
+            prompts[b, : len(ids)], lengths[b] = ids, len(ids)
+            for name in names[b] if ground else ():
+                segments.name(b, name)
+            for question, answer in sentences(task, truth, phase, rng, ground):
+                segments.say(b, question, answer)
+            segments.ask_where(b, names[b])
+        kinds = frames.episode[at]
+        targets = self._normalizer.targets(actions, state)
+        return Batch(
+            images=torch.from_numpy(frames.images[at]),
+            prompt=torch.from_numpy(prompts),
+            prompt_length=torch.from_numpy(lengths),
+            actions=torch.from_numpy(targets),
+            delay=torch.from_numpy(delay),
+            known=torch.full((size,), chunk),
+            **segments.tensors(),
+            pixels=torch.from_numpy(frames.pixels[at]),
+            colour=torch.from_numpy(frames.colours[kinds]),
+            shape=torch.from_numpy(frames.shapes[kinds]),
+            goal=torch.from_numpy(goals(state, tables, orders)),
+            where=torch.from_numpy(on_the_table(frames.things[at, :, :3])),
+        )
+
+    def _draw_task(self, frame: int, truth: Truth, rng: np.random.Generator) -> Task | None:
+        chance = rng.random()
+        if chance < LOST:
+            return None
+        if chance < LOST + OWN:
+            return self._frames.tasks[self._frames.episode[frame]][self._frames.task[frame]]
+        return draw_task(truth.things, rng)
+
+    def _given(self, at: np.ndarray, chunk: int, number: int) -> np.ndarray:
+        """Where each arm is going already, [B, chunk, 7]; of some elsewhere, lest it be copied."""
+        rng = np.random.default_rng((self._seed, number, GIVEN_RNG))
+        given = self._frames.leftover[at, :chunk].astype(np.float64)
+        strays, flips = rng.random((2, len(at))) < np.array([[STRAYS], [FLIPS]])
+        given[strays, :, :6] += rng.normal(0, STRAY, (strays.sum(), 1, 6))
+        given[flips, :, 6] = 0.04 - given[flips, :, 6]
+        return np.clip(given, *joint_limits())
+
+    def _delays(self, at: np.ndarray, chunk: int, rng: np.random.Generator) -> np.ndarray:
+        """How many actions of each frame's chunk are given, int64 [B]."""
+        drawn = ((self._rtc + 1) * rng.random(len(at)) ** 2).astype(np.int64)
+        known = np.isfinite(self._frames.leftover[at]).all(-1).sum(1)
+        return np.minimum(np.minimum(drawn, known), chunk - 1)
+
+    def _prompt_ids(self, words: str, state: np.ndarray) -> list[int]:
+        normalised = self._normalizer.state(state)
+        return OWN_PROMPT.tokens(self._tokenizer, words, normalised, self._prompt)[0]
+
+
+def sentences(
+    task: Task | None, truth: Truth, phase: int, rng: np.random.Generator, ground: bool
+) -> list[tuple[str, str]]:
+    """Questions and answers of one moment; while grounding, of the scene alone."""
+    kinds, shares = list(OFTEN), np.array(list(OFTEN.values()), float)
+    chosen = rng.choice(kinds, QUESTIONS, replace=False, p=shares / shares.sum())
+    asked = [language.SCENE_QUESTIONS[kind](truth, rng) for kind in chosen]
+    if not ground:
+        asked.insert(0, (language.SUBTASK, language.say_subtask(phase, task, truth)))
+        if rng.random() < 0.3:
+            asked[1] = language.NARRATE, language.narrate(phase, task, truth)
+        if rng.random() < 0.3:
+            asked[-1] = language.ask_done(phase, task, truth)
+    return [pair for pair in asked if pair]
+
+
+def gibberish(rng: np.random.Generator) -> str:
+    """An instruction without meaning: one to three words of random letters."""
+    letters = np.array(list(string.ascii_lowercase))
+    lengths = rng.integers(2, 5, size=rng.integers(1, 4))
+    return ' '.join(''.join(rng.choice(letters, length)) for length in lengths)
+
+
+def goals(state: np.ndarray, tables: Tables, orders: Orders) -> np.ndarray:
+    """Where an order leads, float32 [B, 3]: its target, or where that is to be put once held."""
+    rows = np.arange(len(orders.family))
+    moment = ExpertMoment(state.astype(np.float64), tables, orders)
+    points = moment.thing[:, :3].astype(np.float32)
+    carried = moment.wanted & moment.puts
+    spots = np.column_stack([moment.spot, tables.size[rows, orders.target, 2] / 2])
+    points[carried] = spots[carried]
+    points[orders.family < 0] = np.nan
+    return on_the_table(points)
+
+
+def on_the_table(points: np.ndarray) -> np.ndarray:
+    """Points [..., 3] m, NaN where a thing fell off: its position would drown all others."""
+    off = (points[..., 2] < -0.02) | (np.abs(points[..., 1]) > 0.5) | (points[..., 0] > 0.8)
+    return np.where(off[..., None], np.float32(np.nan), points)
+
+
+def measure(frames: Frames, config: ModelConfig, seed: int, samples: int = 16384) -> Normalizer:
+    """The statistics of states and of the expert's plans: joint deltas, gripper absolute."""
+    rng = np.random.default_rng((seed, 7))
+    at = rng.integers(len(frames), size=min(samples, 4 * len(frames)))
+    truths = [frames.truth(i) for i in at]
+    tasks = [draw_task(truth.things, rng) for truth in truths]
+    names = [[thing.name for thing in truth.things] for truth in truths]
+    state = frames.state[at]
+    actions, _ = plan(state, Tables.of(truths), Orders.of(tasks, names), config.chunk_size)
+    actions[..., :-1] -= state[:, None, :-1]
+    low, high = np.percentile(frames.state, STATE_SPAN, axis=0)
+    first, last = np.percentile(actions, ACTION_SPAN, axis=0)
+    first[:, -1], last[:, -1] = 0.0, 0.04  # the gripper opens and closes
+    relative = np.arange(config.action_dim) < config.action_dim - 1
+    return own.quantiles((low, high), (first, last), relative)

@@ -1,0 +1,150 @@
+"""Episodes on disk, in LeRobot's layout: meta/*.json(l), data/chunk-NNN/episode_NNNNNN.npz.
+
+Knows files and arrays. Does not know how an episode came about or what is learnt from it. Arrays
+carry LeRobot's names; what the simulator knows beyond them begins with `truth.`. Nothing is
+pickled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from zipfile import BadZipFile
+
+import numpy as np
+
+from embodied_kv.sim.scene import CAMERAS, COLOURS, SIZES
+from embodied_kv.sim.tasks import Task
+
+CHUNK = 1000  # episodes in a folder
+MOST_THINGS = 6  # objects and receptacles
+AHEAD = 10  # actions of a plan
+COLOUR_NAMES, SHAPE_NAMES = tuple(COLOURS), tuple(SIZES)
+
+IMAGES = tuple(f'observation.images.{camera}' for camera in CAMERAS)
+
+
+def features(size: int) -> dict[str, tuple[int, ...]]:
+    """What a frame holds, and the shape of each; images have `size` x `size` pixels."""
+    return {
+        **dict.fromkeys(IMAGES, (size, size, 3)),  # uint8
+        'observation.state': (7,),  # float32, rad and m
+        'action': (7,),  # float32, the expert's next joint targets, rad and m
+        'timestamp': (),  # float32, s since the episode began
+        'task_index': (),  # int64, in the episode's own list of tasks
+        'truth.things': (MOST_THINGS, 4),  # float32, x, y, z in m and yaw in rad, NaN for none
+        'truth.pixels': (MOST_THINGS, len(CAMERAS), 2),  # float32, (column, row) of each thing
+        'truth.held': (),  # int64, index of a thing, -1 for none
+        # float32, rad and m: where the arm is going already, action i due i periods after the
+        # frame; NaN beyond its plan
+        'truth.leftover': (AHEAD, 7),
+    }
+
+
+FEATURES = tuple(features(0))  # names
+
+
+@dataclass(frozen=True, eq=False)
+class Episode:
+    """frames: an array [T, ...] for each of `features`. tasks: those that were told, in order.
+
+    colours, shapes: int64 [MOST_THINGS], indices in COLOUR_NAMES and SHAPE_NAMES, -1 for none.
+    """
+
+    frames: dict[str, np.ndarray]
+    tasks: tuple[Task, ...]
+    colours: np.ndarray
+    shapes: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.frames['timestamp'])
+
+    @property
+    def size(self) -> int:
+        """Pixels of an image's side."""
+        return max(self.frames[IMAGES[0]].shape[1:3], default=0)
+
+
+def episode_path(root: Path, index: int) -> Path:
+    """Where an episode lies."""
+    return root / 'data' / f'chunk-{index // CHUNK:03d}' / f'episode_{index:06d}.npz'
+
+
+def write_episode(root: Path, index: int, episode: Episode) -> None:
+    """Under a temporary name, then renamed: a file that is there is whole."""
+    path = episode_path(root, index)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(f'.{os.getpid()}.tmp')
+    with temporary.open('wb') as stream:
+        np.savez(
+            stream,
+            **episode.frames,
+            **{'truth.colours': episode.colours, 'truth.shapes': episode.shapes},
+            tasks=np.array([json.dumps(asdict(task)) for task in episode.tasks]),
+        )
+    temporary.replace(path)
+
+
+def read_episode(path: Path) -> Episode:
+    """Raises ValueError that names the file where it is no episode of this layout."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            frames = {name: arrays[name] for name in FEATURES}
+            tasks = tuple(Task(**json.loads(str(text))) for text in arrays['tasks'])
+            episode = Episode(frames, tasks, arrays['truth.colours'], arrays['truth.shapes'])
+    except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
+        raise _not_an_episode(path, error) from error
+    for name, shape in features(episode.size).items():
+        if frames[name].shape != (len(episode), *shape):
+            raise ValueError(f'{path}: {name} is {frames[name].shape}, expected [T, *{shape}]')
+    return episode
+
+
+def count_frames(path: Path) -> int:
+    """Of an episode, without its images. Raises ValueError as `read_episode` does."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return len(arrays['timestamp'])
+    except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
+        raise _not_an_episode(path, error) from error
+
+
+def find_episodes(root: Path) -> list[Path]:
+    """The episodes of a dataset, in order. Raises ValueError where there are none."""
+    found = sorted(root.glob('data/chunk-*/episode_*.npz'))
+    if not found:
+        raise ValueError(
+            f'{root} has no episodes: run python -m training.policy.generate'
+        )
+    return found
+
+
+def _not_an_episode(path: Path, error: Exception) -> ValueError:
+    return ValueError(f'{path} is not an episode: {error}; generate it again')
+
+
+def write_meta(root: Path, lengths: Sequence[int], fps: float, seed: int, size: int) -> None:
+    """meta/info.json and meta/episodes.jsonl of a finished dataset of that image size."""
+    meta = root / 'meta'
+    meta.mkdir(parents=True, exist_ok=True)
+    info = {
+        'codebase_version': 'embodied_kv npz 1',
+        'robot_type': 'tabletop',
+        'fps': fps,
+        'total_episodes': len(lengths),
+        'total_frames': int(sum(lengths)),
+        'chunks_size': CHUNK,
+        'data_path': 'data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.npz',
+        'first_scene_seed': seed,
+        'features': {name: {'shape': shape} for name, shape in features(size).items()},
+        'colours': COLOUR_NAMES,
+        'shapes': SHAPE_NAMES,
+    }
+    (meta / 'info.json').write_text(json.dumps(info, indent=1) + '\n')
+    lines = (
+        json.dumps({'episode_index': i, 'length': length}) for i, length in enumerate(lengths)
+    )
+    (meta / 'episodes.jsonl').write_text('\n'.join(lines) + '\n')

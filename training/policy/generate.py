@@ -1,0 +1,261 @@
+"""`python -m training.policy.generate`: episodes of the scripted expert.
+
+Each episode is a scene and tasks one after the other. The arm follows the expert's plans with
+noise, kicks and gripper flips, at several replanning strides and latencies, so that the frames
+cover what a learner's own mistakes look like; labels are always the clean plan (DAgger, Ross et
+al. 2011). Resumable: episodes that are there are kept.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from rich.progress import track
+
+from embodied_kv.sim.expert import Phase, plan
+from embodied_kv.sim.kinematics import forward, joint_limits
+from embodied_kv.sim.rollout import Rollout
+from embodied_kv.sim.scene import CAMERAS, SceneConfig
+from embodied_kv.sim.tables import Orders, Tables
+from embodied_kv.sim.tabletop import Tabletop, Truth
+from embodied_kv.sim.tasks import FAMILIES, SECONDS, Task, draw_task, task_scene
+from training.common import command
+from training.policy.episodes import (
+    AHEAD,
+    COLOUR_NAMES,
+    FEATURES,
+    MOST_THINGS,
+    SHAPE_NAMES,
+    Episode,
+    episode_path,
+    read_episode,
+    write_episode,
+    write_meta,
+)
+
+DT = 0.1  # s, the control period
+LOWEST = 0.014  # m, of the gripper point in a disturbed command
+TICK = 1e-6  # s; moments closer than this are the same
+SLIP = 3  # periods after which a kick leads no further astray
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """How far an episode strays from the plan.
+
+    stride: control periods between two plans, at least. latency: s until a plan is followed.
+    aware: whether a plan knows what the arm does until then. sway: rad, the stationary deviation
+    of Ornstein-Uhlenbeck noise on the joints. kick: chance per period that random commands begin.
+    """
+
+    stride: int
+    latency: float
+    aware: bool
+    sway: float
+    kick: float
+
+    @classmethod
+    def draw(cls, rng: np.random.Generator) -> Disturbance:
+        """A third of the episodes are calm; in half of them a plan comes within its period."""
+        calm = rng.random() < 0.33
+        late = rng.random() < 0.5
+        return cls(
+            stride=int(rng.choice((1, 1, 1, 2, 3))),
+            latency=float(rng.uniform(0.08, 0.4) if late else rng.uniform(0, 0.08)),
+            aware=bool(rng.random() < 0.5),
+            sway=0.0 if calm else float(rng.uniform(0.005, 0.04)),
+            kick=0.0 if calm else 0.03,
+        )
+
+
+class Disturber:
+    """Turns clean plans into what the arm really follows."""
+
+    def __init__(self, disturbance: Disturbance, rng: np.random.Generator) -> None:
+        self._d, self._rng = disturbance, rng
+        self._sway = np.zeros(6)
+        self._kicks = 0
+        self._drift = np.zeros(6)
+        self._flip = False
+
+    def disturb(self, actions: np.ndarray) -> np.ndarray:
+        """actions [n, 7] of one plan, with sway, and now and then a kick or a gripper flip."""
+        rng, d = self._rng, self._d
+        self._sway += -0.3 * self._sway + d.sway * 0.7 * rng.standard_normal(6)
+        if self._kicks:
+            self._kicks -= 1
+        elif rng.random() < d.kick:
+            self._kicks = int(rng.integers(2, 6))
+            self._drift = rng.normal(0, 0.05, 6)
+            self._flip = rng.random() < 0.4
+        out = actions.astype(np.float64)
+        out[:, :6] += self._sway
+        if self._kicks:
+            out[:, :6] += self._drift * np.minimum(np.arange(len(out)) + 1, SLIP)[:, None]
+            if self._flip:
+                out[:, 6] = 0.04 - out[:, 6]
+        out = np.clip(out, *joint_limits())
+        low = forward(out)[:, 2] < LOWEST
+        out[low, :6] = actions[low, :6]
+        return out
+
+
+class Planner:
+    """Makes a plan at a time, as a robot does that computes beside its motion.
+
+    A plan is begun in a frame, followed when the latency is over, and only then comes another.
+    """
+
+    def __init__(self, rollout: Rollout, rng: np.random.Generator) -> None:
+        self._rollout, self._d = rollout, Disturbance.draw(rng)
+        self._disturber = Disturber(self._d, rng)
+        self._begun = -np.inf
+        self._plan: np.ndarray | None = None  # that nobody follows yet
+
+    def think(self, truth: Truth, orders: Orders, leftover: np.ndarray) -> None:
+        """A frame: begins a plan if it is time."""
+        now = self._rollout.time
+        if self._plan is not None or now < self._begun + self._d.stride * DT - TICK:
+            return
+        known = int(np.isfinite(leftover).all(1).sum())
+        delay = min(known, math.ceil(self._d.latency / DT)) if self._d.aware else 0
+        state = self._rollout.table.state()[None]
+        given = leftover[None], np.array([delay])
+        actions, _ = plan(state, Tables.of([truth]), orders, AHEAD, *given)
+        self._plan, self._begun = self._disturber.disturb(actions[0]), now
+
+    def advance(self) -> None:
+        """A control period, in the middle of which the plan may take over."""
+        end = self._rollout.time + DT
+        if self._plan is not None and self._begun + self._d.latency < end - TICK:
+            self._until(self._begun + self._d.latency)
+            self._rollout.follow(self._plan, self._begun, DT)
+            self._plan = None
+        self._until(end)
+
+    def _until(self, moment: float) -> None:
+        if moment > self._rollout.time + TICK:
+            self._rollout.advance(moment - self._rollout.time)
+
+
+def record(table: Tabletop, seed: int, length: int) -> Episode:
+    """One episode of `length` frames in the scene of `seed`."""
+    table.reset(seed)
+    rng = np.random.default_rng((seed, 1))
+    rollout = Rollout(table)
+    planner = Planner(rollout, rng)
+    names = [thing.name for thing in table.objects()]
+    frames: dict[str, list] = {name: [] for name in FEATURES}
+    tasks: list[Task] = []
+    rest = held_still = 0
+    for t in range(length):
+        truth = table.truth()
+        if rest <= 0 or held_still > 6 or rng.random() < 0.01:
+            family = FAMILIES[rng.integers(len(FAMILIES))]
+            task = draw_task(truth.things, rng, family) or draw_task(truth.things, rng)
+            if task is None:
+                break
+            tasks.append(task)
+            rest, held_still = int(SECONDS[task.family] / DT), 0
+        orders = Orders.of(tasks[-1:], [names])
+        clean, phase = plan(table.state()[None], Tables.of([truth]), orders, 1)
+        leftover = rollout.ahead(rollout.time + DT * np.arange(AHEAD))
+        _keep(frames, table, truth, names, clean[0, 0], leftover, t, len(tasks) - 1)
+        rest, held_still = rest - 1, held_still + (phase[0] == Phase.HOLD)
+        planner.think(truth, orders, leftover)
+        planner.advance()
+    kinds = np.full((2, MOST_THINGS), -1)
+    for i, thing in enumerate(table.scene.things):
+        kinds[:, i] = COLOUR_NAMES.index(thing.colour), SHAPE_NAMES.index(thing.shape)
+    return Episode({k: np.stack(v) for k, v in frames.items()}, tuple(tasks), *kinds)
+
+
+def _keep(
+    frames: dict, table: Tabletop, truth: Truth, names, action, leftover, t: int, task: int
+) -> None:
+    things = np.full((MOST_THINGS, 4), np.nan, np.float32)
+    pixels = np.full((MOST_THINGS, len(CAMERAS), 2), np.nan, np.float32)
+    points = np.array([thing.position for thing in truth.things])
+    things[: len(points), :3] = points
+    things[: len(points), 3] = [thing.yaw for thing in truth.things]
+    for view, camera in enumerate(CAMERAS):
+        pixels[: len(points), view] = table.project(points, camera)
+    values = {f'observation.images.{name}': image for name, image in table.render().items()}
+    values |= {
+        'observation.state': table.state(),
+        'action': action,
+        'timestamp': np.float32(t * DT),
+        'task_index': task,
+        'truth.things': things,
+        'truth.pixels': pixels,
+        'truth.held': names.index(truth.held) if truth.held else -1,
+        'truth.leftover': leftover.astype(np.float32),
+    }
+    for name, value in values.items():
+        frames[name].append(value)
+
+
+# Scenes of an episode, in turn: any; with a place; with something put away; with two places.
+SCENES = task_scene(), task_scene('put'), task_scene('take'), task_scene(crowded=True)
+_tables: dict[SceneConfig, Tabletop] = {}  # of this process: an OpenGL context is dear
+
+
+def make_episode(
+    index: int, root: Path, seed: int, length: int, size: int = SceneConfig.image_size
+) -> int:
+    """Writes episode `index` if it is not there; returns its number of frames.
+
+    Raises ValueError where one is there with images of another size.
+    """
+    path = episode_path(root, index)
+    if not path.exists():
+        scene = replace(SCENES[index % len(SCENES)], image_size=size)
+        if scene not in _tables:
+            _tables[scene] = Tabletop(scene, seed)
+        table = _tables[scene]
+        write_episode(root, index, record(table, seed + index, length))
+    episode = read_episode(path)
+    if episode.size != size:
+        raise ValueError(
+            f'{path} has images of {episode.size} x {episode.size} pixels, asked are '
+            f'{size} x {size}: give another --out'
+        )
+    return len(episode)
+
+
+def main() -> None:
+    """Generate a dataset, or what is missing of it."""
+    parser = command.parser('policy.generate', __doc__)
+    parser.add_argument('--out', type=Path, default=Path('out/train/data'), help='dataset folder')
+    parser.add_argument('--episodes', type=int, default=2400, help='in all')
+    parser.add_argument('--length', type=int, default=60, help='frames of an episode')
+    parser.add_argument(
+        '--size', type=int, default=SceneConfig.image_size, help='pixels of an image, each way'
+    )
+    parser.add_argument('--seed', type=int, default=0, help='of the first scene, below 1,000,000')
+    parser.add_argument('--processes', type=int, default=os.cpu_count() or 1, help='at once')
+    arguments = parser.parse_args()
+    if min(arguments.episodes, arguments.length, arguments.processes) < 1:
+        parser.error('--episodes, --length and --processes are at least 1')
+    if arguments.seed + arguments.episodes > 1_000_000:
+        parser.error('scene seeds from 1,000,000 on are kept for evaluation')
+    options = {name: getattr(arguments, name) for name in ('seed', 'length', 'size')}
+    make = partial(make_episode, root=arguments.out, **options)
+    try:
+        with ProcessPoolExecutor(arguments.processes) as pool:
+            results = pool.map(make, range(arguments.episodes), chunksize=8)
+            lengths = list(track(results, 'episodes', total=arguments.episodes))
+    except ValueError as error:
+        parser.exit(2, f'{parser.prog}: {error}\n')
+    write_meta(arguments.out, lengths, 1 / DT, arguments.seed, arguments.size)
+    print(f'{len(lengths)} episodes, {sum(lengths)} frames in {arguments.out}')
+
+
+if __name__ == '__main__':
+    main()

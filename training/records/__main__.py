@@ -1,0 +1,13 @@
+"""`python -m training.records`: trains a planner of 8 layers on records; it goes on."""
+
+from training.common.command import run_for_minutes
+from training.records.trainer import RecordsRecipe, train
+
+
+def main() -> None:
+    """Parse the command line and train."""
+    run_for_minutes('records', __doc__, RecordsRecipe, train)
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,20 @@
+"""The numbers of a policy's training by contract: those of the tabletop's, for less data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from training.common.recipe import option
+from training.policy.recipe import PolicyRecipe
+
+
+@dataclass(frozen=True)
+class RunRecipe(PolicyRecipe):
+    """Metadata `help` is the command line's."""
+
+    ground_steps: int = option(400, 'steps that only ground, where the data says where things are')
+    joint_steps: int = option(4000, 'steps of everything, after those')
+
+    def learning_rate(self, step: int, warm: int = 50) -> float:
+        """As the tabletop's, with a shorter start."""
+        return super().learning_rate(step, warm)

@@ -1,0 +1,45 @@
+"""The planner that comes with the package does not move what a mission says is to stay.
+
+Contradictions in the words that it was taught; whoever says them otherwise may be half heard.
+"""
+
+from itertools import islice
+
+import numpy as np
+import torch
+
+from embodied_kv.model.mission_words import mission_question
+from embodied_kv.model.planner_checkpoint import bundled_planner, load_planner
+from embodied_kv.sim.mission_draws import draw_table
+from embodied_kv.sim.mission_oracle import Progress, next_step
+from embodied_kv.sim.mission_phrases import say_mission
+from embodied_kv.sim.mission_table import TABLE
+from embodied_kv.sim.missions import Mission, Part, Which
+from training.planner.exam import Reader
+
+RECORDS = 5
+
+
+def contradictions(rng):
+    """What is remembered and the question, one after the other; by the rules none can be done."""
+    while True:
+        table = draw_table(rng, RECORDS)
+        things = [name for name, place in table.where.items() if place == TABLE]
+        if not things or not table.places:
+            continue
+        name = things[int(rng.integers(len(things)))]
+        stays = Part('put', Which(names=(name,)), table.places[0], stay=(name,))
+        mission, moves = Mission((stays,)), table.moves[:3]
+        right = next_step(mission, table, Progress(0, moves, ())).text
+        if right == f'impossible: the {name} is to stay':
+            texts = [fact.text for fact in table.facts()]
+            yield texts, mission_question(''.join(say_mission(mission, rng)), 1, moves)
+
+
+def test_most_contradictions_move_nothing():
+    torch.set_num_threads(1)
+    planner = load_planner(bundled_planner('planner_missions'))
+    drawn = contradictions(np.random.default_rng(11))
+    said = [Reader(planner, texts).ask(question) for texts, question in islice(drawn, 30)]
+    refused = sum(answer.startswith('impossible: ') for answer in said)
+    assert refused >= 21, said
