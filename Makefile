@@ -10,7 +10,7 @@ setup:  ## environment and package, whatever of them is missing
 	@tools/setup
 
 demo: setup  ## the simulated robot for 20 s and a mission, with a report in out/demo
-	@$(env) python -m embodied_kv.nodes.demo.demo --seconds 20 --out out/demo
+	@$(env) python -m embodied_kv.demo --seconds 20 --out out/demo
 
 test: setup  ## all tests but the slow ones, on two cores; the same examples each time
 	@$(env) python -m pytest $(parallel) -m 'not slow' --hypothesis-profile=ci

@@ -9,18 +9,18 @@ from setuptools import find_packages, setup
 ROOT = Path(__file__).resolve().parent  # the working folder is another one under --symlink-install
 NAME = 'embodied_kv'
 EXECUTABLES = {
-    'robot': 'robot',
-    'perception': 'perception',
-    'action': 'action',
-    'language': 'language',
-    'recorder': 'recorder',
-    'sim': 'sim.node',
+    'robot': 'nodes.robot',
+    'perception': 'nodes.perception',
+    'action': 'nodes.action',
+    'language': 'nodes.language',
+    'recorder': 'nodes.recorder',
+    'sim': 'demo.nodes.node',
     'demo': 'demo.demo',
-    'fleet': 'fleet.server_node',
-    'fleet_client': 'fleet.client_node',
-    'policy_server': 'policy_server',
-    'remote_robot': 'remote.robot',
-    'command_watchdog': 'watchdog',
+    'fleet': 'nodes.fleet.server_node',
+    'fleet_client': 'nodes.fleet.client_node',
+    'policy_server': 'nodes.policy_server',
+    'remote_robot': 'nodes.remote.robot',
+    'command_watchdog': 'nodes.watchdog',
 }
 
 
@@ -56,7 +56,7 @@ setup(
     cmdclass=runpy.run_path(str(ROOT / 'tools' / 'interfaces.py'))['COMMANDS'],
     entry_points={
         'console_scripts': [
-            f'{name} = {NAME}.nodes.{module}:main' for name, module in EXECUTABLES.items()
+            f'{name} = {NAME}.{module}:main' for name, module in EXECUTABLES.items()
         ]
     },
 )

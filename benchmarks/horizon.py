@@ -29,8 +29,8 @@ from benchmarks.common import report
 from benchmarks.common.command import command
 from benchmarks.common.pictures import plt, save
 from embodied_kv.control import execution_horizon
+from embodied_kv.demo.sim.tasks import FAMILIES
 from embodied_kv.model.policy import Policy
-from embodied_kv.sim.tasks import FAMILIES
 from training.evaluate import evaluation
 from training.evaluate.actors import Served
 from training.evaluate.cases import Case, Outcome, Setting

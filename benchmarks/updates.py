@@ -34,8 +34,8 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from benchmarks.common import report
 from benchmarks.common.command import command
+from embodied_kv.demo.sim.tasks import FAMILIES
 from embodied_kv.model.policy import Policy
-from embodied_kv.sim.tasks import FAMILIES
 from training.evaluate import evaluation
 from training.evaluate.actors import Served
 from training.evaluate.cases import Case, Choice, Frame, Setting

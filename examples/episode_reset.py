@@ -19,6 +19,10 @@ import numpy as np
 
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.config import TABLETOP
+from embodied_kv.demo.sim.rollout import Rollout
+from embodied_kv.demo.sim.scene import CAMERAS
+from embodied_kv.demo.sim.tabletop import Tabletop
+from embodied_kv.demo.sim.tasks import Judge, draw_task, task_scene
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.engine_config import EngineConfig
@@ -26,10 +30,6 @@ from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.checkpoints.own import bundled
 from embodied_kv.model.policy import Policy
 from embodied_kv.session.robot_session import RobotSession
-from embodied_kv.sim.rollout import Rollout
-from embodied_kv.sim.scene import CAMERAS
-from embodied_kv.sim.tabletop import Tabletop
-from embodied_kv.sim.tasks import Judge, draw_task, task_scene
 from embodied_kv.types import ActionChunk, Observation
 
 SCENE = 2_000_000  # a seed

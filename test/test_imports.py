@@ -1,4 +1,4 @@
-"""Who may import whom, over the whole source, by its syntax tree."""
+"""Which package of the suite may import which, by the syntax trees of all its modules."""
 
 import ast
 import re
@@ -20,7 +20,7 @@ KV = {*MECHANISM, 'kv'}
 SIBLINGS = {'model', 'compress', 'memory', 'capsule'}
 ENGINE = {*KV, *SIBLINGS, 'engine'}
 COMPOSED = {'session', 'planning', 'serving'}
-ROOMS = {*ENGINE, *COMPOSED, 'robots', 'control', 'fleet', 'sim', 'data'}
+ROOMS = {*ENGINE, *COMPOSED, 'robots', 'control', 'fleet', 'data'}
 
 # room: the other rooms that it may import
 MAY_IMPORT = {
@@ -44,19 +44,13 @@ MAY_IMPORT = {
     'data': BASE | {'robots'},
     'fleet': BASE | {'control'},
     'serving': ENGINE | {'robots', 'session', 'control', 'fleet'},
-    'sim': BASE,
     'nodes': ROOMS,
-    'train': ROOMS,
-    'bench': ROOMS | {'train'},  # a quality is measured in the worlds of evaluation
+    'demo': ROOMS | {'nodes'},  # which nothing else may import
 }
 NUMPY_ONLY = {'robots', 'control', 'fleet', 'data'}
-# Real nodes that are measured, and their robots: scaffolding, so they are no part of `nodes`.
-MEASURED = {
-    *(f'benchmarks.fleet.serving.{name}' for name in ('lockstep', 'robot')),
-    *(f'benchmarks.inputs.{name}' for name in ('listener', 'robot')),
-    *(f'benchmarks.safety.{name}' for name in ('plant', 'world')),
-    'benchmarks.watchdog.stand_ins',
-}
+WITH_ROS = {'nodes', 'demo'}
+DEMO_ONLY = {'mujoco', 'matplotlib'}
+NOT_INSTALLED = {'benchmarks', 'training', 'examples', 'test'}
 
 
 def module_name(path: Path) -> str:
@@ -105,17 +99,21 @@ def circle(graph: dict[str, set[str]]) -> list[str]:
 def test_a_room_imports_only_the_rooms_below_it(module):
     here = room(module)
     assert here in MAY_IMPORT, f'{here} is no room of the house'
-    allowed = MAY_IMPORT[here] | {here, '__init__'} | ({'nodes'} if module in MEASURED else set())
+    allowed = MAY_IMPORT[here] | {here, '__init__'}
     for name in imports(module):
-        if name.split('.')[0] == 'embodied_kv' and not ROS.match(name):
+        top = name.split('.')[0]
+        assert top not in NOT_INSTALLED, f'{module} may not import {name}'
+        if top == 'embodied_kv' and not ROS.match(name):
             assert room(name) in allowed, f'{module} may not import {name}'
 
 
-WITHOUT_ROS = [name for name in MODULES if room(name) != 'nodes' and name not in MEASURED]
+@pytest.mark.parametrize('module', [name for name in MODULES if room(name) != 'demo'])
+def test_only_the_demo_simulates_or_draws(module):
+    assert {name.split('.')[0] for name in imports(module)}.isdisjoint(DEMO_ONLY)
 
 
-@pytest.mark.parametrize('module', WITHOUT_ROS)
-def test_ros_is_imported_in_nodes_alone(module):
+@pytest.mark.parametrize('module', [name for name in MODULES if room(name) not in WITH_ROS])
+def test_ros_is_imported_in_nodes_and_the_demo_alone(module):
     assert [name for name in imports(module) if ROS.match(name)] == []
 
 

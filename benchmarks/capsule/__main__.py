@@ -26,11 +26,11 @@ from benchmarks.capsule.sentences import snapshots
 from benchmarks.common import report
 from benchmarks.common.command import add_engine, command
 from benchmarks.common.scene import FullPolicy
+from benchmarks.hybrid.config import planner_preset
 from embodied_kv.config import preset
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.dtype import served
-from embodied_kv.model.hybrid_config import planner_preset
 from embodied_kv.model.planner_checkpoint import bundled_planner, load_planner
 from embodied_kv.model.planner_config import PLANNER_MISSIONS
 

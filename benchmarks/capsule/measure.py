@@ -18,8 +18,8 @@ from benchmarks.capsule import policy as policies
 from benchmarks.capsule.figures import MB, Stores, peak_mb
 from benchmarks.capsule.planner_rows import planner_rows
 from benchmarks.capsule.sentences import snapshots
+from benchmarks.hybrid.config import HybridConfig
 from embodied_kv.engine.engine import Engine
-from embodied_kv.model.hybrid_config import HybridConfig
 from embodied_kv.model.planner_checkpoint import bundled_planner, load_planner
 from embodied_kv.model.planner_config import PLANNER_MISSIONS
 
@@ -100,9 +100,9 @@ def measure(engine: Engine, c: HybridConfig, plan: Plan, device: str) -> dict:
 
 def _hybrid(engine: Engine, c: HybridConfig, plan: Plan, device: str) -> dict:
     """Return the figures of the hybrid planner: prefixes, their copies, working sets, its size."""
-    from embodied_kv.model.hybrid import HybridPlanner
-    from embodied_kv.model.hybrid_weights import random_hybrid
-    from embodied_kv.session.planner_part import PlannerPart
+    from benchmarks.hybrid.part import PlannerPart
+    from benchmarks.hybrid.planner import HybridPlanner
+    from benchmarks.hybrid.weights import random_hybrid
 
     planner = HybridPlanner(c, random_hybrid(c, device=device))
     stores = Stores(engine, PlannerPart(planner), device)

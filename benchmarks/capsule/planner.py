@@ -24,7 +24,7 @@ from embodied_kv.kv.moves import held_bytes
 from embodied_kv.session.robot_session import RobotSession
 
 if TYPE_CHECKING:  # not every version of transformers can run it
-    from embodied_kv.model.hybrid import HybridPlanner
+    from benchmarks.hybrid.planner import HybridPlanner
 
 PAST, QUESTION = 23, 16  # tokens: of the prefix after its last whole block; of the question
 FEWEST_VISITS = 8  # of a working set

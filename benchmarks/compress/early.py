@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from benchmarks.compress.fastv import FastV
+from benchmarks.compress.hired import HiRed
 from benchmarks.frame.predict import DenseView
-from embodied_kv.compress.fastv import FastV
-from embodied_kv.compress.hired import HiRed
 from embodied_kv.model.pi05 import Pi05
 from embodied_kv.model.vision import merge_patches
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from benchmarks.common.paired import paired
+from embodied_kv.demo.sim.tasks import BASIC
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.policy import Policy
-from embodied_kv.sim.tasks import BASIC
 from training.evaluate import evaluation
 from training.evaluate.report import rate
 

@@ -30,6 +30,7 @@ from rich.progress import Progress
 from torch import Tensor
 
 from benchmarks.common.command import command
+from benchmarks.compress import formulas as metrics
 from benchmarks.compress import plots
 from benchmarks.compress.cache import Harness
 from benchmarks.compress.kept import RecordedQuestion, kept_by, rule, statistics
@@ -48,7 +49,6 @@ from benchmarks.compress.ways import (
     P,
     Way,
 )
-from embodied_kv.compress import metrics
 
 FRAMES = 60  # about 500 questions
 BY = (STRICT, ROW)  # by question, and by row

@@ -39,11 +39,11 @@ from benchmarks.compress.policy import add_policy, load, settings, show
 from benchmarks.compress.tally import Tally, pivot, row, verdict
 from benchmarks.compress.ways import MODES, P, Way, all_ways, judged
 from embodied_kv.config import ModelConfig
+from embodied_kv.demo.sim.scene import COLOURS
 from embodied_kv.model.policy import Policy
-from embodied_kv.sim.scene import COLOURS
+from embodied_kv.types import Observation
 from training.needle.pages import DIGITS, Pages, draw_pages
 from training.needle.reading import INSTRUCTION, answer, question
-from embodied_kv.types import Observation
 
 PAGES = 290  # of 7 questions each: more than 2,000
 SEED = 2_000_003  # of pages; training learns from others

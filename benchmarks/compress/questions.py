@@ -14,8 +14,8 @@ from contextlib import closing
 import numpy as np
 
 from embodied_kv.config import ModelConfig
-from embodied_kv.sim.scene import CAMERAS
-from embodied_kv.sim.tasks import BASIC
+from embodied_kv.demo.sim.scene import CAMERAS
+from embodied_kv.demo.sim.tasks import BASIC
 from training.evaluate.cases import Case, Frame, Setting
 from training.evaluate.questions import Question, every_question, expert_plan
 from training.evaluate.worlds import World

@@ -25,13 +25,13 @@ from dataclasses import replace
 
 from benchmarks.common import report
 from benchmarks.common.command import Refused, command
-from benchmarks.fleet import plots
+from benchmarks.fleet import plots, workload
 from benchmarks.fleet.compare import AIMS, BASELINES, TOLERANCE
 from benchmarks.fleet.measure import fleet_rows, measure, place_rows
 from benchmarks.fleet.paper import FLEET, HYBRID, SYSTEMS
 from benchmarks.fleet.runs import HIGHEST, PENDING, PLANS, POLICIES, SHORT
 from benchmarks.fleet.subject import Subject
-from embodied_kv.fleet import profile, workload
+from embodied_kv.fleet import profile
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -32,12 +32,12 @@ import yaml
 
 from benchmarks.common import report
 from benchmarks.common.command import command
+from benchmarks.fleet import workload
 from benchmarks.fleet.paper import TABLE
 from benchmarks.fleet.runs import HIGHEST, Bench, Plan
 from benchmarks.fleet.subject import Subject
-from embodied_kv.fleet import workload
+from benchmarks.fleet.workload import Common, Workload
 from embodied_kv.fleet.policies import Fifo, LeastAttained
-from embodied_kv.fleet.workload import Common, Workload
 
 SWEEP = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 START = 0.5  # of the sweep: where the peak is looked for

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from benchmarks.fleet.simulate import Simulation
 from benchmarks.fleet.subject import Subject
 from embodied_kv.fleet.engines import EngineState, Link
 from embodied_kv.fleet.policies import BUCKET_ORDERS, Fifo, Kairos, LeastAttained
 from embodied_kv.fleet.scheduler import Scheduler
-from embodied_kv.fleet.simulate import Simulation
 from embodied_kv.fleet.trace import poisson
 
 PENDING = 'kairos, pending'  # the wait that is not over yet counts, too

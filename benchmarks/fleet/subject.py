@@ -11,10 +11,10 @@ from statistics import fmean
 
 import numpy as np
 
+from benchmarks.fleet.workload import Common, Workload, draw
 from embodied_kv.fleet import trace
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.trace import Job
-from embodied_kv.fleet.workload import Common, Workload, draw
 
 
 @dataclass(frozen=True)

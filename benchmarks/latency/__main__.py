@@ -43,10 +43,10 @@ from benchmarks.latency.show import show
 from benchmarks.latency.store import Store
 from benchmarks.latency.ways import OFF, TRAINED, WAYS
 from embodied_kv.control.rtc import EXPONENTIAL, SCHEDULES
+from embodied_kv.demo.sim.tasks import BASIC, FAMILIES
 from embodied_kv.engine.fingerprint import weights_digest
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.policy import Policy
-from embodied_kv.sim.tasks import BASIC, FAMILIES
 from training.evaluate import evaluation
 from training.evaluate.actors import Chunking
 from training.evaluate.cases import LONGEST

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks.latency.smoothness import Smoothness, smoothness
 from benchmarks.latency.ways import ACTORS, chunking_of
-from embodied_kv.control.smoothness import Smoothness, smoothness
+from embodied_kv.demo.sim.rollout import SET_POINT
 from embodied_kv.model.policy import Policy
-from embodied_kv.sim.rollout import SET_POINT
 from training.evaluate.actors import Chunking
 from training.evaluate.cases import Case, Outcome, Setting
 from training.evaluate.worlds import ARM, World, run

@@ -14,10 +14,10 @@ from itertools import cycle
 
 import numpy as np
 
+from benchmarks.memory.household_traces import TraceConfig, draw_trace
 from benchmarks.memory.settings import World
-from embodied_kv.sim.household import Fact, Household, draw_household
-from embodied_kv.sim.household_questions import KINDS, Question, answer, draw_question, was
-from embodied_kv.sim.household_traces import TraceConfig, draw_trace
+from embodied_kv.demo.sim.household import Fact, Household, draw_household
+from training.planner.household_questions import KINDS, Question, answer, draw_question, was
 
 Facts = tuple[Fact, ...]
 TRIES = 200  # draws of a question whose truth has been another one

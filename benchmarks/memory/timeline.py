@@ -28,13 +28,13 @@ from benchmarks.common import report
 from benchmarks.common.command import command
 from benchmarks.memory import plots
 from benchmarks.memory.asking import Asked, Reply, ram, waiting
+from benchmarks.memory.pipeline import simulate
 from benchmarks.memory.settings import Settings, load_settings
 from benchmarks.memory.story import draw_story
 from benchmarks.memory.trace import add_common as add_arguments
 from benchmarks.memory.trace import begin
 from benchmarks.memory.ways import KEEP, Way, open_way, timed
 from embodied_kv.memory.pending import POLICIES, Pending
-from embodied_kv.memory.pipeline import simulate
 from embodied_kv.memory.timeline import COMPUTE, LOAD, Timeline
 
 SOURCES = {'host memory': None, 'files': 0}  # MiB of loaded layers; None: as settings say

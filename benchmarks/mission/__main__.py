@@ -40,6 +40,9 @@ from benchmarks.common import clock, report
 from benchmarks.common.command import Refused, command
 from benchmarks.mission.cases import Case, draw_case, is_done, scene, true_table
 from benchmarks.mission.robot import How, SimulatedRobot
+from embodied_kv.demo.sim.household import any_of
+from embodied_kv.demo.sim.mission_table import ROOM, TABLE
+from embodied_kv.demo.sim.tabletop import Tabletop
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.warmup import blank, warm_up
 from embodied_kv.engine_config import EngineConfig
@@ -48,9 +51,6 @@ from embodied_kv.planning.config import PlanningConfig
 from embodied_kv.planning.mission import Mission, MissionState
 from embodied_kv.planning.planning import Planning
 from embodied_kv.serving.batch import serve
-from embodied_kv.sim.household import any_of
-from embodied_kv.sim.mission_table import ROOM, TABLE
-from embodied_kv.sim.tabletop import Tabletop
 from training.evaluate import evaluation
 from training.evaluate.report import wilson
 

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from embodied_kv.sim.household import any_of
-from embodied_kv.sim.mission_draws import draw_mission
-from embodied_kv.sim.mission_memory import true_table
-from embodied_kv.sim.mission_phrases import say_mission
-from embodied_kv.sim.mission_rollout import roll_out
-from embodied_kv.sim.mission_table import ROOM, TABLE, KnownTable
-from embodied_kv.sim.missions import Mission
-from embodied_kv.sim.scene import SceneConfig
-from embodied_kv.sim.tabletop import Tabletop, Truth
-from embodied_kv.sim.tasks import Task, task_scene
+from embodied_kv.demo.sim.household import any_of
+from embodied_kv.demo.sim.mission_memory import true_table
+from embodied_kv.demo.sim.mission_phrases import say_mission
+from embodied_kv.demo.sim.mission_table import ROOM, TABLE, KnownTable
+from embodied_kv.demo.sim.missions import Mission
+from embodied_kv.demo.sim.scene import SceneConfig
+from embodied_kv.demo.sim.tabletop import Tabletop, Truth
+from embodied_kv.demo.sim.tasks import Task, task_scene
+from training.planner.mission_draws import draw_mission
+from training.planner.mission_rollout import roll_out
 
 FIRST_SCENE = 5_000_000
 RECORDS = (5, 20)  # of tasks before

@@ -16,23 +16,23 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from embodied_kv.control.rtc import passed
+from embodied_kv.demo.sim.expert import plan as expert_plan
+from embodied_kv.demo.sim.eyes import Look, beside, look_around, look_at
+from embodied_kv.demo.sim.language import DONE
+from embodied_kv.demo.sim.mission_memory import parse_task, read_table, refusal
+from embodied_kv.demo.sim.mission_oracle import Progress, Tried, next_step
+from embodied_kv.demo.sim.mission_table import MOVES, KnownTable
+from embodied_kv.demo.sim.missions import Mission
+from embodied_kv.demo.sim.notes import NoteTaker
+from embodied_kv.demo.sim.rollout import Rollout
+from embodied_kv.demo.sim.scene import CAMERAS
+from embodied_kv.demo.sim.tables import Orders, Tables
+from embodied_kv.demo.sim.tabletop import Tabletop
+from embodied_kv.demo.sim.tasks import Judge, Task
 from embodied_kv.engine.engine import Engine
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.planning.mission import MissionState, Outcome
 from embodied_kv.planning.planning import Planning
-from embodied_kv.sim.expert import plan as expert_plan
-from embodied_kv.sim.eyes import Look, beside, look_around, look_at
-from embodied_kv.sim.language import DONE
-from embodied_kv.sim.mission_memory import parse_task, read_table, refusal
-from embodied_kv.sim.mission_oracle import Progress, Tried, next_step
-from embodied_kv.sim.mission_table import MOVES, KnownTable
-from embodied_kv.sim.missions import Mission
-from embodied_kv.sim.notes import NoteTaker
-from embodied_kv.sim.rollout import Rollout
-from embodied_kv.sim.scene import CAMERAS
-from embodied_kv.sim.tables import Orders, Tables
-from embodied_kv.sim.tabletop import Tabletop
-from embodied_kv.sim.tasks import Judge, Task
 from embodied_kv.types import Observation
 
 ASK_EVERY, STEP_SECONDS = 1.0, 20.0  # s, as the nodes do

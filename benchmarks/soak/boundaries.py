@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from embodied_kv import storage
 from benchmarks.common.hostile_device import HostileDevice
 from benchmarks.soak.faults import Faults, Injected, full, unreadable
 from benchmarks.soak.world import World
+from embodied_kv import storage
 from embodied_kv.capsule import frozen_kv
 from embodied_kv.memory.segment import MemoryFault
 from embodied_kv.runtime.graph import Graph

@@ -4,9 +4,9 @@ import numpy as np
 
 from benchmarks.latency.points import Episodes, Point
 from embodied_kv.config import TINY
-from embodied_kv.sim.tasks import BASIC
-from training.evaluate.cases import Case, Frame
+from embodied_kv.demo.sim.tasks import BASIC
 from embodied_kv.types import Observation
+from training.evaluate.cases import Case, Frame
 
 FOUR = BASIC
 SIZE = TINY.vision.image_size

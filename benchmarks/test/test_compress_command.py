@@ -5,13 +5,13 @@ import json
 import pytest
 from compress_bench_cases import FOUR, policy
 
-from embodied_kv import config
 from benchmarks.common import report
 from benchmarks.compress import loop, metrics, quality
 from benchmarks.compress.ways import judged
+from embodied_kv import config
+from embodied_kv.demo.sim.tasks import FAMILIES
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.checkpoints import own
-from embodied_kv.sim.tasks import FAMILIES
 from training.evaluate import worlds
 
 PARTS = dict(metrics=metrics, quality=quality)

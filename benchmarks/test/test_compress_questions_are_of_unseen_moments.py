@@ -5,8 +5,8 @@ import pytest
 
 from benchmarks.compress.questions import moments
 from embodied_kv.config import NEEDLE, TINY
-from embodied_kv.sim.language import SCENE_QUESTIONS
-from embodied_kv.sim.tasks import BASIC
+from embodied_kv.demo.sim.language import SCENE_QUESTIONS
+from embodied_kv.demo.sim.tasks import BASIC
 from training.evaluate import worlds
 from training.evaluate.cases import FIRST_SCENE, SCENES_PER_SEED
 

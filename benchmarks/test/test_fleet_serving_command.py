@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.fleet.serving import __main__ as serving
 from benchmarks.fleet.serving import measure
+from embodied_kv.demo.sim.tasks import FAMILIES
 from embodied_kv.fleet import trace
-from embodied_kv.sim.tasks import FAMILIES
 from training.evaluate import worlds
 
 PROFILE = """engine: given

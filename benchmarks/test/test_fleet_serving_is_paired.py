@@ -5,8 +5,8 @@ import pytest
 from benchmarks.fleet.serving import figures, measure
 from benchmarks.fleet.serving.measure import PAIRS, WAYS, Plan, cases, order, settings
 from embodied_kv.control.execution_horizon import Confidence, parse
+from embodied_kv.demo.sim.tasks import FAMILIES
 from embodied_kv.fleet.profile import Profile
-from embodied_kv.sim.tasks import FAMILIES
 
 
 def test_tasks_come_in_blocks_of_all_families():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.fleet.serving.world import Table
-from embodied_kv.sim.tabletop import JOINTS
+from embodied_kv.demo.sim.tabletop import JOINTS
 from training.evaluate.cases import Case, Setting
 from training.evaluate.worlds import World
 

@@ -9,8 +9,8 @@ import pytest
 from benchmarks.fleet.serving import __main__ as serving
 from benchmarks.fleet.serving import open_fleet
 from benchmarks.fleet.serving.open_fleet import AHEAD, DT, LARGEST, Rounds, batches, order
+from benchmarks.fleet.workload import draw, read
 from embodied_kv.fleet.trace import Job
-from embodied_kv.fleet.workload import draw, read
 from embodied_kv.robots.embodiment import Embodiment
 
 COMMON, WORKLOADS = read()

@@ -9,8 +9,8 @@ import torch
 from benchmarks import horizon
 from embodied_kv.config import TINY
 from embodied_kv.control.execution_horizon import parse
+from embodied_kv.demo.sim.tasks import FAMILIES
 from embodied_kv.model.policy import Policy
-from embodied_kv.sim.tasks import FAMILIES
 from training.evaluate import worlds
 from training.evaluate.report import rate
 

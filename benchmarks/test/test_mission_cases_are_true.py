@@ -15,9 +15,9 @@ from benchmarks.mission.cases import (
     true_table,
     with_history,
 )
-from embodied_kv.sim.mission_draws import draw_table
-from embodied_kv.sim.mission_memory import read_table
-from embodied_kv.sim.tabletop import Tabletop
+from embodied_kv.demo.sim.mission_memory import read_table
+from embodied_kv.demo.sim.tabletop import Tabletop
+from training.planner.mission_draws import draw_table
 
 
 @given(st.integers(0, 10**6), st.integers(0, 12))

@@ -4,10 +4,10 @@ import os
 
 import pytest
 
-from embodied_kv import storage
 from benchmarks.common import report
 from benchmarks.soak import __main__ as command
 from benchmarks.soak import run, world
+from embodied_kv import storage
 from embodied_kv.capsule.disk import Disk
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.jobs import Job

@@ -9,8 +9,8 @@ import torch
 from benchmarks import updates
 from benchmarks.updates import SCORES, actions, correlation, signal, within
 from embodied_kv.config import TINY
+from embodied_kv.demo.sim.tasks import FAMILIES
 from embodied_kv.model.policy import Policy
-from embodied_kv.sim.tasks import FAMILIES
 from training.evaluate import worlds
 
 RATIO, FINAL, TOTAL, POSITION = range(1, 5)

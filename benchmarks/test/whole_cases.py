@@ -12,11 +12,11 @@ from benchmarks.whole.robot import FleetRobot
 from benchmarks.whole.settings import load_settings
 from benchmarks.whole.ways import WAYS
 from embodied_kv.config import TINY, BackboneConfig
+from embodied_kv.demo.sim.tabletop import Tabletop
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.model.planner_checkpoint import random_planner
 from embodied_kv.model.planner_config import PlannerConfig
 from embodied_kv.model.policy import Policy
-from embodied_kv.sim.tabletop import Tabletop
 
 TICK = 0.002  # s
 PLANNER = random_planner(

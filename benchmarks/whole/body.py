@@ -13,11 +13,11 @@ import numpy as np
 
 from benchmarks.fleet.serving.schedule import Schedule
 from benchmarks.mission.cases import Case
+from embodied_kv.demo.sim.rollout import Rollout
+from embodied_kv.demo.sim.scene import CAMERAS
+from embodied_kv.demo.sim.tabletop import Tabletop
+from embodied_kv.demo.sim.tasks import Judge
 from embodied_kv.planning.mission import MissionEnd, MissionState
-from embodied_kv.sim.rollout import Rollout
-from embodied_kv.sim.scene import CAMERAS
-from embodied_kv.sim.tabletop import Tabletop
-from embodied_kv.sim.tasks import Judge
 from embodied_kv.types import Observation
 
 

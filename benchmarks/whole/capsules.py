@@ -20,6 +20,7 @@ from embodied_kv.capsule.disk import Disk
 from embodied_kv.capsule.reentry import SceneSummary, thumbnail
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Tier, TierCapacities
+from embodied_kv.demo.sim.scene import CAMERAS
 from embodied_kv.planning.memory_part import MemoryPart
 from embodied_kv.planning.mission import MissionState
 from embodied_kv.planning.mission_part import MissionPart
@@ -27,7 +28,6 @@ from embodied_kv.planning.planning import Planning
 from embodied_kv.serving.served_part import ServedPart
 from embodied_kv.session.boundaries import Boundaries
 from embodied_kv.session.robot_session import RobotSession
-from embodied_kv.sim.scene import CAMERAS
 
 T = TypeVar('T')
 STAY = (MissionPart.name,)  # in a rewind

@@ -20,10 +20,10 @@ from benchmarks.whole.process import Process
 from benchmarks.whole.settings import Settings
 from benchmarks.whole.turns import Turn
 from benchmarks.whole.ways import Parts
+from embodied_kv.demo.sim.tabletop import Tabletop
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.model.planner_checkpoint import LoadedPlanner
 from embodied_kv.model.policy import Policy
-from embodied_kv.sim.tabletop import Tabletop
 
 log = logging.getLogger(__name__)
 

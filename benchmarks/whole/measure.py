@@ -23,6 +23,7 @@ from benchmarks.whole.group import Group
 from benchmarks.whole.process import engine_config
 from benchmarks.whole.settings import Settings
 from benchmarks.whole.ways import WAYS, Parts
+from embodied_kv.demo.sim.tabletop import Tabletop
 from embodied_kv.engine.buckets import doubling
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.warmup import blank, warm_up
@@ -30,7 +31,6 @@ from embodied_kv.fleet.profile import Profile
 from embodied_kv.model.planner_checkpoint import LoadedPlanner
 from embodied_kv.model.policy import Policy
 from embodied_kv.serving.batch import profile_of, serve
-from embodied_kv.sim.tabletop import Tabletop
 
 
 class Charges:

@@ -17,15 +17,15 @@ from benchmarks.whole.process import Process
 from benchmarks.whole.settings import Settings
 from benchmarks.whole.turns import Turn
 from benchmarks.whole.voices import Frame
+from embodied_kv.demo.sim.eyes import Look, Seen
+from embodied_kv.demo.sim.language import DONE
+from embodied_kv.demo.sim.mission_memory import parse_task, read_table
+from embodied_kv.demo.sim.mission_oracle import next_step
+from embodied_kv.demo.sim.tasks import Judge, Task
 from embodied_kv.fleet.protocol import Request
 from embodied_kv.fleet.request_timing import RequestTiming
 from embodied_kv.planning.mission import MissionState, Outcome
 from embodied_kv.planning.planning import Planning
-from embodied_kv.sim.eyes import Look, Seen
-from embodied_kv.sim.language import DONE
-from embodied_kv.sim.mission_memory import parse_task, read_table
-from embodied_kv.sim.mission_oracle import next_step
-from embodied_kv.sim.tasks import Judge, Task
 from embodied_kv.types import ActionChunk
 
 T = TypeVar('T')

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+from embodied_kv.demo.sim.language import NARRATE, SUBTASK
 from embodied_kv.engine.engine import Engine
 from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.serving.batch import KeptRows
 from embodied_kv.serving.shares import NoShare, StreamShares
-from embodied_kv.sim.language import NARRATE, SUBTASK
 from embodied_kv.types import Observation
 
 PROMPTS = SUBTASK, NARRATE  # of the contract

@@ -1,17 +1,39 @@
-"""The forward kinematics of a URDF: where a link is, for given positions of the joints.
-
-The module knows URDFs; MuJoCo computes. It does not know limits, messages or clocks.
-"""
+"""The forward kinematics of a URDF: where a link is, for given positions of the joints."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from xml.etree import ElementTree
 
 import numpy as np
 from numpy.typing import NDArray
 
-_XYZW = [4, 5, 6, 3]  # of a place and MuJoCo's quaternion wxyz
+_ONE = np.array([0.0, 0.0, 0.0, 1.0])  # quaternion xyzw
+TURNS, SLIDES, FIXED = ('revolute', 'continuous'), ('prismatic',), ('fixed',)
+
+
+@dataclass(frozen=True)
+class _Joint:
+    """One joint of a chain.
+
+    Args:
+        place: Its origin (m) [3] in the frame of the parent link.
+        turn: The orientation of its origin, a quaternion xyzw [4].
+        axis: Its axis [3], of length 1, in its own frame.
+        drives: The name of the joint that moves it: its own, or that of the joint it mimics.
+        multiplier, offset: Its position is multiplier * (position of `drives`) + offset.
+    """
+
+    name: str
+    kind: str
+    place: NDArray[np.float64]
+    turn: NDArray[np.float64]
+    axis: NDArray[np.float64]
+    drives: str
+    multiplier: float
+    offset: float
 
 
 class Kinematics:
@@ -24,8 +46,8 @@ class Kinematics:
         fixed: Positions (rad or m) of other joints, by name.
 
     Raises:
-        ValueError: MuJoCo is missing or cannot read the URDF, or the URDF lacks the link or a
-            joint.
+        ValueError: The URDF is no XML, lacks the link or a joint, or has a joint between the root
+            and the link that is neither fixed nor revolute, continuous or prismatic.
     """
 
     def __init__(
@@ -35,22 +57,16 @@ class Kinematics:
         joints: Sequence[str],
         fixed: Mapping[str, float] | None = None,
     ) -> None:
-        try:
-            import mujoco  # takes a second, and few robots need it
-        except ImportError as error:
-            raise ValueError(
-                'the Python package mujoco must be installed for the kinematics of a URDF '
-                f'(got {error}); run pip install mujoco'
-            ) from error
-        try:
-            self._model = mujoco.MjModel.from_xml_string(_skeleton(robot_description))
-        except ValueError as error:
-            raise ValueError(f'MuJoCo cannot read the robot_description: {error}') from error
-        self._data, self._compute = mujoco.MjData(self._model), mujoco.mj_kinematics
-        self._link = self._find('body', link)
-        self._addresses = [self._address(name) for name in joints]
-        for name, position in (fixed or {}).items():
-            self._data.qpos[self._address(name)] = position
+        root = _parsed(robot_description)
+        if link not in {one.get('name') for one in root.findall('link')}:
+            raise ValueError(f'the robot_description has no link {link}')
+        known = {one.get('name') for one in root.findall('joint')}
+        for name in (*joints, *(fixed or {})):
+            if name not in known:
+                raise ValueError(f'the robot_description has no joint {name}')
+        self._chain = [_joint(element) for element in _above(root, link)[1]]
+        self._columns = {name: column for column, name in enumerate(joints)}
+        self._fixed = dict(fixed or {})
 
     def places(self, positions: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the places (m) [n, 3] of the link for joint positions [n, joints]."""
@@ -64,23 +80,25 @@ class Kinematics:
         Args:
             positions: Joint positions (rad or m) [n, joints], in the order of `joints`.
         """
-        poses = np.empty((len(positions), 7))
-        for pose, position in zip(poses, positions, strict=True):
-            self._data.qpos[self._addresses] = position
-            self._compute(self._model, self._data)
-            pose[:3], pose[3:] = self._data.xpos[self._link], self._data.xquat[self._link]
-        return poses[:, :3], poses[:, _XYZW]
-
-    def _address(self, joint: str) -> int:
-        return int(self._model.jnt_qposadr[self._find('joint', joint)])
-
-    def _find(self, kind: str, name: str) -> int:
-        try:
-            return getattr(self._model, kind)(name).id
-        except KeyError as error:
-            raise ValueError(
-                f'the robot_description has no {"link" if kind == "body" else kind} {name}'
-            ) from error
+        place = np.zeros((len(positions), 3))
+        turn = np.tile(_ONE, (len(positions), 1))
+        for joint in self._chain:
+            place = place + _rotate(turn, joint.place)
+            turn = _multiply(turn, joint.turn)
+            if joint.kind in FIXED:
+                continue
+            if (column := self._columns.get(joint.drives)) is not None:
+                at = positions[:, column]
+            else:
+                at = np.full(len(positions), self._fixed.get(joint.drives, 0.0))
+            at = (joint.multiplier * at + joint.offset)[:, None]  # [n, 1]
+            if joint.kind in SLIDES:
+                place = place + _rotate(turn, joint.axis * at)
+            else:
+                half = at / 2
+                turned = np.concatenate([joint.axis * np.sin(half), np.cos(half)], axis=1)
+                turn = _multiply(turn, turned)
+        return place, turn
 
 
 def links(robot_description: str) -> list[str]:
@@ -98,19 +116,82 @@ def chain(robot_description: str, link: str) -> tuple[str, tuple[str, ...]]:
     Raises:
         ValueError: The URDF is no XML, or one of its joints has no parent or no child.
     """
+    root, joints = _above(_parsed(robot_description), link)
+    return root, tuple(one.get('name', '') for one in joints if one.get('type') not in FIXED)
+
+
+def _above(description: ElementTree.Element, link: str) -> tuple[str, list[ElementTree.Element]]:
+    """Return the root link above a link, and the joints from there to the link."""
     above = {}
-    for joint in _parsed(robot_description).findall('joint'):
+    for joint in description.findall('joint'):
         ends = joint.find('parent'), joint.find('child')
         if None in ends:
             raise ValueError(f'joint {joint.get("name")} of the URDF has no parent or no child')
         parent, child = (end.get('link') for end in ends)
-        above[child] = joint.get('name', ''), joint.get('type'), parent
+        above[child] = joint, parent
     joints = []
     while link in above:
-        joint, kind, link = above.pop(link)
-        if kind != 'fixed':
-            joints.append(joint)
-    return link, tuple(reversed(joints))
+        joint, link = above.pop(link)
+        joints.append(joint)
+    return link, joints[::-1]
+
+
+def _joint(element: ElementTree.Element) -> _Joint:
+    name, kind = element.get('name', ''), element.get('type', '')
+    if kind not in (*FIXED, *TURNS, *SLIDES):
+        raise ValueError(
+            f'joint {name} of the URDF must be fixed, revolute, continuous or prismatic '
+            f'(got {kind}); name a link that is not moved by it'
+        )
+    origin, mimic = element.find('origin'), element.find('mimic')
+    place, rpy = (_numbers(name, origin, key, '0 0 0') for key in ('xyz', 'rpy'))
+    axis = _numbers(name, element.find('axis'), 'xyz', '1 0 0')
+    length = float(np.linalg.norm(axis))
+    if kind not in FIXED and length == 0:
+        raise ValueError(f'the axis of joint {name} of the URDF must have a length (got 0 0 0)')
+    turn = _ONE
+    for unit, angle in zip(np.eye(3)[::-1], rpy[::-1], strict=True):  # yaw, then pitch, then roll
+        half = angle / 2
+        turn = _multiply(turn, np.append(unit * math.sin(half), math.cos(half)))
+    return _Joint(
+        name,
+        kind,
+        place,
+        turn,
+        axis / (length or 1.0),
+        name if mimic is None else mimic.get('joint', ''),
+        1.0 if mimic is None else float(mimic.get('multiplier', 1)),
+        0.0 if mimic is None else float(mimic.get('offset', 0)),
+    )
+
+
+def _numbers(
+    joint: str, element: ElementTree.Element | None, key: str, default: str
+) -> NDArray[np.float64]:
+    """Return three numbers of an attribute, or of `default` where it is absent."""
+    text = default if element is None else element.get(key, default)
+    try:
+        numbers = np.array([float(word) for word in text.split()])
+    except ValueError:
+        numbers = np.empty(0)
+    if numbers.shape != (3,) or not np.isfinite(numbers).all():
+        raise ValueError(f'{key} of joint {joint} of the URDF must be three numbers (got {text})')
+    return numbers
+
+
+def _multiply(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the product of quaternions xyzw [..., 4]: rotate by b, then by a."""
+    vector_a, vector_b, real_a, real_b = a[..., :3], b[..., :3], a[..., 3:], b[..., 3:]
+    vector = real_a * vector_b + real_b * vector_a + np.cross(vector_a, vector_b)
+    real = real_a * real_b - (vector_a * vector_b).sum(-1, keepdims=True)
+    return np.concatenate([vector, real], axis=-1)
+
+
+def _rotate(turn: NDArray[np.float64], vector: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return vectors [..., 3] rotated by unit quaternions xyzw [..., 4]."""
+    axis, real = turn[..., :3], turn[..., 3:]
+    across = 2 * np.cross(axis, vector)
+    return vector + real * across + np.cross(axis, across)
 
 
 def _parsed(robot_description: str) -> ElementTree.Element:
@@ -118,22 +199,3 @@ def _parsed(robot_description: str) -> ElementTree.Element:
         return ElementTree.fromstring(robot_description)
     except ElementTree.ParseError as error:
         raise ValueError(f'robot_description is no XML: {error}') from error
-
-
-def _skeleton(robot_description: str) -> str:
-    """Return the URDF without shapes, and with a mass for every link, which MuJoCo demands."""
-    root = _parsed(robot_description)
-    for link in root.iter('link'):
-        for part in ('visual', 'collision', 'inertial'):
-            for element in link.findall(part):
-                link.remove(element)
-        inertial = ElementTree.SubElement(link, 'inertial')
-        ElementTree.SubElement(inertial, 'mass', value='1')
-        each = dict(ixx='1', iyy='1', izz='1', ixy='0', ixz='0', iyz='0')
-        ElementTree.SubElement(inertial, 'inertia', each)
-    for extra in root.findall('mujoco') + root.findall('gazebo') + root.findall('transmission'):
-        root.remove(extra)
-    settings = ElementTree.SubElement(root, 'mujoco')
-    # Fixed joints stay, so that their links keep their names.
-    ElementTree.SubElement(settings, 'compiler', fusestatic='false')
-    return ElementTree.tostring(root, encoding='unicode')

@@ -24,7 +24,7 @@ class Workspace:
 
     robot_description: a URDF. tip: a link of it. lower, upper: [3], m, in the frame of its root
     link. limits: whose joints are moved; others stay at 0, or where `fixed` says. Raises
-    ValueError for a URDF that MuJoCo cannot read, a link or joint that it lacks, or an empty box.
+    ValueError as `Kinematics`, and for an empty box.
     """
 
     def __init__(

@@ -17,10 +17,9 @@ from typing import TypeVar
 import torch
 
 from embodied_kv.config import DTYPES, ModelConfig
-from embodied_kv.model.hybrid_config import HybridConfig
 from embodied_kv.model.planner_config import PlannerConfig
 
-C = TypeVar('C', ModelConfig, HybridConfig, PlannerConfig)
+C = TypeVar('C', ModelConfig, PlannerConfig)  # any dataclass with name and dtype
 LOG = logging.getLogger(__name__)
 AUTO = 'auto'
 # Names of `torch.cpu.get_capabilities` for products of bfloat16: two of x86, one of Arm.

@@ -18,13 +18,13 @@ import numpy as np
 import torch
 
 from embodied_kv.config import ModelConfig
-from embodied_kv.model import theirs as projects
 from embodied_kv.model.checkpoints.facts import read_json
 from embodied_kv.model.checkpoints.open import open_checkpoint
+from embodied_kv.model.parity import theirs as projects
+from embodied_kv.model.parity.recorded import ABOUT, widths
+from embodied_kv.model.parity.replay import CHUNK, predict
+from embodied_kv.model.parity.theirs import Answer, Asked, Theirs
 from embodied_kv.model.policy import Policy
-from embodied_kv.model.recorded import ABOUT, widths
-from embodied_kv.model.replay import CHUNK, predict
-from embodied_kv.model.theirs import Answer, Asked, Theirs
 from embodied_kv.model.weights import CheckpointError
 
 # In the order in which an error travels, and how far apart float32 may leave the two.

@@ -14,6 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
 
+from embodied_kv.demo.sim.language import HELD
+from embodied_kv.demo.sim.notes import Draft, NoteTaker
 from embodied_kv.kv.plane import OverBudget, Plane
 from embodied_kv.memory.encoder import Encoder
 from embodied_kv.memory.prefill import Step
@@ -30,8 +32,6 @@ from embodied_kv.planning.plan import Plan
 from embodied_kv.planning.planner_rows import PlannerRows
 from embodied_kv.planning.planning import Planning
 from embodied_kv.robots.contract import Contract
-from embodied_kv.sim.language import HELD
-from embodied_kv.sim.notes import Draft, NoteTaker
 from embodied_kv.srv import MemoryPlan, MemoryQuery, MemoryRemove, MemoryStats, MemoryUpsert
 from embodied_kv.text import reason
 

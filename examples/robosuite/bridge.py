@@ -25,12 +25,12 @@ from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import String
 from trajectory_msgs.msg import JointTrajectory
 
+from embodied_kv.demo.sim.player import TrajectoryPlayer
 from embodied_kv.msg import ControlState
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.lifecycle_node import RCLError
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.robots.outputs import Output
-from embodied_kv.sim.player import TrajectoryPlayer
 
 from remote import World
 

@@ -5,9 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.compress.fastv import FastV
+from benchmarks.compress.hired import HiRed
 from embodied_kv.compress.budget import total_budget
-from embodied_kv.compress.fastv import FastV
-from embodied_kv.compress.hired import HiRed
 
 
 @settings(deadline=None)

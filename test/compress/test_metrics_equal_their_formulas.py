@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_kv.compress.metrics import (
+from benchmarks.compress.formulas import (
     cache_hit_rate,
     contribution,
     coverage,

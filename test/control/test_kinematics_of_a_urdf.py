@@ -1,10 +1,11 @@
 """A link is where trigonometry says, and its chain names the joints that move it."""
 
-import sys
+from xml.etree import ElementTree
 
+import mujoco
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -80,7 +81,83 @@ def test_a_joint_without_a_child_is_refused():
         chain(ARM.replace('<child link="lower"/>', ''), 'tip')
 
 
-def test_the_remedy_for_a_missing_mujoco_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, 'mujoco', None)
-    with pytest.raises(ValueError, match='mujoco must be installed .*; run pip install mujoco'):
-        Kinematics(ARM, 'tip', ['shoulder'])
+@pytest.mark.parametrize(
+    'old, new, reason',
+    [
+        ('type="prismatic"', 'type="planar"', 'joint finger .* must be fixed, .*got planar'),
+        ('xyz="0.5 0 0"', 'xyz="0.5 0"', 'xyz of joint elbow .* three numbers .got 0.5 0.'),
+        ('axis xyz="0 0 1"', 'axis xyz="0 0 0"', 'axis of joint shoulder .* have a length'),
+    ],
+)
+def test_a_joint_that_cannot_be_computed_is_refused(old, new, reason):
+    with pytest.raises(ValueError, match=reason):
+        Kinematics(ARM.replace(old, new, 1), 'jaw', ['shoulder'])
+
+
+def test_a_name_that_the_urdf_lacks_is_refused():
+    with pytest.raises(ValueError, match='no link hand'):
+        Kinematics(ARM, 'hand', ['shoulder'])
+    with pytest.raises(ValueError, match='no joint wrist'):
+        Kinematics(ARM, 'tip', ['wrist'])
+
+
+def test_a_mimicking_joint_follows_its_joint():
+    mimic = '<mimic joint="shoulder" multiplier="-2" offset="0.1"/></joint><link name="lower"'
+    follows = Kinematics(
+        ARM.replace('</joint><link name="tip"', mimic + '/><link name="tip"'), 'tip', ['shoulder']
+    )
+    at = np.array([[0.3]])
+    np.testing.assert_allclose(follows.places(at), TWO.places(np.array([[0.3, -0.5]])), atol=1e-12)
+
+
+@st.composite
+def arms(draw):
+    """A chain of up to five joints with any origins and axes, and positions for it."""
+    numbers = st.tuples(*[st.floats(-1, 1)] * 3)
+    count = draw(st.integers(1, 5))
+    text = '<robot name="any"><link name="link0"/>'
+    for i in range(count):
+        axis = draw(numbers.filter(lambda a: np.linalg.norm(a) > 0.1))
+        place, rpy, axis = (' '.join(map(repr, v)) for v in (draw(numbers), draw(numbers), axis))
+        kind = draw(st.sampled_from(['revolute', 'continuous', 'prismatic', 'fixed']))
+        text += (
+            f'<link name="link{i + 1}"/><joint name="joint{i}" type="{kind}">'
+            f'<parent link="link{i}"/><child link="link{i + 1}"/><axis xyz="{axis}"/>'
+            f'<origin xyz="{place}" rpy="{rpy}"/>'
+            '<limit lower="-4" upper="4" velocity="1" effort="1"/></joint>'
+        )
+    positions = draw(arrays(float, (3, count), elements=st.floats(-3, 3)))
+    return text + '</robot>', f'link{count}', positions
+
+
+def poses_by_mujoco(description, link, positions):
+    root = ElementTree.fromstring(description)
+    for one in root.iter('link'):
+        inertial = ElementTree.SubElement(one, 'inertial')
+        ElementTree.SubElement(inertial, 'mass', value='1')
+        each = dict(ixx='1', iyy='1', izz='1', ixy='0', ixz='0', iyz='0')
+        ElementTree.SubElement(inertial, 'inertia', each)
+    compiler = dict(fusestatic='false')
+    ElementTree.SubElement(ElementTree.SubElement(root, 'mujoco'), 'compiler', compiler)
+    model = mujoco.MjModel.from_xml_string(ElementTree.tostring(root, encoding='unicode'))
+    data, result = mujoco.MjData(model), []
+    for position in positions:
+        for i, value in enumerate(position):
+            at = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_JOINT, f'joint{i}')
+            if at >= 0:
+                data.qpos[model.jnt_qposadr[at]] = value
+        mujoco.mj_kinematics(model, data)
+        body = data.body(link)
+        result.append([*body.xpos, *body.xquat[[1, 2, 3, 0]]])
+    return np.split(np.array(result), [3], axis=1)
+
+
+@given(arms())
+@settings(max_examples=50)
+def test_poses_of_any_chain_equal_those_of_mujoco(arm):
+    description, link, positions = arm
+    joints = [f'joint{i}' for i in range(positions.shape[1])]
+    places, turns = Kinematics(description, link, joints).poses(positions)
+    expected, expected_turns = poses_by_mujoco(description, link, positions)
+    np.testing.assert_allclose(places, expected, atol=1e-9)
+    np.testing.assert_allclose(np.abs((turns * expected_turns).sum(axis=1)), 1, atol=1e-9)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_kv.control.smoothness import smoothness
+from benchmarks.latency.smoothness import smoothness
 
 RATE = 100.0
 TIMES = np.arange(200) / RATE

@@ -13,12 +13,12 @@ from bag_cases import CONTRACT, ROBOT, Bag
 
 from embodied_kv.data.episodes import Cut
 from embodied_kv.data.export import export
-from embodied_kv.data.lerobot_checks import DataSetError
 from embodied_kv.data.lerobot_layout import ACTION, DATA, EPISODES, INFO, STATE, TASKS
-from embodied_kv.data.lerobot_reader import LeRobotDataSet
 from embodied_kv.data.lerobot_writer import LeRobotWriter
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.robots.reading import parse, to_text
+from training.data.lerobot_checks import DataSetError
+from training.data.lerobot_reader import LeRobotDataSet
 
 FILE = DATA.format(chunk_index=0, file_index=0)
 META = EPISODES.format(chunk_index=0, file_index=0)

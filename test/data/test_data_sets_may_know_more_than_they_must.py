@@ -8,10 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 from bag_cases import ROBOT
 
-from embodied_kv.data.lerobot_checks import DataSetError
 from embodied_kv.data.lerobot_layout import DATA, INFO, STATS, SUBTASKS
-from embodied_kv.data.lerobot_reader import LeRobotDataSet
 from embodied_kv.data.lerobot_writer import Frames, LeRobotWriter
+from training.data.lerobot_checks import DataSetError
+from training.data.lerobot_reader import LeRobotDataSet
 
 CUBE = np.array([[0.4, 0.0, 0.02], [np.nan] * 3, [0.4, 0.1, 0.02]], np.float32)
 SPOT = np.array([[3.0, 4.0], [np.nan] * 2, [5.0, 6.0]], np.float32)

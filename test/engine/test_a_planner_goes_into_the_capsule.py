@@ -6,15 +6,15 @@ import pytest
 import torch
 from capsule_sessions import begin, capsules_of, dirty, go_on
 
+from benchmarks.hybrid.config import PLANNER_TINY
+from benchmarks.hybrid.part import PlannerPart
+from benchmarks.hybrid.planner import HybridPlanner
+from benchmarks.hybrid.weights import random_hybrid
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.disk import Disk
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Tier
 from embodied_kv.engine.fingerprint import fingerprint
-from embodied_kv.model.hybrid import HybridPlanner
-from embodied_kv.model.hybrid_config import PLANNER_TINY
-from embodied_kv.model.hybrid_weights import random_hybrid
-from embodied_kv.session.planner_part import PlannerPart
 
 PROMPT = [(7 * i + 3) % PLANNER_TINY.vocab_size for i in range(100)]
 OTHER = [(5 * i + 1) % PLANNER_TINY.vocab_size for i in range(90)]

@@ -6,11 +6,11 @@ Source: Execution-State Capsules, section 6, planner-actor hand-off.
 
 import torch
 
+from benchmarks.hybrid.config import PLANNER_TINY
+from benchmarks.hybrid.planner import HybridPlanner
+from benchmarks.hybrid.weights import random_hybrid
 from embodied_kv.config import TINY
 from embodied_kv.engine.graphs import Kind
-from embodied_kv.model.hybrid import HybridPlanner
-from embodied_kv.model.hybrid_config import PLANNER_TINY
-from embodied_kv.model.hybrid_weights import random_hybrid
 from embodied_kv.runtime.graph import Graph
 
 BEGIN, WORDS = 3, 6  # of the prompt's tokens: where the subgoal lies, and how long it is

@@ -12,8 +12,8 @@ from embodied_kv.engine.engine import Engine
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.views import SuffixRead
 from embodied_kv.model.policy import Policy
-from training.common.objective import slot_modulation
 from embodied_kv.types import Guide
+from training.common.objective import slot_modulation
 
 CHUNK, DIM = TINY.chunk_size, TINY.action_dim
 PLAN = np.random.default_rng(1).uniform(-0.05, 0.05, (CHUNK, DIM)).astype(np.float32)

@@ -8,7 +8,7 @@ import pytest
 
 from embodied_kv.data.episodes import Cut
 from embodied_kv.data.export import export
-from embodied_kv.data.lerobot_reader import LeRobotDataSet
+from training.data.lerobot_reader import LeRobotDataSet
 
 POSITION = 'complementary_info.position.red_cube'
 PIXEL = 'complementary_info.pixel.wrist.red_cube'

@@ -11,10 +11,10 @@ from mcap.records import Metadata
 
 from embodied_kv.data.episodes import Cut
 from embodied_kv.data.export import export
-from embodied_kv.data.lerobot_reader import LeRobotDataSet
 from embodied_kv.data.recording_file import END, Full
 from embodied_kv.data.recording_reader import Recording, Records
 from embodied_kv.data.repair import repair
+from training.data.lerobot_reader import LeRobotDataSet
 
 
 @pytest.fixture

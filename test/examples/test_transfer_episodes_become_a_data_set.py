@@ -5,7 +5,7 @@ import pytest
 
 from embodied_kv.data.episodes import Cut
 from embodied_kv.data.export import export
-from embodied_kv.data.lerobot_reader import LeRobotDataSet
+from training.data.lerobot_reader import LeRobotDataSet
 
 VIEWS = 'high', 'left_wrist', 'right_wrist'
 

@@ -2,6 +2,7 @@
 
 from functools import cache
 
+from benchmarks.fleet.simulate import Simulation
 from embodied_kv.control.execution_horizon import Static
 from embodied_kv.fleet.dispatcher import Dispatcher
 from embodied_kv.fleet.engines import EngineState
@@ -9,7 +10,6 @@ from embodied_kv.fleet.policies import Fifo
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.protocol import Answer, LastExecution, Request
 from embodied_kv.fleet.scheduler import Waiting
-from embodied_kv.fleet.simulate import Simulation
 from embodied_kv.fleet.trace import Job
 
 ONE = Profile('one', (1,), (1.0,), 1400)  # a request a second

@@ -14,9 +14,9 @@ from benchmarks.fleet.compare import aims, gate, saved, table, verdict, worse
 from benchmarks.fleet.paper import SYSTEMS, TABLE
 from benchmarks.fleet.runs import HIGHEST, PENDING, POLICIES, Bench, Plan
 from benchmarks.fleet.subject import Subject
+from benchmarks.fleet.workload import read
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.trace import Recorder, Round
-from embodied_kv.fleet.workload import read
 
 COMMON, WORKLOADS = read()
 PLAN = Plan(

@@ -3,10 +3,10 @@
 import pytest
 from fleet_cases import ONE, TWO, answers, dispatcher, job, request
 
+from benchmarks.fleet.simulate import Simulation
 from embodied_kv.fleet.engines import EngineState, Link
 from embodied_kv.fleet.policies import Kairos
 from embodied_kv.fleet.protocol import Verdict
-from embodied_kv.fleet.simulate import Simulation
 
 
 def pair():

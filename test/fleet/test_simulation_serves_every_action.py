@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from fleet_cases import ONE, TWO, job
 
+from benchmarks.fleet.simulate import Simulation
+from benchmarks.fleet.workload import draw, read
 from embodied_kv.fleet.engines import EngineState, Link
 from embodied_kv.fleet.policies import SCHEDULERS, Kairos, scheduler
-from embodied_kv.fleet.simulate import Simulation
 from embodied_kv.fleet.trace import Job, poisson
-from embodied_kv.fleet.workload import draw, read
 
 COMMON, WORKLOADS = read()
 

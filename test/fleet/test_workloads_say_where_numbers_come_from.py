@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import yaml
 
-from embodied_kv.fleet.workload import FILE, WorkloadError, draw, read
+from benchmarks.fleet.workload import FILE, WorkloadError, draw, read
 
 COMMON, WORKLOADS = read()
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.memory.pipeline import simulate
 from embodied_kv.memory.pending import POLICIES, Pending
-from embodied_kv.memory.pipeline import simulate
 from embodied_kv.memory.timeline import COMPUTE, LOAD, Span, Timeline
 
 UNITS = 'abcd'

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from benchmarks.capsule.measure import no_hybrid
-from embodied_kv.model.hybrid import HybridPlanner
-from embodied_kv.model.hybrid_config import PLANNER_TINY
-from embodied_kv.model.hybrid_weights import random_hybrid
+from benchmarks.hybrid.config import PLANNER_TINY
+from benchmarks.hybrid.planner import HybridPlanner
+from benchmarks.hybrid.weights import random_hybrid
 
 BLOCK = PLANNER_TINY.block
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from embodied_kv.config import TINY, preset
 from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.checkpoints.own import bundled, save
-from embodied_kv.model.golden import Golden
+from embodied_kv.model.parity.golden import Golden
 from embodied_kv.model.pi05 import Pi05
 from embodied_kv.model.processing.own import identity
 from embodied_kv.model.random import init_random

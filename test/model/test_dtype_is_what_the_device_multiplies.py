@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from benchmarks.hybrid.config import PLANNER_SMALL
 from embodied_kv.config import DTYPES, PI05_SMALL, PRESETS, TINY
 from embodied_kv.model import dtype
 from embodied_kv.model.dtype import choose_dtype, cpu_multiplies_bfloat16, served
-from embodied_kv.model.hybrid_config import PLANNER_SMALL
 from embodied_kv.model.policy import Policy
 
 OWN = sorted({preset.dtype for preset in PRESETS.values()})

@@ -5,7 +5,7 @@ import pytest
 import torch
 from hybrid_sessions import BLOCK
 
-from embodied_kv.model.hybrid import AlignmentError
+from benchmarks.hybrid.planner import AlignmentError
 
 TOKENS = sessions.prompt(3 * BLOCK + 11)
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from embodied_kv.model.hybrid_config import PLANNER_SMALL, PLANNER_TINY, planner_preset
+from benchmarks.hybrid.config import PLANNER_SMALL, PLANNER_TINY, planner_preset
 
 
 @torch.inference_mode()

@@ -6,7 +6,7 @@ import hybrid_sessions as sessions
 import pytest
 import torch
 
-from embodied_kv.model.hybrid_state import POSITIONAL
+from benchmarks.hybrid.state import POSITIONAL
 
 STEPS = 12
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from hybrid_sessions import BLOCK
 
-from embodied_kv.model.hybrid_config import PLANNER_TINY
+from benchmarks.hybrid.config import PLANNER_TINY
 
 N = 16
 

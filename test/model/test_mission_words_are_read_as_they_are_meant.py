@@ -10,8 +10,8 @@ from embodied_kv.model.mission_words import (
     plain,
     read_answer,
 )
-from embodied_kv.sim.mission_draws import draw_mission, draw_table
-from embodied_kv.sim.mission_rollout import roll_out
+from training.planner.mission_draws import draw_mission, draw_table
+from training.planner.mission_rollout import roll_out
 
 PUT, PICK = 'put the red cube into the bin', 'pick up the red cube'
 

@@ -7,8 +7,8 @@ import pytest
 from cases import ALOHA, LEROBOT, LIBERO, declared, opened
 
 from embodied_kv.model import verify
-from embodied_kv.model.recorded import grid
-from embodied_kv.model.theirs import Theirs
+from embodied_kv.model.parity.recorded import grid
+from embodied_kv.model.parity.theirs import Theirs
 
 
 @pytest.fixture(scope='module')

@@ -2,15 +2,15 @@
 
 import numpy as np
 
-from embodied_kv.nodes.demo.director import SECOND, Told
-from embodied_kv.nodes.demo.recording import Decision, Recording, Sentence
-from embodied_kv.nodes.sim.truth import TrueMoment
-from embodied_kv.sim.expert import plan
-from embodied_kv.sim.language import SUBTASK, say_subtask
-from embodied_kv.sim.rollout import Rollout
-from embodied_kv.sim.tables import Orders, Tables
-from embodied_kv.sim.tabletop import Tabletop
-from embodied_kv.sim.tasks import Task, task_scene
+from embodied_kv.demo.director import SECOND, Told
+from embodied_kv.demo.nodes.truth import TrueMoment
+from embodied_kv.demo.recording import Decision, Recording, Sentence
+from embodied_kv.demo.sim.expert import plan
+from embodied_kv.demo.sim.language import SUBTASK, say_subtask
+from embodied_kv.demo.sim.rollout import Rollout
+from embodied_kv.demo.sim.tables import Orders, Tables
+from embodied_kv.demo.sim.tabletop import Tabletop
+from embodied_kv.demo.sim.tasks import Task, task_scene
 
 SEED = 1_000_001
 START, DT = 5 * SECOND, 0.1

@@ -14,9 +14,9 @@ from std_srvs.srv import SetBool
 from table_robot import TableRobot
 
 from embodied_kv.capsule.disk import Disk
+from embodied_kv.demo.sim.mission_table import TABLE, KnownTable
 from embodied_kv.msg import MissionState, TextDelta
 from embodied_kv.nodes.common import qos
-from embodied_kv.sim.mission_table import TABLE, KnownTable
 from embodied_kv.srv import Ask, CapsuleSnapshot, MemoryPlan
 
 LYING = KnownTable({'red cube': TABLE, 'blue cylinder': TABLE}, ('green bin',))

@@ -5,15 +5,15 @@ A stand-in for arm, eyes and planner; memory is written from its answers alone, 
 
 import numpy as np
 
+from embodied_kv.demo.sim.eyes import beside, look_around, look_at
+from embodied_kv.demo.sim.language import COUNT, HELD
+from embodied_kv.demo.sim.mission_memory import parse_task, read_table, refusal
+from embodied_kv.demo.sim.mission_oracle import Progress, Tried, next_step
+from embodied_kv.demo.sim.mission_table import FLOOR, MOVES, ROBOT, TABLE
+from embodied_kv.demo.sim.notes import NoteTaker
 from embodied_kv.model.mission_words import read_answer
 from embodied_kv.planning.mission import Outcome
-from embodied_kv.sim.eyes import beside, look_around, look_at
-from embodied_kv.sim.language import COUNT, HELD
-from embodied_kv.sim.mission_draws import draw_accident
-from embodied_kv.sim.mission_memory import parse_task, read_table, refusal
-from embodied_kv.sim.mission_oracle import Progress, Tried, next_step
-from embodied_kv.sim.mission_table import FLOOR, MOVES, ROBOT, TABLE
-from embodied_kv.sim.notes import NoteTaker
+from training.planner.mission_draws import draw_accident
 
 
 class TableRobot:

@@ -8,6 +8,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from table_robot import TableRobot
 
+from embodied_kv.demo.sim.mission_oracle import next_step
+from embodied_kv.demo.sim.mission_table import TABLE, KnownTable
+from embodied_kv.demo.sim.missions import Mission as Parsed
+from embodied_kv.demo.sim.missions import Part, Which
 from embodied_kv.planning.mission import (
     MOST_PLANS,
     Interrupted,
@@ -16,12 +20,8 @@ from embodied_kv.planning.mission import (
     Outcome,
     read_state,
 )
-from embodied_kv.sim.mission_draws import draw_mission, draw_table
-from embodied_kv.sim.mission_oracle import next_step
-from embodied_kv.sim.mission_rollout import roll_out
-from embodied_kv.sim.mission_table import TABLE, KnownTable
-from embodied_kv.sim.missions import Mission as Parsed
-from embodied_kv.sim.missions import Part, Which
+from training.planner.mission_draws import draw_mission, draw_table
+from training.planner.mission_rollout import roll_out
 
 LYING = KnownTable({'red cube': TABLE, 'blue cylinder': TABLE}, ('green bin',))
 TIDY = Parsed(

@@ -9,11 +9,11 @@ from mission_suite import TableSuite
 from std_msgs.msg import String
 
 from embodied_kv.capsule.part import FrozenPart
+from embodied_kv.demo.sim.mission_table import TABLE, KnownTable
+from embodied_kv.demo.sim.missions import Mission, Part, Which
 from embodied_kv.nodes.control.session_parts import InstructionPart
 from embodied_kv.nodes.session import Session
 from embodied_kv.planning.memory_part import MemoryPart
-from embodied_kv.sim.mission_table import TABLE, KnownTable
-from embodied_kv.sim.missions import Mission, Part, Which
 from embodied_kv.srv import CapsuleList, CapsuleRollback, CapsuleSnapshot
 
 LYING = KnownTable({'red cube': TABLE, 'blue cylinder': TABLE}, ('green bin',))

@@ -9,10 +9,10 @@ import pytest
 from action_msgs.msg import GoalStatus
 from mission_suite import TableSuite
 
+from embodied_kv.demo.sim.mission_table import FLOOR, TABLE, KnownTable
+from embodied_kv.demo.sim.missions import Mission, Part, Which
 from embodied_kv.model.mission_words import mission_question
 from embodied_kv.planning.mission import MOST_PLANS, Outcome
-from embodied_kv.sim.mission_table import FLOOR, TABLE, KnownTable
-from embodied_kv.sim.missions import Mission, Part, Which
 
 LYING = KnownTable({'red cube': TABLE, 'blue cylinder': TABLE}, ('green bin',))
 RED, BLUE = Which(names=('red cube',)), Which(names=('blue cylinder',))

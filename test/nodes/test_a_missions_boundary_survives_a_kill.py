@@ -5,9 +5,9 @@ from mission_suite import TableSuite
 from rclpy.parameter import Parameter
 
 from embodied_kv.capsule.disk import Disk
+from embodied_kv.demo.sim.mission_table import TABLE, KnownTable
+from embodied_kv.demo.sim.missions import Mission, Part, Which
 from embodied_kv.nodes.session import Session
-from embodied_kv.sim.mission_table import TABLE, KnownTable
-from embodied_kv.sim.missions import Mission, Part, Which
 from embodied_kv.srv import CapsuleList, CapsuleRollback, CapsuleSnapshot
 
 LYING = KnownTable({'red cube': TABLE}, ('green bin',))

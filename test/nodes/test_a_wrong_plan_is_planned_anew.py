@@ -9,6 +9,10 @@ from hypothesis import strategies as st
 from table_robot import TableRobot
 
 from benchmarks.whole.robot import FleetRobot
+from embodied_kv.demo.sim.mission_memory import refusal
+from embodied_kv.demo.sim.mission_table import TABLE, KnownTable
+from embodied_kv.demo.sim.missions import Mission as Parsed
+from embodied_kv.demo.sim.missions import Part, Which
 from embodied_kv.nodes.missions.crew import Crew
 from embodied_kv.planning.mission import (
     MOST_ANSWERS,
@@ -18,10 +22,6 @@ from embodied_kv.planning.mission import (
     MissionState,
     Robot,
 )
-from embodied_kv.sim.mission_memory import refusal
-from embodied_kv.sim.mission_table import TABLE, KnownTable
-from embodied_kv.sim.missions import Mission as Parsed
-from embodied_kv.sim.missions import Part, Which
 
 LYING = KnownTable({'red cube': TABLE, 'blue cylinder': TABLE}, ('green bin',))
 PUT_RED = 'put the red cube into the green bin'

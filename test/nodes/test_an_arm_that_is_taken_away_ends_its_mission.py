@@ -10,13 +10,13 @@ from rclpy.action import ActionClient
 from std_srvs.srv import SetBool, Trigger
 
 from embodied_kv.action import Mission as MissionAction
+from embodied_kv.demo.sim.mission_table import TABLE, KnownTable
+from embodied_kv.demo.sim.missions import Mission, Part, Which
 from embodied_kv.msg import ControlState
 from embodied_kv.nodes.action import Action
 from embodied_kv.nodes.mission import Mission as MissionNode
 from embodied_kv.nodes.missions import calls
 from embodied_kv.nodes.session import Session
-from embodied_kv.sim.mission_table import TABLE, KnownTable
-from embodied_kv.sim.missions import Mission, Part, Which
 from embodied_kv.srv import CapsuleRollback
 
 LYING = KnownTable({'red cube': TABLE}, ('green bin',))

@@ -7,9 +7,9 @@ import time
 import pytest
 from rclpy.executors import SingleThreadedExecutor
 
-from embodied_kv.nodes.demo.director import Director
-from embodied_kv.nodes.demo.monitor import Monitor
-from embodied_kv.sim.tasks import task_scene
+from embodied_kv.demo.director import Director
+from embodied_kv.demo.monitor import Monitor
+from embodied_kv.demo.sim.tasks import task_scene
 
 SEED = 2_000_000
 PATIENCE = 60.0  # s
@@ -18,7 +18,7 @@ PATIENCE = 60.0  # s
 @pytest.fixture
 def sim():
     process = subprocess.Popen(
-        [sys.executable, '-m', 'embodied_kv.nodes.sim.node', '--ros-args']
+        [sys.executable, '-m', 'embodied_kv.demo.nodes.node', '--ros-args']
         + ['-r', '__ns:=/test_scenes', '-p', f'seed:={SEED}', '-p', 'image_size:=48']
     )
     yield process

@@ -6,10 +6,10 @@ import pytest
 from memory_suite import CONFIG, begin
 from rcl_interfaces.srv import GetParameters
 
+from embodied_kv.demo.mission_client import UNKNOWN, MissionClient
 from embodied_kv.model.planner_checkpoint import random_planner, save_planner, without_missions
 from embodied_kv.model.planner_config import PLANNER_MISSIONS
 from embodied_kv.model.weights import CheckpointError
-from embodied_kv.nodes.demo.mission_client import UNKNOWN, MissionClient
 
 
 @pytest.fixture

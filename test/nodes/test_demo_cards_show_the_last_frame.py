@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from demo_play import START, play
 
-from embodied_kv.nodes.demo.director import SECOND
-from embodied_kv.nodes.demo.picture import Scenery, draw_path
-from embodied_kv.nodes.demo.storyboard import CARDS, draw_storyboard, make_cards
-from embodied_kv.sim.tasks import task_scene
+from embodied_kv.demo.director import SECOND
+from embodied_kv.demo.picture import Scenery, draw_path
+from embodied_kv.demo.sim.tasks import task_scene
+from embodied_kv.demo.storyboard import CARDS, draw_storyboard, make_cards
 
 SIZE = 480
 

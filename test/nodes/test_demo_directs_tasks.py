@@ -5,14 +5,14 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from embodied_kv.nodes.demo.director import ASK_EVERY, HOLD, ORDER, SECOND, Director
-from embodied_kv.nodes.sim.truth import TrueMoment
-from embodied_kv.sim.expert import plan
-from embodied_kv.sim.possible import hindrance
-from embodied_kv.sim.rollout import Rollout
-from embodied_kv.sim.tables import Orders, Tables
-from embodied_kv.sim.tabletop import Tabletop
-from embodied_kv.sim.tasks import SECONDS, task_scene
+from embodied_kv.demo.director import ASK_EVERY, HOLD, ORDER, SECOND, Director
+from embodied_kv.demo.nodes.truth import TrueMoment
+from embodied_kv.demo.sim.expert import plan
+from embodied_kv.demo.sim.possible import hindrance
+from embodied_kv.demo.sim.rollout import Rollout
+from embodied_kv.demo.sim.tables import Orders, Tables
+from embodied_kv.demo.sim.tabletop import Tabletop
+from embodied_kv.demo.sim.tasks import SECONDS, task_scene
 
 SEED = 1_000_001
 DT = 0.1  # s of a control period

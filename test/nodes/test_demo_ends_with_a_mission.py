@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from demo_play import SEED
 
-from embodied_kv.nodes.demo.director import SECOND, Told
-from embodied_kv.nodes.demo.last_mission import MOST, LastMission, choose_mission
-from embodied_kv.nodes.demo.recording import Recording
-from embodied_kv.nodes.demo.video import HASTE, mission_page
-from embodied_kv.nodes.sim.truth import TrueMoment
-from embodied_kv.sim.mission_memory import true_table
-from embodied_kv.sim.mission_oracle import begin, next_step
-from embodied_kv.sim.tabletop import Tabletop
-from embodied_kv.sim.tasks import task_scene
+from embodied_kv.demo.director import SECOND, Told
+from embodied_kv.demo.last_mission import MOST, LastMission, choose_mission
+from embodied_kv.demo.nodes.truth import TrueMoment
+from embodied_kv.demo.recording import Recording
+from embodied_kv.demo.sim.mission_memory import true_table
+from embodied_kv.demo.sim.mission_oracle import begin, next_step
+from embodied_kv.demo.sim.tabletop import Tabletop
+from embodied_kv.demo.sim.tasks import task_scene
+from embodied_kv.demo.video import HASTE, mission_page
 
 
 def possible(task, moment):

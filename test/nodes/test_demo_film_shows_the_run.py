@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from demo_play import SEED, START, play
 
-from embodied_kv.nodes.demo import video
-from embodied_kv.nodes.demo.director import SECOND
-from embodied_kv.nodes.demo.last_mission import LastMission
-from embodied_kv.nodes.demo.picture import Scenery
-from embodied_kv.nodes.demo.video import (
+from embodied_kv.demo import video
+from embodied_kv.demo.director import SECOND
+from embodied_kv.demo.last_mission import LastMission
+from embodied_kv.demo.picture import Scenery
+from embodied_kv.demo.sim.tabletop import Tabletop
+from embodied_kv.demo.sim.tasks import task_scene
+from embodied_kv.demo.video import (
     ENDING,
     FRONT_AT,
     HASTE,
@@ -27,8 +29,6 @@ from embodied_kv.nodes.demo.video import (
     draw_film,
     page,
 )
-from embodied_kv.sim.tabletop import Tabletop
-from embodied_kv.sim.tasks import task_scene
 
 SECONDS = 2.0
 SUMMARY = {'asked': '1 task in words', 'done': '1 of 1 task'}

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from demo_play import decision
 
-from embodied_kv.nodes.demo.director import SECOND
-from embodied_kv.nodes.demo.recording import Recording, Sentence
+from embodied_kv.demo.director import SECOND
+from embodied_kv.demo.recording import Recording, Sentence
 
 SEEN = {'front': np.zeros((2, 2, 3), np.uint8)}
 ACTIONS = np.arange(1.0, 6.0)[:, None] * np.ones(7)  # action i is i + 1 everywhere

@@ -6,10 +6,10 @@ from builtin_interfaces.msg import Time
 from demo_play import SEED
 from sensor_msgs.msg import JointState
 
-from embodied_kv.nodes.sim.truth import TrueMoments, held_message, objects_message
-from embodied_kv.sim import kinematics
-from embodied_kv.sim.tabletop import Tabletop
-from embodied_kv.sim.tasks import task_scene
+from embodied_kv.demo.nodes.truth import TrueMoments, held_message, objects_message
+from embodied_kv.demo.sim import kinematics
+from embodied_kv.demo.sim.tabletop import Tabletop
+from embodied_kv.demo.sim.tasks import task_scene
 
 
 @pytest.fixture(scope='module')

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from embodied_kv.nodes.demo.director import SceneQuestion, Told
-from embodied_kv.nodes.demo.monitor import StreamText
-from embodied_kv.nodes.demo.report import report
-from embodied_kv.nodes.demo.score import Score
-from embodied_kv.sim.tasks import Task
+from embodied_kv.demo.director import SceneQuestion, Told
+from embodied_kv.demo.monitor import StreamText
+from embodied_kv.demo.report import report
+from embodied_kv.demo.score import Score
+from embodied_kv.demo.sim.tasks import Task
 from embodied_kv.srv import KvStats
 
 PICK, REACH = Task('pick', 'red cube'), Task('reach', 'red cube')

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from embodied_kv.nodes.demo.summary import summarize
+from embodied_kv.demo.summary import summarize
 
 REPORT = {
     'weights': 'bundled tabletop',

@@ -5,9 +5,9 @@ import pytest
 from builtin_interfaces.msg import Time
 from sensor_msgs.msg import JointState
 
-from embodied_kv.nodes.sim.truth import TrueMoments, held_message, objects_message
-from embodied_kv.sim.tabletop import Tabletop
-from embodied_kv.sim.tasks import task_scene
+from embodied_kv.demo.nodes.truth import TrueMoments, held_message, objects_message
+from embodied_kv.demo.sim.tabletop import Tabletop
+from embodied_kv.demo.sim.tasks import task_scene
 
 STAMP = Time(sec=7, nanosec=5)
 

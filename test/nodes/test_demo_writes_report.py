@@ -12,8 +12,8 @@ import pytest
 import yaml
 from ament_index_python.packages import get_package_share_directory
 
-from embodied_kv.nodes.demo.video import ENDING, HASTE, STANDING
-from embodied_kv.sim.mission_memory import parse_task
+from embodied_kv.demo.sim.mission_memory import parse_task
+from embodied_kv.demo.video import ENDING, HASTE, STANDING
 
 PATIENCE = 240.0  # s
 
@@ -25,7 +25,7 @@ def demo(out, *arguments):
         [
             sys.executable,
             '-m',
-            'embodied_kv.nodes.demo.demo',
+            'embodied_kv.demo.demo',
             '--out',
             out,
             '--namespace',

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from embodied_kv.config import preset
+from embodied_kv.demo.nodes.node import SimParams
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.planner_checkpoint import bundled_planner, load_planner
 from embodied_kv.nodes.action import ActionParams
@@ -19,7 +20,6 @@ from embodied_kv.nodes.observation.params import ObservationParams
 from embodied_kv.nodes.robot_memory import MemoryParams
 from embodied_kv.nodes.robot_mission import MissionParams
 from embodied_kv.nodes.session import SessionParams
-from embodied_kv.nodes.sim.node import SimParams
 from embodied_kv.nodes.voice import LanguageParams
 from embodied_kv.planning.config import PlanningConfig
 from embodied_kv.robots.embodiment import Embodiment

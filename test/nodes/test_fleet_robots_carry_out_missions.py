@@ -12,9 +12,9 @@ from mission_suite import TableSuite
 from rclpy.action import ActionClient
 
 from embodied_kv.action import Mission as MissionAction
+from embodied_kv.demo.sim.mission_table import TABLE, KnownTable
+from embodied_kv.demo.sim.missions import Mission, Part, Which
 from embodied_kv.nodes.fleet.messages import FREEZE, RESUME
-from embodied_kv.sim.mission_table import TABLE, KnownTable
-from embodied_kv.sim.missions import Mission, Part, Which
 from embodied_kv.srv import CapsuleRollback, CapsuleSnapshot, FleetFreeze, FleetResume
 
 PLACES = ('green bin', 'blue bin')

@@ -5,10 +5,10 @@ from hypothesis import strategies as st
 from memory_suite import begin, texts
 from rosgraph_msgs.msg import Clock
 
+from embodied_kv.demo.sim.language import HELD, SUBTASK
+from embodied_kv.demo.sim.notes import DONE, HEARD, NoteTaker
 from embodied_kv.msg import TextDelta
 from embodied_kv.nodes.common.conversions import stamp
-from embodied_kv.sim.language import HELD, SUBTASK
-from embodied_kv.sim.notes import DONE, HEARD, NoteTaker
 
 SECOND = 10**9
 RED, BLUE = 'Where is the red cube?', 'Where is the blue cube?'

@@ -10,12 +10,12 @@ from memory_suite import begin, done, segments, texts
 from rclpy.action import ActionClient
 
 from embodied_kv.action import Mission as MissionAction
+from embodied_kv.demo.sim.language import HELD
+from embodied_kv.demo.sim.mission_memory import read_table, refusal
+from embodied_kv.demo.sim.notes import NoteTaker
 from embodied_kv.msg import ControlState, TextDelta
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.mission import Mission
-from embodied_kv.sim.language import HELD
-from embodied_kv.sim.mission_memory import read_table, refusal
-from embodied_kv.sim.notes import NoteTaker
 from embodied_kv.srv import Ask
 
 KNOWN = (

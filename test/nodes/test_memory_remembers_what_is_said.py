@@ -4,9 +4,9 @@ from memory_suite import begin, done, segments, texts
 from rclpy.parameter import Parameter
 from std_msgs.msg import String
 
+from embodied_kv.demo.sim.language import HELD, NARRATE, SUBTASK
+from embodied_kv.demo.sim.notes import DONE, HEARD, NoteTaker
 from embodied_kv.msg import MemorySegment, TextDelta
-from embodied_kv.sim.language import HELD, NARRATE, SUBTASK
-from embodied_kv.sim.notes import DONE, HEARD, NoteTaker
 
 PUT = 'put the red cube into the blue bin'
 

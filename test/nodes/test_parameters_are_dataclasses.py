@@ -7,6 +7,7 @@ import pytest
 import yaml
 from rclpy.parameter import Parameter
 
+from embodied_kv.demo.nodes.node import SimParams
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.nodes.action import Action, ActionParams
 from embodied_kv.nodes.common.parameters import SuiteParams
@@ -18,7 +19,6 @@ from embodied_kv.nodes.perception import Perception
 from embodied_kv.nodes.recorder import RecorderParams
 from embodied_kv.nodes.remote.params import RemoteParams
 from embodied_kv.nodes.session import SessionParams
-from embodied_kv.nodes.sim.node import SimParams
 from embodied_kv.planning.config import PlanningConfig
 
 ROOT = Path(__file__).parents[2]

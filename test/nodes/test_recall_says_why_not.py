@@ -4,7 +4,7 @@ import pytest
 from rclpy.node import Node
 from rclpy.task import Future
 
-from embodied_kv.nodes.demo.recall import Recall
+from embodied_kv.demo.recall import Recall
 from embodied_kv.srv import MemoryPlan, MemoryQuery
 
 pytestmark = pytest.mark.usefixtures('ros')

@@ -17,11 +17,11 @@ from std_msgs.msg import Header
 from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
+from embodied_kv.demo.nodes.truth import TrueMoments
+from embodied_kv.demo.sim.mission_memory import true_table
+from embodied_kv.demo.sim.tabletop import JOINTS
+from embodied_kv.demo.sim.tasks import task_scene
 from embodied_kv.nodes.common import qos
-from embodied_kv.nodes.sim.truth import TrueMoments
-from embodied_kv.sim.mission_memory import true_table
-from embodied_kv.sim.tabletop import JOINTS
-from embodied_kv.sim.tasks import task_scene
 
 CAMERAS = ('front', 'wrist')
 PATIENCE = 60.0  # s
@@ -33,7 +33,7 @@ class Outside:
     def __init__(self, *arguments):
         namespace = '/test_sim'
         self.process = subprocess.Popen(
-            [sys.executable, '-m', 'embodied_kv.nodes.sim.node', '--ros-args']
+            [sys.executable, '-m', 'embodied_kv.demo.nodes.node', '--ros-args']
             + ['-r', f'__ns:={namespace}', *arguments]
         )
         self.context = rclpy.Context()
@@ -230,7 +230,7 @@ def test_the_clock_it_publishes_is_the_time_of_its_stamps(start):
 )
 def test_a_parameter_out_of_range_ends_it_with_the_reason(parameter, problem):
     ended = subprocess.run(
-        [sys.executable, '-m', 'embodied_kv.nodes.sim.node', '--ros-args', '-p', parameter],
+        [sys.executable, '-m', 'embodied_kv.demo.nodes.node', '--ros-args', '-p', parameter],
         capture_output=True,
         text=True,
         timeout=PATIENCE,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from embodied_kv.sim.expert import Phase, plan
-from embodied_kv.sim.rollout import Rollout
-from embodied_kv.sim.tables import Orders, Tables
-from embodied_kv.sim.tabletop import Tabletop
-from embodied_kv.sim.tasks import SECONDS, Judge, Task, draw_task, task_scene
+from embodied_kv.demo.sim.expert import Phase, plan
+from embodied_kv.demo.sim.rollout import Rollout
+from embodied_kv.demo.sim.tables import Orders, Tables
+from embodied_kv.demo.sim.tabletop import Tabletop
+from embodied_kv.demo.sim.tasks import SECONDS, Judge, Task, draw_task, task_scene
 
 DT = 0.1
 

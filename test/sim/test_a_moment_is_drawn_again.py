@@ -4,8 +4,8 @@ import cv2
 import numpy as np
 import pytest
 
-from embodied_kv.sim import kinematics
-from embodied_kv.sim.tabletop import SceneConfig, Tabletop
+from embodied_kv.demo.sim import kinematics
+from embodied_kv.demo.sim.tabletop import SceneConfig, Tabletop
 
 
 def lifted(episode):

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from embodied_kv.sim import gl, kinematics
-from embodied_kv.sim.tabletop import SceneConfig, Tabletop
+from embodied_kv.demo.sim import gl, kinematics
+from embodied_kv.demo.sim.tabletop import SceneConfig, Tabletop
 
 
 @pytest.fixture(scope='module')

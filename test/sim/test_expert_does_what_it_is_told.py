@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from embodied_kv.sim.expert import Phase
-from embodied_kv.sim.tasks import FAMILIES, Task, draw_task, lies_in
+from embodied_kv.demo.sim.expert import Phase
+from embodied_kv.demo.sim.tasks import FAMILIES, Task, draw_task, lies_in
 
 
 @pytest.mark.parametrize('family', FAMILIES)

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_kv.sim.household import draw_household
-from embodied_kv.sim.household_questions import (
+from benchmarks.memory.household_traces import draw_trace
+from embodied_kv.demo.sim.household import draw_household
+from training.planner.household_questions import (
     KINDS,
     Question,
     all_questions,
@@ -16,7 +17,6 @@ from embodied_kv.sim.household_questions import (
     draw_question,
     was,
 )
-from embodied_kv.sim.household_traces import draw_trace
 
 PLACE = re.compile(r'(?:in|on|held by) the (.*)')
 

@@ -4,8 +4,8 @@ from collections import Counter
 
 import numpy as np
 
-from embodied_kv.sim.household import draw_household
-from embodied_kv.sim.household_traces import TraceConfig, draw_trace
+from benchmarks.memory.household_traces import TraceConfig, draw_trace
+from embodied_kv.demo.sim.household import draw_household
 
 
 def trace(seed, updates=200, segments=40, **config):

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_kv.sim.household import TASKS, Household, draw_household, upserts
-from embodied_kv.sim.household_traces import draw_trace
+from benchmarks.memory.household_traces import draw_trace
+from embodied_kv.demo.sim.household import TASKS, Household, draw_household, upserts
 
 STATE = Household(
     where={

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_kv.sim.expert import Phase
-from embodied_kv.sim.language import (
+from embodied_kv.demo.sim.expert import Phase
+from embodied_kv.demo.sim.language import (
     SCENE_QUESTIONS,
     ask_done,
     ask_held,
@@ -14,9 +14,9 @@ from embodied_kv.sim.language import (
     narrate,
     say_subtask,
 )
-from embodied_kv.sim.scene import MOVABLE, draw_scene
-from embodied_kv.sim.tabletop import ObjectTruth, Truth
-from embodied_kv.sim.tasks import Task, task_scene
+from embodied_kv.demo.sim.scene import MOVABLE, draw_scene
+from embodied_kv.demo.sim.tabletop import ObjectTruth, Truth
+from embodied_kv.demo.sim.tasks import Task, task_scene
 
 
 def drawn(seed: int, held: int = -1) -> Truth:

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_kv.sim.household import TASKS
-from embodied_kv.sim.mission_draws import draw_table
-from embodied_kv.sim.mission_table import FLOOR, ROOM, TABLE, KnownTable
-from embodied_kv.sim.tasks import Task
+from embodied_kv.demo.sim.household import TASKS
+from embodied_kv.demo.sim.mission_table import FLOOR, ROOM, TABLE, KnownTable
+from embodied_kv.demo.sim.tasks import Task
+from training.planner.mission_draws import draw_table
 
 STATE = KnownTable(
     where={'red cube': TABLE, 'blue ball': 'green bin', 'cyan cube': FLOOR},

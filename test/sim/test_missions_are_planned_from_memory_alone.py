@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_kv.sim.mission_draws import draw_mission, draw_table
-from embodied_kv.sim.mission_memory import parse_task, read_table
-from embodied_kv.sim.mission_oracle import next_step
-from embodied_kv.sim.mission_rollout import roll_out
-from embodied_kv.sim.tasks import PHRASES, Task
+from embodied_kv.demo.sim.mission_memory import parse_task, read_table
+from embodied_kv.demo.sim.mission_oracle import next_step
+from embodied_kv.demo.sim.tasks import PHRASES, Task
+from training.planner.mission_draws import draw_mission, draw_table
+from training.planner.mission_rollout import roll_out
 
 
 @pytest.mark.parametrize('family', PHRASES)

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_kv.sim.mission_draws import draw_mission, draw_table
-from embodied_kv.sim.mission_oracle import next_step
-from embodied_kv.sim.mission_phrases import say_mission
-from embodied_kv.sim.mission_rollout import roll_out
-from embodied_kv.sim.mission_table import TABLE, KnownTable
-from embodied_kv.sim.missions import Mission, Part, Which, place_of
-from embodied_kv.sim.tasks import Task
+from embodied_kv.demo.sim.mission_oracle import next_step
+from embodied_kv.demo.sim.mission_phrases import say_mission
+from embodied_kv.demo.sim.mission_table import TABLE, KnownTable
+from embodied_kv.demo.sim.missions import Mission, Part, Which, place_of
+from embodied_kv.demo.sim.tasks import Task
+from training.planner.mission_draws import draw_mission, draw_table
+from training.planner.mission_rollout import roll_out
 
 FIRST = KnownTable(
     where={

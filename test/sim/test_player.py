@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from embodied_kv.sim.player import TrajectoryPlayer
+from embodied_kv.demo.sim.player import TrajectoryPlayer
 
 NAMES = ('pan', 'lift')
 

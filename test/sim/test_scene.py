@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from embodied_kv.sim.scene import RECEPTACLES, SceneConfig, draw_scene
-from embodied_kv.sim.tasks import FAMILIES, task_scene
+from embodied_kv.demo.sim.scene import RECEPTACLES, SceneConfig, draw_scene
+from embodied_kv.demo.sim.tasks import FAMILIES, task_scene
 
 
 def draw(seed: int, config: SceneConfig | None = None):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from embodied_kv.sim.spots import GAP, OFFSET, gaps, spot_beside, spot_in, spots
+from embodied_kv.demo.sim.spots import GAP, OFFSET, gaps, spot_beside, spot_in, spots
 
 PLATE = (0.4, 0.1)
 OUT = np.array(PLATE) / np.hypot(*PLATE)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from embodied_kv.sim import kinematics
-from embodied_kv.sim.tabletop import JOINTS, SceneConfig, Tabletop, joint_limits
+from embodied_kv.demo.sim import kinematics
+from embodied_kv.demo.sim.tabletop import JOINTS, SceneConfig, Tabletop, joint_limits
 
 
 @pytest.fixture(scope='module')

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from embodied_kv.sim.scene import SIZES, draw_scene
-from embodied_kv.sim.tabletop import ObjectTruth, Truth
-from embodied_kv.sim.tasks import (
+from embodied_kv.demo.sim.scene import SIZES, draw_scene
+from embodied_kv.demo.sim.tabletop import ObjectTruth, Truth
+from embodied_kv.demo.sim.tasks import (
     FAMILIES,
     STEADY,
     Judge,

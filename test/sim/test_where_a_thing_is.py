@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from embodied_kv.sim.language import where_is
-from embodied_kv.sim.scene import SIZES
-from embodied_kv.sim.tabletop import ObjectTruth, Truth
+from embodied_kv.demo.sim.language import where_is
+from embodied_kv.demo.sim.scene import SIZES
+from embodied_kv.demo.sim.tabletop import ObjectTruth, Truth
 
 
 def thing(name, x, y, z=0.02):

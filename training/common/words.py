@@ -12,11 +12,11 @@ from itertools import product
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from embodied_kv.demo.sim import language
+from embodied_kv.demo.sim.scene import COLOURS, MOVABLE, RECEPTACLES
+from embodied_kv.demo.sim.tasks import PHRASES, SIDES
 from embodied_kv.model.processing.prompt import STATE_BINS
 from embodied_kv.model.tokenizer import Tokenizer, byte_symbols
-from embodied_kv.sim import language
-from embodied_kv.sim.scene import COLOURS, MOVABLE, RECEPTACLES
-from embodied_kv.sim.tasks import PHRASES, SIDES
 
 
 def corpus() -> Iterator[str]:

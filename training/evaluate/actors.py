@@ -18,6 +18,7 @@ from embodied_kv.engine.engine import Engine
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.model.policy import Policy
+from embodied_kv.types import ActionChunk, Guide, TextDelta
 from training.evaluate.cases import LONGEST, Case, Choice, Frame
 from training.evaluate.questions import (
     Answer,
@@ -27,7 +28,6 @@ from training.evaluate.questions import (
     questions,
     subtask_of,
 )
-from embodied_kv.types import ActionChunk, Guide, TextDelta
 
 MODES = ('isolated', 'shared', 'batched')  # and 'silent'
 LONGEST_QUERY = 64  # tokens

@@ -12,9 +12,9 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from embodied_kv.sim.rollout import SET_POINT
-from embodied_kv.sim.tabletop import Truth
-from embodied_kv.sim.tasks import Task
+from embodied_kv.demo.sim.rollout import SET_POINT
+from embodied_kv.demo.sim.tabletop import Truth
+from embodied_kv.demo.sim.tasks import Task
 from embodied_kv.types import Observation
 
 FIRST_SCENE, SCENES_PER_SEED = 2_000_000, 10_000

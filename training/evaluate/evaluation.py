@@ -18,15 +18,15 @@ from embodied_kv.compress.registry import method
 from embodied_kv.config import TABLETOP
 from embodied_kv.control import execution_horizon
 from embodied_kv.control.rtc import SCHEDULES
+from embodied_kv.demo.sim.rollout import SET_POINT
+from embodied_kv.demo.sim.scene import CAMERAS
+from embodied_kv.demo.sim.tabletop import JOINTS
+from embodied_kv.demo.sim.tasks import FAMILIES
 from embodied_kv.engine.guidance import MODES as MODES_OF_RTC
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.checkpoints.own import bundled
 from embodied_kv.model.policy import Policy
-from embodied_kv.sim.rollout import SET_POINT
-from embodied_kv.sim.scene import CAMERAS
-from embodied_kv.sim.tabletop import JOINTS
-from embodied_kv.sim.tasks import FAMILIES
 from training.evaluate import report
 from training.evaluate.actors import MODES, Chunking, Compressed, Expert, Served
 from training.evaluate.cases import (

@@ -12,8 +12,8 @@ from math import ceil
 
 import numpy as np
 
-from embodied_kv.sim.expert import plan
-from embodied_kv.sim.language import (
+from embodied_kv.demo.sim.expert import plan
+from embodied_kv.demo.sim.language import (
     NARRATE,
     SCENE_QUESTIONS,
     SUBTASK,
@@ -21,7 +21,7 @@ from embodied_kv.sim.language import (
     narrate,
     say_subtask,
 )
-from embodied_kv.sim.tables import Orders, Tables
+from embodied_kv.demo.sim.tables import Orders, Tables
 from training.evaluate.cases import Case, Frame
 from training.evaluate.worlds import QUESTION_RNG
 

@@ -14,10 +14,10 @@ from itertools import count
 import numpy as np
 
 from embodied_kv.control.rtc import Delays, passed
-from embodied_kv.sim.rollout import Rollout
-from embodied_kv.sim.scene import CAMERAS
-from embodied_kv.sim.tabletop import Tabletop
-from embodied_kv.sim.tasks import (
+from embodied_kv.demo.sim.rollout import Rollout
+from embodied_kv.demo.sim.scene import CAMERAS
+from embodied_kv.demo.sim.tabletop import Tabletop
+from embodied_kv.demo.sim.tasks import (
     PHRASES,
     SECONDS,
     Judge,
@@ -26,6 +26,7 @@ from embodied_kv.sim.tasks import (
     draw_task,
     task_scene,
 )
+from embodied_kv.types import Observation
 from training.evaluate.cases import (
     LONGEST,
     Actor,
@@ -35,7 +36,6 @@ from training.evaluate.cases import (
     Outcome,
     Setting,
 )
-from embodied_kv.types import Observation
 
 ANOTHER = 1_000_000  # added to the seed of a scene in which the family has no task
 AFTERWARDS = 8  # control periods that an episode goes on when its task is done

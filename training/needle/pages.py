@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from embodied_kv.sim.scene import COLOURS
+from embodied_kv.demo.sim.scene import COLOURS
 
 PATCH = 8  # pixels of a patch's side
 DIGITS = 3  # of a code

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from embodied_kv.config import ModelConfig
+from embodied_kv.demo.sim.scene import COLOURS
 from embodied_kv.model.pi05 import Pi05
 from embodied_kv.model.processing.normalizer import Normalizer
 from embodied_kv.model.processing.prompt import OWN_PROMPT
 from embodied_kv.model.tokenizer import Tokenizer
-from embodied_kv.sim.scene import COLOURS
 from training.common.objective import Objective, text_losses
 from training.common.segments import Segments
 from training.common.views import PrefixCache

@@ -18,12 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from embodied_kv.demo.sim.household import draw_household
 from embodied_kv.model.planner_checkpoint import LoadedPlanner, bundled_planner, load_planner
 from embodied_kv.model.planner_words import HEAD, question_words, segment_words
-from embodied_kv.sim.household import draw_household
-from embodied_kv.sim.household_questions import KINDS, answer, draw_question
 from training.common import command
 from training.common.views import dense_attention, seen
+from training.planner.household_questions import KINDS, answer, draw_question
 from training.planner.lessons import in_some_order
 
 UNSEEN = 2_000_003  # seed of households that nothing is learnt from, nor judged by in training

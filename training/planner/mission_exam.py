@@ -20,14 +20,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from embodied_kv.demo.sim.household import any_of
+from embodied_kv.demo.sim.mission_oracle import Progress, begin
+from embodied_kv.demo.sim.mission_phrases import say_mission
+from embodied_kv.demo.sim.mission_table import KnownTable
+from embodied_kv.demo.sim.missions import KINDS, Mission, Part
 from embodied_kv.model.planner_checkpoint import bundled_planner, load_planner
-from embodied_kv.sim.household import any_of
-from embodied_kv.sim.mission_draws import RECORDS, draw_mission, draw_part, draw_table
-from embodied_kv.sim.mission_oracle import Progress, begin
-from embodied_kv.sim.mission_phrases import say_mission
-from embodied_kv.sim.mission_rollout import Turn, roll_out
-from embodied_kv.sim.mission_table import KnownTable
-from embodied_kv.sim.missions import KINDS, Mission, Part
 from training.common import command
 from training.planner.exam import UNSEEN, Reader
 from training.planner.mission_cases import (
@@ -37,6 +35,8 @@ from training.planner.mission_cases import (
     in_some_order,
     question_of,
 )
+from training.planner.mission_draws import RECORDS, draw_mission, draw_part, draw_table
+from training.planner.mission_rollout import Turn, roll_out
 
 SUCCESS = 0.8  # of a step
 REFUSED = f'impossible: {UNKNOWN}'

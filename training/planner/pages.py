@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embodied_kv.model.tokenizer import Tokenizer
-from embodied_kv.sim.household import (
+from embodied_kv.demo.sim.household import (
     CARRIER_NAMES,
     LIDDED_NAMES,
     OBJECT_NAMES,
@@ -21,7 +20,8 @@ from embodied_kv.sim.household import (
     TABLES,
     TASKS,
 )
-from embodied_kv.sim.mission_table import FLOOR, TABLE
+from embodied_kv.demo.sim.mission_table import FLOOR, TABLE
+from embodied_kv.model.tokenizer import Tokenizer
 from training.common.batch import EMPTY
 
 LOCATIONS = (*LIDDED_NAMES, *CARRIER_NAMES, *TABLES, ROBOT, TABLE, FLOOR)

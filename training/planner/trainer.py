@@ -19,13 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from embodied_kv.demo.sim.household import SEGMENTS
 from embodied_kv.model.dtype import cpu_multiplies_bfloat16
 from embodied_kv.model.planner import Planner
 from embodied_kv.model.planner_checkpoint import load_planner, save_planner
 from embodied_kv.model.planner_config import PLANNER_MISSIONS, PlannerConfig
 from embodied_kv.model.weights import Weights
-from embodied_kv.sim.household import SEGMENTS
-from embodied_kv.sim.mission_draws import RECORDS
 from training.common import loop
 from training.common.initial import retell
 from training.common.learner import TRAINED, Learner
@@ -33,6 +32,7 @@ from training.common.recipe import Recipe, option, stage_of
 from training.planner import lessons, mission_lessons
 from training.planner.corpus import planner_tokenizer, whole_corpus
 from training.planner.lessons import LessonSampler
+from training.planner.mission_draws import RECORDS
 from training.planner.mission_lessons import MissionSampler
 from training.planner.pages import Lesson
 from training.planner.reading import PlannerObjective

@@ -16,17 +16,17 @@ import numpy as np
 import torch
 
 from embodied_kv.config import ModelConfig
+from embodied_kv.demo.sim import language
+from embodied_kv.demo.sim.expert import ExpertMoment, plan
+from embodied_kv.demo.sim.kinematics import joint_limits
+from embodied_kv.demo.sim.scene import SIZES
+from embodied_kv.demo.sim.tables import Orders, Tables
+from embodied_kv.demo.sim.tabletop import ObjectTruth, Truth
+from embodied_kv.demo.sim.tasks import Task, draw_task
 from embodied_kv.model.processing import own
 from embodied_kv.model.processing.normalizer import Normalizer
 from embodied_kv.model.processing.prompt import OWN_PROMPT
 from embodied_kv.model.tokenizer import Tokenizer
-from embodied_kv.sim import language
-from embodied_kv.sim.expert import ExpertMoment, plan
-from embodied_kv.sim.kinematics import joint_limits
-from embodied_kv.sim.scene import SIZES
-from embodied_kv.sim.tables import Orders, Tables
-from embodied_kv.sim.tabletop import ObjectTruth, Truth
-from embodied_kv.sim.tasks import Task, draw_task
 from training.common.batch import Batch
 from training.common.segments import Segments
 from training.policy.episodes import (

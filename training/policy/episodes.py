@@ -16,8 +16,8 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from embodied_kv.sim.scene import CAMERAS, COLOURS, SIZES
-from embodied_kv.sim.tasks import Task
+from embodied_kv.demo.sim.scene import CAMERAS, COLOURS, SIZES
+from embodied_kv.demo.sim.tasks import Task
 
 CHUNK = 1000  # episodes in a folder
 MOST_THINGS = 6  # objects and receptacles
@@ -116,9 +116,7 @@ def find_episodes(root: Path) -> list[Path]:
     """The episodes of a dataset, in order. Raises ValueError where there are none."""
     found = sorted(root.glob('data/chunk-*/episode_*.npz'))
     if not found:
-        raise ValueError(
-            f'{root} has no episodes: run python -m training.policy.generate'
-        )
+        raise ValueError(f'{root} has no episodes: run python -m training.policy.generate')
     return found
 
 

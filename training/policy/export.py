@@ -15,8 +15,8 @@ from PIL import Image
 
 from embodied_kv import storage
 from embodied_kv.data.lerobot_writer import Frames, LeRobotWriter
+from embodied_kv.demo.sim.scene import CAMERAS
 from embodied_kv.robots.embodiment import Embodiment
-from embodied_kv.sim.scene import CAMERAS
 from training.common import command
 from training.policy.dataset import on_the_table
 from training.policy.episodes import (

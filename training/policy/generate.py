@@ -18,13 +18,13 @@ from pathlib import Path
 import numpy as np
 from rich.progress import track
 
-from embodied_kv.sim.expert import Phase, plan
-from embodied_kv.sim.kinematics import forward, joint_limits
-from embodied_kv.sim.rollout import Rollout
-from embodied_kv.sim.scene import CAMERAS, SceneConfig
-from embodied_kv.sim.tables import Orders, Tables
-from embodied_kv.sim.tabletop import Tabletop, Truth
-from embodied_kv.sim.tasks import FAMILIES, SECONDS, Task, draw_task, task_scene
+from embodied_kv.demo.sim.expert import Phase, plan
+from embodied_kv.demo.sim.kinematics import forward, joint_limits
+from embodied_kv.demo.sim.rollout import Rollout
+from embodied_kv.demo.sim.scene import CAMERAS, SceneConfig
+from embodied_kv.demo.sim.tables import Orders, Tables
+from embodied_kv.demo.sim.tabletop import Tabletop, Truth
+from embodied_kv.demo.sim.tasks import FAMILIES, SECONDS, Task, draw_task, task_scene
 from training.common import command
 from training.policy.episodes import (
     AHEAD,

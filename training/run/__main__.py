@@ -13,12 +13,12 @@ from pathlib import Path
 import torch
 
 from embodied_kv.config import preset
-from embodied_kv.data.lerobot_reader import LeRobotDataSet
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.robots.reading import shipped
 from training.common import loop
 from training.common.command import parser, run
 from training.common.prefetch import prefetched
+from training.data.lerobot_reader import LeRobotDataSet
 from training.run.recipe import RunRecipe
 from training.run.training import Training, check_contract, split
 

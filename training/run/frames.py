@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_kv.config import ModelConfig
-from embodied_kv.data.lerobot_reader import EpisodeArrays, LeRobotDataSet
 from embodied_kv.model.processing.images import OWN_RESIZE
 from embodied_kv.model.processing.prompt import clean
+from training.data.lerobot_reader import EpisodeArrays, LeRobotDataSet
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 
 from embodied_kv.config import ModelConfig
-from embodied_kv.data.lerobot_reader import LeRobotDataSet
 from embodied_kv.model.checkpoints.own import MOST_GIVEN, SAYS, save
 from embodied_kv.model.weights import Weights
 from embodied_kv.robots.embodiment import Embodiment
 from training.common.batch import Batch
 from training.common.learner import TRAINED
 from training.common.objective import Point
+from training.data.lerobot_reader import LeRobotDataSet
 from training.policy.trainer import Trainer
 from training.run.frames import Frames, episodes_of
 from training.run.recipe import RunRecipe

@@ -6,11 +6,11 @@ import torch
 from robot_cases import ROBOT
 
 from embodied_kv.config import TINY
-from embodied_kv.data.lerobot_reader import LeRobotDataSet
 from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.checkpoints.own import bundled
 from embodied_kv.model.weights import Weights
 from training.common.learner import TRAINED
+from training.data.lerobot_reader import LeRobotDataSet
 from training.run.recipe import RunRecipe
 from training.run.training import Training, split
 

@@ -10,16 +10,16 @@ import torch
 from robot_cases import CONTRACT, ROBOT, SIZES
 
 from embodied_kv.config import TINY
-from embodied_kv.data.lerobot_reader import LeRobotDataSet
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model import check
 from embodied_kv.model.checkpoints.open import open_checkpoint
+from embodied_kv.types import Observation
+from training.data.lerobot_reader import LeRobotDataSet
 from training.run import __main__ as command
 from training.run import training as run_module
 from training.run.recipe import RunRecipe
 from training.run.training import Training, split
-from embodied_kv.types import Observation
 
 RECIPE = RunRecipe(ground_steps=2, joint_steps=3, batch=4, draws=2, rtc=2)
 WORDS = (

@@ -15,6 +15,7 @@ from embodied_kv.engine.engine import Engine
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.weights import Weights
+from embodied_kv.types import Observation
 from training.common.words import train_tokenizer
 from training.policy import __main__ as command
 from training.policy.dataset import Frames, Sampler, measure
@@ -22,7 +23,6 @@ from training.policy.episodes import find_episodes
 from training.policy.generate import make_episode
 from training.policy.recipe import PolicyRecipe
 from training.policy.trainer import Trainer
-from embodied_kv.types import Observation
 
 RECIPE = PolicyRecipe(ground_steps=2, joint_steps=3, batch=4, draws=2)
 SMALL = replace(

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from robot_cases import CLOSED, ROBOT
 
 from embodied_kv.config import TINY
-from embodied_kv.data.lerobot_reader import LeRobotDataSet
 from embodied_kv.model.policy import Policy
 from embodied_kv.model.processing import own
+from training.data.lerobot_reader import LeRobotDataSet
 from training.run import statistics
 from training.run.frames import Frames, episodes_of
 from training.run.sampler import Sampler, longest_prompt

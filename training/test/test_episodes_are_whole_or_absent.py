@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from embodied_kv.sim.tasks import FAMILIES
+from embodied_kv.demo.sim.tasks import FAMILIES
 from training.policy.episodes import episode_path, features, find_episodes, read_episode
 from training.policy.generate import make_episode
 

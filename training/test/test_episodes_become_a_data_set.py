@@ -5,8 +5,8 @@ import sys
 import numpy as np
 import pytest
 
-from embodied_kv.data.lerobot_reader import LeRobotDataSet
 from embodied_kv.robots.embodiment import Embodiment
+from training.data.lerobot_reader import LeRobotDataSet
 from training.policy import export
 from training.policy.episodes import (
     COLOUR_NAMES,

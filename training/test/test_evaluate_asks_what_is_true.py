@@ -4,7 +4,7 @@ from contextlib import closing
 
 import pytest
 
-from embodied_kv.sim.language import SCENE_QUESTIONS, SUBTASK
+from embodied_kv.demo.sim.language import SCENE_QUESTIONS, SUBTASK
 from training.evaluate.cases import Case, Setting
 from training.evaluate.questions import (
     Answer,

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from embodied_kv.config import TABLETOP, TINY
+from embodied_kv.demo.sim.tasks import FAMILIES
 from embodied_kv.model.checkpoints.own import save
 from embodied_kv.model.policy import Policy
-from embodied_kv.sim.tasks import FAMILIES
 from training.evaluate import evaluation, worlds
 from training.evaluate.__main__ import main
 

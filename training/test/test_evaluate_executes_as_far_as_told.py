@@ -8,8 +8,8 @@ import torch
 
 from embodied_kv.config import TINY
 from embodied_kv.control.execution_horizon import parse
+from embodied_kv.demo.sim.tasks import FAMILIES
 from embodied_kv.model.policy import Policy
-from embodied_kv.sim.tasks import FAMILIES
 from training.evaluate import evaluation, worlds
 from training.evaluate.__main__ import main
 from training.evaluate.actors import Served

@@ -5,7 +5,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from embodied_kv.sim.tasks import FAMILIES
+from embodied_kv.demo.sim.tasks import FAMILIES
 from training.evaluate.actors import Expert
 from training.evaluate.cases import Case, Setting
 from training.evaluate.report import action_rows

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from embodied_kv.config import TINY
+from embodied_kv.demo.sim.tasks import FAMILIES
 from embodied_kv.model.policy import Policy
-from embodied_kv.sim.tasks import FAMILIES
 from training.evaluate import worlds
 from training.evaluate.actors import Served
 from training.evaluate.cases import Case, Setting

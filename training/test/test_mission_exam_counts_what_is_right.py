@@ -1,6 +1,6 @@
 """The exam of missions asks for every step, and counts a mission as right to its end alone."""
 
-from embodied_kv.sim.missions import KINDS
+from embodied_kv.demo.sim.missions import KINDS
 from training.planner.mission_exam import (
     REFUSED,
     ask_unknown_words,

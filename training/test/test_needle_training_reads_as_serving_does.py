@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from embodied_kv.config import NEEDLE
+from embodied_kv.demo.sim.scene import COLOURS
 from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.weights import Weights
-from embodied_kv.sim.scene import COLOURS
 from training.common.batch import Batch
 from training.needle.pages import draw_pages
 from training.needle.reading import answer, question

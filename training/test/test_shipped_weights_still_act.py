@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from embodied_kv.config import TABLETOP
+from embodied_kv.demo.sim.tabletop import Tabletop
+from embodied_kv.demo.sim.tasks import FAMILIES, task_scene
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.checkpoints.own import bundled
-from embodied_kv.sim.tabletop import Tabletop
-from embodied_kv.sim.tasks import FAMILIES, task_scene
-from training.evaluate.evaluation import Evaluation, parser
 from embodied_kv.types import Observation
+from training.evaluate.evaluation import Evaluation, parser
 
 REPORTED = 0.933  # success over all families, docs/benchmarks.md
 SUBTASKS = 0.805  # exact, there

@@ -15,13 +15,13 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from benchmarks.fleet.serving.world import Fleets, Tables
+from embodied_kv.demo.sim.tabletop import JOINTS
+from embodied_kv.demo.sim.tasks import FAMILIES
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.model.policy import Policy
 from embodied_kv.serving.batch import batch_seconds, profile_of
-from embodied_kv.sim.tabletop import JOINTS
-from embodied_kv.sim.tasks import FAMILIES
 from training.evaluate.cases import Case
 
 # Chosen by cost, load and average H; nothing here by a latency or a success.

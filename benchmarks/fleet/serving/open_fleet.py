@@ -25,11 +25,11 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 from benchmarks.common import report
 from benchmarks.fleet.compare import FIGURES, T95, saved
 from benchmarks.fleet.serving.world import Fleets
+from benchmarks.fleet.workload import Common, Workload, draw, read
 from embodied_kv.config import TINY
 from embodied_kv.fleet import profile
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.trace import Job, poisson
-from embodied_kv.fleet.workload import Common, Workload, draw, read
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.robots.reading import SHIPPED
 

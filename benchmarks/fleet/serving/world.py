@@ -15,8 +15,8 @@ from multiprocessing import Pipe
 
 import numpy as np
 
-from embodied_kv.sim.rollout import SET_POINT
-from embodied_kv.sim.scene import CAMERAS
+from embodied_kv.demo.sim.rollout import SET_POINT
+from embodied_kv.demo.sim.scene import CAMERAS
 from training.evaluate.cases import Case, Setting
 from training.evaluate.worlds import World
 

@@ -10,6 +10,9 @@ from collections.abc import Callable
 
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.tiers import Tier
+from embodied_kv.demo.sim.eyes import Look, Seen, beside, look_around, look_at
+from embodied_kv.demo.sim.mission_memory import parse_task, read_table, refusal
+from embodied_kv.demo.sim.mission_table import MOVES, KnownTable
 from embodied_kv.msg import MemorySegment
 from embodied_kv.nodes.control.session_parts import InstructionPart
 from embodied_kv.nodes.missions.calls import Calls, ServiceRefused
@@ -17,9 +20,6 @@ from embodied_kv.planning.mission import Outcome
 from embodied_kv.planning.mission_part import MissionPart
 from embodied_kv.session.boundaries import Boundaries
 from embodied_kv.session.robot_session import BY_MISSIONS, RobotSession
-from embodied_kv.sim.eyes import Look, Seen, beside, look_around, look_at
-from embodied_kv.sim.mission_memory import parse_task, read_table, refusal
-from embodied_kv.sim.mission_table import MOVES, KnownTable
 
 ALL = 2**32 - 1  # segments, as many as a query may ask for
 UNKNOWN = 'table'  # where a thing lay of which nobody said where

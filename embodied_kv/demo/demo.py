@@ -1,0 +1,300 @@
+"""`make demo`: the suite and the simulated robot, given tasks and watched for a while.
+
+Knows processes and a clock. What it shows and reports, it learns from topics and services, as any
+other program could (`monitor`); what it tells, a `director` decides. Writes report.json, and when
+the suite has ended, frames.png and demo.mp4.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import rclpy
+import yaml
+from ament_index_python.packages import get_package_share_directory
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+
+from embodied_kv.action import Mission
+from embodied_kv.demo.children import Child, DemoError, end
+from embodied_kv.demo.director import Director
+from embodied_kv.demo.last_mission import LastMission, choose_mission
+from embodied_kv.demo.mission_client import UNKNOWN, MissionClient
+from embodied_kv.demo.monitor import Monitor
+from embodied_kv.demo.nodes.truth import TrueMoment
+from embodied_kv.demo.picture import Scenery
+from embodied_kv.demo.recall import Recall
+from embodied_kv.demo.recording import Recording, Sentence
+from embodied_kv.demo.report import report
+from embodied_kv.demo.score import Score
+from embodied_kv.demo.screen import Screen
+from embodied_kv.demo.sim.language import where_is
+from embodied_kv.demo.sim.possible import hindrance
+from embodied_kv.demo.sim.tabletop import Tabletop
+from embodied_kv.demo.sim.tasks import SECONDS, Task, task_scene
+from embodied_kv.demo.storyboard import CARDS, PICTURE, draw_storyboard, make_cards
+from embodied_kv.demo.summary import summarize
+from embodied_kv.demo.video import LARGE, FilmError, draw_film
+from embodied_kv.nodes.common.conversions import nanoseconds
+
+FAMILY = 'put'  # scenes of it have tasks of all four
+FIRST = 'pick up the red cube'  # until the first task is told
+# Scenes below 1,000,000 are those of training; the next but one is the first with five objects.
+SEED, EVALUATION_SEED = 1_000_001, 2_000_000
+RECORDED = CARDS * max(SECONDS.values())  # s: the longest that the tasks of frames.png may take
+REMEMBERING = 20.0  # s that memory may take to answer, and a mission to be taken back
+PATIENCE = 60.0  # s that the arm may stand for want of a chunk, on a busy machine
+MISSION = 60.0  # s that the mission at the end may take
+
+
+class Demo:
+    """One run. arguments: what the command line said."""
+
+    def __init__(self, arguments: argparse.Namespace, resources: ExitStack) -> None:
+        self.arguments, self.out = arguments, arguments.out
+        self.out.mkdir(parents=True, exist_ok=True)
+        self.started = time.monotonic()
+        files = ('--params-file', arguments.params, '--params-file', self._own_parameters())
+        common = (*files, '-r', f'__ns:=/{arguments.namespace}')
+        self.children: list[Child] = []
+        resources.callback(end, self.children)
+        for name, module in (('robot', 'nodes.robot'), ('sim', 'demo.nodes.node')):
+            self.children.append(Child(name, module, self.out / f'{name}.log', *common))
+        self.monitor = Monitor(arguments.namespace, task_scene(FAMILY))
+        self.director = Director(
+            arguments.seed,
+            tell=self.monitor.tell,
+            ask=self.monitor.ask,
+            reset=self.monitor.reset,
+            hindrance=self._hindrance,
+            fresh=arguments.episodes is not None,
+        )
+        self.score = Score(self.director.task_at)
+        self.recall = Recall(self.monitor)
+        self.mission_client = MissionClient(self.monitor)
+        self.mission: LastMission | None = None
+        self.recording = Recording(RECORDED)
+        self._now: TrueMoment | None = None
+        self._table = resources.enter_context(Tabletop(task_scene(FAMILY), arguments.seed))
+        self._executor = SingleThreadedExecutor()
+        self._executor.add_node(self.monitor)
+        self._screen = resources.enter_context(Screen(not arguments.no_table))
+
+    def _own_parameters(self) -> str:
+        """Write the parameters of a demo: scenes, an empty memory, patience on a busy machine.
+
+        `-p` would yield to the params file.
+        """
+        own = {
+            'sim': {'seed': self.arguments.seed, 'family': FAMILY, 'truth': True},
+            'memory': {'folder': ''} | self._planner(),
+            'perception': {'instruction': FIRST},
+            'action': {'resume_within': PATIENCE},
+        }
+        values = {f'/**/{node}': {'ros__parameters': values} for node, values in own.items()}
+        path = self.out / 'demo.yaml'
+        path.write_text(yaml.safe_dump(values))
+        return str(path)
+
+    def _planner(self) -> dict[str, str]:
+        planner = self.arguments.planner
+        return {'planner': str(planner.resolve())} if planner else {}
+
+    def run(self) -> dict[str, object]:
+        """What came of it, as report.json says it.
+
+        Raises DemoError where nothing comes, or a process ends.
+        """
+        self._await_first_command()
+        first = time.monotonic() - self.started
+        while not self._is_over():
+            self._tick()
+            self._direct()
+        if self._now:
+            self.director.end(self._now.stamp)
+            self.recording.stop(self._now.stamp)
+        self._remember()
+        mission = self._carry_out()
+        return {
+            'seconds from start to first command': round(first, 2),
+            **report(self.monitor, self.director, self.score),
+            'memory': self.recall.report(),
+            'mission': mission,
+        }
+
+    def _is_over(self) -> bool:
+        if self.arguments.episodes is not None:
+            return len(self.director.judged) >= self.arguments.episodes
+        return self.monitor.seconds >= self.arguments.seconds
+
+    def _await_first_command(self) -> None:
+        while self.monitor.began is None:
+            self._tick()
+            waited = time.monotonic() - self.started
+            if waited > self.arguments.timeout:
+                words = '\n'.join(child.last_words() for child in self.children)
+                raise DemoError(f'no action within {self.arguments.timeout:.0f} s\n{words}')
+        self.monitor.moments.clear()
+        self.monitor.decisions.clear()
+
+    def _tick(self) -> None:
+        try:
+            self._executor.spin_once(timeout_sec=0.1)
+        except ValueError as error:  # the truth is that of another robot
+            raise DemoError(str(error)) from error
+        if not rclpy.ok():
+            raise KeyboardInterrupt
+        if self._screen.due():
+            for child in self.children:
+                child.check()
+            self.monitor.poll()
+            self._screen.show(self.monitor, self.director, time.monotonic() - self.started)
+
+    def _direct(self) -> None:
+        """Hand on what is new."""
+        while self.monitor.moments:
+            moment = self.monitor.moments.popleft()
+            self.director.see(moment)
+            self.score.see(moment)
+            self.recording.see(moment)
+            if self.mission:
+                self.mission.see(moment)
+            self._now = moment
+        while self.monitor.decisions:
+            self.recording.decide(self.monitor.decisions.popleft())
+        while self.monitor.ended:
+            words = self.monitor.ended.popleft()
+            self.score.hear(words.stamp, words.query, words.text)
+            self.recording.hear(Sentence(words.heard, words.query, words.text))
+        while self.mission_client.states:
+            state = self.mission_client.states.popleft()
+            self.mission.hear(nanoseconds(state.header.stamp), state.step, state.steps)
+
+    def _remember(self) -> None:
+        """Ask memory where something of this scene is: that was put somewhere, if anything was."""
+        now = self._now
+        told = [one for one in self.director.told if now and one.scene == now.scene]
+        done = [one for one in told if one.done and one.task.place]
+        if not told:
+            return
+        target = (done or told)[-1].task.target
+        self.recall.ask(f'Where is the {target}?', where_is(target, now.truth))
+        self._until(lambda: self.recall.is_over, REMEMBERING)
+
+    def _carry_out(self) -> dict[str, object]:
+        """The mission, to its end; what came of it, or why there was none."""
+        if refusal := self._mission_refusal():
+            return {'refused': refusal}
+        client, now = self.mission_client, self._now
+        mission = choose_mission(now, self._hindrance)
+        if mission is None:
+            return {'refused': 'there is nothing to be put away here'}
+        self.recording.go_on(now.stamp)
+        self.mission = LastMission.told(mission, now, self.arguments.seed)
+        self.monitor.instruction = self.mission.words
+        client.send(self.mission.words)
+        if not self._until(lambda: client.result is not None, self.arguments.mission):
+            client.cancel()
+            self._until(lambda: client.result is not None, REMEMBERING)
+        result = client.result or Mission.Result(message='it took too long')
+        self.mission.end(self._now.stamp, result.success, result.message, tuple(result.said))
+        return self.mission.report(self.monitor.since_began)
+
+    def _mission_refusal(self) -> str:
+        """Why no mission is given; '' where one is."""
+        client = self.mission_client
+        if not self.arguments.mission or self._now is None:
+            return 'none was asked for'
+        client.ask()
+        self._until(lambda: client.refusal is not None, REMEMBERING)
+        return UNKNOWN if client.refusal is None else client.refusal
+
+    def _until(self, happened: Callable[[], bool], seconds: float) -> bool:
+        """Watch until it happened, no longer than that; whether it did."""
+        deadline = time.monotonic() + seconds
+        while not happened() and time.monotonic() < deadline:
+            self._tick()
+            self._direct()
+        return happened()
+
+    def _hindrance(self, task: Task, moment: TrueMoment) -> str:
+        moment.show_on(self._table)
+        return hindrance(task, moment.truth, self._table.sees)
+
+    def draw(self, weights: str, summary: dict[str, str]) -> list[str]:
+        """Write frames.png and demo.mp4 from what was recorded; the names of what was written."""
+        title = f'Actions and words from one KV cache ({weights} weights)'
+        told, note = self.director.told, self.recall.line
+        with Scenery(task_scene(FAMILY), PICTURE) as scenery:
+            cards = make_cards(self.recording, told, scenery)
+            draw_storyboard(self.out / 'frames.png', cards, title, note)
+        try:
+            with Scenery(task_scene(FAMILY), LARGE) as scenery:
+                film = self.out / 'demo.mp4'
+                draw_film(film, self.recording, told, scenery, summary, self.mission)
+        except FilmError as error:
+            print(f'no demo.mp4: {error}')
+            return ['frames.png']
+        return ['frames.png', 'demo.mp4']
+
+
+def _present(demo: Demo, found: dict[str, object]) -> None:
+    """Write everything, and say what came of it; the suite has ended."""
+    text = json.dumps(found, indent=2, ensure_ascii=False)
+    (demo.out / 'report.json').write_text(text + '\n')
+    summary = summarize(found)
+    print('the suite has ended; drawing what it did', flush=True)
+    written = demo.draw(found['weights'], summary)
+    for name, line in summary.items():
+        print(f'{name:<11} {line}')
+    print(f'in {demo.out}: report.json, {", ".join(written)}')
+
+
+def main() -> None:
+    """Run the demo. Exits with 1 and the reason where it fails, with 130 if interrupted."""
+    share = Path(get_package_share_directory('embodied_kv'))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('--seconds', type=float, default=20.0, help='from the first command on')
+    parser.add_argument(
+        '--episodes', type=int, help='instead: until so many tasks, each in a new scene, are over'
+    )
+    parser.add_argument('--out', type=Path, default=Path('out/demo'), help='folder to write to')
+    parser.add_argument('--namespace', default='demo', help='of the suite and the robot')
+    parser.add_argument('--no-table', action='store_true', help='lines, also in a terminal')
+    parser.add_argument('--seed', type=int, help='of the first scene')
+    parser.add_argument('--timeout', type=float, default=120.0, help='s until the first command')
+    parser.add_argument(
+        '--planner', type=Path, help="folder of the memory's planner, instead of the params'"
+    )
+    parser.add_argument(
+        '--mission', type=float, help=f'most s for the mission at the end, {MISSION:g}; 0: none'
+    )
+    parser.add_argument('--params', default=str(share / 'config' / 'robot.yaml'))
+    arguments = parser.parse_args()
+    if arguments.episodes is not None and arguments.episodes < 1:
+        parser.error('--episodes is at least 1')
+    if arguments.seed is None:
+        arguments.seed = SEED if arguments.episodes is None else EVALUATION_SEED
+    if arguments.mission is None:
+        arguments.mission = MISSION if arguments.episodes is None else 0.0
+    rclpy.init()
+    try:
+        with ExitStack() as resources:
+            demo = Demo(arguments, resources)
+            found = demo.run()
+        _present(demo, found)
+    except DemoError as error:
+        sys.exit(f'demo: {error}')
+    except (KeyboardInterrupt, ExternalShutdownException):
+        sys.exit(130)
+    finally:
+        rclpy.try_shutdown()
+
+
+if __name__ == '__main__':
+    main()

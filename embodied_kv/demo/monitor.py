@@ -1,0 +1,265 @@
+"""Watches a suite and its robot from outside, by their topics and services only, and counts.
+
+Knows messages and numbers. Does not know the engine, processes, pictures or tasks. One thread's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+from diagnostic_msgs.msg import DiagnosticArray
+from geometry_msgs.msg import PoseArray
+from rcl_interfaces.srv import GetParameters
+from rclpy.node import Node
+from rclpy.timer import Timer
+from sensor_msgs.msg import Image, JointState
+from std_msgs.msg import Header, String
+from std_srvs.srv import SetBool, Trigger
+
+from embodied_kv.control.trajectory_executor import FRESH, SOURCES
+from embodied_kv.demo.director import SceneQuestion
+from embodied_kv.demo.nodes.truth import TrueMoment, TrueMoments
+from embodied_kv.demo.recording import Decision
+from embodied_kv.demo.sim.scene import SceneConfig
+from embodied_kv.msg import ActionChunk, ControlState, KvHandle, TextDelta
+from embodied_kv.nodes.common import qos
+from embodied_kv.srv import Ask, KvStats
+
+CAMERAS = ('front', 'wrist')
+KEPT = 30  # stamps whose images and joints are remembered
+ARM_EVERY = 0.5  # s between two requests to arm
+BRAKING = 0.4  # s in which the arm comes to rest before a new scene
+WINDOW = 3.0  # s that the rates of this moment look back
+
+
+@dataclass
+class StreamText:
+    """A stream, as its deltas told it. stamp: ns, of its frame. reason: '' while it lives.
+
+    heard: ns, when its end was.
+    """
+
+    stamp: int
+    query: str
+    text: str = ''
+    tokens: int = 0
+    reason: str = ''
+    heard: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it said all that it had to say."""
+        return self.reason in ('eos', 'length')
+
+
+class Monitor(Node):
+    """Hears what the suite and the robot publish; also tells, asks, resets and polls.
+
+    Counts from `began` on: the moment of the first fresh command, s on the steady clock. moments,
+    decisions, ended: the truth, the fresh chunks with their frames, and the whole streams that are
+    new, for whoever takes them out. ranges: that the robot's scenes are drawn from.
+    """
+
+    def __init__(self, namespace: str, ranges: SceneConfig) -> None:
+        super().__init__('monitor', namespace=namespace)
+        self.began: float | None = None
+        self.began_stamp = 0  # ns on the ROS clock
+        self.moments: deque[TrueMoment] = deque()
+        self.decisions: deque[Decision] = deque()
+        self.ended: deque[StreamText] = deque()
+        self.commands: list[ActionChunk] = []
+        self.frames = self.tokens = 0
+        self.streams: dict[int, StreamText] = {}
+        self.newest: dict[str, StreamText] = {}  # query -> what was said last, whole
+        self.instruction = ''
+        self.weights = 'unknown'
+        self.stats = KvStats.Response()
+        self.diagnostics: dict[str, dict[str, str]] = {}  # node -> its newest values
+        self._seen: dict[str, dict[int, np.ndarray]] = {name: {} for name in (*CAMERAS, 'joints')}
+        self._moments = TrueMoments(ranges)
+        self._recent: dict[str, deque[tuple[float, int]]] = {'frames': deque(), 'tokens': deque()}
+        for name in CAMERAS:
+            self._subscribe(Image, f'camera/{name}/image', self._on_image(name), qos.SENSOR)
+        self._subscribe(JointState, 'joint_states', self._on_joints, qos.JOINTS)
+        self._subscribe(PoseArray, 'objects', self._on_truth('objects'), qos.JOINTS)
+        self._subscribe(Header, 'held', self._on_truth('held'), qos.JOINTS)
+        self._subscribe(KvHandle, 'kv_handle', self._on_handle, qos.HANDLE)
+        self._subscribe(ActionChunk, 'action_chunk', self._on_command, 10)
+        self._subscribe(TextDelta, 'language/text', self._on_text, qos.TEXT)
+        self._subscribe(DiagnosticArray, '/diagnostics', self._on_diagnostics, 10)
+        self._instructions = self.create_publisher(String, 'instruction', qos.INSTRUCTION)
+        self._ask = self.create_client(Ask, 'language/ask')
+        self._reset = self.create_client(Trigger, 'sim/reset')
+        self._resetting: Timer | None = None
+        self._arm = self.create_client(SetBool, 'control/arm')
+        self._is_disarmed = False
+        self._subscribe(ControlState, 'control/state', self._on_state, qos.STATUS)
+        self.create_timer(ARM_EVERY, self._keep_armed)
+        self._stats = self.create_client(KvStats, 'kv/stats')
+        self._parameters = self.create_client(GetParameters, 'perception/get_parameters')
+
+    def _subscribe(self, kind: type, topic: str, callback, profile) -> None:
+        self.create_subscription(kind, topic, callback, profile)
+
+    # ------------------------------------------------------------------ doing
+
+    @property
+    def seconds(self) -> float:
+        """Since the first fresh command; 0 before."""
+        return 0.0 if self.began is None else time.monotonic() - self.began
+
+    def since_began(self, stamp: int) -> float:
+        """A stamp in s since the first fresh command."""
+        return (stamp - self.began_stamp) / 1e9
+
+    def tell(self, instruction: str) -> None:
+        """Publish an instruction."""
+        self.instruction = instruction
+        self._instructions.publish(String(data=instruction))
+
+    def ask(self, question: SceneQuestion) -> None:
+        """Ask about the newest frame; the question is told the stream of its answer."""
+
+        def answered(future) -> None:
+            response = future.result()
+            question.stream = response.stream
+            question.refused = '' if response.ok else response.message
+
+        request = Ask.Request(question=question.text)
+        self._ask.call_async(request).add_done_callback(answered)
+
+    def reset(self) -> None:
+        """Let the arm come to rest, then ask the robot for a new scene."""
+        if self._resetting is None:
+            self._instructions.publish(String(data=''))
+            self._resetting = self.create_timer(BRAKING, self._reset_now)
+
+    def _reset_now(self) -> None:
+        self.destroy_timer(self._resetting)
+        self._resetting = None
+        if self._reset.service_is_ready():
+            self._reset.call_async(Trigger.Request())
+
+    def _on_state(self, message: ControlState) -> None:
+        self._is_disarmed = message.state == ControlState.DISARMED
+
+    def _keep_armed(self) -> None:
+        """Arm the simulated arm, as its operator; a busy machine may let it be disarmed."""
+        if self._is_disarmed and self._arm.service_is_ready():
+            self._arm.call_async(SetBool.Request(data=True))
+
+    def poll(self) -> None:
+        """Ask for the cache's statistics and for the weights' name: `stats`, `weights`."""
+
+        def counted(future) -> None:
+            self.stats = future.result()
+
+        def named(future) -> None:
+            preset, checkpoint = (value.string_value for value in future.result().values)
+            self.weights = checkpoint or f'bundled {preset}'
+
+        if self._stats.service_is_ready():
+            self._stats.call_async(KvStats.Request()).add_done_callback(counted)
+        if self.weights == 'unknown' and self._parameters.service_is_ready():
+            request = GetParameters.Request(names=['preset', 'checkpoint'])
+            self._parameters.call_async(request).add_done_callback(named)
+
+    # ------------------------------------------------------------------ hearing
+
+    def _on_image(self, name: str):
+        def heard(message: Image) -> None:
+            shape = (message.height, message.width, 3)
+            self._remember(name, message, np.frombuffer(message.data, np.uint8).reshape(shape))
+
+        return heard
+
+    def _on_joints(self, message: JointState) -> None:
+        self._remember('joints', message, np.array(message.position))
+        self._on_truth('joints')(message)
+
+    def _on_truth(self, part: str):
+        def heard(message: JointState | PoseArray | Header) -> None:
+            if moment := self._moments.add(part, message):
+                self.moments.append(moment)
+
+        return heard
+
+    def _remember(self, name: str, message: Image | JointState, value: np.ndarray) -> None:
+        seen = self._seen[name]
+        seen[_nanoseconds(message)] = value
+        while len(seen) > KEPT:
+            del seen[next(iter(seen))]
+
+    def _on_handle(self, _: KvHandle) -> None:
+        if self.began is not None:
+            self.frames += 1
+            self._recent['frames'].append((time.monotonic(), 1))
+
+    def _on_command(self, message: ActionChunk) -> None:
+        if self.began is None and SOURCES[message.source] == FRESH:
+            self.began = time.monotonic()
+            self.began_stamp = self.get_clock().now().nanoseconds
+        if self.began is not None:
+            self.commands.append(message)
+            if decision := self._decision(message):
+                self.decisions.append(decision)
+
+    def _on_text(self, message: TextDelta) -> None:
+        new = StreamText(_nanoseconds(message), message.query)
+        words = self.streams.setdefault(message.stream, new)
+        if self.began is not None:
+            self.tokens += message.tokens - words.tokens
+            self._recent['tokens'].append((time.monotonic(), message.tokens - words.tokens))
+        words.text += message.text
+        words.tokens, words.reason = message.tokens, message.reason
+        if words.is_whole:
+            words.heard = self.get_clock().now().nanoseconds
+            self.ended.append(words)
+            self.newest[words.query] = words
+
+    def _on_diagnostics(self, message: DiagnosticArray) -> None:
+        for status in message.status:
+            space, _, node = status.name.rpartition('/')
+            if space == self.get_namespace().strip('/'):
+                values = {value.key: value.value for value in status.values}
+                self.diagnostics[node] = {'says': status.message, **values}
+
+    # ------------------------------------------------------------------ telling
+
+    def rate(self, what: str) -> float:
+        """'frames' or 'tokens' per second, lately."""
+        recent, now = self._recent[what], time.monotonic()
+        while recent and recent[0][0] < now - WINDOW:
+            recent.popleft()
+        return sum(count for _, count in recent) / max(min(WINDOW, self.seconds), 0.5)
+
+    @property
+    def missed(self) -> int:
+        """Periods whose deadline was not met."""
+        return sum(not command.deadline_met for command in self.commands)
+
+    def _decision(self, command: ActionChunk) -> Decision | None:
+        """None where its frame was not seen, or the command is not fresh."""
+        stamp = _nanoseconds(command)
+        frame = {name: seen.get(stamp) for name, seen in self._seen.items()}
+        if SOURCES[command.source] != FRESH or any(value is None for value in frame.values()):
+            return None
+        return Decision(
+            stamp=stamp,
+            ready=stamp + int(command.age * 1e9),
+            joints=frame.pop('joints'),
+            seen=frame,
+            actions=np.array(command.values).reshape(command.chunk_size, -1),
+            first=command.first,
+            dt=command.dt,
+            note=f'frame {command.sequence}\nprefill {command.prefill_ms:.1f} ms\n'
+            f'denoise {command.denoise_ms:.1f} ms\n{command.steps} Euler steps\n'
+            f'{self.stats.streams} streams',
+        )
+
+
+def _nanoseconds(message: Image | JointState | ActionChunk | TextDelta) -> int:
+    return message.header.stamp.sec * 1_000_000_000 + message.header.stamp.nanosec

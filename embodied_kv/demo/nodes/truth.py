@@ -1,0 +1,112 @@
+"""The simulator's truth as messages and back: where everything is, at the moment of a picture.
+
+Knows messages and scenes. Does not know who judges by it. Names, shapes and sizes do not travel:
+poses are given in the frame `scene_SEED`, and whoever knows the ranges draws the same scene.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from builtin_interfaces.msg import Time
+from geometry_msgs.msg import Point, Pose, PoseArray, Quaternion
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Header
+
+from embodied_kv.demo.sim.kinematics import forward
+from embodied_kv.demo.sim.scene import SceneConfig, Thing, draw_scene
+from embodied_kv.demo.sim.tabletop import ObjectTruth, Tabletop, Truth
+
+FRAME = 'scene_'  # then the seed
+KEPT = 30  # stamps of which something is still missing
+PARTS = {'joints', 'objects', 'held'}
+
+
+@dataclass(frozen=True, eq=False)
+class TrueMoment:
+    """stamp: ns, of the pictures too. scene: its seed. joints: float64 [7], rad and m.
+
+    poses: float64 [things, 7], as of `Tabletop.poses`.
+    """
+
+    stamp: int
+    scene: int
+    joints: np.ndarray
+    truth: Truth
+    poses: np.ndarray
+
+    def show_on(self, table: Tabletop) -> None:
+        """Make the table look as it did. Raises ValueError if its scenes have other ranges."""
+        if table.seed != self.scene:
+            table.reset(self.scene)
+        table.restore(self.joints, self.poses)
+
+
+def objects_message(table: Tabletop, stamp: Time) -> PoseArray:
+    """The pose of every thing, in the order of the scene."""
+    message = PoseArray(header=Header(stamp=stamp, frame_id=f'{FRAME}{table.seed}'))
+    for x, y, z, *(w, i, j, k) in table.poses().tolist():
+        turned = Quaternion(w=w, x=i, y=j, z=k)
+        message.poses.append(Pose(position=Point(x=x, y=y, z=z), orientation=turned))
+    return message
+
+
+def held_message(table: Tabletop, stamp: Time) -> Header:
+    """The name of what is held, or '': in a header, as a string alone has no stamp."""
+    return Header(stamp=stamp, frame_id=table.held())
+
+
+class TrueMoments:
+    """Puts together what came with one stamp. config: the ranges that scenes are drawn from."""
+
+    def __init__(self, config: SceneConfig) -> None:
+        self._parts: dict[int, dict[str, JointState | PoseArray | Header]] = {}
+        self._things = lru_cache(8)(
+            lambda seed: draw_scene(config, np.random.default_rng(seed)).things
+        )
+
+    def add(self, part: str, message: JointState | PoseArray | Header) -> TrueMoment | None:
+        """Takes one of PARTS; the moment, if it was the last of its stamp.
+
+        Raises ValueError where the poses are not those of the scene that they name.
+        """
+        time = message.stamp if part == 'held' else message.header.stamp
+        stamp = time.sec * 1_000_000_000 + time.nanosec
+        self._parts.setdefault(stamp, {})[part] = message
+        if self._parts[stamp].keys() == PARTS:
+            return self._moment(stamp, **self._parts.pop(stamp))
+        while len(self._parts) > KEPT:
+            del self._parts[next(iter(self._parts))]
+        return None
+
+    def _moment(
+        self, stamp: int, joints: JointState, objects: PoseArray, held: Header
+    ) -> TrueMoment:
+        frame = objects.header.frame_id
+        if not frame.removeprefix(FRAME).isdigit():
+            raise ValueError(f"objects are given in the frame '{frame}', not in {FRAME}SEED")
+        seed = int(frame.removeprefix(FRAME))
+        things = self._things(seed)
+        if len(things) != len(objects.poses):
+            raise ValueError(
+                f'scene {seed} has {len(things)} things, but {len(objects.poses)} poses came: '
+                'does the simulator draw from other ranges (parameter family)?'
+            )
+        state = np.array(joints.position)
+        poses = np.array([_numbers(pose) for pose in objects.poses])
+        truth = Truth(tuple(map(_lying, things, poses)), forward(state[None])[0], held.frame_id)
+        return TrueMoment(stamp, seed, state, truth, poses)
+
+
+def _numbers(pose: Pose) -> tuple[float, ...]:
+    at, turned = pose.position, pose.orientation
+    return at.x, at.y, at.z, turned.w, turned.x, turned.y, turned.z
+
+
+def _lying(thing: Thing, pose: np.ndarray) -> ObjectTruth:
+    """A thing where its pose says; its yaw is that of its own x axis, also if it was toppled."""
+    w, x, y, z = pose[3:]
+    yaw = float(np.arctan2(2 * (x * y + w * z), 1 - 2 * (y * y + z * z)))
+    return ObjectTruth(thing.name, thing.shape, thing.colour, pose[:3], yaw, np.array(thing.size))

@@ -1,0 +1,82 @@
+"""How often what the robot says unasked is true: subtasks and narrations against the expert's.
+
+Knows moments, sentences and counting. Does not know topics. A sentence is about the frame that its
+stream looks at, so it is compared with the truth of that frame's stamp.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from embodied_kv.demo.nodes.truth import TrueMoment
+from embodied_kv.demo.sim.expert import plan
+from embodied_kv.demo.sim.language import NARRATE, SUBTASK, narrate, say_subtask
+from embodied_kv.demo.sim.tables import Orders, Tables
+from embodied_kv.demo.sim.tasks import Task
+
+SAY = {SUBTASK: say_subtask, NARRATE: narrate}
+FRAME = 110_000_000  # ns: a control period, and what a stamp may be off
+KEPT = 900  # moments: half a minute, longer than any stream lives
+
+
+@dataclass
+class Count:
+    """exact: said at the frame itself; near: true of a moment within one frame of it."""
+
+    exact: int = 0
+    near: int = 0
+    of: int = 0
+
+
+class Score:
+    """Takes moments and sentences in any order. task_at: the task in force, None if uncertain."""
+
+    def __init__(self, task_at: Callable[[TrueMoment], Task | None]) -> None:
+        self._task_at = task_at
+        self._moments: deque[TrueMoment] = deque(maxlen=KEPT)
+        self._waiting: deque[tuple[int, str, str]] = deque()
+        self.counts = {query: Count() for query in SAY}
+
+    def see(self, moment: TrueMoment) -> None:
+        """Takes a moment; compares what was waiting for it."""
+        self._moments.append(moment)
+        while self._waiting and self._waiting[0][0] + FRAME <= moment.stamp:
+            self._compare(*self._waiting.popleft())
+
+    def hear(self, stamp: int, query: str, said: str) -> None:
+        """Takes a sentence that has ended, about the frame of that stamp."""
+        if query in SAY:
+            self._waiting.append((stamp, query, said.strip()))
+
+    def report(self) -> dict[str, dict[str, int]]:
+        """The counts of what could be compared."""
+        names = {'subtask': self.counts[SUBTASK], 'narration': self.counts[NARRATE]}
+        return {
+            name: {'exact': count.exact, 'within one frame': count.near, 'of': count.of}
+            for name, count in names.items()
+        }
+
+    def _compare(self, stamp: int, query: str, said: str) -> None:
+        near = [moment for moment in self._moments if abs(moment.stamp - stamp) <= FRAME]
+        now = next((moment for moment in near if moment.stamp == stamp), None)
+        task = now and self._task_at(now)
+        if task is None:
+            return
+        near = [moment for moment in near if self._task_at(moment) is task]
+        true = dict(zip([m.stamp for m in near], sentences(query, near, task), strict=True))
+        count = self.counts[query]
+        count.exact += said == true[stamp]
+        count.near += said in true.values()
+        count.of += 1
+
+
+def sentences(query: str, moments: list[TrueMoment], task: Task) -> list[str]:
+    """What there is to say at each moment. Raises KeyError for a query that is not of SAY."""
+    tables = Tables.of([moment.truth for moment in moments])
+    names = [[thing.name for thing in moment.truth.things] for moment in moments]
+    orders = Orders.of([task] * len(moments), names)
+    phases = plan([moment.joints for moment in moments], tables, orders, chunk_size=1)[1]
+    say = SAY[query]
+    return [say(phase, task, m.truth) for phase, m in zip(phases, moments, strict=True)]

@@ -1,0 +1,95 @@
+"""What the demo shows while it runs: a live table, or a line a second where there is no terminal.
+
+Knows rich, what a Monitor counted and what a Director told. Does not know topics or processes.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from embodied_kv.demo.director import Director
+from embodied_kv.demo.monitor import Monitor
+from embodied_kv.demo.picture import printable
+from embodied_kv.demo.sim.language import NARRATE, SUBTASK
+
+LATELY = 30  # commands that the shown durations are the median of
+WORDS = 120  # characters of a sentence
+
+
+class Screen:
+    """Shows a Monitor now and then. live: rather a table, if this is a terminal."""
+
+    def __init__(self, live: bool) -> None:
+        self._console = Console()
+        self._live = Live(console=self._console, auto_refresh=False) if live else None
+        if not self._console.is_terminal:
+            self._live = None
+        self._period = 0.25 if self._live else 1.0
+        self._next = time.monotonic()
+
+    def __enter__(self) -> Screen:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def due(self) -> bool:
+        """Whether it is time to show something again."""
+        if (now := time.monotonic()) < self._next:
+            return False
+        self._next = now + self._period
+        return True
+
+    def show(self, monitor: Monitor, director: Director, elapsed: float) -> None:
+        """elapsed: s since the start of the demo."""
+        rows = _rows(monitor, director, elapsed)
+        if self._live:
+            table = Table(title='embodied_kv', min_width=60)
+            table.add_column('what', style='bold')
+            table.add_column('now')
+            for name, value in rows.items():
+                table.add_row(name, Text(value))
+            self._live.update(table, refresh=True)
+        else:
+            line = ', '.join(f'{name} {value}' for name, value in rows.items())
+            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _rows(monitor: Monitor, director: Director, elapsed: float) -> dict[str, str]:
+    if monitor.began is None:
+        return {'starting': f'{elapsed:.0f} s'}
+    commands = monitor.commands[-LATELY:]
+    prefill = np.median([command.prefill_ms for command in commands])
+    denoise = np.median([command.denoise_ms for command in commands])
+    language = monitor.diagnostics.get('language', {})
+    judged = director.judged
+    return {
+        'weights': monitor.weights,
+        'time': f'{monitor.seconds:.1f} s',
+        'frames/s': f'{monitor.rate("frames"):.1f}',
+        'prefill': f'{prefill:.1f} ms',
+        'denoise': f'{denoise:.1f} ms',
+        'decode': f'{language.get("decode (ms)", "-")} ms',
+        'deadlines missed': f'{monitor.missed} of {len(monitor.commands)}',
+        'live streams': str(monitor.stats.streams),
+        'tokens/s': f'{monitor.rate("tokens"):.0f}',
+        'tasks done': f'{sum(told.done for told in judged)} of {len(judged)}',
+        'replaced': str(sum(bool(told.replaced) for told in judged)),
+        'instruction': monitor.instruction,
+        'subtask': _said(monitor, SUBTASK),
+        'narration': _said(monitor, NARRATE),
+    }
+
+
+def _said(monitor: Monitor, query: str) -> str:
+    words = monitor.newest.get(query)
+    return printable(words.text.strip())[:WORDS] if words else '-'

@@ -1,0 +1,245 @@
+"""What there is to say about a moment: the subtask, a narration, questions and their answers.
+
+Knows the truth of the table and the expert's phases. Every sentence is true by construction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from embodied_kv.demo.sim.expert import Phase
+from embodied_kv.demo.sim.scene import COLOURS, MOVABLE, RECEPTACLES
+from embodied_kv.demo.sim.spots import NEXT
+from embodied_kv.demo.sim.tabletop import ObjectTruth, Truth
+from embodied_kv.demo.sim.tasks import (
+    SIDE_LINE,
+    SIDES,
+    Task,
+    gap,
+    lies_in,
+    lies_on_the_table,
+    off_the,
+)
+
+SUBTASK, NARRATE = 'Subtask:', 'Narrate:'
+DONE, HELD, COUNT = 'Is it done?', 'What is in the gripper?', 'How many objects are there?'
+BETWEEN = 0.03  # m of y between two things that are asked about as left and right
+
+SUBTASKS = {
+    Phase.HOLD: 'done, hold still',
+    Phase.PUT_DOWN: 'put down the {held}',
+    Phase.OPEN: 'open the gripper',
+    Phase.ABOVE: 'move above the {x}',
+    Phase.LOWER: 'lower to the {x}',
+    Phase.CLOSE: 'close the gripper',
+    Phase.LIFT: 'lift the {x}',
+    Phase.CARRY: 'move above the {y}',
+    Phase.PLACE: 'lower to the {y}',
+    Phase.BESIDE: 'move beside the {x}',
+    Phase.LOWER_BESIDE: 'lower beside the {x}',
+    Phase.PUSH: 'push the {x} to the {side}',
+    Phase.LOST: 'hold still, I do not understand',
+}
+DOING = {
+    Phase.PUT_DOWN: 'I put down the {held}',
+    Phase.OPEN: 'I open the gripper',
+    Phase.ABOVE: 'I move above the {x}',
+    Phase.LOWER: 'I lower to the {x}',
+    Phase.CLOSE: 'I close the gripper on the {x}',
+    Phase.LIFT: 'I lift the {x}',
+    Phase.CARRY: 'I carry the {x} to the {y}',
+    Phase.PLACE: 'I lower the {x} {on} the {y}',
+    Phase.BESIDE: 'I move beside the {x}',
+    Phase.LOWER_BESIDE: 'I lower beside the {x}',
+    Phase.PUSH: 'I push the {x}',
+    Phase.LOST: 'I do not understand, I hold still',
+}
+PUT_BESIDE = {  # where the place is a spot beside something
+    Phase.CARRY: 'move beside the {y}',
+    Phase.PLACE: 'lower beside the {y}',
+}
+PUTTING_BESIDE = {
+    Phase.CARRY: 'I carry the {x} next to the {y}',
+    Phase.PLACE: 'I lower the {x} next to the {y}',
+}
+BESIDE = ('take', 'next')  # families
+PURPOSE = {
+    'reach': 'to reach it',
+    'pick': 'to pick it up',
+    'put': 'to put it {on} the {y}',
+    'push': 'to push it to the {side}',
+    'take': 'to take it {off} the {y}',
+    'next': 'to put it next to the {y}',
+}
+RESULT = {
+    'reach': 'I am above the {x}',
+    'pick': 'I hold the {x}',
+    'put': 'the {x} is {on} the {y}',
+    'push': 'the {x} is on the {side}',
+    'take': 'the {x} is on the table',
+    'next': 'the {x} is next to the {y}',
+}
+OF_THE_TARGET = (
+    Phase.ABOVE,
+    Phase.LOWER,
+    Phase.CLOSE,
+    Phase.LIFT,
+    Phase.BESIDE,
+    Phase.LOWER_BESIDE,
+    Phase.PUSH,
+)
+
+
+def say_subtask(phase: int, task: Task | None, truth: Truth) -> str:
+    """The answer to SUBTASK. task: None where the instruction has no meaning."""
+    if task is None:
+        return SUBTASKS[Phase(phase)]
+    beside = PUT_BESIDE if task.family in BESIDE else {}
+    return _fill((SUBTASKS | beside)[Phase(phase)], task, truth)
+
+
+def narrate(phase: int, task: Task | None, truth: Truth) -> str:
+    """The answer to NARRATE: one line, what the robot does and what for."""
+    if task is None:
+        return DOING[Phase.LOST]
+    beside = PUTTING_BESIDE if task.family in BESIDE else {}
+    words = RESULT[task.family] if phase == Phase.HOLD else (DOING | beside)[Phase(phase)]
+    if phase in OF_THE_TARGET:
+        words = f'{words} {PURPOSE[task.family]}'
+    return _fill(words, task, truth)
+
+
+def _fill(words: str, task: Task, truth: Truth) -> str:
+    on, off = in_or_on(task.place), off_the(task.place)
+    return words.format(
+        x=task.target, y=task.place, side=task.side, on=on, off=off, held=truth.held
+    )
+
+
+def in_or_on(place: str) -> str:
+    """Where things are that a place holds, in words."""
+    return 'in' if place.endswith('bin') else 'on'
+
+
+def where_is(name: str, truth: Truth) -> tuple[str, ...]:
+    """What may truly be said of where a thing is, in the words of memory, the plainest first.
+
+    Raises KeyError for a thing that is not there.
+    """
+    thing = {thing.name: thing for thing in truth.things}[name]
+    if name == truth.held:
+        return ('held by the robot',)
+    for place in truth.things:
+        if place.shape in RECEPTACLES and lies_in(thing, place):
+            return (f'{in_or_on(place.name)} the {place.name}',)
+    if thing.position[2] < 0:
+        return ('on the floor',)
+    sides = (
+        f'on the {side}' for side, sign in SIDES.items() if sign * thing.position[1] > SIDE_LINE
+    )
+    beside = (
+        f'next to the {other.name}'
+        for other in truth.things
+        if other is not thing
+        and other.name != truth.held
+        and (other.shape in RECEPTACLES or lies_on_the_table(other, truth.things))
+        and gap(thing, other) < NEXT
+    )
+    return ('on the table', *sides, *beside)
+
+
+def ask_done(phase: int, task: Task | None, truth: Truth) -> tuple[str, str] | None:
+    """Whether the task that the instruction gives is done."""
+    return (DONE, _yes(phase == Phase.HOLD)) if task else None
+
+
+def ask_held(truth: Truth, _: np.random.Generator) -> tuple[str, str]:
+    """What the gripper holds."""
+    return HELD, f'the {truth.held}' if truth.held else 'nothing'
+
+
+def ask_count(truth: Truth, _: np.random.Generator) -> tuple[str, str]:
+    """How many movable objects there are."""
+    return COUNT, str(sum(thing.shape in MOVABLE for thing in truth.things))
+
+
+def ask_colour(truth: Truth, rng: np.random.Generator) -> tuple[str, str] | None:
+    """The colour of the only thing of its shape."""
+    shapes = [thing.shape for thing in truth.things]
+    single = [thing for thing in truth.things if shapes.count(thing.shape) == 1]
+    if not single:
+        return None
+    thing = _any(single, rng)
+    return f'What colour is the {thing.shape}?', thing.colour
+
+
+def ask_shape(truth: Truth, rng: np.random.Generator) -> tuple[str, str]:
+    """The shape of the thing of a colour; colours are distinct."""
+    thing = _any(truth.things, rng)
+    return f'What shape is the {thing.colour} thing?', thing.shape
+
+
+def ask_side(truth: Truth, rng: np.random.Generator) -> tuple[str, str] | None:
+    """Whether one thing is left (+y) of another that is clearly beside it."""
+    pairs = [
+        (a, b)
+        for a in truth.things
+        for b in truth.things
+        if abs(a.position[1] - b.position[1]) > BETWEEN
+    ]
+    if not pairs:
+        return None
+    a, b = _any(pairs, rng)
+    side = ('left', 'right')[rng.integers(2)]
+    left = a.position[1] > b.position[1]
+    return f'Is the {a.name} {side} of the {b.name}?', _yes(left == (side == 'left'))
+
+
+def ask_exists(truth: Truth, rng: np.random.Generator) -> tuple[str, str]:
+    """Whether there is a thing of a colour and shape."""
+    if rng.random() < 0.5:
+        return f'Do you see the {_any(truth.things, rng).name}?', 'yes'
+    colours = sorted(COLOURS.keys() - {thing.colour for thing in truth.things})
+    return f'Do you see the {_any(colours, rng)} {_any(MOVABLE[:2], rng)}?', 'no'
+
+
+def ask_inside(truth: Truth, rng: np.random.Generator) -> tuple[str, str] | None:
+    """What lies in a bin or on a plate."""
+    places = [thing for thing in truth.things if thing.shape in RECEPTACLES]
+    if not places:
+        return None
+    place = _any(places, rng)
+    inside = sorted(
+        f'the {thing.name}'
+        for thing in truth.things
+        if thing.shape in MOVABLE and thing.name != truth.held and lies_in(thing, place)
+    )
+    return f'What is {in_or_on(place.name)} the {place.name}?', ' and '.join(inside) or 'nothing'
+
+
+def ask_where(truth: Truth, rng: np.random.Generator) -> tuple[str, str]:
+    """Where a movable thing is."""
+    thing = _any([thing for thing in truth.things if thing.shape in MOVABLE], rng)
+    return f'Where is the {thing.name}?', where_is(thing.name, truth)[0]
+
+
+SCENE_QUESTIONS: dict[str, Callable[[Truth, np.random.Generator], tuple[str, str] | None]] = {
+    'held': ask_held,
+    'count': ask_count,
+    'colour': ask_colour,
+    'shape': ask_shape,
+    'side': ask_side,
+    'exists': ask_exists,
+    'inside': ask_inside,
+    'where': ask_where,
+}
+
+
+def _any(options, rng: np.random.Generator) -> ObjectTruth | str | tuple:
+    return options[int(rng.integers(len(options)))]
+
+
+def _yes(true: bool) -> str:
+    return 'yes' if true else 'no'

@@ -1,0 +1,241 @@
+"""What a mission's next step is, by rules: from what memory tells and what was tried so far.
+
+The rules, in this order:
+- A part that contradicts itself, or names what is not there, is impossible, and so is one whose
+  place is full when it is needed.
+- Of the things that a part is about, the first that is not yet where it should be, by colour and
+  then by shape, in the order of `scene.COLOURS` and `scene.MOVABLE`. None: the part is done.
+- A step that failed is tried once more, then another way (`_other_way`), and where that only picks
+  the thing up, a last time; then the mission is given up. A push has two tries, no other way.
+- An undo takes the moves before its part from the newest on, one step each; a move whose thing
+  lies where it was before needs none.
+
+Knows tables and missions. Does not know words of missions, or chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from embodied_kv.demo.sim.household import ROBOT
+from embodied_kv.demo.sim.mission_table import LAST, ROOM, TABLE, KnownTable, ordered
+from embodied_kv.demo.sim.missions import Impossible, Mission, Part, check_thing, place_of
+from embodied_kv.demo.sim.tasks import Task
+
+TRIES = 3  # of a step, the other way included
+PUSHES = 2
+KINDS = ('task', 'say', 'done', 'over', 'impossible', 'give up')
+
+
+@dataclass(frozen=True)
+class Step:
+    """What to do now. kind: one of KINDS. words: what is said, or why not.
+
+    `done` is a part, `over` the whole mission. task: of the policy, for `task` and `give up`.
+    """
+
+    kind: str
+    task: Task | None = None
+    words: str = ''
+
+    @property
+    def text(self) -> str:
+        """As the planner says it."""
+        if self.kind == 'task':
+            return self.task.phrase(0)
+        words = self.task.phrase(0) if self.task else self.words
+        return f'{self.kind}: {words}' if words else self.kind
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A step of the part at hand that was carried out. task: None for something said."""
+
+    task: Task | None
+    done: bool
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a mission has come. part: from 0. moves: `KnownTable.moves` when it began.
+
+    tried: in this part, in order.
+    """
+
+    part: int = 0
+    moves: tuple[int, ...] = ()
+    tried: tuple[Tried, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """Steps that were done; picking up is no step of its own."""
+        return sum(one.done and not _picks(one) for one in self.tried)
+
+    @property
+    def tail(self) -> tuple[Tried, ...]:
+        """What was tried since the last of them."""
+        done = [i for i, one in enumerate(self.tried) if one.done and not _picks(one)]
+        return self.tried[done[-1] + 1 :] if done else self.tried
+
+    def after(self, step: Step, done: bool, table: KnownTable) -> Progress:
+        """Progress once a step was carried out; table: as it is then."""
+        if step.kind == 'done':
+            return Progress(self.part + 1, table.moves[:LAST])
+        return Progress(self.part, self.moves, (*self.tried, Tried(step.task, done)))
+
+
+def begin(table: KnownTable) -> Progress:
+    """Of a mission that nothing was done for yet."""
+    return Progress(0, table.moves[:LAST])
+
+
+def next_step(mission: Mission, table: KnownTable, progress: Progress) -> Step:
+    """The one step that is right; table: as memory tells it now."""
+    if progress.part >= len(mission.parts):
+        return Step('over')
+    part = mission.parts[progress.part]
+    try:
+        if both := [name for name in ordered(part.stay) if name in part.which.names]:
+            raise Impossible(f'the {both[0]} is to stay')
+        return _RULES[part.kind](part, table, progress)
+    except Impossible as reason:
+        return Step('impossible', words=str(reason))
+
+
+def _put(part: Part, table: KnownTable, progress: Progress) -> Step:
+    return _bring(_meant(part, table, progress), place_of(part.place, table), table, progress)
+
+
+def _take(part: Part, table: KnownTable, progress: Progress) -> Step:
+    return _bring(_meant(part, table, progress), TABLE, table, progress)
+
+
+def _meant(part: Part, table: KnownTable, progress: Progress) -> list[str]:
+    """A step in vain may have carried a thing out of the place that it was named by."""
+    return ordered({*part.which.of(table), *(one.task.target for one in progress.tail)})
+
+
+def _next(part: Part, table: KnownTable, progress: Progress) -> Step:
+    (thing,) = part.which.of(table)
+    place = part.place if part.place in table.where else None
+    if place:
+        check_thing(place, table)
+        if table.where[place] != TABLE:
+            raise Impossible(f'the {place} is {table.lies(place)}')
+    else:
+        place = place_of(part.place, table)
+    if table.next_to(thing, place):
+        return Step('done')
+    return _try(Task('next', thing, place), table, progress)
+
+
+def _push(part: Part, table: KnownTable, progress: Progress) -> Step:
+    (thing,) = part.which.of(table)
+    if table.beside.get(thing) == f'on the {part.side}':
+        return Step('done')
+    if table.where[thing] in table.places:
+        return _try(Task('take', thing, table.where[thing]), table, progress)
+    return _try(Task('push', thing, side=part.side), table, progress)
+
+
+def _back(part: Part, table: KnownTable, progress: Progress) -> Step:
+    (thing,) = part.which.of(table)
+    if progress.count:
+        return Step('done')
+    if thing not in table.last:
+        raise Impossible(f'I do not know where the {thing} was')
+    origin = place_of(table.records[table.last[thing]].origin, table)
+    return _bring([thing], origin, table, progress)
+
+
+def _undo(part: Part, table: KnownTable, progress: Progress) -> Step:
+    if not progress.moves:
+        raise Impossible('I moved nothing')
+    for number in progress.moves[progress.count : part.steps]:
+        record = table.records[number]
+        step = _bring([record.task.target], place_of(record.origin, table), table, progress)
+        if step.kind != 'done':
+            return step
+    return Step('done')
+
+
+def _say(part: Part, table: KnownTable, progress: Progress) -> Step:
+    if progress.tried:
+        return Step('done')
+    match part.about:
+        case 'where':
+            (thing,) = part.which.names
+            if thing not in table.where:
+                raise Impossible(f'I know no {thing}')
+            words = f'the {thing} is {table.lies(thing)}'
+        case 'inside':
+            place = place_of(part.place, table)
+            words = f'the {place} holds {table.holds(place)}'
+        case 'held':
+            words = f'I hold {table.holds(ROBOT)}'
+        case _:
+            moves = progress.moves
+            thing = f'the {table.records[moves[0]].task.target}' if moves else 'nothing'
+            words = f'I moved {thing} last'
+    return Step('say', words=words)
+
+
+_RULES = {
+    'put': _put,
+    'take': _take,
+    'next': _next,
+    'push': _push,
+    'back': _back,
+    'undo': _undo,
+    'say': _say,
+}
+
+
+def _bring(things: Sequence[str], place: str, table: KnownTable, progress: Progress) -> Step:
+    """The first of these that is not in the place goes there."""
+    thing = next((name for name in things if table.where.get(name) != place), None)
+    if thing is None:
+        return Step('done')
+    check_thing(thing, table)
+    now = table.where[thing]
+    if place == TABLE:
+        if now == ROBOT:
+            return _try(Task('next', thing, _landmark(thing, table)), table, progress)
+        return _try(Task('take', thing, now), table, progress)
+    if len(table.inside(place)) >= ROOM:
+        raise Impossible(f'the {place} is full')
+    return _try(Task('put', thing, place), table, progress)
+
+
+def _try(task: Task, table: KnownTable, progress: Progress) -> Step:
+    """The step, or what its failures so far leave to do."""
+    tail = [one for one in progress.tail if one.task.target == task.target]
+    failures = sum(not _picks(one) for one in tail)
+    if failures >= (PUSHES if task.family == 'push' else TRIES):
+        return Step('give up', task)
+    if failures == TRIES - 1 and not any(map(_picks, tail)):
+        return Step('task', _other_way(task, table))
+    return Step('task', task)
+
+
+def _other_way(task: Task, table: KnownTable) -> Task:
+    """Take: beside the receptacle, as another instruction. Else: pick the thing up first."""
+    if task.family == 'take':
+        return Task('next', task.target, task.place)
+    if table.where[task.target] == ROBOT:
+        return task
+    return Task('pick', task.target)
+
+
+def _landmark(thing: str, table: KnownTable) -> str:
+    """What a held thing is put next to: the first receptacle, or thing on the table."""
+    others = (name for name in table.where if table.where[name] == TABLE and name != thing)
+    found = [*ordered(table.places), *ordered(others)]
+    if not found:
+        raise Impossible(f'there is nothing to put the {thing} next to')
+    return found[0]
+
+
+def _picks(one: Tried) -> bool:
+    return one.task is not None and one.task.family == 'pick'

@@ -1,0 +1,117 @@
+"""Many tables at one moment, and what is ordered on them, as arrays.
+
+Knows truths and tasks, and turns them into numbers. Does not know what to do about them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from embodied_kv.demo.sim.scene import FLOORS, RECEPTACLES, circle
+from embodied_kv.demo.sim.spots import INSIDE
+from embodied_kv.demo.sim.tabletop import Truth
+from embodied_kv.demo.sim.tasks import FAMILIES, SIDES, Task
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """B tables at one moment, N things at most on each.
+
+    things: float64 [B, N, 4] x, y, z in m and yaw in rad, NaN where there is none. size: float64
+    [B, N, 3] m. radius: float64 [B, N] m, of the circle around a footprint. floor: float64 [B, N]
+    m, the height of what lies in a receptacle. round, receptacle: bool [B, N]. held: int [B], -1
+    for nothing.
+    """
+
+    things: np.ndarray
+    size: np.ndarray
+    radius: np.ndarray
+    floor: np.ndarray
+    round: np.ndarray
+    receptacle: np.ndarray
+    held: np.ndarray
+
+    @property
+    def movable(self) -> np.ndarray:
+        """Whether there is a thing, and it can be moved: bool [B, N]."""
+        return ~self.receptacle & ~np.isnan(self.size[..., 0])
+
+    @classmethod
+    def of(cls, truths: Sequence[Truth]) -> Tables:
+        """The tables of so many moments."""
+        most = max(len(truth.things) for truth in truths)
+        things = np.full((len(truths), most, 4), np.nan)
+        size = np.full((len(truths), most, 3), np.nan)
+        radius, floor = np.full((len(truths), most), np.nan), np.zeros((len(truths), most))
+        kinds = np.zeros((2, len(truths), most), bool)
+        held = np.full(len(truths), -1)
+        for b, truth in enumerate(truths):
+            for n, thing in enumerate(truth.things):
+                things[b, n] = *thing.position, thing.yaw
+                size[b, n] = thing.size
+                radius[b, n] = circle(thing.shape, thing.size)
+                floor[b, n] = FLOORS.get(thing.shape, 0.0)
+                kinds[:, b, n] = thing.shape == 'cylinder', thing.shape in RECEPTACLES
+                if thing.name == truth.held:
+                    held[b] = n
+        return cls(things, size, radius, floor, *kinds, held)
+
+
+@dataclass(frozen=True, eq=False)
+class Orders:
+    """B tasks as numbers.
+
+    family: index in FAMILIES, -1 for an order that has no meaning. target, place: index of a
+    thing (0 where the family has none). side: +1 left, -1 right. Each int [B].
+    """
+
+    family: np.ndarray
+    target: np.ndarray
+    place: np.ndarray
+    side: np.ndarray
+
+    @classmethod
+    def of(cls, tasks: Sequence[Task | None], names: Sequence[Sequence[str]]) -> Orders:
+        """names: of the things on each table, in order. Raises ValueError for an unknown one."""
+        rows = [
+            (
+                FAMILIES.index(task.family),
+                things.index(task.target),
+                things.index(task.place) if task.place else 0,
+                int(SIDES.get(task.side, 0)),
+            )
+            if task
+            else (-1, 0, 0, 0)
+            for task, things in zip(tasks, names, strict=True)
+        ]
+        return cls(*np.array(rows, int).reshape(-1, 4).T)
+
+
+def bottoms(tables: Tables) -> np.ndarray:
+    """Heights [B, N] of the lower sides of things that stand upright."""
+    return tables.things[..., 2] - tables.size[..., 2] / 2
+
+
+def bottom_of_held(tables: Tables) -> np.ndarray:
+    """Height [B] of the lower side of what is held."""
+    return bottoms(tables)[np.arange(len(tables.held)), np.maximum(tables.held, 0)]
+
+
+def support_of_held(tables: Tables) -> np.ndarray:
+    """Height [B] of what may be under the held thing: the table, or a receptacle's rim."""
+    return _under_held(tables, tables.size[..., 2], 0.09)
+
+
+def floor_of_held(tables: Tables) -> np.ndarray:
+    """Height [B] of what the held thing falls on: the table, or a receptacle's floor."""
+    return _under_held(tables, tables.floor, INSIDE)
+
+
+def _under_held(tables: Tables, height: np.ndarray, distance: float) -> np.ndarray:
+    rows, index = np.arange(len(tables.held)), np.maximum(tables.held, 0)
+    apart = tables.things[..., :2] - tables.things[rows, index][:, None, :2]
+    under = tables.receptacle & (np.hypot(apart[..., 0], apart[..., 1]) < distance)
+    return np.where(under, height, 0).max(1)

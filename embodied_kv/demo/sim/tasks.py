@@ -1,0 +1,291 @@
+"""What the robot can be told, and when it has done it: six families of tasks over a table.
+
+Knows words, metres and who lies where. Does not know how a task is done (`expert`), MuJoCo or
+policies. Left and right are the robot's: left is +y.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from embodied_kv.demo.sim.scene import FLOORS, MOVABLE, RECEPTACLES, SceneConfig, circle
+from embodied_kv.demo.sim.spots import INSIDE, NEXT, spot_beside, spot_in
+from embodied_kv.demo.sim.tabletop import ObjectTruth, Truth
+
+BASIC = ('reach', 'pick', 'put', 'push')
+FAMILIES = (*BASIC, 'take', 'next')
+SIDES = {'left': 1.0, 'right': -1.0}  # sign of y
+SECONDS = {  # that a task may take
+    'reach': 6.0,
+    'pick': 10.0,
+    'put': 15.0,
+    'push': 15.0,
+    'take': 15.0,
+    'next': 15.0,
+}
+PHRASES = {
+    'reach': ('reach the {x}', 'move to the {x}', 'go above the {x}', 'hover over the {x}'),
+    'pick': ('pick up the {x}', 'lift the {x}', 'grasp the {x}', 'take the {x}'),
+    'put': (
+        'put the {x} {on} the {y}',
+        'place the {x} {on} the {y}',
+        'move the {x} {on} the {y}',
+        'set the {x} down {on} the {y}',
+        'put the {x} back {on} the {y}',
+    ),
+    'push': (
+        'push the {x} to the {side}',
+        'slide the {x} to the {side}',
+        'push the {x} over to the {side} side',
+        'shift the {x} to the {side}',
+    ),
+    'take': (
+        'take the {x} {off} the {y}',
+        'remove the {x} from the {y}',
+        'get the {x} {off} the {y}',
+        'move the {x} from the {y} to the table',
+    ),
+    'next': (
+        'move the {x} next to the {y}',
+        'put the {x} beside the {y}',
+        'place the {x} next to the {y}',
+        'set the {x} down beside the {y}',
+    ),
+}
+HOVER = 0.13  # m above the table, of the gripper point that reaches for a thing
+SIDE_LINE = 0.24  # m; a thing beyond this |y| lies at the side of the table
+STEADY = 5  # control periods that a reach or a pick has to last
+ROOM = 0.10  # m that a thing must have to be pushed
+BEHIND = 0.030  # m between a thing's circle and the gripper point that is going to push it
+FINGERS = np.array([0.024, 0.010])  # m, x and y: half of the fingers' extents as they push
+LOWEST = 0.03  # m; what lies in a receptacle, or on the table, has its lower side below it
+RESTING = 0.004  # m; what lies on the table, and leans on nothing, has its lower side below it
+MOVED = 0.01  # m that a thing has moved, at least, which was put beside another
+
+
+@dataclass(frozen=True)
+class Task:
+    """family: one of FAMILIES. target, place: names of things. side: of a push."""
+
+    family: str
+    target: str
+    place: str = ''
+    side: str = ''
+
+    def phrase(self, number: int) -> str:
+        """The instruction in words; `number` chooses among the ways to say it."""
+        phrases = PHRASES[self.family]
+        on = 'into' if self.place.endswith('bin') else ('on', 'onto')[number // len(phrases) % 2]
+        words = phrases[number % len(phrases)]
+        off = off_the(self.place)
+        return words.format(x=self.target, y=self.place, on=on, off=off, side=self.side)
+
+
+def off_the(place: str) -> str:
+    """The way from a place, in words."""
+    return 'out of' if place.endswith('bin') else 'off'
+
+
+def task_scene(family: str | None = None, crowded: bool = False, **changes) -> SceneConfig:
+    """Scenes of 2 to 5 objects in which every task of the family can be told.
+
+    crowded: two receptacles and 2 to 4 objects, of which some are put away, for every family.
+    """
+    if crowded:
+        ranges = {'objects': (2, 4), 'receptacles': (2, 2), 'put_away': (1, 2)}
+    elif family == 'take':
+        ranges = {'objects': (2, 4), 'receptacles': (1, 2), 'put_away': (1, 2)}
+    else:
+        ranges = {'objects': (2, 5), 'receptacles': (1, 1) if family == 'put' else (0, 1)}
+    return SceneConfig(**ranges | changes)
+
+
+def draw_task(
+    things: Sequence[ObjectTruth], rng: np.random.Generator, family: str | None = None
+) -> Task | None:
+    """A task that makes sense for things as they lie; None where there is none."""
+    options = [t for f in ((family,) if family else FAMILIES) if (t := _options(f, things))]
+    if not options:
+        return None
+    tasks = options[rng.integers(len(options))]
+    return tasks[rng.integers(len(tasks))]
+
+
+def _options(family: str, things: Sequence[ObjectTruth]) -> list[Task]:
+    places = [t for t in things if t.shape in RECEPTACLES]
+    inside = {t.name: p for t in things for p in places if t.shape in MOVABLE and lies_in(t, p)}
+    free = [t for t in things if can_be_taken(t) and _is_upright(t, inside.get(t.name))]
+    away = [t for t in free if t.name in inside]
+    match family:
+        case 'put':
+            wanted = [
+                Task('put', t.name, p.name)
+                for t in free
+                for p in places
+                if inside.get(t.name) != p
+            ]
+        case 'take':
+            wanted = [Task('take', t.name, inside[t.name].name) for t in away]
+        case 'next':
+            wanted = [
+                Task('next', t.name, o.name)
+                for t in free
+                for o in things
+                if o is not t and o.name not in inside and o.position[2] > 0
+                if t in away or gap(t, o) > NEXT + MOVED
+            ]
+        case 'push':
+            return [
+                Task('push', t.name, side=side)
+                for t in free
+                if t not in away
+                for side, sign in SIDES.items()
+                if sign * t.position[1] < SIDE_LINE - ROOM
+                and not any(_in_the_way(t, p, sign) for p in places)
+                and not any(_is_behind(o, t, sign) for o in things if o is not t)
+            ]
+        case _:
+            return [Task(family, t.name) for t in free]
+    return [t for t, room in zip(wanted, have_room(wanted, things), strict=True) if room]
+
+
+def have_room(tasks: Sequence[Task], things: Sequence[ObjectTruth]) -> np.ndarray:
+    """Whether there is a spot for the target of each task where it is to be put, bool [tasks]."""
+    if not tasks:
+        return np.ones(0, bool)
+    names = [thing.name for thing in things]
+    at = np.array([thing.position[:2] for thing in things])
+    at, radius, movable = (
+        np.repeat(np.array(values)[None], len(tasks), 0)
+        for values in (
+            at,
+            [circle(thing.shape, thing.size) for thing in things],
+            [thing.shape in MOVABLE for thing in things],
+        )
+    )
+    target = np.array([names.index(task.target) for task in tasks])
+    place = np.array([names.index(task.place) if task.place else 0 for task in tasks])
+    family = np.array([task.family for task in tasks])
+    _, inside = spot_in(at, movable, target, place)
+    _, beside = spot_beside(at, radius, target, place)
+    return np.select([family == 'put', np.isin(family, ('take', 'next'))], [inside, beside], True)
+
+
+def can_be_taken(thing: ObjectTruth) -> bool:
+    """Whether it is movable, upright (a cylinder on its side lies lower), and within reach."""
+    x, y, _ = thing.position
+    reach = np.hypot(x, y) < 0.62 and abs(y) < 0.3
+    return bool(thing.shape in MOVABLE and reach and _is_upright(thing, None))
+
+
+def _is_upright(thing: ObjectTruth, place: ObjectTruth | None) -> bool:
+    return bottom(thing) > (FLOORS[place.shape] if place else 0) - 0.004
+
+
+def bottom(thing: ObjectTruth) -> float:
+    """Height of the lower side of a thing that stands upright, m."""
+    return float(thing.position[2] - thing.size[2] / 2)
+
+
+def lies_in(thing: ObjectTruth, place: ObjectTruth) -> bool:
+    """Whether a thing rests on a plate or in a bin."""
+    apart = np.hypot(*(thing.position - place.position)[:2])
+    return bool(apart < INSIDE and bottom(thing) < LOWEST)
+
+
+def lies_on_the_table(thing: ObjectTruth, things: Sequence[ObjectTruth]) -> bool:
+    """Whether it rests on the table itself, in no receptacle."""
+    places = (place for place in things if place.shape in RECEPTACLES)
+    return (
+        bottom(thing) < RESTING
+        and bool(thing.position[2] > 0)
+        and not any(lies_in(thing, place) for place in places)
+    )
+
+
+def gap(a: ObjectTruth, b: ObjectTruth) -> float:
+    """Free table between the circles around two footprints, m."""
+    apart = np.hypot(*(a.position - b.position)[:2])
+    return float(apart) - circle(a.shape, a.size) - circle(b.shape, b.size)
+
+
+def _is_behind(other: ObjectTruth, thing: ObjectTruth, sign: float) -> bool:
+    """Whether it stands where the fingers go down to push the thing to a side."""
+    way = (other.position - thing.position)[:2]
+    way[1] += sign * (circle(thing.shape, thing.size) + BEHIND)
+    beyond = np.maximum(np.abs(way) - FINGERS, 0)
+    return bool(np.hypot(*beyond) < circle(other.shape, other.size))
+
+
+def _in_the_way(thing: ObjectTruth, place: ObjectTruth, sign: float) -> bool:
+    x, y, _ = place.position - thing.position
+    return bool(abs(x) < 0.12 and sign * y > -0.12)
+
+
+class Judge:
+    """Success of one task, from the truth of every control period since it was told.
+
+    done: the task is done. wrong: the same was done to another object instead.
+    """
+
+    def __init__(self, task: Task, truth: Truth) -> None:
+        self.task = task
+        self._start = {thing.name: thing for thing in truth.things}
+        self._held = truth.held  # from an earlier task: nobody's mistake
+        self._steady: dict[str, int] = {}
+        self.done = self.wrong = False
+
+    def see(self, truth: Truth) -> None:
+        """Takes the next moment."""
+        place = next((t for t in truth.things if t.name == self.task.place), None)
+        for thing in truth.things:
+            if thing.shape not in MOVABLE or thing is place:
+                continue
+            now = self._is_done(thing, truth, place)
+            count = self._steady[thing.name] = now * (self._steady.get(thing.name, 0) + 1)
+            if count >= (STEADY if self.task.family in ('reach', 'pick') else 1):
+                if thing.name == self.task.target:
+                    self.done = True
+                elif not self.done and thing.name != self._held:
+                    self.wrong = True
+
+    def _is_done(self, thing: ObjectTruth, truth: Truth, place: ObjectTruth | None) -> bool:
+        start = self._start[thing.name]
+        moved = thing.position - start.position
+        let_go = truth.held != thing.name
+        match self.task.family:
+            case 'reach':
+                apart = truth.grip - thing.position
+                return bool(np.hypot(*apart[:2]) < 0.025 and 0.08 < truth.grip[2] < 0.18)
+            case 'pick':
+                return bottom(thing) > 0.06
+            case 'put':
+                was_there = np.hypot(*(start.position - place.position)[:2]) < INSIDE
+                return not was_there and let_go and lies_in(thing, place)
+            case 'take':
+                was_there = lies_in(start, self._start[place.name])
+                return was_there and let_go and lies_on_the_table(thing, truth.things)
+            case 'next':
+                brought = np.hypot(*moved[:2]) > MOVED and let_go
+                return bool(
+                    brought
+                    and not self._was_next(start)
+                    and lies_on_the_table(thing, truth.things)
+                    and gap(thing, place) < NEXT
+                )
+        enough = SIDES[self.task.side] * moved[1] > 0.08 and thing.position[2] > 0
+        others = self.task.target != thing.name and self._target_moved(truth)
+        return bool(enough and not others)
+
+    def _was_next(self, start: ObjectTruth) -> bool:
+        on_the_table = lies_on_the_table(start, tuple(self._start.values()))
+        return on_the_table and gap(start, self._start[self.task.place]) < NEXT
+
+    def _target_moved(self, truth: Truth) -> bool:
+        """An object that the target pushes along is not a wrong one."""
+        target = next(t for t in truth.things if t.name == self.task.target)
+        apart = target.position - self._start[target.name].position
+        return bool(np.hypot(*apart[:2]) > 0.02)

@@ -1,0 +1,247 @@
+"""The run as a film in real time: what the robot was told, saw, planned, said and did.
+
+Knows pages and frames. Does not know ROS. A frame of the film shows its moment drawn large, beside
+it the small images that the policy got; the words are set only where they change.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import repeat
+from pathlib import Path
+
+import cv2
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from embodied_kv.demo.director import Told
+from embodied_kv.demo.last_mission import LastMission
+from embodied_kv.demo.picture import (
+    DONE,
+    FAILED,
+    GREY,
+    INK,
+    Scenery,
+    printable,
+    verdict,
+)
+from embodied_kv.demo.recording import Recording
+from embodied_kv.demo.sim.language import NARRATE, SUBTASK
+
+RATE = 15  # frames of film a second
+PERIOD = 1_000_000_000 // RATE  # ns
+LONGEST = 30.0  # s of a run in its film: drawing takes about as long as two thirds of them
+ENDING = 4.0  # s for which the summary stands at the end
+WIDTH, HEIGHT, DPI = 1280, 720, 100
+LARGE, WRIST, SMALL = 624, 480, 128  # pixels of the pictures
+FRONT_AT, WRIST_AT, SMALL_AT = (8, 64), (640, 64), (1136, 88)  # (column, row) of their corners
+LABEL, SAID = 736, 748  # columns that labels end at and words begin at
+ANSWERED = 3.5  # s for which an answer is shown
+HASTE = 2  # times as fast as it was: a mission
+STANDING = 2.0  # s for which a mission's end stands
+LONG, WRAPPED = 64, 78  # letters of a title from which on it is set smaller, and of its lines
+ANSWER = 72  # letters of a mission's answer
+PAST = 3  # tasks that are over, of which is told
+
+
+class FilmError(Exception):
+    """Why there is no film; meant for the user."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """The words of a frame. past: mark, colour and words of tasks that are over.
+
+    title: the task, or the mission. pace: times as fast as it was.
+    """
+
+    title: str
+    mark: tuple[str, str]
+    seconds: int
+    subtask: str
+    narration: str
+    answered: str
+    past: tuple[tuple[str, str, str], ...]
+    pace: int = 1
+
+
+def draw_film(
+    path: Path,
+    recording: Recording,
+    told: Sequence[Told],
+    scenery: Scenery,
+    summary: Mapping[str, str],
+    mission: LastMission | None = None,
+) -> None:
+    """Write the film, an mp4 file: the run, the mission, the summary. scenery: draws LARGE pixels.
+
+    Raises FilmError where this OpenCV does not write MPEG-4.
+    """
+    codec = cv2.VideoWriter_fourcc(*'mp4v')
+    writer = cv2.VideoWriter(str(path), codec, RATE, (WIDTH, HEIGHT))
+    try:
+        if not writer.isOpened():
+            raise FilmError('this OpenCV does not write MPEG-4 (mp4v)')
+        for frame in _frames(recording, told, scenery, summary, mission):
+            writer.write(cv2.cvtColor(frame, cv2.COLOR_RGB2BGR))
+    finally:
+        writer.release()
+
+
+def _frames(
+    recording: Recording,
+    told: Sequence[Told],
+    scenery: Scenery,
+    summary: Mapping[str, str],
+    mission: LastMission | None,
+) -> Iterator[np.ndarray]:
+    """uint8 [HEIGHT, WIDTH, 3] RGB."""
+    if not recording.moments:
+        return
+    first, last = recording.moments[0].stamp, recording.moments[-1].stamp
+    # Between the last task and the mission nothing is recorded.
+    end = recording.moment(mission.stamp).stamp if mission else last
+    end = min(end, first + int(LONGEST * 1e9))
+    frame = np.full((HEIGHT, WIDTH, 3), 255, np.uint8)
+    for at in range(first, end, PERIOD):
+        frame = _frame(recording, page(recording, told, at), scenery, at)
+        yield frame
+    if mission:
+        for at in range(mission.stamp, min(last, mission.ended), HASTE * PERIOD):
+            yield _frame(recording, mission_page(recording, mission, at), scenery, at)
+        frame = _frame(recording, mission_page(recording, mission, mission.ended), scenery, last)
+        yield from repeat(frame, round(STANDING * RATE))
+    yield from repeat(_ending(frame, summary), round(ENDING * RATE))
+
+
+def _frame(recording: Recording, page: Page, scenery: Scenery, at: int) -> np.ndarray:
+    moment, decision = recording.moment(at), recording.decision(at)
+    path = decision.path(moment.joints, at) if decision else moment.joints[None]
+    views = scenery.draw(moment, path)
+    frame = _lettered(page).copy()
+    _put(frame, views['front'], FRONT_AT)
+    wrist = cv2.resize(views['wrist'], (WRIST, WRIST), interpolation=cv2.INTER_AREA)
+    _put(frame, wrist, WRIST_AT)
+    column, row = SMALL_AT
+    for image in decision.seen.values() if decision else ():
+        _put(
+            frame,
+            cv2.resize(image, (SMALL, SMALL), interpolation=cv2.INTER_NEAREST),
+            (column, row),
+        )
+        row += SMALL + 8
+    return frame
+
+
+def _put(frame: np.ndarray, image: np.ndarray, corner: tuple[int, int]) -> None:
+    column, row = corner
+    frame[row : row + len(image), column : column + image.shape[1]] = image
+
+
+def page(recording: Recording, told: Sequence[Told], at: int) -> Page:
+    """What there is to read at that ns."""
+    before = [task for task in told if task.stamp <= at]
+    over = [task for task in before if task.stamp + task.seconds * 1e9 <= at]
+    now = before[-1] if before else None
+    said = recording.said(at, since=now.stamp if now else 0)
+    lately = recording.said(at, since=at - int(ANSWERED * 1e9))
+    answers = [pair for pair in lately.items() if pair[0] not in (SUBTASK, NARRATE)]
+    return Page(
+        title=now.instruction if now else '',
+        mark=verdict(now) if now in over else ('', INK),
+        seconds=(at - recording.moments[0].stamp) // 1_000_000_000,
+        subtask=printable(said.get(SUBTASK, '').strip()),
+        narration=printable(said.get(NARRATE, '').strip()),
+        answered=printable('{} {}'.format(*answers[-1]).strip()) if answers else '',
+        past=tuple((*verdict(task), _why(task)) for task in over if task is not now)[-PAST:],
+    )
+
+
+def mission_page(recording: Recording, mission: LastMission, at: int) -> Page:
+    """What there is to read at that ns of a mission."""
+    is_over = at >= mission.ended
+    good = mission.done and mission.right
+    mark = (('✓ done', DONE) if good else ('✗ not done', FAILED)) if is_over else ('', INK)
+    said = mission.said[-1] if mission.said else mission.message
+    begun = [step for step in mission.steps if step.stamp <= at]
+    over = [step.stamp + step.seconds * 1e9 <= at for step in begun]
+    steps = [
+        (*(verdict(step) if past else ('…', GREY)), step.instruction)
+        for step, past in zip(begun, over, strict=True)
+    ]
+    return replace(
+        page(recording, begun, at),
+        title=mission.words,
+        mark=mark,
+        answered=printable(f'“{textwrap.shorten(said, ANSWER)}”') if is_over else '',
+        past=tuple(steps[-PAST:]),
+        pace=HASTE,
+    )
+
+
+def _why(task: Told) -> str:
+    return f'{task.instruction}: {task.replaced}' if task.replaced else task.instruction
+
+
+@lru_cache(1)
+def _lettered(page: Page) -> np.ndarray:
+    """A white frame with the words on it: uint8 [HEIGHT, WIDTH, 3]."""
+    figure, write = _sheet()
+    title = f'“{page.title}”'
+    size = 19 if len(title) <= LONG else 13
+    title = title if len(title) <= LONG else textwrap.fill(title, WRAPPED)
+    write(12, 34, title, size=size, weight='bold', color=INK)
+    pace = f'×{page.pace}   ' if page.pace > 1 else ''
+    write(WIDTH - 12, 34, f'{pace}{page.seconds} s', size=13, ha='right')
+    write(
+        SMALL_AT[0] - 16, 34, page.mark[0], size=17, weight='bold', color=page.mark[1], ha='right'
+    )
+    write(FRONT_AT[0], 704, 'front camera; dots: where the gripper is to go, white next, red last')
+    write(WRIST_AT[0], 556, 'wrist camera')
+    write(SMALL_AT[0], 75, 'all the policy sees:')
+    write(SMALL_AT[0], SMALL_AT[1] + 2 * SMALL + 22, '2 × 64 × 64 pixels')
+    write(LABEL, 589, 'says', ha='right')
+    write(SAID, 589, page.subtask, size=15, style='italic', color=INK)
+    write(SAID, 615, page.narration, size=12, style='italic', color=INK)
+    if page.answered:
+        write(LABEL, 638, 'asked', ha='right')
+        write(SAID, 638, page.answered, size=12)
+    for i, (mark, colour, words) in enumerate(page.past):
+        row = 662 + 19 * i
+        write(LABEL, row, mark, color=colour, ha='right', weight='bold')
+        write(SAID, row, words)
+    return _pixels(figure)
+
+
+def _ending(frame: np.ndarray, summary: Mapping[str, str]) -> np.ndarray:
+    """The summary, on what was seen last."""
+    figure, write = _sheet()
+    row = 200
+    for name, line in summary.items():
+        write(90, row, name, size=17, weight='bold', color=INK)
+        for part in textwrap.wrap(printable(line), 84):
+            write(290, row, part, size=15, color=INK)
+            row += 30
+        row += 26
+    return cv2.addWeighted(_pixels(figure), 0.88, frame, 0.12, 0)
+
+
+def _sheet():
+    """An empty figure of a frame's size, and how to write on it: column, row, words."""
+    figure = Figure((WIDTH / DPI, HEIGHT / DPI), dpi=DPI, facecolor='white')
+    FigureCanvasAgg(figure)
+
+    def write(column: float, row: float, words: str, **style: object) -> None:
+        look = dict(size=10, color=GREY, va='center', parse_math=False) | style
+        figure.text(column / WIDTH, 1 - row / HEIGHT, words, **look)
+
+    return figure, write
+
+
+def _pixels(figure: Figure) -> np.ndarray:
+    figure.canvas.draw()
+    return np.asarray(figure.canvas.buffer_rgba())[..., :3].copy()
