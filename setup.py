@@ -57,6 +57,7 @@ setup(
     entry_points={
         'console_scripts': [
             f'{name} = {NAME}.{module}:main' for name, module in EXECUTABLES.items()
-        ]
+        ],
+        f'{NAME}.domains': [f'tabletop = {NAME}.demo.domain:TabletopDomain'],
     },
 )

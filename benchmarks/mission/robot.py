@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from embodied_kv.control.rtc import passed
+from embodied_kv.demo.domain import TabletopDomain
 from embodied_kv.demo.sim.expert import plan as expert_plan
-from embodied_kv.demo.sim.eyes import Look, beside, look_around, look_at
+from embodied_kv.demo.sim.eyes import beside, look_around, look_at
 from embodied_kv.demo.sim.language import DONE
 from embodied_kv.demo.sim.mission_memory import parse_task, read_table, refusal
 from embodied_kv.demo.sim.mission_oracle import Progress, Tried, next_step
 from embodied_kv.demo.sim.mission_table import MOVES, KnownTable
 from embodied_kv.demo.sim.missions import Mission
-from embodied_kv.demo.sim.notes import NoteTaker
 from embodied_kv.demo.sim.rollout import Rollout
 from embodied_kv.demo.sim.scene import CAMERAS
 from embodied_kv.demo.sim.tables import Orders, Tables
@@ -31,7 +31,10 @@ from embodied_kv.demo.sim.tabletop import Tabletop
 from embodied_kv.demo.sim.tasks import Judge, Task
 from embodied_kv.engine.engine import Engine
 from embodied_kv.kv.handle import KvHandle
+from embodied_kv.model.mission_words import PlannerAnswer, read_answer
+from embodied_kv.planning.domain import Look
 from embodied_kv.planning.mission import MissionState, Outcome
+from embodied_kv.planning.notes import NoteTaker
 from embodied_kv.planning.planning import Planning
 from embodied_kv.types import Observation
 
@@ -98,7 +101,7 @@ class SimulatedRobot:
         self._rollout = Rollout(table)
         self._dt = engine.policy.config.action_dt
         records = [(s.id, i) for i, s in enumerate(planning.memory.store.list('task'))]
-        self._notes, self._sequence = NoteTaker('', 48, records), 0
+        self._notes, self._sequence = NoteTaker(TabletopDomain(), 48, records), 0
         self.account, self.said = Account(), []
 
     # ------------------------------------------------------------------ memory
@@ -142,17 +145,17 @@ class SimulatedRobot:
                 self._planning.remove(id)
         self.account.looking += self._charged() - began
 
-    def plan(self, question: str) -> str:
+    def plan(self, state: MissionState) -> PlannerAnswer:
         known = read_table(self.memory())
         right = next_step(self._mission, known, self._progress()).text
         said, began = right, self._charged()
         if self._how.planner == 'model':
-            said = self._planning.plan(question, method=self._how.method).text
+            said = self._planning.plan(state.question, method=self._how.method).text
         self.account.planning += self._charged() - began
         self.account.plans += 1
         self.account.wrong_plans += said != right
         self.account.wrong_beliefs += dict(known.where) != dict(self._truth().where)
-        return said
+        return read_answer(said)
 
     def _progress(self) -> Progress:
         state = self._state()

@@ -99,10 +99,10 @@ def test_a_round_has_one_latency_to_the_chunk_that_is_heard():
 
 def test_the_first_error_is_raised_and_those_of_who_ends_by_it_are_said(tmp_path, caplog):
     class Clumsy(Blind):
-        def plan(self, question):
+        def plan(self, state):
             if self._body.name == '/robot_1':
                 raise LookupError('the first')
-            return super().plan(question)
+            return super().plan(state)
 
         def look(self, instruction=''):
             try:

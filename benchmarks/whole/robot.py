@@ -17,13 +17,14 @@ from benchmarks.whole.process import Process
 from benchmarks.whole.settings import Settings
 from benchmarks.whole.turns import Turn
 from benchmarks.whole.voices import Frame
-from embodied_kv.demo.sim.eyes import Look, Seen
 from embodied_kv.demo.sim.language import DONE
 from embodied_kv.demo.sim.mission_memory import parse_task, read_table
 from embodied_kv.demo.sim.mission_oracle import next_step
 from embodied_kv.demo.sim.tasks import Judge, Task
 from embodied_kv.fleet.protocol import Request
 from embodied_kv.fleet.request_timing import RequestTiming
+from embodied_kv.model.mission_words import PlannerAnswer, read_answer
+from embodied_kv.planning.domain import Look, Seen
 from embodied_kv.planning.mission import MissionState, Outcome
 from embodied_kv.planning.planning import Planning
 from embodied_kv.types import ActionChunk
@@ -99,14 +100,14 @@ class FleetRobot(SimulatedRobot):
             )
         return answers
 
-    def plan(self, question: str) -> str:
+    def plan(self, state: MissionState) -> PlannerAnswer:
         known = read_table(self.memory())
         right = next_step(self._mission, known, self._progress()).text
-        plan, record = self._planning.plan(question), self._body.record
+        plan, record = self._planning.plan(state.question), self._body.record
         record.plans += 1
         record.wrong_plans += plan.text != right
         record.computed_shares.append(plan.computed_share)
-        return right if self._rules else plan.text
+        return read_answer(right if self._rules else plan.text)
 
     # ------------------------------------------------------------------ acting
 

@@ -31,6 +31,7 @@ from embodied_kv.nodes.robot_memory import (
     planner_of,
 )
 from embodied_kv.planning.config import MIB, PlanningConfig
+from embodied_kv.planning.domain import load_domain
 
 T = TypeVar('T')
 SET_BACK = JumpThreshold(min_forward=None, min_backward=Duration(seconds=-0.5))
@@ -51,6 +52,7 @@ class Memory(SuiteNode):
 
     def setup(self) -> None:
         params = self.params.read(MemoryParams)
+        language = self.embodiment.contract.language
         path = planner_of(params, self.embodiment.contract)
         self._memory = RobotMemory(
             load_planner(path, device=self.host.engine.config.device),
@@ -58,6 +60,7 @@ class Memory(SuiteNode):
             params,
             self.params.read(PlanningConfig),
             self.robot,
+            load_domain(language.domain, language.success),
             self._step,
             self.warn_throttled,
             self.host.plane,

@@ -20,7 +20,7 @@ class Mission(SuiteNode):
 
     @property
     def autostart(self) -> bool:
-        """Not without a planner, or where the policy says nothing."""
+        """Return False where the policy answers no questions."""
         return super().autostart and can_carry_out(self)
 
     def setup(self) -> None:

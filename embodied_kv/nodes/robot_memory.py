@@ -14,8 +14,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
 
-from embodied_kv.demo.sim.language import HELD
-from embodied_kv.demo.sim.notes import Draft, NoteTaker
 from embodied_kv.kv.plane import OverBudget, Plane
 from embodied_kv.memory.encoder import Encoder
 from embodied_kv.memory.prefill import Step
@@ -26,7 +24,9 @@ from embodied_kv.nodes.common import conversions
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.nodes.common.parameters import SuiteParams, param
 from embodied_kv.planning.config import MIB, PlanningConfig
+from embodied_kv.planning.domain import Domain, Draft
 from embodied_kv.planning.memory_part import MemoryPart
+from embodied_kv.planning.notes import NoteTaker
 from embodied_kv.planning.plan import MemoryStats as Stats
 from embodied_kv.planning.plan import Plan
 from embodied_kv.planning.planner_rows import PlannerRows
@@ -70,9 +70,6 @@ class MemoryParams:
     precompute: bool = param(
         True, 'Compute missing KV before a plan asks for it', 'live', old='ahead'
     )
-    held_question: str = param(
-        HELD, "What language answers to this is what the robot holds; '' remembers none"
-    )
     task_records: int = param(
         48, 'Tasks that are remembered, the oldest go; 0: none', range=(0, 100_000)
     )
@@ -81,7 +78,8 @@ class MemoryParams:
 class RobotMemory:
     """One robot's. planner, encoder: may be those of others, too. robot: its namespace.
 
-    step: runs each piece of computation. warn: takes the kind of a fault and a line about it.
+    domain: the meaning of what is said. step: runs each piece of computation. warn: takes the
+    kind of a fault and a line about it.
     plane: whose budget it shares. rows: of the planner, where others plan beside it.
     Raises as `Planning`.
     """
@@ -93,6 +91,7 @@ class RobotMemory:
         params: MemoryParams,
         config: PlanningConfig,
         robot: str,
+        domain: Domain,
         step: Step,
         warn: Callable[[str, str], None],
         plane: Plane | None = None,
@@ -111,7 +110,7 @@ class RobotMemory:
             self._store.limit(params.disk_mib * MIB)
             known = [(s.id, s.step) for s in self._store.list('task')]
             self._close = undo.pop_all()
-        self._notes = NoteTaker(params.held_question, params.task_records, known)
+        self._notes = NoteTaker(domain, params.task_records, known)
         self._answers: dict[int, str] = {}  # of streams that speak
         self._computes = Lock()  # one thread plans or computes ahead
         self.changed = True  # since all that was missing was computed
@@ -169,7 +168,7 @@ class RobotMemory:
     def follow(self, message: MissionState) -> None:
         """How its mission stands: while one runs, the mission says what is seen."""
         stamp = conversions.nanoseconds(message.header.stamp)
-        self._notes.look_for_itself(message.running, stamp)
+        self._notes.follow_mission(message.running, stamp)
 
     def _remember(self, drafts: list[Draft]) -> None:
         try:

@@ -25,6 +25,7 @@ from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.nodes.missions.calls import Calls
 from embodied_kv.nodes.missions.crew import Crew
 from embodied_kv.nodes.missions.params import MissionParams
+from embodied_kv.planning.domain import load_domain
 from embodied_kv.planning.mission import Interrupted, MissionEnd, MissionState
 from embodied_kv.planning.mission import Mission as Run
 from embodied_kv.planning.mission_part import MissionPart
@@ -136,10 +137,13 @@ class RobotMission:
         self.end('another mission takes its place')
         self._instructions.publish(String())  # the arm stands while the mission looks and plans
         params = self._node.params.read(MissionParams)
+        language = self._node.embodiment.contract.language
         calls = self._new_calls(self._node, self._scope)
         crew = self._new_crew(
             calls,
             self._session,
+            load_domain(language.domain, language.success),
+            bool(language.planner),
             Tier(params.boundary_tier),
             state.step_time_limit or params.step_time_limit,
             on_words=lambda words: self._node.log_info('said', f'the mission says: {words}'),

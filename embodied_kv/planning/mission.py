@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from embodied_kv.capsule.capsule import Fact, facts_of
-from embodied_kv.model.mission_words import PlannerAnswer, Tried, mission_question, read_answer
+from embodied_kv.model.mission_words import PlannerAnswer, Tried, mission_question
 
 MOST_STEPS = 40  # of a mission, the failed ones included
 MOST_ANSWERS = 100  # of the planner, to a mission; those that move nothing included
@@ -45,8 +45,8 @@ class Robot(Protocol):
     def moves(self) -> tuple[int, ...]:
         """Numbers of the records of steps that moved a thing, the newest first."""
 
-    def plan(self, question: str) -> str:
-        """The planner's answer, with what is remembered in view."""
+    def plan(self, state: MissionState) -> PlannerAnswer:
+        """Return what the mission goes on with. Raises ValueError for an answer of no use."""
 
     def refusal(self, instruction: str) -> str:
         """Why this instruction is never told, '' where it may be: nothing else is acted on."""
@@ -217,7 +217,7 @@ class Mission:
         if state.answers >= MOST_ANSWERS:
             raise Interrupted(f'not over after {MOST_ANSWERS} answers of the planner')
         self._now(replace(state, answers=state.answers + 1))
-        answer = read_answer(robot.plan(state.question))
+        answer = robot.plan(state)
         if answer.kind == 'step' and (refusal := robot.refusal(answer.words)):
             raise ValueError(refusal)
         return answer

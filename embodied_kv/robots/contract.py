@@ -98,6 +98,9 @@ class Language(Part):
     questions: bool = Field(False, description='whether it answers questions: true or false')
     success: str = Field('', description='a question that it answers with yes once a task is done')
     planner: str = Field('', description="the planner that memory asks; '' for none")
+    domain: str = Field(
+        'open', description='the vocabulary of missions and memory: open, or that of a package'
+    )
 
 
 class Estop(Part):

@@ -119,7 +119,7 @@ class TableSuite(TableRobot):
             self._texts.publish(said)
 
     def _plan(self, request, response):
-        response.text = self.plan(request.question)
+        response.text = self.says(request.question)
 
     def _query(self, request, response):
         known = islice(self._memory.items(), request.segments)

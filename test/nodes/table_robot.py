@@ -5,14 +5,15 @@ A stand-in for arm, eyes and planner; memory is written from its answers alone, 
 
 import numpy as np
 
+from embodied_kv.demo.domain import TabletopDomain
 from embodied_kv.demo.sim.eyes import beside, look_around, look_at
 from embodied_kv.demo.sim.language import COUNT, HELD
 from embodied_kv.demo.sim.mission_memory import parse_task, read_table, refusal
 from embodied_kv.demo.sim.mission_oracle import Progress, Tried, next_step
 from embodied_kv.demo.sim.mission_table import FLOOR, MOVES, ROBOT, TABLE
-from embodied_kv.demo.sim.notes import NoteTaker
 from embodied_kv.model.mission_words import read_answer
 from embodied_kv.planning.mission import Outcome
+from embodied_kv.planning.notes import NoteTaker
 from training.planner.mission_draws import draw_accident
 
 
@@ -24,7 +25,9 @@ class TableRobot:
         self._rng = np.random.default_rng(seed)
         facts = table.facts() if known else ()
         records = [fact.id for fact in facts if fact.kind == 'task']
-        self._notes = NoteTaker('', 48, [(id, step) for step, id in enumerate(records)])
+        self._notes = NoteTaker(
+            TabletopDomain(), 48, [(id, step) for step, id in enumerate(records)]
+        )
         self._memory = {fact.id: fact.text for fact in facts}
         self.calls, self.said, self.interrupt = [], [], None
 
@@ -47,11 +50,16 @@ class TableRobot:
     def moves(self):
         return read_table(self.memory()).moves
 
-    def plan(self, question):
+    def plan(self, state):
+        return read_answer(self.says(state.question))
+
+    def says(self, question):
+        """What its planner answers."""
         self.question = question
         if self.interrupt:
             self.interrupt('plan')
-        return next_step(self._mission, read_table(self.memory()), self._progress()).text
+        step = next_step(self._mission, read_table(self.memory()), self._progress())
+        return step.text
 
     def refusal(self, instruction):
         return refusal(instruction, read_table(self.memory()))

@@ -137,14 +137,14 @@ def test_every_change_is_told():
 def test_a_planner_without_an_answer_ends_it():
     robot = TableRobot(LYING, TIDY)
     asked = []
-    robot.plan = lambda question: asked.append(question) or ' '
+    robot.says = lambda question: asked.append(question) or ' '
     end = begun(robot).run()
     assert not end.success and 'said nothing' in end.why and len(asked) == MOST_PLANS
 
 
 def test_a_planner_that_never_ends_is_ended():
     robot = TableRobot(LYING, TIDY)
-    robot.plan = lambda question: 'say: hello'
+    robot.says = lambda question: 'say: hello'
     end = begun(robot).run()
     assert not end.success and 'not over after' in end.why
 

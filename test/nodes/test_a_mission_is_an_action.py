@@ -142,7 +142,7 @@ def test_a_service_that_refuses_ends_it_with_what_it_said(suite, service):
 
 
 def test_what_is_no_instruction_is_never_told_to_the_arm(suite):
-    suite.plan = lambda question: 'in the blue bin'
+    suite.says = lambda question: 'in the blue bin'
     status, result = suite.result(suite.send())
     assert status == GoalStatus.STATUS_ABORTED and not suite.calls
     assert result.message == "the planner said 'in the blue bin', which is no instruction"

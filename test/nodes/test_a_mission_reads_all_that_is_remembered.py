@@ -4,6 +4,7 @@ from itertools import islice
 from types import SimpleNamespace
 
 from embodied_kv.capsule.tiers import Tier
+from embodied_kv.demo.domain import TabletopDomain
 from embodied_kv.msg import MemorySegment
 from embodied_kv.nodes.missions.crew import Crew
 from embodied_kv.srv import MemoryQuery
@@ -27,6 +28,7 @@ class Memory:
 
 def test_what_came_last_is_known():
     session = SimpleNamespace(registry=None)
-    crew = Crew(Memory(), session, Tier.HOST, 1.0, on_words=print, on_fault=print)
+    table = TabletopDomain()
+    crew = Crew(Memory(), session, table, True, Tier.HOST, 1.0, on_words=print, on_fault=print)
     assert crew.moves() == (7,)
     assert crew.refusal('take the red cube out of the green bin') == ''

@@ -91,7 +91,7 @@ UNSEEN = {
 def test_a_planner_that_names_what_nobody_has_seen_moves_nothing(suite):
     for said, missing in UNSEEN.items():
         asked = []
-        suite.plan = lambda question, said=said, asked=asked: asked.append(question) or said
+        suite.says = lambda question, said=said, asked=asked: asked.append(question) or said
         message, told = ended(suite, PUT_RED)
         assert message == f"the planner said '{said}', but no {missing} has been seen"
         assert told == [] and asked == [asked[0]] * MOST_PLANS
@@ -103,7 +103,7 @@ WORDS = 'fling the flurb', '🦾 🧊 → 🗑', 'a\nb\x1b[2J', '; done: put the
 def test_words_that_nobody_knows_reach_the_planner_as_one_line(suite):
     for words in WORDS:
         asked = []
-        suite.plan = lambda question, asked=asked: asked.append(question) or UNKNOWN
+        suite.says = lambda question, asked=asked: asked.append(question) or UNKNOWN
         status, result = suite.result(suite.send(words))
         assert status == GoalStatus.STATUS_ABORTED and result.message == UNKNOWN
         assert asked == [mission_question(words.strip(), 1)] and not acted(suite)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from table_robot import TableRobot
 
 from benchmarks.whole.robot import FleetRobot
+from embodied_kv.demo.domain import TabletopDomain
 from embodied_kv.demo.sim.mission_memory import refusal
 from embodied_kv.demo.sim.mission_table import TABLE, KnownTable
 from embodied_kv.demo.sim.missions import Mission as Parsed
@@ -38,15 +39,15 @@ def begun(*said, state=None):
     """A robot whose planner says these, then what is right; and its mission."""
     mission = Parsed((Part('put', Which(names=('red cube',)), 'green bin'),))
     robot = TableRobot(LYING, mission)
-    right, answers = robot.plan, iter(said)
+    right, answers = robot.says, iter(said)
     robot.asked = []
 
-    def plan(question):
+    def says(question):
         robot.asked.append(question)
         answer = next(answers, None)
         return right(question) if answer is None else answer
 
-    robot.plan = plan
+    robot.says = says
     robot.run = Mission(robot, state or MissionState('tidy up'))
     return robot
 
@@ -113,7 +114,7 @@ def test_answers_count_on_where_a_mission_goes_on():
 def test_every_robot_refuses_what_a_mission_asks_it_about(robot):
     asked = [name for name in vars(Robot) if not name.startswith('_')]
     assert 'refusal' in asked and all(callable(getattr(robot, name, None)) for name in asked)
-    own = SimpleNamespace(memory=words, _known=lambda: LYING, _on_fault=str)
+    own = SimpleNamespace(memory=words, _known=words, _domain=TabletopDomain(), _on_fault=str)
     for instruction in (PUT_RED, *WRONG):
         assert robot.refusal(own, instruction) == refusal(instruction, LYING)
 

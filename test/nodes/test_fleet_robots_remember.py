@@ -4,11 +4,12 @@ import pytest
 from fleet_suite import Fleets
 from memory_suite import QUESTION, SERVICES, TABLE, parameters, segments
 
+from embodied_kv.demo.domain import DONE
 from embodied_kv.demo.sim.language import NARRATE, SUBTASK
-from embodied_kv.demo.sim.notes import DONE, HEARD
 from embodied_kv.msg import MemorySegment, MissionState, TextDelta
 from embodied_kv.nodes import robot_memory
 from embodied_kv.nodes.common import conversions, qos
+from embodied_kv.planning.notes import HEARD
 from embodied_kv.srv import MemoryPlan, MemoryStats
 
 OTHER = (('green ball', 'object', 'green ball: under the chair'),)

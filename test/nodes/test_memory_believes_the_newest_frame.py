@@ -5,24 +5,25 @@ from hypothesis import strategies as st
 from memory_suite import begin, texts
 from rosgraph_msgs.msg import Clock
 
+from embodied_kv.demo.domain import DONE, TabletopDomain
 from embodied_kv.demo.sim.language import HELD, SUBTASK
-from embodied_kv.demo.sim.notes import DONE, HEARD, NoteTaker
 from embodied_kv.msg import TextDelta
 from embodied_kv.nodes.common.conversions import stamp
+from embodied_kv.planning.notes import HEARD, NoteTaker
 
 SECOND = 10**9
 RED, BLUE = 'Where is the red cube?', 'Where is the blue cube?'
 
 
 def test_an_answer_of_an_older_frame_is_no_news():
-    notes = NoteTaker(HELD, 48)
+    notes = NoteTaker(TabletopDomain(), 48)
     assert notes.hear(HELD, 'nothing', 10) == [('robot', 'agent', 'robot: holds nothing')]
     assert notes.hear(HELD, 'the red cube', 5) == []
     assert notes.hear(HELD, 'the red cube', 10), 'of the same frame the later one counts'
 
 
 def test_what_a_newer_frame_told_of_another_thing_is_no_matter():
-    notes = NoteTaker(HELD, 48)
+    notes = NoteTaker(TabletopDomain(), 48)
     assert notes.hear(RED, 'in the blue bin', 10)
     assert notes.hear(BLUE, 'on the table', 5)
     assert not notes.hear(RED, 'on the table', 5)
@@ -33,7 +34,7 @@ ANSWERS = st.tuples(st.sampled_from([HELD, RED, BLUE]), st.integers(0, 9))
 
 @given(st.lists(ANSWERS))
 def test_in_whatever_order_answers_come_the_newest_frame_is_believed(heard):
-    notes, known = NoteTaker(HELD, 48), {}
+    notes, known = NoteTaker(TabletopDomain(), 48), {}
     for question, at in heard:
         answer = f'the cube {at}' if question == HELD else f'in the bin {at}'
         known |= {id: text for id, _, text in notes.hear(question, answer, at)}
@@ -43,14 +44,14 @@ def test_in_whatever_order_answers_come_the_newest_frame_is_believed(heard):
 
 
 def test_of_frames_from_before_it_began_memory_learns_nothing():
-    notes = NoteTaker(HELD, 48)
+    notes = NoteTaker(TabletopDomain(), 48)
     notes.begin(10)
     assert notes.hear(HELD, 'nothing', 9) == [] == notes.hear(RED, 'on the table', 9)
     assert notes.hear(HELD, 'nothing', 10)
 
 
 def test_where_the_clock_was_set_back_a_task_is_learnt_all_the_same():
-    notes = NoteTaker(HELD, 48)
+    notes = NoteTaker(TabletopDomain(), 48)
     notes.tell('wave', 50 * SECOND)
     notes.begin(10 * SECOND)
     (record,) = notes.hear(SUBTASK, DONE, 10 * SECOND + HEARD)

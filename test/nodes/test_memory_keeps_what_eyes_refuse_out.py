@@ -10,12 +10,13 @@ from memory_suite import begin, done, segments, texts
 from rclpy.action import ActionClient
 
 from embodied_kv.action import Mission as MissionAction
+from embodied_kv.demo.domain import TabletopDomain
 from embodied_kv.demo.sim.language import HELD
 from embodied_kv.demo.sim.mission_memory import read_table, refusal
-from embodied_kv.demo.sim.notes import NoteTaker
 from embodied_kv.msg import ControlState, TextDelta
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.mission import Mission
+from embodied_kv.planning.notes import NoteTaker
 from embodied_kv.srv import Ask
 
 KNOWN = (
@@ -71,8 +72,8 @@ def test_a_look_that_contradicts_itself_leaves_memory_as_it_was(robot, heard):
 
 
 def test_while_a_mission_runs_no_single_answer_tells_of_a_thing():
-    notes = NoteTaker(HELD, 48)
-    notes.look_for_itself(True, 10)
+    notes = NoteTaker(TabletopDomain(), 48)
+    notes.follow_mission(True, 10)
     assert not notes.hear('Where is the red cube?', 'on the table', 11)
     assert not notes.hear('What is in the blue bin?', 'the red cube', 11)
     assert not notes.hear(HELD, 'the red cube', 11)
@@ -83,8 +84,8 @@ FRAMES = st.integers(0, 99)
 
 @given(FRAMES, FRAMES, FRAMES)
 def test_once_it_is_over_answers_of_newer_frames_tell(began, took, at):
-    notes = NoteTaker(HELD, 48)
-    notes.look_for_itself(True, began)
-    notes.look_for_itself(False, began + took)
+    notes = NoteTaker(TabletopDomain(), 48)
+    notes.follow_mission(True, began)
+    notes.follow_mission(False, began + took)
     told = notes.hear('Where is the red cube?', 'on the table', at)
     assert bool(told) == (at > began + took)

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from embodied_kv.demo.sim.language import COUNT, HELD, in_or_on
 from embodied_kv.demo.sim.mission_memory import parse_task, read_table
 from embodied_kv.demo.sim.mission_table import FLOOR, TABLE, KnownTable
 from embodied_kv.demo.sim.scene import COLOURS, MOVABLE, RECEPTACLES
-
-Draft = tuple[str, str, str]  # id, kind, text of a segment
-Look = Generator[list[str], list[str], 'Seen']
+from embodied_kv.planning.domain import Draft, Look, Seen
 
 ROBOT = 'robot'
 NAME = r'\w+ \w+'
@@ -26,14 +23,6 @@ INSIDE = re.compile(rf'What is (?:in|on) the ({NAME})\?')
 NAMED = re.compile(rf'the ({NAME})')
 PLACE = re.compile(r'(?:in|on|next to) the .+')
 TELLING = MOVABLE[:2]  # shapes that the policy learnt to miss where no thing has the colour
-
-
-@dataclass(frozen=True)
-class Seen:
-    """drafts: what is to be remembered. gone: names of things that are not there any more."""
-
-    drafts: tuple[Draft, ...]
-    gone: tuple[str, ...] = ()
 
 
 def learnt(question: str, answer: str) -> list[Draft]:

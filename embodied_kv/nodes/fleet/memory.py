@@ -31,6 +31,7 @@ from embodied_kv.nodes.robot_memory import (
     planner_of,
 )
 from embodied_kv.planning.config import MIB, PlanningConfig
+from embodied_kv.planning.domain import load_domain
 from embodied_kv.planning.planner_rows import PlannerRows
 from embodied_kv.serving.slack import Slack
 
@@ -72,7 +73,7 @@ class FleetMemory(RobotsNode):
 
         Raises MemoryFault where its folder cannot be used, ValueError where no row is left for it.
         """
-        prefix = robot.rstrip('/')
+        prefix, language = robot.rstrip('/'), self.embodiment.contract.language
         with self.joining(robot) as closing:
             memory = RobotMemory(
                 self._planner,
@@ -80,6 +81,7 @@ class FleetMemory(RobotsNode):
                 self.params.read(MemoryParams),
                 self.params.read(PlanningConfig),
                 robot,
+                load_domain(language.domain, language.success),
                 partial(self._step, robot),
                 self.warn_throttled,
                 self.host.plane,

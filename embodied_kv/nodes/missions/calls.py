@@ -31,6 +31,7 @@ SERVICES = {
     'memory/upsert': MemoryUpsert,
 }
 PATIENCE = 20.0  # s for an answer, and for a service to be there
+DISCOVERY = 2.0  # s in which an active service is found
 AT_ONCE = 8  # questions, of a robot that has the engine for itself
 TRIES = 3  # of a question whose stream gave way
 KEPT = 256  # streams whose words are kept
@@ -177,6 +178,13 @@ class Calls:
                 raise Interrupted('a node does not answer')
             time.sleep(LOOK)
         return future.result()
+
+    def has(self, name: str, patience: float = DISCOVERY) -> bool:
+        """Return whether a service is there, after at most `patience` s of discovery."""
+        until = time.monotonic() + patience
+        while not self._clients[name].service_is_ready() and time.monotonic() < until:
+            self.rest()
+        return self._clients[name].service_is_ready()
 
     def there(self, is_ready: Callable[[], bool], name: str) -> None:
         """Waits for what has this name. Raises Interrupted, also where it does not come."""

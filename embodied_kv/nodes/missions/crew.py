@@ -1,36 +1,37 @@
-"""What a mission asks of a robot, by the services of its suite.
-
-Knows which service says what, and the words of a look at the table. Does not know in which order
-a mission asks.
-"""
+"""What a mission asks of a robot, carried out by the services of its suite."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.tiers import Tier
-from embodied_kv.demo.sim.eyes import Look, Seen, beside, look_around, look_at
-from embodied_kv.demo.sim.mission_memory import parse_task, read_table, refusal
-from embodied_kv.demo.sim.mission_table import MOVES, KnownTable
+from embodied_kv.model.mission_words import PlannerAnswer, read_answer
 from embodied_kv.msg import MemorySegment
 from embodied_kv.nodes.control.session_parts import InstructionPart
 from embodied_kv.nodes.missions.calls import Calls, ServiceRefused
-from embodied_kv.planning.mission import Outcome
+from embodied_kv.planning.domain import Domain, Draft, Look, Seen
+from embodied_kv.planning.mission import MissionState, Outcome
 from embodied_kv.planning.mission_part import MissionPart
+from embodied_kv.planning.sentence_steps import next_step
 from embodied_kv.session.boundaries import Boundaries
 from embodied_kv.session.robot_session import BY_MISSIONS, RobotSession
 
 ALL = 2**32 - 1  # segments, as many as a query may ask for
-UNKNOWN = 'table'  # where a thing lay of which nobody said where
 
 
 class Crew:
-    """`planning.mission.Robot`, whose every call waits for a service or several.
+    """Implements `planning.mission.Robot`; each call waits for one or more services.
 
-    session: whose computation is marked and rewound. tier: that keeps its boundaries.
-    step_seconds: that a step may take. on_words: told what the mission says. on_fault: told what
-    could not be done.
+    Args:
+        calls: Clients of the services.
+        session: The robot's session; its computation is marked and rolled back.
+        domain: The meaning of instructions and answers.
+        has_planner: Whether a planner plans; otherwise the sentences of the mission are its steps.
+        tier: The tier that stores the boundaries.
+        step_seconds: The time limit of a step (s).
+        on_words: Receives what the mission says.
+        on_fault: Receives what could not be done.
     """
 
     # A rewound step tells the arm nothing: an instruction from before the mission is not told
@@ -41,6 +42,8 @@ class Crew:
         self,
         calls: Calls,
         session: RobotSession,
+        domain: Domain,
+        has_planner: bool,
         tier: Tier,
         step_seconds: float,
         on_words: Callable[[str], None],
@@ -48,21 +51,25 @@ class Crew:
     ) -> None:
         self._calls, self._session, self._step_seconds = calls, session, step_seconds
         self._boundaries, self._tier = Boundaries(session, BY_MISSIONS, tier), tier
-        self._before = KnownTable({}, ())  # as it was known before the step
+        self._domain, self._has_planner = domain, has_planner
+        self._before: list[str] = []  # what memory held before the step
+        self._remembers: bool | None = None  # whether there is a memory; None: not looked yet
+        self._own: dict[str, MemorySegment] = {}  # what is known without one
         self._on_words, self._on_fault = on_words, on_fault
 
     def look(self, instruction: str = '') -> None:
-        known = self._known()
-        self._learn(look_at(instruction, known) if instruction else look_around(known))
+        self._learn(self._domain.look(self._known(), instruction))
 
     def moves(self) -> tuple[int, ...]:
-        return self._known().moves
+        return self._domain.moves(self._known())
 
-    def plan(self, question: str) -> str:
-        return self._calls.call('memory/plan', question=question).text
+    def plan(self, state: MissionState) -> PlannerAnswer:
+        if not self._has_planner:
+            return next_step(state)
+        return read_answer(self._calls.call('memory/plan', question=state.question).text)
 
     def refusal(self, instruction: str) -> str:
-        if why := refusal(instruction, self._known()):
+        if why := self._domain.refusal(instruction, self._known()):
             self._on_fault(why)
         return why
 
@@ -71,13 +78,9 @@ class Crew:
         return self._calls.act(instruction, self._step_seconds)
 
     def remember(self, instruction: str, done: bool) -> None:
-        task = parse_task(instruction)
-        text = f'{instruction}, not finished'
-        if done and task is not None and task.family in MOVES:
-            text = f'{instruction}, from the {self._before.origin(task.target, UNKNOWN)}'
-        elif done:
-            text = instruction
-        self._upsert([('', 'task', text), *(beside(instruction) if done else ())])
+        text = self._domain.record(instruction, done, self._before)
+        facts = self._domain.facts_of_step(instruction) if done else []
+        self._upsert([('', 'task', text), *facts])
 
     def mark(self, step: int) -> None:
         self._calls.check()
@@ -99,12 +102,14 @@ class Crew:
     def say(self, words: str) -> None:
         self._on_words(words)
 
-    def _known(self) -> KnownTable:
-        """What memory tells, records in the order in which they were made."""
-        return read_table([segment.text for segment in self._segments()])
+    def _known(self) -> list[str]:
+        """Return the texts that memory holds, oldest change first."""
+        return [segment.text for segment in self._segments()]
 
     def _segments(self) -> list[MemorySegment]:
-        """All that is remembered, the oldest change first."""
+        """Return all segments, oldest change first."""
+        if not self._has_memory():
+            return list(self._own.values())
         found = self._calls.call('memory/query', segments=ALL).segments
         return sorted(found, key=lambda segment: (segment.step, _number(segment.id)))
 
@@ -119,19 +124,34 @@ class Crew:
     def _remember(self, seen: Seen) -> None:
         self._upsert(seen.drafts)
         for segment in self._segments() if seen.gone else ():
-            told = read_table([segment.text])
-            if not {*told.where, *told.places}.isdisjoint(seen.gone):
+            if not self._domain.names(segment.text).isdisjoint(seen.gone):
                 self._forget(segment.id)
 
+    def _has_memory(self) -> bool:
+        """Return whether a memory node is active; a robot without a planner may lack one."""
+        if self._remembers is None:
+            self._remembers = self._has_planner or self._calls.has('memory/upsert')
+            if not self._remembers:
+                self._on_fault('the memory node is not active: this mission is not remembered')
+        return self._remembers
+
     def _forget(self, id: str) -> None:
+        if not self._has_memory():
+            del self._own[id]
+            return
         try:
             self._calls.call('memory/remove', id=id)
         except ServiceRefused as error:  # somebody else has removed it meanwhile
             self._on_fault(f'not forgotten: {error}')
 
-    def _upsert(self, drafts: object) -> None:
+    def _upsert(self, drafts: Sequence[Draft]) -> None:
         segments = [MemorySegment(id=id, kind=kind, text=text) for id, kind, text in drafts]
-        if segments:
+        if not self._has_memory():
+            for segment in segments:
+                key = segment.id or f'task {len(self._own) + 1}'
+                self._own.pop(key, None)  # the newest change is the last
+                self._own[key] = segment
+        elif segments:
             self._calls.call('memory/upsert', segments=segments)
 
 

@@ -1,7 +1,4 @@
-"""How missions are carried out, and whether a robot can.
-
-Knows parameters and the contract. Does not know missions.
-"""
+"""The parameters of missions, and whether a robot can carry out any."""
 
 from __future__ import annotations
 
@@ -34,9 +31,13 @@ class MissionParams:
 
 
 def can_carry_out(node: SuiteNode) -> bool:
-    """Whether the contract names a planner, and the policy answers questions; it says why not."""
+    """Return whether the policy answers questions; the log says why not."""
     language = node.params.read(SuiteParams).embodiment().contract.language
-    if language.planner and language.questions:
+    if language.questions:
         return True
-    node.log_info('planner', 'mission stays unconfigured: the contract names no planner')
+    node.log_info(
+        'questions',
+        'mission stays unconfigured: a mission asks the policy what is done, and the contract has '
+        'no language: {questions: true}',
+    )
     return False
