@@ -1,6 +1,7 @@
 # make demo, make test: two commands. ROS_DISTRO=kilted chooses another ROS 2.
 .PHONY: help setup demo test test-all openpi-client bench lint format lock clean distclean
 env = ISOLATED=1 tools/env
+tests = test benchmarks/test training/test
 parallel = --numprocesses 2 --dist loadfile --max-worker-restart 0
 
 help:  ## this list
@@ -12,11 +13,11 @@ setup:  ## environment and package, whatever of them is missing
 demo: setup  ## the simulated robot for 20 s and a mission, with a report in out/demo
 	@$(env) python -m embodied_kv.demo --seconds 20 --out out/demo
 
-test: setup  ## all tests but the slow ones, on two cores; the same examples each time
+test: setup  ## the tests of the package but the slow ones, on two cores; the same examples each time
 	@$(env) python -m pytest $(parallel) -m 'not slow' --hypothesis-profile=ci
 
-test-all: setup  ## all tests, on two cores; other examples each time
-	@$(env) python -m pytest $(parallel) -o faulthandler_timeout=7500
+test-all: setup  ## all tests, those of benchmarks and training too; other examples each time
+	@$(env) python -m pytest $(parallel) -o faulthandler_timeout=7500 $(tests)
 
 openpi-client: setup  ## openpi's own client, in a locked environment of its own, against our server
 	@$(env) python -m pytest -m slow test/serving/test_openpis_own_client_is_served.py

@@ -1,13 +1,6 @@
-"""The device that tests run on, and hypothesis on a busy machine: no example is too slow."""
-
-import os
+"""The device that tests run on."""
 
 import pytest
-from hypothesis import HealthCheck, settings
-
-settings.register_profile('busy', deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile('busy')  # unless another one is asked for
-os.environ.setdefault('OMP_NUM_THREADS', '1')  # a core each, in what tests start as well
 
 
 def pytest_addoption(parser):

@@ -9,9 +9,15 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / 'README.md', *sorted(ROOT.glob('docs/*.md'))]
 PATH = re.compile(r'`((?:[\w*]+/)*[\w*]+\.(?:py|msg|srv)|(?:[\w*]+/)+[\w*]+\.yaml)`')
-COMMAND = re.compile(r'python3? -m (embodied_kv(?:\.\w+)+)')
+TREES = ('embodied_kv', 'benchmarks', 'training')
+COMMAND = re.compile(rf'python3? -m ((?:{"|".join(TREES)})(?:\.\w+)*)')
 LINK = re.compile(r'\]\(([^)#:]+)(?:#[^)]*)?\)')
-FOLDERS = ('', 'embodied_kv/', 'test/', 'embodied_kv/*/', 'embodied_kv/*/*/', 'test/*/')
+FOLDERS = (
+    '',
+    'test/',
+    'test/*/',
+    *(f'{top}/{below}' for top in TREES for below in ('', '*/', '*/*/')),
+)
 READABLE = re.compile(r'^#+ (.+)$', re.MULTILINE)
 
 

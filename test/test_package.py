@@ -63,10 +63,10 @@ def imports(path: Path) -> set[str]:
 
 
 def imported_from_outside() -> list[str]:
-    files = [
-        file for room in ('embodied_kv', 'launch', 'test') for file in (ROOT / room).rglob('*.py')
-    ]
-    ours = {'embodied_kv', *(file.stem for file in (ROOT / 'test').rglob('*.py'))}
+    trees = 'embodied_kv', 'benchmarks', 'training', 'launch', 'test'
+    files = [file for tree in trees for file in (ROOT / tree).rglob('*.py')]
+    tests = [file.stem for file in files if 'test' in file.relative_to(ROOT).parts]
+    ours = {'embodied_kv', 'benchmarks', 'training', *tests}
     return sorted(set().union(*map(imports, files)) - set(sys.stdlib_module_names) - ours)
 
 

@@ -26,7 +26,7 @@ from embodied_kv.model.parity import command as parity
 from embodied_kv.model.parity.recorded import Case, is_case
 from embodied_kv.types import Observation
 
-DATA = Path(__file__).resolve().parents[3] / 'test' / 'data'
+DATA = Path(__file__).resolve().parents[2] / 'test' / 'data'
 CHUNK, OTHER_TIMES = 1e-4, 5e-4  # of an action's spread; openpi's times differ in the last bit
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 FILE = 'results.json'
 OK, FAILED, ENDED, CUT, SKIPPED = 'ok', 'failed', 'ended', 'cut', 'skipped'
 SAME = 'card', 'torch', 'dry'  # of all results of one folder

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / 'serving'))
+sys.path.append(str(Path(__file__).parents[2] / 'test/serving'))
 
 from door_cases import door, tabletop, until
 

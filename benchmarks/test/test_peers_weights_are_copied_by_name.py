@@ -14,7 +14,7 @@ from embodied_kv.model.pi05 import Pi05
 from embodied_kv.model.random import init_random
 from embodied_kv.model.weights import Weights, fill
 
-GOLDEN = Path(__file__).parents[1] / 'data' / 'pi05_tiny_a.safetensors'
+GOLDEN = Path(__file__).parents[2] / 'test/data' / 'pi05_tiny_a.safetensors'
 CONFIG = Golden(GOLDEN).config
 HEAD = 'model.paligemma_with_expert.gemma_expert.lm_head.weight'
 BIAS = 'model.action_in_proj.bias'

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / 'serving'))
+sys.path.append(str(Path(__file__).parents[2] / 'test/serving'))
 
 from door_cases import door, tabletop, until
 
