@@ -12,9 +12,10 @@ RENAMES = json.loads((Path(__file__).resolve().parent.parent / 'tools/renames.js
 
 def exists(module):
     try:
-        return importlib.util.find_spec(module) is not None
+        found = importlib.util.find_spec(module)
     except ModuleNotFoundError:
         return False
+    return found is not None and found.origin is not None  # None: a folder without a module
 
 
 @pytest.mark.parametrize('old, new', RENAMES['modules'].items())
