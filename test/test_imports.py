@@ -14,7 +14,7 @@ ROS = re.compile(
     r'|embodied_kv\.(msg|srv|action)(\.|$)'
 )
 
-BASE = {'types', 'config', 'engine_config', 'storage', 'text', 'throttle'}
+BASE = {'types', 'config', 'engine_config', 'errors', 'storage', 'text', 'throttle'}
 MECHANISM = {*BASE, 'runtime', 'kernels'}
 KV = {*MECHANISM, 'kv'}
 SIBLINGS = {'model', 'compress', 'memory', 'capsule'}
@@ -28,6 +28,7 @@ MAY_IMPORT = {
     'types': set(),
     'config': set(),
     'engine_config': {'config'},
+    'errors': set(),
     'storage': set(),
     'text': set(),
     'throttle': set(),

@@ -32,6 +32,7 @@ from embodied_kv.capsule.capsule import Capsule, CapsuleError
 from embodied_kv.capsule.facts import Fact, decode
 from embodied_kv.capsule.fingerprint import mismatch
 from embodied_kv.capsule.manifest import DAMAGED, FACTS, MAX_HEADER, Manifest, TensorEntry, parse
+from embodied_kv.errors import ErrorCode
 from embodied_kv.kv import moves
 
 NAME = re.compile(r'[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}')  # so no name leaves the folder
@@ -142,13 +143,17 @@ class Disk:
 
     def _absent(self, name: str) -> CapsuleError:
         there = ', '.join(self.names()) or 'nothing'
-        return CapsuleError(f'no capsule {name} in {self.folder}; there is {there}')
+        return CapsuleError(
+            f'no capsule {name} in {self.folder}; there is {there}', ErrorCode.NOT_FOUND
+        )
 
     def _check_absent(self, path: Path) -> None:
         """Under the lock. A link or a folder of that name counts: nothing is replaced."""
         if os.path.lexists(path):
             name = path.name.removesuffix(ENDING)
-            raise CapsuleError(f'there is a file {path} already: drop {name} first')
+            raise CapsuleError(
+                f'there is a file {path} already: drop {name} first', ErrorCode.ALREADY_EXISTS
+            )
 
     def _remove_leftovers(self) -> None:
         """Under the lock alone: the writer of every temporary file is dead then."""
@@ -166,7 +171,8 @@ class Disk:
             if not locked:
                 raise CapsuleError(
                     f'{self.folder} must be used by one process at a time (process {_owner(path)} '
-                    'has it); end that process, or choose another folder'
+                    'has it); end that process, or choose another folder',
+                    ErrorCode.UNAVAILABLE,
                 )
             descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC)
             with os.fdopen(descriptor, 'w') as file:
@@ -182,9 +188,9 @@ class Disk:
             except FileNotFoundError:
                 raise self._absent(path.name.removesuffix(ENDING)) from None
             except storage.Linked as error:
-                raise CapsuleError(f'{path} {error}: drop it') from None
+                raise CapsuleError(f'{path} {error}: drop it', ErrorCode.DAMAGED) from None
             except storage.Irregular as error:
-                raise CapsuleError(f'{path} {error}: move it away') from None
+                raise CapsuleError(f'{path} {error}: move it away', ErrorCode.DAMAGED) from None
             with os.fdopen(descriptor, 'rb', buffering=0) as stream:
                 try:
                     yield stream
@@ -216,7 +222,7 @@ def _read(stream: BinaryIO, data: bytearray, offset: int) -> None:
     try:
         moves.read(stream.fileno(), data, offset)
     except moves.Damaged as fault:
-        raise CapsuleError(DAMAGED.format(fault)) from fault
+        raise CapsuleError(DAMAGED.format(fault), ErrorCode.DAMAGED) from fault
 
 
 def _read_manifest(stream: BinaryIO, name: str) -> Manifest:
@@ -226,19 +232,25 @@ def _read_manifest(stream: BinaryIO, name: str) -> Manifest:
     _read(stream, start, 0)
     length = 8 + int.from_bytes(start[:8], 'little')
     if len(start) == 9 and (start[8:] != b'{' or length > 8 + MAX_HEADER):
-        raise CapsuleError('is not a capsule, or its start is damaged: drop it')
+        raise CapsuleError('is not a capsule, or its start is damaged: drop it', ErrorCode.DAMAGED)
     if len(start) < 9 or length > size:
-        raise CapsuleError(f'is truncated, it has {size} bytes: drop it')
+        raise CapsuleError(f'is truncated, it has {size} bytes: drop it', ErrorCode.DAMAGED)
     header = bytearray(length)
     _read(stream, header, 0)
     manifest = parse(bytes(header))
     if manifest.name != name:
-        raise CapsuleError(f'holds the capsule {manifest.name}: give it that name again')
+        raise CapsuleError(
+            f'holds the capsule {manifest.name}: give it that name again', ErrorCode.DAMAGED
+        )
     whole = length + manifest.payload
     if size < whole:
-        raise CapsuleError(f'is truncated, it has {size} of {whole} bytes: drop it')
+        raise CapsuleError(
+            f'is truncated, it has {size} of {whole} bytes: drop it', ErrorCode.DAMAGED
+        )
     if size > whole:
-        raise CapsuleError(DAMAGED.format(f'it has {size} bytes, {whole} belong to it'))
+        raise CapsuleError(
+            DAMAGED.format(f'it has {size} bytes, {whole} belong to it'), ErrorCode.DAMAGED
+        )
     stream.seek(length)
     return manifest
 
@@ -251,11 +263,12 @@ def _read_tensor(stream: BinaryIO, entry: TensorEntry, at: int) -> Tensor:
         )
         return plain.view(entry.torch_dtype).reshape(entry.shape)
     except moves.Damaged as fault:
-        raise CapsuleError(DAMAGED.format(fault)) from fault
+        raise CapsuleError(DAMAGED.format(fault), ErrorCode.DAMAGED) from fault
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
         raise CapsuleError(
-            f'cannot be loaded: {entry.name} takes {entry.bytes} bytes of memory; {reason}'
+            f'cannot be loaded: {entry.name} takes {entry.bytes} bytes of memory; {reason}',
+            ErrorCode.NO_ROOM,
         ) from error
 
 
@@ -263,7 +276,7 @@ def _decoded(facts: Tensor) -> dict[str, Fact]:
     try:
         return decode(facts.numpy().tobytes())
     except (ValueError, RecursionError) as error:
-        raise CapsuleError(DAMAGED.format('its facts make no sense')) from error
+        raise CapsuleError(DAMAGED.format('its facts make no sense'), ErrorCode.DAMAGED) from error
 
 
 def _explained(path: Path, done: str) -> AbstractContextManager[None]:

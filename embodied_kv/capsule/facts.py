@@ -15,12 +15,14 @@ from dataclasses import asdict
 from itertools import islice
 from json import scanner
 
+from embodied_kv.errors import CodedError
+
 Fact = None | bool | int | float | str | list['Fact'] | dict[str, 'Fact']  # what JSON can say
 MAX_FACTS = 2**23  # bytes of one capsule
 PIECE = 1024  # tokens that are joined by one call
 
 
-class CapsuleError(ValueError):
+class CapsuleError(CodedError):
     """Why a capsule cannot be made, kept or used; meant for the user."""
 
 

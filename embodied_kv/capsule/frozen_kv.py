@@ -12,6 +12,7 @@ from torch import Tensor
 
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.part import FrozenPart
+from embodied_kv.errors import ErrorCode
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.compressed_arena import CompressedArena
 
@@ -34,7 +35,9 @@ def check_row(frozen: FrozenPart, name: str, arena: Arena, length: int) -> None:
     layers, _, heads, most, dim = arena.k.shape
     _check(frozen, name, (layers, heads, length, dim), arena.k.dtype)
     if length > most:
-        raise CapsuleError(f'{name} has {length} tokens, a row here holds {most}')
+        raise CapsuleError(
+            f'{name} has {length} tokens, a row here holds {most}', ErrorCode.MISMATCH
+        )
 
 
 def check_block(
@@ -43,7 +46,9 @@ def check_block(
     """Raises CapsuleError unless they are a block of these budgets, with the arena's layers."""
     _, heads, _, dim = arena.k.shape
     if len(budgets) != len(arena.layers):
-        raise CapsuleError(f'{name} has {len(budgets)} layers, here are {len(arena.layers)}')
+        raise CapsuleError(
+            f'{name} has {len(budgets)} layers, here are {len(arena.layers)}', ErrorCode.MISMATCH
+        )
     _check(frozen, name, (heads, sum(budgets), dim), arena.k.dtype)
 
 
@@ -52,7 +57,9 @@ def check_tensor(frozen: FrozenPart, name: str, *shape: int) -> None:
     found = frozen.tensors.get(name)
     if found is None or tuple(found.shape) != shape or not found.is_floating_point():
         there = 'missing' if found is None else f'{list(found.shape)} of {found.dtype}'
-        raise CapsuleError(f'{name} is {there}, not {list(shape)} of float numbers')
+        raise CapsuleError(
+            f'{name} is {there}, not {list(shape)} of float numbers', ErrorCode.MISMATCH
+        )
 
 
 def _check(frozen: FrozenPart, name: str, wanted: tuple[int, ...], dtype: torch.dtype) -> None:
@@ -62,5 +69,6 @@ def _check(frozen: FrozenPart, name: str, wanted: tuple[int, ...], dtype: torch.
             there = 'missing' if saved is None else f'{list(saved.shape)} of {saved.dtype}'
             raise CapsuleError(
                 f'{name}/{kind} is {there}, not {list(wanted)} of {dtype}: the capsule is of '
-                'another model'
+                'another model',
+                ErrorCode.MISMATCH,
             )

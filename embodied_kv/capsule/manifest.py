@@ -30,6 +30,7 @@ from torch import Tensor
 
 from embodied_kv.capsule.facts import MAX_FACTS, CapsuleError
 from embodied_kv.capsule.fingerprint import Fingerprint
+from embodied_kv.errors import ErrorCode
 
 VERSION = 2
 MAX_HEADER = 2**24  # bytes: below what safetensors itself reads, and no allocation to fear
@@ -218,16 +219,21 @@ def parse(header: bytes) -> Manifest:
         text, checksum = about['manifest'], about['checksum']
         found = f'{zlib.crc32(text.encode()):08x}'
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise CapsuleError('is not a capsule, or its start is damaged: drop it') from error
+        raise CapsuleError(
+            'is not a capsule, or its start is damaged: drop it', ErrorCode.DAMAGED
+        ) from error
     if found != checksum:
-        raise CapsuleError(DAMAGED.format('its manifest does not have its checksum'))
+        raise CapsuleError(
+            DAMAGED.format('its manifest does not have its checksum'), ErrorCode.DAMAGED
+        )
     try:
         fields = json.loads(text)
         version = fields.pop('version')
         if version != VERSION:
             raise CapsuleError(
                 f'has format {version}, this version reads {VERSION}: drop it, or restore it with '
-                'the version that wrote it'
+                'the version that wrote it',
+                ErrorCode.MISMATCH,
             )
         fields['boundary'] = Boundary(**fields['boundary'])
         fields['tensors'] = tuple(_entry(**tensor) for tensor in fields['tensors'])
@@ -240,9 +246,13 @@ def parse(header: bytes) -> Manifest:
     except CapsuleError:
         raise
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise CapsuleError(DAMAGED.format('its manifest makes no sense')) from error
+        raise CapsuleError(
+            DAMAGED.format('its manifest makes no sense'), ErrorCode.DAMAGED
+        ) from error
     if header != as_it_should_be:
-        raise CapsuleError(DAMAGED.format('its header is not what its manifest says'))
+        raise CapsuleError(
+            DAMAGED.format('its header is not what its manifest says'), ErrorCode.DAMAGED
+        )
     return manifest
 
 

@@ -15,6 +15,7 @@ from enum import Enum
 import numpy as np
 
 from embodied_kv.capsule.facts import CapsuleError
+from embodied_kv.errors import ErrorCode
 
 SIDE = 16  # pixels of a thumbnail
 
@@ -66,7 +67,10 @@ class SceneSummary:
             facts.get(name) if isinstance(facts, Mapping) else None for name in ('stamp', 'robot')
         )
         if 'joints' not in arrays or type(stamp) is not int or not isinstance(robot, str):
-            raise CapsuleError('the capsule is damaged: its scene has no joints, stamp or robot')
+            raise CapsuleError(
+                'the capsule is damaged: its scene has no joints, stamp or robot',
+                ErrorCode.DAMAGED,
+            )
         return cls(arrays['joints'], images, stamp, robot)
 
 

@@ -33,6 +33,7 @@ from embodied_kv.capsule.disk import NAME
 from embodied_kv.capsule.fingerprint import mismatch
 from embodied_kv.capsule.record import CapsuleRecord
 from embodied_kv.capsule.tiers import Move, NoRoom, Tier, TierCapacities, leave, make_room
+from embodied_kv.errors import ErrorCode
 from embodied_kv.kv.moves import copy_to
 from embodied_kv.kv.plane import OverBudget
 from embodied_kv.text import listed
@@ -405,7 +406,7 @@ class Registry:
         if item is None:
             if self._has_file(name):
                 self._disk.entry(name)  # raises, with what is wrong with it
-            raise CapsuleError(f'no capsule {name!r}; there is {there}')
+            raise CapsuleError(f'no capsule {name!r}; there is {there}', ErrorCode.NOT_FOUND)
         return item
 
     def _has_file(self, name: str) -> bool:
@@ -413,10 +414,13 @@ class Registry:
 
     def _check_new(self, name: str) -> None:
         if name in self._items or self._has_file(name):
-            raise CapsuleError(f'there is a capsule {name} already: drop it first')
+            raise CapsuleError(
+                f'there is a capsule {name} already: drop it first', ErrorCode.ALREADY_EXISTS
+            )
 
     def _check_fits(self, item: CapsuleCopy) -> None:
         if item.fingerprint != self.fingerprint:
             raise CapsuleError(
-                f'capsule {item.name} {mismatch(item.fingerprint, self.fingerprint)}'
+                f'capsule {item.name} {mismatch(item.fingerprint, self.fingerprint)}',
+                ErrorCode.MISMATCH,
             )

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Literal, get_args
 
 from embodied_kv.capsule.capsule import CapsuleError
+from embodied_kv.errors import ErrorCode
 from embodied_kv.kv.moves import held_bytes
 
 Policy = Literal['refuse', 'demote', 'drop']
@@ -35,6 +36,8 @@ class Tier(Enum):
 
 class NoRoom(CapsuleError):
     """A capsule cannot fit a tier, or the policy does not let it; nothing was moved for it."""
+
+    code = ErrorCode.NO_ROOM
 
 
 @dataclass(frozen=True)

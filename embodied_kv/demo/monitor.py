@@ -126,7 +126,7 @@ class Monitor(Node):
         def answered(future) -> None:
             response = future.result()
             question.stream = response.stream
-            question.refused = '' if response.ok else response.message
+            question.refused = '' if response.success else response.message
 
         request = Ask.Request(question=question.text)
         self._ask.call_async(request).add_done_callback(answered)

@@ -58,7 +58,7 @@ class Recall:
             'known': [segment.text for segment in query.segments],
             'question': self.question,
         }
-        if not plan.ok:
+        if not plan.success:
             return found | {'refused': plan.message}
         return found | {
             'answer': plan.text,

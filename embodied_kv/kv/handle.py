@@ -8,6 +8,7 @@ from typing import ClassVar, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_kv.errors import ErrorCode
 from embodied_kv.kv.pool import Held
 
 L = TypeVar('L', bound='Lease')
@@ -16,6 +17,8 @@ Place = tuple[int, int]  # row and generation: names a frame of this process for
 
 class Stale(LookupError):
     """The handle's row cannot be read; the message says why."""
+
+    code = ErrorCode.STALE_FRAME
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_kv.errors import CodedError, ErrorCode
 from embodied_kv.kv.eviction import EvictionOrder
 from embodied_kv.kv.going import Going
 from embodied_kv.kv.pool import Evictable, Pool
@@ -33,8 +34,10 @@ MIB = 2**20
 LOOKS = 2  # at what could go, where all that was to go came into use meanwhile
 
 
-class OverBudget(ValueError):
+class OverBudget(CodedError):
     """The budget has no room for so much, and none could be made."""
+
+    code = ErrorCode.NO_ROOM
 
 
 @dataclass(frozen=True)

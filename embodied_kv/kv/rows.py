@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import heapq
 
+from embodied_kv.errors import ErrorCode
+
 
 class OutOfRows(RuntimeError):
     """There are not as many rows as are wanted; the message says what holds them."""
+
+    code = ErrorCode.NO_ROOM
 
 
 class FreeRows:

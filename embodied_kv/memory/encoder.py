@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from embodied_kv.errors import ErrorCode
 from embodied_kv.memory.segment import MemoryFault
 
 log = logging.getLogger(__name__)
@@ -79,7 +80,10 @@ class SentenceEncoder:
 
     def __init__(self, folder: str | Path, device: str = 'cpu', batch: int = 64) -> None:
         if not Path(folder).is_dir():
-            raise MemoryFault(f'no sentence encoder in {folder}: give a folder, or {BUNDLED}')
+            raise MemoryFault(
+                f'no sentence encoder in {folder}: give a folder, or {BUNDLED}',
+                ErrorCode.UNAVAILABLE,
+            )
         library = _library('sentence_transformers', f'encoder {folder}')
         try:
             self._model = library.SentenceTransformer(
@@ -87,7 +91,9 @@ class SentenceEncoder:
             )
         except (OSError, ValueError, RuntimeError, KeyError) as error:
             reason = str(error).splitlines()[0]
-            raise MemoryFault(f'{folder} holds no sentence encoder: {reason}') from error
+            raise MemoryFault(
+                f'{folder} holds no sentence encoder: {reason}', ErrorCode.UNAVAILABLE
+            ) from error
         self.name, self._batch = f'sentence-{Path(folder).name}', batch
         self.width = self.encode(['a']).shape[1]
 
@@ -126,7 +132,8 @@ def encoder(name: str = 'auto', device: str = 'cpu') -> Encoder:
     if not Path(name).is_dir():
         raise MemoryFault(
             f'no encoder {name!r}: there are {BUNDLED}, hashing, auto, and folders of '
-            'sentence-transformers models'
+            'sentence-transformers models',
+            ErrorCode.UNAVAILABLE,
         )
     return SentenceEncoder(name, device)
 
@@ -135,7 +142,9 @@ def _library(name: str, who: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise MemoryFault(f'{who} needs {error.name or name}; {NEEDS}') from error
+        raise MemoryFault(
+            f'{who} needs {error.name or name}; {NEEDS}', ErrorCode.UNAVAILABLE
+        ) from error
 
 
 @lru_cache(2**16)

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from embodied_kv import storage
+from embodied_kv.errors import ErrorCode
 from embodied_kv.kv import moves
 from embodied_kv.memory.segment import MemoryFault
 
@@ -44,6 +45,8 @@ REMEDIES = {
 
 class DiskFull(MemoryFault):
     """The database had no room for a change, which is undone."""
+
+    code = ErrorCode.NO_ROOM
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,9 @@ class KvFiles:
         with _open(path) as descriptor:
             size, whole = os.fstat(descriptor).st_size, entry.file_bytes
             if size != whole:
-                raise MemoryFault(f'{path} ' + DAMAGED.format(f'{size} of {whole} bytes'))
+                raise MemoryFault(
+                    f'{path} ' + DAMAGED.format(f'{size} of {whole} bytes'), ErrorCode.DAMAGED
+                )
             header, own = bytearray(entry.offset), entry.checksums[1 + layer]
             at = entry.offset + layer * entry.layer_bytes
             try:
@@ -145,7 +150,7 @@ class KvFiles:
                     descriptor, at, entry.shape[1:], entry.torch_dtype, own, f'layer {layer}'
                 )
             except moves.Damaged as fault:
-                raise MemoryFault(f'{path} ' + DAMAGED.format(fault)) from fault
+                raise MemoryFault(f'{path} ' + DAMAGED.format(fault), ErrorCode.DAMAGED) from fault
             with suppress(OSError):
                 os.utime(descriptor)  # `used` reads it after a restart
         return kv[0], kv[1]
@@ -192,9 +197,11 @@ def _open(path: Path) -> Iterator[int]:
         try:
             descriptor = storage.open_regular(path)
         except FileNotFoundError:
-            raise MemoryFault(f'{path} is gone: forget this unit, or ask again') from None
+            raise MemoryFault(
+                f'{path} is gone: forget this unit, or ask again', ErrorCode.DAMAGED
+            ) from None
         except storage.Irregular as error:
-            raise MemoryFault(f'{path} {error}: remove it') from None
+            raise MemoryFault(f'{path} {error}: remove it', ErrorCode.DAMAGED) from None
         try:
             yield descriptor
         finally:

@@ -25,6 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
+from embodied_kv.errors import ErrorCode
 from embodied_kv.memory.files import FREE, DiskFull, KvEntry, explained
 from embodied_kv.memory.segment import MAX_ID, MemoryFault, Segment, check_id
 from embodied_kv.memory.unit import Unit
@@ -93,7 +94,7 @@ class Records:
     def __init__(self, path: Path) -> None:
         self.path = path
         if path.is_symlink() or path.exists() and not path.is_file():
-            raise MemoryFault(f'{path} is no regular file: move it away')
+            raise MemoryFault(f'{path} is no regular file: move it away', ErrorCode.UNAVAILABLE)
         with explained(path, 'opened'):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         with self._explained():
@@ -127,11 +128,18 @@ class Records:
                 self._db.execute(f'PRAGMA application_id = {APPLICATION}')
                 self._db.execute(f'PRAGMA user_version = {FORMAT}')
         elif application != APPLICATION:
-            raise MemoryFault(f'{self.path} is no memory: choose another folder')
+            raise MemoryFault(
+                f'{self.path} is no memory: choose another folder', ErrorCode.MISMATCH
+            )
         elif version not in (1, FORMAT):
-            raise MemoryFault(f'{self.path} has format {version}, this version reads {FORMAT}')
+            raise MemoryFault(
+                f'{self.path} has format {version}, this version reads {FORMAT}',
+                ErrorCode.MISMATCH,
+            )
         elif (found := self._db.execute('PRAGMA integrity_check(1)').fetchone()[0]) != 'ok':
-            raise MemoryFault(f'{self.path} is damaged ({found}): restore it, or start anew')
+            raise MemoryFault(
+                f'{self.path} is damaged ({found}): restore it, or start anew', ErrorCode.DAMAGED
+            )
         elif version == 1:
             self._add_checksums()
 
@@ -213,7 +221,8 @@ class Records:
     def _damaged(self, what: str, remedy: str = '') -> MemoryFault:
         return MemoryFault(
             f'{what} in {self.path} is damaged (checksum): restore a copy of this folder, or '
-            f'choose another{remedy}'
+            f'choose another{remedy}',
+            ErrorCode.DAMAGED,
         )
 
     def count(self) -> int:
@@ -255,7 +264,8 @@ class Records:
                     yield key, KeptUnit(tuple(json.loads(lengths)), _entry(file))
                 except (ValueError, TypeError, AttributeError, RecursionError) as error:
                     raise MemoryFault(
-                        f'{self.path} is damaged (unit {str(key)[:40]}: {error}): start anew'
+                        f'{self.path} is damaged (unit {str(key)[:40]}: {error}): start anew',
+                        ErrorCode.DAMAGED,
                     ) from error
 
     def units_of(self, id: str) -> list[str]:

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from embodied_kv.errors import CodedError
+
 KINDS = ('object', 'place', 'agent', 'task', 'note')
 MAX_ID = 128  # characters
 MAX_TEXT = 4096
 
 
-class MemoryFault(ValueError):
+class MemoryFault(CodedError):
     """Why memory cannot be kept or used; meant for the user."""
 
 

@@ -32,6 +32,7 @@ import torch
 from torch import Tensor
 
 from embodied_kv import storage
+from embodied_kv.errors import ErrorCode
 from embodied_kv.kv.plane import Plane
 from embodied_kv.memory.cache import HostCache
 from embodied_kv.memory.files import DiskFull, KvFiles, explained
@@ -86,7 +87,10 @@ class MemoryStore:
                 # A file, so that others may lock the folder itself.
                 lock = storage.locked(self.folder / LOCK, wait=False, file=True)
                 if not opened.enter_context(lock):
-                    raise MemoryFault(f'{folder} is open already, maybe in another process')
+                    raise MemoryFault(
+                        f'{folder} is open already, maybe in another process',
+                        ErrorCode.UNAVAILABLE,
+                    )
             self._records = Records(self.folder / DATABASE)
             opened.callback(self._records.close)
             self._reserve = storage.Reserve(self.folder / RESERVE, RESERVED)
@@ -203,7 +207,7 @@ class MemoryStore:
     def get(self, id: str) -> Segment:
         """Raises MemoryFault if there is no such segment."""
         if (segment := self.find(id)) is None:
-            raise MemoryFault(f'no segment {id!r}')
+            raise MemoryFault(f'no segment {id!r}', ErrorCode.NOT_FOUND)
         return segment
 
     def find(self, id: str) -> Segment | None:
@@ -336,7 +340,9 @@ class MemoryStore:
     def _kept(self, key: str) -> KeptUnit:
         kept = self._kv.get(key)
         if kept is None:
-            raise MemoryFault(f'no KV of unit {key!r}: compute it from its segments')
+            raise MemoryFault(
+                f'no KV of unit {key!r}: compute it from its segments', ErrorCode.NOT_FOUND
+            )
         return kept
 
     def _write(self, draft: SegmentDraft, step: int) -> Change:
@@ -404,7 +410,8 @@ class MemoryStore:
         if found is not None and not renew:
             raise MemoryFault(
                 f'{self.folder} holds KV of the model {found}, this is {fingerprint}: start what '
-                'made it, choose another folder, or renew it, which keeps its text alone'
+                'made it, choose another folder, or renew it, which keeps its text alone',
+                ErrorCode.MISMATCH,
             )
         self.forget(*(key for key, _ in self._records.units()))
         self.set_fact('fingerprint', fingerprint)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 
+from embodied_kv.errors import CodedError, ErrorCode
 from embodied_kv.kv.handle import KvHandle, Stale
 from embodied_kv.msg import TextDelta as TextDeltaMsg
 from embodied_kv.nodes.common import executable, qos
@@ -67,7 +68,9 @@ class Language(SuiteNode):
 
     def _ask(self, request: Ask.Request, response: Ask.Response) -> None:
         if not self.active:
-            raise ValueError('language is not active: activate it first')
+            raise CodedError(
+                'language must be active (got inactive); activate it first', ErrorCode.NOT_ACTIVE
+            )
         self._voice.ask(request, response, self._newest)
 
     def _newest(self) -> KvHandle:

@@ -5,6 +5,7 @@ Knows a lifecycle. Does not know missions.
 
 from __future__ import annotations
 
+from embodied_kv.errors import ErrorCode
 from embodied_kv.nodes.common.lifecycle_node import OK, WARN, SuiteNode
 from embodied_kv.nodes.missions.params import MissionParams, can_carry_out
 from embodied_kv.nodes.robot_mission import FEEDBACK, RobotMission
@@ -29,7 +30,7 @@ class Mission(SuiteNode):
         self.every(FEEDBACK, self.mission.look)
 
     def stop(self) -> None:
-        self.mission.end('the mission node is not active any more')
+        self.mission.end('the mission node is not active any more', ErrorCode.NOT_ACTIVE)
         self.mission.wait()
 
     def report(self) -> tuple[bytes, str, dict[str, object]]:

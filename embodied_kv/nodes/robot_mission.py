@@ -18,6 +18,7 @@ from std_msgs.msg import String
 
 from embodied_kv.action import Mission as MissionAction
 from embodied_kv.capsule.tiers import Tier
+from embodied_kv.errors import ErrorCode
 from embodied_kv.msg import ControlState
 from embodied_kv.msg import MissionState as MissionStateMsg
 from embodied_kv.nodes.common import qos
@@ -98,7 +99,7 @@ class RobotMission:
 
     def close(self) -> None:
         """No more missions; one that is still under way ends."""
-        self.end('the mission node is not active any more')
+        self.end('the mission node is not active any more', ErrorCode.NOT_ACTIVE)
         self.wait()
         self._session.unregister(self._part)
         self._server.destroy()
@@ -174,12 +175,13 @@ class RobotMission:
                     sight.now(running.calls.check)  # there is a frame to ask about
                 running.end = running.run.run()
         except Interrupted as reason:
-            running.end = MissionEnd(False, str(reason), running.run.state)
+            running.end = MissionEnd(reason.code, str(reason), running.run.state)
         except Exception as error:  # whatever it is, the mission is over, and says so
             self._node.log_exception('a mission', error)
-            running.end = MissionEnd(False, 'failed: see the log of the node', running.run.state)
+            why = 'failed: see the log of the node'
+            running.end = MissionEnd(ErrorCode.UNKNOWN, why, running.run.state)
 
-    def end(self, why: str = '') -> None:
+    def end(self, why: str = '', code: ErrorCode = ErrorCode.PREEMPTED) -> None:
         """The mission that there is ends, for this reason if it is not over.
 
         Its instruction ends at once; its client is told by `settle`, when its thread is over.
@@ -188,10 +190,10 @@ class RobotMission:
         if running is None:
             return
         if running.thread is None:
-            running.end = MissionEnd(False, why, running.run.state)
+            running.end = MissionEnd(code, why, running.run.state)
             self._conclude(running)
             return
-        running.calls.interrupt(why)
+        running.calls.interrupt(why, code)
         running.calls.cancel()
         self._leaving = running
         self.settle()
@@ -228,6 +230,7 @@ class RobotMission:
             (handle.succeed if end.success else handle.abort)()
         return MissionAction.Result(
             success=end.success,
+            error_code=end.code,
             message=end.why,
             said=list(end.state.said),
             steps=end.state.steps,
@@ -249,7 +252,7 @@ class RobotMission:
         if running is None:
             return
         if running.is_cancelled:
-            self.end('cancelled')
+            self.end('cancelled', ErrorCode.CANCELED)
         elif running.end is not None:
             self.end()
         elif running.handle is not None:
@@ -262,7 +265,7 @@ class RobotMission:
         """
         before, self._arm = self._arm, message.state
         if message.state not in (before, ControlState.ARMED):
-            self.end(f'the arm may not be moved: {message.reason}')
+            self.end(f'the arm may not be moved: {message.reason}', ErrorCode.STOPPED)
 
     def _bring_back(self, state: MissionState | None) -> None:
         """From a capsule, on the engine's thread: the node's own takes it from here.
@@ -291,6 +294,7 @@ class RobotMission:
             mission=state.words,
             running=end is None,
             success=end is not None and end.success,
+            error_code=ErrorCode.NONE if end is None else end.code,
             message='' if end is None else end.why,
             part=state.part,
             steps=state.steps,

@@ -20,6 +20,7 @@ from torch import Tensor
 from embodied_kv.capsule import frozen_kv
 from embodied_kv.capsule.capsule import CapsuleError, facts_of
 from embodied_kv.capsule.part import FrozenPart, Note
+from embodied_kv.errors import ErrorCode
 from embodied_kv.kv.plane import OverBudget
 from embodied_kv.memory.sentence_log import sentences
 from embodied_kv.planning.plan import PlanRecord, RowPlan
@@ -63,10 +64,14 @@ class MemoryPart:
         """Raises CapsuleError where it does not say what was known, or has half a row."""
         facts = frozen.facts
         if not isinstance(facts, dict) or not isinstance(facts.get('planner'), str):
-            raise CapsuleError('the capsule does not say which memory was known')
+            raise CapsuleError(
+                'the capsule does not say which memory was known', ErrorCode.DAMAGED
+            )
         known = frozen.tensors.get(SENTENCES)
         if known is None or known.dtype != torch.uint8 or known.dim() != 1:
-            raise CapsuleError('the capsule does not say which memory was known')
+            raise CapsuleError(
+                'the capsule does not say which memory was known', ErrorCode.DAMAGED
+            )
         _read_plan(facts.get('plan'))
         held = _read_row(facts)
         if held is not None and facts['planner'] == self._planning.fingerprint:
@@ -75,7 +80,9 @@ class MemoryPart:
             try:
                 row.check(held)
             except ValueError as error:
-                raise CapsuleError(f'the capsule has a damaged plan: {error}') from error
+                raise CapsuleError(
+                    f'the capsule has a damaged plan: {error}', ErrorCode.DAMAGED
+                ) from error
 
     def resume(self, frozen: FrozenPart) -> Note:
         """The plans are those of then; memory is that of now.
@@ -148,7 +155,9 @@ def _read_plan(plan: Mapping | None) -> PlanRecord | None:
             bool(plan.get('over', True)),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise CapsuleError(f'the capsule has a damaged plan: {error!r}') from error
+        raise CapsuleError(
+            f'the capsule has a damaged plan: {error!r}', ErrorCode.DAMAGED
+        ) from error
 
 
 def _read_row(facts: Mapping) -> RowPlan | None:
@@ -160,12 +169,16 @@ def _read_row(facts: Mapping) -> RowPlan | None:
     )
     plan = _read_plan(plan)
     if plan is None or not (plan.answer or plan.over) or type(tokens) is not int:
-        raise CapsuleError("the capsule has a damaged plan: that of the planner's row")
+        raise CapsuleError(
+            "the capsule has a damaged plan: that of the planner's row", ErrorCode.DAMAGED
+        )
     absent, most = row.get('absent', []), len(plan.prompt)
     whole = isinstance(absent, list) and all(type(n) is int and 0 <= n < most for n in absent)
     held = RowPlan(plan, tokens, tuple(absent) if whole else (), bool(row.get('chosen')))
     # Beside what was read before the last token was said, that token, where <eos> followed it.
     read_last = held.read - plan.next_position
     if not whole or tokens < 1 or not (not plan.answer) <= read_last <= plan.over:
-        raise CapsuleError(f'the capsule has a damaged plan: {tokens} tokens of its row')
+        raise CapsuleError(
+            f'the capsule has a damaged plan: {tokens} tokens of its row', ErrorCode.DAMAGED
+        )
     return held

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from embodied_kv.capsule.capsule import Fact, facts_of
+from embodied_kv.errors import ErrorCode
 from embodied_kv.model.mission_words import PlannerAnswer, Tried, mission_question
 
 MOST_STEPS = 40  # of a mission, the failed ones included
@@ -25,7 +26,11 @@ MOST_PLANS = 3  # for a step, where the planner says nothing that can be told
 
 
 class Interrupted(Exception):
-    """The mission is to end now; the message says why."""
+    """The mission ends now; the message states why."""
+
+    def __init__(self, message: str, code: ErrorCode = ErrorCode.UNKNOWN) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 @dataclass(frozen=True)
@@ -135,11 +140,22 @@ def read_state(facts: object) -> MissionState:
 
 @dataclass(frozen=True)
 class MissionEnd:
-    """success: all of it was done. why: one sentence. state: how far it was."""
+    """The end of a mission.
 
-    success: bool
+    Args:
+        code: NONE if all of it was done.
+        why: One sentence.
+        state: How far it was.
+    """
+
+    code: ErrorCode
     why: str
     state: MissionState = field(repr=False)
+
+    @property
+    def success(self) -> bool:
+        """Return whether all of it was done."""
+        return self.code == ErrorCode.NONE
 
 
 class Mission:
@@ -164,7 +180,7 @@ class Mission:
         try:
             return self._run()
         except Interrupted as reason:
-            return self._end(False, str(reason))
+            return self._end(reason.code, str(reason))
 
     def _run(self) -> MissionEnd:
         self._begin()
@@ -172,9 +188,9 @@ class Mission:
             answer = self._plan()
             match answer.kind:
                 case 'over':
-                    return self._end(True, f'{self.state.steps} steps')
+                    return self._end(ErrorCode.NONE, f'{self.state.steps} steps')
                 case 'impossible' | 'give up':
-                    return self._end(False, f'{answer.kind}: {answer.words}')
+                    return self._end(ErrorCode.NOT_DONE, f'{answer.kind}: {answer.words}')
                 case 'done':
                     self._now(self.state.in_part(self.state.part + 1, self._robot.moves()))
                 case 'say':
@@ -184,7 +200,7 @@ class Mission:
                     self._now(self.state.in_vain())
                 case 'step':
                     self._step(answer.words)
-        return self._end(False, f'not over after {MOST_STEPS} steps')
+        return self._end(ErrorCode.NOT_DONE, f'not over after {MOST_STEPS} steps')
 
     def _begin(self) -> None:
         """A step that was cut off is told again: it is soon over where it had been done.
@@ -209,13 +225,15 @@ class Mission:
                 return self._answer()
             except ValueError as error:
                 fault = error
-        raise Interrupted(str(fault))
+        raise Interrupted(str(fault), ErrorCode.NOT_DONE)
 
     def _answer(self) -> PlannerAnswer:
         """The planner's. Raises ValueError where it is of no use."""
         state, robot = self.state, self._robot
         if state.answers >= MOST_ANSWERS:
-            raise Interrupted(f'not over after {MOST_ANSWERS} answers of the planner')
+            raise Interrupted(
+                f'not over after {MOST_ANSWERS} answers of the planner', ErrorCode.NOT_DONE
+            )
         self._now(replace(state, answers=state.answers + 1))
         answer = robot.plan(state)
         if answer.kind == 'step' and (refusal := robot.refusal(answer.words)):
@@ -248,5 +266,5 @@ class Mission:
         self.state = state
         self._on_state(state)
 
-    def _end(self, success: bool, why: str) -> MissionEnd:
-        return MissionEnd(success, why, self.state)
+    def _end(self, code: ErrorCode, why: str) -> MissionEnd:
+        return MissionEnd(code, why, self.state)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.part import FrozenPart
+from embodied_kv.errors import ErrorCode
 from embodied_kv.planning.mission import MissionState, read_state
 
 
@@ -42,8 +43,12 @@ class MissionPart:
     def _read(frozen: FrozenPart) -> MissionState | None:
         facts = frozen.facts
         if not isinstance(facts, dict) or 'mission' not in facts:
-            raise CapsuleError('the capsule does not say whether there was a mission')
+            raise CapsuleError(
+                'the capsule does not say whether there was a mission', ErrorCode.DAMAGED
+            )
         try:
             return read_state(facts['mission']) if facts['mission'] is not None else None
         except ValueError as error:
-            raise CapsuleError(f'the capsule has a damaged mission: {error}') from error
+            raise CapsuleError(
+                f'the capsule has a damaged mission: {error}', ErrorCode.DAMAGED
+            ) from error

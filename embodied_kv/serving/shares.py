@@ -11,13 +11,16 @@ from contextlib import contextmanager
 from threading import Lock
 
 from embodied_kv.engine.engine import Engine
+from embodied_kv.errors import CodedError, ErrorCode
 from embodied_kv.kv.decode_stream import DecodeStream
 
 BEGUN = 2  # tokens of a stream that has taken part in a step of all
 
 
-class NoShare(ValueError):
+class NoShare(CodedError):
     """No stream may be opened now; the message says why."""
+
+    code = ErrorCode.NO_ROOM
 
 
 class StreamShares:

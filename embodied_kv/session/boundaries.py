@@ -12,6 +12,7 @@ from contextlib import suppress
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.reentry import SceneSummary
 from embodied_kv.capsule.tiers import Tier
+from embodied_kv.errors import ErrorCode
 from embodied_kv.session.robot_session import RobotSession
 
 
@@ -50,7 +51,7 @@ class Boundaries:
         Raises CapsuleError where none was.
         """
         if not self._newest:
-            raise CapsuleError('no boundary was taken')
+            raise CapsuleError('no boundary was taken', ErrorCode.NOT_FOUND)
         self._session.rollback(self._newest, but)
 
     def _numbers(self) -> list[int]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from embodied_kv.capsule.capsule import CapsuleError, Fact
+from embodied_kv.errors import ErrorCode
 from embodied_kv.text import shown
 
 WHOLE = 2**63  # above every sequence and stamp
@@ -116,5 +117,6 @@ def _require(holds: bool, name: str, requirement: str, found: object) -> None:
     if not holds:
         raise CapsuleError(
             f'the capsule is damaged: {name} must be {requirement} (got {shown(found)}); drop it '
-            'and take a new one'
+            'and take a new one',
+            ErrorCode.DAMAGED,
         )

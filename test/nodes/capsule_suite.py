@@ -1,7 +1,6 @@
 """A suite whose capsules lie in a folder of the test's own."""
 
 from conftest import loose_contract
-
 from embodied_kv.msg import ActionChunk
 from embodied_kv.nodes.action import Action
 from embodied_kv.nodes.common.engine_host import EngineHost
@@ -37,7 +36,7 @@ def ask(robot, seed=0, question='what is red?', **fields):
     response = robot.call(
         Ask, 'language/ask', question=question, temperature=1.0, seed=seed, **fields
     )
-    assert response.ok, response.message
+    assert response.success, response.message
     return response.stream
 
 

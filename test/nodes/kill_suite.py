@@ -52,7 +52,7 @@ class Truth:
         node.create_subscription(MissionState, 'mission/state', self.heard.append, qos.STATUS)
 
     def _plan(self, _, response):
-        response.ok, response.text = True, STEP
+        response.success, response.text = True, STEP
         return response
 
     def _ask(self, request, response):
@@ -60,7 +60,7 @@ class Truth:
         said = TextDelta(stream=self._stream, text=self._table.answer(request.question))
         said.finished, said.reason = True, 'eos'
         self._texts.publish(said)
-        response.ok, response.stream = True, self._stream
+        response.success, response.stream = True, self._stream
         return response
 
 
@@ -144,7 +144,7 @@ class Caller:
             sent.append(self._clients[kind].call_async(kind.Request(**fields)))
             self._waited(sent, time.monotonic() + PATIENCE / TRIES)
         (future, *_) = [future for future in sent if future.done()]
-        assert future.result().ok, future.result().message
+        assert future.result().success, future.result().message
         return future.result()
 
     def _waited(self, sent, end):

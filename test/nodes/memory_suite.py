@@ -52,7 +52,7 @@ def call(robot, verb, **fields):
 def done(robot, verb, **fields):
     """The answer of a call that succeeds."""
     response = call(robot, verb, **fields)
-    assert response.ok, response.message
+    assert response.success, response.message
     return response
 
 

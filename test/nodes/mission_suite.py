@@ -8,12 +8,14 @@ from table_robot import TableRobot
 
 from embodied_kv.action import ExecuteInstruction
 from embodied_kv.action import Mission as MissionAction
+from embodied_kv.errors import ErrorCode
 from embodied_kv.msg import ControlState, MemorySegment, MissionState, TextDelta
 from embodied_kv.nodes.common import qos
-from embodied_kv.nodes.control.instruction_server import TIME_IS_OVER
 from embodied_kv.nodes.mission import Mission
 from embodied_kv.planning.mission import Outcome
 from embodied_kv.srv import Ask, MemoryPlan, MemoryQuery, MemoryRemove, MemoryUpsert
+
+NONE, STOPPED, TIMEOUT = ErrorCode.NONE, ErrorCode.STOPPED, ErrorCode.TIMEOUT
 
 
 class TableSuite(TableRobot):
@@ -102,7 +104,7 @@ class TableSuite(TableRobot):
                 return response
             try:
                 serve(request, response)
-                response.ok = True
+                response.success = True
             except LookupError as error:
                 response.message = f'there is no {error}'
             return response
@@ -164,5 +166,7 @@ class TableSuite(TableRobot):
         else:
             (handle.succeed if done else handle.abort)()
         return ExecuteInstruction.Result(
-            success=done, message='' if done else self.ends or TIME_IS_OVER
+            success=done,
+            message='' if done else self.ends or 'the time limit is over',
+            error_code=NONE if done else STOPPED if self.ends else TIMEOUT,
         )

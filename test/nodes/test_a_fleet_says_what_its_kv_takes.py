@@ -23,7 +23,7 @@ def test_its_stats_sum_to_what_the_pools_of_all_robots_hold(fleet):
     ask(fleet, a), ask(fleet, b)
     plane = node.host.plane
     response = call(fleet, KvStats, 'kv/stats')
-    assert response.ok and response.streams == 2
+    assert response.success and response.streams == 2
     assert response.bytes == sum(pool.bytes for pool in plane.stats())
     assert response.bytes_used == sum(pool.bytes_used for pool in plane.stats()) > 0
     for name in {pool.name for pool in plane.pools}:
@@ -36,7 +36,7 @@ def test_streams_above_a_bound_end_and_each_robot_has_a_smaller_share(fleet):
     asked = [(robot, ask(fleet, robot).stream) for robot in (a, a, b, b)]
     each = node._shares.each
     response = call(fleet, SetLimits, 'kv/set_limits', streams=2)
-    assert response.ok and response.streams == 2, response.message
+    assert response.success and response.streams == 2, response.message
     live = {stream.id for stream in node.host.engine.kv.streams.live()}
     ended = [(robot, stream) for robot, stream in asked if stream not in live]
     assert len(ended) == 2 and [end(fleet, *one)[1] for one in ended] == ['evicted'] * 2

@@ -36,5 +36,5 @@ def test_who_is_served_elsewhere_has_no_older_frame_to_ask_of_or_freeze(
     part = ServedPart(node.host.engine, robot.namespace, kept, node._shares)
     assert part.freeze().facts['current'] is None and part.stamp == 0
     serve(fleet, robot, round=2)
-    assert ask(fleet, robot).ok
+    assert ask(fleet, robot).success
     node.host.engine.kv.check_integrity()

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 import yaml
 from action_msgs.msg import GoalStatus
-from conftest import OWN
 from memory_suite import done, parameters, texts
 from rclpy.action import ActionClient, ActionServer, CancelResponse, GoalResponse
 
+from conftest import OWN
 from embodied_kv.action import ExecuteInstruction
 from embodied_kv.action import Mission as MissionAction
+from embodied_kv.errors import ErrorCode
 from embodied_kv.msg import ControlState, TextDelta
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.memory import Memory
@@ -68,7 +69,7 @@ class Kitchen:
     def _ask(self, request, response):
         self.asked.append(request.question)
         self._stream += 1
-        response.ok, response.stream = True, self._stream
+        response.success, response.stream = True, self._stream
         said = TextDelta(stream=self._stream, query=request.question, finished=True, reason='eos')
         said.text = self.where.get(request.question, 'I do not know')
         said.header.stamp = self.robot.node.get_clock().now().to_msg()
@@ -80,7 +81,7 @@ class Kitchen:
         if self.failures:
             self.failures -= 1
             handle.abort()
-            return ExecuteInstruction.Result(message='the time limit is over')
+            return ExecuteInstruction.Result(error_code=ErrorCode.TIMEOUT)
         if 'cup' in self.told[-1]:
             self.where['Where is the cup?'] = 'on the shelf'
         handle.succeed()

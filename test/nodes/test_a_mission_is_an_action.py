@@ -163,7 +163,7 @@ def test_a_mission_goes_back_with_its_session_and_on_from_there(robot, tmp_path)
     suite.slow = True
     goal = suite.send()
     suite.robot.until(lambda: suite.goals, show=False)
-    assert robot.call(CapsuleSnapshot, 'capsule/snapshot', name='here').ok
+    assert robot.call(CapsuleSnapshot, 'capsule/snapshot', name='here').success
     suite.robot.until(goal.cancel_goal_async().done, show=False)
     suite.result(goal)
     suite.robot.until(lambda: not suite.goals, show=False)
@@ -171,7 +171,7 @@ def test_a_mission_goes_back_with_its_session_and_on_from_there(robot, tmp_path)
     suite.slow = False
     suite.told.clear()
     back = robot.call(CapsuleRollback, 'capsule/rollback', name='here')
-    assert back.ok, back.message
+    assert back.success, back.message
     suite.robot.until(lambda: suite.told and not suite.told[-1].running, show=False)
     assert suite.told[-1].success and suite.told[-1].steps == 3
     assert suite.told[0].running and suite.told[0].mission == 'tidy up'

@@ -50,7 +50,7 @@ def test_who_rolls_back_to_it_has_the_step_told_again(robot, begun):
     suite = begun()
     told = suite.goals[0][0]
     back = robot.call(CapsuleRollback, 'capsule/rollback', name=BOUNDARY)
-    assert back.ok, back.message
+    assert back.success, back.message
     robot.until(lambda: suite.goals and suite.goals[0][0] is not told, show=False)
     told = suite.goals[-1][0].request
     assert (told.instruction, told.time_limit) == (PUT_RED, 7.5), 'as the goal had it'
@@ -59,13 +59,13 @@ def test_who_rolls_back_to_it_has_the_step_told_again(robot, begun):
 def test_it_is_not_where_a_rollback_without_a_name_goes(robot, begun):
     begun()
     back = robot.call(CapsuleRollback, 'capsule/rollback')
-    assert not back.ok and 'take a snapshot first' in back.message
+    assert not back.success and 'take a snapshot first' in back.message
 
 
 def test_nobody_else_names_a_capsule_so(robot, begun):
     begun()
     taken = robot.call(CapsuleSnapshot, 'capsule/snapshot', name='mission-boundary-9')
-    assert not taken.ok and 'choose another name' in taken.message
+    assert not taken.success and 'choose another name' in taken.message
     assert listed(robot) == {BOUNDARY: True}
 
 

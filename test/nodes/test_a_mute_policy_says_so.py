@@ -29,7 +29,7 @@ def test_questions_and_prompts_are_refused_by_name_and_chunks_go_on(robot, tmp_p
     _, _, language = robot.up(Perception, Action, Language, checkpoint=mute, prompt_interval=1)
     robot.until(lambda: robot.chunks)
     answer = robot.call(Ask, 'language/ask', question='what is red?')
-    assert not answer.ok and 'this policy is mute: it was trained on data' in answer.message
+    assert not answer.success and 'this policy is mute: it was trained on data' in answer.message
     robot.until(lambda: 'a prompt is not continued: this policy is mute' in capfd.readouterr().err)
     assert language.report()[1] == 'mute: the policy was trained without words'
     robot.more(robot.chunks)

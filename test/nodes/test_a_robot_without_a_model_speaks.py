@@ -25,7 +25,7 @@ def test_a_question_is_answered_by_our_server(robot):
     with door('tabletop') as opened:
         speaking(robot, f'ws://127.0.0.1:{opened.port}')
         answer = ask(robot, 'Subtask:', max_tokens=4)
-        assert answer.ok, answer.message
+        assert answer.success, answer.message
         robot.until(lambda: robot.texts)
         told = robot.texts[0]
         assert told.stream == answer.stream and told.finished and told.query == 'Subtask:'
@@ -38,7 +38,7 @@ def test_a_server_that_answers_no_questions_is_told_by_name(robot):
     with PlainServer(lambda request: actions(7)) as server:
         node = speaking(robot, server.address)
         answer = ask(robot)
-        assert not answer.ok and 'answers no questions' in answer.message
+        assert not answer.success and 'answers no questions' in answer.message
         assert not server.asked and 'silent' in node.report()[1]
 
 
@@ -48,7 +48,9 @@ def test_without_a_server_there_is_no_answer(robot):
     node = robot.up(RemoteLanguage, server__address=gone, **CALM)
     robot.until(lambda: 'Connect' in node._server.policy.problem)
     answer = ask(robot)
-    assert not answer.ok and 'no model of its own' in answer.message and gone in answer.message
+    assert (
+        not answer.success and 'no model of its own' in answer.message and gone in answer.message
+    )
 
 
 @pytest.mark.parametrize('ends', ['cancel', 'deactivate'])

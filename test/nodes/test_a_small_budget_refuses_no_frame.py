@@ -32,10 +32,10 @@ def test_all_go_on_under_a_mib(robot, tmp_path):
     done(robot, 'upsert', segments=segments(*TABLE))
     for number in range(ROUNDS):
         asked = robot.call(Ask, 'language/ask', question='what is red?', max_tokens=1100)
-        assert asked.ok, asked.message
+        assert asked.success, asked.message
         done(robot, 'plan', question=QUESTION)
         taken = robot.call(CapsuleSnapshot, 'capsule/snapshot', name=f'after_{number}')
-        assert taken.ok, taken.message
+        assert taken.success, taken.message
         robot.more(robot.handles)
         engine().kv.check_integrity()
     assert plane.evictions['streams'] > 0

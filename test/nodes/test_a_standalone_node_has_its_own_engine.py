@@ -27,7 +27,7 @@ def test_standalone_language_speaks_from_images(robot):
     language = robot.up(Language, standalone=True, prompt_interval=1)
     robot.until(lambda: any(text.finished for text in robot.texts))
     response = robot.call(Ask, 'language/ask', question='what?')
-    assert response.ok, response.message
+    assert response.success, response.message
     robot.handle.publish(foreign(robot))
     robot.until(lambda: language.warning_counts['foreign handle'])
     robot.more(robot.texts)

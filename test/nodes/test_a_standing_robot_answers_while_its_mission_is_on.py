@@ -40,7 +40,7 @@ def standing(fleet):
 
 def frozen(robot):
     def freeze(_, response):
-        response.ok, response.task = True, 'a'
+        response.success, response.task = True, 'a'
         response.seen = robot.request(stamp=2_000_000_000).observation
         return response
 
@@ -58,7 +58,7 @@ def test_its_silence_ends_no_stream_and_refuses_no_question(fleet, standing):
     stays(node)
     stream = ask(fleet, robot).stream
     vanish(fleet, standing)
-    assert ask(fleet, robot).ok
+    assert ask(fleet, robot).success
     live = node.host.engine.kv.streams.live()
     assert stream in [s.id for s in live] and live[0].lease.handle.stamp == 2_000_000_000
 
@@ -66,12 +66,12 @@ def test_its_silence_ends_no_stream_and_refuses_no_question(fleet, standing):
 def test_after_the_mission_the_frame_of_its_look_is_spoken_of_no_more(fleet, standing):
     node, robot = standing.node, standing.robot
     vanish(fleet, standing)
-    assert ask(fleet, robot).ok
+    assert ask(fleet, robot).success
     standing.cancel()
     fleet.until(lambda: not node._missions.is_on(robot.namespace))
     assert 'no frame' in ask(fleet, robot).message
     serve(fleet, robot, round=1)
-    assert ask(fleet, robot).ok
+    assert ask(fleet, robot).success
 
 
 def test_a_look_alone_gives_a_robot_no_frame_to_ask_about(fleet):

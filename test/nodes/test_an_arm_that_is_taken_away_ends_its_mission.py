@@ -94,7 +94,7 @@ def test_a_mission_that_a_capsule_brought_back_has_no_goal_and_ends_so_too(robot
     goal = suite.send()
     robot.until(lambda: suite.goals, show=False)
     back = robot.call(CapsuleRollback, 'capsule/rollback', name='mission-boundary-1')
-    assert back.ok, back.message
+    assert back.success, back.message
     assert suite.result(goal)[1].message == 'a capsule takes its place'
     robot.until(lambda: suite.goals and suite.node.mission._running.handle is None, show=False)
     lose(suite, ControlState.DISARMED)

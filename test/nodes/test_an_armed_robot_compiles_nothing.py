@@ -18,6 +18,6 @@ def test_what_it_compiles_it_asked_for_before_it_was_armed(robot, monkeypatch):
     assert {'prefill', 'denoise', 'extend'} <= {name.split()[0] for name in before}
     assert robot.call(SetBool, 'control/arm', data=True).success
     robot.until(lambda: robot.trajectories)
-    assert robot.call(Ask, 'language/ask', question='what?').ok
+    assert robot.call(Ask, 'language/ask', question='what?').success
     robot.until(lambda: any(text.finished for text in robot.texts))
     assert asked == before

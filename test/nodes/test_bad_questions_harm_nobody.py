@@ -52,7 +52,7 @@ def test_a_bad_question_is_refused_and_others_are_answered(suite, capfd, fields,
     good = ask(suite, max_tokens=20)
     capfd.readouterr()
     bad = ask(suite, **fields)
-    assert not bad.ok and why in bad.message and not bad.stream
+    assert not bad.success and why in bad.message and not bad.stream
     assert said(suite, good.stream).reason == 'length'
     assert 'ERROR' not in capfd.readouterr().err
     suite.more(suite.handles)
@@ -64,7 +64,7 @@ def test_a_bad_question_is_refused_and_others_are_answered(suite, capfd, fields,
 @pytest.mark.parametrize('temperature, seed', [(1e-45, 0), (1.0, 2**63), (3e38, 2**64 - 1)])
 def test_every_seed_and_temperature_that_a_message_holds_is_answered(suite, temperature, seed):
     response = ask(suite, temperature=temperature, seed=seed, max_tokens=3)
-    assert response.ok, response.message
+    assert response.success, response.message
     end = said(suite, response.stream)
     assert (end.reason, end.tokens) == ('length', 3)
 

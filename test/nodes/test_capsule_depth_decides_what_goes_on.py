@@ -40,7 +40,7 @@ def no_chunks(monkeypatch):
 def restore(robot):
     robot.chunks.clear()
     response = robot.call(CapsuleRestore, 'capsule/restore', name='home')
-    assert response.ok, response.message
+    assert response.success, response.message
     return response
 
 
@@ -112,5 +112,5 @@ def test_the_actor_of_a_damaged_capsule_is_refused(robot, suite):
     with torch.inference_mode():
         registry(robot).get('home').tensors['action/values'][0, 0] = float('nan')
     response = robot.call(CapsuleRestore, 'capsule/restore', name='home')
-    assert not response.ok
+    assert not response.success
     assert response.message == 'the rest of a chunk is empty or not finite'

@@ -8,9 +8,9 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import loose_contract
 from kill_suite import arm
 
+from conftest import loose_contract
 from embodied_kv.msg import ActionChunk
 from embodied_kv.srv import Ask, CapsuleList, CapsuleRestore, CapsuleSnapshot
 
@@ -90,7 +90,7 @@ def call(robot, kind, name, /, **fields):
     future = client.call_async(kind.Request(**fields))
     move(robot, future.done)
     robot.node.destroy_client(client)
-    assert future.result().ok, future.result().message
+    assert future.result().success, future.result().message
     return future.result()
 
 

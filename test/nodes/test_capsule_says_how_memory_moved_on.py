@@ -11,10 +11,10 @@ LEARNT = ('red cube', 'object', 'red cube: in the blue bin')
 def taken_and_rolled_back(robot, change):
     """The answer of a rollback, with a change since the boundary."""
     taken = robot.call(CapsuleSnapshot, 'capsule/snapshot', name='here')
-    assert taken.ok, taken.message
+    assert taken.success, taken.message
     change()
     back = robot.call(CapsuleRollback, 'capsule/rollback', name='here')
-    assert back.ok, back.message
+    assert back.success, back.message
     return back.message
 
 

@@ -40,7 +40,7 @@ def call(robot, verb, **fields):
 def done(robot, verb, **fields):
     """The answer of a call that succeeds."""
     response = call(robot, verb, **fields)
-    assert response.ok, response.message
+    assert response.success, response.message
     return response
 
 
@@ -71,7 +71,7 @@ def test_a_session_is_kept_listed_moved_pinned_and_dropped(robot, tmp_path):
 
     assert done(robot, 'pin', name='home').message == 'capsule home stays where it is'
     refused = call(robot, 'drop', name='home')
-    assert not refused.ok and refused.message == 'capsule home is pinned: unpin it first'
+    assert not refused.success and refused.message == 'capsule home is pinned: unpin it first'
     assert 'may give way' in done(robot, 'pin', name='home', pinned=False).message
     assert done(robot, 'drop', name='home').message == 'capsule home is given up'
     assert os.listdir(folder) == ['capsules.lock']
@@ -149,7 +149,7 @@ def test_what_cannot_be_done_is_said_in_a_sentence(robot, tmp_path):
         ('drop', dict(name=''), "no capsule ''"),
     ):
         response = call(robot, verb, **fields)
-        assert not response.ok and message in response.message, (verb, response.message)
+        assert not response.success and message in response.message, (verb, response.message)
         assert '\n' not in response.message
     assert [capsule.name for capsule in done(robot, 'list').capsules] == ['home']
 
@@ -166,7 +166,7 @@ def test_a_capsule_of_another_engine_is_listed_and_refused(robot, tmp_path):
     assert (info.name, info.fingerprint, info.fits) == ('foreign', other, False)
     for verb, fields in (('restore', {}), ('fork', {'branches': 1})):
         response = call(robot, verb, name='foreign', **fields)
-        assert not response.ok
+        assert not response.success
         assert f'was made by {other}, this is {ours}' in response.message
     assert done(robot, 'drop', name='foreign').name == 'foreign' and not path.exists()
 
@@ -184,14 +184,14 @@ def test_a_node_that_is_not_active_says_so(robot, tmp_path):
     capsules.trigger_deactivate()
     for verb in SERVICES:
         response = call(robot, verb)
-        assert not response.ok
-        assert response.message == 'session is not active: activate it first'
+        assert not response.success
+        assert response.message == 'session must be active (got inactive); activate it first'
 
 
 def test_without_a_folder_there_is_no_disk(robot):
     begin(robot, '')
     refused = call(robot, 'snapshot', name='home', tier='disk')
-    assert not refused.ok and "no disk tier for 'home'" in refused.message
+    assert not refused.success and "no disk tier for 'home'" in refused.message
     assert done(robot, 'snapshot', name='home').tier == 'device'
 
 

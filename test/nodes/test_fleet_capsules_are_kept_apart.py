@@ -37,20 +37,20 @@ def test_a_capsule_is_its_own_robots_alone(fleet, tmp_path, tier):
     a, b = fleet.act('/left'), fleet.act('/left/arm')
     fleet.live(lambda: a.chunks and b.chunks)
     answer = fleet.call(a, CapsuleSnapshot, 'capsule/snapshot', name='home', tier=tier)
-    assert answer.ok and answer.bytes, answer.message
+    assert answer.success and answer.bytes, answer.message
     assert listed(fleet, a) == ['home'] and listed(fleet, b) == []
     foreign = ('home', 'left/home', '../home', '../left/home', '/left/home', '..', '../../etc')
     for name in foreign:
         for verb, kind in VERBS.items():
             fields = {'tier': 'host'} if verb == 'move' else {}
             answer = fleet.call(b, kind, f'capsule/{verb}', name=name, **fields)
-            assert not answer.ok and answer.message, (verb, name)
+            assert not answer.success and answer.message, (verb, name)
     for name in foreign[1:]:
         for tier_ in ('device', 'disk'):
             answer = fleet.call(b, CapsuleSnapshot, 'capsule/snapshot', name=name, tier=tier_)
-            assert not answer.ok and 'cannot name a capsule' in answer.message
-    assert fleet.call(b, CapsuleSnapshot, 'capsule/snapshot', name='home', tier=tier).ok
-    assert fleet.call(b, CapsuleDrop, 'capsule/drop', name='home').ok  # its own
+            assert not answer.success and 'cannot name a capsule' in answer.message
+    assert fleet.call(b, CapsuleSnapshot, 'capsule/snapshot', name='home', tier=tier).success
+    assert fleet.call(b, CapsuleDrop, 'capsule/drop', name='home').success  # its own
     assert listed(fleet, a) == ['home'] and listed(fleet, b) == []
     files = sorted(str(f.relative_to(tmp_path)) for f in tmp_path.rglob('*.safetensors'))
     assert files == (['capsules/left/home.safetensors'] if tier == 'disk' else [])
@@ -61,7 +61,7 @@ def test_what_a_capsule_holds_is_of_its_own_robot(fleet):
     a, b = fleet.act(instruction='reach a'), fleet.act(instruction='reach b')
     fleet.live(lambda: a.chunks and b.chunks)
     for robot, word in ((a, 'reach a'), (b, 'reach b')):
-        assert fleet.call(robot, CapsuleSnapshot, 'capsule/snapshot', name='home').ok
+        assert fleet.call(robot, CapsuleSnapshot, 'capsule/snapshot', name='home').success
         kept = fleet.node.host.session(robot.namespace).registry.get('home')
         assert kept.facts['perception']['instruction'] == word
         assert kept.facts['scene']['robot'] == robot.namespace
@@ -77,14 +77,14 @@ def test_what_a_robot_kept_in_memory_and_its_row_go_with_it(fleet):
     node = fleet.up()
     a, b = fleet.act(), fleet.act()
     fleet.live(lambda: a.chunks and b.chunks)
-    assert fleet.call(a, CapsuleSnapshot, 'capsule/snapshot', name='home').ok
+    assert fleet.call(a, CapsuleSnapshot, 'capsule/snapshot', name='home').success
     fleet.live(lambda: node.host.engine.kv.stats().leases == 2)  # no stream just now
     a.suite.pop().end()
     fleet.acting.remove(a)
     fleet.live(lambda: a.namespace not in node._connections.robots)
     fleet.live(lambda: node.host.engine.kv.stats().leases == 1)
     fleet.live(lambda: a.namespace not in node._threads[0]._nodes)
-    assert fleet.call(b, CapsuleSnapshot, 'capsule/snapshot', name='home').ok
+    assert fleet.call(b, CapsuleSnapshot, 'capsule/snapshot', name='home').success
 
 
 def test_without_capsules_no_row_is_kept_and_nobody_answers(fleet):

@@ -48,7 +48,7 @@ def frozen_amid(fleet, robot, name):
     count = sources(robot).count(FRESH)
     fleet.live(lambda: sources(robot).count(FRESH) > count and not timing.waiting)
     answer = fleet.call(robot, CapsuleSnapshot, 'capsule/snapshot', name=name)
-    assert answer.ok, answer.message
+    assert answer.success, answer.message
     return capsule(fleet, robot, name)
 
 
@@ -66,7 +66,7 @@ def test_a_restore_goes_on_with_what_was_left_and_asks_anew(fleet, robot):
     fleet.live(lambda: robot.asked[-1].observation.instruction == 'put it down')
     before, task = len(robot.chunks), robot.asked[-1].task
     answer = fleet.call(robot, CapsuleRestore, 'capsule/restore', name='home')
-    assert answer.ok and answer.depth == 'actor', answer.message
+    assert answer.success and answer.depth == 'actor', answer.message
     fleet.live(lambda: robot.asked[-1].task != task)
 
     def goes_on():
@@ -104,7 +104,7 @@ def test_a_rollback_brings_back_the_instruction_and_the_robot_goes_on(fleet, rob
     robot.instruction.publish(String(data='put it down'))
     fleet.live(lambda: robot.asked[-1].observation.instruction == 'put it down')
     answer = fleet.call(robot, CapsuleRollback, 'capsule/rollback')
-    assert answer.ok and answer.name == 'one' and answer.depth == 'planner', answer.message
+    assert answer.success and answer.name == 'one' and answer.depth == 'planner', answer.message
     fleet.live(lambda: robot.asked[-1].observation.instruction == 'reach')
 
 
@@ -116,20 +116,20 @@ def test_a_world_that_moved_on_lets_the_robot_hold_or_plan_only(fleet, robot):
         lambda: robot.show(positions=0.6) or robot.asked[-1].observation.joints.position[0] > 0.5
     )
     answer = fleet.call(robot, CapsuleRestore, 'capsule/restore', name='here')
-    assert answer.ok and answer.depth == 'planner' and 'joint' in answer.message
+    assert answer.success and answer.depth == 'planner' and 'joint' in answer.message
 
 
 def test_streams_are_frozen_forked_and_restored_with_their_robot(fleet, robot):
     engine = fleet.node.host.engine
     decode_fits, engine.decode_fits = engine.decode_fits, lambda now: False  # streams stay
     asked = fleet.call(robot, Ask, 'language/ask', question='what is red?', max_tokens=6)
-    assert asked.ok, asked.message
+    assert asked.success, asked.message
     saved = frozen_amid(fleet, robot, 'asked')
     assert len(saved.facts['session']['streams']) == 1
     forked = fleet.call(robot, CapsuleFork, 'capsule/fork', name='asked', seeds=[1, 2])
-    assert forked.ok and forked.streams_each == 1 and len(forked.streams) == 2, forked.message
+    assert forked.success and forked.streams_each == 1 and len(forked.streams) == 2, forked.message
     back = fleet.call(robot, CapsuleRestore, 'capsule/restore', name='asked')
-    assert back.ok and len(back.streams) == 1, back.message
+    assert back.success and len(back.streams) == 1, back.message
     assert 'going on: stream' in back.message and 'its task is' in back.message
     engine.decode_fits = decode_fits
     replaced = {asked.stream, *forked.streams}
@@ -145,4 +145,4 @@ def test_what_a_fleet_robot_cannot_do_is_refused_with_the_reason(fleet, robot):
     robot.suite[0].trigger_deactivate()
     for kind, name in ((CapsuleSnapshot, 'snapshot'), (CapsuleRestore, 'restore')):
         answer = fleet.call(robot, kind, f'capsule/{name}', name='one')
-        assert not answer.ok and 'not active' in answer.message
+        assert not answer.success and 'not active' in answer.message

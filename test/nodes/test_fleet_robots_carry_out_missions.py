@@ -41,13 +41,13 @@ class MissionRobot(TableSuite):
 
     def _freeze(self, _, response):
         self.frozen += 1
-        response.ok, response.task, response.next = True, 'a', 7
+        response.success, response.task, response.next = True, 'a', 7
         response.seen = self.asker.request().observation
         return response
 
     def _resume(self, request, response):
         self.resumed.append(request)
-        response.ok, response.task = True, 'b'
+        response.success, response.task = True, 'b'
         return response
 
 
@@ -114,13 +114,13 @@ def test_a_mission_goes_back_with_its_robots_capsule_and_on_from_there(fleet, tw
     one.slow = other.slow = True
     goal, _ = one.send(), other.send()
     one.robot.until(lambda: one.goals and other.goals, show=False)
-    assert fleet.call(one.robot, CapsuleSnapshot, 'capsule/snapshot', name='here').ok
+    assert fleet.call(one.robot, CapsuleSnapshot, 'capsule/snapshot', name='here').success
     one.robot.until(goal.cancel_goal_async().done, show=False)
     one.result(goal)
     one.robot.until(lambda: not one.goals and not one.told[-1].running, show=False)
     one.slow, one.told[:] = False, []
     back = fleet.call(one.robot, CapsuleRollback, 'capsule/rollback', name='here')
-    assert back.ok, back.message
+    assert back.success, back.message
     one.robot.until(lambda: one.told and not one.told[-1].running, show=False)
     assert one.told[-1].success and one.told[0].mission == 'tidy up'
     assert one.resumed[-1].next == 7 and not other.resumed

@@ -40,7 +40,7 @@ def call(fleet, robot, verb, **fields):
 
 def done(fleet, robot, verb, **fields):
     response = call(fleet, robot, verb, **fields)
-    assert response.ok, response.message
+    assert response.success, response.message
     return response
 
 
@@ -55,7 +55,7 @@ def test_what_a_robot_knows_no_other_knows(fleet, tmp_path):
     assert texts(fleet, b) == {}
     done(fleet, b, 'upsert', segments=segments(*OTHER))
     assert len(texts(fleet, a)) == 3 and texts(fleet, b)['green ball'].endswith('the chair')
-    assert not call(fleet, b, 'remove', id='red cube').ok
+    assert not call(fleet, b, 'remove', id='red cube').success
     done(fleet, b, 'remove', id='green ball')
     assert 'green ball' in texts(fleet, a)
     for robot in (a, b):
@@ -80,7 +80,7 @@ def test_plans_that_alternate_equal_those_of_a_robot_alone(fleet, tmp_path):
     for robot, future in asked.values():
         fleet.until(future.done)
         made = future.result()
-        assert made.ok and made.text == alone[robot].text, made.message
+        assert made.success and made.text == alone[robot].text, made.message
         assert made.segments == alone[robot].segments
 
 
@@ -180,7 +180,7 @@ def test_rounds_are_answered_while_plan_after_plan_is_made(fleet, tmp_path):
             robot.ask(round)
         fleet.until(lambda n=round: n in a.got() and n in b.got())
     fleet.until(lambda: all(future.done() for future in futures))
-    assert all(future.result().ok for future in futures)
+    assert all(future.result().success for future in futures)
     node.host.engine.kv.check_integrity()
 
 

@@ -76,7 +76,7 @@ def test_answers_of_a_batch_equal_those_of_a_robot_alone(fleet):
     alone = {}
     for robot in (a, b):
         response = ask(fleet, robot)
-        assert response.ok, response.message
+        assert response.success, response.message
         alone[robot], reason = end(fleet, robot, response.stream)
         assert reason in ('length', 'eos')
     forecast = node.host.engine.budget.forecast
@@ -93,9 +93,9 @@ def test_a_robot_cancels_its_own_streams_alone(fleet):
     stays(node)
     stream = ask(fleet, a).stream
     refused = fleet.call(b, Cancel, 'language/cancel', stream=stream)
-    assert not refused.ok and f'no live stream {stream}' in refused.message
+    assert not refused.success and f'no live stream {stream}' in refused.message
     assert [s.id for s in node.host.engine.kv.streams.live()] == [stream]
-    assert fleet.call(a, Cancel, 'language/cancel', stream=stream).ok
+    assert fleet.call(a, Cancel, 'language/cancel', stream=stream).success
     assert end(fleet, a, stream) == ('', 'cancelled')
 
 
@@ -104,7 +104,7 @@ def test_without_a_frame_there_is_no_answer_and_the_reason(fleet):
     robot = fleet.join()
     joined(fleet, robot)
     response = ask(fleet, robot)
-    assert not response.ok and f'no frame of {robot.namespace}' in response.message
+    assert not response.success and f'no frame of {robot.namespace}' in response.message
 
 
 def test_a_robot_that_the_fleet_does_not_serve_has_no_service(fleet, robots):
@@ -127,7 +127,7 @@ def test_a_bad_question_harms_nobody(fleet, fields, why):
     node, a, b = quiet(fleet)
     stream = ask(fleet, b).stream
     response = fleet.call(a, Ask, 'language/ask', **{'question': 'what?'} | fields)
-    assert not response.ok and why in response.message
+    assert not response.success and why in response.message
     assert end(fleet, b, stream)[1] in ('length', 'eos')
     assert node.host.engine.kv.stats().evictions == 0
 
@@ -136,10 +136,10 @@ def test_a_flood_of_questions_ends_no_stream_of_another_robot(fleet):
     node, a, b = quiet(fleet, engine__streams=4)
     mine = [ask(fleet, b).stream for _ in range(2)]
     answers = [ask(fleet, a) for _ in range(40)]
-    assert any(answer.ok for answer in answers)
+    assert any(answer.success for answer in answers)
     for stream in mine:
         assert end(fleet, b, stream)[1] in ('length', 'eos')
-    refused = [answer.message for answer in answers if not answer.ok]
+    refused = [answer.message for answer in answers if not answer.success]
     assert all('wait' in message for message in refused)
     serve(fleet, a, b, round=1)
     node.host.engine.kv.check_integrity()
@@ -165,7 +165,7 @@ def test_a_robot_that_falls_silent_ends_its_streams_and_speaks_again_when_it_ask
     fleet.until(lambda: not node.host.engine.kv.streams.live())
     assert 'no frame' in ask(fleet, a).message
     serve(fleet, a, round=1)
-    assert ask(fleet, a).ok
+    assert ask(fleet, a).success
 
 
 def test_a_fleet_that_goes_leaves_no_stream_and_no_row(fleet):

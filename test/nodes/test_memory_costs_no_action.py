@@ -53,6 +53,6 @@ def test_plans_cost_no_chunk(robot, tmp_path):
     finally:
         stopping.append(0)
         thread.join()
-    assert all(made.ok for made in plans), [made.message for made in plans]
+    assert all(made.success for made in plans), [made.message for made in plans]
     assert len({made.text for made in plans}) == 1
     assert meanwhile >= before / 3 >= 1  # a third, where the machine is busy elsewhere

@@ -42,7 +42,7 @@ def heard(robot, tmp_path):
 
     def ask(request, response):
         answers.append((request.question, SAID.get(request.question, 'no')))
-        response.ok, response.stream = True, len(answers)
+        response.success, response.stream = True, len(answers)
         text = dict(query=request.question, text=answers[-1][1], stream=response.stream)
         speak.publish(robot.stamped(TextDelta(**text, finished=True, reason='eos')))
         return response

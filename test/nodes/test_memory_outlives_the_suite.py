@@ -26,7 +26,7 @@ def active(robot):
     try:
         future = client.call_async(MemoryStats.Request()) if client.service_is_ready() else None
         robot.spin(0.2)
-        return future is not None and future.done() and future.result().ok
+        return future is not None and future.done() and future.result().success
     finally:
         robot.node.destroy_client(client)
 

@@ -78,7 +78,7 @@ def test_what_cannot_be_done_is_said_in_a_sentence(robot, tmp_path):
         ('plan', dict(question=QUESTION, method='magic'), "no method 'magic'; there are: keep"),
     ):
         response = call(robot, verb, **fields)
-        assert not response.ok and message in response.message, (verb, response.message)
+        assert not response.success and message in response.message, (verb, response.message)
         assert '\n' not in response.message
     assert texts(robot) == known
     assert done(robot, 'plan', question=QUESTION).text
@@ -115,7 +115,10 @@ def test_a_node_that_is_not_active_says_so(robot, tmp_path):
     node.trigger_deactivate()
     for verb in SERVICES:
         response = call(robot, verb)
-        assert not response.ok and response.message == 'memory is not active: activate it first'
+        assert (
+            not response.success
+            and response.message == 'memory must be active (got inactive); activate it first'
+        )
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_a_service_that_fails_makes_few_lines(robot, capfd):
     capfd.readouterr()
     for _ in range(30):
         response = robot.call(Ask, 'language/ask', question='why?')
-        assert (response.ok, response.message) == (False, 'failed: see the log of the node')
+        assert (response.success, response.message) == (False, 'failed: see the log of the node')
     log = lines(capfd)
     assert len([line for line in log if 'ask failed' in line]) == 1
     assert not [line for line in log if line.startswith('[INFO] forged')]

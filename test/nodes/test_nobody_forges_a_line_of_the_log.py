@@ -85,7 +85,7 @@ def test_what_is_to_be_remembered_is_shown(robot, tmp_path, capfd, hostile):
         ('plan', {'question': 'where?', 'method': hostile}),
     ):
         response = call(robot, verb, **fields)
-        assert not response.ok and response.message.isprintable()
+        assert not response.success and response.message.isprintable()
         assert len(response.message) < 1300
     assert not capfd.readouterr().err
     robot.node.destroy_publisher(publisher)
@@ -132,7 +132,7 @@ def test_services_log_nothing_of_what_they_are_asked(robot, capfd, hostile):
     robot.call(Ask, 'language/ask', question=hostile, max_tokens=4)
     for kind, verb in ((CapsuleSnapshot, 'snapshot'), (CapsuleRestore, 'restore')):
         response = robot.call(kind, f'capsule/{verb}', name=hostile)
-        assert not response.ok and response.message.isprintable()
+        assert not response.success and response.message.isprintable()
         assert len(response.message) < 1300
     log = capfd.readouterr().err
     assert not log or harmless(log)

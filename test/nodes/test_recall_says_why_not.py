@@ -36,12 +36,12 @@ def test_where_nothing_was_asked_nothing_is_blamed_on_memory():
 
 
 def test_a_refusal_is_passed_on():
-    recall = asked(MemoryPlan.Response(ok=False, message='too long'))
+    recall = asked(MemoryPlan.Response(success=False, message='too long'))
     assert recall.report()['refused'] == 'too long' and recall.line == ''
 
 
 def test_an_answer_stands_behind_its_question():
-    recall = asked(MemoryPlan.Response(ok=True, text='in the bin', computed=[4, 2]))
+    recall = asked(MemoryPlan.Response(success=True, text='in the bin', computed=[4, 2]))
     assert recall.line == f'memory: {QUESTION} in the bin'
     assert recall.report()['computed'] == 3.0
 
@@ -50,5 +50,5 @@ def test_an_answer_stands_behind_its_question():
     ('text', 'right'), [('in the bin', True), (' on the left', True), ('on the plate', False)]
 )
 def test_an_answer_is_compared_with_what_is_true(text, right):
-    found = asked(MemoryPlan.Response(ok=True, text=text)).report()
+    found = asked(MemoryPlan.Response(success=True, text=text)).report()
     assert (found['truth'], found['right']) == ('in the bin', right)

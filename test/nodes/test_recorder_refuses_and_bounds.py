@@ -34,7 +34,7 @@ def record(robot, **fields):
 
 def refused(robot, **fields):
     response = record(robot, **fields)
-    assert not response.ok
+    assert not response.success
     return response.message
 
 
@@ -68,9 +68,9 @@ def test_no_name_leads_out_of_the_folder(robot, tmp_path, name):
 
 def test_one_recording_at_a_time_and_none_over_another(robot, tmp_path):
     robot.up(Recorder, folder=str(tmp_path))
-    assert record(robot, record=True, name='walk').ok
+    assert record(robot, record=True, name='walk').success
     assert 'end it first' in refused(robot, record=True, name='other')
-    assert record(robot, record=False).ok
+    assert record(robot, record=False).success
     assert 'choose another name' in refused(robot, record=True, name='walk')
 
 
@@ -147,7 +147,7 @@ def test_where_nobody_can_listen_no_recording_is_left(robot, tmp_path, monkeypat
     assert recorder._queue is None and not recorder._listening
     assert not list(tmp_path.rglob(f'*{PART}'))
     monkeypatch.undo()
-    assert record(robot, record=True, name='again').ok
+    assert record(robot, record=True, name='again').success
 
 
 def told(path):
@@ -163,19 +163,19 @@ def test_configured_again_it_knows_what_was_told(robot, tmp_path):
     robot.until(lambda: recorder._instruction == 'pick', timeout=WAIT)
     for change in ('deactivate', 'cleanup', 'configure', 'activate'):
         assert getattr(recorder, f'trigger_{change}')().name == 'SUCCESS'
-    assert record(robot, record=True, name='walk').ok
+    assert record(robot, record=True, name='walk').success
     assert told(record(robot, record=False).path) == 'pick'
 
 
 def test_where_no_instruction_is_known_none_is_written(robot, tmp_path):
     robot.up(Recorder, folder=str(tmp_path), instruction='')
-    assert record(robot, record=True, name='walk').ok
+    assert record(robot, record=True, name='walk').success
     assert told(record(robot, record=False).path) is None
 
 
 def test_what_waits_with_the_middleware_is_taken_at_the_end(robot, tmp_path):
     recorder = robot.up(Recorder, folder=str(tmp_path))
-    assert record(robot, record=True, name='walk').ok
+    assert record(robot, record=True, name='walk').success
     speaker = robot.node.create_publisher(String, 'instruction', 10)
     robot.until(lambda: speaker.get_subscription_count() >= 2, show=False, timeout=WAIT)
     speaker.publish(String(data='last'))

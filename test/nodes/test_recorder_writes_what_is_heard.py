@@ -39,7 +39,7 @@ TOPICS = {
 
 def recorded(robot, record, name=''):
     response = robot.call(Record, 'record', record=record, name=name)
-    assert response.ok, response.message
+    assert response.success, response.message
     return response
 
 
@@ -56,7 +56,7 @@ def heard(robots_of_module, tmp_path_factory):
     for kind, verb in VERBS.items():
         given = {'branches': 1} if verb == 'fork' else {}
         response = robot.call(kind, f'capsule/{verb}', name='home', **given)
-        assert response.ok, response.message
+        assert response.success, response.message
     speaking()
     for happened in (
         lambda: all(took.get(topic) for topic in TOPICS),

@@ -36,7 +36,7 @@ def never_ends(robot):
 def test_an_answer_streams_under_the_number_that_ask_returned(robot):
     begin(robot)
     response = ask(robot, max_tokens=5)
-    assert response.ok and response.stream > 0, response.message
+    assert response.success and response.stream > 0, response.message
     robot.until(lambda: ended(robot, response.stream))
     texts = said(robot, response.stream)
     assert {text.query for text in texts} == {'what is red?'}
@@ -60,17 +60,17 @@ def test_a_sampled_answer_depends_on_its_seed_alone(robot):
 def test_a_question_that_cannot_be_answered_says_why(robot):
     _, _, language = robot.up(*SUITE, prompt_interval=0)
     before = ask(robot)
-    assert not before.ok and 'there is no frame to ask about' in before.message
+    assert not before.success and 'there is no frame to ask about' in before.message
     robot.until(lambda: robot.handles)
     empty = ask(robot, ' ')
-    assert not empty.ok and 'the question is empty' in empty.message
+    assert not empty.success and 'the question is empty' in empty.message
     long = ask(robot, 'why ' * 2500)
-    assert not long.ok and 'shorten it' in long.message
+    assert not long.success and 'shorten it' in long.message
     cold = ask(robot, temperature=-1.0)
-    assert not cold.ok and 'temperature is -1.0' in cold.message
+    assert not cold.success and 'temperature is -1.0' in cold.message
     language.trigger_deactivate()
     silent = ask(robot)
-    assert not silent.ok and 'not active' in silent.message
+    assert not silent.success and 'not active' in silent.message
 
 
 def test_a_question_about_a_frame_long_gone_is_refused(robot):
@@ -78,18 +78,18 @@ def test_a_question_about_a_frame_long_gone_is_refused(robot):
     perception.trigger_deactivate()
     robot.spin(1.6)
     response = ask(robot)
-    assert not response.ok and 'is perception active?' in response.message
+    assert not response.success and 'is perception active?' in response.message
 
 
 def test_cancel_ends_a_stream_once(robot):
     begin(robot)
     never_ends(robot)
     stream = ask(robot).stream
-    assert robot.call(Cancel, 'language/cancel', stream=stream).ok
+    assert robot.call(Cancel, 'language/cancel', stream=stream).success
     robot.until(lambda: ended(robot, stream) == 'cancelled', show=False)
     again = robot.call(Cancel, 'language/cancel', stream=stream)
-    assert not again.ok and again.message == f'no live stream {stream}'
-    assert not robot.call(Cancel, 'language/cancel', stream=10_000).ok
+    assert not again.success and again.message == f'no live stream {stream}'
+    assert not robot.call(Cancel, 'language/cancel', stream=10_000).success
 
 
 def test_stats_say_what_the_manager_says(robot):
@@ -97,7 +97,7 @@ def test_stats_say_what_the_manager_says(robot):
     never_ends(robot)
     ask(robot)
     response = robot.call(KvStats, 'kv/stats')
-    assert response.ok and response.message
+    assert response.success and response.message
     stats = EngineHost._shared.engine.kv.stats()
     for name in ('rows', 'rows_reserved', 'streams', 'streams_max', 'language_rows_max', 'bytes'):
         assert getattr(response, name) == getattr(stats, name), name
@@ -109,11 +109,11 @@ def test_set_budget_ends_the_streams_above_it(robot):
     never_ends(robot)
     asked = [ask(robot).stream for _ in range(2)]
     response = robot.call(SetLimits, 'kv/set_limits', rows=-1, streams=1)
-    assert response.ok and (response.rows, response.streams) == (14, 1)
+    assert response.success and (response.rows, response.streams) == (14, 1)
     robot.until(lambda: any(ended(robot, stream) for stream in asked), show=False)
     assert sorted(ended(robot, stream) for stream in asked) == ['', 'evicted']
     wrong = robot.call(SetLimits, 'kv/set_limits', rows=99, streams=-1)
-    assert not wrong.ok and 'language may hold 0 to 14 prefix rows, not 99' in wrong.message
+    assert not wrong.success and 'language may hold 0 to 14 prefix rows, not 99' in wrong.message
 
 
 def test_set_budget_takes_a_share_per_consumer(robot):
@@ -124,13 +124,13 @@ def test_set_budget_takes_a_share_per_consumer(robot):
         not stream.lease.is_copy for stream in kv.streams.live()
     )  # no further
     response = robot.call(SetLimits, 'kv/set_limits', language_keep_ratio=0.25)
-    assert response.ok and (response.rows, response.streams) == (14, 16)
+    assert response.success and (response.rows, response.streams) == (14, 16)
     assert (response.language_keep_ratio, response.action_keep_ratio) == (0.25, 1.0)
     stream = ask(robot).stream
     robot.until(lambda: kv.streams.get(stream).lease.is_copy, show=False)
     assert robot.call(KvStats, 'kv/stats').compressed == 1
     wrong = robot.call(SetLimits, 'kv/set_limits', streams=3, action_keep_ratio=2.0)
-    assert not wrong.ok and 'not in [0.01, 1]' in wrong.message
+    assert not wrong.success and 'not in [0.01, 1]' in wrong.message
     assert kv.streams_max == 16  # nothing of it was set
 
 
@@ -145,7 +145,7 @@ def test_evict_ends_one_the_oldest_or_all(robot):
     assert robot.call(Evict, 'kv/evict', stream=0, all=True).ended == 2
     robot.until(lambda: ended(robot, second) and ended(robot, fourth), show=False)
     gone = robot.call(Evict, 'kv/evict', stream=third, all=False)
-    assert not gone.ok and f'no live stream {third}' in gone.message
+    assert not gone.success and f'no live stream {third}' in gone.message
     assert robot.call(Evict, 'kv/evict', stream=0, all=True).ended == 0
     EngineHost._shared.engine.kv.check_integrity()
 

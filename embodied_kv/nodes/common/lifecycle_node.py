@@ -37,6 +37,7 @@ from rclpy.service import Service
 from rclpy.subscription import Subscription
 
 from embodied_kv.engine_config import EngineConfig
+from embodied_kv.errors import CodedError, ErrorCode, code_of
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.common.parameters import Parameters, SuiteParams
@@ -184,12 +185,14 @@ class SuiteNode(LifecycleNode):
         def served(request: object, response: object) -> object:
             try:
                 answer(request, response)
-                response.ok = True
+                response.success = True
+                return response
             except (*EXPECTED, LookupError) as error:
-                response.ok, response.message = False, shown(reason(error), LINE)
-            except Exception as error:  # the client gets an answer, the log the reason
+                response.error_code, message = code_of(error), reason(error)
+            except Exception as error:  # the client gets an answer, the log the traceback
                 self.log_exception(name, error)
-                response.ok, response.message = False, 'failed: see the log of the node'
+                response.error_code, message = ErrorCode.UNKNOWN, 'failed: see the log of the node'
+            response.success, response.message = False, shown(message, LINE)
             return response
 
         service = self.create_service(kind, name, served)
@@ -208,7 +211,10 @@ class SuiteNode(LifecycleNode):
 
         def answered(request: object, response: object) -> None:
             if not self.active:
-                raise ValueError(f'{self.get_name()} is not active: activate it first')
+                raise CodedError(
+                    f'{self.get_name()} must be active (got inactive); activate it first',
+                    ErrorCode.NOT_ACTIVE,
+                )
             answer(request, response)
 
         return answered

@@ -22,6 +22,7 @@ from embodied_kv.action import ExecuteInstruction
 from embodied_kv.control.command import FRESH, Command
 from embodied_kv.control.control_loop import ControlLoop
 from embodied_kv.control.guard import ARMED, Guard
+from embodied_kv.errors import ErrorCode
 from embodied_kv.msg import TextDelta
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.conversions import nanoseconds
@@ -32,12 +33,10 @@ from embodied_kv.text import shown
 EVERY = 0.1  # s between two looks at a goal, and two feedbacks
 ECHOES = 16  # instructions of our own that are awaited on the topic
 ASK_EVERY = 1.0  # s between two questions whether it is done
-DONE, ABORTED, CANCELLED = 'done', 'aborted', 'cancelled'
-TIME_IS_OVER = 'the time limit is over'
 
 
 class Goal:
-    """An instruction in force. how, why: of its end, '' before.
+    """An instruction in force. code, why: of its end.
 
     moment: when it was accepted, on the guard's clock. seconds, time_limit: real ones.
     """
@@ -51,7 +50,7 @@ class Goal:
         self.missed = 0  # periods that the loop had missed before
         self.was_seen = False  # a chunk of an observation since then was executed
         self.stamp = math.inf  # ns, of the oldest such observation
-        self.how = self.why = ''
+        self.code, self.why = ErrorCode.NONE, ''
 
     @property
     def seconds(self) -> float:
@@ -140,7 +139,7 @@ class InstructionServer:
 
     def end(self) -> None:
         """The goal that there is ends."""
-        self._end(ABORTED, 'the action node is cleaned up')
+        self._end(ErrorCode.NOT_ACTIVE, 'the action node is cleaned up')
 
     def close(self) -> None:
         """No more goals."""
@@ -167,19 +166,19 @@ class InstructionServer:
         return '' if guard.state == ARMED else guard.why_not(self._now())
 
     def _begin(self, handle: ServerGoalHandle) -> None:
-        self._end(ABORTED, 'another goal takes its place', stands=False)
+        self._end(ErrorCode.PREEMPTED, 'another goal takes its place', stands=False)
         self._goal = goal = Goal(handle, self._language.success, self._now())
         goal.missed = self._missed()
         self._asked, self._next_question = None, goal.began + ASK_EVERY
         self._node.get_logger().info(f"goal: '{shown(goal.instruction)}'")
         self._tell(goal.instruction)
 
-    def _end(self, how: str, why: str, stands: bool = True) -> None:
+    def _end(self, code: ErrorCode, why: str, stands: bool = True) -> None:
         """Of the goal that there is. stands: the arm comes to rest, nothing newer is in force."""
         goal, self._goal = self._goal, None
         if goal is None:
             return
-        goal.how, goal.why = how, why
+        goal.code, goal.why = code, why
         self._ended[key(goal.handle)] = goal
         if stands:
             self._stand()
@@ -187,9 +186,15 @@ class InstructionServer:
 
     def _execute(self, handle: ServerGoalHandle) -> ExecuteInstruction.Result:
         goal = self._ended.pop(key(handle))
-        {DONE: handle.succeed, ABORTED: handle.abort, CANCELLED: handle.canceled}[goal.how]()
+        if goal.code == ErrorCode.NONE:
+            handle.succeed()
+        elif goal.code == ErrorCode.CANCELED:
+            handle.canceled()
+        else:
+            handle.abort()
         return ExecuteInstruction.Result(
-            success=goal.how == DONE,
+            success=goal.code == ErrorCode.NONE,
+            error_code=goal.code,
             message=goal.why,
             seconds=goal.seconds,
             chunks=goal.chunks,
@@ -213,13 +218,13 @@ class InstructionServer:
         if self._loop is not None:
             goal.misses = self._missed() - goal.missed
         if goal.handle.is_cancel_requested:
-            self._end(CANCELLED, 'cancelled')
+            self._end(ErrorCode.CANCELED, 'cancelled')
         elif guard is None:
-            self._end(ABORTED, 'the action node is not active any more')
+            self._end(ErrorCode.NOT_ACTIVE, 'the action node is not active any more')
         elif guard.state != ARMED:
-            self._end(ABORTED, f'the arm does not move: {guard.hindrance}')
+            self._end(ErrorCode.STOPPED, f'the arm does not move: {guard.hindrance}')
         elif goal.time_limit and goal.seconds >= goal.time_limit:
-            self._end(ABORTED, TIME_IS_OVER)
+            self._end(ErrorCode.TIMEOUT, 'the time limit is over')
         else:
             goal.handle.publish_feedback(goal.feedback(self._now()))
             self._ask_if_due(goal)
@@ -233,7 +238,7 @@ class InstructionServer:
         goal = self._goal
         if goal is not None and message.data != goal.instruction:
             said = f"another instruction is in force: '{shown(message.data)}'"
-            self._end(ABORTED, said, stands=False)
+            self._end(ErrorCode.PREEMPTED, said, stands=False)
 
     def _ask_if_due(self, goal: Goal) -> None:
         """Not before it was acted upon: the newest frame may be from before it until then."""
@@ -248,7 +253,7 @@ class InstructionServer:
 
     def _on_asked(self, future: Future) -> None:
         answer = future.result()
-        self._asked = answer.stream if answer is not None and answer.ok else None
+        self._asked = answer.stream if answer is not None and answer.success else None
 
     def _on_text(self, message: TextDelta) -> None:
         goal = self._goal
@@ -259,7 +264,7 @@ class InstructionServer:
             yes = self._words.strip().lower().startswith('yes')
             # Of a frame from before, which a capsule may have brought back, no answer counts.
             if message.finished and yes and nanoseconds(message.header.stamp) >= goal.stamp:
-                self._end(DONE, f"'{shown(goal.question)}' was answered with yes")
+                self._end(ErrorCode.NONE, f"'{shown(goal.question)}' was answered with yes")
         elif self._language.prompts and message.query == self._language.prompts[0]:
             stream, words = self._saying
             words = message.text if stream != message.stream else words + message.text

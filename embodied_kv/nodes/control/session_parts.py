@@ -16,6 +16,7 @@ from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.part import FrozenPart
 from embodied_kv.control.command import Leftover
 from embodied_kv.control.control_loop import ControlLoop
+from embodied_kv.errors import ErrorCode
 
 
 class InstructionPart:
@@ -37,7 +38,7 @@ class InstructionPart:
     def check(self, frozen: FrozenPart) -> None:
         """Raises CapsuleError where there is no instruction."""
         if not isinstance(_fact(frozen, 'instruction'), str):
-            raise CapsuleError('the capsule has no instruction')
+            raise CapsuleError('the capsule has no instruction', ErrorCode.DAMAGED)
 
     def resume(self, frozen: FrozenPart) -> str | None:
         """Put the instruction in force, if one is in force now; return a note if none is.
@@ -92,17 +93,24 @@ class ActionPart:
         values, dt = frozen.tensors.get('values'), _fact(frozen, 'dt')
         if values is None or values.dim() != 2 or values.shape[1] != len(self._joints):
             shape = 'missing' if values is None else list(values.shape)
-            raise CapsuleError(f'the rest of a chunk is {shape}, not [n, {len(self._joints)}]')
+            raise CapsuleError(
+                f'the rest of a chunk is {shape}, not [n, {len(self._joints)}]', ErrorCode.DAMAGED
+            )
         if (joints := _fact(frozen, 'joints')) != list(self._joints):
             raise CapsuleError(
-                f'the rest of a chunk moves {joints}, this robot has {list(self._joints)}'
+                f'the rest of a chunk moves {joints}, this robot has {list(self._joints)}',
+                ErrorCode.MISMATCH,
             )
         if not len(values) or not values.isfinite().all():
-            raise CapsuleError('the rest of a chunk is empty or not finite')
+            raise CapsuleError('the rest of a chunk is empty or not finite', ErrorCode.DAMAGED)
         if dt != self._dt:
-            raise CapsuleError(f'the rest of a chunk has dt {dt} s, this robot {self._dt} s')
+            raise CapsuleError(
+                f'the rest of a chunk has dt {dt} s, this robot {self._dt} s', ErrorCode.MISMATCH
+            )
         if not all(isinstance(_fact(frozen, n), int) for n in ('stamp', 'sequence', 'steps')):
-            raise CapsuleError('the rest of a chunk does not say which frame it answers')
+            raise CapsuleError(
+                'the rest of a chunk does not say which frame it answers', ErrorCode.DAMAGED
+            )
 
     def resume(self, frozen: FrozenPart) -> None:
         """It begins now, and goes out as a previous chunk until a fresh one takes over."""

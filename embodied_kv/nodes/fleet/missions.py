@@ -13,6 +13,7 @@ from functools import partial
 
 from rclpy.executors import Executor
 
+from embodied_kv.errors import ErrorCode, code_of
 from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.common.lifecycle_node import OK
 from embodied_kv.nodes.fleet import messages
@@ -130,7 +131,7 @@ class FleetMissions(RobotsNode):
         """The robot's newest moment becomes its newest row. Raises Interrupted."""
         actor = self.actors.get(robot)
         if actor is None:
-            raise Interrupted('the robot has gone')
+            raise Interrupted('the robot has gone', ErrorCode.UNAVAILABLE)
         try:
             actor.look()
             _, round = actor.round
@@ -139,7 +140,7 @@ class FleetMissions(RobotsNode):
             self._slack.wait()
             self.host.device.background(partial(self._prefill, seen)).result()
         except ValueError as error:
-            raise Interrupted(str(error)) from error
+            raise Interrupted(str(error), code_of(error)) from error
 
     def _prefill(self, seen: Observation) -> None:
         (handle,) = self.host.engine.prefill([seen])
@@ -183,7 +184,7 @@ class MissionsThread(RobotsThread):
         missions = self._missions.missions
         ending = [missions[robot] for robot in robots if robot in missions]
         for mission in ending:
-            mission.end(why)
+            mission.end(why, ErrorCode.UNAVAILABLE)
         while not all([mission.settle() for mission in ending]):
             self.executor.spin_once(timeout_sec=LAST_WORDS)
         until = time.monotonic() + LAST_WORDS

@@ -100,7 +100,7 @@ class RobotProxy:
             client.remove_pending_request(future)
             raise silent
         response = future.result()
-        if not response.ok:
+        if not response.success:
             raise ValueError(f'{self.robot} refuses: {shown(response.message, 300)}')
         return response
 

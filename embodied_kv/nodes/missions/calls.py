@@ -16,10 +16,10 @@ from rclpy.action.client import ClientGoalHandle
 from rclpy.task import Future
 
 from embodied_kv.action import ExecuteInstruction
+from embodied_kv.errors import ErrorCode
 from embodied_kv.msg import TextDelta
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
-from embodied_kv.nodes.control.instruction_server import TIME_IS_OVER
 from embodied_kv.planning.mission import Interrupted, Outcome
 from embodied_kv.srv import Ask, MemoryPlan, MemoryQuery, MemoryRemove, MemoryUpsert
 
@@ -59,7 +59,7 @@ class Calls:
         self._sent: Future | None = None  # the goal of the instruction that is told
         self._cancelling: Future | None = None  # one that is cancelled as soon as it is accepted
         self._closed = False
-        self._reason = ''  # why whoever waits is to stop
+        self._reason, self._code = '', ErrorCode.NONE  # why calls end; '': they do not
         self._words: OrderedDict[int, str] = OrderedDict()  # of streams, whoever asked
         self._ends: dict[int, str] = {}
         self._lock = threading.Lock()
@@ -87,9 +87,9 @@ class Calls:
         else:
             sent.add_done_callback(self._cancel)  # where it is accepted only later
 
-    def interrupt(self, reason: str) -> None:
-        """Whoever waits here, or will, is told; '' takes it back."""
-        self._reason = reason
+    def interrupt(self, reason: str, code: ErrorCode = ErrorCode.PREEMPTED) -> None:
+        """End all calls, those under way and later ones; the reason '' permits calls again."""
+        self._code, self._reason = code, reason
 
     # ------------------------------------------------------------------ on the waiting thread
 
@@ -115,7 +115,8 @@ class Calls:
                         found[question] = answer
         if lost := [question for question in questions if question not in found]:
             why = f'{TRIES} times a stream gave way before it had answered: {", ".join(lost)}'
-            raise Interrupted(f'{why} (raise engine.streams or engine.kv_budget_mib)')
+            remedy = 'raise engine.streams or engine.kv_budget_mib'
+            raise Interrupted(f'{why} ({remedy})', ErrorCode.NO_ROOM)
         return [found[question] for question in questions]
 
     def act(self, instruction: str, time_limit: float) -> Outcome:
@@ -128,12 +129,14 @@ class Calls:
         handle = self._wait(self._on_node(lambda: self._send_goal(goal)))
         if not handle.accepted:
             self._sent = None
-            raise Interrupted('the arm is not armed: arm it, and give the mission again')
+            raise Interrupted(
+                'the arm is not armed: arm it, and give the mission again', ErrorCode.NOT_ARMED
+            )
         ended = self._on_node(lambda: self._result(handle))
         result = self._wait(ended, time_limit + PATIENCE).result
         self._sent = None
-        if not result.success and result.message != TIME_IS_OVER:
-            raise Interrupted(result.message)
+        if result.error_code not in (ErrorCode.NONE, ErrorCode.TIMEOUT):
+            raise Interrupted(result.message, ErrorCode(result.error_code))
         return Outcome(result.success, result.message)
 
     def _streams(self, questions: Sequence[str]) -> dict[str, int]:
@@ -147,7 +150,10 @@ class Calls:
         while stream not in self._ends:
             self.check()
             if time.monotonic() > until:
-                raise Interrupted('language does not answer: is it active, do cameras send?')
+                raise Interrupted(
+                    'language does not answer: is it active, do cameras send?',
+                    ErrorCode.UNAVAILABLE,
+                )
             time.sleep(LOOK)
         with self._lock:
             whole = self._ends.pop(stream) in ('eos', 'length')
@@ -166,8 +172,9 @@ class Calls:
 
     def _answered(self, name: str, future: Future) -> object:
         response = self._wait(future)
-        if not response.ok:
-            raise ServiceRefused(f'{name}: {response.message}')
+        if not response.success:
+            code = ErrorCode(response.error_code)
+            raise ServiceRefused(f'{name}: {response.message}', code)
         return response
 
     def _wait(self, future: Future, patience: float = PATIENCE) -> object:
@@ -175,7 +182,7 @@ class Calls:
         while not future.done():
             self.check()
             if time.monotonic() > until:
-                raise Interrupted('a node does not answer')
+                raise Interrupted('a node does not answer', ErrorCode.UNAVAILABLE)
             time.sleep(LOOK)
         return future.result()
 
@@ -192,7 +199,9 @@ class Calls:
         while not is_ready():
             self.check()
             if time.monotonic() > until:
-                raise Interrupted(f'{name} is not there: is its node active?')
+                raise Interrupted(
+                    f'{name} is not there: is its node active?', ErrorCode.UNAVAILABLE
+                )
             time.sleep(LOOK)
 
     def rest(self) -> None:
@@ -203,7 +212,7 @@ class Calls:
     def check(self) -> None:
         """Raises Interrupted once it was interrupted."""
         if self._reason:
-            raise Interrupted(self._reason)
+            raise Interrupted(self._reason, self._code)
 
     # ------------------------------------------------------------------ on the node's thread
 

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_kv.control.plausibility import Bounds, JointCheck
+from embodied_kv.errors import ErrorCode
 from embodied_kv.nodes.common.publishers import counted
 from embodied_kv.nodes.observation.description import JointInput
 from embodied_kv.robots.angles import unwrapped
@@ -37,6 +38,8 @@ Sample = tuple[int, float, float]  # stamp, position, velocity
 
 class StateUnknown(LookupError):
     """Raised if a moment has no whole state; the message names the joint and the reason."""
+
+    code = ErrorCode.STALE_FRAME
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,48 @@
+"""Error codes are equal in Python and ROS 2, and every response and result has one."""
+
+import pytest
+
+from embodied_kv import action, msg, srv
+from embodied_kv.capsule.tiers import NoRoom
+from embodied_kv.errors import CodedError, ErrorCode, code_of
+from embodied_kv.kv.handle import Stale
+
+
+def kinds(module):
+    return [kind for kind in vars(module).values() if isinstance(kind, type)]
+
+
+def test_python_and_ros_2_have_the_same_codes():
+    constants = {code.name: getattr(msg.ErrorCode, code.name) for code in ErrorCode}
+    assert constants == {code.name: code.value for code in ErrorCode}
+    assert len(set(constants.values())) == len(constants)
+
+
+@pytest.mark.parametrize('kind', kinds(srv), ids=lambda kind: kind.__name__)
+def test_a_response_has_success_code_and_message(kind):
+    response = kind.Response()
+    assert (response.success, response.error_code, response.message) == (False, 0, '')
+
+
+@pytest.mark.parametrize('kind', kinds(action), ids=lambda kind: kind.__name__)
+def test_a_result_has_success_code_and_message(kind):
+    result = kind.Result()
+    assert (result.success, result.error_code, result.message) == (False, 0, '')
+
+
+@pytest.mark.parametrize(
+    'error, code',
+    [
+        (CodedError('x must be y'), ErrorCode.INVALID_ARGUMENT),
+        (CodedError('x', ErrorCode.MISMATCH), ErrorCode.MISMATCH),
+        (NoRoom('full'), ErrorCode.NO_ROOM),
+        (Stale('gone'), ErrorCode.STALE_FRAME),
+        (TimeoutError(), ErrorCode.TIMEOUT),
+        (FileNotFoundError(), ErrorCode.UNAVAILABLE),
+        (KeyError('a'), ErrorCode.NOT_FOUND),
+        (ZeroDivisionError(), ErrorCode.UNKNOWN),
+    ],
+)
+def test_an_error_has_its_own_code_or_that_of_its_type(error, code):
+    assert code_of(error) == code
+    assert str(CodedError('x must be y')) == 'x must be y'
