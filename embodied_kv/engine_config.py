@@ -148,11 +148,11 @@ class EngineConfig:
         for f in fields(self):
             value, (low, high) = getattr(self, f.name), f.metadata.get('range', (None, None))
             if low is not None and not low <= value <= high:
-                raise ValueError(f'engine.{f.name} is {value}: it must be from {low} to {high}')
+                raise ValueError(f'engine.{f.name} must be from {low} to {high} (got {value})')
             *first, last = choices = f.metadata.get('choices', (value,))
             if value not in choices:
                 words = f'{", ".join(first)} or {last}{f.metadata.get("fix", "")}'
-                raise ValueError(f'engine.{f.name} is {value!r}: it must be {words}')
+                raise ValueError(f'engine.{f.name} must be {words} (got {value!r})')
         if contradiction := self._contradiction():
             raise ValueError(contradiction)
 

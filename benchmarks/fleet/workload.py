@@ -151,5 +151,5 @@ def _values(node: object, place: str) -> object:
         return {key: _values(value, f'{place}.{key}') for key, value in node.items()}
     source = node['from']
     if not isinstance(source, str) or not source.startswith(SOURCES):
-        raise ValueError(f'{place}: from is {source!r}: it must begin with paper or ours')
+        raise ValueError(f'{place}: from must begin with paper or ours (got {source!r})')
     return node['value']

@@ -96,9 +96,9 @@ class Limits:
         for field in fields(self):
             value = getattr(self, field.name)
             if not value >= 0:
-                raise ValueError(f'{field.name} is {value}: it must not be negative')
+                raise ValueError(f'{field.name} must not be negative (got {value})')
         if self.max_image_change > 1:
-            raise ValueError(f'max_image_change is {self.max_image_change}: it goes from 0 to 1')
+            raise ValueError(f'max_image_change must be from 0 to 1 (got {self.max_image_change})')
         if self.max_age > self.max_planner_age:
             raise ValueError(
                 f'max_age is {self.max_age} s, above max_planner_age of {self.max_planner_age} s: '

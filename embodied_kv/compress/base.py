@@ -91,7 +91,7 @@ class Method:
         if self.shares not in (OWN, *SHARES):
             raise ValueError(f'no shares {self.shares!r}; there are: {OWN}, {", ".join(SHARES)}')
         if not 0 <= self.recent <= 1:
-            raise ValueError(f'recent is {self.recent}, not a share: it must be in [0, 1]')
+            raise ValueError(f'recent must be a share in [0, 1] (got {self.recent})')
         if not 0 < self.p < 1:
             raise ValueError(f'p is {self.p}: a threshold must be in (0, 1)')
 

@@ -31,7 +31,7 @@ class SnapKv(Method):
         if self.window < 1:
             raise ValueError(f'window is {self.window}: it needs at least 1 query')
         if self.kernel < 1 or self.kernel % 2 == 0:
-            raise ValueError(f'kernel is {self.kernel}: it must be odd, to have a middle')
+            raise ValueError(f'kernel must be odd, to have a middle (got {self.kernel})')
         if self.pooling not in ('avg', 'max'):
             raise ValueError(f"no pooling {self.pooling!r}; there are: 'avg', 'max'")
 

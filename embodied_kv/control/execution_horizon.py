@@ -91,7 +91,7 @@ class Custom:
     def __call__(self, updates: np.ndarray) -> int:
         actions = self.rule(_checked(updates))
         if isinstance(actions, bool) or not isinstance(actions, (int, np.integer)):
-            raise TypeError(f'a horizon policy answered {actions!r}: it must be a whole number')
+            raise TypeError(f'a horizon policy must return a whole number (got {actions!r})')
         return min(max(int(actions), 1), updates.shape[1])
 
 
@@ -156,4 +156,4 @@ def _checked(updates: np.ndarray) -> np.ndarray:
 
 def _at_least_one(actions: int, what: str) -> None:
     if isinstance(actions, bool) or not isinstance(actions, int) or actions < 1:
-        raise ValueError(f'{what} of {actions} actions: it must be a whole number of at least 1')
+        raise ValueError(f'{what} must be a whole number of actions from 1 (got {actions})')

@@ -277,7 +277,7 @@ def main() -> None:
     parser.add_argument('--params', default=str(share / 'config' / 'robot.yaml'))
     arguments = parser.parse_args()
     if arguments.episodes is not None and arguments.episodes < 1:
-        parser.error('--episodes is at least 1')
+        parser.error(f'--episodes must be at least 1 (got {arguments.episodes})')
     if arguments.seed is None:
         arguments.seed = SEED if arguments.episodes is None else EVALUATION_SEED
     if arguments.mission is None:

@@ -57,7 +57,7 @@ def leftover(guide: Guide | None, policy: Policy, state: np.ndarray) -> Leftover
             f'the policy makes chunks of {shape}'
         )
     if not 0 <= guide.delay < c.chunk_size:
-        raise ValueError(f'a delay of {guide.delay} actions: it is from 0 to {c.chunk_size - 1}')
+        raise ValueError(f'delay must be from 0 to {c.chunk_size - 1} actions (got {guide.delay})')
     if not ((guide.weights >= 0) & (guide.weights <= 1)).all():
         raise ValueError(f'weights of a guide are from 0 to 1: got {guide.weights}')
     finite = np.isfinite(guide.actions).all(1)

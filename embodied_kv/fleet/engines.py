@@ -24,7 +24,7 @@ class Link:
 
     def __post_init__(self) -> None:
         if self.latency < 0 or self.up <= 0 or self.down <= 0:
-            raise ValueError(f'{self}: latency is at least 0, bandwidths are above 0')
+            raise ValueError(f'latency must be at least 0 and bandwidths above 0 (got {self})')
 
     def upload_time(self, size: float) -> float:
         return self.latency + size / self.up

@@ -46,10 +46,12 @@ class Kairos(Scheduler):
 
     def __post_init__(self) -> None:
         if self.buckets < 1 or self.aging < 1:
-            raise ValueError(f'{self.buckets} buckets, aging {self.aging}: both are at least 1')
+            raise ValueError(
+                f'buckets and aging must be at least 1 (got {self.buckets} and {self.aging})'
+            )
         if self.bucket_order not in BUCKET_ORDERS:
             raise ValueError(
-                f'order {self.bucket_order!r} within a bucket: it is one of {BUCKET_ORDERS}'
+                f'bucket_order must be one of {BUCKET_ORDERS} (got {self.bucket_order!r})'
             )
 
     def order(self, waiting: Collection[Waiting], now: float) -> list[Waiting]:

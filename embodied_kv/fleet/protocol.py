@@ -82,10 +82,10 @@ class Request:
         _whole('observation_bytes', self.observation_bytes, 1, MOST_BYTES)
         if not callable(self.execution_horizon):
             raise ProtocolError(
-                f'execution_horizon is {self.execution_horizon!r}: it must be a policy'
+                f'execution_horizon must be a policy (got {self.execution_horizon!r})'
             )
         if not isinstance(self.within, (int, float)) or not self.within >= 0:
-            raise ProtocolError(f'within is {self.within!r}: it must be seconds from 0')
+            raise ProtocolError(f'within must be seconds from 0 (got {self.within!r})')
         if self.execution and self.execution.round >= self.round:
             raise ProtocolError(
                 f'execution.round {self.execution.round} is not before round {self.round}'
@@ -130,15 +130,15 @@ def name(field: str, value: object) -> None:
     """Refuses what cannot name a robot or task. Raises ProtocolError."""
     if not isinstance(value, str) or not 0 < len(value) <= NAME_LENGTH or not value.isprintable():
         raise ProtocolError(
-            f'{field} is {str(value)[:40]!r}: it must be 1 to {NAME_LENGTH} printable characters'
+            f'{field} must be 1 to {NAME_LENGTH} printable characters (got {str(value)[:40]!r})'
         )
 
 
 def _whole(field: str, value: object, least: int, bound: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value < bound:
-        raise ProtocolError(f'{field} is {value!r}: it must be a whole number from {least}')
+        raise ProtocolError(f'{field} must be a whole number from {least} (got {value!r})')
 
 
 def _moment(field: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ProtocolError(f'{field} is {value!r}: it must be finite seconds')
+        raise ProtocolError(f'{field} must be finite seconds (got {value!r})')

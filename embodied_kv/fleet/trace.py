@@ -47,7 +47,7 @@ class Round:
 
     def __post_init__(self) -> None:
         if not isinstance(self.task, str) or not self.task:
-            raise ValueError(f'task is {self.task!r}: it must be a name')
+            raise ValueError(f'task must be a name (got {self.task!r})')
         for field, least in (
             ('round', 0),
             ('observation_bytes', 1),
@@ -57,12 +57,15 @@ class Round:
         ):
             value = getattr(self, field)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f'{field} is {value!r}: a whole number of at least {least}')
+                raise ValueError(f'{field} must be a whole number from {least} (got {value!r})')
         for field in ('inference', 'start', 'end'):
             if not _finite(getattr(self, field)):
-                raise ValueError(f'{field} is {getattr(self, field)!r}: finite seconds')
+                raise ValueError(f'{field} must be finite seconds (got {getattr(self, field)!r})')
         if self.inference < 0 or self.end < self.start:
-            raise ValueError('inference is at least 0, and end is not before start')
+            raise ValueError(
+                'inference must be at least 0 and end must not be before start (got '
+                f'{self.inference}, {self.start} to {self.end})'
+            )
 
 
 @dataclass(frozen=True)

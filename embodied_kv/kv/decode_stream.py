@@ -37,7 +37,7 @@ class Query:
         if not 0 <= self.temperature < math.inf:
             raise ValueError(f'temperature is {self.temperature}: 0 is greedy, more is freer')
         if not 0 <= self.seed < 2**64:
-            raise ValueError(f'seed is {self.seed}: it must be from 0 to 2**64 - 1')
+            raise ValueError(f'seed must be from 0 to 2**64 - 1 (got {self.seed})')
 
 
 @dataclass(eq=False)

@@ -41,7 +41,7 @@ def choose_dtype(own: str, device: str, setting: str, native: bool) -> tuple[str
     if setting in DTYPES:
         return setting, 'as engine.dtype says'
     if setting != AUTO:
-        raise ValueError(f'engine.dtype is {setting!r}: it must be {AUTO}, {" or ".join(DTYPES)}')
+        raise ValueError(f'engine.dtype must be {AUTO}, {" or ".join(DTYPES)} (got {setting!r})')
     if own == 'bfloat16' and torch.device(device).type == 'cpu' and not native:
         return 'float32', 'this CPU has no units for bfloat16'
     return own, "the model's own"

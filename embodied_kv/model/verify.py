@@ -138,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument('--observations', type=int, default=3, help='how many to try')
     args = parser.parse_args(arguments)
     if args.observations < 1:
-        parser.error('--observations is at least 1')
+        parser.error(f'--observations must be at least 1 (got {args.observations})')
     about = args.checkpoint / ABOUT
     try:
         dims = widths(read_json(about)['dims']) if about.is_file() else None

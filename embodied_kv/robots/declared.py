@@ -62,7 +62,9 @@ class Declared:
         _check_choice('conversion', self.conversion, CONVERSIONS)
         for field in ('chunk_size', 'fps'):
             if getattr(self, field) is not None and not getattr(self, field) > 0:
-                raise ValueError(f'checkpoint.{field} is {getattr(self, field)}: it is above 0')
+                raise ValueError(
+                    f'checkpoint.{field} must be above 0 (got {getattr(self, field)})'
+                )
 
 
 def _check_choice(field: str, value: str | None, choices: tuple[str, ...]) -> None:

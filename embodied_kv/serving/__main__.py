@@ -116,7 +116,7 @@ def _read(part: type[T], prefix: str, given: dict[str, object]) -> T:
     for f in fields(part):
         value, (low, high) = given[prefix + f.name], f.metadata.get('range', (None, None))
         if low is not None and not low <= value <= high:
-            raise ValueError(f'--{prefix}{f.name} is {value}: it must lie from {low} to {high}')
+            raise ValueError(f'--{prefix}{f.name} must lie from {low} to {high} (got {value})')
     return part(**{f.name: given[prefix + f.name] for f in fields(part)})
 
 

@@ -122,9 +122,9 @@ def test_without_an_observation_or_a_witness_it_holds():
 @pytest.mark.parametrize(
     ('limits', 'message'),
     [
-        ({'max_age': -1.0}, 'max_age is -1.0: it must not be negative'),
-        ({'max_joint_distance': np.nan}, 'max_joint_distance is nan: it must not be negative'),
-        ({'max_image_change': 1.5}, 'max_image_change is 1.5: it goes from 0 to 1'),
+        ({'max_age': -1.0}, 'max_age must not be negative .got -1.0'),
+        ({'max_joint_distance': np.nan}, 'max_joint_distance must not be negative .got nan'),
+        ({'max_image_change': 1.5}, 'max_image_change must be from 0 to 1 .got 1.5'),
         (
             {'max_age': 9.0, 'max_planner_age': 8.0},
             'max_age is 9.0 s, above max_planner_age of 8.0 s',

@@ -105,7 +105,7 @@ def test_methods_are_found_by_name_and_others_are_refused():
 @pytest.mark.parametrize(
     'name, fields, message',
     [
-        ('vl_cache', dict(recent=1.1), 'recent is 1.1, not a share'),
+        ('vl_cache', dict(recent=1.1), 'recent must be a share in .0, 1. .got 1.1'),
         ('vl_cache', dict(p=0.0), 'p is 0.0: a threshold must be in'),
         ('snapkv', dict(window=0), 'at least 1 query'),
         ('snapkv', dict(kernel=4), 'must be odd'),

@@ -191,5 +191,5 @@ def test_what_is_chosen_once_a_frame_waits_for_no_answer(make_engine, observe):
 
 
 def test_so_long_a_wait_is_refused(make_engine):
-    with pytest.raises(ValueError, match='engine.compress_after is 5: it must be from 0 to 4'):
+    with pytest.raises(ValueError, match='engine.compress_after must be from 0 to 4 .got 5'):
         make_engine(compress_after=5)

@@ -125,7 +125,7 @@ def test_what_is_not_planned_holds_nothing(make_engine, observe, rtc):
 @pytest.mark.parametrize(
     ('wrong', 'said'),
     [
-        (guide(delay=CHUNK), f'a delay of {CHUNK} actions: it is from 0 to {CHUNK - 1}'),
+        (guide(delay=CHUNK), f'delay must be from 0 to {CHUNK - 1} actions .got {CHUNK}'),
         (guide(delay=-1), 'a delay of -1 actions'),
         (guide(weights=np.full(CHUNK, np.nan)), 'weights of a guide are from 0 to 1'),
         (guide(weights=np.full(CHUNK, 1.5)), 'weights of a guide are from 0 to 1'),
@@ -142,5 +142,5 @@ def test_a_guide_that_does_not_fit_is_refused(make_engine, observe, rtc, wrong, 
 
 
 def test_an_unknown_mode_is_refused_by_name(make_engine):
-    with pytest.raises(ValueError, match="engine.rtc is 'on': it must be off, guided or trained"):
+    with pytest.raises(ValueError, match="engine.rtc must be off, guided or trained .got 'on'"):
         make_engine(rtc='on')

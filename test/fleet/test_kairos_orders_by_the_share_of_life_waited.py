@@ -89,7 +89,7 @@ def test_what_the_others_order_by():
 def test_unknown_names_and_settings_are_refused():
     with pytest.raises(ValueError, match=f"no scheduler 'x'; there are: {', '.join(SCHEDULERS)}"):
         scheduler('x')
-    with pytest.raises(ValueError, match='0 buckets, aging 50: both are at least 1'):
+    with pytest.raises(ValueError, match='buckets and aging must be at least 1 .got 0 and 50'):
         Kairos(buckets=0)
     with pytest.raises(ValueError, match="order 'odd' within a bucket"):
         Kairos(bucket_order='odd')

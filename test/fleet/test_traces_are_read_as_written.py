@@ -45,7 +45,10 @@ def test_what_was_recorded_is_read_and_replayed(tmp_path):
         ([HEADER, line(horizon=0)], '2: horizon is 0'),
         ([HEADER, line(horizon=True)], '2: horizon is True'),
         ([HEADER, line(task='')], "2: task is ''"),
-        ([HEADER, line(end=0.1)], '2: inference is at least 0, and end is not before start'),
+        (
+            [HEADER, line(end=0.1)],
+            '2: inference must be at least 0 and end must not be before start',
+        ),
         ([HEADER, line(start=float('nan'))], '2: start is nan'),
         ([HEADER, line(), line()], "3: round 0 of 'a': 1 is due"),
         ([HEADER, line(round=2)], "2: round 2 of 'a': 0 is due"),

@@ -53,7 +53,7 @@ def test_rounds_vary_as_told_and_actions_follow(cv):
         (lambda tree: tree['common'].update(chunk=50), r'common\.chunk: 50 does not say where'),
         (
             lambda tree: tree['workloads'][0]['rounds'].update({'from': 'a guess'}),
-            r'LIBERO/SmolVLA\.rounds: from is .a guess.: it must begin with paper or ours',
+            r'LIBERO/SmolVLA\.rounds: from must begin with paper or ours .got .a guess.',
         ),
         (
             lambda tree: tree['workloads'][0]['ratio'].update(value=[[0, 2], [1, 1]]),

@@ -57,7 +57,7 @@ def test_where_nothing_is_to_be_compiled_it_says_what_to_set(params, capsys):
 
 def test_parameters_that_cannot_be_are_refused_by_name(params, capsys):
     code, said = ended(['--params', str(params(rows=2))], capsys)
-    assert code == 2 and 'engine.rows is 2: it must be from 3' in said
+    assert code == 2 and 'engine.rows must be from 3' in said
     code, said = ended(['--params', str(params(colour='red'))], capsys)
     assert code == 2 and 'is no file of parameters of a suite' in said and 'colour' in said
 

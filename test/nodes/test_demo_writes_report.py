@@ -187,7 +187,7 @@ def test_a_mission_ends_it_or_why_there_was_none_is_said(report):
 def test_no_episodes_are_refused(tmp_path):
     refused = demo(tmp_path / 'out', '--episodes', 0)
     assert refused.returncode == 2
-    assert '--episodes is at least 1' in refused.stderr
+    assert '--episodes must be at least 1' in refused.stderr
 
 
 def test_a_process_that_ends_ends_the_demo_with_its_words(tmp_path):

@@ -128,7 +128,7 @@ def test_every_parameter_is_described_with_its_range(ros, kind):
             Perception,
             'engine.device',
             'gpu',
-            "engine.device is 'gpu': it must be cpu or cuda",
+            'engine.device must be cpu or cuda',
         ),
         (Action, 'stop_after', 0, 'parameter stop_after'),
         (Action, 'setpoint_rate', 0.0, 'parameter setpoint_rate'),

@@ -149,7 +149,7 @@ def action_chunk(message: ActionChunkMsg, deadline: float) -> ActionChunk:
         )
     if not 1 <= message.execution_horizon <= rows:
         raise Refused(
-            f'execution_horizon is {message.execution_horizon}: it must lie from 1 to {rows}'
+            f'execution_horizon must lie from 1 to {rows} (got {message.execution_horizon})'
         )
     return ActionChunk(
         values=np.array(message.values, np.float32).reshape(rows, columns),

@@ -211,7 +211,7 @@ def _problem(name: str, value: Value, f: Field) -> str:
     values = value if isinstance(f.default, tuple) else (value,)
     for element in values:
         if low is not None and not low <= element <= high:  # also where it is not a number
-            return f'parameter {name} is {element}: it must lie from {low} to {high}'
+            return f'parameter {name} must lie from {low} to {high} (got {element})'
     try:
         f.metadata.get('check', lambda value: None)(value)
     except ValueError as error:

@@ -235,7 +235,7 @@ def chunk(message: FleetAnswer, joint_names: Sequence[str], deadline: float) -> 
         raise Refused(f'{len(message.values)} values are not {actions} actions of {columns}')
     if not 1 <= message.execution_horizon <= actions:
         raise Refused(
-            f'execution_horizon is {message.execution_horizon}: it must lie from 1 to {actions}'
+            f'execution_horizon must lie from 1 to {actions} (got {message.execution_horizon})'
         )
     return ActionChunk(
         values=np.array(message.values, np.float32).reshape(actions, columns),

@@ -119,11 +119,11 @@ def image(key: str, value: object) -> NDArray[np.uint8]:
         value = value[0]
     if not isinstance(value, np.ndarray) or value.ndim != 3 or 3 not in value.shape[::2]:
         shape = list(value.shape) if isinstance(value, np.ndarray) else type(value).__name__
-        raise Refused(f'{key} is {shape}: a picture is [height, width, 3] or [3, height, width]')
+        raise Refused(f'{key} must be [height, width, 3] or [3, height, width] (got {shape})')
     if value.shape[0] == 3:  # as openpi tells them apart
         value = value.transpose(1, 2, 0)
     if not all(1 <= side <= SIDE for side in value.shape[:2]):
-        raise Refused(f'{key} is {list(value.shape)}: a side has from 1 to {SIDE} pixels')
+        raise Refused(f'{key} must have sides of 1 to {SIDE} pixels (got {list(value.shape)})')
     if (pixels := value.shape[0] * value.shape[1]) > PIXELS:
         raise Refused(
             f'{key} has {pixels} pixels: send at most {PIXELS}, the policy looks at fewer anyway'
