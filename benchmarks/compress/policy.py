@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from benchmarks.common import report
+from benchmarks.common.weights import weights_of
 from embodied_kv.config import preset
 from embodied_kv.model.checkpoints.open import open_checkpoint
-from embodied_kv.model.checkpoints.own import bundled
 from embodied_kv.model.dtype import served
 from embodied_kv.model.policy import Policy
 
@@ -33,7 +33,7 @@ def load(args: argparse.Namespace) -> Policy:
     config = served(preset(args.preset), 'cpu')
     if args.checkpoint == 'random':
         return Policy.random(config)
-    checkpoint = open_checkpoint(args.checkpoint or bundled(args.preset), config=config)
+    checkpoint = open_checkpoint(args.checkpoint or weights_of(args.preset), config=config)
     return checkpoint.load(dtype=config.dtype)
 
 

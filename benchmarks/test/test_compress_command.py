@@ -5,7 +5,7 @@ import json
 import pytest
 from compress_bench_cases import FOUR, policy
 
-from benchmarks.common import report
+from benchmarks.common import report, weights
 from benchmarks.compress import loop, metrics, quality
 from benchmarks.compress.ways import judged
 from embodied_kv import config
@@ -59,7 +59,7 @@ def test_metrics_looks_at_layers(command):
 
 
 def test_a_preset_takes_the_weights_of_its_folder(command, monkeypatch, tmp_path):
-    monkeypatch.setattr(own, 'ASSETS', tmp_path)
+    monkeypatch.setattr(weights, 'ASSETS', tmp_path)
     with pytest.raises(ValueError, match="preset 'four' has no checkpoint of its own"):
         command('metrics', checkpoint='')
     made = policy()

@@ -249,9 +249,9 @@ def test_a_config_with_other_fields_is_refused_and_both_names_are_said(tmp_path)
         open_checkpoint(tmp_path)
 
 
-@pytest.mark.parametrize('name', ['tabletop', 'tabletop_long', 'needle'])
-def test_a_bundled_config_is_that_of_its_preset(name):
-    assert replace(open_checkpoint(bundled(name)).config, dtype='float32') == preset(name)
+def test_the_bundled_config_is_that_of_its_preset():
+    config = open_checkpoint(bundled('tabletop')).config
+    assert replace(config, dtype='float32') == preset('tabletop')
 
 
 @pytest.mark.parametrize('name', ['tokenizer.json', 'norm_stats.json'])

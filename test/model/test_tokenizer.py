@@ -62,7 +62,7 @@ def test_text_cannot_spell_a_special_token():
     assert not {0, 1, 2} & set(BYTES.encode('<eos> <pad><bos>'))
 
 
-ASSETS = Path(embodied_kv.__file__).parent / 'assets'
+ASSETS = Path(embodied_kv.__file__).parent / 'demo/assets'
 SHIPPED = {path.parent.name: path for path in ASSETS.glob('*/tokenizer.json')}
 BESIDE = st.sampled_from(['', ' ', '\n', '<', '>', 'a', 'pick', '\u2581', 'é']) | st.text()
 

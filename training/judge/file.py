@@ -14,7 +14,6 @@ from torch import Tensor
 
 from embodied_kv import storage
 from embodied_kv.config import BackboneConfig
-from embodied_kv.model.checkpoints.own import ASSETS
 from embodied_kv.model.planner import Planner
 from embodied_kv.model.planner_checkpoint import parse_config
 from embodied_kv.model.planner_config import PlannerConfig
@@ -22,7 +21,7 @@ from embodied_kv.model.weights import CheckpointError, Weights, fill, write_weig
 from training.judge.chains import SEGMENTS, VOCABULARY
 
 CONFIG = 'embodied_kv.judge'
-BUNDLED = ASSETS / 'judge'
+BUNDLED = Path(__file__).resolve().parents[2] / 'benchmarks/assets/judge'
 SEEDS = (0, 1, 2)  # of the judges that come with the package
 
 # More than half of a head's angles turn by less than 1 rad over a prompt: names are found wherever

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from benchmarks.common.weights import weights_of
 from benchmarks.compress.needle import collect
 from benchmarks.compress.ways import STRICT, Way
 from embodied_kv.config import NEEDLE
 from embodied_kv.model.checkpoints.open import open_checkpoint
-from embodied_kv.model.checkpoints.own import bundled
 from embodied_kv.model.weights import Weights
 
 PAGES = 3  # of 7 questions each
@@ -17,7 +17,7 @@ LOST = Way('streaming_llm', 0.01, STRICT)
 @pytest.fixture(scope='module')
 def found():
     torch.set_num_threads(1)
-    return collect(open_checkpoint(bundled('needle'), config=NEEDLE).load(), [LOST], PAGES)
+    return collect(open_checkpoint(weights_of('needle'), config=NEEDLE).load(), [LOST], PAGES)
 
 
 def test_codes_are_read_from_the_whole_cache(found):
@@ -30,6 +30,6 @@ def test_codes_are_not_read_without_their_patches(found):
 
 
 def test_the_model_card_says_what_the_weights_are():
-    card = Weights(bundled('needle')).metadata
+    card = Weights(weights_of('needle')).metadata
     assert {'embodied_kv.recipe', 'embodied_kv.trained', 'embodied_kv.use', 'license'} <= set(card)
-    assert (bundled('needle') / 'model.safetensors').stat().st_size < 3e6
+    assert (weights_of('needle') / 'model.safetensors').stat().st_size < 3e6

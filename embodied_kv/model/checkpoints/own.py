@@ -31,7 +31,7 @@ from embodied_kv.robots.declared import Declared
 
 T = TypeVar('T')
 
-ASSETS = Path(embodied_kv.__file__).parent / 'assets'  # weights that come with the package
+ASSETS = Path(embodied_kv.__file__).parent / 'demo' / 'assets'  # weights of the demo
 CONFIG, WORDS = 'embodied_kv.config', 'embodied_kv.tokenizer'
 MOST_GIVEN = 'embodied_kv.rtc'  # of a card: first actions that may be given, at most
 SAYS = 'embodied_kv.says'  # of a card: a list of the prompts that it learnt to answer
