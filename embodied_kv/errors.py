@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from enum import IntEnum
 
 
@@ -43,7 +44,16 @@ class CodedError(ValueError):
             self.code = code
 
 
+def failure_code(number: int) -> ErrorCode:
+    """Return the code of a response without success; UNKNOWN for NONE and for unknown numbers."""
+    try:
+        return ErrorCode(number) or ErrorCode.UNKNOWN
+    except ValueError:
+        return ErrorCode.UNKNOWN
+
+
 # The first class that an error is an instance of decides.
+FULL = errno.ENOSPC, errno.EDQUOT
 BY_TYPE = (
     (TimeoutError, ErrorCode.TIMEOUT),
     (MemoryError, ErrorCode.NO_ROOM),
@@ -58,4 +68,6 @@ def code_of(error: BaseException) -> ErrorCode:
     code = getattr(error, 'code', None)
     if isinstance(code, ErrorCode):
         return code
+    if isinstance(error, OSError) and error.errno in FULL:
+        return ErrorCode.NO_ROOM
     return next((c for kind, c in BY_TYPE if isinstance(error, kind)), ErrorCode.UNKNOWN)

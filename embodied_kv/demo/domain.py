@@ -9,7 +9,7 @@ from embodied_kv.demo.sim.expert import Phase
 from embodied_kv.demo.sim.eyes import ROBOT, beside, learnt, look_around, look_at
 from embodied_kv.demo.sim.language import NARRATE, SUBTASK, SUBTASKS
 from embodied_kv.demo.sim.mission_memory import RECORD, parse_task, read_table, refusal
-from embodied_kv.demo.sim.mission_table import MOVES, TABLE
+from embodied_kv.demo.sim.mission_table import MOVES, TABLE, KnownTable
 from embodied_kv.planning.domain import Draft, Look
 
 DONE = SUBTASKS[Phase.HOLD]
@@ -21,33 +21,33 @@ class TabletopDomain:
     """Plans and remembers coloured things on a table, as the bundled planner was trained to.
 
     Args:
-        success_question: Not used: the policy narrates its subtask.
+        language: Not used: the policy narrates its subtask.
     """
 
-    def __init__(self, success_question: str = '') -> None:
+    def __init__(self, language: object = None) -> None:
         pass
 
-    def look(self, known: Sequence[str], instruction: str = '') -> Look:
+    def look(self, known: Sequence[Draft], instruction: str = '') -> Look:
         """Look at the whole table, or at the thing of an instruction and all places."""
-        table = read_table(known)
+        table = _table(known)
         return look_at(instruction, table) if instruction else look_around(table)
 
-    def refusal(self, instruction: str, known: Sequence[str]) -> str:
+    def refusal(self, instruction: str, known: Sequence[Draft]) -> str:
         """Refuse what is no instruction of this table, and things that nobody has seen."""
-        return refusal(instruction, read_table(known))
+        return refusal(instruction, _table(known))
 
-    def moves(self, known: Sequence[str]) -> tuple[int, ...]:
+    def moves(self, known: Sequence[Draft]) -> tuple[int, ...]:
         """Return the numbers of the records of moves, newest first."""
-        return read_table(known).moves
+        return _table(known).moves
 
-    def record(self, instruction: str, done: bool, known: Sequence[str]) -> str:
+    def record(self, instruction: str, done: bool, known: Sequence[Draft]) -> str:
         """Return the instruction, with the place where its thing lay before."""
         if not done:
             return f'{instruction}, not finished'
         task = parse_task(instruction)
         if not known or task is None or task.family not in MOVES:
             return instruction
-        return f'{instruction}, from the {read_table(known).origin(task.target, TABLE)}'
+        return f'{instruction}, from the {_table(known).origin(task.target, TABLE)}'
 
     def facts_of_step(self, instruction: str) -> list[Draft]:
         """Return next to what a thing lies now, or at which side."""
@@ -80,7 +80,11 @@ class TabletopDomain:
         """Return whether the policy says that its subtask is to hold still."""
         return prompt == SUBTASK and answer == DONE
 
-    def names(self, text: str) -> set[str]:
-        """Return the things and places that a sentence is about."""
-        told = read_table([text])
+    def names(self, segment: Draft) -> set[str]:
+        """Return the things and places that a segment is about."""
+        told = _table([segment])
         return {*told.where, *told.places}
+
+
+def _table(known: Sequence[Draft]) -> KnownTable:
+    return read_table(text for _, _, text in known)

@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 import numpy as np
 from torch import Tensor
 
+from embodied_kv.errors import CodedError, ErrorCode
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.copy_pool import CopyPool
@@ -196,12 +197,16 @@ class KvManager:
     ) -> DecodeStream:
         while True:  # the limits may change during a wait
             if min(self.streams_max, self.language_rows_max) < 1:
-                raise ValueError('the limits allow no stream: raise them with kv/set_limits')
+                raise CodedError(
+                    'the limits allow no stream: raise them with kv/set_limits', ErrorCode.NO_ROOM
+                )
             self._preemption.shrink_to(self.streams_max - 1, self.language_rows_max, joining=lease)
             if self.streams.rows_free:
                 return self.streams.add(lease, query, tokens)
             if not waits:
-                raise ValueError('a step computes with all rows of decode KV: try again')
+                raise CodedError(
+                    'a step computes with all rows of decode KV: try again', ErrorCode.NO_ROOM
+                )
             self.streams.wait_for_step()
 
     def set_limits(self, *, rows: int | None = None, streams: int | None = None) -> None:

@@ -2,7 +2,7 @@
 
 Full attention in every layer, so that the keys of a piece of text can be moved to another
 position (`memory.rotate`). A recurrent planner folds all that came before into one state, which
-cannot be moved: `model.hybrid` serves capsules, not memory.
+cannot be moved: `benchmarks.hybrid` measures capsules, not memory.
 """
 
 from __future__ import annotations

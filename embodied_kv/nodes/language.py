@@ -78,8 +78,9 @@ class Language(SuiteNode):
         kv = self.host.engine.kv
         newest = kv.frames.current(self.robot)
         if newest is None or newest.deadline + kv.frames.grace < time.monotonic():
-            raise ValueError(
-                'there is no frame to ask about: do the cameras send, is perception active?'
+            raise CodedError(
+                'there is no frame to ask about: do the cameras send, is perception active?',
+                ErrorCode.STALE_FRAME,
             )
         return newest
 

@@ -52,7 +52,6 @@ class Memory(SuiteNode):
 
     def setup(self) -> None:
         params = self.params.read(MemoryParams)
-        language = self.embodiment.contract.language
         path = planner_of(params, self.embodiment.contract)
         self._memory = RobotMemory(
             load_planner(path, device=self.host.engine.config.device),
@@ -60,7 +59,7 @@ class Memory(SuiteNode):
             params,
             self.params.read(PlanningConfig),
             self.robot,
-            load_domain(language.domain, language.success),
+            load_domain(self.embodiment.contract.language),
             self._step,
             self.warn_throttled,
             self.host.plane,

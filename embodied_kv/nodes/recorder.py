@@ -19,6 +19,7 @@ from std_msgs.msg import String
 from embodied_kv import storage
 from embodied_kv.data.recording_file import PART, Channel, RecordingFile, is_being_written
 from embodied_kv.data.recording_queue import RecordingQueue
+from embodied_kv.errors import CodedError, ErrorCode
 from embodied_kv.msg import RecordingState
 from embodied_kv.nodes.common import executable, qos
 from embodied_kv.nodes.common.lifecycle_node import OK, WARN, SuiteNode
@@ -90,7 +91,9 @@ class Recorder(SuiteNode):
             response.message = f'recording {self._path}'
         else:
             if self._queue is None:
-                raise ValueError('nothing is recorded: begin with record: true')
+                raise CodedError(
+                    'nothing is recorded: begin with record: true', ErrorCode.NOT_FOUND
+                )
             self._end('it was asked for')
             response.message = self._said
         response.path, response.messages = self._state.path, self._state.messages
@@ -101,7 +104,10 @@ class Recorder(SuiteNode):
     def _begin(self, name: str) -> None:
         """Raises ValueError that says what to do, OSError."""
         if self._queue is not None:
-            raise ValueError(f'{self._path} is being recorded: end it first, with record: false')
+            raise CodedError(
+                f'{self._path} is being recorded: end it first, with record: false',
+                ErrorCode.ALREADY_EXISTS,
+            )
         name = name or f'{datetime.now():%Y%m%d-%H%M%S-%f}'
         if not NAME.fullmatch(name):
             raise ValueError(
@@ -114,12 +120,15 @@ class Recorder(SuiteNode):
         storage.private_folder(self._folder)
         path = self._folder / f'{name}.mcap'
         if path.exists() or path.with_name(path.name + PART).exists():
-            raise ValueError(f'{path} is there already: choose another name')
+            raise CodedError(
+                f'{path} is there already: choose another name', ErrorCode.ALREADY_EXISTS
+            )
         room = params.disk_mib * MIB - self._taken()
         if room < LEAST:
-            raise ValueError(
+            raise CodedError(
                 f'{self._folder} is full: remove recordings, or raise recorder.disk_mib '
-                f'({params.disk_mib})'
+                f'({params.disk_mib})',
+                ErrorCode.NO_ROOM,
             )
         self._path = path
         file = RecordingFile(path, room, self._channels(), self._facts(), self._contract)

@@ -75,6 +75,7 @@ class RobotMission:
         crew: Callable[..., Crew] = Crew,
     ) -> None:
         self._node, self._session, self._scope = node, session, scope
+        self._domain = load_domain(node.embodiment.contract.language)
         self._new_calls, self._new_crew = calls, crew
         self._running: Running | None = None
         self._leaving: Running | None = None  # interrupted, and its thread does not know it yet
@@ -138,13 +139,12 @@ class RobotMission:
         self.end('another mission takes its place')
         self._instructions.publish(String())  # the arm stands while the mission looks and plans
         params = self._node.params.read(MissionParams)
-        language = self._node.embodiment.contract.language
         calls = self._new_calls(self._node, self._scope)
         crew = self._new_crew(
             calls,
             self._session,
-            load_domain(language.domain, language.success),
-            bool(language.planner),
+            self._domain,
+            bool(self._node.embodiment.contract.language.planner),
             Tier(params.boundary_tier),
             state.step_time_limit or params.step_time_limit,
             on_words=lambda words: self._node.log_info('said', f'the mission says: {words}'),

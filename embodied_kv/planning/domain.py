@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Protocol
 
+from embodied_kv.memory.segment import MAX_ID
+from embodied_kv.text import reason
+
 GROUP, OPEN = 'embodied_kv.domains', 'open'
 Draft = tuple[str, str, str]  # id, kind and text of a memory segment; id '' for a new task record
 
@@ -35,23 +38,31 @@ class Seen:
 Look = Generator[list[str], list[str], Seen]
 
 
+class Language(Protocol):
+    """The section `language` of a contract, as far as a domain needs it."""
+
+    success: str  # a question that the policy answers with yes once a task is done
+    prompts: Sequence[str]  # asked again and again while the policy acts
+    domain: str
+
+
 class Domain(Protocol):
     """The meaning of the sentences of one robot.
 
-    In all methods, `known` is what memory holds: the texts of its segments, oldest change first.
-    An entry point is called with the contract's success question ('' if there is none).
+    In all methods, `known` is what memory holds: its segments, oldest change first. An entry point
+    is called with the section `language` of the contract.
     """
 
-    def look(self, known: Sequence[str], instruction: str = '') -> Look:
+    def look(self, known: Sequence[Draft], instruction: str = '') -> Look:
         """Return a look at the whole scene, or at what an instruction was about."""
 
-    def refusal(self, instruction: str, known: Sequence[str]) -> str:
+    def refusal(self, instruction: str, known: Sequence[Draft]) -> str:
         """Return why an instruction of the planner may not be sent to the policy; '' if it may."""
 
-    def moves(self, known: Sequence[str]) -> tuple[int, ...]:
+    def moves(self, known: Sequence[Draft]) -> tuple[int, ...]:
         """Return the numbers of the task records that moved a thing, newest first."""
 
-    def record(self, instruction: str, done: bool, known: Sequence[str]) -> str:
+    def record(self, instruction: str, done: bool, known: Sequence[Draft]) -> str:
         """Return the text of the task record of a step; `known` is from before the step."""
 
     def facts_of_step(self, instruction: str) -> list[Draft]:
@@ -69,22 +80,28 @@ class Domain(Protocol):
     def says_done(self, prompt: str, answer: str) -> bool:
         """Return whether the policy states that the instruction in force is done."""
 
-    def names(self, text: str) -> set[str]:
-        """Return the names of the things that a text of memory is about."""
+    def names(self, segment: Draft) -> set[str]:
+        """Return the names of the things that a segment of memory is about."""
 
 
-THING = r'(?:the|my|a|an) (?P<{}>.+?)'
-# Words that end the name of a thing within an instruction.
+OBJECT = 'object'  # the kind of a segment about one thing, whose id is the name of the thing
+LONGEST_NAME = 40  # letters
+MOST_ASKED = 8  # things that a look at the whole scene asks for: those that changed last
+# Words that end the name of a thing within an instruction. A number ends it too, and so does
+# punctuation, but for the point of a decimal.
 END = (
-    r'(?= (?:in|into|on|onto|off|out|from|to|towards?|next|near|beside|behind|under|over|above|'
-    r'below|at|with|and|by|inside|between|until|for|up|down|away|back|open|closed)\b|[,.;!?]|$)'
+    r'(?=\s(?:in|into|on|onto|off|out|from|to|towards?|next|near|around|beside|behind|under|over|'
+    r'above|below|at|with|and|or|by|inside|between|through|across|until|for|up|down|away|back|open|'
+    r'closed|again|once|twice|carefully|gently|slowly|quickly|completely|fully|firmly|tightly|'
+    r'clockwise|counterclockwise|then|while|if|when|so|that|which)\b|\s\d|[;!?]|[.,](?!\d)|$)'
 )
-NAMED = re.compile(r'\b' + THING.format('name') + END, re.IGNORECASE)
-WHERE = re.compile(r'where (?:is|are) ' + THING.format('name') + r'\s*\?', re.IGNORECASE)
-FACT = re.compile(r'([^:]+): .+')
-YES_NO = {'', 'yes', 'no'}
+NAME = rf'(?P<name>\S.{{0,{LONGEST_NAME - 1}}}?)'
+THING = re.compile(rf'\b(?:the|my|a|an) {NAME}{END}', re.IGNORECASE)
+WHERE = re.compile(rf'where (?:is|are) (?:the |my |an? )?{NAME}\s?\?', re.IGNORECASE)
 IGNORANCE = re.compile(
-    r"(?:i (?:do not|don't|cannot|can't)|unknown|not (?:visible|sure|seen))\b", re.IGNORECASE
+    r"\b(?:do not|don't|does not|doesn't|can ?not|can't|cannot|could not|couldn't|not sure|unsure|"
+    r'no idea|unknown|not visible|not seen|not there|nowhere|there is no|there are no)\b|^none$',
+    re.IGNORECASE,
 )
 
 
@@ -93,38 +110,39 @@ class OpenDomain:
 
     The policy decides what it can do; the contract's success question decides what is done. After
     a step the policy is asked where the things of the instruction are. The answer to any question
-    becomes a segment, but for `yes`, `no` and answers that state ignorance.
+    becomes a segment, except `yes`, `no`, answers that state ignorance, and answers to the success
+    question and to the prompts of the contract.
 
     Args:
-        success_question: A question that the policy answers with `yes` once a task is done.
+        language: The section `language` of the contract.
     """
 
-    def __init__(self, success_question: str = '') -> None:
-        self._success_question = success_question
+    def __init__(self, language: Language) -> None:
+        self._success = language.success.strip()
+        self._prompts = {self._success, *(prompt.strip() for prompt in language.prompts)}
 
-    def look(self, known: Sequence[str], instruction: str = '') -> Look:
-        """Ask where the things of the instruction are, or those that memory knows."""
-        if instruction:
-            names = things(instruction)
-        else:
-            names = [match[1] for text in known if (match := FACT.fullmatch(text))]
-            names = [name for name in names if not name.startswith(('task ', 'last '))]
-        questions = [f'Where is the {name}?' for name in dict.fromkeys(names)]
+    def look(self, known: Sequence[Draft], instruction: str = '') -> Look:
+        """Ask where the things of the instruction are, or those that changed last in memory."""
+        names = things(instruction)
+        if not instruction:
+            objects = [id for id, kind, _ in known if kind == OBJECT and len(id) <= LONGEST_NAME]
+            names = objects[-MOST_ASKED:]
+        questions = [f'Where is the {name}?' for name in names]
         answers = (yield questions) if questions else []
         drafts = []
         for question, answer in zip(questions, answers, strict=True):
             drafts += self.facts_of_answer(question, answer)
         return Seen(tuple(drafts))
 
-    def refusal(self, instruction: str, known: Sequence[str]) -> str:
+    def refusal(self, instruction: str, known: Sequence[Draft]) -> str:
         """Return ''."""
         return ''
 
-    def moves(self, known: Sequence[str]) -> tuple[int, ...]:
+    def moves(self, known: Sequence[Draft]) -> tuple[int, ...]:
         """Return nothing: the domain does not know which instruction moves a thing."""
         return ()
 
-    def record(self, instruction: str, done: bool, known: Sequence[str]) -> str:
+    def record(self, instruction: str, done: bool, known: Sequence[Draft]) -> str:
         """Return the instruction, marked if it was not finished."""
         return instruction if done else f'{instruction}, not finished'
 
@@ -134,12 +152,14 @@ class OpenDomain:
 
     def facts_of_answer(self, question: str, answer: str) -> list[Draft]:
         """Return where a thing is, or the question with its answer."""
-        question, answer = question.strip(), answer.strip().rstrip('.')
-        if answer.lower() in YES_NO or IGNORANCE.match(answer) or not question.endswith('?'):
+        question, answer = question.strip(), answer.strip().rstrip('.').replace('\u2019', "'")
+        if question in self._prompts or not question.endswith('?'):
+            return []
+        if is_yes(answer) or is_no(answer) or not answer or IGNORANCE.search(answer):
             return []
         if match := WHERE.fullmatch(question):
-            return [(match['name'], 'object', f'{match["name"]}: {answer}')]
-        return [(question, 'note', f'{question} {answer}')]
+            return [(match['name'].casefold(), OBJECT, f'{match["name"]}: {answer}')]
+        return [(question[:MAX_ID], 'note', f'{question} {answer}')]
 
     def facts_of_narration(self, prompt: str, answer: str) -> list[Draft]:
         """Return nothing."""
@@ -151,28 +171,39 @@ class OpenDomain:
 
     def says_done(self, prompt: str, answer: str) -> bool:
         """Return whether the answer to the success question is yes."""
-        asked = self._success_question
-        return bool(asked) and prompt.strip() == asked and answer.strip().lower() == 'yes'
+        return bool(self._success) and prompt.strip() == self._success and is_yes(answer)
 
-    def names(self, text: str) -> set[str]:
-        """Return the name before the colon of a fact."""
-        match = FACT.fullmatch(text)
-        return {match[1]} if match else set()
+    def names(self, segment: Draft) -> set[str]:
+        """Return the name of the thing that a segment is about."""
+        id, kind, _ = segment
+        return {id} if kind == OBJECT else set()
+
+
+def is_yes(answer: str) -> bool:
+    """Return whether an answer begins with yes, as `execute_instruction` reads it."""
+    return answer.strip().lower().startswith('yes')
+
+
+def is_no(answer: str) -> bool:
+    """Return whether an answer is no, with or without a reason after a comma."""
+    return re.match(r'no(?:\W|$)(?! idea)', answer.strip(), re.IGNORECASE) is not None
 
 
 def things(instruction: str) -> list[str]:
-    """Return the names of the things in an instruction, each a noun phrase without its article."""
-    return [match['name'] for match in NAMED.finditer(instruction)]
+    """Return the names of the things in an instruction, each once and without its article."""
+    found = {match['name'].casefold(): match['name'] for match in THING.finditer(instruction)}
+    return list(found.values())
 
 
-def load_domain(name: str, success_question: str = '') -> Domain:
-    """Return the domain of that name; '' is the open one.
+def load_domain(language: Language) -> Domain:
+    """Return the domain that the section `language` of a contract names.
 
     Raises:
-        ValueError: No installed package declares it.
+        ValueError: No installed package declares it, or it cannot be loaded.
     """
+    name = language.domain
     if name in ('', OPEN):
-        return OpenDomain(success_question)
+        return OpenDomain(language)
     declared = {point.name: point for point in entry_points(group=GROUP)}
     if name not in declared:
         known = ', '.join(sorted({OPEN, *declared}))
@@ -180,4 +211,10 @@ def load_domain(name: str, success_question: str = '') -> Domain:
             f'language.domain must be one of {known} (got {name}); install the package that '
             f'declares it as an entry point of {GROUP}'
         )
-    return declared[name].load()(success_question)
+    try:
+        return declared[name].load()(language)
+    except Exception as error:  # whatever its package does
+        raise ValueError(
+            f'language.domain {name} must be loadable (got {reason(error)}); see '
+            f'{declared[name].value}'
+        ) from error

@@ -26,11 +26,11 @@ MOST_PLANS = 3  # for a step, where the planner says nothing that can be told
 
 
 class Interrupted(Exception):
-    """The mission ends now; the message states why."""
+    """The mission ends now, without success; the message states why."""
 
     def __init__(self, message: str, code: ErrorCode = ErrorCode.UNKNOWN) -> None:
         super().__init__(message)
-        self.code = code
+        self.code = code or ErrorCode.UNKNOWN
 
 
 @dataclass(frozen=True)

@@ -8,19 +8,45 @@ from embodied_kv.model.mission_words import PlannerAnswer
 from embodied_kv.planning.mission import MissionState
 
 TRIES = 3  # of a step that fails
-BETWEEN = re.compile(r'\s*(?:[;\n]+|[.!]+(?=\s|$)|,?\s*\b(?:and\s+)?then\b,?)\s*', re.IGNORECASE)
-FIRST = re.compile(r'(?:first|next|finally),?\s+', re.IGNORECASE)
+# Between sentences: a semicolon, a line, or a full stop before a blank and a capital letter, but
+# not after a title.
+SENTENCES = re.compile(
+    r'[;\n]|[.!](?=\s[A-Z])(?<!\bDr\.)(?<!\bMr\.)(?<!\bMs\.)(?<!\bMrs\.)(?<!\bNo\.)(?<!\bSt\.)'
+)
+THEN = re.compile(r',? and then\b,?|, then\b,?|\bthen,', re.IGNORECASE)
+# A sentence with a condition is one instruction: its second half alone would be unconditional.
+CONDITION = re.compile(
+    r'(?:if|when|whenever|unless|once|until|while|after|before)\b', re.IGNORECASE
+)
+BLANKS = re.compile(r'[^\S\n]+')
+# What begins a step without being part of it: a list marker, `First,` or `then`.
+MARKER = re.compile(
+    r'(?:[-*•]|\d{1,3}[.)])\s+|(?:first|next|finally),\s*|then\b,?\s*', re.IGNORECASE
+)
 
 
 def split_steps(words: str) -> tuple[str, ...]:
-    """Return the instructions of a mission, split at `then`, semicolons, lines and full stops."""
-    parts = (FIRST.sub('', part.strip(' ,'), count=1) for part in BETWEEN.split(words))
-    return tuple(part for part in parts if part)
+    """Return the instructions of a mission, in order; none if it has no letters."""
+    sentences = map(_plain, SENTENCES.split(BLANKS.sub(' ', words)))
+    parts = []
+    for sentence in sentences:
+        parts += [sentence] if CONDITION.match(sentence) else map(_plain, THEN.split(sentence))
+    return tuple(part for part in parts if any(letter.isalpha() for letter in part))
+
+
+def _plain(part: str) -> str:
+    """Return a part without its list marker and the punctuation around it."""
+    part = part.strip(' ,.!')
+    while match := MARKER.match(part):
+        part = part[match.end() :]
+    return part
 
 
 def next_step(state: MissionState) -> PlannerAnswer:
     """Return what a mission goes on with: each part until it is done, at most `TRIES` times."""
     parts = split_steps(state.words)
+    if not parts:
+        return PlannerAnswer('impossible', 'the mission has no instruction')
     if state.part > len(parts):
         return PlannerAnswer('over')
     if state.tried and state.tried[-1].done:

@@ -22,8 +22,8 @@ class TableSuite(TableRobot):
     """Language, memory and `execute_instruction` over a TableRobot.
 
     armed: whether goals are accepted. slow: an instruction is never over by itself. asked: all
-    questions. mute: it says nothing. refuses: a service that answers `ok: false`. ends: why the
-    arm gives up each step. arm: its first state, None where nobody says it.
+    questions. mute: it says nothing. refuses: a service that answers without success. ends: why
+    the arm gives up each step. arm: its first state, None where nobody says it.
     """
 
     arm = ControlState.ARMED
@@ -100,7 +100,7 @@ class TableSuite(TableRobot):
     def _served(self, name, serve):
         def served(request, response):
             if name == self.refuses:
-                response.message = 'not today'
+                response.message, response.error_code = 'not today', ErrorCode.UNAVAILABLE
                 return response
             try:
                 serve(request, response)

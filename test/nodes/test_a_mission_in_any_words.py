@@ -40,6 +40,7 @@ class Kitchen:
 
     def __init__(self, robot, failures=0):
         self.robot, self.failures, self.told, self.asked = robot, failures, [], []
+        self.code = ErrorCode.TIMEOUT  # of a failure
         self.where, self._stream, self._outcomes = {}, 0, {}
         node = robot.node
         self._texts = node.create_publisher(TextDelta, 'language/text', qos.TEXT)
@@ -81,7 +82,7 @@ class Kitchen:
         if self.failures:
             self.failures -= 1
             handle.abort()
-            return ExecuteInstruction.Result(error_code=ErrorCode.TIMEOUT)
+            return ExecuteInstruction.Result(error_code=self.code)
         if 'cup' in self.told[-1]:
             self.where['Where is the cup?'] = 'on the shelf'
         handle.succeed()
@@ -97,6 +98,7 @@ def test_a_mission_of_foreign_words_is_carried_out_and_remembered(kitchen, robot
     robot.up(Memory, Mission, contract=contract(), **parameters(tmp_path))
     status, result = kitchen.carry_out(MISSION)
     assert status == GoalStatus.STATUS_SUCCEEDED and result.success, result.message
+    assert result.error_code == ErrorCode.NONE
     assert kitchen.told == STEPS and result.steps == 2
     assert texts(robot)['cup'] == 'cup: on the shelf'
     found = done(robot, 'query', question='Where is the cup?', segments=1).segments
@@ -119,7 +121,27 @@ def test_without_memory_it_is_carried_out_all_the_same(kitchen, robot, capfd):
     )
 
 
-def test_a_domain_that_is_not_installed_fails_configure(robot, capfd, tmp_path):
-    node = robot.bring(Memory, contract=contract(domain='kitchen'), **parameters(tmp_path))
+@pytest.mark.parametrize('kind', [Memory, Mission])
+def test_a_domain_that_is_not_installed_fails_configure(robot, capfd, tmp_path, kind):
+    own = parameters(tmp_path) if kind is Memory else {}
+    node = robot.bring(kind, contract=contract(domain='kitchen'), **own)
     assert node.trigger_configure().name == 'FAILURE'
     assert 'language.domain must be one of open' in capfd.readouterr().err
+
+
+@pytest.mark.parametrize('code, told', [(0, ErrorCode.UNKNOWN), (99, ErrorCode.UNKNOWN), (7, 7)])
+def test_a_step_that_fails_for_another_reason_than_time_ends_the_mission(
+    kitchen, robot, code, told
+):
+    kitchen.failures, kitchen.code = 1, code
+    robot.up(Mission, contract=contract())
+    status, result = kitchen.carry_out(MISSION)
+    assert status == GoalStatus.STATUS_ABORTED and not result.success
+    assert result.error_code == told and kitchen.told == STEPS[:1]
+
+
+def test_a_memory_that_is_not_active_is_as_none(kitchen, robot, capfd, tmp_path):
+    memory, _ = robot.up(Memory, Mission, contract=contract(), **parameters(tmp_path))
+    assert memory.trigger_deactivate().name == 'SUCCESS'
+    assert kitchen.carry_out(MISSION)[1].success and kitchen.told == STEPS
+    assert 'the memory node is not active' in capfd.readouterr().err

@@ -114,10 +114,14 @@ def test_answers_count_on_where_a_mission_goes_on():
 def test_every_robot_refuses_what_a_mission_asks_it_about(robot):
     asked = [name for name in vars(Robot) if not name.startswith('_')]
     assert 'refusal' in asked and all(callable(getattr(robot, name, None)) for name in asked)
-    own = SimpleNamespace(memory=words, _known=words, _domain=TabletopDomain(), _on_fault=str)
+    own = SimpleNamespace(memory=words, _known=known, _domain=TabletopDomain(), _on_fault=str)
     for instruction in (PUT_RED, *WRONG):
         assert robot.refusal(own, instruction) == refusal(instruction, LYING)
 
 
 def words():
     return tuple(fact.text for fact in LYING.facts())
+
+
+def known():
+    return [(fact.id, fact.kind, fact.text) for fact in LYING.facts()]

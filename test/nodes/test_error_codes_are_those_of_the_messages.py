@@ -1,10 +1,12 @@
 """Error codes are equal in Python and ROS 2, and every response and result has one."""
 
+import errno
+
 import pytest
 
 from embodied_kv import action, msg, srv
 from embodied_kv.capsule.tiers import NoRoom
-from embodied_kv.errors import CodedError, ErrorCode, code_of
+from embodied_kv.errors import CodedError, ErrorCode, code_of, failure_code
 from embodied_kv.kv.handle import Stale
 
 
@@ -39,6 +41,7 @@ def test_a_result_has_success_code_and_message(kind):
         (Stale('gone'), ErrorCode.STALE_FRAME),
         (TimeoutError(), ErrorCode.TIMEOUT),
         (FileNotFoundError(), ErrorCode.UNAVAILABLE),
+        (OSError(errno.ENOSPC, 'full'), ErrorCode.NO_ROOM),
         (KeyError('a'), ErrorCode.NOT_FOUND),
         (ZeroDivisionError(), ErrorCode.UNKNOWN),
     ],
@@ -46,3 +49,8 @@ def test_a_result_has_success_code_and_message(kind):
 def test_an_error_has_its_own_code_or_that_of_its_type(error, code):
     assert code_of(error) == code
     assert str(CodedError('x must be y')) == 'x must be y'
+
+
+@pytest.mark.parametrize('number, code', [(0, 1), (99, 1), (10, ErrorCode.TIMEOUT)])
+def test_the_code_of_a_failure_is_never_that_of_success(number, code):
+    assert failure_code(number) == code != ErrorCode.NONE

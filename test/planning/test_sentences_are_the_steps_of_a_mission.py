@@ -16,7 +16,14 @@ from embodied_kv.planning.sentence_steps import TRIES, next_step, split_steps
             'open the drawer, then put the cup on the shelf',
             ['open the drawer', 'put the cup on the shelf'],
         ),
-        ('First wave; then wait. Finally, bow!', ['wave', 'wait', 'bow']),
+        ('First, wave; then wait. Finally, bow!', ['wave', 'wait', 'bow']),
+        ('1. open the drawer\n2. close it', ['open the drawer', 'close it']),
+        ('put the cup next to the plate', ['put the cup next to the plate']),
+        ('open the first drawer', ['open the first drawer']),
+        ('Next to the cup, place the plate', ['Next to the cup, place the plate']),
+        ("Pick up Dr. Smith's mug. Then wait.", ["Pick up Dr. Smith's mug", 'wait']),
+        ('if the light is red, then stop', ['if the light is red, then stop']),
+        ('wait until then', ['wait until then']),
         ('take the 2.5 mm key and then turn it', ['take the 2.5 mm key', 'turn it']),
         ('strengthen the grip', ['strengthen the grip']),
         (' ; then . ', []),
@@ -32,7 +39,7 @@ def run(words, outcomes):
     for _ in range(100):
         answer = next_step(state)
         said.append((answer.kind, answer.words))
-        if answer.kind in ('over', 'give up'):
+        if answer.kind in ('over', 'give up', 'impossible'):
             return said
         if answer.kind == 'done':
             state = state.in_part(state.part + 1, ())
@@ -58,8 +65,13 @@ def test_a_step_that_fails_is_tried_again_and_given_up():
     assert (kind, words) == ('give up', f'open it: not done in {TRIES} tries')
 
 
+def test_a_mission_without_an_instruction_is_impossible():
+    answer = next_step(MissionState(' ; 1. '))
+    assert answer.kind == 'impossible'
+
+
 @given(st.text(max_size=80), st.lists(st.booleans(), max_size=20))
 def test_every_mission_ends(words, outcomes):
     kinds = [kind for kind, _ in run(words, outcomes)]
-    assert kinds[-1] in ('over', 'give up')
+    assert kinds[-1] in ('over', 'give up', 'impossible')
     assert kinds.count('step') <= TRIES * len(split_steps(words))

@@ -52,6 +52,7 @@ RCLError = rclpy_implementation.RCLError
 InvalidHandle = rclpy_implementation.InvalidHandle
 UNCONFIGURED = LifecycleState('unconfigured', State.PRIMARY_STATE_UNCONFIGURED)
 EXPECTED = (ValueError, OSError)  # their message is meant for the user
+ANSWERED = (*EXPECTED, LookupError)  # and in a service, the client
 ATTEMPTS = 4  # failed transitions that are told at once
 TELL, LOG_EVERY = 1.0, 10  # s between diagnostics of a configure; diagnostics per log line
 
@@ -187,11 +188,13 @@ class SuiteNode(LifecycleNode):
                 answer(request, response)
                 response.success = True
                 return response
-            except (*EXPECTED, LookupError) as error:
-                response.error_code, message = code_of(error), reason(error)
-            except Exception as error:  # the client gets an answer, the log the traceback
-                self.log_exception(name, error)
-                response.error_code, message = ErrorCode.UNKNOWN, 'failed: see the log of the node'
+            except Exception as error:
+                if isinstance(error, ANSWERED) or isinstance(getattr(error, 'code', 0), ErrorCode):
+                    response.error_code, message = code_of(error), reason(error)
+                else:  # the client gets an answer, the log the traceback
+                    self.log_exception(name, error)
+                    message = 'failed: see the log of the node'
+                    response.error_code = ErrorCode.UNKNOWN
             response.success, response.message = False, shown(message, LINE)
             return response
 

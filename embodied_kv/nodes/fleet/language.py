@@ -13,6 +13,7 @@ from functools import partial
 
 from rclpy.publisher import Publisher
 
+from embodied_kv.errors import CodedError, ErrorCode
 from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.kv.handle import KvHandle, Stale
 from embodied_kv.msg import TextDelta as TextDeltaMsg
@@ -142,7 +143,7 @@ class FleetLanguage(RobotsNode):
     def _ask(self, robot: str, request: Ask.Request, response: Ask.Response) -> None:
         voice = self._voices[robot]
         if sum(bool(stream.reason) for stream in list(voice.streams.values())) > UNSAID:
-            raise ValueError('too many questions at once: wait for the answers')
+            raise CodedError('too many questions at once: wait for the answers', ErrorCode.NO_ROOM)
         voice.ask(request, response, partial(self._newest, robot))
 
     def _row(self, robot: str) -> KvHandle | None:
@@ -154,9 +155,10 @@ class FleetLanguage(RobotsNode):
         """The robot's row. Raises ValueError where there is none."""
         handle = self._row(robot)
         if handle is None:
-            raise ValueError(
+            raise CodedError(
                 f'there is no frame of {robot} to ask about: has the fleet answered it lately, by '
-                'its own engine, and is engine.rows enough for all robots?'
+                'its own engine, and is engine.rows enough for all robots?',
+                ErrorCode.STALE_FRAME,
             )
         return handle
 

@@ -73,7 +73,7 @@ class FleetMemory(RobotsNode):
 
         Raises MemoryFault where its folder cannot be used, ValueError where no row is left for it.
         """
-        prefix, language = robot.rstrip('/'), self.embodiment.contract.language
+        prefix = robot.rstrip('/')
         with self.joining(robot) as closing:
             memory = RobotMemory(
                 self._planner,
@@ -81,7 +81,7 @@ class FleetMemory(RobotsNode):
                 self.params.read(MemoryParams),
                 self.params.read(PlanningConfig),
                 robot,
-                load_domain(language.domain, language.success),
+                load_domain(self.embodiment.contract.language),
                 partial(self._step, robot),
                 self.warn_throttled,
                 self.host.plane,

@@ -174,17 +174,26 @@ class MissionsThread(RobotsThread):
         self.put(self._missions.actors.pop(robot).close)  # a look may be waiting for it till then
 
     def stop(self) -> None:
-        self.put(partial(self._end, [*self._missions.actors], 'the fleet is not active any more'))
+        self.put(
+            partial(
+                self._end,
+                [*self._missions.actors],
+                'the fleet is not active any more',
+                ErrorCode.NOT_ACTIVE,
+            )
+        )
         super().stop()
         while self._missions.actors:
             self._missions.actors.popitem()[1].close()
 
-    def _end(self, robots: Sequence[str], why: str) -> None:
+    def _end(
+        self, robots: Sequence[str], why: str, code: ErrorCode = ErrorCode.UNAVAILABLE
+    ) -> None:
         """Their missions end; arms and clients are told before what tells them goes."""
         missions = self._missions.missions
         ending = [missions[robot] for robot in robots if robot in missions]
         for mission in ending:
-            mission.end(why, ErrorCode.UNAVAILABLE)
+            mission.end(why, code)
         while not all([mission.settle() for mission in ending]):
             self.executor.spin_once(timeout_sec=LAST_WORDS)
         until = time.monotonic() + LAST_WORDS

@@ -20,6 +20,7 @@ from embodied_kv.capsule.part import FrozenPart
 from embodied_kv.capsule.reentry import SceneSummary, thumbnail
 from embodied_kv.config import ModelConfig
 from embodied_kv.control.command import Leftover
+from embodied_kv.errors import CodedError, ErrorCode, failure_code
 from embodied_kv.fleet.protocol import MOST_ROUNDS
 from embodied_kv.msg import FleetObservation
 from embodied_kv.nodes.common import conversions
@@ -89,8 +90,9 @@ class RobotProxy:
         return self._ask(self._resume, self._order).task
 
     def _ask(self, client: Client, request: object) -> object:
-        silent = ValueError(
-            f'{self.robot} does not answer on {client.srv_name}: is its action node active?'
+        silent = CodedError(
+            f'{self.robot} does not answer on {client.srv_name}: is its action node active?',
+            ErrorCode.UNAVAILABLE,
         )
         if not client.wait_for_service(PATIENCE):
             raise silent
@@ -101,7 +103,10 @@ class RobotProxy:
             raise silent
         response = future.result()
         if not response.success:
-            raise ValueError(f'{self.robot} refuses: {shown(response.message, 300)}')
+            raise CodedError(
+                f'{self.robot} refuses: {shown(response.message, 300)}',
+                failure_code(response.error_code),
+            )
         return response
 
     # ------------------------------------------------------------------ on the engine's thread
@@ -164,7 +169,9 @@ class RoundPart:
         """Raises CapsuleError where there is no such number."""
         number = frozen.facts.get('next') if isinstance(frozen.facts, dict) else None
         if not isinstance(number, int) or not 0 <= number < MOST_ROUNDS:
-            raise CapsuleError('the capsule does not say which round comes next')
+            raise CapsuleError(
+                'the capsule does not say which round comes next', ErrorCode.DAMAGED
+            )
 
     def resume(self, frozen: FrozenPart) -> None:
         """Rounds go on from there, under the name of a new task."""

@@ -16,7 +16,7 @@ from rclpy.action.client import ClientGoalHandle
 from rclpy.task import Future
 
 from embodied_kv.action import ExecuteInstruction
-from embodied_kv.errors import ErrorCode
+from embodied_kv.errors import ErrorCode, failure_code
 from embodied_kv.msg import TextDelta
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
@@ -135,8 +135,9 @@ class Calls:
         ended = self._on_node(lambda: self._result(handle))
         result = self._wait(ended, time_limit + PATIENCE).result
         self._sent = None
-        if result.error_code not in (ErrorCode.NONE, ErrorCode.TIMEOUT):
-            raise Interrupted(result.message, ErrorCode(result.error_code))
+        code = ErrorCode.NONE if result.success else failure_code(result.error_code)
+        if code not in (ErrorCode.NONE, ErrorCode.TIMEOUT):
+            raise Interrupted(result.message or 'the action node did not say why', code)
         return Outcome(result.success, result.message)
 
     def _streams(self, questions: Sequence[str]) -> dict[str, int]:
@@ -173,7 +174,7 @@ class Calls:
     def _answered(self, name: str, future: Future) -> object:
         response = self._wait(future)
         if not response.success:
-            code = ErrorCode(response.error_code)
+            code = failure_code(response.error_code)
             raise ServiceRefused(f'{name}: {response.message}', code)
         return response
 

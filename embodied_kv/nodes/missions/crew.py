@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.tiers import Tier
+from embodied_kv.errors import ErrorCode
 from embodied_kv.model.mission_words import PlannerAnswer, read_answer
 from embodied_kv.msg import MemorySegment
 from embodied_kv.nodes.control.session_parts import InstructionPart
@@ -52,9 +53,10 @@ class Crew:
         self._calls, self._session, self._step_seconds = calls, session, step_seconds
         self._boundaries, self._tier = Boundaries(session, BY_MISSIONS, tier), tier
         self._domain, self._has_planner = domain, has_planner
-        self._before: list[str] = []  # what memory held before the step
+        self._before: list[Draft] = []  # what memory held before the step
         self._remembers: bool | None = None  # whether there is a memory; None: not looked yet
         self._own: dict[str, MemorySegment] = {}  # what is known without one
+        self._tasks = 0  # records of tasks among them, so far
         self._on_words, self._on_fault = on_words, on_fault
 
     def look(self, instruction: str = '') -> None:
@@ -102,9 +104,9 @@ class Crew:
     def say(self, words: str) -> None:
         self._on_words(words)
 
-    def _known(self) -> list[str]:
-        """Return the texts that memory holds, oldest change first."""
-        return [segment.text for segment in self._segments()]
+    def _known(self) -> list[Draft]:
+        """Return what memory holds, oldest change first."""
+        return [_draft(segment) for segment in self._segments()]
 
     def _segments(self) -> list[MemorySegment]:
         """Return all segments, oldest change first."""
@@ -124,16 +126,27 @@ class Crew:
     def _remember(self, seen: Seen) -> None:
         self._upsert(seen.drafts)
         for segment in self._segments() if seen.gone else ():
-            if not self._domain.names(segment.text).isdisjoint(seen.gone):
+            if not self._domain.names(_draft(segment)).isdisjoint(seen.gone):
                 self._forget(segment.id)
 
     def _has_memory(self) -> bool:
         """Return whether a memory node is active; a robot without a planner may lack one."""
         if self._remembers is None:
-            self._remembers = self._has_planner or self._calls.has('memory/upsert')
+            self._remembers = self._has_planner or self._memory_answers()
             if not self._remembers:
                 self._on_fault('the memory node is not active: this mission is not remembered')
         return self._remembers
+
+    def _memory_answers(self) -> bool:
+        if not self._calls.has('memory/query'):
+            return False
+        try:
+            self._calls.call('memory/query', segments=1)
+        except ServiceRefused as error:
+            if error.code != ErrorCode.NOT_ACTIVE:
+                raise
+            return False
+        return True
 
     def _forget(self, id: str) -> None:
         if not self._has_memory():
@@ -148,11 +161,18 @@ class Crew:
         segments = [MemorySegment(id=id, kind=kind, text=text) for id, kind, text in drafts]
         if not self._has_memory():
             for segment in segments:
-                key = segment.id or f'task {len(self._own) + 1}'
-                self._own.pop(key, None)  # the newest change is the last
-                self._own[key] = segment
+                if not segment.id:
+                    self._tasks += 1
+                    segment.id = f'task {self._tasks}'
+                    segment.text = f'{segment.id}: {segment.text}'
+                self._own.pop(segment.id, None)  # the newest change is the last
+                self._own[segment.id] = segment
         elif segments:
             self._calls.call('memory/upsert', segments=segments)
+
+
+def _draft(segment: MemorySegment) -> Draft:
+    return segment.id, segment.kind, segment.text
 
 
 def _number(id: str) -> int:

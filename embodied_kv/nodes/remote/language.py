@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 
+from embodied_kv.errors import CodedError, ErrorCode
 from embodied_kv.msg import TextDelta as TextDeltaMsg
 from embodied_kv.nodes.common import conversions, qos
 from embodied_kv.nodes.common.lifecycle_node import OK, WARN, SuiteNode
@@ -74,11 +75,14 @@ class RemoteLanguage(SuiteNode):
     def _ask(self, request: Ask.Request, response: Ask.Response) -> None:
         policy = self._server.policy
         if not policy.is_connected:
-            raise ValueError(f'this robot has no model of its own, and {policy.problem}')
+            raise CodedError(
+                f'this robot has no model of its own, and {policy.problem}', ErrorCode.UNAVAILABLE
+            )
         more = policy.extensions
         if more is None or not more.questions:
-            raise ValueError(
-                'this robot has no model of its own, and its policy server answers no questions'
+            raise CodedError(
+                'this robot has no model of its own, and its policy server answers no questions',
+                ErrorCode.UNAVAILABLE,
             )
         if request.temperature:
             raise ValueError(
@@ -87,13 +91,17 @@ class RemoteLanguage(SuiteNode):
         if not request.question.strip():
             raise ValueError('the question is empty')
         if self._asked is not None:
-            raise ValueError('too many questions at once: wait for the answer')
+            raise CodedError('too many questions at once: wait for the answer', ErrorCode.NO_ROOM)
         moment = self._frames.newest()
         if moment is None or not self._frames.instruction:
-            raise ValueError(f'there is no frame to ask about: {self._frames.waits}')
+            raise CodedError(
+                f'there is no frame to ask about: {self._frames.waits}', ErrorCode.STALE_FRAME
+            )
         seen = self._server.observed(self._frames, moment)
         if seen is None:
-            raise ValueError('there is no frame to ask about: see the log of the node')
+            raise CodedError(
+                'there is no frame to ask about: see the log of the node', ErrorCode.STALE_FRAME
+            )
         tokens = request.max_tokens or self.params.read(LanguageParams).max_tokens
         asked = _Question(next(self._streams), request.question, tokens, moment.stamp)
         self._asked = asked
