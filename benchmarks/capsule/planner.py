@@ -2,7 +2,8 @@
 
 Knows prompts, boundaries and stores. Does not know the policy, tables or files. A prompt is a
 shared prefix and a question; the boundary stands between them, `PAST` tokens after a whole block,
-so that an append folds these again before the question (`benchmarks.hybrid.planner`, "Exact append").
+so that an append folds these again before the question ("Exact append" in
+`benchmarks.hybrid.planner`).
 """
 
 from __future__ import annotations
