@@ -147,6 +147,11 @@ class Process:
         """What it has printed."""
         return '\n'.join(self.lines)
 
+    @property
+    def lives(self) -> bool:
+        """Return whether it has not ended."""
+        return self._process.poll() is None
+
     def signal(self, number: int) -> float:
         """Send a signal and return the time (s, CLOCK_MONOTONIC)."""
         self._process.send_signal(number)
@@ -160,7 +165,7 @@ class Process:
 
     def close(self) -> None:
         """End it, whatever it does."""
-        if self._process.poll() is None:
+        if self.lives:
             self._process.kill()
         self._process.wait()
         self._reader.join()

@@ -107,15 +107,13 @@ class DeviceThread(threading.Thread):
     def _turn(self) -> None:
         """What must not wait goes first; language gets the slack that is left."""
         if denoise := self._jobs.take(Queue.DENOISE):
-            denoise.run(
-                self._finish
-            )  # a leased row becomes a chunk, which its node publishes at once
+            # A leased row becomes a chunk, which its node publishes at once.
+            denoise.run(self._finish)
         elif (on_its_way := self._awaited_until - time.monotonic()) > 0:
             self._jobs.wait(on_its_way, [Queue.DENOISE])  # the action of the last frame
         elif prefill := self._jobs.take(Queue.PREFILL):
-            prefill.run(
-                self._finish
-            )  # a frame becomes a row, whose handle its node publishes at once
+            # A frame becomes a row, whose handle its node publishes at once.
+            prefill.run(self._finish)
         elif step := self._fitting_step():
             began = time.monotonic()
             kind = kind_of(step.work)

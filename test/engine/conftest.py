@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.common.hostile_device import HostileDevice
 from embodied_kv.config import TINY
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine_config import EngineConfig
@@ -17,6 +18,13 @@ from embodied_kv.types import Observation
 def policy():
     torch.set_num_threads(1)
     return Policy.random(TINY, seed=1)
+
+
+@pytest.fixture
+def hostile():
+    """A device whose buffers begin as NaN and whose streams are late."""
+    with HostileDevice() as device:
+        yield device
 
 
 @pytest.fixture

@@ -16,12 +16,6 @@ TIMEOUT = 30
 
 
 @pytest.fixture
-def hostile():
-    with HostileDevice() as device:
-        yield device
-
-
-@pytest.fixture
 def start(make_engine):
     threads = []
 

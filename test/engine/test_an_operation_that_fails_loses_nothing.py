@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from planning_cases import QUESTION, filled, said
 
-from benchmarks.common.hostile_device import Fault, HostileDevice
+from benchmarks.common.hostile_device import Fault
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.disk import Disk
 from embodied_kv.capsule.registry import Registry
@@ -22,12 +22,6 @@ CONFIGS = {
     'compressed': dict(compressed_rows=4, language_keep_ratio=0.5, action_keep_ratio=0.5),
     'to be compressed': dict(compressed_rows=4, language_keep_ratio=0.5, compress_after=4),
 }
-
-
-@pytest.fixture
-def hostile():
-    with HostileDevice() as device:
-        yield device
 
 
 @pytest.fixture

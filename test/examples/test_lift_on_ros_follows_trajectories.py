@@ -15,9 +15,15 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint  # noqa: E
 
 @pytest.fixture
 def context():
+    """A context of the test's own; that of other files in this process begins again afterwards."""
+    others = rclpy.ok()
+    if others:
+        rclpy.shutdown()
     rclpy.init()
     yield
     rclpy.try_shutdown()
+    if others:
+        rclpy.init()
 
 
 @pytest.fixture

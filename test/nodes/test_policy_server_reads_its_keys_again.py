@@ -1,10 +1,7 @@
 """SIGHUP makes the process of the node `policy_server` read its keys again, and not end."""
 
-import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from contextlib import contextmanager
 
@@ -14,6 +11,8 @@ rclpy = pytest.importorskip('rclpy', reason='no ROS 2 is sourced: run through to
 
 from websockets.exceptions import ConnectionClosed, InvalidStatus  # noqa: E402
 from websockets.sync.client import connect  # noqa: E402
+
+from benchmarks.watchdog.stand_ins import Process  # noqa: E402
 
 pytestmark = pytest.mark.timeout(900)
 WAIT = 240.0  # s, for what takes seconds where nothing else runs
@@ -31,40 +30,26 @@ PARAMETERS = (
 )
 
 
-class Process:
-    """The executable with these parameters, and its log."""
-
-    def __init__(self, folder, *parameters):
-        self._log = folder / 'log'
-        given = [word for p in (*PARAMETERS, *parameters) for word in ('-p', p)]
-        command = [sys.executable, '-m', 'embodied_kv.nodes.policy_server', '--ros-args', *given]
-        with self._log.open('w') as log:
-            self.handle = subprocess.Popen(
-                [*command, '-r', f'__ns:=/{folder.name}'],
-                stdout=log,
-                stderr=log,
-                env={**os.environ, 'OMP_NUM_THREADS': '1'},
-            )
-
-    def found(self, pattern):
-        """Wait for a line of the log."""
-        end = time.monotonic() + WAIT
-        while not (match := re.search(pattern, self._log.read_text())):
-            assert self.handle.poll() is None and time.monotonic() < end, self._log.read_text()
-            time.sleep(0.05)
-        return match
-
-
 @contextmanager
-def process(*arguments):
-    started = Process(*arguments)
+def process(folder, *parameters):
+    given = [word for p in (*PARAMETERS, *parameters) for word in ('-p', p)]
+    given += ['-r', f'__ns:=/{folder.name}']
+    started = Process('embodied_kv.nodes.policy_server', '--ros-args', *given)
     try:
         yield started
-        started.handle.terminate()
-        assert started.handle.wait(WAIT) == 0
+        started.signal(signal.SIGTERM)
+        assert started.wait(WAIT) == 0
     finally:
-        started.handle.kill()
-        started.handle.wait(WAIT)
+        started.close()
+
+
+def found(process, pattern):
+    """Wait for a line of the log."""
+    end = time.monotonic() + WAIT
+    while not (match := re.search(pattern, process.text)):
+        assert process.lives and time.monotonic() < end, process.text
+        time.sleep(0.05)
+    return match
 
 
 def write(file, **keys):
@@ -82,13 +67,13 @@ def test_a_key_that_was_removed_is_cut_off_and_a_new_one_opens(tmp_path):
     keys = tmp_path / 'keys'
     write(keys, old=OLD, kept=KEPT)
     with process(tmp_path, f'api_keys:={keys}') as server:
-        port = int(server.found(r'serving on ws://127.0.0.1:(\d+)')[1])
+        port = int(found(server, r'serving on ws://127.0.0.1:(\d+)')[1])
         with connected(port, OLD) as revoked, connected(port, KEPT) as other:
             assert revoked.recv(WAIT) and other.recv(WAIT)
             with pytest.raises(InvalidStatus, match='401'):
                 connected(port, NEW)
             write(keys, kept=KEPT, new=NEW)
-            server.handle.send_signal(signal.SIGHUP)
+            server.signal(signal.SIGHUP)
             with pytest.raises(ConnectionClosed) as closed:
                 revoked.recv(WAIT)
             assert closed.value.rcvd.code == 1008
@@ -97,5 +82,5 @@ def test_a_key_that_was_removed_is_cut_off_and_a_new_one_opens(tmp_path):
             with connected(port, NEW) as newcomer:
                 assert newcomer.recv(WAIT)
             assert other.ping().wait(WAIT)
-        server.found('keys reloaded: kept, new; connections closed: 1')
-        server.found('connection of key new from 127.0.0.1: 0 requests')
+        found(server, 'keys reloaded: kept, new; connections closed: 1')
+        found(server, 'connection of key new from 127.0.0.1: 0 requests')

@@ -1,13 +1,11 @@
 """Executables as processes: side by side, standalone, refused, killed, and ended by signals."""
 
-import os
 import re
 import signal
-import subprocess
-import sys
 
 import pytest
 
+from benchmarks.watchdog.stand_ins import Process
 from embodied_kv.msg import ActionChunk
 
 WAIT = 600  # s, for what takes seconds where nothing else runs
@@ -30,47 +28,29 @@ SUITES = {
 }
 
 
-class Process:
-    """An executable of the suite in a namespace, and its log."""
+def start(name, namespace):
+    """An executable of the suite in a namespace."""
+    given = [word for p in PARAMETERS for word in ('-p', p)]
+    words = ('--ros-args', *given, '-r', f'__ns:={namespace}')
+    return Process(f'embodied_kv.nodes.{name}', *words)
 
-    def __init__(self, name, namespace, folder):
-        self.log = folder / f'{namespace[1:]}_{name}.log'
-        given = [word for p in PARAMETERS for word in ('-p', p)]
-        command = [sys.executable, '-m', f'embodied_kv.nodes.{name}', '--ros-args', *given]
-        with self.log.open('w') as log:
-            self.handle = subprocess.Popen(
-                [*command, '-r', f'__ns:={namespace}'],
-                stdout=log,
-                stderr=log,
-                env={**os.environ, 'OMP_NUM_THREADS': '1'},
-            )
 
-    @property
-    def said(self):
-        return self.log.read_text()
-
-    @property
-    def lives(self):
-        return self.handle.poll() is None
-
-    def end(self, number):
-        """Its exit code after a signal."""
-        self.handle.send_signal(number)
-        return self.handle.wait(WAIT)
+def end(process, number):
+    """Its exit status after a signal."""
+    process.signal(number)
+    return process.wait(WAIT)
 
 
 @pytest.fixture(scope='module')
-def processes(ros, tmp_path_factory):
-    folder = tmp_path_factory.mktemp('processes')
+def processes(ros):
     started = {
-        (namespace, name): Process(name, namespace, folder)
+        (namespace, name): start(name, namespace)
         for namespace, names in SUITES.items()
         for name in names
     }
     yield started
     for process in started.values():
-        if process.lives:
-            process.end(signal.SIGKILL)
+        process.close()
 
 
 @pytest.fixture(scope='module')
@@ -92,13 +72,13 @@ def test_two_suites_run_side_by_side(processes, stand_ins):
     stand_ins['/left'].until(lambda: stand_ins['/left'].texts, timeout=WAIT)
 
 
-def test_a_second_robot_on_a_namespace_is_refused(processes, stand_ins, tmp_path):
+def test_a_second_robot_on_a_namespace_is_refused(processes, stand_ins):
     acts(stand_ins['/left'])
-    second = processes['/left', 'second'] = Process('robot', '/left', tmp_path)
-    assert second.handle.wait(WAIT) == 1
+    second = processes['/left', 'second'] = start('robot', '/left')
+    assert second.wait(WAIT) == 1
     names = 'action, language, memory, mission, perception, recorder, session'
-    assert f'namespace /left has its {names} already' in second.said
-    assert 'Traceback' not in second.said
+    assert f'namespace /left has its {names} already' in second.text
+    assert 'Traceback' not in second.text
     acts(stand_ins['/left'])
 
 
@@ -108,15 +88,15 @@ def test_nodes_in_processes_of_their_own_refuse_each_others_handles(processes, s
     apart.until(lambda: apart.texts and apart.handles, timeout=WAIT)
     reason = r'handle refused: frame \d+ lies in another process \(process id \w{8}, here \w{8}\)'
     for name in ('action', 'language'):
-        apart.until(lambda n=name: re.search(reason, processes['/apart', n].said), timeout=WAIT)
+        apart.until(lambda n=name: re.search(reason, processes['/apart', n].text), timeout=WAIT)
 
 
 def test_a_killed_process_harms_no_other(processes, stand_ins):
     apart = stand_ins['/apart']
     acts(apart)
-    assert processes['/apart', 'perception'].end(signal.SIGKILL) == -signal.SIGKILL
+    assert end(processes['/apart', 'perception'], signal.SIGKILL) == -signal.SIGKILL
     acts(apart)
-    assert processes['/apart', 'action'].end(signal.SIGKILL) == -signal.SIGKILL
+    assert end(processes['/apart', 'action'], signal.SIGKILL) == -signal.SIGKILL
     apart.texts.clear()
     apart.until(lambda: apart.texts, timeout=WAIT)
     acts(stand_ins['/left'])
@@ -133,8 +113,8 @@ def test_a_killed_process_harms_no_other(processes, stand_ins):
 def test_a_signal_ends_a_process_cleanly(processes, stand_ins, who, number):
     robot = stand_ins[who[0]]
     robot.more(robot.texts, 1)
-    assert processes[who].end(number) == 0
-    said = processes[who].said
+    assert end(processes[who], number) == 0
+    said = processes[who].text
     assert 'Traceback' not in said and 'leaked' not in said
     if who[1] == 'robot':
         robot.until(lambda: robot.chunks[-1].source == ActionChunk.STOP, show=False)

@@ -52,7 +52,7 @@ def bed(ros):
     with controller(namespace, CONTRACT) as keeping:
         bed = Bed(keeping, namespace)
         yield bed
-        bed.close()
+    bed.close()  # last: destroying a node while its peers die can stop Fast DDS
 
 
 def test_the_arm_rests_after_the_action_node_was_killed(bed):

@@ -18,10 +18,17 @@ if TYPE_CHECKING:  # so that modules without ROS can import `counted`
     from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 
 
+UNKNOWN = '_NODE_NAME_UNKNOWN_'  # of rmw, until discovery has found the node of a publisher
+UNNAMED = 'a node of unknown name'
+PATIENCE = 20  # looks in which a node gets its name
+
+
 def publishers(node: Node, topic: str) -> list[str]:
     """Return the nodes that publish a topic, one entry for each publisher."""
     return [
-        f'{info.node_namespace.rstrip("/")}/{info.node_name}'
+        UNNAMED
+        if info.node_name == UNKNOWN
+        else f'{info.node_namespace.rstrip("/")}/{info.node_name}'
         for info in node.get_publishers_info_by_topic(node.resolve_topic_name(topic))
     ]
 
@@ -44,6 +51,7 @@ class SinglePublishers:
         self._node, self._remedy = node, remedy
         self._before: dict[str, str] = {}
         self._several: dict[str, str] = {}
+        self._unnamed: Counter[str] = Counter()  # looks at a topic with a node of unknown name
 
     @property
     def problem(self) -> str:
@@ -59,6 +67,7 @@ class SinglePublishers:
         """Compare all topics with the graph; call this from time to time.
 
         What two calls in turn find is reported: of a new publisher the node is not known at once.
+        A node of unknown name is reported after `PATIENCE` calls.
         """
         found = {
             topic: shown(counted(publishers(self._node, topic)), LINE)
@@ -70,7 +79,12 @@ class SinglePublishers:
             self._node.log_info(
                 f'publishers of {topic}', f'{topic} no longer has several publishers'
             )
+        self._unnamed = Counter(
+            {topic: self._unnamed[topic] + 1 for topic in found if UNNAMED in found[topic]}
+        )
         for topic, names in found.items():
+            if 0 < self._unnamed[topic] < PATIENCE:
+                continue
             if names == self._before.get(topic) and names != self._several.get(topic):
                 self._several[topic] = names
                 self._node.log_warning(

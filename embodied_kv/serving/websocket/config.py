@@ -107,8 +107,8 @@ class ServerConfig:
     )
     all_capsules_mib: int = _param(
         1024,
-        'Of the capsules of all sessions together, MiB; each name of a key has the same part of '
-        'it, in which those used least recently give way',
+        'Size of the capsules of all sessions together, MiB; each key has an equal share, in '
+        'which the least recently used capsules are evicted first',
         range=(0, 2**24),
     )
 
