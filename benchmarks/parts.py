@@ -5,8 +5,8 @@ The phases: prefill, one denoise step, one decode step at batch 1 to 16. Compile
 
 Physics: the floor of a phase is the larger of its operations over the measured matrix rate and its
 bytes over the measured bandwidth (weights once, the KV it reads once). `of_floor` is floor / time:
-1 cannot be beaten. `managing`: what of a decode step is not the network (bench/common/managed.py),
-in the last of the ways.
+1 cannot be beaten. `managing`: what of a decode step is not the network
+(`benchmarks/common/managed.py`), in the last of the ways.
 """
 
 from __future__ import annotations

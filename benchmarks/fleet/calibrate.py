@@ -12,7 +12,7 @@ as not valid. The peak, where FIFO's average is three times the unloaded one, is
 of START; rates are the same through the sweep, as the mean load is, so at the CV that is chosen
 FIFO may stand higher or lower at the peak. Tasks and arrivals have seeds that the benchmark does
 not use. No scheduler but these two is looked at. Often several CVs pass: which of them it is, is
-our rule's choice, not the paper's (`bench.fleet --cv` shows what hangs on it).
+our rule's choice, not the paper's (`benchmarks.fleet --cv` shows what hangs on it).
 
 Physics: where all tasks have equally many rounds, serving who has attained least keeps all of them
 until the end, and the newest pushes the others back; where few tasks have most of the rounds, it
@@ -48,8 +48,8 @@ HEADER = """\
 # Written by `python -m benchmarks.fleet.calibrate --out FILE`; not by hand.
 # cv: of the rounds of a task. peak: tasks/s at which FIFO's average is three times the unloaded
 # one at a cv of 0.5. ratio: Autellix' average over FIFO's at three times the peak, on most
-# workloads a burst (`bench.fleet` says of each); paper: the same of its Table 2, at its highest
-# rate. valid: whether ratio, rounded to two places, lies in 1.02 to 1.09.
+# workloads a burst (`benchmarks.fleet` prints it for each); paper: the same of its Table 2, at its
+# highest rate. valid: whether ratio, rounded to two places, lies in 1.02 to 1.09.
 """
 
 

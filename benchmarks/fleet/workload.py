@@ -44,7 +44,8 @@ class Workload:
 
     profile: at the edge. rounds, cv: of a task, their mean and coefficient of variation. peak:
     tasks/s at which FIFO takes three times as long as without load, at a cv of 0.5. valid: whether
-    the baselines stand to each other as in the paper (`bench.fleet.calibrate`); None: not known.
+    the baselines relate to each other as in the paper (`benchmarks.fleet.calibrate`); None: not
+    known.
     """
 
     name: str

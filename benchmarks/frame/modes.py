@@ -1,4 +1,4 @@
-"""The ways to do a frame that `bench.frame` compares.
+"""The ways to do a frame that `benchmarks.frame` compares.
 
 Each is the engine's own calls, but for `copying`.
 """

@@ -83,7 +83,7 @@ def frame_shapes(c: ModelConfig, _: EngineConfig) -> list[Shape]:
 def engine(
     policy: scene.FullPolicy, views: int, way: str, device: str, frame_only: bool = False
 ) -> Engine:
-    """Over the policy's weights, of the sizes of `bench.deadline`: what it compiles serves there.
+    """Return an engine of the sizes of `benchmarks.deadline`: what it compiles serves there.
 
     All Euler steps, whatever the time. How far compiling is goes to stderr. Ends the program where
     nothing can be compiled: it would measure the captured way twice. frame_only: compile what

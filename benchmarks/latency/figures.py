@@ -3,8 +3,8 @@
 All differences are of the same episodes. Knows points and episodes. Does not know how they came
 about.
 
-Source: see `bench.common.paired`; Efron and Tibshirani 1993, chapter 13, percentiles of resampled
-episodes.
+Source: see `benchmarks.common.paired`; Efron and Tibshirani 1993, chapter 13, percentiles of
+resampled episodes.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ from training.evaluate.report import wilson
 
 MISSIONS, QUICK_MISSIONS = 200, 4
 PLANNER = 'planner_missions'
-CHUNK_SECONDS = 0.0246  # a frame and four Euler steps, eager, on one thread, by `bench.parts`
+CHUNK_SECONDS = 0.0246  # a frame and four Euler steps, eager, on one thread, by `benchmarks.parts`
 CALIBRATIONS = 9  # chunks; the median counts
 WAYS = {
     'memory': How(),

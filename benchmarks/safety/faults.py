@@ -1,4 +1,4 @@
-"""The faults that `bench.safety` injects. Each returns the reason of a refusal, '' without one."""
+"""The faults that `benchmarks.safety` injects. Each returns the reason of a refusal, or ''."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bench.capsule` compares equal work: the asserted bytes are compared, the figures are there."""
+"""`benchmarks.capsule` compares equal work and the asserted bytes, and reports all figures."""
 
 import contextlib
 import io

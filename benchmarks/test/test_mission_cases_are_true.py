@@ -1,4 +1,4 @@
-"""Cases of `bench.mission`: histories end as the scene lies, and what is right is right."""
+"""Cases of `benchmarks.mission`: histories end as the scene lies, and what is right is right."""
 
 import numpy as np
 import pytest

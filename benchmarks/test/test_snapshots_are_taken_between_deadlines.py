@@ -1,4 +1,4 @@
-"""`bench.deadline` freezes the session while it acts, and says how often and how long."""
+"""`benchmarks.deadline` freezes the session while it acts, and says how often and how long."""
 
 import argparse
 import math

@@ -1,4 +1,4 @@
-"""What `bench.frame` compares is the same work: equal actions, equal words, N tokens a frame."""
+"""`benchmarks.frame` compares the same work: equal actions, equal words, N tokens a frame."""
 
 import numpy as np
 import pytest

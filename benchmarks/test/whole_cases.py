@@ -1,4 +1,4 @@
-"""A small fleet for tests of `bench.whole`: tiny models, a clock that counts looks at it."""
+"""A small fleet for tests of `benchmarks.whole`: tiny models, a clock that counts looks at it."""
 
 from contextlib import ExitStack
 from dataclasses import replace

@@ -1,11 +1,12 @@
 """The leave-one-out table: missions in words, with all five parts on, then with each of them off.
 
-Robots on one engine, in virtual time, carry out a mission each (as bench.mission draws them): they
-look, plan over their memory, act, ask whether it is done, remember, and say the contract's prompts
-meanwhile. In the midst of their missions the process is killed, and another goes on. Every row has
-the same scenes, missions and moments of kill. All of it is computed; a unit of work takes of
-virtual time what it took of the process's own, in proportion to what a chunk took just before the
-run, so that one takes what `settings.yaml` says. What is off, and what is done in its place:
+Robots on one engine, in virtual time, carry out a mission each (as `benchmarks.mission` draws
+them): they look, plan over their memory, act, ask whether it is done, remember, and meanwhile
+answer the contract's prompts. In the midst of their missions the process is killed, and another
+goes on. Every row has the same scenes, missions and moments of kill. All of it is computed; a
+unit of work takes of virtual time what it took of the process's own, in proportion to what a
+chunk took just before the run, so that one takes what `settings.yaml` says. What is off, and what
+is done in its place:
 
 shared cache and batching  each question has its frame prefilled for itself, streams decode one by
                            one (chunks are batched as before: that is the scheduler's)

@@ -31,31 +31,6 @@ class NotNow(ValueError):
     """A request that is refused at present. The message states the reason and the remedy."""
 
 
-class Heard:
-    """A need: a message that must arrive again and again.
-
-    Args:
-        what: Name of the message.
-        max_age: Longest time (s) between two messages.
-    """
-
-    def __init__(self, what: str, max_age: float) -> None:
-        self._what, self._max_age = what, max_age
-        self._last = -math.inf
-
-    def heard(self, moment: float) -> None:
-        """Note that a message arrived at this moment (s)."""
-        self._last = moment
-
-    def __call__(self, now: float) -> str:
-        age = now - self._last
-        if age <= self._max_age:
-            return ''
-        if age == math.inf:
-            return f'no {self._what} yet'
-        return f'no {self._what} for {age:.1f} s, {self._max_age:g} s are allowed'
-
-
 class Guard:
     """The state of one arm, for the lifetime of the process.
 

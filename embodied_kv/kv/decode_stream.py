@@ -31,11 +31,11 @@ class Query:
 
     def __post_init__(self) -> None:
         if not len(self.ids):
-            raise ValueError('the query has no tokens: say what the stream should answer')
+            raise ValueError('ids must have at least one token (got none); write a question')
         if self.max_tokens < 1:
-            raise ValueError(f'max_tokens is {self.max_tokens}: an answer has at least one')
+            raise ValueError(f'max_tokens must be at least 1 (got {self.max_tokens})')
         if not 0 <= self.temperature < math.inf:
-            raise ValueError(f'temperature is {self.temperature}: 0 is greedy, more is freer')
+            raise ValueError(f'temperature must be 0 (greedy) or greater (got {self.temperature})')
         if not 0 <= self.seed < 2**64:
             raise ValueError(f'seed must be from 0 to 2**64 - 1 (got {self.seed})')
 

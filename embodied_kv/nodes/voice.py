@@ -107,7 +107,9 @@ class Voice:
                 'language: {questions: true} there'
             )
         if not 0 <= request.temperature < math.inf:
-            raise ValueError(f'temperature is {request.temperature}: 0 is greedy, more is freer')
+            raise ValueError(
+                f'temperature must be 0 (greedy) or greater (got {request.temperature})'
+            )
         how = dict(
             max_tokens=request.max_tokens or self._params().max_tokens,
             temperature=request.temperature,

@@ -113,7 +113,7 @@ def test_the_motion_that_runs_goes_on_where_the_next_may_not_begin():
         (dict(fixed={'knee': 0.0}), 'has no joint knee'),
         (dict(lower=[0, 0, 1], upper=[1, 1, 1]), 'is no box'),
         (dict(robot_description='<robot'), 'is no XML'),
-        (dict(robot_description='<robot name="x"><link/></robot>'), 'MuJoCo cannot read'),
+        (dict(robot_description='<robot name="x"><link/></robot>'), 'has no link tip'),
     ],
 )
 def test_what_cannot_be_is_refused(changed, said):

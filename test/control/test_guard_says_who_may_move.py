@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from embodied_kv.control.guard import ARMED, DISARMED, STOPPED, TAKEN_OVER, Guard, Heard, NotNow
+from embodied_kv.control.guard import ARMED, DISARMED, STOPPED, TAKEN_OVER, Guard, NotNow
 
 
 @pytest.fixture
@@ -57,17 +57,17 @@ def test_an_arm_in_an_operators_hands_is_not_armed():
 
 def test_what_is_missing_is_named_all_of_it_and_forbids_to_arm():
     guard = Guard()
-    camera, joints = Heard('picture of view front', 0.5), Heard('joint state', 2.0)
-    guard.require(camera)
-    guard.require(joints)
-    assert guard.check(10.0) == 'no picture of view front yet; no joint state yet'
-    with pytest.raises(NotNow, match='not armed: no picture of view front yet; no joint state'):
+    missing = {'camera': 'no image of view front yet', 'joints': 'no joint state yet'}
+    guard.require(lambda now: missing['camera'])
+    guard.require(lambda now: missing['joints'])
+    assert guard.check(10.0) == 'no image of view front yet; no joint state yet'
+    with pytest.raises(NotNow, match='not armed: no image of view front yet; no joint state'):
         guard.arm(10.0)
-    camera.heard(9.8)
-    joints.heard(9.8)
+    missing.update(camera='', joints='')
     assert guard.check(10.0) == ''
     guard.arm(10.0)
-    assert guard.check(11.0) == 'no picture of view front for 1.2 s, 0.5 s are allowed'
+    missing['camera'] = 'no image of view front for 1.2 s'
+    assert guard.check(11.0) == 'no image of view front for 1.2 s'
 
 
 @pytest.mark.parametrize('instruction', ['', '  \n'])

@@ -108,10 +108,10 @@ def test_a_parameter_names_a_policy():
         ('', 'write whole, static:H, confidence:T:H_MIN'),
         ('static', 'write whole, static:H'),
         ('os.system', 'write whole, static:H'),
-        ('static:0', 'a static horizon of 0 actions'),
+        ('static:0', 'a static horizon must be a whole number of actions from 1'),
         ('static:2.5', "'static:2.5': invalid literal"),
         ('confidence:nan:3', 'threshold nan is not in'),
-        ('confidence:0.2:0', 'the least horizon of 0 actions'),
+        ('confidence:0.2:0', 'the least horizon must be a whole number of actions from 1'),
         ('confidence:0.2', 'write whole, static:H'),
     ],
 )

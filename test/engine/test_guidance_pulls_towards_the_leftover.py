@@ -126,7 +126,7 @@ def test_what_is_not_planned_holds_nothing(make_engine, observe, rtc):
     ('wrong', 'said'),
     [
         (guide(delay=CHUNK), f'delay must be from 0 to {CHUNK - 1} actions .got {CHUNK}'),
-        (guide(delay=-1), 'a delay of -1 actions'),
+        (guide(delay=-1), f'delay must be from 0 to {CHUNK - 1} actions .got -1'),
         (guide(weights=np.full(CHUNK, np.nan)), 'weights of a guide are from 0 to 1'),
         (guide(weights=np.full(CHUNK, 1.5)), 'weights of a guide are from 0 to 1'),
         (guide(1e30), r"up to 1e\+30 in the policy's units"),

@@ -74,6 +74,6 @@ def test_the_coldest_temperature_is_greedy(make_engine, observe):
 def test_an_impossible_one_is_not_opened(make_engine, observe, how):
     engine = make_engine()
     (handle,) = engine.prefill([observe(1)])
-    with pytest.raises(ValueError, match=f'{next(iter(how))} is'):
+    with pytest.raises(ValueError, match=f'{next(iter(how))} must be'):
         engine.open(handle, 'what?', **how)
     assert engine.kv.streams.live() == []

@@ -2,7 +2,6 @@
 
 import math
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +15,7 @@ DT = 0.1
     ahead=st.integers(0, 3),
     rounds=st.lists(st.tuples(st.integers(4, 10), st.floats(0.0, 0.35)), min_size=2, max_size=8),
 )
-def test_a_robot_asks_at_its_moment_whatever_its_answers_take(ahead, rounds):
+def test_a_robot_asks_within_one_action_of_its_moment_whatever_its_answers_take(ahead, rounds):
     timing, forecast, now = RequestTiming(DT, ahead, 60.0), Forecast(), 5.0
     timing.begin('t')
     for number, (horizon, seconds) in enumerate(rounds):
@@ -28,7 +27,8 @@ def test_a_robot_asks_at_its_moment_whatever_its_answers_take(ahead, rounds):
         if number:
             ahead_of_end = told.remaining * DT
             forecast.answered('r', asked, ahead_of_end, horizon * DT, answered)
-            assert forecast.next(answered) == pytest.approx(now, abs=1e-6)
+            # A request states whole actions, the last of which may have begun.
+            assert now - DT - 1e-6 < forecast.next(answered) < now + 1e-6
 
 
 def test_the_first_of_those_that_are_still_to_come_is_expected():

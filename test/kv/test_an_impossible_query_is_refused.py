@@ -11,14 +11,14 @@ from embodied_kv.kv.decode_stream import Query
 @pytest.mark.parametrize(
     'wrong, why',
     [
-        (dict(ids=()), 'no tokens'),
-        (dict(max_tokens=0), 'max_tokens is 0'),
-        (dict(max_tokens=-3), 'max_tokens is -3'),
-        (dict(temperature=-0.1), 'temperature is -0.1'),
-        (dict(temperature=math.nan), 'temperature is nan'),
-        (dict(temperature=math.inf), 'temperature is inf'),
-        (dict(seed=-1), 'seed is -1'),
-        (dict(seed=2**64), 'seed is 18446744073709551616'),
+        (dict(ids=()), 'ids must have at least one token'),
+        (dict(max_tokens=0), r'max_tokens must be at least 1 \(got 0'),
+        (dict(max_tokens=-3), r'max_tokens must be at least 1 \(got -3'),
+        (dict(temperature=-0.1), r'temperature must be .* \(got -0.1'),
+        (dict(temperature=math.nan), r'temperature must be .* \(got nan'),
+        (dict(temperature=math.inf), r'temperature must be .* \(got inf'),
+        (dict(seed=-1), r'seed must be .* \(got -1'),
+        (dict(seed=2**64), r'seed must be .* \(got 18446744073709551616'),
     ],
 )
 def test_it_says_what_is_wrong(wrong, why):

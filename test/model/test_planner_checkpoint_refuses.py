@@ -110,7 +110,7 @@ def test_more_tokens_than_are_embedded_are_refused():
 
 def test_a_planner_that_does_not_come_with_the_package_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(planner_checkpoint, 'ASSETS', tmp_path)
-    with pytest.raises(ValueError, match=r"no planner 'mine' .*embodied_kv\.train\.planner"):
+    with pytest.raises(ValueError, match=r"no planner 'mine' .*training\.planner"):
         bundled_planner('mine')
     (tmp_path / 'mine').mkdir()
     (tmp_path / 'mine' / 'model.safetensors').touch()

@@ -1,6 +1,7 @@
 """A suite whose capsules lie in a folder of the test's own."""
 
-from conftest import loose_contract
+from own_folder import loose_contract
+
 from embodied_kv.msg import ActionChunk
 from embodied_kv.nodes.action import Action
 from embodied_kv.nodes.common.engine_host import EngineHost

@@ -2,14 +2,12 @@
 
 import itertools
 import os
-import tempfile
 import time
-from pathlib import Path
 
 import numpy as np
+import own_folder  # noqa: F401 (sets the temporary folder)
 import pytest
 import rclpy
-import yaml
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.parameter import Parameter
 from sensor_msgs.msg import Image, JointState
@@ -21,13 +19,9 @@ from embodied_kv.msg import ActionChunk, KvHandle, TextDelta
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.robots.embodiment import Embodiment
-from embodied_kv.robots.reading import SHIPPED
 
 os.environ['ROS_DOMAIN_ID'] = str(1 + os.getpid() % 100)
 os.environ.setdefault('ROS_AUTOMATIC_DISCOVERY_RANGE', 'LOCALHOST')
-# The marks that processes leave behind when they are killed are those of this test process.
-OWN = tempfile.TemporaryDirectory(prefix='embodied_kv_test_')
-os.environ['TMPDIR'] = tempfile.tempdir = OWN.name
 
 JOINTS = list(Embodiment.load('tabletop').axes)
 PERIOD = 0.2  # s
@@ -45,16 +39,6 @@ OVERRIDES = {
     'engine.decode_tokens': 48,
 }
 numbers = itertools.count()
-
-
-def loose_contract():
-    """A tabletop of which an arm that does not follow is no fault; its path."""
-    contract = yaml.safe_load((SHIPPED / 'tabletop.yaml').read_text())
-    for joint in contract['limits'].values():
-        joint['tracking_error'] = 100.0
-    path = Path(OWN.name) / 'loose.yaml'  # the engine of a process has one contract
-    path.write_text(yaml.safe_dump(contract))
-    return str(path)
 
 
 class Robot:

@@ -3,7 +3,7 @@
 import time
 
 import numpy as np
-from conftest import loose_contract
+from own_folder import loose_contract
 from sensor_msgs.msg import JointState
 from std_msgs.msg import String
 

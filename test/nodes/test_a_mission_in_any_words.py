@@ -3,15 +3,13 @@
 The policy and its answers are scripted; the nodes of missions and memory are real.
 """
 
-from pathlib import Path
-
 import pytest
 import yaml
 from action_msgs.msg import GoalStatus
 from memory_suite import done, parameters, texts
+from own_folder import FOLDER
 from rclpy.action import ActionClient, ActionServer, CancelResponse, GoalResponse
 
-from conftest import OWN
 from embodied_kv.action import ExecuteInstruction
 from embodied_kv.action import Mission as MissionAction
 from embodied_kv.errors import ErrorCode
@@ -30,7 +28,7 @@ def contract(**language):
     """Return the path of a contract whose policy answers questions about anything."""
     made = yaml.safe_load((SHIPPED / 'tabletop.yaml').read_text())
     made['language'] = {'questions': True, 'success': 'Is it done?', **language}
-    path = Path(OWN.name) / f'open {len(language)}.yaml'
+    path = FOLDER / f'open {len(language)}.yaml'
     path.write_text(yaml.safe_dump(made))
     return str(path)
 

@@ -94,8 +94,8 @@ def test_a_hold_says_its_one_action_and_no_confidence():
         ('chunk_size', 6, 'are not 6 actions of 2 joints'),
         ('joint_names', ['one'], 'are not 5 actions of 1 joints'),
         ('confidence', [0.5], '10 values and 1 confidences are not 5 actions'),
-        ('execution_horizon', 0, 'execution_horizon must lie from 1 to 5 (got 0)'),
-        ('execution_horizon', 6, 'execution_horizon must lie from 1 to 5 (got 6)'),
+        ('execution_horizon', 0, r'execution_horizon must lie from 1 to 5 \(got 0\)'),
+        ('execution_horizon', 6, r'execution_horizon must lie from 1 to 5 \(got 6\)'),
         ('source', 200, 'a message of source 200 is no chunk'),
     ],
 )

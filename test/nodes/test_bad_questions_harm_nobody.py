@@ -35,9 +35,9 @@ def said(robot, stream):
 @pytest.mark.parametrize(
     'fields, why',
     [
-        ({'temperature': math.nan}, 'temperature is nan'),
-        ({'temperature': math.inf}, 'temperature is inf'),
-        ({'temperature': -0.5}, 'temperature is -0.5'),
+        ({'temperature': math.nan}, '(got nan)'),
+        ({'temperature': math.inf}, '(got inf)'),
+        ({'temperature': -0.5}, '(got -0.5)'),
         (
             {'max_tokens': 2**32 - 1},
             '4294967295 do not fit the 48 tokens of decode KV',

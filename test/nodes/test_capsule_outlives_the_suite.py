@@ -9,8 +9,8 @@ import sys
 import numpy as np
 import pytest
 from kill_suite import arm
+from own_folder import loose_contract
 
-from conftest import loose_contract
 from embodied_kv.msg import ActionChunk
 from embodied_kv.srv import Ask, CapsuleList, CapsuleRestore, CapsuleSnapshot
 

@@ -6,9 +6,10 @@ import pytest
 
 from embodied_kv.action import ExecuteInstruction
 from embodied_kv.control.command import FRESH
+from embodied_kv.errors import ErrorCode
 from embodied_kv.msg import TextDelta
 from embodied_kv.nodes.common.conversions import stamp
-from embodied_kv.nodes.control.instruction_server import DONE, Goal, InstructionServer
+from embodied_kv.nodes.control.instruction_server import Goal, InstructionServer
 
 BEFORE, SINCE = 8_000_000_000, 9_000_000_000  # ns
 
@@ -22,7 +23,7 @@ def server():
     server._goal = Goal(SimpleNamespace(request=request), 'Is it done?', server.now)
     server.now += 2.0
     server._asked, server._words, server.ends = 7, '', []
-    server._end = lambda how, why: server.ends.append(how)
+    server._end = lambda code, why: server.ends.append(code)
     return server
 
 
@@ -47,7 +48,7 @@ def test_of_the_first_frame_that_was_acted_upon_or_a_newer_one_it_ends_the_goal(
     execute(server, BEFORE, age=3600.0)
     execute(server, SINCE)
     execute(server, SINCE + 2)
-    assert say(server, moment) == [DONE]
+    assert say(server, moment) == [ErrorCode.NONE]
 
 
 def test_while_nothing_since_was_acted_upon_it_ends_nothing(server):
@@ -58,4 +59,4 @@ def test_while_nothing_since_was_acted_upon_it_ends_nothing(server):
 def test_where_the_clock_was_set_back_what_is_seen_then_counts(server):
     execute(server, SINCE)
     execute(server, BEFORE)  # of now
-    assert say(server, BEFORE + 1) == [DONE]
+    assert say(server, BEFORE + 1) == [ErrorCode.NONE]

@@ -77,7 +77,7 @@ def test_it_changes_while_the_robot_acts(robot):
 @pytest.mark.parametrize(
     'text, reason',
     [
-        ('static:0', 'a static horizon of 0 actions'),
+        ('static:0', 'a static horizon must be a whole number of actions from 1'),
         ('confidence:0.2', "horizon policy 'confidence:0.2': write whole, static:H"),
         ('os.system', "horizon policy 'os.system': write whole, static:H, confidence:T:H_MIN"),
     ],

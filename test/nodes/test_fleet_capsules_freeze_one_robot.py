@@ -145,4 +145,4 @@ def test_what_a_fleet_robot_cannot_do_is_refused_with_the_reason(fleet, robot):
     robot.suite[0].trigger_deactivate()
     for kind, name in ((CapsuleSnapshot, 'snapshot'), (CapsuleRestore, 'restore')):
         answer = fleet.call(robot, kind, f'capsule/{name}', name='one')
-        assert not answer.success and 'not active' in answer.message
+        assert not answer.success and 'must be active' in answer.message

@@ -47,11 +47,14 @@ def test_a_late_round_is_late(fleet):
     'change, reason',
     [
         (dict(horizon='import:os'), "horizon policy 'import:os'"),
-        (dict(horizon='x' * 1000), 'execution_horizon is'),
-        (dict(task=''), 'task is'),
-        (dict(round=2**63), 'round is'),
+        (dict(horizon='x' * 1000), 'execution_horizon must be 1 to 128 printable'),
+        (dict(task=''), 'task must be 1 to 128 printable'),
+        (dict(round=2**63), 'round must be a whole number'),
         (dict(round=1, ran=[FleetExecution(round=1)]), 'execution.round 1 is not before'),
-        (dict(round=1, ran=[FleetExecution(start=float('nan'))]), 'execution.start is nan'),
+        (
+            dict(round=1, ran=[FleetExecution(start=float('nan'))]),
+            'execution.start must be finite seconds (got nan',
+        ),
         (dict(instruction=' '), 'the instruction is empty'),
         (dict(views=['front']), '2 images for 1 views'),
         (dict(views=['front', 'front']), 'a view comes twice'),

@@ -67,10 +67,12 @@ def test_a_question_that_cannot_be_answered_says_why(robot):
     long = ask(robot, 'why ' * 2500)
     assert not long.success and 'shorten it' in long.message
     cold = ask(robot, temperature=-1.0)
-    assert not cold.success and 'temperature is -1.0' in cold.message
+    assert (
+        not cold.success and 'temperature must be 0 (greedy) or greater (got -1.0)' in cold.message
+    )
     language.trigger_deactivate()
     silent = ask(robot)
-    assert not silent.success and 'not active' in silent.message
+    assert not silent.success and 'must be active' in silent.message
 
 
 def test_a_question_about_a_frame_long_gone_is_refused(robot):

@@ -1,7 +1,7 @@
 """Stamps are those of /clock; deadlines are the steady clock's."""
 
 import pytest
-from conftest import loose_contract
+from own_folder import loose_contract
 from rosgraph_msgs.msg import Clock
 
 from embodied_kv.msg import ActionChunk

@@ -82,7 +82,7 @@ def test_a_refused_inference_is_answered_where_the_request_asks_for_it():
         first = client.infer(libero() | asked)['actions']
         for wrong, why in (
             ({'observation/state': np.full(8, np.nan)}, 'NaN or infinity'),
-            ({'observation/image': 5}, r'must be \[height, width, 3\]'),
+            ({'observation/image': 5}, 'must be [height, width, 3]'),
             ({'leftover': np.zeros((4, 3))}, 'an action has 7 numbers'),
         ):
             reply = client.infer(libero() | asked | wrong)

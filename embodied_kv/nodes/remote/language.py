@@ -86,7 +86,7 @@ class RemoteLanguage(SuiteNode):
             )
         if request.temperature:
             raise ValueError(
-                f'temperature is {request.temperature}: a policy server answers greedily, at 0'
+                f'temperature must be 0 with a policy server (got {request.temperature})'
             )
         if not request.question.strip():
             raise ValueError('the question is empty')
