@@ -12,6 +12,7 @@ from benchmarks.gpu import __main__ as programme
 from benchmarks.gpu.stages import STAGES
 
 ROOT = Path(__file__).resolve().parents[2]
+OURS = 'embodied_kv', 'benchmarks', 'training'
 THERE = {  # docs/gpu.md says so
     *('numpy', 'torch', 'triton', 'transformers', 'tokenizers', 'safetensors', 'PIL', 'yaml'),
     *('rich', 'matplotlib'),
@@ -51,7 +52,7 @@ def foreign(module):
     names, seen, found = [module, f'{module}.__main__'], {''}, set()
     while names:
         name = names.pop()
-        ours = name.split('.')[0] == 'embodied_kv'
+        ours = name.split('.')[0] in OURS
         if name in seen:
             continue
         seen.add(name)

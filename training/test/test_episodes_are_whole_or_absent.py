@@ -72,7 +72,7 @@ def test_a_truncated_episode_is_refused_by_name(dataset, tmp_path):
 
 
 def test_an_empty_folder_says_what_to_run(tmp_path):
-    with pytest.raises(ValueError, match=r'train\.policy\.generate'):
+    with pytest.raises(ValueError, match=r'training\.policy\.generate'):
         find_episodes(tmp_path)
 
 
