@@ -39,7 +39,7 @@ setup(
     license=manifest.findtext('license'),
     url=manifest.findtext("url[@type='website']"),
     packages=find_packages(str(ROOT), include=[NAME, f'{NAME}.*']),
-    package_data={'': ['assets/*/*', '*.yaml']},
+    package_data={'': ['assets/*/*', 'contracts/*.yaml', '*.yaml']},
     data_files=[
         ('share/ament_index/resource_index/packages', [f'resource/{NAME}']),
         (f'share/{NAME}', ['package.xml']),

@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from embodied_kv.errors import CodedError, code_of
+
 log = logging.getLogger(__name__)
 
 TEMPORARY = '.new'  # and a dot in front
@@ -261,4 +263,7 @@ def explained(
     except OSError as error:
         remedy = remedies.get(error.errno, 'look at this disk')
         which = error.filename2 or error.filename or path
-        raise kind(f'{which} cannot be {done}: {error.strerror}; {remedy}') from error
+        explained = kind(f'{which} cannot be {done}: {error.strerror}; {remedy}')
+        if isinstance(explained, CodedError):
+            explained.code = code_of(error)
+        raise explained from error

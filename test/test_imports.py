@@ -29,7 +29,7 @@ MAY_IMPORT = {
     'config': set(),
     'engine_config': {'config'},
     'errors': set(),
-    'storage': set(),
+    'storage': {'errors'},
     'text': set(),
     'throttle': set(),
     'runtime': BASE,

@@ -82,7 +82,7 @@ def arguments_of_setup() -> dict[str, object]:
         n for n in ast.walk(ast.parse((ROOT / 'setup.py').read_text())) if type(n) is ast.Call
     ]
     call = next(n for n in calls if getattr(n.func, 'id', '') == 'setup')
-    wanted = ('install_requires', 'extras_require')
+    wanted = ('install_requires', 'extras_require', 'package_data')
     return {k.arg: ast.literal_eval(k.value) for k in call.keywords if k.arg in wanted}
 
 
@@ -123,3 +123,16 @@ def test_every_interface_is_importable():
         folder = module.__name__.rpartition('.')[2]
         for file in (ROOT / folder).iterdir():
             assert hasattr(module, file.stem), f'{file.name} is not built: make setup'
+
+
+def test_every_file_of_the_package_that_is_no_module_is_installed():
+    files = subprocess.check_output(['git', 'ls-files', 'embodied_kv'], cwd=ROOT, text=True)
+    patterns = arguments_of_setup()['package_data']['']
+    for file in map(Path, files.split()):
+        if file.suffix == '.py':
+            continue
+        package = next(p for p in file.parents if (ROOT / p / '__init__.py').is_file())
+        inside = file.relative_to(package)
+        assert any(
+            inside.match(p) and len(inside.parts) == len(Path(p).parts) for p in patterns
+        ), f'setup.py installs no {file}'

@@ -2,7 +2,7 @@
 
 Task latency (first request to last action) by arrival rate, fleet size, place, network and
 setting, beside what the paper reports; and what a decision costs. The workloads and the
-provenance of their numbers: embodied_kv/fleet/workloads.yaml; which of them are valid test beds,
+provenance of their numbers: benchmarks/fleet/workloads.yaml; which of them are valid test beds,
 and their peaks: calibration.yaml (`benchmarks.fleet.calibrate`).
 
 Baselines and Kairos with equal horizons show the order alone. "kairos, pending" counts the wait

@@ -18,7 +18,7 @@ Physics: where all tasks have equally many rounds, serving who has attained leas
 until the end, and the newest pushes the others back; where few tasks have most of the rounds, it
 lets the many short ones go first.
 
-The output is embodied_kv/fleet/calibration.yaml: `--out` writes it.
+The output is benchmarks/fleet/calibration.yaml: `--out` writes it.
 """
 
 from __future__ import annotations

@@ -92,7 +92,8 @@ class Disk:
         with self._open(path) as stream:
             manifest = _read_manifest(stream, name)
             if manifest.fingerprint != fingerprint:
-                raise CapsuleError(mismatch(manifest.fingerprint, fingerprint))
+                problem = mismatch(manifest.fingerprint, fingerprint)
+                raise CapsuleError(problem, ErrorCode.MISMATCH)
             tensors, at = {}, stream.tell()
             for entry in manifest.entries:
                 tensors[entry.name] = _read_tensor(stream, entry, at)
@@ -195,7 +196,7 @@ class Disk:
                 try:
                     yield stream
                 except CapsuleError as error:
-                    raise CapsuleError(f'{path} {error}') from error
+                    raise CapsuleError(f'{path} {error}', error.code) from error
 
 
 def _owner(path: Path) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
@@ -22,8 +22,6 @@ class _Joint:
         place: Its origin (m) [3] in the frame of the parent link.
         turn: The orientation of its origin, a quaternion xyzw [4].
         axis: Its axis [3], of length 1, in its own frame.
-        drives: The name of the joint that moves it: its own, or that of the joint it mimics.
-        multiplier, offset: Its position is multiplier * (position of `drives`) + offset.
     """
 
     name: str
@@ -31,9 +29,15 @@ class _Joint:
     place: NDArray[np.float64]
     turn: NDArray[np.float64]
     axis: NDArray[np.float64]
-    drives: str
-    multiplier: float
-    offset: float
+
+
+@dataclass(frozen=True)
+class _Drive:
+    """Where the position of a joint follows from: multiplier * (position of `joint`) + offset."""
+
+    joint: str
+    multiplier: float = 1.0
+    offset: float = 0.0
 
 
 class Kinematics:
@@ -45,9 +49,13 @@ class Kinematics:
         joints: Names of the joints that are moved; the others stay at 0.
         fixed: Positions (rad or m) of other joints, by name.
 
+    A joint that mimics another one follows it, unless it is in `joints` or `fixed` or
+    ros2_control declares it independent (`mimic="false"`).
+
     Raises:
-        ValueError: The URDF is no XML, lacks the link or a joint, or has a joint between the root
-            and the link that is neither fixed nor revolute, continuous or prismatic.
+        ValueError: The URDF is no XML, is no tree, or lacks the link or a joint. Or a joint
+            between the root and the link is neither fixed nor revolute, continuous or prismatic,
+            or its mimic names no joint.
     """
 
     def __init__(
@@ -64,9 +72,11 @@ class Kinematics:
         for name in (*joints, *(fixed or {})):
             if name not in known:
                 raise ValueError(f'the robot_description has no joint {name}')
-        self._chain = [_joint(element) for element in _above(root, link)[1]]
         self._columns = {name: column for column, name in enumerate(joints)}
         self._fixed = dict(fixed or {})
+        own = self._columns.keys() | self._fixed.keys()
+        chain = [_joint(element) for element in _above(root, link)[1]]
+        self._chain = [(joint, _drive(root, joint.name, own)) for joint in chain]
 
     def places(self, positions: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the places (m) [n, 3] of the link for joint positions [n, joints]."""
@@ -82,16 +92,16 @@ class Kinematics:
         """
         place = np.zeros((len(positions), 3))
         turn = np.tile(_ONE, (len(positions), 1))
-        for joint in self._chain:
+        for joint, drive in self._chain:
             place = place + _rotate(turn, joint.place)
             turn = _multiply(turn, joint.turn)
             if joint.kind in FIXED:
                 continue
-            if (column := self._columns.get(joint.drives)) is not None:
+            if (column := self._columns.get(drive.joint)) is not None:
                 at = positions[:, column]
             else:
-                at = np.full(len(positions), self._fixed.get(joint.drives, 0.0))
-            at = (joint.multiplier * at + joint.offset)[:, None]  # [n, 1]
+                at = np.full(len(positions), self._fixed.get(drive.joint, 0.0))
+            at = (drive.multiplier * at + drive.offset)[:, None]  # [n, 1]
             if joint.kind in SLIDES:
                 place = place + _rotate(turn, joint.axis * at)
             else:
@@ -107,17 +117,21 @@ def links(robot_description: str) -> list[str]:
 
 
 def chain(robot_description: str, link: str) -> tuple[str, tuple[str, ...]]:
-    """Return the root link above a link, and the joints between them that can move.
+    """Return the root link above a link, and the joints whose positions move the link.
+
+    A joint that mimics another one is represented by that one.
 
     Args:
         robot_description: A URDF.
         link: The name of one of its links.
 
     Raises:
-        ValueError: The URDF is no XML, or one of its joints has no parent or no child.
+        ValueError: The URDF is no XML or no tree, or a joint mimics no joint.
     """
-    root, joints = _above(_parsed(robot_description), link)
-    return root, tuple(one.get('name', '') for one in joints if one.get('type') not in FIXED)
+    description = _parsed(robot_description)
+    root, joints = _above(description, link)
+    moving = [one.get('name', '') for one in joints if one.get('type') not in FIXED]
+    return root, tuple(dict.fromkeys(_drive(description, name).joint for name in moving))
 
 
 def _above(description: ElementTree.Element, link: str) -> tuple[str, list[ElementTree.Element]]:
@@ -128,12 +142,53 @@ def _above(description: ElementTree.Element, link: str) -> tuple[str, list[Eleme
         if None in ends:
             raise ValueError(f'joint {joint.get("name")} of the URDF has no parent or no child')
         parent, child = (end.get('link') for end in ends)
+        if child in above:
+            raise ValueError(f'link {child} of the URDF must have one parent (got two joints)')
         above[child] = joint, parent
-    joints = []
+    joints, passed = [], {link}
     while link in above:
-        joint, link = above.pop(link)
+        joint, link = above[link]
+        if link in passed:
+            raise ValueError(f'the joints of the URDF must form a tree (got a circle at {link})')
         joints.append(joint)
+        passed.add(link)
     return link, joints[::-1]
+
+
+def _drive(description: ElementTree.Element, name: str, own: Container[str] = ()) -> _Drive:
+    """Return what the position of a joint follows from.
+
+    Args:
+        description: The URDF.
+        name: The name of the joint.
+        own: Names of joints that have positions of their own, whatever they mimic.
+    """
+    joints = {one.get('name', ''): one for one in description.findall('joint')}
+    independent = {
+        one.get('name', '')
+        for one in description.findall('ros2_control/joint')
+        if one.get('mimic') == 'false'
+    }
+    drive, passed = _Drive(name), {name}
+    while drive.joint not in own and drive.joint not in independent:
+        mimic = joints[drive.joint].find('mimic')
+        if mimic is None:
+            break
+        followed = mimic.get('joint', '')
+        if followed not in joints or followed in passed:
+            raise ValueError(
+                f'mimic of joint {drive.joint} of the URDF must name a joint that does not follow '
+                f'it (got {followed!r})'
+            )
+        passed.add(followed)
+        multiplier, offset = (
+            _number(drive.joint, mimic, key, default)
+            for key, default in (('multiplier', '1'), ('offset', '0'))
+        )
+        drive = _Drive(
+            followed, drive.multiplier * multiplier, drive.multiplier * offset + drive.offset
+        )
+    return drive
 
 
 def _joint(element: ElementTree.Element) -> _Joint:
@@ -143,7 +198,7 @@ def _joint(element: ElementTree.Element) -> _Joint:
             f'joint {name} of the URDF must be fixed, revolute, continuous or prismatic '
             f'(got {kind}); name a link that is not moved by it'
         )
-    origin, mimic = element.find('origin'), element.find('mimic')
+    origin = element.find('origin')
     place, rpy = (_numbers(name, origin, key, '0 0 0') for key in ('xyz', 'rpy'))
     axis = _numbers(name, element.find('axis'), 'xyz', '1 0 0')
     length = float(np.linalg.norm(axis))
@@ -153,16 +208,19 @@ def _joint(element: ElementTree.Element) -> _Joint:
     for unit, angle in zip(np.eye(3)[::-1], rpy[::-1], strict=True):  # yaw, then pitch, then roll
         half = angle / 2
         turn = _multiply(turn, np.append(unit * math.sin(half), math.cos(half)))
-    return _Joint(
-        name,
-        kind,
-        place,
-        turn,
-        axis / (length or 1.0),
-        name if mimic is None else mimic.get('joint', ''),
-        1.0 if mimic is None else float(mimic.get('multiplier', 1)),
-        0.0 if mimic is None else float(mimic.get('offset', 0)),
-    )
+    return _Joint(name, kind, place, turn, axis / (length or 1.0))
+
+
+def _number(joint: str, element: ElementTree.Element, key: str, default: str) -> float:
+    """Return the number of an attribute, or `default` where it is absent."""
+    text = element.get(key, default)
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f'{key} of joint {joint} of the URDF must be a number (got {text})')
+    return number
 
 
 def _numbers(

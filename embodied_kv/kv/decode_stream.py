@@ -31,11 +31,11 @@ class Query:
 
     def __post_init__(self) -> None:
         if not len(self.ids):
-            raise ValueError('ids must have at least one token (got none); write a question')
+            raise ValueError('the question must have at least one token (got none)')
         if self.max_tokens < 1:
             raise ValueError(f'max_tokens must be at least 1 (got {self.max_tokens})')
         if not 0 <= self.temperature < math.inf:
-            raise ValueError(f'temperature must be 0 (greedy) or greater (got {self.temperature})')
+            raise ValueError(f'temperature must be finite and at least 0 (got {self.temperature})')
         if not 0 <= self.seed < 2**64:
             raise ValueError(f'seed must be from 0 to 2**64 - 1 (got {self.seed})')
 

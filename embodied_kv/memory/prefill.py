@@ -10,7 +10,7 @@ each. Loads run on the thread of a `Loader`: a piece that the next layer does no
 is dropped the moment that is known, and its KV of all later layers may be loaded from then on,
 beside the steps that are left. The choice follows the whole layer, on the thread that computes; in
 the paper a third thread chooses beside the layer's MLP, which would have to share a core here.
-`pipeline.simulate(decided=...)` says what that is worth.
+`benchmarks.memory.pipeline.simulate(decided=...)` computes what that would gain.
 
 Source: KEEP, section 5: `load_memory`, `prefill_layer`, `importance_evaluation`.
 """

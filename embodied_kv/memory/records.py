@@ -299,8 +299,10 @@ class Records:
         except sqlite3.Error as error:
             full = any(text in str(error) for text in NO_ROOM)
             remedy = FREE if full else 'look at this disk, or start anew in another folder'
-            kind = DiskFull if full else MemoryFault
-            raise kind(f'{self.path} cannot be used: {error}; {remedy}') from error
+            problem = f'{self.path} cannot be used: {error}; {remedy}'
+            if full:
+                raise DiskFull(problem) from error
+            raise MemoryFault(problem, ErrorCode.UNAVAILABLE) from error
 
 
 def checksum(*values: object) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
+from embodied_kv.errors import CodedError, ErrorCode
 from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.kv.handle import KvHandle, Stale
 from embodied_kv.msg import TextDelta as TextDeltaMsg
@@ -102,13 +103,14 @@ class Voice:
         Raises ValueError, Stale.
         """
         if not self._contract.questions:
-            raise ValueError(
+            raise CodedError(
                 'by its contract this policy answers no questions: if it was trained to, write '
-                'language: {questions: true} there'
+                'language: {questions: true} there',
+                ErrorCode.UNAVAILABLE,
             )
         if not 0 <= request.temperature < math.inf:
             raise ValueError(
-                f'temperature must be 0 (greedy) or greater (got {request.temperature})'
+                f'temperature must be finite and at least 0 (got {request.temperature})'
             )
         how = dict(
             max_tokens=request.max_tokens or self._params().max_tokens,

@@ -86,6 +86,7 @@ class Domain(Protocol):
 
 OBJECT = 'object'  # the kind of a segment about one thing, whose id is the name of the thing
 LONGEST_NAME = 40  # letters
+LONGEST_ANSWER = 1000  # letters
 MOST_ASKED = 8  # things that a look at the whole scene asks for: those that changed last
 # Words that end the name of a thing within an instruction. A number ends it too, and so does
 # punctuation, but for the point of a decimal.
@@ -123,15 +124,15 @@ class OpenDomain:
 
     def look(self, known: Sequence[Draft], instruction: str = '') -> Look:
         """Ask where the things of the instruction are, or those that changed last in memory."""
-        names = things(instruction)
-        if not instruction:
-            objects = [id for id, kind, _ in known if kind == OBJECT and len(id) <= LONGEST_NAME]
-            names = objects[-MOST_ASKED:]
+        objects = [id for id, kind, _ in known if kind == OBJECT and len(id) <= LONGEST_NAME]
+        ids = {id.casefold(): id for id in objects}  # as memory spells them
+        names = things(instruction) if instruction else list(ids.values())[-MOST_ASKED:]
         questions = [f'Where is the {name}?' for name in names]
         answers = (yield questions) if questions else []
         drafts = []
         for question, answer in zip(questions, answers, strict=True):
-            drafts += self.facts_of_answer(question, answer)
+            for id, kind, text in self.facts_of_answer(question, answer):
+                drafts.append((ids.get(id, id), kind, text))
         return Seen(tuple(drafts))
 
     def refusal(self, instruction: str, known: Sequence[Draft]) -> str:
@@ -152,7 +153,8 @@ class OpenDomain:
 
     def facts_of_answer(self, question: str, answer: str) -> list[Draft]:
         """Return where a thing is, or the question with its answer."""
-        question, answer = question.strip(), answer.strip().rstrip('.').replace('\u2019', "'")
+        question, answer = _printable(question), _printable(answer).rstrip('.')
+        answer = answer.replace('\u2019', "'")[:LONGEST_ANSWER]
         if question in self._prompts or not question.endswith('?'):
             return []
         if is_yes(answer) or is_no(answer) or not answer or IGNORANCE.search(answer):
@@ -177,6 +179,11 @@ class OpenDomain:
         """Return the name of the thing that a segment is about."""
         id, kind, _ = segment
         return {id} if kind == OBJECT else set()
+
+
+def _printable(words: str) -> str:
+    """Return words with one blank in place of blanks and of characters that cannot be printed."""
+    return ' '.join(''.join(c if c.isprintable() else ' ' for c in words).split())
 
 
 def is_yes(answer: str) -> bool:

@@ -102,6 +102,15 @@ class Language(Part):
         'open', description='the vocabulary of missions and memory: open, or that of a package'
     )
 
+    @model_validator(mode='after')
+    def _planner_has_a_domain(self) -> Language:
+        if self.planner and 'domain' not in self.model_fields_set:
+            raise ValueError(
+                'domain must be written where there is a planner (got none); write tabletop for '
+                'the bundled planner, or open to send whatever the planner says to the policy'
+            )
+        return self
+
 
 class Estop(Part):
     """A topic whose value decides whether the arm may move.

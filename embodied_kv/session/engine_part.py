@@ -21,6 +21,7 @@ from embodied_kv.capsule.part import FrozenPart
 from embodied_kv.compress.base import Statistics
 from embodied_kv.engine.compression import ACTION
 from embodied_kv.engine.engine import Engine
+from embodied_kv.errors import ErrorCode, code_of
 from embodied_kv.kv.decode_stream import DecodeStream, Query
 from embodied_kv.kv.handle import CopyLease, KvHandle, Lease, RowLease
 from embodied_kv.kv.manager import LANGUAGE
@@ -156,20 +157,24 @@ class EnginePart:
         if len(streams) * branches > self._kv.streams_max:
             raise CapsuleError(
                 f'{len(streams) * branches} streams are to go on, but there may be only '
-                f'{self._kv.streams_max}: raise engine.streams, or the limit with kv/set_limits'
+                f'{self._kv.streams_max}: raise engine.streams, or the limit with kv/set_limits',
+                ErrorCode.NO_ROOM,
             )
         read = {stream['row'] for stream in streams}
         needed = sum(rows[i]['budgets'] is None for i in read)
         if needed > self._kv.language_rows_max:
             raise CapsuleError(
                 f'the streams need {needed} prefix rows, language may hold '
-                f'{self._kv.language_rows_max}: raise engine.rows, or the limit with kv/set_limits'
+                f'{self._kv.language_rows_max}: raise engine.rows, or the limit with '
+                'kv/set_limits',
+                ErrorCode.NO_ROOM,
             )
         copies = [sum(rows[i]['budgets']) for i in read if rows[i]['budgets'] is not None]
         if not self._kv.compressed.has_room(copies):
             raise CapsuleError(
                 f'the streams read {len(copies)} compressed prefixes, and there is no room for '
-                'them: raise engine.compressed_rows'
+                'them: raise engine.compressed_rows',
+                ErrorCode.NO_ROOM,
             )
         for stream in streams:
             try:
@@ -215,7 +220,8 @@ class EnginePart:
             raise CapsuleError(
                 f'language_keep_ratio was {then} and is {now} here, and a stream of the capsule '
                 f'is still to be compressed: set it to {then} with kv/set_limits, or take a new '
-                'capsule'
+                'capsule',
+                ErrorCode.MISMATCH,
             )
 
     def resume(self, frozen: FrozenPart) -> None:
@@ -244,7 +250,10 @@ class EnginePart:
                     grown[j].append(self._grow(frozen, i, rows[number], branch, undo))
             streams = [stream for streams in grown for stream in streams]
             if any(stream.reason for stream in streams):
-                raise CapsuleError('others took the room of streams that were to go on: try again')
+                raise CapsuleError(
+                    'others took the room of streams that were to go on: try again',
+                    ErrorCode.NO_ROOM,
+                )
             undo.pop_all()
         self.on_resumed(streams)
         return grown
@@ -260,7 +269,7 @@ class EnginePart:
             stream = self._kv.resume(lease, Query(**facts['query'] | seed), facts['tokens'])
         except ValueError as error:
             lease.release()
-            raise CapsuleError(str(error)) from error
+            raise CapsuleError(str(error), code_of(error)) from error
         undo.callback(self._kv.streams.release, stream, 'error')
         # As in a step: its row stays its own, whoever ends it meanwhile.
         if self._kv.streams.grow([stream], 0):
@@ -293,14 +302,16 @@ class EnginePart:
                 self._engine.states[row] = frozen.tensors[f'row/{number}/state'].cpu().numpy()
                 yield row
         except OutOfRows as error:
-            raise CapsuleError(str(error)) from error
+            raise CapsuleError(str(error), ErrorCode.NO_ROOM) from error
 
     def _adopt_copy(self, frozen: FrozenPart, number: int, handle: KvHandle) -> CopyLease:
         """Row `number` of the capsule, in a compressed row; handle: of its frame."""
         facts = frozen.facts['rows'][number]
         copy = self._kv.copies.adopt(facts['budgets'], facts['length'], handle)
         if copy is None:
-            raise CapsuleError('no room for a compressed prefix: raise engine.compressed_rows')
+            raise CapsuleError(
+                'no room for a compressed prefix: raise engine.compressed_rows', ErrorCode.NO_ROOM
+            )
         with ExitStack() as undo:
             undo.enter_context(copy)
             block = self._kv.compressed.block(copy.compressed_row)
@@ -325,7 +336,9 @@ class EnginePart:
         self._check_whole(frozen)
         number = frozen.facts['current']
         if number is None:
-            raise CapsuleError('the capsule has no frame: it was taken before the first one')
+            raise CapsuleError(
+                'the capsule has no frame: it was taken before the first one', ErrorCode.NOT_FOUND
+            )
         with ExitStack() as held:
             lease = held.enter_context(self._adopt(frozen, number))
             if (copy := frozen.facts['action']) is not None:

@@ -14,6 +14,7 @@ from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.part import FrozenPart
 from embodied_kv.compress.base import Statistics
 from embodied_kv.config import BackboneConfig
+from embodied_kv.errors import ErrorCode
 from embodied_kv.kv.arena import Arena
 
 
@@ -30,13 +31,18 @@ def check(frozen: FrozenPart, name: str, row: Mapping, b: BackboneConfig) -> Non
     if scored is None:
         return
     if type(scored) is not int or scored < 1:
-        raise CapsuleError(f'{name} was scored by {scored!r} tokens: it must be a number from 1')
+        raise CapsuleError(
+            f'{name} was scored by {scored!r} tokens: it must be a number from 1',
+            ErrorCode.DAMAGED,
+        )
     density = b.layers, b.heads
     for kind, shape in (('columns', (*density, row['length'])), ('density', density)):
         found = frozen.tensors.get(f'{name}/{kind}')
         if found is None or tuple(found.shape) != shape or found.dtype != torch.float32:
             what = 'nothing' if found is None else f'{found.dtype} {list(found.shape)}'
-            raise CapsuleError(f'{name}/{kind} is {what}, here it is float32 {list(shape)}')
+            raise CapsuleError(
+                f'{name}/{kind} is {what}, here it is float32 {list(shape)}', ErrorCode.MISMATCH
+            )
 
 
 def thawed(frozen: FrozenPart, name: str, row: Mapping, arena: Arena) -> Statistics:

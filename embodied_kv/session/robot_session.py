@@ -24,6 +24,7 @@ from embodied_kv.capsule.reentry import Decision, Depth, Limits, SceneSummary, c
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Tier
 from embodied_kv.engine.engine import Engine
+from embodied_kv.errors import ErrorCode
 from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.runtime.stream import Stream
 from embodied_kv.session.engine_part import Branch, EnginePart
@@ -101,7 +102,9 @@ class RobotSession:
     def registry(self) -> Registry:
         """Keeps its capsules. Raises CapsuleError where there is none."""
         if self._registry is None:
-            raise CapsuleError('nothing keeps capsules: configure the node session')
+            raise CapsuleError(
+                'nothing keeps capsules: configure the node session', ErrorCode.UNAVAILABLE
+            )
         return self._registry
 
     def keep_in(self, registry: Registry | None) -> None:
@@ -158,7 +161,9 @@ class RobotSession:
         if capsule.boundary.session != self.name:
             raise CapsuleError(
                 f'capsule {capsule.name} is of session {capsule.boundary.session}, this is '
-                f'{self.name}: a session rolls back to its own boundaries only; restore it instead'
+                f'{self.name}: a session rolls back to its own boundaries only; restore it '
+                'instead',
+                ErrorCode.MISMATCH,
             )
         back = self._engine.committed - capsule.boundary.number
         decision = Decision(Depth.PLANNER, f'{back} steps back')
@@ -257,7 +262,8 @@ class RobotSession:
         if capsule.fingerprint != self.registry.fingerprint:
             raise CapsuleError(
                 f'capsule {capsule.name} '
-                f'{mismatch(capsule.fingerprint, self.registry.fingerprint)}'
+                f'{mismatch(capsule.fingerprint, self.registry.fingerprint)}',
+                ErrorCode.MISMATCH,
             )
         parts: dict[str, dict] = {part: {} for part in capsule.facts}
         for name, tensor in capsule.tensors.items():
@@ -269,7 +275,9 @@ class RobotSession:
         taken = [r for r in self.registry.entries() if not r.name.startswith(BY_MISSIONS)]
         own = [r for r in taken if r.boundary.session == self.name]
         if not own:
-            raise CapsuleError(f'session {self.name} has no capsule: take a snapshot first')
+            raise CapsuleError(
+                f'session {self.name} has no capsule: take a snapshot first', ErrorCode.NOT_FOUND
+            )
         return max(own, key=lambda record: record.boundary.number).name
 
 

@@ -10,6 +10,7 @@ import torch
 
 from embodied_kv.capsule.capsule import Boundary, Capsule, CapsuleError
 from embodied_kv.capsule.disk import Disk
+from embodied_kv.errors import ErrorCode
 
 
 def capsule(size, name='a'):
@@ -74,3 +75,34 @@ def test_a_folder_that_went_away_is_told(disk):
         disk.save(capsule(10))
     with pytest.raises(CapsuleError, match='cannot be listed: No such file or directory'):
         disk.names()
+
+
+@pytest.mark.parametrize(
+    'number, code',
+    [
+        (errno.ENOSPC, ErrorCode.NO_ROOM),
+        (errno.EDQUOT, ErrorCode.NO_ROOM),
+        (errno.EIO, ErrorCode.UNAVAILABLE),
+        (errno.EACCES, ErrorCode.UNAVAILABLE),
+    ],
+)
+def test_the_error_of_a_disk_has_a_code(disk, monkeypatch, number, code):
+    def fails(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, 'fsync', fails)
+    with pytest.raises(CapsuleError) as raised:
+        disk.save(capsule(10, 'b'))
+    assert raised.value.code == code
+    assert_stands(disk)
+
+
+def test_a_capsule_of_another_model_is_a_mismatch_and_a_damaged_one_is_damaged(disk):
+    with pytest.raises(CapsuleError) as raised:
+        disk.load('a', 'another model')
+    assert raised.value.code == ErrorCode.MISMATCH
+    (file,) = disk.folder.iterdir()
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(CapsuleError) as raised:
+        disk.load('a', 'f')
+    assert raised.value.code == ErrorCode.DAMAGED

@@ -122,3 +122,9 @@ def test_what_cannot_be_is_refused(changed, said):
     )
     with pytest.raises(ValueError, match=said):
         Workspace(**fields | changed)
+
+
+def test_a_motion_whose_tip_is_nowhere_is_refused(workspace, monkeypatch):
+    motion = follow(np.array([0.0, 2.0]), np.zeros(2), np.full((5, 2), [0.1, 2.1]), 0, 0.1, LIMITS)
+    monkeypatch.setattr(workspace, 'tips', lambda positions: np.full((len(positions), 3), np.nan))
+    assert workspace.confine(motion) is None

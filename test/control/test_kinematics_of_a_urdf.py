@@ -101,13 +101,73 @@ def test_a_name_that_the_urdf_lacks_is_refused():
         Kinematics(ARM, 'tip', ['wrist'])
 
 
+def mimicking(**joints):
+    """Return the arm with an element <mimic> in each of these joints, which has that text."""
+    root = ElementTree.fromstring(ARM)
+    for one in root.findall('joint'):
+        if mimic := joints.get(one.get('name')):
+            one.append(ElementTree.fromstring(f'<mimic {mimic}/>'))
+    return ElementTree.tostring(root, encoding='unicode')
+
+
+FOLLOWS = 'joint="shoulder" multiplier="-2" offset="0.1"'
+
+
 def test_a_mimicking_joint_follows_its_joint():
-    mimic = '<mimic joint="shoulder" multiplier="-2" offset="0.1"/></joint><link name="lower"'
-    follows = Kinematics(
-        ARM.replace('</joint><link name="tip"', mimic + '/><link name="tip"'), 'tip', ['shoulder']
-    )
+    follows = Kinematics(mimicking(elbow=FOLLOWS), 'tip', ['shoulder'])
     at = np.array([[0.3]])
     np.testing.assert_allclose(follows.places(at), TWO.places(np.array([[0.3, -0.5]])), atol=1e-12)
+    assert chain(mimicking(elbow=FOLLOWS), 'tip') == ('base', ('shoulder',))
+
+
+def test_a_joint_that_mimics_a_mimicking_joint_follows_the_first_one():
+    description = mimicking(elbow=FOLLOWS, finger='joint="elbow" multiplier="3" offset="0.2"')
+    at = np.array([[0.3]])
+    expected = Kinematics(ARM, 'jaw', ['shoulder', 'elbow', 'finger']).places(
+        np.array([[0.3, -0.5, 3 * -0.5 + 0.2]])
+    )
+    np.testing.assert_allclose(
+        Kinematics(description, 'jaw', ['shoulder']).places(at), expected, atol=1e-12
+    )
+
+
+def test_a_joint_with_a_position_of_its_own_follows_nobody():
+    at = np.array([[0.3, 1.0]])
+    commanded = Kinematics(mimicking(elbow=FOLLOWS), 'tip', ['shoulder', 'elbow'])
+    np.testing.assert_array_equal(commanded.places(at), TWO.places(at))
+    held = Kinematics(mimicking(elbow=FOLLOWS), 'tip', ['shoulder'], {'elbow': 1.0})
+    np.testing.assert_allclose(held.places(at[:, :1]), TWO.places(at), atol=1e-12)
+    control = '<ros2_control><joint name="elbow" mimic="false"/></ros2_control></robot>'
+    independent = mimicking(elbow=FOLLOWS).replace('</robot>', control)
+    np.testing.assert_allclose(
+        Kinematics(independent, 'tip', ['shoulder']).places(at[:, :1]),
+        TWO.places(at * [1, 0]),
+        atol=1e-12,
+    )
+    assert chain(independent, 'tip') == ('base', ('shoulder', 'elbow'))
+
+
+@pytest.mark.parametrize(
+    'mimic, reason',
+    [
+        ('joint="wrist"', "mimic of joint elbow .* must name a joint .*got 'wrist'"),
+        ('joint="elbow"', "mimic of joint elbow .* does not follow it .got 'elbow'"),
+        ('multiplier="2"', "mimic of joint elbow .*got ''"),
+        ('joint="shoulder" multiplier="nan"', 'multiplier of joint elbow .* number .got nan'),
+        ('joint="shoulder" offset="much"', 'offset of joint elbow .* number .got much'),
+    ],
+)
+def test_a_mimic_that_cannot_be_followed_is_refused(mimic, reason):
+    for call in (lambda text: Kinematics(text, 'tip', ['shoulder']), lambda t: chain(t, 'tip')):
+        with pytest.raises(ValueError, match=reason):
+            call(mimicking(elbow=mimic))
+
+
+def test_joints_that_are_no_tree_are_refused():
+    with pytest.raises(ValueError, match='link lower of the URDF must have one parent'):
+        chain(ARM.replace('child link="tip"', 'child link="lower"'), 'jaw')
+    with pytest.raises(ValueError, match='must form a tree .got a circle'):
+        chain(ARM.replace('parent link="base"', 'parent link="jaw"'), 'tip')
 
 
 @st.composite

@@ -11,7 +11,7 @@ from embodied_kv.kv.decode_stream import Query
 @pytest.mark.parametrize(
     'wrong, why',
     [
-        (dict(ids=()), 'ids must have at least one token'),
+        (dict(ids=()), 'the question must have at least one token'),
         (dict(max_tokens=0), r'max_tokens must be at least 1 \(got 0'),
         (dict(max_tokens=-3), r'max_tokens must be at least 1 \(got -3'),
         (dict(temperature=-0.1), r'temperature must be .* \(got -0.1'),

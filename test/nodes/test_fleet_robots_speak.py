@@ -119,7 +119,7 @@ def test_a_robot_that_the_fleet_does_not_serve_has_no_service(fleet, robots):
     [
         ({'question': ' '}, 'the question is empty'),
         ({'question': 'words ' * 5000}, 'shorten it'),
-        ({'temperature': float('nan')}, 'temperature must be 0 (greedy) or greater (got nan)'),
+        ({'temperature': float('nan')}, 'temperature must be finite and at least 0 (got nan)'),
         ({'max_tokens': 10**6}, 'do not fit'),
     ],
 )

@@ -202,6 +202,16 @@ def test_later_urdf_that_agrees_changes_nothing(robot, capfd):
     [
         (None, urdf(elbow=-1.4), 'joint elbow: lower limit is -1.4 instead of -1.5'),
         (BOX, urdf(height=0.1), 'joint shoulder_pan: place is'),
+        (
+            BOX,
+            urdf()
+            .replace('<origin', '<mimic joint="elbow"/><origin', 1)
+            .replace(
+                '</robot>',
+                '<ros2_control><joint name="shoulder_pan" mimic="false"/></ros2_control></robot>',
+            ),
+            'joint shoulder_pan: place is',
+        ),
     ],
 )
 def test_urdf_that_changes_forbids_to_arm(robot, changed, workspace, text, difference):

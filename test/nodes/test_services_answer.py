@@ -68,7 +68,7 @@ def test_a_question_that_cannot_be_answered_says_why(robot):
     assert not long.success and 'shorten it' in long.message
     cold = ask(robot, temperature=-1.0)
     assert (
-        not cold.success and 'temperature must be 0 (greedy) or greater (got -1.0)' in cold.message
+        not cold.success and 'temperature must be finite and at least 0 (got -1.0)' in cold.message
     )
     language.trigger_deactivate()
     silent = ask(robot)

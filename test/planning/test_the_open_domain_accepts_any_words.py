@@ -151,3 +151,22 @@ def test_a_domain_that_fails_is_named(monkeypatch):
     monkeypatch.setattr(domain, 'entry_points', lambda group: [broken])
     with pytest.raises(ValueError, match='language.domain broken must be loadable .*no_such_pack'):
         load_domain(Language(domain='broken'))
+
+
+def test_a_thing_is_asked_for_once_and_keeps_the_name_that_memory_has():
+    known = [('Cup', 'object', 'Cup: here'), ('lid', 'object', 'lid: here')]
+    questions, seen = looked(DOMAIN.look(known), {'Where is the Cup?': 'on the shelf'})
+    assert questions == ['Where is the Cup?', 'Where is the lid?']
+    assert seen.drafts == (('Cup', 'object', 'Cup: on the shelf'),)
+    twice = [('cup', 'object', 'cup: here'), *known]
+    questions, _ = looked(DOMAIN.look(twice), {})
+    assert questions == ['Where is the Cup?', 'Where is the lid?']
+    _, seen = looked(DOMAIN.look(known, 'take the cup'), {'Where is the cup?': 'in the sink'})
+    assert seen.drafts == (('Cup', 'object', 'cup: in the sink'),)
+
+
+def test_an_answer_is_stored_without_what_cannot_be_printed():
+    ((_, _, text),) = DOMAIN.facts_of_answer(
+        'Where is the cup?', 'on\xa0the \x07shelf\n' + 'a' * 9999
+    )
+    assert text.startswith('cup: on the shelf aaa') and text.isprintable() and len(text) < 1100

@@ -214,3 +214,12 @@ def test_keys_of_others_are_left_to_them(tmp_path):
     file = tmp_path / 'robot.yaml'
     file.write_text(yaml.safe_dump(SO101 | {'x-qos': {'depth': 1}}))
     assert load(file).robot_type == 'so101'
+
+
+def test_a_planner_without_a_domain_is_refused():
+    tabletop = yaml.safe_load((SHIPPED / 'tabletop.yaml').read_text())
+    del tabletop['language']['domain']
+    with pytest.raises(ContractError, match='language: .*domain must be written.*tabletop.*open'):
+        parse(tabletop, 'mine.yaml')
+    tabletop['language']['domain'] = 'open'
+    assert parse(tabletop, 'mine.yaml').language.domain == 'open'

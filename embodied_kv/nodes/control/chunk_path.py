@@ -33,7 +33,7 @@ class ChunkPath:
 
     Raises:
         ValueError: There is no URDF, or it has no such link, or a joint above the link is not
-            commanded by position, or MuJoCo is missing.
+            commanded by position.
     """
 
     def __init__(self, node: SuiteNode, tool_frame: str, robot_description: str) -> None:

@@ -32,7 +32,8 @@ NEEDED = 10.0  # s to wait for a description that the contract cannot do without
 PUBLISHED = 5.0  # s to wait for the message of a publisher that is known
 POLL = 0.02  # s between two looks while a configure waits
 PUBLISHERS = 8  # whose latched descriptions are all read
-PLACES = ('parent', 'child', 'origin', 'axis')  # elements of a joint that the kinematics use
+# Elements of a joint that the kinematics use.
+PLACES = ('parent', 'child', 'origin', 'axis', 'mimic')
 
 
 class RobotDescription:
@@ -161,9 +162,12 @@ def _used(robot: Embodiment, urdf: str | None) -> dict[str, object]:
 
 def _places(urdf: str) -> Iterator[tuple[str, object]]:
     """Yield name and place of each joint: what the position of a frame follows from."""
-    for joint in ElementTree.fromstring(urdf).findall('joint'):
+    root = ElementTree.fromstring(urdf)
+    for joint in root.findall('joint'):
         elements = [dict(e.attrib) for tag in PLACES for e in joint.findall(tag)]
         yield f'joint {joint.get("name")}: place', [joint.get('type'), *elements]
+    for joint in root.findall('ros2_control/joint'):
+        yield f'joint {joint.get("name")}: mimic in ros2_control', joint.get('mimic', '')
 
 
 def _difference(old: dict[str, object], new: dict[str, object]) -> str:

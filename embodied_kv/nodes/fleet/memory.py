@@ -57,6 +57,7 @@ class FleetMemory(RobotsNode):
         path = planner_of(params, self.embodiment.contract)
         self._planner = load_planner(path, device=self.host.engine.config.device)
         self._encoder = encoder(params.encoder)
+        self._domain = load_domain(self.embodiment.contract.language)
         rows = self.params.read(FleetMemoryParams).planner_rows
         self._rows = PlannerRows(self._planner.model, rows)
         self.log_info('rows', f'the planner: {rows} rows, {self._rows.bytes / MIB:.0f} MiB of KV')
@@ -81,7 +82,7 @@ class FleetMemory(RobotsNode):
                 self.params.read(MemoryParams),
                 self.params.read(PlanningConfig),
                 robot,
-                load_domain(self.embodiment.contract.language),
+                self._domain,
                 partial(self._step, robot),
                 self.warn_throttled,
                 self.host.plane,

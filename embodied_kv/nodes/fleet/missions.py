@@ -23,6 +23,7 @@ from embodied_kv.nodes.missions.calls import AT_ONCE, Calls, ServiceRefused
 from embodied_kv.nodes.missions.crew import Crew
 from embodied_kv.nodes.missions.params import MissionParams, can_carry_out
 from embodied_kv.nodes.robot_mission import FEEDBACK, RobotMission
+from embodied_kv.planning.domain import load_domain
 from embodied_kv.planning.mission import Interrupted
 from embodied_kv.serving.batch import KeptRows
 from embodied_kv.serving.shares import StreamShares
@@ -95,6 +96,7 @@ class FleetMissions(RobotsNode):
         return can_carry_out(self)
 
     def setup(self) -> None:
+        load_domain(self.embodiment.contract.language)  # fails here, not where a robot comes
         self.every(FEEDBACK, self._look)
 
     def is_on(self, robot: str) -> bool:

@@ -130,7 +130,9 @@ class Calls:
         if not handle.accepted:
             self._sent = None
             raise Interrupted(
-                'the arm is not armed: arm it, and give the mission again', ErrorCode.NOT_ARMED
+                'execute_instruction was rejected: arm the arm, and give the mission again; the log '
+                'of the action node has the reason',
+                ErrorCode.NOT_ARMED,
             )
         ended = self._on_node(lambda: self._result(handle))
         result = self._wait(ended, time_limit + PATIENCE).result

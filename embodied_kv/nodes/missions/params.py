@@ -33,11 +33,11 @@ class MissionParams:
 def can_carry_out(node: SuiteNode) -> bool:
     """Return whether the policy answers questions; the log says why not."""
     language = node.params.read(SuiteParams).embodiment().contract.language
-    if language.questions:
+    if not language.questions:
+        missing = 'language.questions must be true (got false)'
+    elif not language.planner and not language.success:
+        missing = 'language.success must be a question where there is no planner (got none)'
+    else:
         return True
-    node.log_info(
-        'questions',
-        'mission stays unconfigured: a mission asks the policy what is done, and the contract has '
-        'no language: {questions: true}',
-    )
+    node.log_info('questions', f'mission stays unconfigured: in the contract, {missing}')
     return False
