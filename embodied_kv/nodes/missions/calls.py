@@ -130,8 +130,8 @@ class Calls:
         if not handle.accepted:
             self._sent = None
             raise Interrupted(
-                'execute_instruction was rejected: arm the arm, and give the mission again; the log '
-                'of the action node has the reason',
+                'execute_instruction was rejected: arm the arm, and give the mission again; the '
+                'log of the action node has the reason',
                 ErrorCode.NOT_ARMED,
             )
         ended = self._on_node(lambda: self._result(handle))
