@@ -7,7 +7,7 @@ where frames come from: whoever owns it hands it frames and deltas, and publishe
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -38,6 +38,13 @@ class LanguageParams:
         range=(0, 100_000),
         old='every',
     )
+    prompt_frames: int = param(
+        2,
+        'Most frames about which each prompt is continued at a time; 0: any number. More frames '
+        'make larger batches and later words',
+        'live',
+        range=(0, 4096),
+    )
     max_tokens: int = param(32, 'Longest answer, tokens', 'live', range=(1, 4096))
     temperature: float = param(0.0, 'Of the prompts; 0 is greedy', 'live', range=(0.0, 10.0))
     seed: int = param(0, 'Of the prompts; each frame adds one', 'live', range=(0, 2**62))
@@ -64,14 +71,22 @@ class Voice:
         self._publish, self._room = publish, room
         self.streams: dict[int, DecodeStream] = {}  # its own, until their end is published
         self.frames = 0
+        self._prompted = 0  # number of the frame that was prompted last
 
     # ------------------------------------------------------------------ prompts
 
     def due(self) -> bool:
-        """Counts a frame: whether the prompts are to be continued on it."""
+        """Count a frame, and return whether the prompts are to be continued on it."""
         self.frames += 1
-        interval = self._params().prompt_interval
-        return bool(interval) and self.frames % interval == 0
+        params = self._params()
+        if not params.prompt_interval or self.frames - self._prompted < params.prompt_interval:
+            return False
+        live = Counter(s.query.text for s in list(self.streams.values()) if not s.reason)
+        most = max((live[prompt] for prompt in self._contract.prompts), default=0)
+        if params.prompt_frames and most >= params.prompt_frames:
+            return False
+        self._prompted = self.frames
+        return True
 
     def prompt(self, handle: KvHandle) -> None:
         """Continues the contract's prompts on a frame. Raises Stale, ValueError."""
