@@ -11,6 +11,7 @@ from std_msgs.msg import String
 from embodied_kv.capsule.part import FrozenPart
 from embodied_kv.demo.sim.mission_table import TABLE, KnownTable
 from embodied_kv.demo.sim.missions import Mission, Part, Which
+from embodied_kv.errors import ErrorCode
 from embodied_kv.nodes.control.session_parts import InstructionPart
 from embodied_kv.nodes.session import Session
 from embodied_kv.planning.memory_part import MemoryPart
@@ -115,7 +116,8 @@ def test_another_mission_takes_its_place(suite):
 def test_an_arm_that_is_not_armed_ends_it(suite):
     suite.armed = False
     status, result = suite.result(suite.send())
-    assert status == GoalStatus.STATUS_ABORTED and 'arm it' in result.message
+    assert status == GoalStatus.STATUS_ABORTED and result.error_code == ErrorCode.NOT_ARMED
+    assert 'arm the arm' in result.message
 
 
 def test_a_failed_step_is_tried_again_and_then_given_up(suite):
