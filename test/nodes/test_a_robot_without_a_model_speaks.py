@@ -30,7 +30,7 @@ def test_a_question_is_answered_by_our_server(robot):
         told = robot.texts[0]
         assert told.stream == answer.stream and told.finished and told.query == 'Subtask:'
         assert told.reason in ('eos', 'length') and told.tokens <= 4
-        for wrong, why in ((dict(question=' '), 'empty'), (dict(temperature=0.5), 'greedily')):
+        for wrong, why in ((dict(question=' '), 'empty'), (dict(temperature=0.5), 'must be 0')):
             assert why in ask(robot, **wrong).message
 
 
