@@ -33,7 +33,10 @@ def environment():
 @pytest.mark.slow
 def test_the_tests_in_its_wheel_pass(environment, tmp_path):
     run = subprocess.run(
-        [TOOL, '-m', 'pytest', '-p', 'no:cacheprovider', '--pyargs', 'openpi_client'],
+        [
+            *(TOOL, '-m', 'pytest', '--noconftest', '-p', 'no:cacheprovider'),
+            *('--pyargs', 'openpi_client'),
+        ],
         capture_output=True,
         text=True,
         cwd=tmp_path,
