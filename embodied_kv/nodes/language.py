@@ -79,7 +79,8 @@ class Language(SuiteNode):
         newest = kv.frames.current(self.robot)
         if newest is None or newest.deadline + kv.frames.grace < time.monotonic():
             raise CodedError(
-                'there is no frame to ask about: do the cameras send, is perception active?',
+                'there is no frame to ask about; frames are prefilled while an instruction is in '
+                'force or a mission runs: send one, and look at the diagnostics of perception',
                 ErrorCode.STALE_FRAME,
             )
         return newest
