@@ -7,6 +7,8 @@ import shlex
 import subprocess
 import sys
 
+from benchmarks.common.workers import environment
+
 DEFAULT = (
     ('parts',),
     ('frame',),
@@ -76,7 +78,7 @@ def main() -> None:
         if args.list:
             print(shlex.join(['python', *command]))
         else:
-            subprocess.run([sys.executable, *command], check=True)
+            subprocess.run([sys.executable, *command], env=environment(), check=True)
 
 
 if __name__ == '__main__':

@@ -8,17 +8,30 @@ what a worker does.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from functools import wraps
 from multiprocessing.queues import Queue
+from pathlib import Path
 from queue import Empty
 from typing import Any, ParamSpec, TypeVar
 
 P, T = ParamSpec('P'), TypeVar('T')
+ROOT = Path(__file__).resolve().parents[2]
 FUTURES = logging.getLogger('concurrent.futures')  # logs what callbacks of futures raise
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """Return the variables of a child process that imports `benchmarks`, whatever its folder is.
+
+    Args:
+        variables: More of them.
+    """
+    paths = [str(ROOT), os.environ.get('PYTHONPATH', '')]
+    return {**os.environ, 'PYTHONPATH': os.pathsep.join(filter(None, paths)), **variables}
 
 
 class Workers(logging.Handler):

@@ -16,8 +16,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.common import workers
 from benchmarks.gpu import toolchain
-from benchmarks.gpu.results import CUT, ENDED, FAILED, OK, ROOT, SKIPPED
+from benchmarks.gpu.results import CUT, ENDED, FAILED, OK, SKIPPED
 
 PATIENCE = 5.0  # s, until what was asked to end is killed
 REFUSED = 2  # exit status of a command that says why it cannot
@@ -88,9 +89,8 @@ def environment(folder: Path) -> dict[str, str]:
 
     folder: that the stage runs in.
     """
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get('PYTHONPATH'))))
-    own = dict(PYTHONPATH=path, PYTHONUNBUFFERED='1')
-    return os.environ | toolchain.environment(folder / 'lib') | own
+    own = toolchain.environment(folder / 'lib')
+    return workers.environment(**own, PYTHONUNBUFFERED='1')
 
 
 def _end(process: subprocess.Popen) -> None:

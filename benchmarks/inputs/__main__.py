@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import uuid
@@ -28,7 +27,7 @@ from collections.abc import Mapping
 
 from benchmarks.common import report
 from benchmarks.common.command import Refused, command
-from benchmarks.common.workers import check_status
+from benchmarks.common.workers import check_status, environment
 from benchmarks.inputs.rigs import RIGS, Rig, roomy
 
 WAYS = 'none', 'called', 'asked'
@@ -48,12 +47,12 @@ def measure(rig: Rig, way: str, rate: float, seconds: float, variables: Mapping[
 
     variables: of their environment, beside those of this one.
     """
-    namespace, environment = f'/inputs_{uuid.uuid4().hex[:8]}', os.environ | variables
+    namespace, env = f'/inputs_{uuid.uuid4().hex[:8]}', environment(**variables)
     words = [namespace, rig.to_json()]
-    drivers = subprocess.Popen([sys.executable, '-m', f'{HERE}.robot', *words], env=environment)
+    drivers = subprocess.Popen([sys.executable, '-m', f'{HERE}.robot', *words], env=env)
     try:
         line = [sys.executable, '-m', f'{HERE}.listener', *words, way, str(rate), str(seconds)]
-        run = subprocess.run(line, stdout=subprocess.PIPE, text=True, env=environment)
+        run = subprocess.run(line, stdout=subprocess.PIPE, text=True, env=env)
         check_status('the process of the drivers', drivers.poll())
     finally:
         drivers.terminate()

@@ -2,6 +2,7 @@
 
 import pytest
 
+from benchmarks.common import workers
 from benchmarks.gpu import runner, toolchain
 
 
@@ -74,4 +75,4 @@ def test_stages_are_told(bare):
     with_headers(bare / 'local/cuda')
     told = runner.environment(bare / 'out')
     assert told['CUDA_HOME'] == str(bare / 'local/cuda')
-    assert told['PYTHONPATH'].startswith(str(runner.ROOT))
+    assert told['PYTHONPATH'].startswith(str(workers.ROOT))

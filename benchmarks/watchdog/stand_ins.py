@@ -8,7 +8,6 @@ first velocity axis at a constant velocity until it is ended.
 from __future__ import annotations
 
 import math
-import os
 import signal
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from rclpy.qos import QoSProfile
 from rclpy.signals import SignalHandlerOptions
 from trajectory_msgs.msg import JointTrajectory
 
+from benchmarks.common.workers import environment
 from embodied_kv.control.command import FRESH, Setpoint
 from embodied_kv.control.command_watchdog import VelocityOutputs
 from embodied_kv.nodes.common import qos
@@ -136,7 +136,7 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env={**os.environ, 'OMP_NUM_THREADS': '1'},
+            env=environment(OMP_NUM_THREADS='1'),
         )
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)

@@ -6,7 +6,6 @@ Knows tasks and simulated time. The fleet itself, its node and robots, is anothe
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from multiprocessing import Pipe
 
 import numpy as np
 
+from benchmarks.common.workers import environment
 from embodied_kv.demo.sim.rollout import SET_POINT
 from embodied_kv.demo.sim.scene import CAMERAS
 from training.evaluate.cases import Case, Setting
@@ -96,7 +96,7 @@ class Fleets:
         self._process = subprocess.Popen(
             [sys.executable, '-m', LOCKSTEP, str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
-            env=os.environ | dict(OMP_NUM_THREADS='1'),
+            env=environment(OMP_NUM_THREADS='1'),
         )
         theirs.close()
 
