@@ -68,7 +68,7 @@ class Workspace:
         tips = self.tips(motion.sample(times)[0])
         outside = np.maximum(np.maximum(tips - self._upper, self._lower - tips), 0.0)
         outside = np.linalg.norm(outside, axis=1)
-        if not np.isfinite(outside).all():  # nobody knows where the tip is
+        if not np.isfinite(outside).all():  # where the tip is, is unknown
             return 0.0
         worse = np.flatnonzero(outside[1:] > np.maximum(outside[:-1], 0.0) + _SAME)
         return None if not len(worse) else float(times[worse[0] + 1])

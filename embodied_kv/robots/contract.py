@@ -107,7 +107,7 @@ class Language(Part):
         if self.planner and 'domain' not in self.model_fields_set:
             raise ValueError(
                 'domain must be written where there is a planner (got none); write tabletop for '
-                'the bundled planner, or open to send whatever the planner says to the policy'
+                'the bundled planner, or open to send each step of the planner to the policy'
             )
         return self
 

@@ -21,10 +21,10 @@ from embodied_kv.srv import (
     [
         (CapsuleSnapshot, 'capsule/snapshot', {'name': '../a'}, ErrorCode.INVALID_ARGUMENT),
         (CapsuleSnapshot, 'capsule/snapshot', {'tier': 'cloud'}, ErrorCode.INVALID_ARGUMENT),
-        (CapsuleRestore, 'capsule/restore', {'name': 'nobody'}, ErrorCode.NOT_FOUND),
+        (CapsuleRestore, 'capsule/restore', {'name': 'missing'}, ErrorCode.NOT_FOUND),
         (CapsuleRollback, 'capsule/rollback', {}, ErrorCode.NOT_FOUND),
-        (CapsuleMove, 'capsule/move', {'name': 'nobody', 'tier': 'disk'}, ErrorCode.NOT_FOUND),
-        (CapsuleDrop, 'capsule/drop', {'name': 'nobody'}, ErrorCode.NOT_FOUND),
+        (CapsuleMove, 'capsule/move', {'name': 'missing', 'tier': 'disk'}, ErrorCode.NOT_FOUND),
+        (CapsuleDrop, 'capsule/drop', {'name': 'missing'}, ErrorCode.NOT_FOUND),
         (Ask, 'language/ask', {'question': ' '}, ErrorCode.INVALID_ARGUMENT),
         (Ask, 'language/ask', {'question': '?', 'temperature': -1.0}, ErrorCode.INVALID_ARGUMENT),
         (Evict, 'kv/evict', {'stream': 10**9}, ErrorCode.NOT_FOUND),
