@@ -1,5 +1,6 @@
 """The services of the suite, over ROS."""
 
+from embodied_kv.errors import ErrorCode
 from embodied_kv.nodes.action import Action
 from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.language import Language
@@ -80,7 +81,8 @@ def test_a_question_about_a_frame_long_gone_is_refused(robot):
     perception.trigger_deactivate()
     robot.spin(1.6)
     response = ask(robot)
-    assert not response.success and 'is perception active?' in response.message
+    assert (response.success, response.error_code) == (False, ErrorCode.STALE_FRAME)
+    assert 'there is no frame to ask about' in response.message
 
 
 def test_cancel_ends_a_stream_once(robot):
