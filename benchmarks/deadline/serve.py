@@ -35,7 +35,7 @@ from embodied_kv.session.robot_session import RobotSession
 from embodied_kv.types import TextDelta
 
 STREAMS, ANSWER = 4, 60  # streams at once, tokens of each
-FIGURES = ('mean_euler', 'tokens_s', 'of_slack_pct', 'gave_way', 'load')
+FIGURES = ('mean_euler', 'tokens_s', 'of_slack_pct', 'gave_way', 'compiled', 'load')
 SNAPSHOT_EVERY = 1.03  # s; no multiple of the period, so they meet every moment of a frame
 CAPACITIES = TierCapacities(device=256 * 2**20, host=256 * 2**20, policy='drop')  # newest stay
 
@@ -186,6 +186,7 @@ def _serve(
         of_slack_pct=100 * backlog.tokens / (slack / step * STREAMS),
         snapshots=snapshots.figures() if freeze else None,
         gave_way=sum(engine.kv.plane.evictions.values()),
+        compiled=len(engine.graphs.compiled_names),
         load=os.getloadavg()[0],
     )
 
@@ -210,8 +211,8 @@ def empty(args: argparse.Namespace) -> dict:
 def figures(run: str, args: argparse.Namespace, late: list[float], **more: object) -> dict:
     """Of a run whose chunks came `late` seconds after their stamps; absent ones are misses.
 
-    gave_way: pieces of KV, for others under one budget. load: of the whole machine, in the minute
-    before the end of the run.
+    gave_way: pieces of KV, for others under one budget. compiled: computations that run compiled.
+    load: of the whole machine, in the minute before the end of the run.
     """
     missed = args.deadlines - sum(when <= args.period for when in late)
     known = late or [math.nan]  # of chunks that never came

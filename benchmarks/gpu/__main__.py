@@ -3,8 +3,8 @@
 Each stage is a process of its own with a limit of its own, so that one that hangs or crashes ends
 no other. FOLDER/results.json has what every stage found, and FOLDER/summary.txt a line of each;
 both are written after each stage. A stage that the file has is not run again, so a programme that
-was cut goes on where it stopped. Exit status: 0 where all that was asked for is there, and none of
-it failed; 2 where FOLDER has results of another card or torch.
+was cut goes on where it stopped. Exit status: 1 where a stage failed, or one that --stages names
+has not run; 2 where FOLDER has results of another card or torch.
 """
 
 from __future__ import annotations
@@ -67,8 +67,9 @@ def main(arguments: Sequence[str] | None = None, stages: Sequence[Stage] = STAGE
         (args.out / SUMMARY).write_text(summary.text(stages, kept))
     print(summary.text(stages, kept))
     print(f'all of it: {args.out}')
-    left = [kept.done(stage.name) for stage in chosen]
-    return int(any(found is None or found['status'] in (FAILED, ENDED) for found in left))
+    done = [kept.done(stage.name) for stage in chosen]
+    is_missing = bool(args.stages) and None in done
+    return int(is_missing or any(found['status'] in (FAILED, ENDED) for found in done if found))
 
 
 def programme(chosen: Sequence[Stage], args: argparse.Namespace, kept: Results) -> Iterator[dict]:
@@ -98,7 +99,8 @@ def one(stage: Stage, args: argparse.Namespace, rest: float) -> dict:
         return dict(status=SKIPPED, reason=reason, seconds=0, command='', figures=None, tail=[])
     command = stage.command(args.dry, value)
     minutes = DRY if args.dry else stage.minutes
-    return runner.run(stage.name, command, args.out / PRINTED, 60 * minutes, rest)
+    judge = None if args.dry else stage.judge
+    return runner.run(stage.name, command, args.out / PRINTED, 60 * minutes, rest, judge)
 
 
 def _again(before: dict, again: str | None) -> bool:

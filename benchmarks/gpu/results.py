@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = 'results.json'
-OK, FAILED, ENDED, CUT, SKIPPED = 'ok', 'failed', 'ended', 'cut', 'skipped'
+OK, MISSED, FAILED, ENDED, CUT, SKIPPED = 'ok', 'missed', 'failed', 'ended', 'cut', 'skipped'
 SAME = 'card', 'torch', 'dry'  # of all results of one folder
 NO_CARD = 'none'
 

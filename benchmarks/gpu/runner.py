@@ -13,12 +13,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.common import workers
 from benchmarks.gpu import toolchain
-from benchmarks.gpu.results import CUT, ENDED, FAILED, OK, SKIPPED
+from benchmarks.gpu.results import CUT, ENDED, FAILED, MISSED, OK, SKIPPED
 
 PATIENCE = 5.0  # s, until what was asked to end is killed
 REFUSED = 2  # exit status of a command that says why it cannot
@@ -26,12 +26,20 @@ TAIL, WIDTH = 20, 300  # lines that are kept of a stage that did not end well, a
 MISSING = re.compile(r"ModuleNotFoundError: No module named '(?!embodied_kv)([^']+)'")
 
 
-def run(name: str, command: Sequence[str], folder: Path, seconds: float, rest: float) -> dict:
+def run(
+    name: str,
+    command: Sequence[str],
+    folder: Path,
+    seconds: float,
+    rest: float,
+    judge: Callable[[dict], str] | None = None,
+) -> dict:
     """Run `python COMMAND` and return its status, reason, seconds, figures and last lines.
 
     folder: that it runs in. seconds: that it may take; rest: that the whole programme has left,
     which may be less: a stage that is cut by it is run again by the next call, one that is ended
-    by its own limit is not. tail: the last lines of what it printed, if its status is not ok.
+    by its own limit is not. judge: of the figures of a stage that ended well, returns which target
+    they miss, or ''. tail: the last lines of what it printed, if its status is not ok.
     """
     limit, began = min(seconds, rest), time.monotonic()
     paths = {kind: folder / f'{name}.{kind}' for kind in ('out', 'err')}
@@ -53,13 +61,17 @@ def run(name: str, command: Sequence[str], folder: Path, seconds: float, rest: f
             _end(process)
     figures = last_object(paths['out'].read_text(errors='replace'))
     reached, reason = _outcome(status, figures, paths['err'], limit, limit < seconds)
+    if reached == OK and judge is not None:
+        reached, reason = _judged(judge, figures)
     return dict(
         status=reached,
         reason=reason,
         seconds=round(time.monotonic() - began, 1),
         command=' '.join(['python', *command]),
         figures=figures,
-        tail=[] if reached == OK else last_lines(paths['err']) or last_lines(paths['out']),
+        tail=[]
+        if reached in (OK, MISSED)
+        else last_lines(paths['err']) or last_lines(paths['out']),
     )
 
 
@@ -82,6 +94,15 @@ def _outcome(
     if not figures.get('ok', True):
         return FAILED, 'what it compares differs'
     return OK, ''
+
+
+def _judged(judge: Callable[[dict], str], figures: dict) -> tuple[str, str]:
+    """Return the status of a stage that ended well and the target that it missed."""
+    try:
+        missed = judge(figures)
+    except (LookupError, TypeError, ValueError) as error:
+        return FAILED, f'its figures have no {error}, which the target needs'
+    return (MISSED, missed) if missed else (OK, '')
 
 
 def environment(folder: Path) -> dict[str, str]:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from benchmarks.gpu import targets
+
 CUDA, CPU = ('--device', 'cuda'), ('--device', 'cpu')
 GPU = 'benchmarks.gpu'
 BENCH = 'benchmarks'
@@ -22,7 +24,8 @@ class Stage:
 
     asks: the question that it answers. module, words: `python -m module words` on a card; dry: the
     same for `--dry`, with tiny dimensions on a CPU. minutes: that it may take. say: its figures in
-    a line. option: of the programme, without which it is skipped; its value follows the words.
+    a line. judge: of the figures of a card, returns the target that they miss, or ''. option: of
+    the programme, without which it is skipped; its value follows the words.
     """
 
     name: str
@@ -34,6 +37,7 @@ class Stage:
     say: Callable[[dict], str]
     dry_module: str = ''
     option: str = ''
+    judge: Callable[[dict], str] | None = None
 
     def command(self, dry: bool, value: str = '') -> list[str]:
         """What comes after the interpreter. value: of `option`."""
@@ -146,6 +150,7 @@ STAGES = (
     Stage(
         'pi05', 'How long does a frame of pi05 with two views take, captured, beside the floor?',
         f'{GPU}.real', (*PI05, '--views', '2'), (*TINY, '--views', '2', '--dry'), 1.25, _frames,
+        judge=targets.frames,
     ),
     Stage(
         'compiles', 'Can something small be compiled ahead of time, and captured?',
@@ -155,11 +160,13 @@ STAGES = (
         'pi05_compiled', 'And with the computations of a frame compiled, then captured?',
         f'{GPU}.real', (*PI05, '--views', '2', '--compile', '--frame-only'),
         (*TINY, '--views', '2', '--compile', '--frame-only', '--dry'), 2.25, _frames,
+        judge=targets.frames,
     ),
     Stage(
         'deadline', 'Do chunks come in time at 50 Hz, beside language that never ends?',
         f'{BENCH}.deadline', (*AT_50_HZ, '--deadlines', '1500'),
         (*TINY, '--deadlines', '10', *SERVED), 1.5, _deadline,
+        judge=targets.in_time,
     ),
     Stage(
         'threads', 'Do planner, snapshots and actions on three threads make the bytes of one?',
@@ -190,6 +197,7 @@ STAGES = (
         'frame', 'What does sharing one cache save?',
         f'{BENCH}.frame', (*PI05, '--tokens', '30', '--steps', '5', '--frames', '10', *FRAME),
         (*TINY, '--tokens', '6', '--steps', '5', '--frames', '1', *FRAME), 5, _ways,
+        judge=targets.equal_actions,
     ),
     Stage(
         'compression', 'What does a tenth of the cache cost and save?',
@@ -200,11 +208,13 @@ STAGES = (
         'all_compiled', 'How fast is all that `engine.compile` compiles?',
         f'{GPU}.real', (*PI05, '--views', '2', '--compile'),
         (*TINY, '--views', '2', '--compile', '--dry'), 9, _frames,
+        judge=targets.frames,
     ),
     Stage(
         'deadline_compiled', 'Do 6,000 chunks come in time at 50 Hz, compiled?',
         f'{BENCH}.deadline', (*AT_50_HZ, '--deadlines', '6000', '--compile', 'auto'),
         (*TINY, '--deadlines', '10', *SERVED), 6, _deadline,
+        judge=targets.in_time_compiled,
     ),
     Stage(
         'peers', "How does LeRobot's own pi0.5 do, with the same weights?",

@@ -1,6 +1,7 @@
 """A stage that has its file is not run again, unless it was cut, or is asked for."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from gpu_stages import Programme, stage
@@ -28,13 +29,20 @@ def test_again_means_all_or_what_failed(programme, again, times):
 
 def test_what_the_budget_cuts_is_run_again(programme, monkeypatch):
     monkeypatch.setattr('benchmarks.gpu.__main__.LEAST', 0.5)
-    assert programme(stage('hang'), 'good', words=('--budget', str(2 / 60))) == 1
+    assert programme(stage('hang'), 'good', words=('--budget', str(2 / 60))) == 0
     assert programme.found('hang') is None and programme.times('hang') == 1
     assert programme.times('good') == 0, 'no time was left'
     kept = json.loads((programme.folder / 'results.json').read_text())['stages']['hang']
     assert kept['status'] == 'cut' and kept['figures'] == dict(rows=[dict(n=2)])
     programme(stage('hang', minutes=1 / 60), 'good')
     assert (programme.times('hang'), programme.times('good')) == (2, 1)
+
+
+def test_a_stage_that_is_named_and_not_reached_is_reported_by_the_exit_status(programme):
+    named = replace(stage('good'), name='pi05')
+    assert programme(named, words=('--budget', '0')) == 0
+    assert programme(named, words=('--budget', '0', '--stages', 'pi05')) == 1
+    assert programme(named, words=('--stages', 'pi05')) == 0
 
 
 def test_dry_figures_stand_for_no_others(programme, capsys):

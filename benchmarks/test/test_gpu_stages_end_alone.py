@@ -35,6 +35,34 @@ def test_every_end_has_its_name_and_the_next_stage_is_run(programme):
     assert tails['crash'] == ['words'] and tails['good'] == []
 
 
+@pytest.mark.parametrize(
+    'target, words, status, reason',
+    [
+        (lambda found: 'n is 3', (), 'missed', 'n is 3'),
+        (lambda found: '', (), 'ok', ''),
+        (lambda found: 'n is 3', ('--dry',), 'ok', ''),
+        (
+            lambda found: found['m'],
+            (),
+            'failed',
+            "its figures have no 'm', which the target needs",
+        ),
+    ],
+)
+def test_a_stage_that_ends_well_is_judged_by_its_target(programme, target, words, status, reason):
+    code = programme(stage('good', judge=target), words=words)
+    found = programme.found('good') if not words else None
+    assert code == (status == 'failed')
+    if found is not None:
+        assert (found['status'], found['reason']) == (status, reason)
+    assert f'good               {status}' in programme.summary
+
+
+def test_a_stage_that_fails_is_not_judged(programme):
+    assert programme(stage('unequal', judge=lambda found: 'slow')) == 1
+    assert programme.found('unequal')['reason'] == 'what it compares differs'
+
+
 def test_a_stage_that_hangs_is_ended_with_what_it_started(programme):
     assert programme(stage('hang', minutes=2 / 60), 'good') == 1
     found = programme.found('hang')
