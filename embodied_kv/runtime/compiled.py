@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -135,7 +136,7 @@ class Compiler:
                 path = _build(traced, self._folder, digest, self._threads)
                 self._say(f'compiled {name} in {time.monotonic() - began:.0f} s: {path}')
                 self.made += 1
-            loader = _load(path)
+            loader, extracted = _load(path)
         except Exception as error:  # whatever a tracer, a compiler or a disk may raise
             if path is not None:
                 path.unlink(missing_ok=True)
@@ -150,6 +151,8 @@ class Compiler:
 
         def run() -> None:
             loader.boxed_run(list(inputs))
+            while extracted:  # every kernel of the package is loaded now
+                shutil.rmtree(extracted.pop(), ignore_errors=True)
 
         return run
 
@@ -193,12 +196,26 @@ def _own(folder: Path) -> None:
         folder.chmod(0o700)
 
 
-def _load(path: Path) -> object:
-    """Return the loader of a package, whose `boxed_run` computes.
+def _load(path: Path) -> tuple[object, set[Path]]:
+    """Return the loader of a package, whose `boxed_run` computes, and the folders it extracted.
 
+    torch removes these folders when it deletes the loader, which the end of a process may not do.
     `torch._inductor.aoti_load_package` would also unpickle exported programs of a foreign package.
     """
-    return torch._C._aoti.AOTIModelPackageLoader(str(path), 'model', True, 1, -1)
+    digest = path.name.partition('.')[0]
+    before = _extracted(digest)
+    loader = torch._C._aoti.AOTIModelPackageLoader(str(path), 'model', True, 1, -1)
+    return loader, _extracted(digest) - before
+
+
+def _extracted(digest: str) -> set[Path]:
+    """Return where the libraries of a package lie that this process has mapped; Linux only."""
+    try:
+        maps = Path('/proc/self/maps').read_text()
+    except OSError:
+        return set()
+    of_digest = rf'(/\S*/aotinductor_\w+)/{digest}/\S+\.so$'
+    return {Path(found) for found in re.findall(of_digest, maps, re.MULTILINE)}
 
 
 def _name(digest: str, path: Path) -> str:

@@ -38,7 +38,7 @@ def test_each_graph_is_named_and_said_before_it_takes_its_time(params, monkeypat
 
     monkeypatch.setattr(compiled, '_build', build)
     loader = SimpleNamespace(boxed_run=lambda inputs: [])
-    monkeypatch.setattr(compiled, '_load', lambda path: loader)
+    monkeypatch.setattr(compiled, '_load', lambda path: (loader, set()))
     main(['--params', str(params())])
     said = capsys.readouterr().out
     for name in ('encode_images', 'prefill 1x', 'denoise 1x', 'extend 1x1', 'extend 2x1'):

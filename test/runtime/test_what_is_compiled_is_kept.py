@@ -1,5 +1,6 @@
 """A computation is compiled once for this machine and loaded from then on, or runs eagerly."""
 
+import gc
 import os
 import shutil
 from pathlib import Path
@@ -70,6 +71,29 @@ def test_it_equals_the_function_over_what_its_memory_holds_and_is_loaded_the_nex
     run = again.compile('work', other, other.buffers)
     run()
     assert (again.made, again.packages, said) == (0, compiler.packages, []) and other.count == 1
+
+
+@pytest.mark.skipif(not Path('/proc/self/maps').exists(), reason='Linux tells what is mapped')
+@torch.inference_mode()
+def test_the_files_that_torch_extracts_are_removed_after_the_first_run(
+    compiler, kept, tmp_path, monkeypatch
+):
+    temporary = tmp_path / 'temporary'
+    temporary.mkdir()
+    monkeypatch.setenv('TMPDIR', str(temporary))
+    work, same = Work(), Work()
+    run = compiler.compile('work', work, work.buffers)
+    other = compiler.compile('again', same, same.buffers)
+    assert len(list(temporary.iterdir())) == 2, 'CUDA reads kernels when it first launches them'
+    run()
+    assert len(list(temporary.iterdir())) == 1
+    other()
+    run()
+    assert not list(temporary.iterdir())
+    other()
+    assert torch.equal(work.x, same.x) and (work.count, same.count) == (2, 2)
+    del run, other  # torch removes the same folders
+    gc.collect()
 
 
 def test_a_key_tells_operations_layouts_and_threads_apart():
