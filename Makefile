@@ -1,5 +1,5 @@
 # make demo, make test: two commands. ROS_DISTRO=kilted chooses another ROS 2.
-.PHONY: help setup demo test test-all openpi-client bench lint format lock clean distclean
+.PHONY: help setup compile demo test test-all openpi-client bench lint format lock clean distclean
 env = ISOLATED=1 tools/env
 tests = test benchmarks/test training/test
 parallel = --numprocesses 2 --dist loadfile --max-worker-restart 0
@@ -9,6 +9,9 @@ help:  ## this list
 
 setup:  ## environment and package, whatever of them is missing
 	@tools/setup
+
+compile: setup  ## compile the simulated robot's engine now, which takes minutes; it runs eagerly before
+	@$(env) python -m embodied_kv.nodes.compile
 
 demo: setup  ## the simulated robot for 20 s and a mission, with a report in out/demo
 	@$(env) python -m embodied_kv.demo --seconds 20 --out out/demo

@@ -34,7 +34,7 @@ BATCHES = (1, 2, 4, 8, 16)
 WARM_UP = 2  # calls that do not count
 FRAMES = 8  # other ones, in turn
 EAGER, COMPILED = WAYS = ('eager', 'compiled')
-COMPILE = {EAGER: 'off', COMPILED: 'auto'}
+COMPILE = {EAGER: 'off', COMPILED: 'now'}
 
 Phase = tuple[str, Callable[[], object], int, dict[str, float]]  # ..., steps of a call, its needs
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from embodied_kv.config import ModelConfig
 
+COMPILE = ('off', 'auto', 'now')
 RTC_SCHEDULES = ('linear', 'exponential', 'ones', 'zeros')
 
 
@@ -73,9 +74,10 @@ class EngineConfig:
     )
     compile: str = _param(
         'off',
-        'Compile what is used most: auto, once for this machine, which takes minutes at the first '
-        'start; or off',
-        choices=('off', 'auto'),
+        'Compiled code for what is used most. off: none; auto: what is compiled for this machine; '
+        'the rest is compiled in the background while no arm is armed, for the next start; '
+        'now: the rest is compiled at the start, which takes minutes',
+        choices=COMPILE,
     )
     threads: int = _param(1, 'Torch threads of the device thread', range=(1, 256))
     batch_multiple: int = _param(

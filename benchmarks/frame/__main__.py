@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--chunk-sizes', type=int, nargs='+', help='actions per chunk')
     parser.add_argument('--modes', nargs='+', choices=MODES)
     parser.add_argument(
-        '--compile', action='store_const', const='auto', default='off', help='the engines'
+        '--compile', action='store_const', const='now', default='off', help='the engines'
     )
     parser.add_argument('--full', action='store_true', help='the whole grid and all modes')
 

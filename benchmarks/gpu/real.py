@@ -46,7 +46,7 @@ from embodied_kv.types import Observation
 FRAMES, REPEATS, WARM_UP = 60, 15, 5
 DRY_FRAMES, DRY_REPEATS = 3, 1
 BATCHES = 1, STREAMS  # of decode steps
-WAYS = {'captured': 'off', 'compiled': 'auto'}
+WAYS = {'captured': 'off', 'compiled': 'now'}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

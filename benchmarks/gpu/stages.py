@@ -212,7 +212,7 @@ STAGES = (
     ),
     Stage(
         'deadline_compiled', 'Do 6,000 chunks come in time at 50 Hz, compiled?',
-        f'{BENCH}.deadline', (*AT_50_HZ, '--deadlines', '6000', '--compile', 'auto'),
+        f'{BENCH}.deadline', (*AT_50_HZ, '--deadlines', '6000', '--compile', 'now'),
         (*TINY, '--deadlines', '10', *SERVED), 6, _deadline,
         judge=targets.in_time_compiled,
     ),

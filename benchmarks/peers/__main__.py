@@ -2,7 +2,7 @@
 
 Prefill, denoising (10 Euler steps) and the whole action frame are timed in turn, forwards and
 backwards, after rounds that do not count. LeRobot's is its model as its source has it, eager and
-as `compile_model` compiles it; ours is the engine, eager and with `engine.compile: auto`. Outputs
+as `compile_model` compiles it; ours is the engine, eager and with `engine.compile: now`. Outputs
 are compared before anything is timed; where they differ, there are no figures. The first run
 compiles for minutes.
 

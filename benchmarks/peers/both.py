@@ -16,7 +16,7 @@ from benchmarks.peers import lerobot, weights
 from benchmarks.peers.ways import WAYS, Asked, Network, Way, ours, theirs
 from embodied_kv.config import ModelConfig
 
-COMPILE = {'ours_eager': 'off', 'ours_compiled': 'auto'}
+COMPILE = {'ours_eager': 'off', 'ours_compiled': 'now'}
 
 
 @dataclass(frozen=True, eq=False)

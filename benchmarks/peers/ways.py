@@ -98,7 +98,7 @@ def ours(policy: Network, first: Asked, threads: int, compile: str) -> Iterator[
         compile=compile,
     )
     engine = Engine(policy, config, say=partial(print, file=sys.stderr, flush=True))
-    if compile == 'auto' and not engine.graphs.compiled_names:
+    if compile == 'now' and not engine.graphs.compiled_names:
         raise Refused('nothing can be compiled here, see above: choose other --ways')
 
     def denoise(lease: Lease, asked: Asked) -> NDArray[np.float32]:

@@ -45,7 +45,7 @@ def test_frames_are_done_by_compiled_engines_of_one_size(figures, monkeypatch):
 
     monkeypatch.setattr(Compiler, 'compile', compile)
     found = figures(frame, 'frame', '--frames 1 --tokens 8 --steps 1 2 --compile')
-    assert found['compile'] == 'auto' and all(row['actions_equal'] for row in found['rows'])
+    assert found['compile'] == 'now' and all(row['actions_equal'] for row in found['rows'])
     assert len(engines) == 1
 
 

@@ -66,14 +66,14 @@ def test_what_cannot_be_compiled_is_not_measured_as_compiled(monkeypatch):
     def build(*_):
         raise RuntimeError('cannot find -lcuda')
 
-    monkeypatch.setattr(compiled, '_build', build)
+    monkeypatch.setattr(compiled, 'build', build)
     policy = FullPolicy.random(TINY)
     with pytest.raises(SystemExit, match='nothing is compiled.*cannot find -lcuda'):
         real.engine(policy, 1, 'compiled', 'cpu')
 
 
 def test_a_frame_needs_three_computations_compiled():
-    c, e = PI05, EngineConfig(compile='auto', rows=10, streams=4)
+    c, e = PI05, EngineConfig(compile='now', rows=10, streams=4)
     needed, every = real.frame_shapes(c, e), compiled_shapes(c, e)
     assert len(needed) == 3 < len(every) and set(needed) < set(every)
 

@@ -42,4 +42,6 @@ def compiler_of(
 ) -> Compiler | None:
     """For these buckets; None where there are none."""
     names = [str(shape) for shape in compiled_shapes(c, e)]
-    return Compiler(e.threads, say, names=names, lower=packed.lower) if names else None
+    if not names:
+        return None
+    return Compiler(e.threads, say, names=names, lower=packed.lower, builds=e.compile == 'now')

@@ -1,9 +1,13 @@
 """What the continuation of a capsule depends on, by name.
 
 Weights, tokenizer, dtype and dimensions of the model; the sources of the kernels; the layout of
-the cache; device, threads and batch multiple; what is compiled or packed; torch's version; and
+the cache; device, threads and batch multiple; what is packed; torch's version; and
 every setting of the engine that changes words or actions: seed, Euler steps, real-time chunking,
 and how prefixes are compressed. Two engines that agree in all of it continue a state alike.
+
+Not part of it: which computations are compiled. Compiled code makes the results of eager code up
+to rounding (`test/engine/test_compiled_equals_eager.py`), so a session that an eager engine froze
+continues on a compiled one with the same bytes of KV and with results within that tolerance.
 
 Not part of it: how much room there is (rows, streams, budgets), and what is decided by the clock
 (deadlines, margins, decode steps per iteration), because neither changes a result that is made.
@@ -59,7 +63,6 @@ def fingerprint(engine: Engine) -> Fingerprint:
         'tokenizer': hashlib.sha256(policy.tokenizer.backend.to_str().encode()).hexdigest(),
         'kernels': sources_digest(Path(kernels.__path__[0])),
         'layout': [engine.kv.prefixes.layout, engine.kv.decode_kv.layout],
-        'compiled': engine.graphs.compiled_names,
         'packed': packed_names(policy.model),
         'torch': torch.__version__,
     }

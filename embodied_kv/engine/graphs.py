@@ -16,6 +16,7 @@ from typing import Generic, Protocol, TypeVar
 import torch
 
 from embodied_kv.kv.joint import JointView
+from embodied_kv.runtime.background import Background
 from embodied_kv.runtime.buffer import Buffer, Buffers
 from embodied_kv.runtime.capture import Pool
 from embodied_kv.runtime.compiled import Compiler
@@ -156,6 +157,16 @@ class Graphs:
     def packages(self) -> dict[str, Path]:
         """Of what is compiled, by name: where it lies."""
         return {} if self._compiler is None else dict(self._compiler.packages)
+
+    def compile_later(self, say: Callable[[str], object]) -> Background | None:
+        """Return a process that compiles what is missing, once it is resumed; None for nothing.
+
+        say: takes a line for the user.
+        """
+        if self._compiler is None or not (jobs := self._compiler.missing):
+            return None
+        c = self._compiler
+        return Background(jobs, c.folder, c.threads, c.lower, say)
 
     @property
     def compiled_names(self) -> list[str]:

@@ -147,6 +147,11 @@ class Action(SuiteNode):
         session = self.host.session(self.robot)
         session.register(self._part)
         session.on_hold, session.on_instruction = self._control.hold, self._told
+        self._guard.watch(self._note_arm)
+        self._note_arm()
+
+    def _note_arm(self) -> None:
+        self.host.arms(self.robot, self._guard.is_armed)
 
     def _leave_session(self) -> None:
         session = self.host.session(self.robot)

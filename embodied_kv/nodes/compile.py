@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import yaml
@@ -40,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         suite, config = parameters(args.params)
         if config.compile == 'off':
             command.exit(2, 'compile: engine.compile is off: set it to auto\n')
+        config = replace(config, compile='now')
         policy = load_policy(
             suite.embodiment(), suite.preset, suite.checkpoint, config, print, print
         )

@@ -49,6 +49,11 @@ class Traced:
     module: fx.GraphModule
     inputs: tuple[Tensor, ...]
 
+    def job(self, name: str, threads: int) -> Job:
+        """Return what compiles it, without the bytes of its inputs."""
+        layouts = tuple(Layout(t.shape, _strides(t), t.dtype, t.device) for t in self.inputs)
+        return Job(name, self.digest(threads), self.module, layouts)
+
     def digest(self, threads: int) -> str:
         """32 hex digits of the operations, the inputs' layouts, and what they are compiled for."""
         cards = {tensor.device for tensor in self.inputs if tensor.is_cuda}
@@ -65,6 +70,30 @@ class Traced:
             str((threads, sorted(OPTIONS.items()))),
         ]
         return hashlib.blake2b('\n'.join(facts).encode(), digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A tensor without its bytes."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    def empty(self) -> Tensor:
+        """Return a tensor of this layout."""
+        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=self.device)
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What has to be compiled. digest: that its package is kept under."""
+
+    name: str
+    digest: str
+    module: fx.GraphModule
+    inputs: tuple[Layout, ...]
 
 
 @torch.inference_mode()
@@ -96,8 +125,9 @@ class Compiler:
 
     say: takes a line for the user before what takes long; the log, if not given. folder: the
     user's own, if not given. names: of all that it will be asked for, to say how far it is. lower:
-    tells inductor of operations of our own, before it compiles. made: how many so far. packages:
-    by name, where each lies that was loaded.
+    tells inductor of operations of our own, before it compiles. builds: whether it compiles what
+    is not kept; else this is noted in `missing`. made: how many so far. packages: by name, where
+    each lies that was loaded.
     """
 
     def __init__(
@@ -107,12 +137,15 @@ class Compiler:
         folder: Path | None = None,
         names: Sequence[str] = (),
         lower: Callable[[], object] = lambda: None,
+        builds: bool = True,
     ) -> None:
+        self.missing: list[Job] = []
+        self.threads, self.lower, self._builds = threads, lower, builds
         self.made, self.names = 0, tuple(names)
         self.packages: dict[str, Path] = {}
         self._failed = 0
-        self._threads, self._say, self._lower = threads, say or log.info, lower
-        self._folder = folder or default_folder()
+        self._say = say or log.info
+        self.folder = folder or default_folder()
 
     def compile(self, name: str, fn: Computation, buffers: Buffers) -> Computation | None:
         """The same, compiled. None, and a line that says why, where that cannot be.
@@ -124,23 +157,19 @@ class Compiler:
         path = None
         try:
             traced = trace(fn, buffers)
-            digest = traced.digest(self._threads)
-            _own(self._folder)
-            path = self._kept(digest)
+            job = traced.job(name, self.threads)
+            _own(self.folder)
+            path = kept(self.folder, job.digest, self._say)
+            if path is None and not self._builds:
+                self.missing.append(job)
+                return None
             if path is None:
-                self._say(
-                    f'compiling {name}{self._place(name)}, once: it takes about half a minute'
-                )
-                began = time.monotonic()
-                self._lower()
-                path = _build(traced, self._folder, digest, self._threads)
-                self._say(f'compiled {name} in {time.monotonic() - began:.0f} s: {path}')
-                self.made += 1
+                path = self._built(job)
             loader, extracted = _load(path)
         except Exception as error:  # whatever a tracer, a compiler or a disk may raise
             if path is not None:
                 path.unlink(missing_ok=True)
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+            reason = reason_of(error)
             self._say(f'{name} is not compiled and runs eagerly: {reason}')
             self._failed += 1
             if self._failed == TRIES and not self.packages:
@@ -156,23 +185,39 @@ class Compiler:
 
         return run
 
-    def _kept(self, digest: str) -> Path | None:
-        """Return the package of a digest that is whole; remove each that is damaged."""
-        for path in sorted(self._folder.glob(f'{digest}*.pt2')):
-            if path.name == _name(digest, path):
-                return path
-            self._say(f'{path} is damaged and is compiled again')
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
-        return None
+    def _built(self, job: Job) -> Path:
+        """Return the package of a job, compiled now."""
+        self._say(f'compiling {job.name}{self._place(job.name)}, once: about half a minute')
+        began = time.monotonic()
+        self.lower()
+        path = build(job, self.folder, self.threads)
+        self._say(f'compiled {job.name} in {time.monotonic() - began:.0f} s: {path}')
+        self.made += 1
+        return path
 
     def _place(self, name: str) -> str:
         """As ', 3 of 12'; nothing where it is not known of how many."""
         if name not in self.names:
             return ''
         return f', {self.names.index(name) + 1} of {len(self.names)}'
+
+
+def kept(folder: Path, digest: str, say: Callable[[str], object] = log.info) -> Path | None:
+    """Return the package of a digest that is whole; remove each that is damaged."""
+    for path in sorted(folder.glob(f'{digest}*.pt2')):
+        if path.name == _name(digest, path):
+            return path
+        say(f'{path} is damaged and is compiled again')
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    return None
+
+
+def reason_of(error: Exception) -> str:
+    """Return the first line of an error, for a user."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
 def _strides(tensor: Tensor) -> tuple[int, ...]:
@@ -237,28 +282,25 @@ def _remove_abandoned(folder: Path) -> None:
 
 
 @torch.inference_mode(False)
-def _build(traced: Traced, folder: Path, digest: str, threads: int) -> Path:
-    """Writes the package, whole or not at all, and waits until it is on the medium -> its path."""
+def build(job: Job, folder: Path, threads: int) -> Path:
+    """Return the package of a job, written whole or not at all, when the medium has it."""
     _remove_abandoned(folder)
     with FakeTensorMode():
-        inputs = tuple(
-            torch.empty_strided(t.shape, _strides(t), dtype=t.dtype, device=t.device)
-            for t in traced.inputs
-        )
+        inputs = tuple(layout.empty() for layout in job.inputs)
     with (
         tempfile.TemporaryDirectory(dir=folder) as temporary,
         storage.locked(Path(temporary)),
         warnings.catch_warnings(),
     ):
         warnings.simplefilter('ignore')  # torch's own, about itself
-        program = torch.export.export(traced.module, inputs)
+        program = torch.export.export(job.module, inputs)
         made = torch._inductor.aoti_compile_and_package(
             program,
-            package_path=f'{temporary}/{digest}.pt2',
+            package_path=f'{temporary}/{job.digest}.pt2',
             inductor_configs=OPTIONS | {'cpp.threads': threads},
         )
         storage.sync(Path(made))
-        path = folder / _name(digest, Path(made))
+        path = folder / _name(job.digest, Path(made))
         os.replace(made, path)
     storage.sync(folder)
     return path

@@ -42,10 +42,15 @@ class LocalEngine:
         except BaseException:
             self.device.stop()
             raise
+        self._compiling = self.engine.graphs.compile_later(say)
+        if self._compiling is not None:
+            self._compiling.resume()
         self.profile: Profile = profile_of(model, seconds)
 
     def __enter__(self) -> LocalEngine:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._compiling is not None:
+            self._compiling.stop()
         self.device.stop()

@@ -5,9 +5,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from capsule_sessions import begin, capsules_of, go_on
 from torch._dynamo.utils import counters
 
 from benchmarks.common.launched import launches
+from embodied_kv.capsule.reentry import SceneSummary
+from embodied_kv.capsule.registry import Registry
 from embodied_kv.config import TINY
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.fingerprint import fingerprint
@@ -37,7 +40,7 @@ def engines(policy, tmp_path_factory, request):
         patch.setenv('XDG_CACHE_HOME', str(tmp_path_factory.mktemp('cache')))
         patch.setattr(Compiler, 'compile', chosen)
         config = SIZE | config
-        made = [Engine(policy, EngineConfig(**config, compile=way)) for way in ('off', 'auto')]
+        made = [Engine(policy, EngineConfig(**config, compile=way)) for way in ('off', 'now')]
     assert not made[0].graphs.compiled_names
     assert {n for n in made[1].graphs.compiled_names if n in QUICK} == set(QUICK)
     return made
@@ -162,8 +165,19 @@ def test_a_layer_launches_few_kernels(engines):
         assert 3 * layers < launches(path) <= most, name
 
 
-def test_its_capsules_are_not_those_of_an_eager_engine(engines):
-    assert len({fingerprint(engine) for engine in engines}) == 2
+def test_a_session_that_one_engine_froze_continues_on_the_other(engines, observe):
+    assert len({fingerprint(engine) for engine in engines}) == 1
+    for one, other in (engines, engines[::-1]):
+        registry = Registry(fingerprint(one))
+        begin(one, observe(7), steps=2, questions=('Subtask:', 'What is that?'))
+        scene = SceneSummary(np.zeros(7), {'front': np.zeros((16, 16, 3), np.uint8)}, 0)
+        capsules_of(one, registry).snapshot('frozen', scene)
+        expected = list(go_on(one).values())
+        resumed = capsules_of(other, registry).restore('frozen', scene)
+        assert len(resumed.streams) == 2 and list(go_on(other).values()) == expected
+        (frame,) = chunks(one, [observe(8)])
+        (same,) = chunks(other, [observe(8)])
+        np.testing.assert_allclose(frame.values, same.values, atol=1e-5)
 
 
 def test_a_compressed_prefix_is_read_eagerly(engines, observe):

@@ -36,7 +36,7 @@ def compiled(tmp_path, monkeypatch):
         monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
         monkeypatch.setattr(Compiler, 'compile', chosen)
         size = dict(rows=4, streams=1, decode_tokens=16, time_budget=False)
-        return Engine(policy, EngineConfig(**size, compile='auto'))
+        return Engine(policy, EngineConfig(**size, compile='now'))
 
     return make
 

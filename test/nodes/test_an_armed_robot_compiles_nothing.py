@@ -1,12 +1,37 @@
-"""What is compiled is compiled at configure: nothing while an arm may move, whatever it does."""
+"""Nothing is compiled while an arm is armed: neither by the engine nor in the background."""
 
-from std_srvs.srv import SetBool
+import pytest
+from std_srvs.srv import SetBool, Trigger
 
+from embodied_kv.engine.graphs import Graphs
 from embodied_kv.nodes.action import Action
+from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.language import Language
 from embodied_kv.nodes.perception import Perception
 from embodied_kv.runtime.compiled import Compiler
 from embodied_kv.srv import Ask
+
+
+class Compiling:
+    """Stands for the process that compiles: whether it runs."""
+
+    runs, ended = False, False
+
+    def resume(self):
+        self.runs = True
+
+    def pause(self):
+        self.runs = False
+
+    def stop(self):
+        self.runs, self.ended = False, True
+
+
+@pytest.fixture
+def compiling(monkeypatch):
+    made = Compiling()
+    monkeypatch.setattr(Graphs, 'compile_later', lambda graphs, say: made)
+    return made
 
 
 def test_what_it_compiles_it_asked_for_before_it_was_armed(robot, monkeypatch):
@@ -21,3 +46,32 @@ def test_what_it_compiles_it_asked_for_before_it_was_armed(robot, monkeypatch):
     assert robot.call(Ask, 'language/ask', question='what?').success
     robot.until(lambda: any(text.finished for text in robot.texts))
     assert asked == before
+
+
+def test_the_background_compiles_until_an_arm_is_armed_and_after_it(robot, compiling):
+    robot.up(Perception, Action, Language, armed=False)
+    robot.more(robot.handles, 2)
+    assert compiling.runs
+    assert robot.call(SetBool, 'control/arm', data=True).success
+    assert not compiling.runs
+    assert robot.call(SetBool, 'control/takeover', data=True).success
+    assert not compiling.runs, 'an operator may give the arm back at any moment'
+    assert robot.call(Trigger, 'control/stop').success
+    robot.until(lambda: compiling.runs)
+
+
+def test_one_armed_robot_of_several_is_enough(robot, compiling):
+    robot.up(Perception, Action, armed=False)
+    host = EngineHost._shared
+    host.arms('a', True)
+    host.arms('b', True)
+    host.arms('a', False)
+    assert not compiling.runs
+    host.arms('b', False)
+    assert compiling.runs
+
+
+def test_it_ends_with_the_process(robot, compiling):
+    robot.up(Perception, Action, armed=False)
+    EngineHost.close()
+    assert compiling.ended

@@ -16,7 +16,7 @@ def params(tmp_path, monkeypatch):
 
     def write(**engine):
         values = dict(contract='tabletop', preset='tiny', checkpoint='random', rate=10.0)
-        values['engine'] = dict(compile='auto', streams=2, rows=4) | engine
+        values['engine'] = dict(compile='now', streams=2, rows=4) | engine
         path = tmp_path / 'params.yaml'
         path.write_text(yaml.safe_dump({'/**': {'ros__parameters': values}}))
         return path
@@ -32,11 +32,11 @@ def ended(arguments, capsys):
 
 
 def test_each_graph_is_named_and_said_before_it_takes_its_time(params, monkeypatch, capsys):
-    def build(traced, folder, digest, threads):
+    def build(job, folder, threads):
         (folder / 'made').touch()
-        return (folder / 'made').rename(folder / compiled._name(digest, folder / 'made'))
+        return (folder / 'made').rename(folder / compiled._name(job.digest, folder / 'made'))
 
-    monkeypatch.setattr(compiled, '_build', build)
+    monkeypatch.setattr(compiled, 'build', build)
     loader = SimpleNamespace(boxed_run=lambda inputs: [])
     monkeypatch.setattr(compiled, '_load', lambda path: (loader, set()))
     main(['--params', str(params())])

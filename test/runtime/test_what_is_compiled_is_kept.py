@@ -120,7 +120,7 @@ def test_without_a_compiler_it_is_eager_and_says_why(compiler, said, monkeypatch
     def none(*_, **__):
         raise RuntimeError('no C++ compiler\nfound')
 
-    monkeypatch.setattr(compiled, '_build', none)
+    monkeypatch.setattr(compiled, 'build', none)
     work = Work()
     assert compiler.compile('work', work, work.buffers) is None
     assert said[-1] == 'work is not compiled and runs eagerly: no C++ compiler'
@@ -133,7 +133,7 @@ def test_where_the_first_ones_fail_no_other_is_tried(compiler, said, monkeypatch
         tried.append(1)
         raise RuntimeError('cannot find -lcuda')
 
-    monkeypatch.setattr(compiled, '_build', none)
+    monkeypatch.setattr(compiled, 'build', none)
     works = [Work(width) for width in (8, 16, 24, 32)]
     assert [compiler.compile('work', work, work.buffers) for work in works] == [None] * 4
     assert len(tried) == compiled.TRIES
@@ -141,13 +141,13 @@ def test_where_the_first_ones_fail_no_other_is_tried(compiler, said, monkeypatch
 
 
 def test_one_that_fails_among_others_is_alone(compiler, monkeypatch):
-    build, first = compiled._build, Work(8)
+    build, first = compiled.build, Work(8)
     assert compiler.compile('first', first, first.buffers) is not None
-    monkeypatch.setattr(compiled, '_build', lambda *_: 1 / 0)
+    monkeypatch.setattr(compiled, 'build', lambda *_: 1 / 0)
     for width in (16, 24, 32):
         work = Work(width)
         assert compiler.compile('work', work, work.buffers) is None
-    monkeypatch.setattr(compiled, '_build', build)
+    monkeypatch.setattr(compiled, 'build', build)
     assert compiler.compile('again', first, first.buffers) is not None
 
 
@@ -175,11 +175,11 @@ def kept(package, tmp_path, monkeypatch):
     """The same in the folder of `compiler`; a build copies it there again."""
     folder = tmp_path / 'kept'
 
-    def build(traced, folder, digest, threads):
+    def build(job, folder, threads):
         return Path(shutil.copy(package, folder))
 
     folder.mkdir(0o700)
-    monkeypatch.setattr(compiled, '_build', build)
+    monkeypatch.setattr(compiled, 'build', build)
     return Path(shutil.copy(package, folder))
 
 

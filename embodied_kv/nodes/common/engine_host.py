@@ -35,6 +35,10 @@ from embodied_kv.types import TextDelta
 Listener = Callable[[Sequence[TextDelta]], None]
 Say = Callable[[str], object]
 WARMING = 'warming up the engine'
+LATER = (
+    'computations that are not compiled yet run eagerly; they are compiled in the background '
+    'while no arm is armed, for the next start (python -m embodied_kv.nodes.compile: at once)'
+)
 FLUSH = 1.0  # s that a node waits, at its end, for the last words
 
 
@@ -91,6 +95,8 @@ class EngineHost:
         with cls._lock:
             host, cls._shared = cls._shared, None
         if host is not None:
+            if host.compiling is not None:
+                host.compiling.stop()
             host.device.stop()
             gc.unfreeze()
 
@@ -120,6 +126,11 @@ class EngineHost:
         except BaseException:
             self.device.stop()
             raise
+        self._arming, self._armed = threading.Lock(), frozenset()  # robots
+        self.compiling = self.engine.graphs.compile_later(say)
+        if self.compiling is not None:
+            say(LATER)
+            self.compiling.resume()
         gc.collect()
         gc.freeze()  # what lives now lives on: no collection has to look at it again
         stats, costs = self.engine.kv.stats(), self.engine.costs
@@ -153,6 +164,13 @@ class EngineHost:
                 new = RobotSession(self.engine, None, self.device.call, robot=robot)
                 self._sessions[robot] = new
             return self._sessions[robot]
+
+    def arms(self, robot: str, armed: bool) -> None:
+        """Note whether the arm of a robot is armed: nothing is compiled while one is."""
+        with self._arming:
+            self._armed = self._armed | {robot} if armed else self._armed - {robot}
+            if self.compiling is not None:
+                (self.compiling.pause if self._armed else self.compiling.resume)()
 
     def listen(self, listener: Listener) -> None:
         """Call it with all deltas of all streams, on the device thread; it must be quick."""

@@ -1,0 +1,178 @@
+"""Packages compiled by a process of its own, for the next start of an engine.
+
+The process uses only processor time that nothing else wants (SCHED_IDLE), and ends while it is
+paused, so that it takes no memory either; what it was compiling is compiled again later. It ends
+with the process that started it, however that one ends.
+
+Knows traced computations and the folder of packages. Does not know engines, nor when to pause.
+The jobs go to the process by pickle, over a pipe of the two; no file is unpickled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from embodied_kv.runtime.compiled import TRIES, Job, build, kept, reason_of
+
+GRACE = 5.0  # s that the process has to end, before it is killed
+
+
+class Background:
+    """A process that compiles `jobs`, one after the other, unless it is paused.
+
+    folder: of packages. lower: a function of a module, called by the process before it compiles.
+    say: takes a line for the user, on a thread of its own. Begins paused. From any thread.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        folder: Path,
+        threads: int,
+        lower: Callable[[], object],
+        say: Callable[[str], object],
+    ) -> None:
+        self._payload = pickle.dumps(lower) + pickle.dumps((list(jobs), folder, threads))
+        self._say, self._changed = say, threading.Condition()
+        self._wanted = self._over = self._paused = False
+        self._process: subprocess.Popen | None = None
+        self._thread = threading.Thread(target=self._run, name='compiling', daemon=True)
+        self._thread.start()
+
+    def resume(self) -> None:
+        """Compile what is left."""
+        self._want(True)
+
+    def pause(self) -> None:
+        """End the process; returns at once."""
+        self._want(False)
+
+    def stop(self) -> None:
+        """End the process for good, and wait for its end."""
+        with self._changed:
+            self._over = True
+        self._want(False)
+        self._thread.join()
+
+    def _want(self, wanted: bool) -> None:
+        with self._changed:
+            self._wanted = wanted
+            if not wanted and self._process is not None:
+                self._end()
+            self._changed.notify_all()
+
+    def _end(self) -> None:
+        self._paused = True
+        _signal(self._process, signal.SIGTERM)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._wanted or self._over)
+                if self._over:
+                    return
+                self._paused = False
+            process = _start()
+            with self._changed:
+                self._process = process
+                if not self._wanted:
+                    self._end()
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(self._payload)
+                process.stdin.flush()
+            for line in process.stdout:
+                self._say(line.decode(errors='replace').rstrip())
+            with self._changed:
+                self._process = None
+            status = _ended(process)
+            if not self._paused:
+                if status:
+                    self._say(f'the process that compiles ended with status {status}')
+                return
+
+
+def _start() -> subprocess.Popen:
+    environment = os.environ | {'TORCHINDUCTOR_COMPILE_THREADS': '1', 'OMP_NUM_THREADS': '1'}
+    return subprocess.Popen(
+        [sys.executable, '-m', __name__, str(os.getpid())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment | {'PYTHONPATH': os.pathsep.join(filter(None, sys.path))},
+        start_new_session=True,
+    )
+
+
+def _signal(process: subprocess.Popen, number: int) -> None:
+    """Send a signal to the process and all that it started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
+
+
+def _ended(process: subprocess.Popen) -> int:
+    """Return the exit status of a process that ends, negative for a signal."""
+    try:
+        process.wait(GRACE)
+    except subprocess.TimeoutExpired:
+        pass
+    _signal(process, signal.SIGKILL)  # compilers that outlived it
+    process.stdin.close()
+    return process.wait()
+
+
+# ---------------------------------------------------------------------- in the process
+
+
+def compile_all(
+    jobs: Sequence[Job], folder: Path, threads: int, say: Callable[[str], object]
+) -> None:
+    """Compile what the folder does not have yet; say a line of each."""
+    made = failed = 0
+    for number, job in enumerate(jobs, 1):
+        if kept(folder, job.digest) is not None:
+            continue
+        began = time.monotonic()
+        try:
+            build(job, folder, threads)
+        except Exception as error:  # whatever a compiler or a disk may raise
+            say(f'{job.name} is not compiled and runs eagerly: {reason_of(error)}')
+            failed += 1
+            if failed == TRIES and not made:
+                return
+            continue
+        made += 1
+        took = time.monotonic() - began
+        say(f'compiled {job.name} in {took:.0f} s, {number} of {len(jobs)}, for the next start')
+
+
+def _end_with(parent: int) -> None:
+    """End this process and its compilers when the one that started it is gone."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os.killpg(0, signal.SIGKILL)
+
+
+def main() -> None:
+    """Compile the jobs that standard input has."""
+    with contextlib.suppress(AttributeError, OSError):  # not on every system
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # removes its files
+    threading.Thread(target=_end_with, args=(int(sys.argv[1]),), daemon=True).start()
+    importlib.import_module('torch._inductor')  # loads what a graph is unpickled with
+    pickle.load(sys.stdin.buffer)()  # operations of our own, before the graphs that call them
+    jobs, folder, threads = pickle.load(sys.stdin.buffer)
+    compile_all(jobs, folder, threads, lambda line: print(line, flush=True))
+
+
+if __name__ == '__main__':
+    main()

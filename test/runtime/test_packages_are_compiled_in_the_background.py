@@ -1,0 +1,208 @@
+"""What is not compiled yet is compiled by another process, which ends while it is paused."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+
+import pytest
+import torch
+
+from embodied_kv.runtime import background
+from embodied_kv.runtime.background import Background, compile_all
+from embodied_kv.runtime.buffer import Buffer, Buffers
+from embodied_kv.runtime.compiled import Compiler, Job
+
+LONG = 600.0  # s
+
+
+class Work:
+    """x <- tanh(x)."""
+
+    def __init__(self, width=8):
+        self.x = torch.linspace(-1, 1, width)[None]
+        self.buffers = Buffers([Buffer('x', self.x)])
+
+    def __call__(self):
+        self.x.copy_(torch.tanh(self.x))
+
+
+def nothing():
+    """Stand for operations of our own."""
+
+
+@pytest.fixture
+def said():
+    return []
+
+
+@pytest.fixture
+def compiler(tmp_path, said):
+    """Of an engine that compiles nothing itself."""
+    return Compiler(say=said.append, folder=tmp_path / 'kept', builds=False)
+
+
+def until(condition, seconds=120):
+    ends = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < ends, 'nothing happened'
+        time.sleep(0.05)
+
+
+def lives(pid):
+    try:
+        return open(f'/proc/{pid}/stat').read().rsplit(')', 1)[1].split()[0] != 'Z'
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def sleeping(tmp_path, said):
+    """A process that never gets to compile anything."""
+    made = Background([], tmp_path, 1, partial(time.sleep, LONG), said.append)
+    yield made
+    made.stop()
+
+
+def pid_of(made):
+    until(lambda: made._process is not None)
+    return made._process.pid
+
+
+def test_what_is_missing_is_noted_and_not_compiled(compiler, said):
+    work, other = Work(), Work(16)
+    assert compiler.compile('work', work, work.buffers) is None
+    assert compiler.compile('other', other, other.buffers) is None
+    assert [job.name for job in compiler.missing] == ['work', 'other'] and not said
+    assert len({job.digest for job in compiler.missing}) == 2
+
+
+def test_a_job_is_the_same_after_its_way_through_a_pipe(compiler):
+    work = Work()
+    compiler.compile('work', work, work.buffers)
+    (job,) = compiler.missing
+    again = pickle.loads(pickle.dumps(job))
+    assert (again.name, again.digest, again.inputs) == (job.name, job.digest, job.inputs)
+    assert again.inputs[0].empty().shape == work.x.shape
+    x = torch.linspace(-1, 1, 8)[None]
+    again.module(x)
+    torch.testing.assert_close(x, torch.tanh(torch.linspace(-1, 1, 8)[None]))
+
+
+def jobs(count):
+    return [Job(f'job {i}', f'{i:032x}', torch.fx.GraphModule({}, torch.fx.Graph()), ())
+            for i in range(count)]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    'fail, tried, lines',
+    [
+        ((), 4, ['compiled'] * 4),
+        ((2,), 4, ['compiled', 'compiled', 'job 2 is not compiled', 'compiled']),
+        ((0, 1), 2, ['job 0 is not compiled', 'job 1 is not compiled']),
+    ],
+)
+def test_each_package_is_reported_and_a_failure_ends_no_other(
+    tmp_path, said, monkeypatch, fail, tried, lines
+):
+    asked = []
+
+    def build(job, folder, threads):
+        asked.append(job.name)
+        if int(job.name[4:]) in fail:
+            raise RuntimeError('cannot find -lcuda')
+
+    monkeypatch.setattr(background, 'build', build)
+    compile_all(jobs(4), tmp_path, 1, said.append)
+    assert len(asked) == tried and len(said) == len(lines)
+    assert all(line.startswith(begin) for line, begin in zip(said, lines, strict=True))
+
+
+def test_what_another_process_has_compiled_is_not_compiled_again(tmp_path, said, monkeypatch):
+    monkeypatch.setattr(background, 'kept', lambda folder, digest: folder / digest)
+    monkeypatch.setattr(background, 'build', lambda *_: 1 / 0)
+    compile_all(jobs(2), tmp_path, 1, said.append)
+    assert not said
+
+
+def test_it_runs_from_resume_to_pause_and_again(sleeping, said):
+    time.sleep(0.2)
+    assert sleeping._process is None, 'it begins paused'
+    sleeping.resume()
+    first = pid_of(sleeping)
+    sleeping.pause()
+    until(lambda: not lives(first))
+    until(lambda: sleeping._process is None)
+    sleeping.resume()
+    second = pid_of(sleeping)
+    assert lives(second)
+    sleeping.stop()
+    assert not lives(second) and not said
+
+
+def test_it_has_no_processor_time_that_others_want(sleeping):
+    sleeping.resume()
+    pid = pid_of(sleeping)
+    until(lambda: os.sched_getscheduler(pid) == os.SCHED_IDLE)
+
+
+def test_a_process_that_fails_is_reported_and_not_started_again(tmp_path, said):
+    made = Background([], tmp_path, 1, partial(sys.exit, 3), said.append)
+    made.resume()
+    made._thread.join(120)
+    assert said == ['the process that compiles ended with status 3']
+    made.stop()
+
+
+def test_one_that_is_killed_by_the_system_is_not_started_again(sleeping, said):
+    sleeping.resume()
+    os.kill(pid_of(sleeping), signal.SIGKILL)
+    sleeping._thread.join(60)
+    assert said == ['the process that compiles ended with status -9']
+
+
+def test_it_ends_with_the_process_that_started_it(tmp_path):
+    code = (
+        'import time\nfrom functools import partial\nfrom pathlib import Path\n'
+        'from embodied_kv.runtime.background import Background\n'
+        f'made = Background([], Path({str(tmp_path)!r}), 1, partial(time.sleep, {LONG}), print)\n'
+        'made.resume()\nwhile made._process is None: time.sleep(0.05)\n'
+        'time.sleep(1)\nprint(made._process.pid, flush=True)\ntime.sleep(600)\n'
+    )
+    parent = subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE, text=True)
+    pid = int(parent.stdout.readline())
+    try:
+        until(lambda: os.sched_getscheduler(pid) == os.SCHED_IDLE)  # it has begun
+        assert lives(pid)
+    finally:
+        parent.kill()
+        parent.wait()
+        parent.stdout.close()
+    until(lambda: not lives(pid))
+
+
+@pytest.mark.slow
+@torch.inference_mode()
+def test_a_pause_leaves_no_file_and_the_next_start_loads_what_was_compiled(compiler, said):
+    work, same = Work(), Work()
+    compiler.compile('work', work, work.buffers)
+    folder = compiler.folder
+    made = Background(compiler.missing, folder, 1, nothing, said.append)
+    made.resume()
+    until(lambda: list(folder.glob('tmp*')))
+    made.pause()
+    until(lambda: made._process is None)
+    assert not list(folder.iterdir())
+    made.resume()
+    made._thread.join(250)
+    made.stop()
+    assert [line.split(' in ')[0] for line in said] == ['compiled work']
+    again = Compiler(say=said.append, folder=folder, builds=False)
+    run = again.compile('work', work, work.buffers)
+    run()
+    same()
+    assert not again.missing
+    torch.testing.assert_close(work.x, same.x)
