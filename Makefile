@@ -10,10 +10,10 @@ help:  ## this list
 setup:  ## environment and package, whatever of them is missing
 	@tools/setup
 
-compile: setup  ## compile the simulated robot's engine now, which takes minutes; it runs eagerly before
-	@$(env) python -m embodied_kv.nodes.compile
+compile:  ## setup, and compiled code for the simulated robot's engine, which takes minutes at first
+	@tools/setup compiled
 
-demo: setup  ## the simulated robot for 20 s and a mission, with a report in out/demo
+demo: compile  ## the simulated robot for 20 s and a mission, with a report in out/demo
 	@$(env) python -m embodied_kv.demo --seconds 20 --out out/demo
 
 test: setup  ## the tests of the package but the slow ones, on two cores; the same examples each time
