@@ -1,15 +1,15 @@
 """What the continuation of a capsule depends on, by name.
 
 Weights, tokenizer, dtype and dimensions of the model; the sources of the kernels; the layout of
-the cache; device, threads and batch multiple; what is packed; torch's version; and
-every setting of the engine that changes words or actions: seed, Euler steps, real-time chunking,
-and how prefixes are compressed. Two engines that agree in all of it continue a state alike.
+the cache; device, threads and batch multiple; what is packed; torch's version; and every setting
+of the engine that changes words or actions: seed, Euler steps, real-time chunking, and how
+prefixes are compressed. Two engines that agree in all of it continue a state alike.
 
 Not part of it: which computations are compiled. Compiled code makes the results of eager code up
 to rounding (`test/engine/test_compiled_equals_eager.py`), so a session that an eager engine froze
 continues on a compiled one with the same bytes of KV and with results within that tolerance.
 
-Not part of it: how much room there is (rows, streams, budgets), and what is decided by the clock
+Neither is how much room there is (rows, streams, budgets), nor what is decided by the clock
 (deadlines, margins, decode steps per iteration), because neither changes a result that is made.
 Keep ratios may change while the engine runs; `session.engine_part` compares the present ones.
 """

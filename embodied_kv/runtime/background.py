@@ -24,7 +24,7 @@ from pathlib import Path
 
 from embodied_kv.runtime.compiled import TRIES, Job, build, kept, reason_of
 
-GRACE = 5.0  # s that the process has to end, before it is killed
+GRACE = 2.0  # s that the process has to end, before it is killed
 
 
 class Background:
