@@ -1,5 +1,5 @@
 # make demo, make test: two commands. ROS_DISTRO=kilted chooses another ROS 2.
-.PHONY: help setup compile demo test test-all openpi-client bench lint format lock clean distclean
+.PHONY: help setup compile demo test test-all openpi-client bench lint types format lock clean distclean
 env = ISOLATED=1 tools/env
 tests = test benchmarks/test training/test
 parallel = --numprocesses 2 --dist loadfile --max-worker-restart 0
@@ -31,6 +31,9 @@ bench: setup  ## all benchmarks, with results in out/bench
 lint: setup  ## what ruff finds, changing nothing
 	@$(env) ruff check && $(env) ruff format --check
 
+types: setup  ## what mypy finds in the packages that setup.cfg names
+	@$(env) python -m mypy
+
 format: setup  ## ruff's fixes and format
 	@$(env) ruff check --fix && $(env) ruff format
 
@@ -38,7 +41,7 @@ lock: setup  ## exact versions of all dependencies anew: tools/lock-*.txt
 	@$(env) python tools/lock.py
 
 clean:  ## remove what was built and what runs left
-	rm -rf build build-* install install-* log log-* out .pytest_cache .ruff_cache .hypothesis
+	rm -rf build build-* install install-* log log-* out .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -path './.venv*' -prune -o -name __pycache__ -exec rm -rf {} +
 
 distclean: clean  ## and the environments

@@ -261,7 +261,7 @@ def explained(
     try:
         yield
     except OSError as error:
-        remedy = remedies.get(error.errno, 'look at this disk')
+        remedy = remedies.get(error.errno or 0, 'look at this disk')
         which = error.filename2 or error.filename or path
         explained = kind(f'{which} cannot be {done}: {error.strerror}; {remedy}')
         if isinstance(explained, CodedError):

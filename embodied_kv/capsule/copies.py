@@ -57,6 +57,12 @@ class CapsuleCopy(TierEntry):
             capsule=capsule,
         )
 
+    @property
+    def in_memory(self) -> Capsule:
+        """The capsule of a loaded item."""
+        assert self.capsule is not None
+        return self.capsule
+
 
 class TierCopier:
     """The memory of a device, that of the host, and a disk if there is one.
@@ -76,35 +82,42 @@ class TierCopier:
         self._devices = {Tier.DEVICE: torch.device(device), Tier.HOST: torch.device('cpu')}
         self.on_host = torch.device(device).type == 'cpu'
 
+    @property
+    def _store(self) -> TierStore:
+        """The disk of an item that is on it, or goes there."""
+        assert self.disk is not None
+        return self.disk
+
     def loaded(self, item: CapsuleCopy) -> CapsuleCopy:
         """With its capsule at hand, read from the disk if need be."""
         if item.capsule is not None:
             return item
         with one_block(item.bytes):  # its header is longer than what lies between tensors
-            return replace(item, capsule=self.disk.load(item.name, item.fingerprint))
+            return replace(item, capsule=self._store.load(item.name, item.fingerprint))
 
     def copied(self, item: CapsuleCopy, tier: Tier) -> CapsuleCopy:
         """A loaded item with a copy in the tier; in memory it replaces the other."""
         if tier in item.tiers:
             return item
         if tier is Tier.DISK:
-            self.disk.save(item.capsule)
+            self._store.save(item.in_memory)
             return replace(item, tiers=item.tiers | {tier})
         device, began = self._devices[tier], time.perf_counter()
-        tensors = item.capsule.tensors
+        before = item.in_memory
+        tensors = before.tensors
         with one_block(block_bytes(tensors.values())):
             tensors = {name: self._copy(tensor, device) for name, tensor in tensors.items()}
         if item.tiers - {Tier.DISK} and item.bytes:
             self.byte_seconds = (time.perf_counter() - began) / item.bytes
-        capsule = replace(item.capsule, tensors=tensors)
-        if 'encoded_facts' in vars(item.capsule):  # they are encoded once
-            vars(capsule)['encoded_facts'] = item.capsule.encoded_facts
+        capsule = replace(before, tensors=tensors)
+        if 'encoded_facts' in vars(before):  # they are encoded once
+            vars(capsule)['encoded_facts'] = before.encoded_facts
         return replace(item, tiers=item.tiers & {Tier.DISK} | {tier}, capsule=capsule)
 
     def only(self, item: CapsuleCopy, tiers: Set[Tier]) -> CapsuleCopy:
         """Without the copies that lie elsewhere."""
         kept = item.tiers & tiers
-        if Tier.DISK in item.tiers - kept and item.name in self.disk.names():
-            self.disk.drop(item.name)  # unless somebody removed the file
+        if Tier.DISK in item.tiers - kept and item.name in self._store.names():
+            self._store.drop(item.name)  # unless somebody removed the file
         in_memory = bool(kept - {Tier.DISK})
         return replace(item, tiers=kept, capsule=item.capsule if in_memory else None)

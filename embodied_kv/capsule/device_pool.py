@@ -27,10 +27,10 @@ class DevicePool:
     name = 'capsules'
 
     def __init__(self, registry: Registry, plane: Plane | None = None) -> None:
-        self._registry, self._plane = registry, plane
+        self._registry = registry
         if plane is not None:
             plane.join(self)
-            registry.room = self._room
+            registry.room = partial(self._room, plane)
 
     @property
     def bytes(self) -> int:
@@ -50,11 +50,11 @@ class DevicePool:
         Each of them as if no other left, which may take the last room below. cost: of a copy back
         from the host, as fast as the last one between the two; 0, not known, from elsewhere.
         """
-        seconds = {Tier.HOST: self._registry.byte_seconds}
+        seconds = self._registry.byte_seconds
         return [
             Evictable(
                 leaving.bytes,
-                leaving.bytes * seconds.get(leaving.tier, 0.0),
+                leaving.bytes * seconds if leaving.tier is Tier.HOST else 0.0,
                 partial(self._registry.leave_device, name),
                 self._registry.idle(name),
                 quick=leaving.quick,
@@ -62,10 +62,10 @@ class DevicePool:
             for name, leaving in self._registry.could_leave().items()
         ]
 
-    def _room(self, size: int, cost: float) -> AbstractContextManager[None]:
+    def _room(self, plane: Plane, size: int, cost: float) -> AbstractContextManager[None]:
         """Room for so many bytes. A promotion, whose cost is bounded, costs no other its place."""
         own = partial(self.own, size) if cost == math.inf else lambda lacking: None
-        return self._plane.claim(self, size, cost, wait=True, own=own)
+        return plane.claim(self, size, cost, wait=True, own=own)
 
     def own(self, size: int, lacking: float) -> Own | None:
         """Return what older capsules give up for a new one, as `own_of`."""

@@ -23,7 +23,6 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -206,11 +205,11 @@ def _owner(path: Path) -> str:
     return 'unknown'
 
 
-def _bytes(capsule: Capsule, name: str) -> np.ndarray:
+def _bytes(capsule: Capsule, name: str) -> memoryview:
     """As `plain_bytes`, of a tensor of the capsule."""
     tensor = capsule.tensors[name]
     try:
-        return moves.plain_bytes(tensor)
+        return moves.plain_bytes(tensor).data
     except (RuntimeError, TypeError) as error:
         reason = str(error).splitlines()[0]
         raise CapsuleError(

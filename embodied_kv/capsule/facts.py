@@ -11,9 +11,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import Field, asdict
 from itertools import islice
 from json import scanner
+from typing import Any, ClassVar, Protocol
 
 from embodied_kv.errors import CodedError
 
@@ -22,16 +23,22 @@ MAX_FACTS = 2**23  # bytes of one capsule
 PIECE = 1024  # tokens that are joined by one call
 
 
+class Dataclass(Protocol):
+    """An instance of any dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+
 class CapsuleError(CodedError):
     """Why a capsule cannot be made, kept or used; meant for the user."""
 
 
-def facts_of(value: object) -> dict[str, Fact]:
+def facts_of(value: Dataclass) -> dict[str, Fact]:
     """The fields of a dataclass as facts: lists where it has tuples, dicts where dataclasses."""
     return {name: _fact(one) for name, one in asdict(value).items()}
 
 
-def _fact(value: object) -> Fact:
+def _fact(value: Any) -> Fact:
     if isinstance(value, dict):
         return {name: _fact(one) for name, one in value.items()}
     return [_fact(one) for one in value] if isinstance(value, list | tuple) else value
@@ -66,7 +73,7 @@ def encode(name: str, facts: Mapping[str, Fact]) -> bytes:
 
 def decode(data: bytes) -> dict[str, Fact]:
     """Return what was encoded. Raises ValueError or RecursionError for what is no such thing."""
-    facts = _Decoder(parse_constant=_refuse).decode(data.decode())
+    facts = _Decoder().decode(data.decode())
     if not isinstance(facts, dict):
         raise ValueError('the facts are no object')
     return facts
@@ -75,9 +82,10 @@ def decode(data: bytes) -> dict[str, Fact]:
 class _Decoder(json.JSONDecoder):
     """As its base, with the scanner of the library that is written in Python."""
 
-    def __init__(self, **options: object) -> None:
-        super().__init__(**options)
-        self.scan_once = scanner.py_make_scanner(self)
+    def __init__(self) -> None:
+        super().__init__(parse_constant=_refuse)
+        # Its stub lacks it.
+        self.scan_once = scanner.py_make_scanner(self)  # type: ignore[attr-defined]
 
 
 def _refuse(constant: str) -> None:

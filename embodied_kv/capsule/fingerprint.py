@@ -29,7 +29,8 @@ class Fingerprint(str):
         made.settings = dict(settings)
         return made
 
-    def __getnewargs__(self) -> tuple[str, Mapping[str, object]]:
+    # typeshed fixes that of `str`, which is for its subclasses to change.
+    def __getnewargs__(self) -> tuple[str, Mapping[str, object]]:  # type: ignore[override]
         """Return what `copy` and `pickle` make the same with."""
         return str(self), self.settings
 

@@ -17,6 +17,7 @@ Source: the format, https://huggingface.co/docs/safetensors
 
 from __future__ import annotations
 
+import builtins
 import json
 import math
 import operator
@@ -142,7 +143,7 @@ class Manifest:
         """Of the whole file."""
         return len(self.header()) + self.payload
 
-    def header(self) -> bytes:
+    def header(self) -> builtins.bytes:
         """The start of the file: 8 bytes with the length of the JSON that follows.
 
         Raises CapsuleError where JSON cannot say what the manifest holds.
@@ -237,7 +238,7 @@ def parse(header: bytes) -> Manifest:
             )
         fields['boundary'] = Boundary(**fields['boundary'])
         fields['tensors'] = tuple(_entry(**tensor) for tensor in fields['tensors'])
-        fields['facts'] = _facts_entry(**fields['facts'])
+        fields['facts'] = _checked_facts(_entry(**fields['facts']))
         digits, settings = fields['fingerprint'], fields.pop('settings')
         if settings:
             fields['fingerprint'] = Fingerprint(digits, settings)
@@ -264,8 +265,7 @@ def _entry(name: str, dtype: str, shape: list[int], checksum: str) -> TensorEntr
     return TensorEntry(name, dtype, tuple(shape), int(checksum, 16))
 
 
-def _facts_entry(**fields: object) -> TensorEntry:
-    entry = _entry(**fields)
+def _checked_facts(entry: TensorEntry) -> TensorEntry:
     if (entry.name, entry.dtype, len(entry.shape)) != (FACTS, 'uint8', 1):
         raise ValueError('the facts are no bytes')
     if entry.bytes > MAX_FACTS:

@@ -140,6 +140,7 @@ def choose_depth(then: SceneSummary | None, now: SceneSummary | None, limits: Li
     obstacle = next(_obstacles(then, now), None)
     if obstacle is not None:
         return Decision(Depth.HOLD, f'{obstacle}: the robot holds')
+    assert then is not None and now is not None
     age = (now.stamp - then.stamp) / 1e9
     if age > limits.max_planner_age:
         too_old = f'the capsule is {age:.4g} s old, more than {limits.max_planner_age:g}'
@@ -148,7 +149,7 @@ def choose_depth(then: SceneSummary | None, now: SceneSummary | None, limits: Li
         moved = np.abs(now.joints - then.joints)  # [J]
     joint = int(moved.argmax())
     changes = {view: _change(then.images[view], now.images[view]) for view in now.images}
-    view = max(changes, key=changes.get)
+    view = max(changes, key=changes.__getitem__)
     measured = (
         (
             moved[joint],

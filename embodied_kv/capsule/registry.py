@@ -32,7 +32,7 @@ from embodied_kv.capsule.copies import CapsuleCopy, TierCopier, TierStore
 from embodied_kv.capsule.disk import NAME
 from embodied_kv.capsule.fingerprint import mismatch
 from embodied_kv.capsule.record import CapsuleRecord
-from embodied_kv.capsule.tiers import Move, NoRoom, Tier, TierCapacities, leave, make_room
+from embodied_kv.capsule.tiers import Move, NoRoom, Policy, Tier, TierCapacities, leave, make_room
 from embodied_kv.errors import ErrorCode
 from embodied_kv.kv.moves import copy_to
 from embodied_kv.kv.plane import OverBudget
@@ -133,14 +133,14 @@ class Registry:
             self._check_fits(item)
             item = self._copier.loaded(item)
             if item.pinned or promote is Tier.DISK:
-                return item.capsule
-            policy = 'refuse' if self.capacities.policy == 'refuse' else 'demote'
+                return item.in_memory
+            policy: Policy = 'refuse' if self.capacities.policy == 'refuse' else 'demote'
             capacities = replace(self.capacities, policy=policy)
             cost = item.bytes * self.byte_seconds
             with suppress(NoRoom), self._room(item, promote, capacities, cost):
                 item = self._with_copy(item, promote, capacities)
                 self._put(item)
-            return item.capsule
+            return item.in_memory
 
     def pin(self, name: str) -> None:
         """From now on nothing but `move` moves it, and nothing drops it."""
@@ -187,7 +187,7 @@ class Registry:
             items = self._still()
             item = next((item for item in items if item.name == name), None)
             leaving = None if item is None else self._leaving(item, self._spare())
-            if leaving is None:
+            if item is None or leaving is None:
                 return 0
             if leaving.tier is None:
                 self._make(leave(items, name, Tier.DEVICE, self.capacities))
@@ -252,7 +252,7 @@ class Registry:
     def _moves_for(self, size: int, share: int) -> list[Move]:
         """The moves of `make_room` that free so many bytes of the device. Raises NoRoom."""
         left = self.used(Tier.DEVICE) - share
-        most = min(left + size, self.capacities.of(Tier.DEVICE))
+        most = int(min(left + size, self.capacities.of(Tier.DEVICE)))
         return make_room(
             self._still(), '', size, Tier.DEVICE, replace(self.capacities, device=most)
         )
@@ -284,8 +284,9 @@ class Registry:
     def drop(self, name: str) -> None:
         """Gives it up in every tier; also a damaged file of that name, which is not listed."""
         with self._changing:
-            if name not in self._items and self._has_file(name):
-                self._disk.drop(name)
+            disk = self._disk
+            if disk is not None and name not in self._items and name in disk.names():
+                disk.drop(name)
                 return
             item = self._item(name)
             if item.pinned:
@@ -404,7 +405,7 @@ class Registry:
         with self._lock:
             item, there = self._items.get(name), ', '.join(self._items) or 'nothing'
         if item is None:
-            if self._has_file(name):
+            if self._disk is not None and name in self._disk.names():
                 self._disk.entry(name)  # raises, with what is wrong with it
             raise CapsuleError(f'no capsule {name!r}; there is {there}', ErrorCode.NOT_FOUND)
         return item

@@ -78,7 +78,9 @@ class Method:
     """
 
     name = ''
-    queries = None  # by which it wants to be scored: 'post_vision', 'all', 'window' or None
+    # By which it wants to be scored: 'post_vision', 'all', 'window' or None. An annotation that is
+    # no comment would make it a field.
+    queries = None  # type: str | None
     window = 0  # how many queries 'window' means
     reads_kv = False  # whether it looks at keys and values
     shortest = 1  # tokens of a prefix that it can choose from; a shorter one is kept whole

@@ -72,18 +72,19 @@ def water_fill(weights: Sequence[float], total: int, floor: int, ceiling: int) -
         raise ValueError(f'weights {list(weights)} are not all finite') from error
     if min(exact) < 0:
         raise ValueError(f'weights {list(weights)} are not all 0 or more')
-    shares = [Fraction(floor)] * len(exact)
+    low, high = Fraction(floor), Fraction(ceiling)
+    shares = [low] * len(exact)
     free = set(range(len(exact)))
     left = Fraction(total)  # for the free ones
     while free:
         weight = sum(exact[i] for i in free)
         share = {i: left * (exact[i] / weight if weight else Fraction(1, len(free))) for i in free}
-        clipped = {i: min(max(share[i], floor), ceiling) for i in free}
+        clipped = {i: min(max(share[i], low), high) for i in free}
         over = sum(clipped.values()) - left
         if over > 0:  # the level has to sink: who is at the floor now stays there
-            bound = {i for i in free if share[i] < floor}
+            bound = {i for i in free if share[i] < low}
         elif over < 0:  # it has to rise: who is at the ceiling stays there
-            bound = {i for i in free if share[i] > ceiling}
+            bound = {i for i in free if share[i] > high}
         else:
             bound = free
         for i in bound:

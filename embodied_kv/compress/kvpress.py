@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -30,23 +31,17 @@ class KvPress(Method):
 
     press: the scorer; its own compression_ratio is not used. queries: None for one that looks at
     keys and values only; else those whose accumulated attention it gets, as the attention of so
-    many queries, each of which is their mean: [1, heads, queries, n].
+    many queries, each of which is their mean: [1, heads, queries, n]. shortest: as in `Method`;
+    one that observes a window needs a token before it.
     """
 
     reads_kv = True
 
     press: Any = None
+    name: str = ''
     queries: str | None = None
     window: int = 0
-
-    @property
-    def name(self) -> str:
-        return PREFIX + type(self.press).__name__
-
-    @property
-    def shortest(self) -> int:
-        """One that observes a window needs a token before it."""
-        return self.window + 1
+    shortest: int = 1
 
     def check(self, heads: int, kv_heads: int, head_dim: int, longest: int) -> None:
         """As `Method.check`, by scoring a random prefix."""
@@ -66,11 +61,12 @@ class KvPress(Method):
         """A score that is no number is the lowest. Raises ValueError as `check` does."""
         if stats.keys is None or stats.values is None:
             raise ValueError(f'{self.name} looks at keys and values: put them in the statistics')
-        return torch.stack([self._layer(stats, layer) for layer in range(stats.layers)])
+        layers = zip(stats.keys, stats.values, strict=True)
+        return torch.stack([self._layer(stats, i, *kv) for i, kv in enumerate(layers)])
 
-    def _layer(self, stats: Statistics, layer: int) -> Tensor:
-        """Scores of one layer, [kv_heads, n]."""
-        keys, values = stats.keys[layer][None].float(), stats.values[layer][None].float()
+    def _layer(self, stats: Statistics, layer: int, keys: Tensor, values: Tensor) -> Tensor:
+        """Scores of one layer, [kv_heads, n]; keys, values: [kv_heads, n, head_dim]."""
+        keys, values = keys[None].float(), values[None].float()
         module = _sizes(stats, layer, keys.shape[3])
         attention = None
         if self.queries is not None:
@@ -120,7 +116,15 @@ def from_kvpress(press: str, **own: object) -> KvPress:
         raise ValueError(f'{PREFIX}{press} cannot be made: {error}') from error
     queries = OBSERVED.get(name)
     window = made.window_size if queries == 'window' else 0
-    return KvPress(press=made, queries=queries, window=window, **own)
+    made_of: Callable[..., KvPress] = KvPress
+    return made_of(
+        press=made,
+        name=PREFIX + type(made).__name__,
+        queries=queries,
+        window=window,
+        shortest=window + 1,
+        **own,
+    )
 
 
 def _parsed(press: str) -> tuple[str, dict[str, object]]:
@@ -131,11 +135,19 @@ def _parsed(press: str) -> tuple[str, dict[str, object]]:
             return call.id, {}
         if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)) or call.args:
             raise ValueError('it is neither CLASS nor CLASS(option=value, ...)')
-        return call.func.id, {word.arg: ast.literal_eval(word.value) for word in call.keywords}
+        return call.func.id, {
+            _option(word): ast.literal_eval(word.value) for word in call.keywords
+        }
     except (SyntaxError, ValueError) as error:
         raise ValueError(
             f'{PREFIX}{press} is no scorer: write {PREFIX}CLASS, or {PREFIX}CLASS(option=value)'
         ) from error
+
+
+def _option(word: ast.keyword) -> str:
+    if word.arg is None:
+        raise ValueError('it has ** in place of an option')
+    return word.arg
 
 
 def _package(press: str) -> ModuleType:

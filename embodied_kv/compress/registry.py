@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from embodied_kv.compress.base import Method
 from embodied_kv.compress.full import Full
 from embodied_kv.compress.h2o import H2o
@@ -37,4 +39,5 @@ def method(name: str, **fields: object) -> Method:
             f'no compression method {name!r}; there are: {", ".join(METHODS)}, and '
             f'{PREFIX}CLASS for a scorer of kvpress'
         )
-    return METHODS[name](**fields)
+    made_of: Callable[..., Method] = METHODS[name]
+    return made_of(**fields)

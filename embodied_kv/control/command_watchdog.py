@@ -130,9 +130,9 @@ class CommandWatchdog:
 
     def check(self, now: int) -> None:
         """End a motion without set-points, and send the zeros that are due."""
-        if self.is_moving:
-            silence = now - self._last.sent
-            if silence > timeout(self._last.period):
+        if (last := self._last) is not None:
+            silence = now - last.sent
+            if silence > timeout(last.period):
                 self._stop(f'no set-point for {silence / SECOND:.3f} s', now)
             elif self._end is not None and now >= self._end:
                 self._stop('the watchdog was told to end', now)
@@ -143,8 +143,8 @@ class CommandWatchdog:
     def wait(self, now: int) -> float:
         """Return the time (s) until `check` has something to do; inf for never."""
         due = [self._next_zero] if self._zeros else []
-        if self.is_moving:
-            due.append(self._last.sent + timeout(self._last.period))
+        if (last := self._last) is not None:
+            due.append(last.sent + timeout(last.period))
             due += [] if self._end is None else [self._end]
         return max(0.0, (min(due) - now) / SECOND) if due else math.inf
 
@@ -170,7 +170,7 @@ class CommandWatchdog:
             return 'a set-point is of the future: the sender must run on this machine'
         if now - new.sent > timeout(new.period):
             return f'a set-point arrived {(now - new.sent) / SECOND:.3f} s late'
-        if self.is_moving and new.sender != self._last.sender:
+        if self._last is not None and new.sender != self._last.sender:
             return 'two publishers send set-points; only one action node may run'
         if not any(new.values):
             return ''

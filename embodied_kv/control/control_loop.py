@@ -356,7 +356,9 @@ class ControlLoop(threading.Thread):
             self._disarm(reason)
             self._hold(now, measured)
             return
-        self._sent(self.executor.due(now).positions)
+        positions = self.executor.due(now).positions
+        if positions is not None:
+            self._sent(positions)
         if self.executor.waits or waited:
             self._outgoing.resend(now, at_once=self.executor.waits != waited)
         if self.guard.state == ARMED and self.executor.plan:

@@ -113,8 +113,15 @@ def confidence(updates: np.ndarray) -> np.ndarray:
 
 
 def judged(chunk: ActionChunk, policy: Policy) -> ActionChunk:
-    """The chunk with its H and the confidence of its actions, from its updates."""
+    """The chunk with its H and the confidence of its actions, from its updates.
+
+    Raises ValueError for a chunk without updates, and what the policy raises.
+    """
     updates = chunk.updates
+    if updates is None:
+        raise ValueError(
+            'updates of a chunk must be given (got None); the engine must return them'
+        )
     return replace(chunk, execution_horizon=policy(updates), confidence=confidence(updates))
 
 

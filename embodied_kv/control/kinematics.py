@@ -138,10 +138,10 @@ def _above(description: ElementTree.Element, link: str) -> tuple[str, list[Eleme
     """Return the root link above a link, and the joints from there to the link."""
     above = {}
     for joint in description.findall('joint'):
-        ends = joint.find('parent'), joint.find('child')
-        if None in ends:
+        upper, lower = joint.find('parent'), joint.find('child')
+        if upper is None or lower is None:
             raise ValueError(f'joint {joint.get("name")} of the URDF has no parent or no child')
-        parent, child = (end.get('link') for end in ends)
+        parent, child = upper.get('link', ''), lower.get('link', '')
         if child in above:
             raise ValueError(f'link {child} of the URDF must have one parent (got two joints)')
         above[child] = joint, parent

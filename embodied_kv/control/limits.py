@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from xml.etree import ElementTree
 
@@ -50,7 +50,7 @@ class Limits:
     velocity: np.ndarray
     acceleration: np.ndarray
     kinds: tuple[str, ...]
-    continuous: np.ndarray | None = None
+    continuous: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
 
     def __post_init__(self) -> None:
         object.__setattr__(self, 'joints', tuple(self.joints))
@@ -173,24 +173,28 @@ class Limits:
             LimitError: if a limit is missing or wider than that of the URDF.
         """
         urdf, count = _read(robot_description), len(joints)
-        columns = {}
+        columns: dict[str, np.ndarray] = {}
         for what, given in (('lower', lower), ('upper', upper), ('velocity', velocity)):
             given = (None,) * count if given is None else given
             if len(given) != count:
                 raise LimitError(f'{what} must have one entry for each of {", ".join(joints)}')
-            columns[what] = [
-                _from(urdf, name, what) if value is None else value
-                for name, value in zip(joints, given, strict=True)
-            ]
+            columns[what] = np.array(
+                [
+                    _from(urdf, name, what) if value is None else value
+                    for name, value in zip(joints, given, strict=True)
+                ]
+            )
         limits = cls(
             tuple(joints),
             **columns,
-            acceleration=acceleration,
+            acceleration=np.asarray(acceleration),
             kinds=tuple(kinds),
-            continuous=[
-                declared or (name in urdf and urdf[name].type == 'continuous')
-                for name, declared in zip(joints, _flags(continuous, joints), strict=True)
-            ],
+            continuous=np.array(
+                [
+                    declared or (name in urdf and urdf[name].type == 'continuous')
+                    for name, declared in zip(joints, _flags(continuous, joints), strict=True)
+                ]
+            ),
         )
         limits.check_against(robot_description)
         return limits
@@ -269,20 +273,21 @@ def _limit(element: ElementTree.Element, controls: Sequence[ElementTree.Element]
     if hard is not None:
         narrow('velocity', number(hard.get('velocity'), 'velocity'), 'hard')
     soft = element.find('safety_controller')
-    for what in ('lower', 'upper') if soft is not None else ():
-        narrow(what, number(soft.get(f'soft_{what}_limit'), f'soft {what}'), 'soft')
-    for what, side, value in _of_interfaces(controls):
-        value = number(value, f'ros2_control {side}')
+    if soft is not None:
+        for what in ('lower', 'upper'):
+            narrow(what, number(soft.get(f'soft_{what}_limit'), f'soft {what}'), 'soft')
+    for what, side, text in _of_interfaces(controls):
+        value = number(text, f'ros2_control {side}')
         if what == 'position':
             narrow('lower' if side == 'min' else 'upper', value, 'ros2_control')
         elif value is not None:
             narrow('velocity', abs(value), 'ros2_control')
     mimic = element.find('mimic')
-    follows = mimic is not None and all(c.get('mimic') != 'false' for c in controls)
+    follows = all(c.get('mimic') != 'false' for c in controls)
     return _Joint(
         type=kind,
         **{what: found.get(what, (None,))[0] for what in ('lower', 'upper', 'velocity')},
-        mimics=mimic.get('joint', '') if follows else '',
+        mimics=mimic.get('joint', '') if mimic is not None and follows else '',
         origin={what: origin for what, (_, origin) in found.items()},
     )
 
@@ -348,8 +353,8 @@ def _numbers(name: str, values: object, joints: Sequence[str]) -> np.ndarray:
 
 
 def _flags(values: Sequence[bool] | np.ndarray | None, joints: Sequence[str]) -> np.ndarray:
-    """Return a read-only copy, bool [joints]; all False for None. Raises LimitError."""
-    array = np.array([False] * len(joints) if values is None else values)
+    """Return a read-only copy, bool [joints]; all False for none. Raises LimitError."""
+    array = np.array([False] * len(joints) if values is None or np.size(values) == 0 else values)
     if array.shape != (len(joints),) or array.dtype != bool:
         raise LimitError(
             f'continuous must be true or false for each of {", ".join(joints)} (got {values})'

@@ -40,22 +40,37 @@ def limits_of(robot: Embodiment, robot_description: str) -> Limits:
         of.position if is_joint(d.select) and not of.continuous else endless
         for of, d in zip(given, dimensions, strict=True)
     ]
-    columns = {
-        'lower': [None if p is None else p[0] for p in positions],
-        'upper': [None if p is None else p[1] for p in positions],
-        'velocity': [of.velocity for of in given],
-        'continuous': [of.continuous for of in given],
-    }
+    lower = [None if p is None else p[0] for p in positions]
+    upper = [None if p is None else p[1] for p in positions]
+    velocity = [of.velocity for of in given]
+    continuous = [of.continuous for of in given]
     acceleration = [of.acceleration for of in given]
     if robot_description:
-        return Limits.from_urdf(robot_description, joints, kinds, acceleration, **columns)
-    for name, what in (('lower', 'position'), ('velocity', 'velocity')):
-        if None in columns[name]:
+        return Limits.from_urdf(
+            robot_description,
+            joints,
+            kinds,
+            acceleration,
+            lower=lower,
+            upper=upper,
+            velocity=velocity,
+            continuous=continuous,
+        )
+    for values, what in ((lower, 'position'), (velocity, 'velocity')):
+        if None in values:
             raise LimitError(
-                f'limits.{joints[columns[name].index(None)]}.{what} is missing; write it in the '
+                f'limits.{joints[values.index(None)]}.{what} is missing; write it in the '
                 'contract, or give the parameter robot_description'
             )
-    return Limits(joints, **columns, acceleration=acceleration, kinds=kinds)
+    return Limits(
+        joints,
+        lower=np.asarray(lower),
+        upper=np.asarray(upper),
+        velocity=np.asarray(velocity),
+        acceleration=np.asarray(acceleration),
+        kinds=tuple(kinds),
+        continuous=np.asarray(continuous),
+    )
 
 
 def confine_of(robot: Embodiment, robot_description: str, limits: Limits) -> Confine:

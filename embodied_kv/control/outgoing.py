@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +36,8 @@ LAST = 3  # set-points at rest, after the last one in motion
 OWN = ('sequence', 'steps', 'prefill_ms', 'denoise_ms')
 KEPT = (*OWN, 'delay', 'latency')
 OF_CHUNK = ('values', 'stamp', 'execution_horizon', 'confidence')
+
+Fields = dict[str, Any]  # of a Command, by name
 
 
 class Outgoing:
@@ -90,7 +93,7 @@ class Outgoing:
 
     def resumed(self, leftover: Leftover, actions: np.ndarray, stamp: int, now: float) -> None:
         """Send what was left of an earlier chunk and has begun."""
-        fields = dict(values=actions, execution_horizon=len(actions), stamp=stamp)
+        fields: Fields = dict(values=actions, execution_horizon=len(actions), stamp=stamp)
         fields |= dict(sequence=leftover.sequence, steps=leftover.steps)
         self._begin(self._make(PREVIOUS, now, **fields), now)
 
@@ -197,6 +200,7 @@ class Outgoing:
             self._handed, self._next_setpoint = -math.inf, math.inf
         setpoint = self._executor.due(now)
         still = self._is_still or setpoint.values is None
+        assert self._publish_setpoint is not None  # `_follow_setpoints` asks
         self._publish_setpoint(self._still() if still else setpoint)
 
     def _still(self) -> Setpoint:
@@ -225,7 +229,7 @@ class Outgoing:
 
     def _word(self, source: str, now: float) -> Command:
         last = self._command
-        kept = {name: getattr(last, name) for name in KEPT} if last else {}
+        kept: Fields = {name: getattr(last, name) for name in KEPT} if last else {}
         if last and source == PREVIOUS:
             left, _ = self._executor.remaining(now)
             kept |= {name: getattr(last, name) for name in OF_CHUNK}
@@ -235,10 +239,10 @@ class Outgoing:
             kept |= dict(values=rest, execution_horizon=len(rest))
         return self._make(source, now, **kept)
 
-    def _make(self, source: str, now: float, **fields: object) -> Command:
+    def _make(self, source: str, now: float, **fields: Any) -> Command:
         """A command of now that sends controllers nothing."""
         nothing = np.empty((0, self._executor.joints))
-        usual = dict(stamp=None, first=0, confidence=UNKNOWN, deadline_met=False)
+        usual: Fields = dict(stamp=None, first=0, confidence=UNKNOWN, deadline_met=False)
         usual |= dict(sequence=0, steps=0, prefill_ms=0.0, denoise_ms=0.0)
         usual |= dict(delay=0, latency=math.nan)
         usual |= dict(dt=self._executor.dt, age=self._executor.due(now).age, source=source)

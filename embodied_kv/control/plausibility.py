@@ -76,7 +76,10 @@ def bounds_of(limits: Limits, linear: NDArray[np.bool_]) -> dict[str, Bounds]:
         linear.tolist(),
         strict=True,
     )
-    return {joint: Bounds(*numbers, 'm' if is_m else 'rad') for joint, *numbers, is_m in columns}
+    return {
+        joint: Bounds(lower, upper, velocity, continuous, 'm' if is_m else 'rad')
+        for joint, lower, upper, velocity, continuous, is_m in columns
+    }
 
 
 class JointCheck:
@@ -129,7 +132,8 @@ class JointCheck:
         if self._continuous and base is not None and math.isfinite(position):
             position = unwrapped(position, base)
         if not self._low <= position <= self._high:
-            return self._refuse('limits' if math.isfinite(position) else 'finite', position)
+            self._refuse('limits' if math.isfinite(position) else 'finite', position)
+            return None
         if base is not None:
             passed, way = stamp - self._stamp, abs(position - base)
             if way <= self._rate * abs(passed) + self._slack:
@@ -167,7 +171,7 @@ class JointCheck:
         if base is not None:
             passed = stamp - self._stamp
             self._refuse('back' if passed < -SET_BACK else 'jump', position, base, passed)
-        elif not agrees:
+        elif run is not None and not agrees:
             self._refuse('jump', position, run[2], stamp - run[1])
         return None
 

@@ -152,7 +152,9 @@ class Course:
 
     def lapse(self) -> None:
         """Take for the reference what `after` returned last: nothing more was sent in time."""
-        self._motions[-1] = self._part
+        since, part = self._part
+        assert part is not None
+        self._motions[-1] = since, part
 
     def rest(self) -> np.ndarray:
         """Return where the arm comes to rest, [1, joints]; [0, joints] before any motion."""

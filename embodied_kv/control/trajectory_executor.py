@@ -465,12 +465,14 @@ class TrajectoryExecutor:
         self, actions: np.ndarray, began: float, now: float, measured: Measured | None
     ) -> str:
         """The motion through actions of which the first is due at `began`. Returns why not."""
-        missing = self.lost(now, measured) or self._follower.unconfirmed(measured)
-        if missing:
+        if missing := self.lost(now, measured):
+            return missing
+        assert measured is not None  # else it is lost
+        if missing := self._follower.unconfirmed(measured):
             return missing
         position, velocity = self._follower.base(now, measured)
-        motion = follow(position, velocity, actions, began - now, self.dt, self.limits)
-        motion = self._confine(motion)
+        wanted = follow(position, velocity, actions, began - now, self.dt, self.limits)
+        motion = self._confine(wanted)
         if motion is None:
             return 'it leaves the workspace'
         self._send(motion, now)

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 import numpy as np
 
@@ -75,6 +75,12 @@ class Episode(Sequence[Moment]):
 
     def __len__(self) -> int:
         return len(self._stamps)
+
+    @overload
+    def __getitem__(self, index: int) -> Moment: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Moment]: ...
 
     def __getitem__(self, index: int | slice) -> Moment | list[Moment]:
         if isinstance(index, slice):

@@ -49,7 +49,8 @@ def export(recordings: Sequence[Path], out: Path, cut: Cut) -> Exported:
         raise ValueError(f'{out} is not empty: name a new folder')
     with storage.replaced_folder(out.absolute()) as folder:
         folder.chmod(0o700)  # the images of the recordings, which are private too
-        writer, skipped = LeRobotWriter(folder, Embodiment.of(first.contract)), Counter()
+        writer = LeRobotWriter(folder, Embodiment.of(first.contract))
+        skipped: Counter[str] = Counter()
         for recording in opened:
             skipped.update(_write(recording, writer, cut))
         if not writer.episodes:
@@ -94,7 +95,7 @@ def _decodable(
         bad = {view: np.isin(places, spoilt[view]) for view, places in episode.places.items()}
         first = {view: int(rows.argmax()) for view, rows in bad.items() if rows.any()}
         if first:
-            view = min(first, key=first.get)
+            view = min(first, key=first.__getitem__)
             skipped[f'of an episode with a picture of {view} that cannot be decoded'] += len(
                 episode
             )

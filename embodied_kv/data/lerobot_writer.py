@@ -91,7 +91,8 @@ class LeRobotWriter:
         self._looks: list[dict[str, Stats | None]] = []  # of each episode; numbers come last
         self._levels: dict[str, np.ndarray] = {}
         self._looked: dict[str, int] = {}
-        self._file, self._writer, self.frames = -1, None, 0
+        self._file, self.frames = -1, 0
+        self._writer: pq.ParquetWriter | None = None
 
     @property
     def episodes(self) -> int:
@@ -113,7 +114,8 @@ class LeRobotWriter:
             ValueError: A part does not fit what came before. `finish` refuses the data set
                 then, unless it was the first part.
         """
-        start, place, looked = self.frames, {}, _Looked(length)
+        start, looked = self.frames, _Looked(length)
+        place: dict[str, int] = {}
         for part in parts:
             sizes = {view: self._size(view, data) for view, data in part.images.items()}
             more = self._optional(part)
@@ -153,6 +155,7 @@ class LeRobotWriter:
             raise ValueError(
                 'the data set contains a part of an episode that failed; export again'
             )
+        assert self._writer is not None
         self._writer.close()
         total = self._take_stats()
         self._save(EPISODES.format(chunk_index=0, file_index=0), self._table_of_episodes())
@@ -241,6 +244,7 @@ class LeRobotWriter:
         """Write a row group."""
         kinds = schema(self._described)
         arrays = [_array(columns[field.name], field.type) for field in kinds]
+        assert self._writer is not None  # `_open` made it
         self._writer.write_table(pa.Table.from_arrays(arrays, schema=kinds))
 
     def _open_next(self) -> None:
@@ -287,7 +291,8 @@ class LeRobotWriter:
         rows = zip(self._episodes, self._looks, strict=True)
         return pa.Table.from_pylist(
             [
-                episode | {f'stats/{key}/{n}': v for key, s in looks.items() for n, v in s.items()}
+                episode
+                | {f'stats/{key}/{n}': v for key, s in looks.items() if s for n, v in s.items()}
                 for episode, looks in rows
             ]
         )

@@ -105,7 +105,9 @@ def from_raw(message: Any) -> NDArray[np.uint8]:
         wide = values.view('>u2' if message.is_bigendian else '<u2').astype(np.uint32)
         values = ((wide * 255 + 32767) // 65535).astype(np.uint8)
     pixels = values.reshape(message.height, message.width, encoding.channels)
-    return pixels if encoding.code is None else cv2.cvtColor(pixels, encoding.code)
+    if encoding.code is None:
+        return pixels
+    return cv2.cvtColor(pixels, encoding.code)  # type: ignore[return-value]  # stub: any dtype
 
 
 def decoded(data: bytes) -> NDArray[np.uint8]:

@@ -9,6 +9,7 @@ Source: the MCAP file format specification, https://mcap.dev/spec.
 
 from __future__ import annotations
 
+import builtins
 import os
 from collections import Counter
 from collections.abc import Mapping
@@ -95,7 +96,9 @@ class RecordingFile:
             failed = opened.enter_context(ExitStack())
             failed.callback(self.part.unlink)
             opened.enter_context(storage.locked(self.part, wait=False, file=True))
-            self._writer = Writer(self._stream, CHUNK, CompressionType.ZSTD)
+            # The annotation of `Writer` asks for all of IO; it calls what `_Stream` has.
+            stream = self._stream
+            self._writer = Writer(stream, CHUNK, CompressionType.ZSTD)  # type: ignore[arg-type]
             self._writer.start(profile='ros2', library='embodied_kv')
             self._writer.add_metadata(START, dict(start))
             self._writer.add_attachment(0, 0, CONTRACT, 'application/yaml', contract.encode())
@@ -114,7 +117,7 @@ class RecordingFile:
         """That are written."""
         return self._stream.size
 
-    def add(self, topic: str, stamp: int, data: bytes) -> None:
+    def add(self, topic: str, stamp: int, data: builtins.bytes) -> None:
         """A message as CDR. stamp: when it came, ns. Raises Full, OSError."""
         taken = len(data) + MESSAGE
         if self._stream.size + self._waiting + self._reserved + taken > self._most:

@@ -6,6 +6,7 @@ nothing, so a slow disk delays nobody; a full queue or file costs messages, whic
 
 from __future__ import annotations
 
+import builtins
 import threading
 import time
 from collections import Counter, deque
@@ -74,8 +75,8 @@ class RecordingQueue:
         self,
         topic: str,
         stamp: int,
-        data: bytes,
-        convert: Callable[[bytes], bytes] | None = None,
+        data: builtins.bytes,
+        convert: Callable[[builtins.bytes], builtins.bytes] | None = None,
     ) -> None:
         """A message, which `convert` makes ready on the thread that writes.
 

@@ -95,22 +95,23 @@ class Recording:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.start: dict[str, str] | None = None
+        start: dict[str, str] | None = None
         self.end: dict[str, str] | None = None
         text = None
         found = Records(path)
         for record in found:
             if isinstance(record, Metadata) and record.name == START:
-                self.start = record.metadata
+                start = record.metadata
             elif isinstance(record, Metadata) and record.name == END:
                 self.end = record.metadata
             elif isinstance(record, Attachment) and record.name == CONTRACT:
                 text = record.data.decode()
         self.damage = found.damage
-        if self.start is None or text is None:
+        if start is None or text is None:
             raise RecordingError(
                 f'{path} says nothing of a robot: give a recording of the node recorder'
             )
+        self.start = start
         self.contract: Contract = of_text(text, f'{path}:{CONTRACT}')
 
     def messages(self) -> Iterator[RecordedMessage]:
@@ -124,6 +125,11 @@ class Recording:
                 schemas[record.id] = record
             elif isinstance(record, Channel):
                 decode = factory.decoder_for(record.message_encoding, schemas[record.schema_id])
+                if decode is None:
+                    raise RecordingError(
+                        f'{self.path}: messages of {record.topic} must be encoded as cdr (got '
+                        f'{record.message_encoding}); give a recording of the node recorder'
+                    )
                 topics[record.id] = record.topic.removeprefix(namespace), decode
             elif isinstance(record, Message):
                 topic, decode = topics[record.channel_id]

@@ -56,7 +56,9 @@ class Dispatcher:
         """A robot's request; its verdict says what became of it. Repeating it is harmless."""
         receipt = self.ledger.submit(request, now)
         if receipt.verdict is Verdict.QUEUED:
-            self.queue[request.robot] = self.ledger.robots[request.robot].task.waiting
+            task = self.ledger.robots[request.robot].task
+            assert task and task.waiting
+            self.queue[request.robot] = task.waiting
         return receipt
 
     def decide(self, now: float) -> list[Dispatch]:
@@ -89,17 +91,17 @@ class Dispatcher:
         vanished. A late answer to a batch that was taken back counts if it is the first. Raises
         ValueError for answers that are not the batch's; none counts, and all of it waits again.
         """
-        dispatch = self.engines[engine].done(number, now)
-        late = None if dispatch else self._late(engine, number)
-        if not dispatch and not late:
+        in_flight = self.engines[engine].done(number, now)
+        dispatch = in_flight or self._late(engine, number)
+        if dispatch is None:
             return []
-        asked = [(r.robot, r.task, r.round) for r in (dispatch or late).batch]
+        asked = [(r.robot, r.task, r.round) for r in dispatch.batch]
         told = [(a.robot, a.task, a.round) for a in answers]
         if told != asked:
-            if dispatch:
-                self._requeue(dispatch, f'{engine} answered something else')
+            if in_flight:
+                self._requeue(in_flight, f'{engine} answered something else')
             raise ValueError(f'{engine} answered {told[:3]} to {asked[:3]}: not its batch')
-        dispatch, first = dispatch or late, []
+        first = []
         for request, answer in zip(dispatch.batch, answers, strict=True):
             if self.ledger.answer(request, answer, dispatch.sent, now):
                 first.append(answer)
@@ -183,7 +185,9 @@ class Dispatcher:
         self._numbers += 1
         for request in batch:
             del self.queue[request.robot]
-            self.ledger.find(request).phase = Phase.DISPATCHED
+            task = self.ledger.find(request)
+            assert task  # `_forget` removes a request whose robot has moved on
+            task.phase = Phase.DISPATCHED
         self.scheduler.sent(batch, now)
         return engine.send(self._numbers, batch, now)
 

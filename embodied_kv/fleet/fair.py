@@ -81,8 +81,8 @@ class FairDeadline(Scheduler):
 
         def rank(request: Waiting) -> tuple[float, float]:
             account = whose[request.robot]
-            is_first = hurry is not None and account in new
-            moment = request.arrived + hurry if is_first else due(request)
+            is_known = account not in new
+            moment = due(request) if hurry is None or is_known else request.arrived + hurry
             is_old = now - request.arrived >= self.longest
             put_off = 0.0 if is_old else self._patience * had[account]
             return moment + put_off, request.arrived

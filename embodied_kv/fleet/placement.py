@@ -45,7 +45,9 @@ def _overflow(
     rest: list[Waiting], cloud: EngineState, delays: _Delays, now: float
 ) -> tuple[list[Waiting], list[Waiting]]:
     """Who stays, and who goes to this cloud."""
-    stay, go, size = [], [], 0
+    stay: list[Waiting] = []
+    go: list[Waiting] = []
+    size = 0
     queued = max(cloud.opens() - now, 0.0) if cloud.in_flight else 0.0
     for i, request in enumerate(rest):
         if len(go) == cloud.profile.saturation:

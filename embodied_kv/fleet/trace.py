@@ -20,7 +20,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeGuard
 
 import numpy as np
 
@@ -109,7 +109,9 @@ def read(path: str | Path) -> tuple[float, list[Round]]:
 
     A task's rounds must rise by one from 0.
     """
-    period, rounds, newest = None, [], {}
+    period: float | None = None
+    rounds: list[Round] = []
+    newest: dict[str, int] = {}
     with Path(path).open('rb') as file:
         for number, raw in enumerate(file, 1):
             try:
@@ -175,5 +177,5 @@ def _round(line: dict) -> Round:
     return Round(**line)
 
 
-def _finite(value: object) -> bool:
+def _finite(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from embodied_kv.fleet.protocol import Answer, Request
 from embodied_kv.fleet.trace import Recorder, Round
+from embodied_kv.types import ActionChunk
 
 KEPT = 16  # rounds of a task that may still be executed
 FLOAT = 4  # bytes
@@ -60,16 +61,18 @@ class TraceWriter:
             self._recorder.add(Round(name, task.written, start=ran.start, end=ran.end, **record))
             task.written += 1
 
-    def answered(self, request: Request, answer: Answer, seconds: float) -> None:
-        """A chunk was delivered, so many seconds after its batch was sent."""
+    def answered(
+        self, request: Request, answer: Answer, chunk: ActionChunk | None, seconds: float
+    ) -> None:
+        """A chunk was delivered, so many seconds after its batch was sent; None: a refusal."""
         task = self._tasks.get(request.robot)
-        chunk = answer.chunk.chunk
         if task is None or task.name != request.task or chunk is None:
             return
+        confidence = 0 if chunk.confidence is None else chunk.confidence.size
         task.horizons[request.round] = answer.execution_horizon
         task.rounds[request.round] = dict(
             observation_bytes=request.observation_bytes,
-            chunk_bytes=FLOAT * (chunk.values.size + chunk.confidence.size),
+            chunk_bytes=FLOAT * (chunk.values.size + confidence),
             inference=seconds,
             requested=task.requested.get(request.round, 0),
             horizon=answer.execution_horizon,

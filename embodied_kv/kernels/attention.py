@@ -50,12 +50,12 @@ def torch_row_attention(
         )
         for r in plan.runs
     ]
-    found = parts[0] if len(parts) == 1 else tuple(map(torch.cat, zip(*parts, strict=True)))
+    out, lse = parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))
     if plan.order is None:
-        return found
+        return out, lse
     out, lse = (
         part.new_zeros(batch.slots, *part.shape[1:]).index_copy_(0, plan.order, part)
-        for part in found
+        for part in (out, lse)
     )
     return out, lse
 

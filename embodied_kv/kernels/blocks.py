@@ -54,7 +54,9 @@ def card_of(device: torch.device) -> Card:
         return Card((8, 9), LIMITS[8, 9], 4)
     seen = torch.cuda.get_device_properties(device)
     capability = seen.major, seen.minor
-    shared = LIMITS.get(capability) or seen.shared_memory_per_block_optin
+    shared = LIMITS.get(capability)
+    if not shared:  # torch's stub lacks it
+        shared = seen.shared_memory_per_block_optin  # type: ignore[attr-defined]
     return Card(capability, shared, seen.multi_processor_count)
 
 

@@ -87,6 +87,7 @@ class RowBatch:
         if table is None:
             host = np.zeros(self.size(slots, lengths, offsets), np.int32)
             table = host, torch.from_numpy(host).to(device)
+        self._host: np.ndarray
         self._host, self.table = table
         self.ids, self.starts, self.counts = self.table[:3].unbind(0)
         self.lengths = self.table[3 : 3 + len(lengths)]
@@ -113,19 +114,19 @@ class RowBatch:
         where not given. counts: how many of the slot's tokens are its own, the rest is padding;
         one number for all slots, all tokens where not given. Lengths and offsets are those of now.
         """
-        rows, host = np.asarray(rows, np.int64).reshape(-1), self._host
-        bound = host[:, : len(rows)]
-        if len(rows) < self.slots:
-            host[0, len(rows) :], host[1:, len(rows) :] = PADDING, 0
-        if len(rows):
-            bound[0], bound[2] = rows, self.tokens if counts is None else counts
+        ids, host = np.asarray(rows, np.int64).reshape(-1), self._host
+        bound = host[:, : len(ids)]
+        if len(ids) < self.slots:
+            host[0, len(ids) :], host[1:, len(ids) :] = PADDING, 0
+        if len(ids):
+            bound[0], bound[2] = ids, self.tokens if counts is None else counts
             layers = len(self._lengths)
-            bound[3 : 3 + layers] = self._lengths[:, rows]
+            bound[3 : 3 + layers] = self._lengths[:, ids]
             if self._offsets is not None:
-                bound[3 + layers :] = self._offsets[:, rows]
+                bound[3 + layers :] = self._offsets[:, ids]
             bound[1] = bound[3] - bound[2] if starts is None else starts
-            if rows.min() == PADDING:
-                bound[1:, rows == PADDING] = 0
+            if ids.min() == PADDING:
+                bound[1:, ids == PADDING] = 0
         if self._is_own and self.table.is_cuda:
             self.table.copy_(torch.from_numpy(host))
         return self

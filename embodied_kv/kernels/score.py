@@ -60,7 +60,7 @@ def kernel_post_vision_statistics(
     parts = [
         column_statistics(q, s.k, s.lengths, top, total, p, s.starts, queries) for s in segments
     ]
-    low = sum(reduce_counts(partial) for _, partial in parts)
+    low = reduce(torch.add, [reduce_counts(partial) for _, partial in parts])
     return parts[0][0], density(low, _all_visible(q, segments, queries))
 
 
@@ -261,4 +261,5 @@ def _hide(scores: Tensor, limits: Tensor | None) -> Tensor:
 
 def _all_visible(q: Tensor, segments: Sequence[KvSegment], queries: Tensor | None) -> Tensor:
     """Visible entries of a head over all segments, int64 [slots]."""
-    return sum(visible_entries(s.lengths, q.shape[1], s.starts, queries) for s in segments)
+    visible = [visible_entries(s.lengths, q.shape[1], s.starts, queries) for s in segments]
+    return reduce(torch.add, visible)

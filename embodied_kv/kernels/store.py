@@ -34,7 +34,8 @@ def store_layers(new: Tensor, rows: Tensor, batch: RowBatch) -> None:
     if new.is_cuda:
         from embodied_kv.kernels.triton_store import store_layers as triton_store_layers
 
-        triton_store_layers(*new, *rows, batch)
+        (k, v), (keys, values) = new, rows
+        triton_store_layers(k, v, keys, values, batch)
     else:
         torch_store(new, rows, batch)
 

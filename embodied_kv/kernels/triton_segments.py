@@ -170,6 +170,7 @@ def segments_attention(
     """See `embodied_kv.kernels.attention.segments_attention`."""
     whole, *flats, own = segments
     flat = flats[0] if flats else whole  # not read where there is none
+    offsets = flats[0].batch.offsets if flats else None
     q, (own_k, own_v) = q.contiguous(), alike(own.k, own.v)
     slots, tokens, heads, dim = q.shape
     kv_heads = own.k.shape[1]
@@ -192,7 +193,7 @@ def segments_attention(
         flat.v,
         flat.batch.ids,
         _of(flat.batch.lengths, layer),
-        _of(flat.batch.offsets, layer) if flats else None,
+        None if offsets is None else _of(offsets, layer),
         own_k,
         own_v,
         own.batch.ids,

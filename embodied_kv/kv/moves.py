@@ -149,7 +149,7 @@ def read_tensor(
     return tensor
 
 
-def compare(data: bytes | memoryview, checksum: int, what: str) -> None:
+def compare(data: bytes | bytearray | memoryview, checksum: int, what: str) -> None:
     """Raises Damaged."""
     if zlib.crc32(data) != checksum:
         raise Damaged(f'{what} does not have its checksum')

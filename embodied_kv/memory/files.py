@@ -54,7 +54,7 @@ class KvEntry:
     """What is true of a file. shape: of its tensor. checksums: of the header, then per layer."""
 
     number: int
-    shape: tuple[int, int, int, int, int]
+    shape: tuple[int, ...]
     dtype: str
     offset: int
     checksums: tuple[int, ...]

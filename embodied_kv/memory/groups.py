@@ -45,7 +45,8 @@ class Groups:
 
     def __init__(self, width: int, grouping: Grouping | None = None, history: int = 1024) -> None:
         self.grouping, self.vectors = grouping or Grouping(), Vectors(width)
-        self.step, self.counts = 0, Counter()
+        self.step = 0
+        self.counts: Counter[str] = Counter()
         self.history: deque[Transition] = deque(maxlen=history)
         self.moved: dict[str, int] = {}  # id: its group, since somebody cleared this
         self._next = 1
@@ -117,7 +118,8 @@ class Groups:
     def advance(self, step: int) -> tuple[Transition, ...]:
         """The world is at this step: groups that were left alone long enough turn static."""
         self._at(step)
-        oldest, due = step - self.grouping.stable_steps, deque()
+        oldest = step - self.grouping.stable_steps
+        due: deque[Group] = deque()
         for group in self._dynamic.values():
             if group.changed > oldest:
                 break
@@ -240,7 +242,7 @@ class Groups:
         joint = target or group
         if len(joint.members) > 1:
             self.counts['rebuilt'] += joint.tokens
-        into = target and target.number
+        into = None if target is None else target.number
         return self._log(Transition(self.step, group.number, True, *size, into))
 
     def _nearest(self, mean: np.ndarray, tokens: int, members: int, static: bool) -> Group | None:

@@ -50,8 +50,9 @@ class Keep(Reuse):
         if not candidates or not share(ratio, len(prompt.pieces)):
             return mask
         attention = segment_attention(state, self.scoring_tokens)
-        how = self.hops, self.restart, self.propagation
-        choice = importance(*attention, ratio, candidates, *how)
+        choice = importance(
+            *attention, ratio, candidates, self.hops, self.restart, self.propagation
+        )
         state.on_choice(choice)
         for i in choice.relevant:
             start = prompt.starts[i]

@@ -81,8 +81,8 @@ class Memory:
                 for s, same in zip(new, known, strict=True)
             ]
             with self._consistent():
-                for draft, same in zip(drafts, known, strict=True):
-                    if not same:
+                for draft in drafts:
+                    if draft.embedding is not None:
                         size, step = sizes[draft.id], self.store.step
                         self.groups.put(draft.id, draft.embedding, size, step)
                 changes = self.store.upsert(*drafts, groups=self.groups.moved)
@@ -200,6 +200,7 @@ class Memory:
             segment, id = f.segment, f.segment.id
             segments[id] = segment
             meaning = meanings.get(id, f.embedding)
+            assert meaning is not None  # those without were encoded
             if f.group is None:
                 unplaced.append((segment, meaning))
             else:

@@ -180,6 +180,7 @@ class Prefill:
         view = PlacedTokens(self._arena, self._row).bind(layout.places[positions])
         rope = self._model.rope(positions[None].to(self._arena.device))
         hidden = self._model.layer(layer, hidden, view, rope)
+        assert view.queries is not None and view.sums is not None
         return hidden, view.queries, view.sums
 
     def _choose(

@@ -17,11 +17,12 @@ import json
 import os
 import sqlite3
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -189,7 +190,7 @@ class Records:
     def segment(self, id: str) -> Segment | None:
         check_id(id)
         row = self._one(f'SELECT {COLUMNS} FROM segments WHERE id = ?', id)
-        return row and self._segment(*row)
+        return None if row is None else self._segment(*row)
 
     def segments(self, kind: str | None = None) -> tuple[Segment, ...]:
         """In the order in which they came."""
@@ -206,17 +207,18 @@ class Records:
                 segment = self._segment(*fields)
                 if not isinstance(group, int | None) or not isinstance(blob, bytes | None):
                     raise self._damaged(f'segment {segment.id!r}')
-                whole = blob is not None and len(blob) % 4 == 0
-                embedding = np.frombuffer(blob, np.float32).copy() if whole else None
+                embedding = None
+                if blob is not None and len(blob) % 4 == 0:
+                    embedding = np.frombuffer(blob, np.float32).copy()
                 yield SegmentRecord(segment, group, embedding)
 
-    def _segment(self, place: int, found: int, *fields: object) -> Segment:
-        if found != checksum(*fields):
+    def _segment(
+        self, place: int, found: int, id: str, kind: str, text: str, version: int, step: int
+    ) -> Segment:
+        if found != checksum(id, kind, text, version, step):
             delete = f'sqlite3 {self.path} "DELETE FROM segments WHERE place = {place}"'
-            raise self._damaged(
-                f'segment {str(fields[0])[:MAX_ID]!r}', f', or remove it with: {delete}'
-            )
-        return Segment(*fields)
+            raise self._damaged(f'segment {str(id)[:MAX_ID]!r}', f', or remove it with: {delete}')
+        return Segment(id, kind, text, version, step)
 
     def _damaged(self, what: str, remedy: str = '') -> MemoryFault:
         return MemoryFault(
@@ -226,7 +228,8 @@ class Records:
         )
 
     def count(self) -> int:
-        return self._one('SELECT count(*) FROM segments')[0]
+        (number,) = self._one('SELECT count(*) FROM segments') or (0,)
+        return number
 
     def write(self, segment: Segment, draft: SegmentDraft) -> None:
         """Keeps order and group of one that is there."""
@@ -285,7 +288,7 @@ class Records:
         self._db.executemany('INSERT INTO members VALUES (?, ?)', members)
         return True
 
-    def delete_units(self, keys: list[str]) -> None:
+    def delete_units(self, keys: Sequence[str]) -> None:
         self._db.executemany('DELETE FROM units WHERE key = ?', [(key,) for key in keys])
 
     def _one(self, query: str, *values: object) -> tuple | None:
@@ -311,5 +314,6 @@ def checksum(*values: object) -> int:
 
 
 def _entry(text: str) -> KvEntry:
-    fields = json.loads(text)
-    return KvEntry(**{name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()})
+    read = json.loads(text).items()
+    fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in read}
+    return KvEntry(**fields)

@@ -96,7 +96,8 @@ class MemoryStore:
             self._reserve = storage.Reserve(self.folder / RESERVE, RESERVED)
             self._kv: dict[str, KeptUnit] = {}
             self._used: dict[str, int] = {}  # by key, the tick of its last use
-            self._ticks, self._most = count(), None
+            self._ticks = count()
+            self._most: int | None = None
             self._largest = 0  # bytes of a file, also of one that was not kept
             self._agree(fingerprint, renew)
             self._next = 1
@@ -263,7 +264,7 @@ class MemoryStore:
             good = iter(self._keep([kv for kv, fit in zip(kvs, fits, strict=True) if fit]))
             return tuple(fit and next(good) for fit in fits)
 
-    def _keep(self, kvs: Sequence[UnitKv]) -> list[bool]:
+    def _keep(self, kvs: Sequence[UnitKv]) -> Sequence[bool]:
         made: list[KeptUnit] = []
         try:
             for kv in kvs:

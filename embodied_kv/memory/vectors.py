@@ -49,7 +49,7 @@ class Vectors:
             live = [row for row, name in enumerate(self._ids) if name is not None]
             self._matrix[: len(live)] = self._matrix[live]
             self._ids = [self._ids[row] for row in live]
-            self._rows = {name: row for row, name in enumerate(self._ids)}
+            self._rows = {name: row for row, name in enumerate(self._ids) if name is not None}
 
     def order(self, id: str) -> int:
         """Grows with the time at which ids came."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Discriminator, Field, Strict, Tag, field_validator, model_validator
 
@@ -33,7 +33,8 @@ from embodied_kv.robots.sources import (
 )
 from embodied_kv.robots.units import LINEAR, is_velocity
 
-STATE, ACTION = 'observation.state', 'action'
+STATE = 'observation.state'
+ACTION: Final = 'action'
 
 BOOL = 'std_msgs/msg/Bool'
 Scalar = Annotated[bool, Strict()] | Annotated[int, Strict()] | Annotated[str, Strict()]
@@ -94,12 +95,19 @@ class Workspace(Part):
 class Language(Part):
     """The language that the checkpoint was trained for. Without this section there is none."""
 
-    prompts: tuple[Text, ...] = Field((), description='asked again and again, while it acts')
-    questions: bool = Field(False, description='whether it answers questions: true or false')
-    success: str = Field('', description='a question that it answers with yes once a task is done')
-    planner: str = Field('', description="the planner that memory asks; '' for none")
+    prompts: tuple[Text, ...] = Field(
+        default=(), description='asked again and again, while it acts'
+    )
+    questions: bool = Field(
+        default=False, description='whether it answers questions: true or false'
+    )
+    success: str = Field(
+        default='', description='a question that it answers with yes once a task is done'
+    )
+    planner: str = Field(default='', description="the planner that memory asks; '' for none")
     domain: str = Field(
-        'open', description='the vocabulary of missions and memory: open, or that of a package'
+        default='open',
+        description='the vocabulary of missions and memory: open, or that of a package',
     )
 
     @model_validator(mode='after')
@@ -161,18 +169,19 @@ class Estop(Part):
 class CheckpointFacts(Part):
     """Facts that the files of a checkpoint may omit. Facts that both contain must agree."""
 
-    state_in_prompt: bool | None = Field(None, description="openpi's discrete_state_input")
+    state_in_prompt: bool | None = Field(default=None, description="openpi's discrete_state_input")
     normalization: Mapping[Literal['state', 'action'], Literal['quantiles', 'mean_std']] | None = (
-        Field(None, description='{state: quantiles, action: quantiles}, or mean_std')
+        Field(default=None, description='{state: quantiles, action: quantiles}, or mean_std')
     )
     resize: Literal['bilinear', 'pillow'] | None = Field(
-        None, description="bilinear (LeRobot's) or pillow (openpi's)"
+        default=None, description="bilinear (LeRobot's) or pillow (openpi's)"
     )
     conversion: Literal['none', 'aloha'] | None = Field(
-        None, description="aloha (openpi's adapt_to_pi) or none"
+        default=None, description="aloha (openpi's adapt_to_pi) or none"
     )
     lerobot_before_0_5: bool | None = Field(
-        None, description='whether LeRobot before 0.5.0 trained it: it padded the state first'
+        default=None,
+        description='whether LeRobot before 0.5.0 trained it: it padded the state first',
     )
 
 
@@ -225,7 +234,9 @@ class Contract(Part):
     @property
     def state(self) -> tuple[StateSource, ...]:
         """Return the sources of the state."""
-        return self.observations[STATE]
+        sources = self.observations[STATE]
+        assert isinstance(sources, tuple)  # `_contradictions` refuses a camera
+        return sources
 
     @property
     def action(self) -> tuple[ActionSource, ...]:
@@ -412,12 +423,12 @@ def _misplaced(where: str, sources: tuple[Source, ...]) -> Iterator[str]:
     if any(given) and not all(given):
         yield f'{where}: index is given for some sources, but not for all'
     elif all(given):
-        places = [place for source in sources for place in source.index]
+        places = [place for source in sources for place in source.index or ()]
         if twice := sorted({place for place in places if places.count(place) > 1}):
             both = [
                 name
                 for source in sources
-                for name, place in zip(source.select, source.index, strict=True)
+                for name, place in zip(source.select, source.index or (), strict=True)
                 if place == twice[0]
             ]
             yield f'{where}: {" and ".join(both)} are both at index {twice[0]}'
@@ -427,5 +438,5 @@ def _misplaced(where: str, sources: tuple[Source, ...]) -> Iterator[str]:
     if any(named) and not all(named):
         yield f'{where}: names are given for some sources, but not for all'
     names = [name for source in sources for name in source.names or ()]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        yield f'{where}: names has {twice[0]} twice'
+    if double := sorted({name for name in names if names.count(name) > 1}):
+        yield f'{where}: names has {double[0]} twice'

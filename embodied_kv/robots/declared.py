@@ -48,11 +48,12 @@ class Declared:
             names = getattr(self, field)
             if names is not None and (not names or len(set(names)) < len(names)):
                 raise ValueError(f'checkpoint.{field} is {list(names)}: name each once')
-        if None not in (self.relative, self.action_names):
-            if len(self.relative) != len(self.action_names):
+        relative, action_names = self.relative, self.action_names
+        if relative is not None and action_names is not None:
+            if len(relative) != len(action_names):
                 raise ValueError(
-                    f'checkpoint.relative has {len(self.relative)} entries, '
-                    f'checkpoint.action_names has {len(self.action_names)}: give one for each'
+                    f'checkpoint.relative has {len(relative)} entries, '
+                    f'checkpoint.action_names has {len(action_names)}: give one for each'
                 )
         for part, mode in (self.normalization or {}).items():
             if part not in PARTS:

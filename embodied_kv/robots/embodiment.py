@@ -5,16 +5,17 @@ Knows what a model must look like to move this robot. Does not know models, ROS 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from embodied_kv.config import ModelConfig
 from embodied_kv.robots.contract import Contract
 from embodied_kv.robots.declared import Declared
-from embodied_kv.robots.mapping import ActionMap, StateMap
+from embodied_kv.robots.mapping import ActionMap, Dimension, StateMap
 from embodied_kv.robots.outputs import Output, outputs
 from embodied_kv.robots.reading import ContractError, load
-from embodied_kv.robots.sources import is_joint
+from embodied_kv.robots.sources import Source, is_joint
 
 FRAME, BIN = 32, 4  # byte tokens of a prompt without words, and of a number in it
 
@@ -52,15 +53,9 @@ class Embodiment:
     def declared(self) -> Declared:
         """What the contract says of a checkpoint."""
         contract, facts = self.contract, self.contract.checkpoint
-        named = {
-            part: tuple(d.name for d in dimensions) if sources[0].names else None
-            for part, dimensions, sources in (
-                ('state_names', self.state.dimensions, contract.state),
-                ('action_names', self.actions.dimensions, contract.action),
-            )
-        }
         return Declared(
-            **named,
+            state_names=_names(self.state.dimensions, contract.state),
+            action_names=_names(self.actions.dimensions, contract.action),
             views=tuple(contract.views),
             relative=tuple(d.relative for d in self.actions.dimensions),
             chunk_size=contract.chunk_size,
@@ -107,3 +102,8 @@ class Embodiment:
             max_text=max(model.max_text, FRAME + BIN * len(self.state.dimensions)),
             action_dt=self.contract.dt,
         )
+
+
+def _names(dimensions: Sequence[Dimension], sources: Sequence[Source]) -> tuple[str, ...] | None:
+    """Return the names of the checkpoint, of each number; None where the contract has none."""
+    return tuple(d.name for d in dimensions) if sources[0].names else None

@@ -59,16 +59,14 @@ class ActionDimension(Dimension):
 
 def state_dimensions(contract: Contract) -> tuple[Dimension, ...]:
     """The numbers of the state, in the policy's order."""
-    return tuple(
-        Dimension(**_parts(contract, source, i)) for source, i in in_order(contract.state)
-    )
+    return tuple(_dimension(contract, source, i) for source, i in in_order(contract.state))
 
 
 def action_dimensions(contract: Contract) -> tuple[ActionDimension, ...]:
     """The numbers of an action, in the policy's order."""
     return tuple(
         ActionDimension(
-            **_parts(contract, source, i),
+            **vars(_dimension(contract, source, i)),
             relative=source.each('relative')[i],
             clamp=None if source.clamp is None else source.clamp[i],
             binary=source.each('binary')[i],
@@ -78,17 +76,17 @@ def action_dimensions(contract: Contract) -> tuple[ActionDimension, ...]:
     )
 
 
-def _parts(contract: Contract, source: Source, i: int) -> dict[str, object]:
-    """The fields of a Dimension, of a source's number i."""
-    return {
-        'name': source.names[i] if source.names else source.select[i],
-        'topic': source.channel.topic,
-        'type': source.channel.type,
-        'select': source.select[i],
-        'unit': source.unit,
-        'scale': source.each('scale')[i] * per_si(source.unit, contract.dt),
-        'offset': source.each('offset')[i],
-    }
+def _dimension(contract: Contract, source: Source, i: int) -> Dimension:
+    """Return a source's number i."""
+    return Dimension(
+        name=source.names[i] if source.names else source.select[i],
+        topic=source.channel.topic,
+        type=source.channel.type,
+        select=source.select[i],
+        unit=source.unit,
+        scale=source.each('scale')[i] * per_si(source.unit, contract.dt),
+        offset=source.each('offset')[i],
+    )
 
 
 class StateMap:

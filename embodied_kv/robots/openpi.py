@@ -19,20 +19,23 @@ class Openpi(Part):
     """Nested maps of a request are named by their path: `images/cam_high`."""
 
     views: dict[Text, Text] = Field(description='{VIEW: KEY}, the key of each camera')
-    optional: tuple[Text, ...] = Field((), description='[VIEW, …], those that may be missing')
+    optional: tuple[Text, ...] = Field(
+        default=(), description='[VIEW, …], those that may be missing'
+    )
     state: dict[Text, Count] = Field(
         description='{KEY: COUNT}, whose numbers, one after another, are the state'
     )
     nested: tuple[Text, ...] = Field(
-        (),
+        default=(),
         description='[images, …], maps of keys before a slash, where this robot is a client',
     )
     channels_first: bool = Field(
-        False, description='whether its pictures have their channels first, where it is a client'
+        default=False,
+        description='whether its pictures have their channels first, where it is a client',
     )
     horizon: Count | None = Field(
-        None, description='actions of a chunk that are sent, at most; absent: all'
+        default=None, description='actions of a chunk that are sent, at most; absent: all'
     )
     metadata: dict[Text, Number | Text | tuple[Number, ...]] = Field(
-        {}, description='what a client is told when it connects, such as {reset_pose: […]}'
+        default={}, description='what a client is told when it connects, such as {reset_pose: […]}'
     )

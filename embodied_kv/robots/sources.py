@@ -6,7 +6,7 @@ Knows what may be written of each, and checks it where it is written.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 from pydantic import (
     AllowInfNan,
@@ -33,7 +33,10 @@ Number = Annotated[float, Strict(), AllowInfNan(False)]
 Positive = Annotated[float, Strict(), AllowInfNan(False), Field(gt=0)]
 Pair = tuple[Number, Number]
 Text = Annotated[str, Strict(), Field(min_length=1)]
-Unit = Literal[UNITS]
+if TYPE_CHECKING:
+    Unit = str
+else:
+    Unit = Literal[UNITS]  # which a type checker does not evaluate
 
 
 class Part(BaseModel):
@@ -165,14 +168,17 @@ class ActionSource(Source):
         return self
 
 
-def placed(sources: tuple[Source, ...]) -> Iterator[tuple[int, tuple[Source, int]]]:
+AnySource = TypeVar('AnySource', bound=Source)
+
+
+def placed(sources: tuple[AnySource, ...]) -> Iterator[tuple[int, tuple[AnySource, int]]]:
     """The place of every number, with its source and its number in that."""
     numbers = [(source, i) for source in sources for i in range(len(source.select))]
     for count, (source, i) in enumerate(numbers):
         yield (count if source.index is None else source.index[i]), (source, i)
 
 
-def in_order(sources: tuple[Source, ...]) -> list[tuple[Source, int]]:
+def in_order(sources: tuple[AnySource, ...]) -> list[tuple[AnySource, int]]:
     """Every number's source and its number in that, by its place in the vector."""
     return [number for _, number in sorted(placed(sources), key=lambda entry: entry[0])]
 

@@ -89,7 +89,7 @@ class Buffer:
 
     def digest(self) -> str:
         """32 hex digits from the bytes."""
-        return hashlib.blake2b(self.raw.cpu().numpy(), digest_size=16).hexdigest()
+        return hashlib.blake2b(self.raw.cpu().numpy().data, digest_size=16).hexdigest()
 
     def check(self) -> None:
         """Raises Moved if somebody rebound, resized or retyped the tensor."""

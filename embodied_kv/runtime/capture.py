@@ -17,7 +17,7 @@ from embodied_kv.runtime.buffer import Buffers
 from embodied_kv.runtime.stream import Stream
 from embodied_kv.runtime.writes import DeclaredWrites
 
-Computation = Callable[[], None]
+Computation = Callable[[], object]  # it returns None, which `Pool.capture` checks
 
 
 class Replayable(Protocol):
@@ -86,7 +86,7 @@ class Pool:
                 raise ValueError(
                     f'buffer {buffer.name!r} is on {buffer.device}, the pool on {self.device}'
                 )
-        work = Eager(fn)
+        work: Replayable = Eager(fn)
         if self.watched or self._stream.cuda is not None:
             with self._aside():
                 # Each run begins where the first does: what a run counts up may have an end.

@@ -241,7 +241,7 @@ def _own(folder: Path) -> None:
         folder.chmod(0o700)
 
 
-def _load(path: Path) -> tuple[object, set[Path]]:
+def _load(path: Path) -> tuple[torch._C._aoti.AOTIModelPackageLoader, set[Path]]:
     """Return the loader of a package, whose `boxed_run` computes, and the folders it extracted.
 
     torch removes these folders when it deletes the loader, which the end of a process may not do.

@@ -36,7 +36,8 @@ class StepInputs:
 
     def __init__(self, device: str | torch.device, fields: Fields) -> None:
         self._begins: dict[str, int] = {}
-        self._fields, self._cuts = dict(fields), {}
+        self._fields = dict(fields)
+        self._cuts: dict[tuple[str, tuple[int, ...]], Field] = {}
         end = 0
         for name, (numbers, kind) in fields.items():
             self._begins[name] = end

@@ -240,7 +240,7 @@ class FleetServer(threading.Thread):
         for waiting, request, answer in zip(dispatch.batch, asked, answers, strict=True):
             if any(answer is one for one in first):
                 if self._trace:
-                    self._trace.answered(request, answer, now - dispatch.sent)
+                    self._trace.answered(request, answer, answer.chunk.chunk, now - dispatch.sent)
                 self._expect(waiting, request, answer, now)
                 self._reply(answer.robot, answer.task, answer.round, _receipt(answer))
 

@@ -6,7 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from embodied_kv.control.execution_horizon import Confidence, Custom, Static, confidence, parse
+from embodied_kv.control.execution_horizon import (
+    Confidence,
+    Custom,
+    Static,
+    Whole,
+    confidence,
+    judged,
+    parse,
+)
+from embodied_kv.types import ActionChunk
 
 UPDATES = arrays(
     np.float64,
@@ -124,3 +133,9 @@ def test_a_text_that_names_none_is_refused(text, message):
 def test_updates_of_another_shape_are_refused(shape):
     with pytest.raises(ValueError, match=r'they must be \[steps, chunk size\]'):
         Static(5)(np.zeros(shape))
+
+
+def test_a_chunk_without_updates_is_refused():
+    chunk = ActionChunk(np.zeros((4, 2)), 0.1, 0, 0.0, 0, 4, 0.0, 0.0)
+    with pytest.raises(ValueError, match=r'updates of a chunk must be given \(got None\)'):
+        judged(chunk, Whole())

@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mcap.reader import make_reader
 from mcap.writer import Writer
-from recording_cases import TOPIC, begin, messages, part, until
+from recording_cases import CHANNELS, MIB, TOPIC, begin, messages, part, until
 
-from embodied_kv.data.recording_file import CONTRACT, END, START
+from embodied_kv.data.recording_file import CONTRACT, END, START, RecordingFile
 from embodied_kv.data.recording_reader import Recording, RecordingError, Records
 from embodied_kv.data.repair import repair
+from embodied_kv.robots.reading import load, to_text
 
 HERE = Path(__file__).parent
 KILLED = f"""
@@ -115,6 +116,21 @@ def test_what_is_no_recording_is_refused_by_name(tmp_path):
     other.write_bytes(b'not at all an MCAP file')
     with pytest.raises(RecordingError, match=r'notes\.mcap is no MCAP file'):
         Recording(other)
+
+
+def test_messages_of_another_encoding_are_refused(tmp_path, monkeypatch):
+    register = Writer.register_channel
+    monkeypatch.setattr(
+        Writer,
+        'register_channel',
+        lambda self, topic, _, schema: register(self, topic, '', schema),
+    )
+    path, start = tmp_path / 'walk.mcap', {'namespace': '/robot'}
+    file = RecordingFile(path, 4 * MIB, CHANNELS, start, to_text(load('tabletop')))
+    file.add(TOPIC, 0, b'words')
+    file.finish({})
+    with pytest.raises(RecordingError, match='messages of /robot/words must be encoded as cdr'):
+        list(Recording(path).messages())
 
 
 def test_nothing_overwrites_a_file_that_is_there(tmp_path):
