@@ -68,12 +68,12 @@ class Background:
         with self._changed:
             self._wanted = wanted
             if not wanted and self._process is not None:
-                self._end()
+                self._end(self._process)
             self._changed.notify_all()
 
-    def _end(self) -> None:
+    def _end(self, process: subprocess.Popen) -> None:
         self._paused = True
-        _signal(self._process, signal.SIGTERM)
+        _signal(process, signal.SIGTERM)
 
     def _run(self) -> None:
         while True:
@@ -86,10 +86,10 @@ class Background:
             with self._changed:
                 self._process = process
                 if not self._wanted:
-                    self._end()
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(self._payload)
-                process.stdin.flush()
+                    self._end(process)
+            assert process.stdin and process.stdout  # pipes
+            with process.stdin as jobs, contextlib.suppress(BrokenPipeError):
+                jobs.write(self._payload)
             for line in process.stdout:
                 self._say(line.decode(errors='replace').rstrip())
             with self._changed:
@@ -126,7 +126,6 @@ def _ended(process: subprocess.Popen) -> int:
     except subprocess.TimeoutExpired:
         pass
     _signal(process, signal.SIGKILL)  # compilers that outlived it
-    process.stdin.close()
     return process.wait()
 
 
