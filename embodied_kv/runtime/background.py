@@ -88,7 +88,7 @@ class Background:
                 if not self._wanted:
                     self._end(process)
             assert process.stdin and process.stdout  # pipes
-            with process.stdin as jobs, contextlib.suppress(BrokenPipeError):
+            with contextlib.suppress(BrokenPipeError), process.stdin as jobs:
                 jobs.write(self._payload)
             for line in process.stdout:
                 self._say(line.decode(errors='replace').rstrip())

@@ -143,6 +143,21 @@ def test_it_runs_from_resume_to_pause_and_again(sleeping, said):
     assert not lives(second) and not said
 
 
+def test_a_pause_before_the_jobs_were_read_is_no_error(tmp_path, said):
+    large = [b'0' * 2**20]  # more than a pipe holds
+    made = Background(large, tmp_path, 1, partial(time.sleep, LONG), said.append)
+    for _ in range(2):
+        made.resume()
+        pid = pid_of(made)
+        time.sleep(0.5)
+        made.pause()
+        until(lambda pid=pid: not lives(pid))
+        until(lambda: made._process is None)
+        assert made._thread.is_alive()
+    made.stop()
+    assert not said
+
+
 def test_it_has_no_processor_time_that_others_want(sleeping):
     sleeping.resume()
     pid = pid_of(sleeping)
