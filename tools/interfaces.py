@@ -27,9 +27,25 @@ find_package(sensor_msgs REQUIRED)
 rosidl_generate_interfaces({name}
   {interfaces}
   DEPENDENCIES action_msgs std_msgs sensor_msgs)
+# Generated files spend their time on the same headers: they compile in groups, which takes half
+# the time. Those of generator_c define the same names twice and stay alone.
+foreach(part {parts})
+  set_target_properties({name}__rosidl_${{part}} PROPERTIES
+    UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE {batch})
+endforeach()
 ament_export_dependencies(rosidl_default_runtime)
 ament_package()
 """
+
+GROUPED = [
+    *(
+        f'typesupport_{kind}{language}'
+        for kind in ('', 'introspection_', 'fastrtps_')
+        for language in ('c', 'cpp')
+    ),
+    'generator_py',
+]
+BATCH = 20  # files of a group: two cores have a group each
 
 
 def build_interfaces(name: str, prefix: Path, build: Path) -> None:
@@ -45,7 +61,9 @@ def build_interfaces(name: str, prefix: Path, build: Path) -> None:
     (build / 'CMakeCache.txt').unlink(missing_ok=True)  # may name the ROS 2 of another build
     paths = [path for kind in ('msg', 'srv', 'action') for path in ROOT.glob(f'{kind}/*.{kind}')]
     interfaces = '\n  '.join(f'"{ROOT}:{path.relative_to(ROOT)}"' for path in sorted(paths))
-    (source / 'CMakeLists.txt').write_text(CMAKE.format(name=name, interfaces=interfaces))
+    (source / 'CMakeLists.txt').write_text(
+        CMAKE.format(name=name, interfaces=interfaces, parts=' '.join(GROUPED), batch=BATCH)
+    )
     shutil.copy(ROOT / 'package.xml', source)
     environment = dict(os.environ, PYTHONPATH=_without_colcon(os.environ.get('PYTHONPATH', '')))
     for step in (

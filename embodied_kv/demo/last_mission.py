@@ -15,31 +15,33 @@ from embodied_kv.demo.nodes.truth import TrueMoment
 from embodied_kv.demo.sim.mission_memory import parse_task, true_table
 from embodied_kv.demo.sim.mission_oracle import begin, next_step
 from embodied_kv.demo.sim.mission_phrases import say_mission
-from embodied_kv.demo.sim.mission_table import ROOM
 from embodied_kv.demo.sim.missions import Mission, Part, Which
 from embodied_kv.demo.sim.tasks import Judge, Task
-
-MOST = 2  # things that are moved
 
 
 def choose_mission(
     moment: TrueMoment, hindrance: Callable[[Task, TrueMoment], str]
 ) -> Mission | None:
-    """Up to MOST things go into a place, or one out of it, and it is said what that place holds.
+    """Return a mission that the policy can do: one move, and to say what the place then holds.
 
-    hindrance: why nobody could do a task at a moment, or ''. None where nothing can be moved.
+    A thing goes into an empty place, for the policy puts a second one onto the first. Without an
+    empty place a thing goes out of one. hindrance: why nobody could do a task at a moment, or ''.
+    None where nothing can be moved.
     """
     table = true_table(moment.truth)
-    for place in table.places:
-        say = Part('say', place=place, about='inside')
-        room = ROOM - len(table.inside(place))
-        away = [name for name, at in table.where.items() if at != place]
-        free = [name for name in away if not hindrance(Task('put', name, place), moment)]
-        if things := tuple(free[: min(room, MOST)]):
-            return Mission((Part('put', Which(names=things), place), say))
-        for name in table.inside(place):
-            if not hindrance(Task('take', name, place), moment):
-                return Mission((Part('take', Which(names=(name,), place=place)), say))
+    empty = [place for place in table.places if not table.inside(place)]
+    moves = [
+        *(Part('put', Which(names=(name,)), place) for place in empty for name in table.where),
+        *(
+            Part('take', Which(names=(name,), place=place))
+            for place in table.places
+            for name in table.inside(place)
+        ),
+    ]
+    for move in moves:
+        (name,), place = move.which.names, move.place or move.which.place
+        if not hindrance(Task(move.kind, name, place), moment):
+            return Mission((move, Part('say', place=place, about='inside')))
     return None
 
 

@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: a live table, or a line a second where there is no terminal.
+"""What the demo shows while it runs: a live table, or a line every ten seconds without a terminal.
 
 Knows rich, what a Monitor counted and what a Director told. Does not know topics or processes.
 """
@@ -18,6 +18,7 @@ from embodied_kv.demo.monitor import Monitor
 from embodied_kv.demo.picture import printable
 from embodied_kv.demo.sim.language import NARRATE, SUBTASK
 
+PERIOD, LINES = 0.25, 10.0  # s between two looks, and between two lines
 LATELY = 30  # commands that the shown durations are the median of
 WORDS = 120  # characters of a sentence
 
@@ -30,8 +31,8 @@ class Screen:
         self._live = Live(console=self._console, auto_refresh=False) if live else None
         if not self._console.is_terminal:
             self._live = None
-        self._period = 0.25 if self._live else 1.0
         self._next = time.monotonic()
+        self._next_line, self._runs = 0.0, False
 
     def __enter__(self) -> Screen:
         if self._live:
@@ -46,7 +47,7 @@ class Screen:
         """Whether it is time to show something again."""
         if (now := time.monotonic()) < self._next:
             return False
-        self._next = now + self._period
+        self._next = now + PERIOD
         return True
 
     def show(self, monitor: Monitor, director: Director, elapsed: float) -> None:
@@ -59,9 +60,17 @@ class Screen:
             for name, value in rows.items():
                 table.add_row(name, Text(value))
             self._live.update(table, refresh=True)
-        else:
+        elif self._is_time(monitor.began is not None):
             line = ', '.join(f'{name} {value}' for name, value in rows.items())
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def _is_time(self, runs: bool) -> bool:
+        """Whether a line is due: now and then, and with the first command."""
+        now = time.monotonic()
+        if now < self._next_line and runs == self._runs:
+            return False
+        self._next_line, self._runs = now + LINES, runs
+        return True
 
 
 def _rows(monitor: Monitor, director: Director, elapsed: float) -> dict[str, str]:

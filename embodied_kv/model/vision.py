@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from transformers import SiglipVisionConfig, SiglipVisionModel
 
 from embodied_kv.config import ModelConfig, VisionConfig
 
 
 def siglip(config: VisionConfig) -> nn.Module:
-    """transformers' SigLIP encoder; its weights are memory as it came, for a loader to fill."""
+    """transformers' SigLIP encoder; its weights are memory as it came, for a loader to fill.
+
+    transformers is imported here and not with the module: it takes as long as everything else.
+    """
+    from transformers import SiglipVisionConfig, SiglipVisionModel
+
     with torch.device('meta'):
         tower = SiglipVisionModel(
             SiglipVisionConfig(

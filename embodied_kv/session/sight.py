@@ -43,14 +43,21 @@ class Sight:
             with self._lock:
                 self._watchers -= 1
 
-    def now(self, check: Callable[[], None] = lambda: None) -> SceneSummary | None:
-        """The present scene; it is waited for where somebody makes frames, up to PATIENCE.
+    def now(
+        self, check: Callable[[], None] = lambda: None, newer: bool = False
+    ) -> SceneSummary | None:
+        """Return the present scene, None where there is none; wait for it up to PATIENCE.
 
-        check: is called meanwhile; what it raises ends the waiting.
+        Where nobody makes frames there is nothing to wait for.
+
+        Args:
+            check: Called while it waits; what it raises ends the waiting.
+            newer: Wait for a scene that is newer than the newest one at the call, so that
+                nothing is answered from a scene of before; after PATIENCE the newest one counts.
         """
         with self.watching():
-            until = time.monotonic() + PATIENCE
-            while (scene := self._scene()) is None:
+            until, before = time.monotonic() + PATIENCE, self._scene() if newer else None
+            while (scene := self._scene()) is None or (before and scene.stamp == before.stamp):
                 if not self.is_open or time.monotonic() > until:
                     break
                 check()

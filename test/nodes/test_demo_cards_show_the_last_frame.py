@@ -8,7 +8,8 @@ import pytest
 from demo_play import START, play
 
 from embodied_kv.demo.director import SECOND
-from embodied_kv.demo.picture import Scenery, draw_path
+from embodied_kv.demo.draw_path import draw_path
+from embodied_kv.demo.picture import Scenery
 from embodied_kv.demo.sim.tasks import task_scene
 from embodied_kv.demo.storyboard import CARDS, draw_storyboard, make_cards
 

@@ -5,13 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from demo_play import SEED
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from embodied_kv.demo.director import SECOND, Told
-from embodied_kv.demo.last_mission import MOST, LastMission, choose_mission
+from embodied_kv.demo.last_mission import LastMission, choose_mission
 from embodied_kv.demo.nodes.truth import TrueMoment
 from embodied_kv.demo.recording import Recording
 from embodied_kv.demo.sim.mission_memory import true_table
 from embodied_kv.demo.sim.mission_oracle import begin, next_step
+from embodied_kv.demo.sim.missions import Mission, Part, Which
 from embodied_kv.demo.sim.tabletop import Tabletop
 from embodied_kv.demo.sim.tasks import task_scene
 from embodied_kv.demo.video import HASTE, mission_page
@@ -22,9 +25,15 @@ def possible(task, moment):
 
 
 @pytest.fixture(scope='module')
-def moment():
+def table():
     with Tabletop(task_scene('put'), SEED) as table:
-        return TrueMoment(SECOND, SEED, table.state(), table.truth(), table.poses())
+        yield table
+
+
+@pytest.fixture(scope='module')
+def moment(table):
+    table.reset(SEED)
+    return TrueMoment(SECOND, SEED, table.state(), table.truth(), table.poses())
 
 
 def put(moment, names, place, seconds=1):
@@ -52,33 +61,51 @@ def steps_of(mission, moment):
     return found
 
 
-def test_it_has_two_or_three_steps_the_last_of_which_is_said(moment):
+def test_it_is_a_move_and_a_sentence(moment):
     mission = choose_mission(moment, possible)
     told = LastMission.told(mission, moment, SEED)
     *moves, said = steps_of(mission, moment)
-    assert len(moves) == MOST and said.startswith('say: the ')
+    assert len(moves) == 1 and said.startswith('say: the ')
     assert told.words == LastMission.told(mission, moment, SEED).words, 'a seed has one sentence'
     for part in mission.parts[:-1]:
         assert all(name in told.words for name in part.which.names)
 
 
 def test_what_cannot_be_done_is_not_asked_for(moment):
-    first, _ = choose_mission(moment, possible).parts[0].which.names
+    (first,) = choose_mission(moment, possible).parts[0].which.names
     other = choose_mission(moment, lambda task, _: 'no' if task.target == first else '')
     assert first not in other.parts[0].which.names and other.parts[0].which.names
     assert choose_mission(moment, lambda task, _: 'nobody can') is None
 
 
-def test_from_a_full_place_something_is_taken_out(moment):
-    part = choose_mission(moment, possible).parts[0]
-    full = put(moment, part.which.names, part.place)
+def test_without_an_empty_place_something_is_taken_out(moment):
+    table = true_table(moment.truth)
+    assert len(table.places) == 1, 'the scene has one place'
+    (place,) = table.places
+    name = next(iter(table.where))
+    full = put(moment, [name], place)
     mission = choose_mission(full, possible)
-    assert mission.parts[0].kind == 'take' and len(steps_of(mission, full)) == 2
+    assert (mission.parts[0].kind, mission.parts[0].which.names) == ('take', (name,))
+    assert len(steps_of(mission, full)) == 2
+
+
+@given(seed=st.integers(1_000_000, 2_000_000))
+@settings(max_examples=15, deadline=None)
+def test_nothing_is_put_where_something_lies(table, seed):
+    table.reset(seed)
+    moment = TrueMoment(SECOND, seed, table.state(), table.truth(), table.poses())
+    mission = choose_mission(moment, possible)
+    known = true_table(moment.truth)
+    assert mission.parts[0].kind == 'take' or not known.inside(mission.parts[0].place)
 
 
 @pytest.fixture
 def mission(moment):
-    return LastMission.told(choose_mission(moment, possible), moment, SEED)
+    """Of two things, as other programs may ask for."""
+    table = true_table(moment.truth)
+    names, place = tuple(table.where)[:2], next(iter(table.places))
+    parts = Part('put', Which(names=names), place), Part('say', place=place, about='inside')
+    return LastMission.told(Mission(parts), moment, SEED)
 
 
 def carried_out(mission, moment, honest=True):

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import pairwise
 
+import av
 import cv2
 import numpy as np
 import pytest
@@ -134,7 +135,18 @@ def test_what_was_waited_for_before_a_mission_is_not_shown(run, monkeypatch):
     assert len(film) == pytest.approx(seconds * RATE, abs=5)
 
 
-def test_without_the_codec_the_reason_is_told(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(video.cv2, 'VideoWriter_fourcc', lambda *_: 0x20202020)
-    with Scenery(task_scene('put'), 64) as scenery, pytest.raises(FilmError, match='MPEG-4'):
-        draw_film(tmp_path / 'no.such', run[0], [run[1]], scenery, SUMMARY)
+def test_browsers_play_it(run, tmp_path):
+    with Scenery(task_scene('put'), 64) as scenery:
+        draw_film(tmp_path / 'film', run[0], [run[1]], scenery, SUMMARY)
+    with av.open(tmp_path / 'film') as film:
+        codec = film.streams.video[0].codec_context
+        assert (codec.name, codec.pix_fmt) == ('h264', 'yuv420p')
+    boxes = (tmp_path / 'film').read_bytes()
+    assert boxes.index(b'moov') < boxes.index(b'mdat')  # it plays while it loads
+
+
+def test_without_the_codec_the_reason_is_given(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(video, 'CODEC', 'no such')
+    with Scenery(task_scene('put'), 64) as scenery, pytest.raises(FilmError, match=r'H\.264'):
+        draw_film(tmp_path / 'film', run[0], [run[1]], scenery, SUMMARY)
+    assert not (tmp_path / 'film').exists()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes.util
 import importlib
 import os
+from contextlib import suppress
 
 _LIBRARIES = {'egl': 'EGL', 'osmesa': 'OSMesa'}
 
@@ -34,6 +35,9 @@ def open_context(width: int, height: int):
     Raises RuntimeError that names the backend and the remedy when it does not open.
     """
     name = backend()
+    # Mesa and Triton bring an LLVM each: Triton, which torch loads late, has to be the first.
+    with suppress(ImportError):
+        importlib.import_module('triton')
     # Mesa's own threads cost more than they bring at camera size, and fight the policy for cores.
     os.environ.setdefault('LP_NUM_THREADS', '0')
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from embodied_kv.demo.sim.camera import axes_towards
 from embodied_kv.demo.sim.kinematics import (
     FOREARM,
     JOINTS,
@@ -155,11 +156,8 @@ def _thing(i: int, thing: Thing) -> str:
 
 
 def _looking(eye, target, up=(0.0, 0.0, 1.0)) -> str:
-    """xyaxes of a camera at eye that has target in its centre."""
-    back = np.subtract(eye, target).astype(float)
-    right = np.cross(up, back)
-    right /= np.linalg.norm(right)
-    return _text((*right, *np.cross(back / np.linalg.norm(back), right)))
+    """Return the xyaxes of a camera."""
+    return _text(axes_towards(eye, target, up)[:, :2].T.ravel())
 
 
 def _text(values) -> str:

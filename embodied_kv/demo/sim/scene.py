@@ -35,6 +35,10 @@ RECEPTACLES = ('plate', 'bin')
 FLOORS = {'plate': 0.010, 'bin': 0.006}  # m, heights of what lies in them
 WALL = 0.008  # m, of a bin
 CAMERAS = ('front', 'wrist')
+# The middles of what is drawn: the front camera, and where the gripper starts.
+FRONT_EYE, FRONT_TARGET = (0.96, 0.0, 0.80), (0.37, 0.0, 0.06)  # m
+FRONT_FOVY = 38.0  # degrees
+START = (0.26, 0.0, 0.27)  # m
 AWAY_JITTER = np.array([0.006, 0.006, 0.2])  # m, m, rad: half ranges of what is put away
 AWAY_TRIES = 50
 
@@ -154,13 +158,13 @@ def draw_scene(config: SceneConfig, rng: np.random.Generator) -> Scene:
         light_from=near((0.3, 0.5, 1.5), 1.5 * jitter),
         light=0.55 * near((1.0,), jitter)[0],
         ambient=0.45 * near((1.0,), jitter)[0],
-        eye=near((0.96, 0.0, 0.80), config.camera_jitter),
-        target=near((0.37, 0.0, 0.06), config.camera_jitter),
+        eye=near(FRONT_EYE, config.camera_jitter),
+        target=near(FRONT_TARGET, config.camera_jitter),
         fovy={
-            'front': near((38.0,), config.fovy_jitter)[0],
+            'front': near((FRONT_FOVY,), config.fovy_jitter)[0],
             'wrist': near((75.0,), config.fovy_jitter)[0],
         },
-        gripper=near((0.26, 0.0, 0.27), config.arm_jitter),
+        gripper=near(START, config.arm_jitter),
     )
 
 

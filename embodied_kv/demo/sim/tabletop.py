@@ -13,6 +13,7 @@ import mujoco
 import numpy as np
 
 from embodied_kv.demo.sim import kinematics
+from embodied_kv.demo.sim.camera import project
 from embodied_kv.demo.sim.gl import open_context
 from embodied_kv.demo.sim.kinematics import JOINTS, joint_limits
 from embodied_kv.demo.sim.mjcf import TIMESTEP, write_mjcf
@@ -233,13 +234,8 @@ class Tabletop:
         Whole numbers are pixel centres. A point behind the camera is NaN. Raises KeyError for
         an unknown camera.
         """
-        view = self._data.camera(camera)
-        focal = (
-            self.config.image_size / 2 / np.tan(np.deg2rad(self._model.camera(camera).fovy[0]) / 2)
-        )
-        x, y, z = ((np.atleast_2d(points) - view.xpos) @ view.xmat.reshape(3, 3)).T
-        depth = np.where(z < 0, -z, np.nan)
-        return np.stack([x, -y], -1) * (focal / depth)[:, None] + (self.config.image_size - 1) / 2
+        view, fovy = self._data.camera(camera), self._model.camera(camera).fovy[0]
+        return project(points, view.xpos, view.xmat.reshape(3, 3), fovy, self.config.image_size)
 
     def sees(self, points: np.ndarray) -> np.ndarray:
         """Whether points [N, 3] (m) lie in the picture of any camera, hidden or not: bool [N]."""
