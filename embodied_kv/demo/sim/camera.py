@@ -14,7 +14,7 @@ import numpy as np
 def axes_towards(
     eye: Sequence[float], target: Sequence[float], up: Sequence[float] = (0.0, 0.0, 1.0)
 ) -> np.ndarray:
-    """Return the axes [3, 3] of a camera at `eye` with `target` in its centre (m), `up` upwards."""
+    """Return the axes [3, 3] of a camera at `eye` with `target` in its centre (m)."""
     back = np.subtract(eye, target).astype(float)
     back /= np.linalg.norm(back)
     right = np.cross(up, back)
