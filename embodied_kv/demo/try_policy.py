@@ -23,7 +23,6 @@ from embodied_kv.demo.sim.kinematics import JOINTS, UPPER, forward, top_down
 from embodied_kv.demo.sim.scene import FRONT_EYE, FRONT_FOVY, FRONT_TARGET, START
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine_config import EngineConfig
-from embodied_kv.model.policy import Policy
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.serving.load import load_policy
 from embodied_kv.types import ActionChunk, Observation

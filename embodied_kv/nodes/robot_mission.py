@@ -172,9 +172,8 @@ class RobotMission:
             running.calls.there(lambda: self._arm is not None, 'control/state')
             with sight.watching():
                 if sight.is_open:
-                    sight.now(
-                        running.calls.check, newer=True
-                    )  # a frame of this mission to ask about
+                    # There is a frame to ask about, and it shows what lies there now.
+                    sight.now(running.calls.check, newer=True)
                 running.end = running.run.run()
         except Interrupted as reason:
             running.end = MissionEnd(reason.code, str(reason), running.run.state)
