@@ -28,6 +28,7 @@ DEFAULT = (
     ('watchdog', '--quick'),
     ('serving.chaos', '--quick'),
     ('soak', '--quick'),
+    ('start', '--repeats', '1'),
     ('updates', '--quick'),
     ('whole', '--quick'),
 )
@@ -58,6 +59,7 @@ FULL = (
     ('inputs',),
     ('mission',),
     ('plane',),
+    ('start',),
     ('safety',),
     ('serving',),
     ('serving.chaos',),
