@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, replace
 
@@ -20,6 +21,7 @@ from embodied_kv.control.of_contract import (
     tracking_errors,
 )
 from embodied_kv.control.rtc import RealTimeChunking
+from embodied_kv.control.stillness import Stillness
 from embodied_kv.control.trajectory_executor import CLAMPED, FRESH, STOP, TrajectoryExecutor
 from embodied_kv.kv.handle import KvHandle, Lease, Stale
 from embodied_kv.msg import ActionChunk as ActionChunkMsg
@@ -96,10 +98,25 @@ class Action(SuiteNode):
         self.subscribe(
             String, 'instruction', lambda m: self._told(m.data), qos.INSTRUCTION, always=True
         )
-        self._panel = ControlPanel(self, self._guard, params.shadow, contract, self._world.now)
+        self._stillness = Stillness(limits.velocity)
+        self._panel = ControlPanel(
+            self,
+            self._guard,
+            params.shadow,
+            contract,
+            self._world.now,
+            self._stands,
+            params.standing_limit,
+        )
         self._release.callback(self._panel.close)
         tool = params.tool_frame
         self._path = ChunkPath(self, tool, self.description) if tool else None
+
+    def _stands(self) -> float:
+        """Return for how long (s) the arm has stood still. On the panel's thread."""
+        measured = self._joints.now()
+        positions = None if measured is None else measured.position
+        return self._stillness.seconds(positions, time.monotonic())
 
     def _executor(self) -> TrajectoryExecutor:
         """Return a new executor within the limits. Raises LimitError."""

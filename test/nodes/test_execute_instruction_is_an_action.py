@@ -8,6 +8,7 @@ from std_msgs.msg import String
 from std_srvs.srv import SetBool, Trigger
 
 from embodied_kv.action import ExecuteInstruction
+from embodied_kv.errors import ErrorCode
 from embodied_kv.msg import TextDelta
 from embodied_kv.nodes.action import Action
 from embodied_kv.nodes.language import Language
@@ -145,3 +146,44 @@ def test_yes_to_the_success_question_is_success(client, robot):
     robot.until(lambda: say() or goals._goal is None)
     status, result = client.result(goal)
     assert status == GoalStatus.STATUS_SUCCEEDED and result.success
+
+
+@pytest.fixture
+def asked(robot):
+    """A client and what answers the success question, of an arm that may stand for a second."""
+    robot.up(*SUITE, instruction='', prompt_interval=1, standing_limit=1.0)
+    robot.until(lambda: robot.suite[1]._joints.now() is not None)
+    goals = robot.suite[1]._panel.goals
+    publisher = robot.node.create_publisher(TextDelta, 'language/text', 10)
+
+    def answer(text):
+        message = TextDelta(stream=goals._asked or 0, text=text, finished=True)
+        publisher.publish(robot.stamped(message))
+
+    return Client(robot), goals, answer
+
+
+def test_an_arm_that_stands_without_being_done_ends_it(asked, robot):
+    client, goals, answer = asked
+    goal = client.send(success_question='Is it done?')
+    robot.until(lambda: answer(' no, not yet') or goals._goal is None)
+    status, result = client.result(goal)
+    assert status == GoalStatus.STATUS_ABORTED and result.error_code == ErrorCode.NOT_DONE
+    assert 'has stood still for 1 s' in result.message and 'no, not yet' in result.message
+    assert result.seconds >= 1.0 and stands(robot)
+
+
+def test_an_arm_that_moves_goes_on_though_it_is_not_done(asked, robot, monkeypatch):
+    client, goals, answer = asked
+    monkeypatch.setattr(goals, '_stands', lambda: 0.0)
+    client.send(success_question='Is it done?')
+    robot.until(lambda: answer(' no') or goals._goal.denial)
+    robot.until(lambda: goals._goal.seconds > 1.5)
+    assert goals._goal is not None
+
+
+def test_an_arm_that_nobody_asks_about_may_stand(asked, robot):
+    client, goals, _ = asked
+    client.send()
+    robot.until(lambda: goals._goal.seconds > 2.0)
+    assert goals._goal is not None

@@ -50,6 +50,7 @@ class Goal:
         self.missed = 0  # periods that the loop had missed before
         self.was_seen = False  # a chunk of an observation since then was executed
         self.stamp = math.inf  # ns, of the oldest such observation
+        self.denial = ''  # the newest answer to the question that was not yes
         self.code, self.why = ErrorCode.NONE, ''
 
     @property
@@ -78,7 +79,9 @@ class InstructionServer:
     """Serves `execute_instruction` until `close`, one goal at a time.
 
     node: whose executor runs it. guard: says who may move the arm; None while nobody may.
-    language: what the contract says that the policy says. now: the guard's clock, s.
+    language: what the contract says that the policy says. now: the guard's clock, s. stands: for
+    how long the arm has stood still, s. standing_limit: how long it may while the policy answers
+    that the instruction is not done, s; 0: without limit.
     """
 
     def __init__(
@@ -87,8 +90,11 @@ class InstructionServer:
         guard: Callable[[], Guard | None],
         language: Language,
         now: Callable[[], float],
+        stands: Callable[[], float],
+        standing_limit: float,
     ) -> None:
         self._node, self._guard, self._language, self._now = node, guard, language, now
+        self._stands, self._standing_limit = stands, standing_limit
         self._loop: ControlLoop | None = None
         self._goal: Goal | None = None
         self._ended: dict[bytes, Goal] = {}  # whose clients are to be told
@@ -225,9 +231,19 @@ class InstructionServer:
             self._end(ErrorCode.STOPPED, f'the arm does not move: {guard.hindrance}')
         elif goal.time_limit and goal.seconds >= goal.time_limit:
             self._end(ErrorCode.TIMEOUT, 'the time limit is over')
+        elif self._is_stuck(goal):
+            self._end(
+                ErrorCode.NOT_DONE,
+                f'the arm has stood still for {self._standing_limit:g} s, and '
+                f"'{shown(goal.question)}' was answered with '{shown(goal.denial)}'",
+            )
         else:
             goal.handle.publish_feedback(goal.feedback(self._now()))
             self._ask_if_due(goal)
+
+    def _is_stuck(self, goal: Goal) -> bool:
+        stood = min(self._stands(), goal.seconds)
+        return bool(goal.denial) and 0 < self._standing_limit <= stood
 
     # ------------------------------------------------------------------ what is heard
 
@@ -261,10 +277,12 @@ class InstructionServer:
             return
         if message.stream == self._asked:
             self._words += message.text
-            yes = self._words.strip().lower().startswith('yes')
             # Of a frame from before, which a capsule may have brought back, no answer counts.
-            if message.finished and yes and nanoseconds(message.header.stamp) >= goal.stamp:
-                self._end(ErrorCode.NONE, f"'{shown(goal.question)}' was answered with yes")
+            if message.finished and nanoseconds(message.header.stamp) >= goal.stamp:
+                if self._words.strip().lower().startswith('yes'):
+                    self._end(ErrorCode.NONE, f"'{shown(goal.question)}' was answered with yes")
+                else:
+                    goal.denial = self._words.strip()
         elif self._language.prompts and message.query == self._language.prompts[0]:
             stream, words = self._saying
             words = message.text if stream != message.stream else words + message.text

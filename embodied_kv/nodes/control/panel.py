@@ -56,6 +56,8 @@ class ControlPanel:
         shadow: Whether nothing is commanded, in any state.
         contract: The contract of the robot.
         now: Returns the moment (s) on the clock of the control loop.
+        stands: Returns for how long (s) the arm has stood still.
+        standing_limit: For how long (s) it may while the policy answers that its goal is not done.
 
     Raises:
         ValueError: An emergency-stop input of the contract cannot be read.
@@ -68,6 +70,8 @@ class ControlPanel:
         shadow: bool,
         contract: Contract,
         now: Callable[[], float],
+        stands: Callable[[], float],
+        standing_limit: float,
     ) -> None:
         self.node = Node('control', namespace=node.get_namespace(), context=node.context)
         self._shadow, self._now = shadow, now
@@ -84,7 +88,9 @@ class ControlPanel:
             (SetBool, 'takeover', self._take_over, False),
         ):
             self.node.create_service(kind, f'control/{name}', self._answering(answer, inactive))
-        self.goals = InstructionServer(self.node, self._active_guard, contract.language, now)
+        self.goals = InstructionServer(
+            self.node, self._active_guard, contract.language, now, stands, standing_limit
+        )
         try:
             self.estops = EmergencyStops(self.node, contract.estop, self._active_guard, now)
         except ValueError:

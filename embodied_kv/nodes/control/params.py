@@ -54,6 +54,12 @@ class ActionParams:
         'chunk; after a longer interruption the arm is disarmed',
         range=(0.1, 3600.0),
     )
+    standing_limit: float = param(
+        5.0,
+        'Maximum time (s) for which the arm may stand still while the policy answers the success '
+        'question with no; then the goal of execute_instruction ends as not done. 0: unlimited',
+        range=(0.0, 3600.0),
+    )
     stop_after: int = param(
         5,
         'Control periods without a fresh chunk after which to stop',

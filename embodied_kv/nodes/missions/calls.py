@@ -120,9 +120,9 @@ class Calls:
         return [found[question] for question in questions]
 
     def act(self, instruction: str, time_limit: float) -> Outcome:
-        """Until the policy says that it is done, or time is up. Raises Interrupted otherwise.
+        """Until the policy says that it is done, stands without being done, or time is up.
 
-        time_limit: s, above 0.
+        time_limit: s, above 0. Raises Interrupted where it ends otherwise.
         """
         self.there(self._acting.server_is_ready, 'execute_instruction')
         goal = ExecuteInstruction.Goal(instruction=instruction, time_limit=time_limit)
@@ -138,7 +138,7 @@ class Calls:
         result = self._wait(ended, time_limit + PATIENCE).result
         self._sent = None
         code = ErrorCode.NONE if result.success else failure_code(result.error_code)
-        if code not in (ErrorCode.NONE, ErrorCode.TIMEOUT):
+        if code not in (ErrorCode.NONE, ErrorCode.TIMEOUT, ErrorCode.NOT_DONE):
             raise Interrupted(result.message or 'the action node did not say why', code)
         return Outcome(result.success, result.message)
 
