@@ -115,6 +115,10 @@ class Registry:
             self._keep(self._with_copy(item, tier, self.capacities), {tier})
             self._touch(capsule.name)
 
+    def __contains__(self, name: str) -> bool:
+        """Return whether a capsule has this name, in any tier."""
+        return name in self._items or self._has_file(name)
+
     def get(self, name: str, promote: Tier = Tier.HOST) -> Capsule:
         """The capsule on the device or the host, where it lies; one on the disk is loaded.
 
@@ -414,7 +418,7 @@ class Registry:
         return self._disk is not None and name in self._disk.names()
 
     def _check_new(self, name: str) -> None:
-        if name in self._items or self._has_file(name):
+        if name in self:
             raise CapsuleError(
                 f'there is a capsule {name} already: drop it first', ErrorCode.ALREADY_EXISTS
             )

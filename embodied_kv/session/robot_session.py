@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from itertools import chain, count
 from typing import TypeVar
 
 import torch
@@ -132,7 +133,7 @@ class RobotSession:
     ) -> tuple[Capsule, float]:
         """Freezes the session between two steps and keeps it; also s of the engine's thread.
 
-        name: '' for one made of process and boundary. Raises CapsuleError, and NoRoom.
+        name: '' for one made of process and boundary, which is free. Raises CapsuleError, and NoRoom.
         """
         capsule, seconds = self._on_engine(lambda: self._freeze(name, scene))
         self.registry.add(capsule, tier)
@@ -225,12 +226,18 @@ class RobotSession:
             frozen[SCENE] = FrozenPart(arrays, scene.facts())
         number = self._engine.committed
         return Capsule(
-            name or f'{self._engine.kv.frames.process_id[:8]}-{number}',
+            name or self._free_name(number),
             Boundary(self.name, number, self.engine_part.stamp),
             self.registry.fingerprint,
             {f'{part}/{n}': t for part, f in frozen.items() for n, t in f.tensors.items()},
             {part: f.facts for part, f in frozen.items()},
         )
+
+    def _free_name(self, number: int) -> str:
+        """Return a name for a boundary; there may be capsules of it already."""
+        first = f'{self._engine.kv.frames.process_id[:8]}-{number}'
+        names = chain([first], (f'{first}-{i}' for i in count(2)))
+        return next(name for name in names if name not in self.registry)
 
     def _resume(self, capsule: Capsule, decision: Decision, but: Collection[str] = ()) -> Resumed:
         frozen = self._frozen(capsule)
