@@ -133,7 +133,7 @@ class RobotSession:
     ) -> tuple[Capsule, float]:
         """Freezes the session between two steps and keeps it; also s of the engine's thread.
 
-        name: '' for one made of process and boundary, which is free. Raises CapsuleError, and NoRoom.
+        name: '' for a free one made of process and boundary. Raises CapsuleError, and NoRoom.
         """
         capsule, seconds = self._on_engine(lambda: self._freeze(name, scene))
         self.registry.add(capsule, tier)
