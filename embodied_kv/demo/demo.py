@@ -251,7 +251,7 @@ def _present(demo: Demo, found: dict[str, object]) -> None:
     print('the suite has ended; drawing what it did', flush=True)
     written = demo.draw(found['weights'], summary)
     for name, line in summary.items():
-        print(f'{name:<11} {line}')
+        print(f'{name:<8} {line}')
     print(f'in {demo.out}: report.json, {", ".join(written)}')
 
 

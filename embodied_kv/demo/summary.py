@@ -1,6 +1,6 @@
-"""What a run of the demo comes to, in six lines for somebody who has never seen one.
+"""The result of a demo run in five sentences for a reader who has never seen one.
 
-Knows report.json and English, nothing else: each number stands in the report.
+Knows report.json and English, nothing else: each number is in the report.
 """
 
 from __future__ import annotations
@@ -9,73 +9,75 @@ from collections.abc import Mapping
 
 
 def summarize(report: Mapping) -> dict[str, str]:
-    """What was asked, done, said, on time, remembered, and the mission. report: report.json's."""
+    """Return tasks, words, timing, memory and mission, each in words. report: report.json's."""
     return {
-        'asked': _asked(report),
-        'done': _done(report),
-        'said': _said(report['words right']),
-        'on time': _on_time(report),
-        'remembered': _remembered(report['memory']),
+        'tasks': _tasks(report),
+        'words': _words(report['words right']),
+        'timing': _timing(report),
+        'memory': _memory(report['memory']),
         'mission': _mission(report['mission']),
     }
 
 
-def _asked(report: Mapping) -> str:
-    questions = len(report['words right']['questions'])
-    return f'{_many(len(report["tasks"]), "task")} in words, {_many(questions, "question")}'
-
-
-def _done(report: Mapping) -> str:
+def _tasks(report: Mapping) -> str:
     counts, tasks = report['tasks done'], report['tasks']
-    line = f'{counts["done"]} of {_many(counts["told"], "task")}'
+    line = f'The robot did {counts["done"]} of {_many(counts["told"], "task")} given in words'
     if counts['failed']:
-        line += f', {counts["failed"]} not done in time'
+        line += f'; {_many(counts["failed"], "task")} took too long'
     if reasons := [task['replaced'] for task in tasks if task['replaced']]:
-        line += f', {counts["replaced"]} replaced: {", ".join(reasons)}'
+        line += f'; {counts["replaced"]} became impossible ({", ".join(reasons)})'
     if unfinished := sum(task['done'] is None for task in tasks):
-        line += f', {unfinished} more not over at the end'
+        line += f'; {unfinished} more had not ended when the time was up'
     random = report['weights'] == 'random'
-    return f'{line}: the weights are random, none is expected' if random else line
+    return f'{line}. The weights are random, so none was expected.' if random else f'{line}.'
 
 
-def _said(words: Mapping) -> str:
-    subtask, narration = words['subtask'], words['narration']
+def _words(words: Mapping) -> str:
     right = [question['right'] for question in words['questions']]
     answered = sum(one is not None for one in right)
-    line = (
-        f'{subtask["exact"]} of {_many(subtask["of"], "subtask")} and '
-        f'{narration["exact"]} of {_many(narration["of"], "narration")} true of their frame, '
-        f'{sum(map(bool, right))} of {_many(answered, "answer")} right'
-    )
-    unanswered = len(right) - answered
-    return f'{line}, {_many(unanswered, "question")} not answered' if unanswered else line
+    said = [
+        f'{words[key]["exact"]} of {_many(words[key]["of"], key)}'
+        for key in ('subtask', 'narration')
+        if words[key]['of']
+    ]
+    line = f'{" and ".join(said)} matched the frame' if said else 'The robot had no time to speak'
+    if answered:
+        line += f'; {sum(map(bool, right))} of {_many(answered, "answer")} were right'
+    if unanswered := len(right) - answered:
+        line += f'; {_many(unanswered, "question")} had no answer'
+    return f'{line}.'
 
 
-def _on_time(report: Mapping) -> str:
+def _timing(report: Mapping) -> str:
     counts, age = report['counts'], report['ms']['age']
     missed = counts['deadlines missed']
-    late = f'{missed} of {counts["commands"]} deadlines missed' if missed else 'no deadline missed'
-    fresh = _many(counts.get('fresh', 0), 'action')
-    slowest = f' (slowest of {fresh} {age["max"]:.0f} ms after its frame)' if age else ''
-    return f'{_many(counts["frames"], "frame")}, {late}{slowest}'
+    line = f'{missed or "None"} of {_many(counts["commands"], "command")} missed its deadline'
+    if missed > 1:
+        line = line.replace('its deadline', 'their deadlines')
+    if age:
+        line += f'; the slowest action followed its camera frame after {age["max"]:.0f} ms'
+    return f'{line}.'
 
 
-def _remembered(memory: Mapping) -> str:
+def _memory(memory: Mapping) -> str:
     if not memory.get('answer'):
-        return f'nothing: {memory.get("refused") or "no answer"}'
-    true = '(true)' if memory['right'] else f'(not true: {memory["truth"]})'
-    return f'“{memory["question"]}” “{memory["answer"]}” {true}'
+        return f'No answer: {memory.get("refused") or "the memory node did not answer in time"}.'
+    answer = f'“{memory["question"]}” was answered from memory with “{memory["answer"]}”'
+    return f'{answer}, which is {_judged(memory)}.'
 
 
 def _mission(mission: Mapping) -> str:
     if 'refused' in mission:
-        return f'none: {mission["refused"]}'
-    done = 'done' if mission['done'] else 'not done'
+        return f'No mission was given: {mission["refused"]}.'
+    done = 'was carried out' if mission['done'] else 'was not carried out'
     line = f'“{mission["told"]}” {done} in {_many(len(mission["steps"]), "step")}'
     if not mission['said']:
-        return f'{line}: {mission["message"]}'
-    true = '(true)' if mission['right'] else f'(not true: {mission["truth"]})'
-    return f'{line}, said “{mission["said"][-1]}” {true}'
+        return f'{line}: {mission["message"]}.'
+    return f'{line}. The robot said “{mission["said"][-1]}”, which is {_judged(mission)}.'
+
+
+def _judged(found: Mapping) -> str:
+    return 'right' if found['right'] else f'wrong (right: “{found["truth"]}”)'
 
 
 def _many(count: int, noun: str) -> str:

@@ -1,4 +1,4 @@
-"""Six lines that a newcomer understands, each number of them from the report."""
+"""Five sentences that a newcomer understands, each number of them from the report."""
 
 import copy
 
@@ -40,16 +40,18 @@ def report():
     return copy.deepcopy(REPORT)
 
 
-def test_a_good_run_is_six_lines(report):
+def test_a_good_run_is_five_sentences(report):
     assert summarize(report) == {
-        'asked': '3 tasks in words, 3 questions',
-        'done': '3 of 3 tasks',
-        'said': '17 of 20 subtasks and 9 of 10 narrations true of their frame, '
-        '2 of 3 answers right',
-        'on time': '202 frames, no deadline missed (slowest of 202 actions 83 ms after its frame)',
-        'remembered': '“Where is the blue cube?” “in the purple bin” (true)',
+        'tasks': 'The robot did 3 of 3 tasks given in words.',
+        'words': '17 of 20 subtasks and 9 of 10 narrations matched the frame; '
+        '2 of 3 answers were right.',
+        'timing': 'None of 203 commands missed its deadline; the slowest action followed its '
+        'camera frame after 83 ms.',
+        'memory': '“Where is the blue cube?” was answered from memory with “in the purple bin”, '
+        'which is right.',
         'mission': '“put the red cube into the purple bin and then say what is in the purple bin” '
-        'done in 1 step, said “the purple bin holds the red cube” (true)',
+        'was carried out in 1 step. The robot said “the purple bin holds the red cube”, which is '
+        'right.',
     }
 
 
@@ -57,48 +59,61 @@ def test_a_mission_is_told_as_it_went(report):
     mission = report['mission']
     mission |= {'done': False, 'truth': 'the purple bin holds nothing', 'right': False}
     line = summarize(report)['mission']
-    assert 'not done in 1 step' in line and line.endswith(
-        '(not true: the purple bin holds nothing)'
-    )
+    assert 'was not carried out in 1 step. ' in line
+    assert line.endswith('which is wrong (right: “the purple bin holds nothing”).')
     mission |= {'said': [], 'message': 'it took too long', 'steps': [{}] * 2}
-    assert summarize(report)['mission'].endswith('not done in 2 steps: it took too long')
+    line = summarize(report)['mission']
+    assert line.endswith('was not carried out in 2 steps: it took too long.')
     report['mission'] = {'refused': 'the planner p was not taught missions'}
-    assert summarize(report)['mission'] == 'none: the planner p was not taught missions'
+    line = 'No mission was given: the planner p was not taught missions.'
+    assert summarize(report)['mission'] == line
 
 
 def test_what_was_not_done_is_told_by_its_reason(report):
     lost = {'done': False, 'replaced': 'the red cube fell off the table'}
     report['tasks'] += [{'done': False, 'replaced': ''}, lost, {'done': None, 'replaced': ''}]
     report['tasks done'] = {'done': 3, 'failed': 1, 'replaced': 1, 'told': 5}
-    assert summarize(report)['done'] == (
-        '3 of 5 tasks, 1 not done in time, 1 replaced: the red cube fell off the table, '
-        '1 more not over at the end'
+    assert summarize(report)['tasks'] == (
+        'The robot did 3 of 5 tasks given in words; 1 task took too long; 1 became impossible '
+        '(the red cube fell off the table); 1 more had not ended when the time was up.'
     )
 
 
 def test_an_answer_that_never_came_is_not_called_wrong(report):
     report['words right']['questions'] += [{'right': None}] * 2
-    assert summarize(report)['said'].endswith('2 of 3 answers right, 2 questions not answered')
+    line = summarize(report)['words']
+    assert line.endswith('2 of 3 answers were right; 2 questions had no answer.')
+
+
+def test_a_robot_without_idle_time_is_not_called_wrong(report):
+    words = report['words right']
+    words['subtask'] |= {'exact': 0, 'of': 0}
+    words['narration'] |= {'exact': 0, 'of': 0}
+    words['questions'] = [{'right': None}]
+    line = 'The robot had no time to speak; 1 question had no answer.'
+    assert summarize(report)['words'] == line
 
 
 def test_random_weights_are_called_so(report):
     report['weights'] = 'random'
-    assert summarize(report)['done'].endswith('the weights are random, none is expected')
+    assert summarize(report)['tasks'].endswith('The weights are random, so none was expected.')
 
 
 def test_missed_deadlines_are_counted(report):
     report['counts'] |= {'deadlines missed': 7, 'fresh': 1}
-    line = '202 frames, 7 of 203 deadlines missed (slowest of 1 action 83 ms after its frame)'
-    assert summarize(report)['on time'] == line
+    late = '7 of 203 commands missed their deadlines'
+    line = f'{late}; the slowest action followed its camera frame after 83 ms.'
+    assert summarize(report)['timing'] == line
     report['ms'] = {'age': {}}
-    assert summarize(report)['on time'] == '202 frames, 7 of 203 deadlines missed'
+    assert summarize(report)['timing'] == f'{late}.'
 
 
 def test_a_false_memory_is_called_so(report):
     report['memory'] |= {'truth': 'on the table', 'right': False}
-    assert summarize(report)['remembered'].endswith('“in the purple bin” (not true: on the table)')
+    line = summarize(report)['memory']
+    assert line.endswith('with “in the purple bin”, which is wrong (right: “on the table”).')
 
 
 def test_a_memory_that_does_not_answer_is_told(report):
     report['memory'] = {'question': '', 'refused': 'memory does not answer'}
-    assert summarize(report)['remembered'] == 'nothing: memory does not answer'
+    assert summarize(report)['memory'] == 'No answer: memory does not answer.'
