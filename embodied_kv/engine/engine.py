@@ -95,7 +95,7 @@ class Engine:
             enabled=config.time_budget,
             allowed=config.allowed(policy.config, period),
         )
-        self.graphs = Graphs(model.device, watched, compiler_of(policy.config, config, say))
+        self.graphs = Graphs(model.device, watched, compiler_of(policy, config, say))
         steps = range(config.min_euler_steps, config.euler_steps + 1)
         with torch.inference_mode():
             self.compression = Compression(self.kv, policy.config, config)

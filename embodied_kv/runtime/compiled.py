@@ -2,8 +2,9 @@
 
 Knows torch's tracer and compiler, and files. Does not know what is computed. Every tensor that a
 computation touches is an input of what is compiled, so weights are shared and nothing is baked in
-but sizes. A computation is traced anew each time, which takes about a second, and its file is
-named after what was traced, the device and torch: a file of other code is never loaded.
+but sizes. The file of a package is named after what was traced, the device and torch: a file of
+other code is never loaded. Tracing takes seconds, so a recipe (`recipes`) leads to the package of
+a computation that was traced before; what it leads to is compared with the computation itself.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import stat
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,10 +29,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from embodied_kv import storage
-from embodied_kv.runtime.buffer import Buffers, describe
+from embodied_kv.runtime import recipes
+from embodied_kv.runtime.buffer import Buffers
 from embodied_kv.runtime.capture import Computation, unchanged
 
 ABANDONED = 3600.0  # s; a temporary folder of that age that no process holds is removed
+TOLERANCE = 2e-2  # of a package that a recipe leads to, relative and absolute
 TRIES = 2  # that fail before anything was compiled: no other one is tried
 OPTIONS = {'aot_inductor.compile_wrapper_opt_level': 'O0'}  # what only calls kernels
 log = logging.getLogger(__name__)
@@ -51,25 +54,28 @@ class Traced:
 
     def job(self, name: str, threads: int) -> Job:
         """Return what compiles it, without the bytes of its inputs."""
-        layouts = tuple(Layout(t.shape, _strides(t), t.dtype, t.device) for t in self.inputs)
+        layouts = tuple(
+            Layout(t.shape, recipes.strides(t), t.dtype, t.device) for t in self.inputs
+        )
         return Job(name, self.digest(threads), self.module, layouts)
 
     def digest(self, threads: int) -> str:
         """32 hex digits of the operations, the inputs' layouts, and what they are compiled for."""
-        cards = {tensor.device for tensor in self.inputs if tensor.is_cuda}
-        layouts = [
-            f'{describe(tensor)} {_strides(tensor)} {tensor.device}' for tensor in self.inputs
-        ]
-        facts = [
-            self.module.code,
-            *layouts,
-            torch.__version__,
-            torch.backends.cpu.get_cpu_capability(),
-            *sorted(name for name, has in torch.cpu.get_capabilities().items() if has is True),
-            *sorted(f'{card} {torch.cuda.get_device_name(card)}' for card in cards),
-            str((threads, sorted(OPTIONS.items()))),
-        ]
+        layouts = map(recipes.layout, self.inputs)
+        facts = [self.module.code, *layouts, *machine(self.inputs, threads)]
         return hashlib.blake2b('\n'.join(facts).encode(), digest_size=16).hexdigest()
+
+
+def machine(tensors: Iterable[Tensor], threads: int) -> list[str]:
+    """Return what code over these tensors is compiled for."""
+    cards = {tensor.device for tensor in tensors if tensor.is_cuda}
+    return [
+        torch.__version__,
+        torch.backends.cpu.get_cpu_capability(),
+        *sorted(name for name, has in torch.cpu.get_capabilities().items() if has is True),
+        *sorted(f'{card} {torch.cuda.get_device_name(card)}' for card in cards),
+        str((threads, sorted(OPTIONS.items()))),
+    ]
 
 
 @dataclass(frozen=True)
@@ -127,7 +133,8 @@ class Compiler:
     user's own, if not given. names: of all that it will be asked for, to say how far it is. lower:
     tells inductor of operations of our own, before it compiles. builds: whether it compiles what
     is not kept; else this is noted in `missing`. made: how many so far. packages: by name, where
-    each lies that was loaded.
+    each lies that was loaded. facts: all that a trace depends on but tensors, in words; '' where
+    that cannot be said, so that each computation is traced. traced: how many so far.
     """
 
     def __init__(
@@ -138,10 +145,11 @@ class Compiler:
         names: Sequence[str] = (),
         lower: Callable[[], object] = lambda: None,
         builds: bool = True,
+        facts: str = '',
     ) -> None:
         self.missing: list[Job] = []
         self.threads, self.lower, self._builds = threads, lower, builds
-        self.made, self.names = 0, tuple(names)
+        self.made, self.traced, self.names, self._facts = 0, 0, tuple(names), facts
         self.packages: dict[str, Path] = {}
         self._failed = 0
         self._say = say or log.info
@@ -156,9 +164,15 @@ class Compiler:
             return None
         path = None
         try:
-            traced = trace(fn, buffers)
-            job = traced.job(name, self.threads)
             _own(self.folder)
+            known, mark = self._reached(name, fn, buffers)
+            if mark and (recalled := self._recalled(name, mark, known, fn, buffers)):
+                return recalled
+            traced = trace(fn, buffers)
+            self.traced += 1
+            job = traced.job(name, self.threads)
+            if mark and (paths := recipes.paths_of(traced.inputs, known)) is not None:
+                recipes.write(self.folder, mark, job.digest, paths)
             path = kept(self.folder, job.digest, self._say)
             if path is None and not self._builds:
                 self.missing.append(job)
@@ -176,14 +190,47 @@ class Compiler:
                 self._say(f'nothing is compiled, as the first {TRIES} could not be: {reason}')
             return None
         self.packages[name] = path
-        inputs = traced.inputs
+        return _running(loader, extracted, traced.inputs)
 
-        def run() -> None:
-            loader.boxed_run(list(inputs))
-            while extracted:  # every kernel of the package is loaded now
-                shutil.rmtree(extracted.pop(), ignore_errors=True)
+    @torch.inference_mode()
+    def _reached(
+        self, name: str, fn: Computation, buffers: Buffers
+    ) -> tuple[Mapping[str, Tensor], str]:
+        """Return all tensors that `fn` reaches, and the key of its recipe; '' for no recipe."""
+        if not self._facts:
+            return {}, ''
+        with unchanged(buffers):
+            fn()  # what a module makes in its first run is there from then on
+        known = recipes.named_tensors(fn)
+        facts = '\n'.join([self._facts, *machine(known.values(), self.threads)])
+        return known, recipes.key(name, facts, known)
 
-        return run
+    def _recalled(
+        self,
+        name: str,
+        mark: str,
+        known: Mapping[str, Tensor],
+        fn: Computation,
+        buffers: Buffers,
+    ) -> Computation | None:
+        """Return the package that a recipe leads to; None without one that does the same."""
+        recipe = recipes.read(self.folder, mark)
+        if recipe is None:
+            return None
+        digest, paths = recipe
+        path = kept(self.folder, digest, self._say)
+        if path is None or not known.keys() >= set(paths):
+            return None
+        try:
+            run = _running(*_load(path), [known[inner] for inner in paths])
+            if agree(fn, run, buffers):
+                self.packages[name] = path
+                return run
+            reason = 'its results differ'
+        except Exception as error:  # whatever a package that does not fit may raise
+            reason = reason_of(error)
+        self._say(f'{name} is traced again, because a kept package does not fit: {reason}')
+        return None
 
     def _built(self, job: Job) -> Path:
         """Return the package of a job, compiled now."""
@@ -202,6 +249,36 @@ class Compiler:
         return f', {self.names.index(name) + 1} of {len(self.names)}'
 
 
+def _running(
+    loader: torch._C._aoti.AOTIModelPackageLoader, extracted: set[Path], inputs: Sequence[Tensor]
+) -> Computation:
+    def run() -> None:
+        loader.boxed_run(list(inputs))
+        while extracted:  # every kernel of the package is loaded now
+            shutil.rmtree(extracted.pop(), ignore_errors=True)
+
+    return run
+
+
+@torch.inference_mode()
+def agree(fn: Computation, other: Computation, buffers: Buffers) -> bool:
+    """Return whether two computations write the same up to rounding; the buffers keep their bytes.
+
+    A weight in the place of another one is found, a difference in rounding is none.
+    """
+    written = []
+    for work in (fn, other):
+        with unchanged(buffers):
+            work()
+            written.append([buffer.tensor.clone() for buffer in buffers])
+    return all(
+        torch.allclose(a, b, TOLERANCE, TOLERANCE, equal_nan=True)
+        if a.is_floating_point()
+        else torch.equal(a, b)
+        for a, b in zip(*written, strict=True)
+    )
+
+
 def kept(folder: Path, digest: str, say: Callable[[str], object] = log.info) -> Path | None:
     """Return the package of a digest that is whole; remove each that is damaged."""
     for path in sorted(folder.glob(f'{digest}*.pt2')):
@@ -218,12 +295,6 @@ def kept(folder: Path, digest: str, say: Callable[[str], object] = log.info) -> 
 def reason_of(error: Exception) -> str:
     """Return the first line of an error, for a user."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
-
-
-def _strides(tensor: Tensor) -> tuple[int, ...]:
-    """Of a packed weight, whose bytes only its own products understand: as if it were not."""
-    dense = tensor.layout == torch.strided
-    return tensor.stride() if dense else (*tensor.shape[1:], 1)
 
 
 def _own(folder: Path) -> None:

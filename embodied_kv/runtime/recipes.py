@@ -1,0 +1,117 @@
+"""Which tensors a compiled computation takes, kept so that it need not be traced again.
+
+A recipe is a small JSON file beside the packages: the digest of a package, and for each of its
+inputs the path on which the tensor is reached from the computation (`self.layers[3].weight`). Its
+name is a key of all that a trace depends on: what the caller states, and the layout of every
+tensor that is reached. Knows closures, attributes and files. Does not know what is computed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import BuiltinMethodType, FunctionType, MethodType
+
+import torch
+from torch import Tensor, nn
+
+from embodied_kv import storage
+from embodied_kv.runtime.buffer import describe
+
+OWN = 'embodied_kv.'  # modules of classes whose attributes are looked at; besides nn.Module
+
+
+def named_tensors(root: object) -> dict[str, Tensor]:
+    """Return every tensor that is reached from `root`, by its path; of several, the first."""
+    found: dict[str, Tensor] = {}
+    seen, waiting = set(), [('self', root)]
+    while waiting:
+        path, one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, Tensor):
+            found[path] = one
+        else:
+            waiting += reversed([(f'{path}{name}', child) for name, child in _children(one)])
+    return found
+
+
+def _children(one: object) -> Iterator[tuple[str, object]]:
+    """Yield what is reached from an object in one step, with what its path goes on with."""
+    if isinstance(one, partial):
+        yield '.func', one.func
+        yield '.args', one.args
+        yield '.keywords', one.keywords
+    elif isinstance(one, MethodType | BuiltinMethodType):
+        yield '.self', one.__self__
+        yield '.func', getattr(one, '__func__', None)
+    elif isinstance(one, FunctionType):
+        for name, cell in zip(one.__code__.co_freevars, one.__closure__ or (), strict=True):
+            try:
+                yield f'.{name}', cell.cell_contents
+            except ValueError:  # not assigned yet
+                continue
+        yield '.defaults', one.__defaults__
+        for name in one.__code__.co_names:
+            if isinstance(held := one.__globals__.get(name), Tensor):
+                yield f'.global.{name}', held
+    elif isinstance(one, Mapping):
+        for key, child in one.items():
+            yield f'[{key}]', child
+    elif isinstance(one, list | tuple):
+        for i, child in enumerate(one):
+            yield f'[{i}]', child
+    elif isinstance(one, nn.Module) or type(one).__module__.startswith(OWN):
+        for kind in type(one).__mro__:
+            for name in getattr(kind, '__slots__', ()):
+                if hasattr(one, name):
+                    yield f'.{name}', getattr(one, name)
+        for name, child in getattr(one, '__dict__', {}).items():
+            yield f'.{name}', child
+
+
+def strides(tensor: Tensor) -> tuple[int, ...]:
+    """Return those of a tensor; of a packed weight those that it would have unpacked."""
+    dense = tensor.layout == torch.strided
+    return tensor.stride() if dense else (*tensor.shape[1:], 1)
+
+
+def layout(tensor: Tensor) -> str:
+    """Return all that compiled code depends on but the bytes."""
+    packed = '' if tensor.layout == torch.strided else ' packed'
+    return f'{describe(tensor)} {strides(tensor)} {tensor.device}{packed}'
+
+
+def key(name: str, facts: str, tensors: Mapping[str, Tensor]) -> str:
+    """Return 32 hex digits of a computation's name, of what it depends on, and of its tensors."""
+    lines = [name, facts, *(f'{path} {layout(tensor)}' for path, tensor in tensors.items())]
+    return hashlib.blake2b('\n'.join(lines).encode(), digest_size=16).hexdigest()
+
+
+def paths_of(inputs: Sequence[Tensor], tensors: Mapping[str, Tensor]) -> list[str] | None:
+    """Return the path of each input; None where one of them is not reached."""
+    by_id = {id(tensor): path for path, tensor in reversed(tensors.items())}
+    paths = [by_id.get(id(tensor)) for tensor in inputs]
+    return None if None in paths else paths
+
+
+def write(folder: Path, key: str, digest: str, paths: Sequence[str]) -> None:
+    """Keep a recipe. Raises OSError."""
+    text = json.dumps({'package': digest, 'inputs': list(paths)})
+    with storage.replaced(folder / f'{key}.json') as new:
+        storage.write(new, text.encode())
+
+
+def read(folder: Path, key: str) -> tuple[str, list[str]] | None:
+    """Return the digest and the paths of a recipe; None where there is none that can be read."""
+    try:
+        found = json.loads((folder / f'{key}.json').read_bytes())
+        digest, paths = found['package'], found['inputs']
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    texts = isinstance(paths, list) and all(isinstance(path, str) for path in paths)
+    return (digest, paths) if isinstance(digest, str) and texts else None

@@ -1,0 +1,172 @@
+"""A computation that was traced before is loaded by its recipe, if it does the same."""
+
+import json
+import shutil
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from embodied_kv.runtime import recipes
+from embodied_kv.runtime.buffer import Buffer, Buffers
+from embodied_kv.runtime.compiled import Compiler
+
+FACTS = 'sources of today'
+
+
+class Work:
+    """x <- tanh(x a + b c) of two matrices and two vectors that are alike but for their bytes."""
+
+    def __init__(self, width=8):
+        self.x = torch.linspace(-1, 1, width)[None]
+        self.layers = nn.ModuleList([nn.Linear(width, width), nn.Linear(width, width)])
+        generator = torch.Generator().manual_seed(0)
+        for parameter in self.layers.parameters():
+            parameter.data = torch.randn(parameter.shape, generator=generator)
+            parameter.requires_grad_(False)
+        self.scale = None
+        self.buffers = Buffers([Buffer('x', self.x)])
+
+    def step(self):
+        if self.scale is None:  # made in the first run, as modules do
+            self.scale = torch.full((1,), 0.5)
+        first, second = self.layers
+        self.x.copy_(torch.tanh(second(first(self.x)) * self.scale))
+
+
+Work.__module__ = 'embodied_kv.work'
+
+
+@pytest.fixture(scope='module')
+def kept(tmp_path_factory):
+    """A folder with one package and its recipe."""
+    folder, work = tmp_path_factory.mktemp('recipes') / 'kept', Work()
+    compiler = Compiler(say=print, folder=folder, facts=FACTS)
+    assert (
+        compiler.compile('work', partial(type(work).step, work), work.buffers)
+        and compiler.traced == 1
+    )
+    return folder
+
+
+@pytest.fixture
+def again(kept, tmp_path):
+    """Compile the same work in a later process: the compiler, the work, what was said."""
+
+    def run(work=None, facts=FACTS, folder=None):
+        work, said = work or Work(), []
+        compiler = Compiler(say=said.append, folder=folder or kept, builds=False, facts=facts)
+        made = compiler.compile('work', partial(type(work).step, work), work.buffers)
+        return compiler, work, made, said
+
+    return run
+
+
+@pytest.fixture
+def copied(kept, tmp_path):
+    """A folder of its own with the same files; its recipe."""
+    folder = shutil.copytree(kept, tmp_path / 'kept')
+    (recipe,) = folder.glob('*.json')
+    return folder, recipe
+
+
+@torch.inference_mode()
+def test_it_is_loaded_without_a_trace_and_equals_the_computation(again):
+    compiler, work, run, said = again()
+    assert (compiler.traced, said, list(compiler.packages)) == (0, [], ['work'])
+    other = Work()
+    assert torch.equal(work.x, other.x), 'loading leaves no trace in memory'
+    for _ in range(3):
+        run()
+        other.step()
+        torch.testing.assert_close(work.x, other.x, atol=1e-6, rtol=0)
+    for one in (work, other):  # weights are shared, not copied
+        one.layers[0].weight.mul_(0.5)
+    run()
+    other.step()
+    torch.testing.assert_close(work.x, other.x, atol=1e-6, rtol=0)
+
+
+def test_other_facts_and_other_layouts_are_traced(again, copied):
+    folder, _ = copied
+    compiler, _, run, _ = again(facts='sources of tomorrow', folder=folder)
+    assert compiler.traced == 1 and run is not None, 'the same trace has the same package'
+    compiler, _, run, _ = again(Work(width=16), folder=folder)
+    assert (compiler.traced, run) == (1, None) and compiler.missing
+
+
+def test_without_facts_everything_is_traced(again):
+    assert again(facts='')[0].traced == 1
+
+
+@torch.inference_mode()
+def test_inputs_in_a_wrong_order_are_found_out(again, copied):
+    folder, path = copied
+    recipe = json.loads(path.read_text())
+    weights = [i for i, inner in enumerate(recipe['inputs']) if inner.endswith('[weight]')]
+    assert len(weights) == 2
+    first, second = weights
+    inputs = recipe['inputs']
+    inputs[first], inputs[second] = inputs[second], inputs[first]
+    path.write_text(json.dumps(recipe))
+    compiler, work, run, said = again(folder=folder)
+    assert compiler.traced == 1 and 'does not fit: its results differ' in said[0]
+    other = Work()
+    run()
+    other.step()
+    torch.testing.assert_close(work.x, other.x, atol=1e-6, rtol=0)
+    assert again(folder=folder)[0].traced == 0, 'the recipe was written again'
+
+
+@pytest.mark.parametrize(
+    'text',
+    ['', '{', '[]', '{}', '{"package": 1, "inputs": []}', '{"package": "x", "inputs": [1]}'],
+)
+def test_a_recipe_that_cannot_be_read_is_none(again, copied, text):
+    folder, path = copied
+    path.write_text(text)
+    compiler, _, run, said = again(folder=folder)
+    assert (compiler.traced, said) == (1, []) and run is not None
+
+
+def test_a_recipe_of_a_package_that_is_gone_is_none(again, copied):
+    folder, _ = copied
+    for package in folder.glob('*.pt2'):
+        package.unlink()
+    compiler, _, run, _ = again(folder=folder)
+    assert (compiler.traced, run, len(compiler.missing)) == (1, None, 1)
+
+
+def test_a_tensor_that_is_not_reached_is_traced_each_time(tmp_path):
+    hidden = {8: torch.ones(8)}
+
+    class Hiding(Work):
+        def step(self):
+            self.x.add_(globals()['HIDDEN'])
+
+    globals()['HIDDEN'] = hidden[8]
+    Hiding.__module__ = 'embodied_kv.work'
+    work = Hiding()
+    compiler = Compiler(folder=tmp_path / 'kept', builds=False, facts=FACTS)
+    compiler.compile('work', partial(type(work).step, work), work.buffers)
+    assert compiler.traced == 1 and not list((tmp_path / 'kept').glob('*.json'))
+
+
+def test_tensors_have_the_same_paths_in_every_process():
+    def outer(work):
+        inner = torch.zeros(3)
+
+        def step():
+            work.step()
+            return inner
+
+        return partial(step)
+
+    first, second = (recipes.named_tensors(outer(Work())) for _ in range(2))
+    assert list(first) == list(second) and len(first) == 6
+    assert all(first[path].shape == second[path].shape for path in first)
+    assert any(path.endswith('.inner') for path in first)
+    circle = {}
+    circle['self'] = circle
+    assert recipes.named_tensors(circle) == {}
