@@ -16,6 +16,7 @@ PACKAGE = parse_package(ROOT / 'package.xml')
 # import: (rosdep key, name for pip). What is not here is a ROS package of the import's own name.
 OUTSIDE = {
     'PIL': ('python3-pil', 'pillow'),
+    'av': (None, 'av'),
     'catkin_pkg': ('python3-catkin-pkg-modules', 'catkin_pkg'),
     'cv2': ('python3-opencv', 'opencv-python-headless'),
     'hypothesis': ('python3-hypothesis', 'hypothesis'),
