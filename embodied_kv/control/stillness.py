@@ -31,9 +31,10 @@ class Stillness:
                 position is known, which counts as a motion.
             now: The moment of the call (s), on a clock that does not go back.
         """
-        known = positions is not None and not np.isnan(positions).all()
-        if not known or self._has_moved(positions):
-            self._place, self._since = (positions.copy() if known else None), now
+        if positions is None or np.isnan(positions).all():
+            self._place, self._since = None, now
+        elif self._has_moved(positions):
+            self._place, self._since = positions.copy(), now
         return now - self._since
 
     def _has_moved(self, positions: NDArray[np.float64]) -> bool:

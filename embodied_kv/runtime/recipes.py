@@ -94,9 +94,10 @@ def key(name: str, facts: str, tensors: Mapping[str, Tensor]) -> str:
 
 def paths_of(inputs: Sequence[Tensor], tensors: Mapping[str, Tensor]) -> list[str] | None:
     """Return the path of each input; None where one of them is not reached."""
-    by_id = {id(tensor): path for path, tensor in reversed(tensors.items())}
-    paths = [by_id.get(id(tensor)) for tensor in inputs]
-    return None if None in paths else paths
+    by_id = {id(tensor): path for path, tensor in tensors.items()}
+    if not by_id.keys() >= {id(tensor) for tensor in inputs}:
+        return None
+    return [by_id[id(tensor)] for tensor in inputs]
 
 
 def write(folder: Path, key: str, digest: str, paths: Sequence[str]) -> None:
