@@ -5,7 +5,7 @@ libraries that it cannot do without (the floor: interpreter, torch, NumPy, OpenC
 is, and with transformers, which a model imports when it is built. Then the process `robot` with
 the shipped parameters (the simulated robot's policy), from its launch until `get_state` of every
 node answers `active`: eager, and with what is compiled for this machine (`make compile` before;
-otherwise the two ways are the same).
+otherwise `auto` traces each computation that is not compiled yet).
 
 Physics: reading files and executing module bodies; one core, since Python has one lock.
 """

@@ -25,7 +25,7 @@ def choose_mission(
     """Return a mission that the policy can do: one move, and to say what the place then holds.
 
     A thing goes into an empty place, for the policy puts a second one onto the first. Without an
-    empty place a thing goes out of one. hindrance: why nobody could do a task at a moment, or ''.
+    empty place a thing goes out of one. hindrance: why a task is impossible at a moment, or ''.
     None where nothing can be moved.
     """
     table = true_table(moment.truth)

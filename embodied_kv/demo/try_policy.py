@@ -89,7 +89,8 @@ def start() -> list[float]:
 
 def read_picture(path: Path) -> np.ndarray:
     """Return uint8 [H, W, 3] RGB. Raises OSError, and ValueError where it is no picture."""
-    image = cv2.imdecode(np.frombuffer(path.read_bytes(), np.uint8), cv2.IMREAD_COLOR)
+    data = np.frombuffer(path.read_bytes(), np.uint8)
+    image = cv2.imdecode(data, cv2.IMREAD_COLOR) if len(data) else None
     if image is None:
         raise ValueError(f'picture must be a PNG or JPEG file (got {path}); convert it')
     return cv2.cvtColor(image, cv2.COLOR_BGR2RGB)

@@ -48,7 +48,7 @@ class Sight:
     ) -> SceneSummary | None:
         """Return the present scene, None where there is none; wait for it up to PATIENCE.
 
-        Where nobody makes frames there is nothing to wait for.
+        Without a node that makes frames there is nothing to wait for.
 
         Args:
             check: Called while it waits; what it raises ends the waiting.

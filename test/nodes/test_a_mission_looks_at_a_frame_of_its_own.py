@@ -44,4 +44,4 @@ def test_after_the_patience_what_there_is_counts(monkeypatch):
     seen.is_open = True
     assert seen.now(newer=True).stamp == 1
     seen.is_open = False
-    assert seen.now(newer=True).stamp == 1, 'nobody makes frames: there is nothing to wait for'
+    assert seen.now(newer=True).stamp == 1, 'no node makes frames'

@@ -52,7 +52,7 @@ def kept(tmp_path_factory):
 
 @pytest.fixture
 def again(kept, tmp_path):
-    """Compile the same work in a later process: the compiler, the work, what was said."""
+    """Compile the same work in a later process: compiler, work, run and lines."""
 
     def run(work=None, facts=FACTS, folder=None):
         work, said = work or Work(), []

@@ -14,6 +14,7 @@ from embodied_kv.demo.sim.kinematics import forward
 from embodied_kv.demo.sim.scene import START
 
 ROOT = Path(__file__).resolve().parents[2]
+SHAPES = (48, 64, 3), (64, 48, 3), (600, 800, 3)
 SAMPLE = ROOT / 'docs' / 'images' / 'tabletop.png'
 
 
@@ -94,7 +95,14 @@ def test_what_cannot_be_used_is_named(monkeypatch, tmp_path, arguments, reason):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize('shape', [(48, 64, 3), (64, 48, 3), (600, 800, 3)])
+def test_an_empty_file_is_no_picture(tmp_path):
+    empty = tmp_path / 'empty.png'
+    empty.write_bytes(b'')
+    with pytest.raises(ValueError, match='PNG or JPEG'):
+        try_policy.read_picture(empty)
+
+
+@pytest.mark.parametrize('shape', SHAPES)
 def test_a_picture_of_any_shape_keeps_its_aspect(shape):
     chunk = type('Chunk', (), {'values': np.tile(try_policy.start(), (4, 1))})
     image = np.zeros(shape, np.uint8)

@@ -50,7 +50,7 @@ class Goal:
         self.missed = 0  # periods that the loop had missed before
         self.was_seen = False  # a chunk of an observation since then was executed
         self.stamp = math.inf  # ns, of the oldest such observation
-        self.denial = ''  # the newest answer to the question that was not yes
+        self.denial, self.denied = '', -math.inf  # the newest answer that was not yes, and when
         self.code, self.why = ErrorCode.NONE, ''
 
     @property
@@ -242,8 +242,10 @@ class InstructionServer:
             self._ask_if_due(goal)
 
     def _is_stuck(self, goal: Goal) -> bool:
+        """Whether it has stood too long, and was not done while it stood."""
         stood = min(self._stands(), goal.seconds)
-        return bool(goal.denial) and 0 < self._standing_limit <= stood
+        was_denied = time.monotonic() - goal.denied < stood
+        return was_denied and 0 < self._standing_limit <= stood
 
     # ------------------------------------------------------------------ what is heard
 
@@ -282,7 +284,7 @@ class InstructionServer:
                 if self._words.strip().lower().startswith('yes'):
                     self._end(ErrorCode.NONE, f"'{shown(goal.question)}' was answered with yes")
                 else:
-                    goal.denial = self._words.strip()
+                    goal.denial, goal.denied = self._words.strip(), time.monotonic()
         elif self._language.prompts and message.query == self._language.prompts[0]:
             stream, words = self._saying
             words = message.text if stream != message.stream else words + message.text
