@@ -51,6 +51,15 @@ def test_a_client_that_trusts_the_certificate_is_served(tmp_path):
         assert unpacked(client.recv(PATIENCE))
 
 
+def test_no_session_ticket_is_sent_that_a_client_might_read_while_it_writes(
+    tmp_path,
+):
+    pair = certificate(tmp_path)
+    with door(**pair) as opened, connected(opened.port, pair['certificate']) as client:
+        assert unpacked(client.recv(PATIENCE))  # a ticket precedes what the server sends
+        assert client.socket.version() == 'TLSv1.3' and not client.socket.session.has_ticket
+
+
 def test_a_client_that_does_not_trust_it_does_not_connect(tmp_path):
     with door(**certificate(tmp_path)) as opened, pytest.raises(ssl.SSLCertVerificationError):
         connected(opened.port, None)

@@ -13,6 +13,11 @@ class Certificate:
 
     chain: path of the certificate and those of its issuers, PEM. key: path of the private key,
     PEM, without a passphrase. Raises ValueError, OSError.
+
+    The server sends no session tickets of TLS 1.3. A client such as openpi's reads in one thread
+    and writes in another, and OpenSSL does not allow both at once on one connection: a client
+    that reads a ticket while it writes its first request can wait for ever. A policy connection is
+    long, so that resuming a session saves little.
     """
 
     def __init__(self, chain: str, key: str) -> None:
@@ -32,6 +37,7 @@ class Certificate:
         with open(key) as file:
             check_private(file)
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.num_tickets = 0  # see `Certificate`
         try:
             context.load_cert_chain(chain, key, password=_no_password)
         except ssl.SSLError as error:
