@@ -14,7 +14,7 @@ ROS = re.compile(
     r'|embodied_kv\.(msg|srv|action)(\.|$)'
 )
 
-BASE = {'types', 'config', 'engine_config', 'errors', 'storage', 'text', 'throttle'}
+BASE = {'types', 'config', 'engine_config', 'errors', 'storage', 'text', 'throttle', 'progress'}
 MECHANISM = {*BASE, 'runtime', 'kernels'}
 KV = {*MECHANISM, 'kv'}
 SIBLINGS = {'model', 'compress', 'memory', 'capsule'}
@@ -32,6 +32,7 @@ MAY_IMPORT = {
     'storage': {'errors'},
     'text': set(),
     'throttle': set(),
+    'progress': set(),
     'runtime': BASE,
     'kernels': BASE,
     'kv': MECHANISM,

@@ -22,6 +22,7 @@ from embodied_kv.data.episodes import Cut, Episode, Episodes
 from embodied_kv.data.lerobot_writer import Frames, LeRobotWriter
 from embodied_kv.data.recording_reader import RecordedMessage, Recording, RecordingError
 from embodied_kv.data.signals import recorded_pictures, unbroken
+from embodied_kv.progress import Progress
 from embodied_kv.robots.embodiment import Embodiment
 
 ROW_GROUP = 16 * 2**20  # bytes of pictures that are written at once
@@ -72,8 +73,9 @@ def _write(recording: Recording, writer: LeRobotWriter, cut: Cut) -> Counter[str
         found += episodes.found
     whole = _decodable(recording, found, skipped)
     seen = _Pictures(recording, whole)
-    for episode in whole:
-        writer.add_parts(_parts(episode, seen), len(episode))
+    with Progress(f'{recording.path}: frames written', sum(map(len, whole))) as progress:
+        for episode in whole:
+            writer.add_parts(_parts(episode, seen, progress), len(episode))
     return skipped
 
 
@@ -86,11 +88,13 @@ def _decodable(
     """
     views, whole = recording.contract.views, []
     spoilt: dict[str, list[int]] = {view: [] for view in views}
-    for view, place, message in _shown(recording, episodes):
-        try:
-            pictures.check(message.read(), views[view])
-        except ValueError:
-            spoilt[view].append(place)
+    most = len(views) * sum(map(len, episodes))
+    with Progress(f'{recording.path}: pictures checked', most) as progress:
+        for view, place, message in progress.track(_shown(recording, episodes)):
+            try:
+                pictures.check(message.read(), views[view])
+            except ValueError:
+                spoilt[view].append(place)
     for episode in episodes:
         bad = {view: np.isin(places, spoilt[view]) for view, places in episode.places.items()}
         first = {view: int(rows.argmax()) for view, rows in bad.items() if rows.any()}
@@ -142,7 +146,7 @@ class _Pictures:
         return held[place]
 
 
-def _parts(episode: Episode, seen: _Pictures) -> Iterator[Frames]:
+def _parts(episode: Episode, seen: _Pictures, progress: Progress) -> Iterator[Frames]:
     """Yield consecutive parts of an episode, each with `ROW_GROUP` bytes of pictures, about."""
     places, begin, size = episode.places, 0, 0
     images: dict[str, list[bytes]] = {view: [] for view in places}
@@ -159,6 +163,7 @@ def _parts(episode: Episode, seen: _Pictures) -> Iterator[Frames]:
                 interventions=episode.interventions[rows],
                 images=images,
             )
+            progress.advance(i + 1 - begin)
             begin, size, images = i + 1, 0, {view: [] for view in places}
 
 

@@ -16,7 +16,7 @@ from typing import Generic, Protocol, TypeVar
 import torch
 
 from embodied_kv.kv.joint import JointView
-from embodied_kv.runtime.background import Background
+from embodied_kv.runtime.background import Background, compile_now
 from embodied_kv.runtime.buffer import Buffer, Buffers
 from embodied_kv.runtime.capture import Pool
 from embodied_kv.runtime.compiled import Compiler
@@ -167,6 +167,17 @@ class Graphs:
             return None
         c = self._compiler
         return Background(jobs, c.folder, c.threads, c.lower, say)
+
+    def compile_now(self, say: Callable[[str], object]) -> list[str]:
+        """Compile what is missing, for the next start, and return what of it is compiled.
+
+        say: takes a line for the user, on several threads.
+        """
+        if self._compiler is None or not (jobs := self._compiler.missing):
+            return []
+        say(f'compiling {len(jobs)} computations, once: half a minute of a core each')
+        c = self._compiler
+        return compile_now(jobs, c.folder, c.threads, c.lower, say)
 
     @property
     def compiled_names(self) -> list[str]:

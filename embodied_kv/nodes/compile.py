@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -30,7 +31,7 @@ def parameters(path: Path) -> tuple[SuiteParams, EngineConfig]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Build the engine once, as a node would, and let it go."""
+    """Trace the computations of the engine that a node would have, and compile them."""
     share = Path(get_package_share_directory('embodied_kv'))
     command = argparse.ArgumentParser(prog='python -m embodied_kv.nodes.compile')
     command.description = __doc__
@@ -40,14 +41,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         suite, config = parameters(args.params)
         if config.compile == 'off':
             command.exit(2, 'compile: engine.compile is off: set it to auto\n')
-        config = replace(config, compile='now')
+        config = replace(config, compile='auto')
         policy = load_policy(
             suite.embodiment(), suite.preset, suite.checkpoint, config, print, print
         )
-        engine = Engine(policy, config, suite.period, say=print)
+        graphs = Engine(policy, config, suite.period, say=print).graphs
+        names = [*graphs.compiled_names, *graphs.compile_now(partial(print, flush=True))]
     except (ValueError, OSError) as error:
         command.exit(2, f'compile: {error}\n')
-    print(f'compiled: {", ".join(engine.graphs.compiled_names) or "nothing"}')
+    print(f'compiled: {", ".join(names) or "nothing"}')
 
 
 if __name__ == '__main__':

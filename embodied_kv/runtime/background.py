@@ -1,8 +1,8 @@
-"""Packages compiled by a process of its own, for the next start of an engine.
+"""Packages compiled by processes of their own: later, beside an engine that runs, or now.
 
-The process uses only processor time that nothing else wants (SCHED_IDLE), and ends while it is
-paused, so that it takes no memory either; what it was compiling is compiled again later. It ends
-with the process that started it, however that one ends.
+A process that compiles later uses only processor time that nothing else wants (SCHED_IDLE), and
+ends while it is paused, so that it takes no memory either; what it was compiling is compiled again
+later. Every process ends with the one that started it, however that one ends.
 
 Knows traced computations and the folder of packages. Does not know engines, nor when to pause.
 The jobs go to the process by pickle, over a pipe of the two; no file is unpickled.
@@ -25,13 +25,16 @@ from pathlib import Path
 from embodied_kv.runtime.compiled import TRIES, Job, build, kept, reason_of
 
 GRACE = 2.0  # s that the process has to end, before it is killed
+AT_ONCE = 4  # processes that compile now, at most: each needs about 1 GiB
 
 
 class Background:
     """A process that compiles `jobs`, one after the other, unless it is paused.
 
     folder: of packages. lower: a function of a module, called by the process before it compiles.
-    say: takes a line for the user, on a thread of its own. Begins paused. From any thread.
+    say: takes a line for the user, on a thread of its own. places: of each job among more, as
+    '3 of 12'; else among `jobs`. is_idle: use only processor time that nothing else wants. Begins
+    paused. From any thread.
     """
 
     def __init__(
@@ -41,8 +44,12 @@ class Background:
         threads: int,
         lower: Callable[[], object],
         say: Callable[[str], object],
+        places: Sequence[str] = (),
+        is_idle: bool = True,
     ) -> None:
-        self._payload = pickle.dumps(lower) + pickle.dumps((list(jobs), folder, threads))
+        placed = list(zip(places or numbered(jobs), jobs, strict=True))
+        self._payload = pickle.dumps(lower) + pickle.dumps((placed, folder, threads))
+        self._policy = 'idle' if is_idle else 'normal'
         self._say, self._changed = say, threading.Condition()
         self._wanted = self._over = self._paused = False
         self._process: subprocess.Popen | None = None
@@ -56,6 +63,10 @@ class Background:
     def pause(self) -> None:
         """End the process; returns at once."""
         self._want(False)
+
+    def join(self) -> None:
+        """Wait until all is compiled that can be; it was resumed."""
+        self._thread.join()
 
     def stop(self) -> None:
         """End the process for good, and wait for its end."""
@@ -82,7 +93,7 @@ class Background:
                 if self._over:
                     return
                 self._paused = False
-            process = _start()
+            process = _start(self._policy)
             with self._changed:
                 self._process = process
                 if not self._wanted:
@@ -101,10 +112,44 @@ class Background:
                 return
 
 
-def _start() -> subprocess.Popen:
+def compile_now(
+    jobs: Sequence[Job],
+    folder: Path,
+    threads: int,
+    lower: Callable[[], object],
+    say: Callable[[str], object],
+) -> list[str]:
+    """Compile all jobs, in as many processes as there are cores and at most `AT_ONCE`.
+
+    Returns the names of those that have a package. say: takes a line for the user, on several
+    threads.
+    """
+    count = min(len(os.sched_getaffinity(0)), AT_ONCE, len(jobs))
+    places = numbered(jobs)
+    started = [
+        Background(jobs[i::count], folder, threads, lower, say, places[i::count], is_idle=False)
+        for i in range(count)
+    ]
+    try:
+        for process in started:
+            process.resume()
+        for process in started:
+            process.join()
+    finally:
+        for process in started:
+            process.stop()
+    return [job.name for job in jobs if kept(folder, job.digest) is not None]
+
+
+def numbered(jobs: Sequence[Job]) -> list[str]:
+    """Return the place of each, as '3 of 12'."""
+    return [f'{i} of {len(jobs)}' for i in range(1, len(jobs) + 1)]
+
+
+def _start(policy: str) -> subprocess.Popen:
     environment = os.environ | {'TORCHINDUCTOR_COMPILE_THREADS': '1', 'OMP_NUM_THREADS': '1'}
     return subprocess.Popen(
-        [sys.executable, '-m', __name__, str(os.getpid())],
+        [sys.executable, '-m', __name__, str(os.getpid()), policy],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -133,11 +178,11 @@ def _ended(process: subprocess.Popen) -> int:
 
 
 def compile_all(
-    jobs: Sequence[Job], folder: Path, threads: int, say: Callable[[str], object]
+    placed: Sequence[tuple[str, Job]], folder: Path, threads: int, say: Callable[[str], object]
 ) -> None:
-    """Compile what the folder does not have yet; say a line of each."""
+    """Compile what the folder does not have yet; say a line of each, with its place."""
     made = failed = 0
-    for number, job in enumerate(jobs, 1):
+    for place, job in placed:
         if kept(folder, job.digest) is not None:
             continue
         began = time.monotonic()
@@ -151,7 +196,7 @@ def compile_all(
             continue
         made += 1
         took = time.monotonic() - began
-        say(f'compiled {job.name} in {took:.0f} s, {number} of {len(jobs)}, for the next start')
+        say(f'compiled {job.name} in {took:.0f} s, {place}, for the next start')
 
 
 def _end_with(parent: int) -> None:
@@ -163,14 +208,15 @@ def _end_with(parent: int) -> None:
 
 def main() -> None:
     """Compile the jobs that standard input has."""
-    with contextlib.suppress(AttributeError, OSError):  # not on every system
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    if sys.argv[2] == 'idle':
+        with contextlib.suppress(AttributeError, OSError):  # not on every system
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # removes its files
     threading.Thread(target=_end_with, args=(int(sys.argv[1]),), daemon=True).start()
     importlib.import_module('torch._inductor')  # loads what a graph is unpickled with
     pickle.load(sys.stdin.buffer)()  # operations of our own, before the graphs that call them
-    jobs, folder, threads = pickle.load(sys.stdin.buffer)
-    compile_all(jobs, folder, threads, lambda line: print(line, flush=True))
+    placed, folder, threads = pickle.load(sys.stdin.buffer)
+    compile_all(placed, folder, threads, lambda line: print(line, flush=True))
 
 
 if __name__ == '__main__':

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from embodied_kv.runtime import background
-from embodied_kv.runtime.background import Background, compile_all
+from embodied_kv.runtime.background import Background, compile_all, compile_now, numbered
 from embodied_kv.runtime.buffer import Buffer, Buffers
 from embodied_kv.runtime.compiled import Compiler, Job
 
@@ -116,15 +116,17 @@ def test_each_package_is_reported_and_a_failure_ends_no_other(
             raise RuntimeError('cannot find -lcuda')
 
     monkeypatch.setattr(background, 'build', build)
-    compile_all(jobs(4), tmp_path, 1, said.append)
+    compile_all(list(zip(numbered(jobs(4)), jobs(4), strict=True)), tmp_path, 1, said.append)
     assert len(asked) == tried and len(said) == len(lines)
     assert all(line.startswith(begin) for line, begin in zip(said, lines, strict=True))
+    places = {line.split(', ')[1] for line in said if line.startswith('compiled')}
+    assert places == {f'{i + 1} of 4' for i in range(4) if i not in fail and tried == 4}
 
 
 def test_what_another_process_has_compiled_is_not_compiled_again(tmp_path, said, monkeypatch):
     monkeypatch.setattr(background, 'kept', lambda folder, digest: folder / digest)
     monkeypatch.setattr(background, 'build', lambda *_: 1 / 0)
-    compile_all(jobs(2), tmp_path, 1, said.append)
+    compile_all(list(zip(numbered(jobs(2)), jobs(2), strict=True)), tmp_path, 1, said.append)
     assert not said
 
 
@@ -221,3 +223,26 @@ def test_a_pause_leaves_no_file_and_the_next_start_loads_what_was_compiled(compi
     same()
     assert not again.missing
     torch.testing.assert_close(work.x, same.x)
+
+
+@pytest.mark.slow
+@torch.inference_mode()
+def test_what_is_wanted_now_is_compiled_by_several_processes_and_loaded_then(
+    compiler, said, monkeypatch
+):
+    monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: {0, 1})
+    works = {f'work {width}': Work(width) for width in (8, 16, 24)}
+    for name, work in works.items():
+        assert compiler.compile(name, work, work.buffers) is None
+    graph = torch.fx.Graph()
+    graph.output(graph.placeholder('x'))  # of which there is no layout
+    broken = Job('job 0', f'{0:032x}', torch.fx.GraphModule({}, graph), ())
+    made = compile_now([*compiler.missing, broken], compiler.folder, 1, nothing, said.append)
+    assert made == list(works)
+    compiled = [line for line in said if line.startswith('compiled ')]
+    assert sorted(line.split(', ')[1] for line in compiled) == ['1 of 4', '2 of 4', '3 of 4']
+    assert [line for line in said if line.startswith('job 0 is not compiled')]
+    again = Compiler(say=said.append, folder=compiler.folder, builds=False)
+    for name, work in works.items():
+        assert again.compile(name, work, work.buffers) is not None
+    assert not again.missing

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
+from embodied_kv.progress import Progress
 from training.common.journal import Journal
 
 LOG_EVERY, KEEP_EVERY = 20, 100  # steps between two rows of the log, and between two validations
@@ -39,21 +40,22 @@ def run(
     """
     began = kept = time.monotonic()
     journal = Journal(out / 'log.csv', trainer.step)
-    for lesson in lessons:
-        values = trainer.learn(lesson)
-        if trainer.step % LOG_EVERY == 0:
-            journal.write(trainer.step, 'seen', values)
-        now = time.monotonic()
-        over = now - began > 60 * minutes
-        validated = trainer.step % KEEP_EVERY == 0 or trainer.step == last or over
-        if validated:
-            spent = dict(wall=time.monotonic() - began, processor=time.process_time())
-            figures = {f'{name}_min': seconds / 60 for name, seconds in spent.items()}
-            journal.write(trainer.step, 'unseen', trainer.validate() | figures)
-            print(journal.last(), flush=True)
-        if validated or now - kept > KEEP_SECONDS:
-            trainer.keep(out)
-            kept = now
-        if over:
-            break
+    with Progress('steps', last, trainer.step, 60 * minutes) as progress:
+        for lesson in progress.track(lessons):
+            values = trainer.learn(lesson)
+            if trainer.step % LOG_EVERY == 0:
+                journal.write(trainer.step, 'seen', values)
+            now = time.monotonic()
+            over = now - began > 60 * minutes
+            validated = trainer.step % KEEP_EVERY == 0 or trainer.step == last or over
+            if validated:
+                spent = dict(wall=time.monotonic() - began, processor=time.process_time())
+                figures = {f'{name}_min': seconds / 60 for name, seconds in spent.items()}
+                journal.write(trainer.step, 'unseen', trainer.validate() | figures)
+                print(journal.last(), flush=True)
+            if validated or now - kept > KEEP_SECONDS:
+                trainer.keep(out)
+                kept = now
+            if over:
+                break
     journal.plot(out / 'curves.png')

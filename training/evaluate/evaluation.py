@@ -10,9 +10,6 @@ import math
 import time
 from contextlib import ExitStack, closing
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from embodied_kv.compress.limits import check_keep_ratio
 from embodied_kv.compress.registry import method
 from embodied_kv.config import TABLETOP
@@ -27,6 +24,7 @@ from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.checkpoints.own import bundled
 from embodied_kv.model.policy import Policy
+from embodied_kv.progress import Progress
 from training.evaluate import report
 from training.evaluate.actors import MODES, Chunking, Compressed, Expert, Served
 from training.evaluate.cases import (
@@ -192,12 +190,10 @@ class Evaluation:
         return figures | dict(pairs=report.pair_rows(outcomes))
 
     def _act(self, name: str, actor: Actor) -> list[Outcome]:
-        """Every case by one actor; a bar on stderr meanwhile."""
-        columns = TextColumn('{task.description}'), BarColumn(), MofNCompleteColumn()
-        with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
-            task = bar.add_task(name, total=len(self.cases))
+        """Every case by one actor, with its progress on stderr."""
+        with Progress(f'{name}, episodes', len(self.cases)) as progress:
             began = time.perf_counter()
-            outcomes = run(self._worlds, self.cases, actor, lambda outcome: bar.advance(task))
+            outcomes = run(self._worlds, self.cases, actor, lambda outcome: progress.advance())
             self.seconds[name] = time.perf_counter() - began
         return outcomes
 

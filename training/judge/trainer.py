@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from embodied_kv.model.planner import Planner
 from embodied_kv.model.planner_config import PlannerConfig
+from embodied_kv.progress import Progress
 from training.common.learner import Learner
 from training.common.recipe import GrowingRecipe, option
 from training.judge.chains import SEGMENTS
@@ -91,11 +92,12 @@ def train(out: Path, recipe: JudgeRecipe, problems: int, config: PlannerConfig =
     torch.set_num_threads(1)
     began, worked = time.monotonic(), time.process_time()
     trainer = JudgeTrainer(config, recipe)
-    while trainer.step < recipe.steps:
-        values = trainer.learn()
-        if trainer.step % 100 == 0:
-            losses = ', '.join(f'{name} {value:.3f}' for name, value in values.items())
-            print(f'step {trainer.step}: {losses}', flush=True)
+    with Progress('steps', recipe.steps, trainer.step) as progress:
+        for _ in progress.track(range(trainer.step, recipe.steps)):
+            values = trainer.learn()
+            if trainer.step % 100 == 0:
+                losses = ', '.join(f'{name} {value:.3f}' for name, value in values.items())
+                print(f'step {trainer.step}: {losses}', flush=True)
     minutes = [(time.monotonic() - began) / 60, (time.process_time() - worked) / 60]
     model = trainer.shipped()
     save_judge(

@@ -18,6 +18,7 @@ from rich.console import Console
 from embodied_kv.config import preset
 from embodied_kv.model.checkpoints.own import MOST_GIVEN, save
 from embodied_kv.model.weights import Weights
+from embodied_kv.progress import Progress
 from training.common.command import parser, run
 from training.common.journal import Journal
 from training.common.learner import TRAINED
@@ -83,16 +84,18 @@ def train(arguments: argparse.Namespace, recipe: PolicyRecipe) -> None:
     batches = prefetched(
         lambda step: seen_sampler.batch(step, recipe.grounds(step)), trainer.step, recipe.steps
     )
-    for step, batch in enumerate(batches, trainer.step):
-        values = trainer.learn(batch)
-        if step % 20 == 0:
-            journal.write(step, 'seen', values)
-        now = time.monotonic()
-        if now - kept > 60 * arguments.keep_every:
-            keep()
-            kept = time.monotonic()
-        if now - began > 60 * arguments.minutes:
-            break
+    progress = Progress('steps', recipe.steps, trainer.step, 60 * arguments.minutes, console)
+    with progress:
+        for step, batch in enumerate(progress.track(batches), trainer.step):
+            values = trainer.learn(batch)
+            if step % 20 == 0:
+                journal.write(step, 'seen', values)
+            now = time.monotonic()
+            if now - kept > 60 * arguments.keep_every:
+                keep()
+                kept = time.monotonic()
+            if now - began > 60 * arguments.minutes:
+                break
     keep()
     save(
         arguments.out / 'policy',

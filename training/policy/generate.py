@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from rich.progress import track
 
 from embodied_kv.demo.sim.expert import Phase, plan
 from embodied_kv.demo.sim.kinematics import forward, joint_limits
@@ -25,6 +24,7 @@ from embodied_kv.demo.sim.scene import CAMERAS, SceneConfig
 from embodied_kv.demo.sim.tables import Orders, Tables
 from embodied_kv.demo.sim.tabletop import Tabletop, Truth
 from embodied_kv.demo.sim.tasks import FAMILIES, SECONDS, Task, draw_task, task_scene
+from embodied_kv.progress import Progress
 from training.common import command
 from training.policy.episodes import (
     AHEAD,
@@ -250,7 +250,8 @@ def main() -> None:
     try:
         with ProcessPoolExecutor(arguments.processes) as pool:
             results = pool.map(make, range(arguments.episodes), chunksize=8)
-            lengths = list(track(results, 'episodes', total=arguments.episodes))
+            with Progress('episodes', arguments.episodes) as progress:
+                lengths = list(progress.track(results))
     except ValueError as error:
         parser.exit(2, f'{parser.prog}: {error}\n')
     write_meta(arguments.out, lengths, 1 / DT, arguments.seed, arguments.size)
