@@ -93,7 +93,9 @@ class TableSuite(TableRobot):
     @property
     def run(self):
         """What a TableRobot's planner looks at."""
-        return self.node.mission._running.run
+        if (running := self.node.mission._running) is None:
+            raise LookupError('mission that runs')  # it was taken back since the question
+        return running.run
 
     # ------------------------------------------------------------------ services
 
