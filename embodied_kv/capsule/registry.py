@@ -15,6 +15,7 @@ that has no deadline.
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -37,6 +38,8 @@ from embodied_kv.errors import ErrorCode
 from embodied_kv.kv.moves import copy_to
 from embodied_kv.kv.plane import OverBudget
 from embodied_kv.text import listed
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -373,7 +376,15 @@ class Registry:
             other = self._items[move.name]
             if move.target is not None:
                 other = self._copier.copied(other, move.target)
-            self._keep(other, other.tiers - {move.source})
+            left = other.tiers - {move.source}
+            self._keep(other, left)
+            if not left:
+                log.warning(
+                    'capsule %s (%d bytes) is dropped for another one: the %s tier is full',
+                    move.name,
+                    other.size(move.source),
+                    move.source.value,
+                )
 
     def _keep(self, item: CapsuleCopy, tiers: Set[Tier]) -> None:
         """Gives up the copies in other tiers; the table says so when it is done."""

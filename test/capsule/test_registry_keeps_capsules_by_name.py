@@ -103,6 +103,15 @@ def test_a_use_saves_from_giving_way():
     assert tiers(registry) == {'a': 'device', 'c': 'device'}
 
 
+@pytest.mark.parametrize('host, lost', [(8, False), (0, True)])
+def test_the_log_names_a_capsule_that_is_dropped_for_another_one(caplog, host, lost):
+    registry = Registry(OURS, TierCapacities(device=8, host=host, policy='drop'))
+    registry.add(capsule('a', size=5))
+    registry.add(capsule('b', size=5))
+    assert ('capsule a (5 bytes) is dropped for another one' in caplog.text) == lost
+    assert ('a' in registry) != lost
+
+
 def test_what_is_refused_changes_nothing():
     registry = Registry(OURS, TierCapacities(device=4, host=4, disk=0))
     registry.add(capsule('a'))

@@ -155,11 +155,11 @@ class PolicyServer(threading.Thread):
             ssl=self._certificate and self._certificate.context,
             ssl_handshake_timeout=self._certificate and OPENING_SECONDS,
         )
-        async with server as listening:
-            self._listening.set_result(listening.sockets[0].getsockname()[1])
-            await self._ending.wait()
-            await self._drain(listening)
-            await self._goodbye(listening)
+        listening = await server  # `async with` would wait for the end of every connection
+        self._listening.set_result(listening.sockets[0].getsockname()[1])
+        await self._ending.wait()
+        await self._drain(listening)
+        await self._goodbye(listening)
 
     def _reload(self) -> None:
         self._gate.reload()
@@ -196,4 +196,6 @@ class PolicyServer(threading.Thread):
         closed = asyncio.ensure_future(listening.wait_closed())
         await asyncio.wait([closed], timeout=GOODBYE_SECONDS)
         self._gate.abort()
-        await closed
+        await asyncio.wait([closed], timeout=GOODBYE_SECONDS)
+        if not closed.done():
+            log.warning('some connections did not close within %g s', 2 * GOODBYE_SECONDS)
