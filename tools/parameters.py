@@ -35,7 +35,7 @@ PARTS = (
         'engine.',
         EngineConfig,
     ),
-    ('`perception` (and `action`, `language` standalone)', '', ObservationParams),
+    ('`perception`', '', ObservationParams),
     ('`action`', '', ActionParams),
     ('`command_watchdog`', '', WatchdogParams),
     ('`language`', '', LanguageParams),

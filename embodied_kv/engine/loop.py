@@ -1,10 +1,10 @@
 """The loop of the one thread that computes: prefill, denoise, publish, decode.
 
 An action holds the thread from its handle to its finished chunk; a prefill from start to end;
-language and background work give it back after every step, and begin none while the action of a
-frame that was just prefilled is on its way, or where the idle time does not hold what a step was
-measured to take. Who submits gets a Future and never waits in a callback: what is made is
-published from the Future's completion, before anything else begins.
+language and background work give it back after every step, and begin none where the idle time does
+not hold what a step was measured to take. Who submits gets a Future and never waits in a callback:
+what is made is published from the Future's completion, before anything else begins. The action of
+a frame is submitted in the completion of its prefill, so it comes next.
 
 A job ends when the device has done its work: its result is whole on every stream, and the next job
 is not charged with it. An error ends the job, and for language the streams, but not the thread.
@@ -35,7 +35,6 @@ from embodied_kv.types import ActionChunk, Guide, Observation, TextDelta
 
 T = TypeVar('T')
 Guiding = Callable[[], Guide | None]
-HANDOVER = 0.005  # s that the slack waits for the action of a frame that was just prefilled
 IDLE = 0.05  # s between two checks for language when nothing is submitted
 PATIENCE = 0.25  # s after which a background step begins although the idle time does not hold it
 LOST = 70  # exit status of a process whose device is lost (EX_SOFTWARE)
@@ -78,8 +77,6 @@ class DeviceThread(threading.Thread):
         self._newest: dict[str, Future] = {}  # robot -> its newest prefill, until that is done
         self._naming = threading.Lock()  # held to look at `_newest`
         self._lost: BaseException | None = None
-        self._awaited_until = 0.0  # until then an action is on its way
-        self._acts = False  # does anybody denoise what is prefilled?
         self._faults = Throttled(logging.getLogger(__name__).error)
 
     # ------------------------------------------------------------------ the loop
@@ -109,10 +106,8 @@ class DeviceThread(threading.Thread):
         if denoise := self._jobs.take(Queue.DENOISE):
             # A leased row becomes a chunk, which its node publishes at once.
             denoise.run(self._finish)
-        elif (on_its_way := self._awaited_until - time.monotonic()) > 0:
-            self._jobs.wait(on_its_way, [Queue.DENOISE])  # the action of the last frame
         elif prefill := self._jobs.take(Queue.PREFILL):
-            # A frame becomes a row, whose handle its node publishes at once.
+            # A frame becomes a row; its action is submitted before the next turn.
             prefill.run(self._finish)
         elif step := self._fitting_step():
             began = time.monotonic()
@@ -159,13 +154,9 @@ class DeviceThread(threading.Thread):
             return False
 
     def _prefill(self, observation: Observation) -> KvHandle:
-        (handle,) = self.engine.prefill([observation])
-        if self._acts:
-            self._awaited_until = time.monotonic() + HANDOVER
-        return handle
+        return self.engine.prefill([observation])[0]
 
     def _denoise(self, lease: Lease, deadline: float, guiding: Guiding) -> ActionChunk | None:
-        self._awaited_until, self._acts = 0.0, True
         chunk = next(iter(self.engine.denoise([lease], [deadline], None, [guiding()])), None)
         if isinstance(chunk, FloatingPointError):
             raise chunk

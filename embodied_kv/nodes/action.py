@@ -37,7 +37,7 @@ from embodied_kv.nodes.control.robot_description import RobotDescription
 from embodied_kv.nodes.control.session_parts import ActionPart
 from embodied_kv.nodes.control.speed_scaling import SpeedScaling
 from embodied_kv.nodes.observation.clock import WorldClock
-from embodied_kv.nodes.observation.handle_source import HandleSource, frame_params
+from embodied_kv.nodes.perception import Perception
 from embodied_kv.types import ActionChunk, Guide
 
 RESPAWNED = (
@@ -56,14 +56,10 @@ class _Frame:
 
 
 class Action(SuiteNode):
-    """Denoises from leased rows; its control loop moves the arm, and publishes `action_chunk`.
+    """Denoises from leased rows; its control loop moves the arm, and publishes `action_chunk`."""
 
-    standalone: in a process without a perception node it prefills for itself.
-    """
-
-    def __init__(self, standalone: bool = False, **arguments: object) -> None:
-        super().__init__('action', ActionParams, *frame_params(standalone), **arguments)
-        self._standalone = standalone
+    def __init__(self, **arguments: object) -> None:
+        super().__init__('action', ActionParams, **arguments)
         self._period = PeriodMeter()
         self._execution_horizon, self._confidence = MeanMeter(), MeanMeter()
         self._guard = Guard()  # for the lifetime of the process: a stop outlives every transition
@@ -72,7 +68,6 @@ class Action(SuiteNode):
     def setup(self) -> None:
         self._work: Future | None = None
         self._setup_commands(self.params.read(ActionParams))
-        self._frames = HandleSource(self, self._standalone, self._on_handle)
 
     def _setup_commands(self, params: ActionParams) -> None:
         """What the control loop needs. Raises ValueError that says what does not fit."""
@@ -140,7 +135,6 @@ class Action(SuiteNode):
 
     def start(self) -> None:
         self._start_moving()
-        self._frames.restart()
         self._enter_session()
 
     def _start_moving(self) -> None:
@@ -166,11 +160,13 @@ class Action(SuiteNode):
         session.on_hold, session.on_instruction = self._control.hold, self._told
         self._guard.watch(self._note_arm)
         self._note_arm()
+        self.host.frames(self.robot).listen(self._on_handle)
 
     def _note_arm(self) -> None:
         self.host.arms(self.robot, self._guard.is_armed)
 
     def _leave_session(self) -> None:
+        self.host.frames(self.robot).unlisten(self._on_handle)
         session = self.host.session(self.robot)
         session.unregister(self._part)
         session.on_hold = lambda: None
@@ -235,6 +231,10 @@ class Action(SuiteNode):
         if self._path is not None:
             self._path.show()
 
+    def _rewind(self) -> None:
+        if self.active:
+            self._begin_anew()
+
     def _begin_anew(self) -> None:
         """Start control again: the clock was set back, as by a simulation that began again."""
         self.log_info('clock', 'the clock was set back: what ran is dropped')
@@ -257,15 +257,20 @@ class Action(SuiteNode):
     # ------------------------------------------------------------------ handles
 
     def _on_handle(self, handle: KvHandle) -> None:
+        """Submit the denoising of a frame. On the device thread."""
+        if not self.active:
+            return
         try:
             lease = self.host.engine.kv.acquire(handle)
         except Stale as error:
-            self._frames.refuse(handle, error)
+            self.warn_throttled('stale handle', f'handle refused: {error}')
             return
         now, before = self._world.now(), self._latest
         self._latest = now
         if now < before:
-            self._begin_anew()
+            lease.release()
+            self.submit(self._surviving(self._rewind))  # control belongs to the node's thread
+            return
         if self._work is not None:
             self._work.cancel()  # only the newest counts
         deadline = self._world.of_steady(handle.deadline)
@@ -401,8 +406,8 @@ class Action(SuiteNode):
 
 
 def main() -> None:
-    """Run the executable `action`, in a process of its own."""
-    executable.run(Action, standalone=True)
+    """Run the executable `action`: frames and actions, in a process of their own."""
+    executable.run(Perception, Action)
 
 
 if __name__ == '__main__':

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from functools import partial
 
 from embodied_kv.errors import CodedError, ErrorCode
 from embodied_kv.kv.handle import KvHandle, Stale
 from embodied_kv.msg import TextDelta as TextDeltaMsg
 from embodied_kv.nodes.common import executable, qos
 from embodied_kv.nodes.common.lifecycle_node import OK, WARN, SuiteNode
-from embodied_kv.nodes.observation.handle_source import HandleSource, frame_params
+from embodied_kv.nodes.perception import Perception
 from embodied_kv.nodes.voice import LanguageParams, Voice, drained
 from embodied_kv.srv import Ask, Cancel
 from embodied_kv.types import TextDelta
 
 
 class Language(SuiteNode):
-    """Opens streams on frames, publishes what they say on `text`, and answers `ask` and `cancel`.
+    """Opens streams on frames, publishes their text, and answers `ask` and `cancel`."""
 
-    standalone: in a process without a perception node it prefills for itself.
-    """
-
-    def __init__(self, standalone: bool = False, **arguments: object) -> None:
-        super().__init__('language', LanguageParams, *frame_params(standalone), **arguments)
-        self._standalone = standalone
+    def __init__(self, **arguments: object) -> None:
+        super().__init__('language', LanguageParams, **arguments)
         self._heard: deque[TextDelta] = deque()  # of any stream, from the device thread
 
     def setup(self) -> None:
@@ -37,16 +34,16 @@ class Language(SuiteNode):
         )
         self.serve(Ask, 'language/ask', self._ask)
         self.serve(Cancel, 'language/cancel', self._voice.cancel)
-        self._frames = HandleSource(self, self._standalone, self._on_handle)
         self.every(1.0 / self.params.read(LanguageParams).publish_rate, self._publish)
 
     def start(self) -> None:
         self._heard.clear()
         self.host.listen(self._heard.extend)
         self.host.session(self.robot).engine_part.on_resumed = self._voice.own
-        self._frames.restart()
+        self.host.frames(self.robot).listen(self._on_frame)
 
     def stop(self) -> None:
+        self.host.frames(self.robot).unlisten(self._on_frame)
         self.host.session(self.robot).engine_part.on_resumed = lambda streams: None
         self._voice.end()
         self.host.flush()
@@ -56,13 +53,19 @@ class Language(SuiteNode):
     def _publish(self) -> None:
         self._voice.say(drained(self._heard))
 
-    def _on_handle(self, handle: KvHandle) -> None:
+    def _on_frame(self, handle: KvHandle) -> None:
+        """Prompt on the node's own thread: the device thread begins the action meanwhile."""
+        self.submit(self._surviving(partial(self._read, handle)))
+
+    def _read(self, handle: KvHandle) -> None:
+        if not self.active:
+            return
         try:
             self.host.engine.kv.acquire(handle).release()
             if self._voice.due():
                 self._voice.prompt(handle)
         except Stale as error:
-            self._frames.refuse(handle, error)
+            self.warn_throttled('stale handle', f'handle refused: {error}')
         except ValueError as error:
             self.warn_throttled('prompt', f'a prompt is not continued: {error}')
 
@@ -103,8 +106,8 @@ class Language(SuiteNode):
 
 
 def main() -> None:
-    """Run the executable `language`, in a process of its own."""
-    executable.run(Language, standalone=True)
+    """Run the executable `language`: frames and words, in a process of their own."""
+    executable.run(Perception, Language)
 
 
 if __name__ == '__main__':

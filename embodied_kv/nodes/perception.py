@@ -1,4 +1,4 @@
-"""The perception node: a camera frame becomes a row of the KV arena, and its handle a message."""
+"""The perception node: a camera frame becomes a row of the KV arena, and its handle is shared."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from embodied_kv.text import shown
 
 
 class Perception(SuiteNode):
-    """Prefills, publishes `kv_handle`, and answers for the cache."""
+    """Prefills, hands each handle to the nodes of the process, publishes it, and serves `kv/…`."""
 
     def __init__(self, **arguments: object) -> None:
         super().__init__('perception', ObservationParams, **arguments)
@@ -23,6 +23,7 @@ class Perception(SuiteNode):
 
     def setup(self) -> None:
         self._handles = self.publisher(KvHandleMsg, 'kv_handle', qos.HANDLE)
+        self._feed = self.host.frames(self.robot)
         self._frames = ObservationPipeline(self, self._on_handle, self._on_told)
         KvServices(self)
 
@@ -44,6 +45,7 @@ class Perception(SuiteNode):
         self.host.session(self.robot).on_instruction(instruction)
 
     def _on_handle(self, handle: KvHandle) -> None:
+        self._feed.give(handle)
         self._handles.publish(conversions.handle_message(handle))
         self._period.tick()
 

@@ -6,7 +6,6 @@ import time
 import pytest
 from planning_cases import QUESTION, filled, said
 
-from embodied_kv.engine import loop as device_module
 from embodied_kv.engine.loop import DeviceThread
 
 TIMEOUT = 20
@@ -33,23 +32,6 @@ def test_actions_and_prefills_overtake_it(device, observe):
         for future in (action, prefill, background):
             future.result(TIMEOUT)
     assert order == ['action', 'prefill', 'background']
-
-
-def test_it_waits_for_an_action_that_is_on_its_way(device, observe, monkeypatch):
-    monkeypatch.setattr(device_module, 'HANDOVER', 60.0)
-    handle = device.prefill(observe(0)).result(TIMEOUT)
-    with device.engine.kv.acquire(handle) as lease:
-        device.denoise(lease, time.monotonic() + TIMEOUT).result(TIMEOUT)
-    handle = device.prefill(observe(1)).result(TIMEOUT)  # somebody denoises: one will come
-    order = []
-    background = device.background(lambda: order.append('background'))
-    with device.engine.kv.acquire(handle) as lease:
-        time.sleep(0.02)
-        action = device.denoise(lease, time.monotonic() + TIMEOUT)
-        action.add_done_callback(lambda _: order.append('action'))
-        action.result(TIMEOUT)
-        background.result(TIMEOUT)
-    assert order == ['action', 'background']
 
 
 def test_a_plan_gives_the_thread_back_after_every_layer_choice_and_token(device, tmp_path):

@@ -84,11 +84,10 @@ class Robot:
         return np.array([np.interp(since, spans, joint) for joint in points.T])
 
     def bring(self, kind, **options):
-        """A node of the suite, not configured. options: of the node, or parameters of any name."""
-        standalone = {name: options.pop(name) for name in ('standalone',) if name in options}
+        """A node of the suite, not configured. options: parameters of any name."""
         values = OVERRIDES | {name.replace('__', '.'): v for name, v in options.items()}
         overrides = [Parameter(name, value=value) for name, value in values.items()]
-        node = kind(namespace=self.namespace, parameter_overrides=overrides, **standalone)
+        node = kind(namespace=self.namespace, parameter_overrides=overrides)
         self.executor.add_node(node)
         self.suite.append(node)
         return node

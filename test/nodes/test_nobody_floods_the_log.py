@@ -2,7 +2,6 @@
 
 import re
 
-import numpy as np
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState
 from std_msgs.msg import String
@@ -64,19 +63,6 @@ def test_long_and_empty_instructions_make_few_lines(robot, capfd):
             perception._frames._on_instruction(String(data=text))
     assert len(lines(capfd)) <= 3
     assert perception.warning_counts['long instruction'] == 50
-
-
-def test_handles_of_ever_other_processes_make_few_lines_and_are_not_all_kept(robot, capfd):
-    _, action = robot.up(Perception, Action)
-    handle = robot.more(robot.handles, 1)[-1]
-    capfd.readouterr()
-    for number in range(200):
-        handle.process_id = np.frombuffer(number.to_bytes(16), np.uint8)
-        before = action.warning_counts['foreign handle']
-        robot.handle.publish(handle)
-        robot.until(lambda b=before: action.warning_counts['foreign handle'] > b, show=False)
-    assert len([line for line in lines(capfd) if 'handle refused' in line]) <= 3
-    assert len(action._frames._foreign) < 20
 
 
 def test_a_service_that_fails_makes_few_lines(robot, capfd):

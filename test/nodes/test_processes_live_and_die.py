@@ -1,6 +1,5 @@
-"""Executables as processes: side by side, standalone, refused, killed, and ended by signals."""
+"""Executables as processes: side by side, alone, refused, killed, and ended by signals."""
 
-import re
 import signal
 
 import pytest
@@ -24,7 +23,8 @@ PARAMETERS = (
 SUITES = {
     '/left': ('robot',),
     '/right': ('robot',),
-    '/apart': ('perception', 'action', 'language'),
+    '/acting': ('action',),
+    '/speaking': ('language',),
 }
 
 
@@ -82,23 +82,19 @@ def test_a_second_robot_on_a_namespace_is_refused(processes, stand_ins):
     acts(stand_ins['/left'])
 
 
-def test_nodes_in_processes_of_their_own_refuse_each_others_handles(processes, stand_ins):
-    apart = stand_ins['/apart']
-    acts(apart)
-    apart.until(lambda: apart.texts and apart.handles, timeout=WAIT)
-    reason = r'handle refused: frame \d+ lies in another process \(process id \w{8}, here \w{8}\)'
-    for name in ('action', 'language'):
-        apart.until(lambda n=name: re.search(reason, processes['/apart', n].text), timeout=WAIT)
+def test_the_executables_action_and_language_bring_their_own_frames(processes, stand_ins):
+    acting, speaking = stand_ins['/acting'], stand_ins['/speaking']
+    acts(acting)
+    acting.until(lambda: acting.handles, timeout=WAIT)
+    speaking.until(lambda: speaking.texts and speaking.handles, timeout=WAIT)
+    assert not acting.texts and not speaking.chunks
 
 
 def test_a_killed_process_harms_no_other(processes, stand_ins):
-    apart = stand_ins['/apart']
-    acts(apart)
-    assert end(processes['/apart', 'perception'], signal.SIGKILL) == -signal.SIGKILL
-    acts(apart)
-    assert end(processes['/apart', 'action'], signal.SIGKILL) == -signal.SIGKILL
-    apart.texts.clear()
-    apart.until(lambda: apart.texts, timeout=WAIT)
+    acts(stand_ins['/acting'])
+    assert end(processes['/acting', 'action'], signal.SIGKILL) == -signal.SIGKILL
+    stand_ins['/speaking'].texts.clear()
+    stand_ins['/speaking'].until(lambda: stand_ins['/speaking'].texts, timeout=WAIT)
     acts(stand_ins['/left'])
 
 
@@ -107,7 +103,7 @@ def test_a_killed_process_harms_no_other(processes, stand_ins):
     [
         (('/left', 'robot'), signal.SIGINT),
         (('/right', 'robot'), signal.SIGTERM),
-        (('/apart', 'language'), signal.SIGINT),
+        (('/speaking', 'language'), signal.SIGINT),
     ],
 )
 def test_a_signal_ends_a_process_cleanly(processes, stand_ins, who, number):

@@ -25,6 +25,7 @@ from embodied_kv.engine.warmup import warm_up
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.plane import Plane
 from embodied_kv.model.policy import Policy
+from embodied_kv.nodes.common.handle_feed import HandleFeed
 from embodied_kv.nodes.common.parameters import SuiteParams
 from embodied_kv.serving.load import load_policy
 from embodied_kv.session.robot_session import RobotSession
@@ -106,6 +107,7 @@ class EngineHost:
         began = time.monotonic()
         self.identity = identity
         self.sequences = defaultdict(partial(itertools.count, 1))  # robot -> its frame numbers
+        self._feeds: dict[str, HandleFeed] = {}  # by robot
         self.tokens = 0  # said by language since the start
         self._counted: dict[int, int] = {}  # live stream -> its tokens in `tokens`
         self._listeners: tuple[Listener, ...] = ()
@@ -164,6 +166,11 @@ class EngineHost:
                 new = RobotSession(self.engine, None, self.device.call, robot=robot)
                 self._sessions[robot] = new
             return self._sessions[robot]
+
+    def frames(self, robot: str) -> HandleFeed:
+        """The handles of a robot's frames, for all its nodes."""
+        with self._lock:
+            return self._feeds.setdefault(robot, HandleFeed())
 
     def arms(self, robot: str, armed: bool) -> None:
         """Note whether the arm of a robot is armed: nothing is compiled while one is."""

@@ -91,7 +91,7 @@ class FleetClient(Action):
     on_engine = False
 
     def __init__(self, **arguments: object) -> None:
-        super().__init__(standalone=True, **arguments)
+        super().__init__(**arguments)
         self._ask_params = Parameters(self, [('', FleetClientParams)], lambda: self.configured)
         self._process_id, self._tasks = uuid.uuid4().hex[:12], 0
 

@@ -68,7 +68,7 @@ class RemoteAction(Action):
     on_engine = False
 
     def __init__(self, **arguments: object) -> None:
-        super().__init__(standalone=True, **arguments)
+        super().__init__(**arguments)
         self._server_params = Parameters(
             self, [('server.', RemoteParams)], lambda: self.configured
         )
@@ -93,6 +93,7 @@ class RemoteAction(Action):
 
     def start(self) -> None:
         super().start()
+        self._frames.restart()
         self._told(self._frames.instruction)
         self._pace.restart(self._latest)
         self._shown = 0  # stamp of the newest observation that was sent
