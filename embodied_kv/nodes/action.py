@@ -56,10 +56,13 @@ class _Frame:
 
 
 class Action(SuiteNode):
-    """Denoises from leased rows; its control loop moves the arm, and publishes `action_chunk`."""
+    """Denoises from leased rows; its control loop moves the arm, and publishes `action_chunk`.
 
-    def __init__(self, **arguments: object) -> None:
-        super().__init__('action', ActionParams, **arguments)
+    own: the dataclasses of further parameters, of a subclass.
+    """
+
+    def __init__(self, *own: type, **arguments: object) -> None:
+        super().__init__('action', ActionParams, *own, **arguments)
         self._period = PeriodMeter()
         self._execution_horizon, self._confidence = MeanMeter(), MeanMeter()
         self._guard = Guard()  # for the lifetime of the process: a stop outlives every transition

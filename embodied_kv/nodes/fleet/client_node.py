@@ -32,6 +32,7 @@ from embodied_kv.nodes.fleet.messages import (
     RESUME,
 )
 from embodied_kv.nodes.observation.observation_buffer import ObservationBuffer
+from embodied_kv.nodes.observation.params import ObservationParams
 from embodied_kv.srv import FleetFreeze, FleetResume
 from embodied_kv.text import shown
 from embodied_kv.types import Guide
@@ -91,7 +92,7 @@ class FleetClient(Action):
     on_engine = False
 
     def __init__(self, **arguments: object) -> None:
-        super().__init__(**arguments)
+        super().__init__(ObservationParams, **arguments)
         self._ask_params = Parameters(self, [('', FleetClientParams)], lambda: self.configured)
         self._process_id, self._tasks = uuid.uuid4().hex[:12], 0
 

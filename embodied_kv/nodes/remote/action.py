@@ -27,6 +27,7 @@ from embodied_kv.nodes.common.parameters import Parameters
 from embodied_kv.nodes.common.remote_host import RemoteHost
 from embodied_kv.nodes.observation.observation_buffer import ObservationBuffer
 from embodied_kv.nodes.observation.pace import Pace
+from embodied_kv.nodes.observation.params import ObservationParams
 from embodied_kv.nodes.observation.synchronizer import SyncedMoment
 from embodied_kv.nodes.remote.params import RemoteParams
 from embodied_kv.nodes.remote.server_link import ServerLink, remote_host
@@ -68,7 +69,7 @@ class RemoteAction(Action):
     on_engine = False
 
     def __init__(self, **arguments: object) -> None:
-        super().__init__(**arguments)
+        super().__init__(ObservationParams, **arguments)
         self._server_params = Parameters(
             self, [('server.', RemoteParams)], lambda: self.configured
         )
