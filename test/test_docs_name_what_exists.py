@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / 'README.md', *sorted(ROOT.glob('docs/*.md'))]
+PAGES = [ROOT / 'README.md', *sorted(ROOT.glob('docs/**/*.md'))]
 PATH = re.compile(r'`((?:[\w*]+/)*[\w*]+\.(?:py|msg|srv)|(?:[\w*]+/)+[\w*]+\.yaml)`')
 TREES = ('embodied_kv', 'benchmarks', 'training')
 COMMAND = re.compile(rf'python3? -m ((?:{"|".join(TREES)})(?:\.\w+)*)')

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / 'README.md', *ROOT.glob('docs/*.md'), *ROOT.glob('examples/*/README.md')]
+PAGES = [ROOT / 'README.md', *ROOT.glob('docs/**/*.md'), *ROOT.glob('examples/*/README.md')]
 INTERFACES = sorted(file for kind in ('msg', 'srv', 'action') for file in ROOT.glob(f'{kind}/*'))
 FIELD = re.compile(r'^[\w/\[\]<>=]+ +([a-z]\w*)', re.MULTILINE)
 COMMAND = re.compile(
