@@ -48,10 +48,14 @@ RESPAWNED = (
 
 @dataclass(eq=False)
 class _Frame:
-    """One that is denoised: its row, when it was observed, and what its chunk goes on from."""
+    """One that is denoised: its row, when it was observed, and who executes its chunk.
+
+    guide: what the chunk goes on from.
+    """
 
     lease: Lease
     observed: float
+    control: ControlLoop
     guide: Guide | None = None
 
 
@@ -268,26 +272,26 @@ class Action(SuiteNode):
         except Stale as error:
             self.warn_throttled('stale handle', f'handle refused: {error}')
             return
-        now, before = self._world.now(), self._latest
+        if self._work is not None:
+            self._work.cancel()  # only the newest counts
+        now, before, control = self._world.now(), self._latest, self._control
         self._latest = now
         if now < before:
             lease.release()
             self.submit(self._surviving(self._rewind))  # control belongs to the node's thread
             return
-        if self._work is not None:
-            self._work.cancel()  # only the newest counts
         deadline = self._world.of_steady(handle.deadline)
-        self._control.expect(deadline)
-        observed = deadline - self._control.allowed
+        control.expect(deadline)
+        observed = deadline - control.allowed
         if self._world.is_simulated:
             observed = self._world.moment(handle.stamp)
-        frame = _Frame(lease, observed)
+        frame = _Frame(lease, observed, control)
         self._work = self.host.device.denoise(lease, handle.deadline, lambda: self._guide(frame))
         self._work.add_done_callback(lambda work: self._on_chunk(work, frame))
 
     def _guide(self, frame: _Frame) -> Guide | None:
         """What the chunk goes on from that is begun now, in the policy's units."""
-        frame.guide = guide = self._control.guide(frame.observed)
+        frame.guide = guide = frame.control.guide(frame.observed)
         return guide and replace(guide, actions=self.embodiment.actions.policy(guide.actions))
 
     def _on_chunk(self, work: Future[ActionChunk | None], frame: _Frame) -> None:
@@ -302,9 +306,10 @@ class Action(SuiteNode):
         if chunk is None:
             self._too_late += 1
         else:
-            deadline = frame.observed + self._control.allowed
-            if not self._is_refused(chunk, self._control):
-                self._control.offer(self._judged(chunk, deadline), guide=frame.guide)
+            control = frame.control  # one that was replaced since then executes nothing any more
+            deadline = frame.observed + control.allowed
+            if not self._is_refused(chunk, control):
+                control.offer(self._judged(chunk, deadline), guide=frame.guide)
 
     def _is_refused(self, chunk: ActionChunk, control: ControlLoop) -> bool:
         """Whether most values of a chunk are far outside the clamps of the contract."""
