@@ -52,6 +52,7 @@ FULL = (
     ('memory.budgets',),
     ('fleet.calibrate',),
     ('fleet',),
+    ('demo', '--busy', '2'),
     ('handover',),
     ('horizon',),
     ('latency',),
