@@ -13,11 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from benchmarks.common import report
@@ -55,16 +56,21 @@ def one(seed: int, seconds: float, out: Path) -> dict:
     out.mkdir(parents=True, exist_ok=True)
     began, log = time.monotonic(), out / 'log.txt'
     with log.open('wb') as output:
+        process = subprocess.Popen(
+            [sys.executable, '-m', 'embodied_kv.demo', *words],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment(),
+            start_new_session=True,
+        )
         try:
-            status = subprocess.run(
-                [sys.executable, '-m', 'embodied_kv.demo', *words],
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=environment(),
-                timeout=LONGEST,
-            ).returncode
+            status = process.wait(LONGEST)
         except subprocess.TimeoutExpired:
             status = None
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # also what it started
+            process.wait()
     row = dict(seed=seed, status=status, wall_s=time.monotonic() - began)
     row['load'] = os.getloadavg()[0]
     if status != 0:

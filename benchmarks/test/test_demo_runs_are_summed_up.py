@@ -28,12 +28,12 @@ def fake(monkeypatch, tmp_path):
     """Put a script in the place of the demo."""
 
     def put(code):
-        real = demo.subprocess.run
+        real = demo.subprocess.Popen
 
-        def run(words, **options):
+        def start(words, **options):
             return real([sys.executable, '-c', code, *words[3:]], **options)
 
-        monkeypatch.setattr(demo.subprocess, 'run', run)
+        monkeypatch.setattr(demo.subprocess, 'Popen', start)
         return tmp_path / 'out'
 
     return put

@@ -73,9 +73,20 @@ class Jobs:
         self._fault: BaseException | None = None  # what ended the thread, unless it was stopped
         self.closed = False
 
-    def submit(self, queue: Queue, work: Callable[[], T]) -> Future[T]:
-        """The promise of the work's result; refused at once where jobs are closed."""
+    def submit(
+        self,
+        queue: Queue,
+        work: Callable[[], T],
+        done: Callable[[Future[T]], object] | None = None,
+    ) -> Future[T]:
+        """The promise of the work's result; refused at once where jobs are closed.
+
+        done: called with the future when it is resolved, by the thread that runs the work. A
+        callback that is added to the future later may be called by the thread that adds it.
+        """
         job = Job(work)
+        if done is not None:
+            job.future.add_done_callback(done)
         with self._wake:
             if not self.closed:
                 self._queues[queue].append(job)

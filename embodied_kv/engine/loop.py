@@ -180,15 +180,21 @@ class DeviceThread(threading.Thread):
 
     # ------------------------------------------------------------------ from any thread
 
-    def prefill(self, observation: Observation) -> Future[KvHandle]:
+    def prefill(
+        self,
+        observation: Observation,
+        done: Callable[[Future[KvHandle]], object] | None = None,
+    ) -> Future[KvHandle]:
         """Prefill this frame.
 
-        One of the same robot that has not begun is cancelled: only the newest counts.
+        One of the same robot that has not begun is cancelled: only the newest counts. done: called
+        with the future on this thread, before the thread begins anything else, so that a denoising
+        that it submits comes next; for a frame that is cancelled, on the thread that cancels it.
         """
-        robot = observation.robot
+        robot, work = observation.robot, partial(self._prefill, observation)
         with self._naming:
             older = self._newest.get(robot)
-            future = self._jobs.submit(Queue.PREFILL, partial(self._prefill, observation))
+            future = self._jobs.submit(Queue.PREFILL, work, done)
             self._newest[robot] = future
         future.add_done_callback(partial(self._forget, robot))
         if older is not None:

@@ -167,7 +167,7 @@ class Action(SuiteNode):
         session.on_hold, session.on_instruction = self._control.hold, self._told
         self._guard.watch(self._note_arm)
         self._note_arm()
-        self.host.frames(self.robot).listen(self._on_handle)
+        self.host.frames(self.robot).listen(self._on_handle, first=True)
 
     def _note_arm(self) -> None:
         self.host.arms(self.robot, self._guard.is_armed)
@@ -223,11 +223,13 @@ class Action(SuiteNode):
             self._control.stop()
 
     def stop(self) -> None:
-        self._stop_control()
-        self._leave_session()
-        work, self._work = self._work, None
-        if work is not None:
-            work.cancel()
+        try:
+            self._stop_control()
+        finally:
+            self._leave_session()
+            work, self._work = self._work, None
+            if work is not None:
+                work.cancel()
 
     def _stop_control(self) -> None:
         """Brake the arm first, at once, whatever is still computed."""
@@ -239,7 +241,8 @@ class Action(SuiteNode):
             self._path.show()
 
     def _rewind(self) -> None:
-        if self.active:
+        if self.active and self._world.now() < self._latest:
+            self._latest = self._world.now()
             self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -274,12 +277,12 @@ class Action(SuiteNode):
             return
         if self._work is not None:
             self._work.cancel()  # only the newest counts
-        now, before, control = self._world.now(), self._latest, self._control
-        self._latest = now
-        if now < before:
+        now, control = self._world.now(), self._control
+        if now < self._latest:  # no frame is used until control, the node thread's, starts again
             lease.release()
-            self.submit(self._surviving(self._rewind))  # control belongs to the node's thread
+            self.submit(self._surviving(self._rewind))
             return
+        self._latest = now
         deadline = self._world.of_steady(handle.deadline)
         control.expect(deadline)
         observed = deadline - control.allowed

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from functools import partial
 
 from embodied_kv.errors import CodedError, ErrorCode
 from embodied_kv.kv.handle import KvHandle, Stale
@@ -23,6 +22,7 @@ class Language(SuiteNode):
     def __init__(self, **arguments: object) -> None:
         super().__init__('language', LanguageParams, **arguments)
         self._heard: deque[TextDelta] = deque()  # of any stream, from the device thread
+        self._frames: deque[KvHandle] = deque(maxlen=1)  # the newest that was not read yet
 
     def setup(self) -> None:
         texts = self.publisher(TextDeltaMsg, 'language/text', qos.TEXT)
@@ -38,6 +38,7 @@ class Language(SuiteNode):
 
     def start(self) -> None:
         self._heard.clear()
+        self._frames.clear()
         self.host.listen(self._heard.extend)
         self.host.session(self.robot).engine_part.on_resumed = self._voice.own
         self.host.frames(self.robot).listen(self._on_frame)
@@ -55,11 +56,13 @@ class Language(SuiteNode):
 
     def _on_frame(self, handle: KvHandle) -> None:
         """Prompt on the node's own thread: the device thread begins the action meanwhile."""
-        self.submit(self._surviving(partial(self._read, handle)))
+        self._frames.append(handle)
+        self.submit(self._surviving(self._read))
 
-    def _read(self, handle: KvHandle) -> None:
-        if not self.active:
+    def _read(self) -> None:
+        if not self.active or not self._frames:
             return
+        handle = self._frames.pop()
         try:
             self.host.engine.kv.acquire(handle).release()
             if self._voice.due():

@@ -85,6 +85,14 @@ class Background:
     def _end(self, process: subprocess.Popen) -> None:
         self._paused = True
         _signal(process, signal.SIGTERM)
+        timer = threading.Timer(GRACE, self._kill, (process,))  # of one that is busy in C
+        timer.daemon = True
+        timer.start()
+
+    def _kill(self, process: subprocess.Popen) -> None:
+        with self._changed:
+            if self._process is process:
+                _signal(process, signal.SIGKILL)
 
     def _run(self) -> None:
         while True:
@@ -135,7 +143,16 @@ def compile_now(
             process.resume()
         for process in started:
             process.join()
+        # What a process left that gave up or was killed, of which another one made something.
+        left = [i for i, job in enumerate(jobs) if kept(folder, job.digest) is None]
+        if 0 < len(left) < len(jobs):
+            again = [jobs[i] for i in left], folder, threads, lower, say, [places[i] for i in left]
+            started.append(Background(*again, is_idle=False))
+            started[-1].resume()
+            started[-1].join()
     finally:
+        for process in started:
+            process.pause()  # all at once
         for process in started:
             process.stop()
     return [job.name for job in jobs if kept(folder, job.digest) is not None]

@@ -5,6 +5,7 @@ Who fails is told, and the thread lives.
 
 import threading
 import time
+from concurrent.futures import wait
 
 import pytest
 
@@ -64,13 +65,29 @@ def test_a_frame_that_waits_lets_the_action_of_the_one_before_it_go_first(start,
         action.add_done_callback(lambda _: order.append('action'))
         action.add_done_callback(lambda _: lease.release())
 
-    device.prefill(observe(1)).add_done_callback(act)
+    device.prefill(observe(1), act)
     other = device.prefill(observe(2, robot='b'))
     other.add_done_callback(lambda _: order.append('prefill'))
     background = device.background(lambda: order.append('background'))
     gate.set()
     background.result(TIMEOUT)
     assert order == ['action', 'prefill', 'background']
+
+
+def test_the_completion_of_a_prefill_runs_on_the_device_thread_however_late_the_caller_is(
+    start, observe, monkeypatch
+):
+    device, _ = start()
+    submit, threads = device._jobs.submit, []
+
+    def slow(*arguments):
+        future = submit(*arguments)
+        wait([future], TIMEOUT)  # the caller loses its processor here
+        return future
+
+    monkeypatch.setattr(device._jobs, 'submit', slow)
+    device.prefill(observe(0), lambda _: threads.append(threading.current_thread()))
+    assert threads == [device]
 
 
 def test_what_a_chunk_goes_on_from_is_asked_as_the_work_begins(start, observe):

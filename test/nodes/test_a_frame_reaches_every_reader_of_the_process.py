@@ -27,6 +27,32 @@ def test_listeners_get_frames_in_the_order_in_which_they_came(feed):
     assert heard == [('a', 1), ('b', 1), ('a', 2), ('b', 2)]
 
 
+def test_the_action_is_called_before_listeners_that_came_earlier_and_each_once(feed):
+    heard = []
+
+    def action(handle):
+        heard.append('action')
+
+    feed.listen(lambda handle: heard.append('language'))
+    feed.listen(action, first=True)
+    feed.listen(action, first=True)
+    feed.give(1)
+    assert heard == ['action', 'language']
+
+
+def test_language_reads_the_newest_of_the_frames_that_wait(robot, monkeypatch):
+    perception, language = robot.up(Perception, Language, prompt_interval=0)
+    robot.more(robot.handles, 2)
+    read, feed = [], perception.host.frames(robot.namespace)
+    monkeypatch.setattr(perception, 'active', False)  # no other frame is given
+    newest = perception.host.engine.kv.frames.current(robot.namespace)
+    monkeypatch.setattr(language._voice, 'due', lambda: read.append(1))
+    for _ in range(5):  # the node's thread is this one: it reads nothing meanwhile
+        perception.host.device.call(lambda: feed.give(newest)).result(60)
+    robot.spin(0.5)
+    assert len(read) == 1 and not language.warning_counts
+
+
 def test_a_listener_that_fails_costs_no_other_its_frame(feed, caplog):
     heard = []
 

@@ -225,6 +225,36 @@ def test_a_pause_leaves_no_file_and_the_next_start_loads_what_was_compiled(compi
     torch.testing.assert_close(work.x, same.x)
 
 
+def test_what_a_process_leaves_is_tried_once_more_by_another(monkeypatch, tmp_path):
+    made, started = set(), []
+
+    class Half(Background):
+        """Compiles the first of its jobs and is killed."""
+
+        def __init__(self, jobs, folder, threads, lower, say, places, is_idle):
+            self.jobs = jobs
+            started.append(([job.name for job in jobs], list(places), is_idle))
+
+        def resume(self):
+            made.add(self.jobs[0].digest)
+
+        def join(self):
+            pass
+
+        pause = stop = join
+
+    monkeypatch.setattr(background, 'Background', Half)
+    monkeypatch.setattr(background, 'kept', lambda folder, digest: digest in made or None)
+    monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: {0, 1})
+    names = compile_now(jobs(5), tmp_path, 1, nothing, print)
+    assert started == [
+        (['job 0', 'job 2', 'job 4'], ['1 of 5', '3 of 5', '5 of 5'], False),
+        (['job 1', 'job 3'], ['2 of 5', '4 of 5'], False),
+        (['job 2', 'job 3', 'job 4'], ['3 of 5', '4 of 5', '5 of 5'], False),
+    ]
+    assert names == ['job 0', 'job 1', 'job 2']
+
+
 @pytest.mark.slow
 @torch.inference_mode()
 def test_what_is_wanted_now_is_compiled_by_several_processes_and_loaded_then(

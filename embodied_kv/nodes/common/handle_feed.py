@@ -30,10 +30,11 @@ class HandleFeed:
         self._listeners: tuple[Listener, ...] = ()
         self._faults = Throttled(logging.getLogger(__name__).error)
 
-    def listen(self, listener: Listener) -> None:
-        """Call it with every handle from now on."""
+    def listen(self, listener: Listener, first: bool = False) -> None:
+        """Call it with every handle from now on, once. first: before all other listeners."""
         with self._lock:
-            self._listeners += (listener,)
+            others = tuple(known for known in self._listeners if known != listener)
+            self._listeners = (listener, *others) if first else (*others, listener)
 
     def unlisten(self, listener: Listener) -> None:
         """Call it no more; a call that is in progress has ended when this returns."""

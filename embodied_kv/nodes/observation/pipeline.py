@@ -87,9 +87,7 @@ class ObservationPipeline(ObservationInputs):
         self._given = now
         self._pace.gave(now)
         self._made = time.monotonic()
-        self._host.device.prefill(observation).add_done_callback(
-            partial(self._on_prefilled, observation, moment)
-        )
+        self._host.device.prefill(observation, partial(self._on_prefilled, observation, moment))
 
     def _is_due(self, now: float) -> bool:
         if self.instruction:
