@@ -44,9 +44,9 @@ def test_who_asks_what_is_seen_now_gets_it_and_stops_watching(robot, standing):
 def test_a_frame_that_was_made_before_the_instruction_is_not_acted_upon(robot, standing, device):
     prefill, made = device.prefill, {}
 
-    def noted(observation):
+    def noted(observation, done):
         made[observation.sequence] = observation.instruction
-        return prefill(observation)
+        return prefill(observation, done)
 
     device.prefill = noted
     with standing.sight.watching():
@@ -59,7 +59,7 @@ def test_a_frame_that_was_made_before_the_instruction_is_not_acted_upon(robot, s
 def test_it_is_not_seen_before_there_is_a_frame_to_ask_about(robot, standing, device):
     prefill, late = device.prefill, []
 
-    def held_up(observation):
+    def held_up(observation, done):
         late.append(Future())
         return late[-1]
 
@@ -75,7 +75,7 @@ def test_where_the_world_is_slow_it_is_seen_as_often(robot):
     clock = robot.node.create_publisher(Clock, '/clock', 10)
     node = robot.up(Perception, instruction='', use_sim_time=True)
     prefill, made = node.host.device.prefill, []
-    node.host.device.prefill = lambda observation: made.append(0) or prefill(observation)
+    node.host.device.prefill = lambda *of: made.append(0) or prefill(*of)
 
     def world(moments):
         """The world's time goes on by 20 ms with each picture, slower than a watch."""
