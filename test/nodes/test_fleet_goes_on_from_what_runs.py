@@ -19,7 +19,13 @@ def test_the_chunks_of_two_robots_begin_as_their_arms_move(robots, tmp_path, mon
 
     monkeypatch.setattr(engine, 'denoise', listening)
     acting = [
-        fleet.act(shadow=True, rtc=True, execution_horizon='whole', request_ahead=ahead)
+        fleet.act(
+            shadow=True,
+            rtc=True,
+            execution_horizon='whole',
+            request_ahead=ahead,
+            max_chunk_age=60.0,  # however slow this machine is
+        )
         for ahead in (3, 4)
     ]
 
