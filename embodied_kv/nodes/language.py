@@ -55,7 +55,7 @@ class Language(SuiteNode):
         self._voice.say(drained(self._heard))
 
     def _on_frame(self, handle: KvHandle) -> None:
-        """Prompt on the node's own thread: the device thread begins the action meanwhile."""
+        """Submit the prompts of a frame to the thread of the node. On the device thread."""
         self._frames.append(handle)
         self.submit(self._surviving(self._read))
 
