@@ -6,6 +6,7 @@ engine: it starts within a second, and nothing that fails or hangs there reaches
 
 from __future__ import annotations
 
+import faulthandler
 import signal
 import sys
 import time
@@ -30,6 +31,7 @@ from embodied_kv.control.command_watchdog import (
 from embodied_kv.msg import VelocitySetpoint as VelocitySetpointMsg
 from embodied_kv.msg import WatchdogState
 from embodied_kv.nodes.common import qos
+from embodied_kv.nodes.common.leaving import leave
 from embodied_kv.nodes.common.lock_file import lock_path
 from embodied_kv.nodes.common.parameters import Parameters, param
 from embodied_kv.nodes.control.controllers import KINDS, SETPOINT, STATE, setpoint_message
@@ -158,6 +160,7 @@ def serve(node: WatchdogNode, stopping: Sequence[object]) -> None:
 
 def main() -> None:
     """Run the executable `command_watchdog`, until SIGINT, SIGTERM or SIGHUP."""
+    faulthandler.enable()  # a crash of native code prints where it happened
     stopping: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: stopping.append(number))
@@ -166,6 +169,7 @@ def main() -> None:
         _run(stopping)
     finally:
         rclpy.try_shutdown()
+    leave(0)
 
 
 def _run(stopping: Sequence[int]) -> None:

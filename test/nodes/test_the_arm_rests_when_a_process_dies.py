@@ -58,7 +58,7 @@ def bed(ros):
 def test_the_arm_rests_after_the_action_node_was_killed(bed):
     assert bed.rests(bed.action.signal(signal.SIGKILL))
     assert bed.watchdog.signal(signal.SIGTERM)
-    assert bed.watchdog.wait(PATIENCE) == 0
+    assert bed.watchdog.wait(PATIENCE) == 0, bed.watchdog.text
     assert 'no set-point for' in bed.watchdog.text
 
 
@@ -88,8 +88,15 @@ def test_the_arm_rests_after_the_watchdog_failed(bed, name):
 def test_the_arm_rests_after_the_watchdog_was_told_to_end(bed, name):
     told = bed.watchdog.signal(getattr(signal, name))
     assert bed.rests(told)
-    assert bed.watchdog.wait(PATIENCE) == 0
+    assert bed.watchdog.wait(PATIENCE) == 0, bed.watchdog.text
     assert 'is ending' in bed.action.text
+
+
+@pytest.mark.slow
+def test_the_log_states_where_native_code_crashed(bed):
+    assert bed.rests(bed.watchdog.signal(signal.SIGSEGV))
+    assert bed.watchdog.wait(PATIENCE) == -signal.SIGSEGV
+    assert 'Segmentation fault' in bed.watchdog.text and 'watchdog.py' in bed.watchdog.text
 
 
 @pytest.mark.slow

@@ -7,10 +7,12 @@ simulation steps on absolute deadlines, and callbacks run in the time between th
 
 from __future__ import annotations
 
+import faulthandler
 import signal
 import sys
 import time
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +36,7 @@ from embodied_kv.demo.sim.scene import CAMERAS
 from embodied_kv.demo.sim.tabletop import JOINTS, Tabletop
 from embodied_kv.demo.sim.tasks import FAMILIES, task_scene
 from embodied_kv.nodes.common import qos
+from embodied_kv.nodes.common.leaving import leave
 from embodied_kv.nodes.common.parameters import Parameters, param
 from embodied_kv.text import shown
 
@@ -104,13 +107,13 @@ class Sim(Node):
         self.create_service(Trigger, 'sim/reset', self._on_reset)
         self.get_logger().info(f'scene {params.seed}: {self._things()}')
 
-    def spin(self) -> None:
-        """Simulate in real time until the context is shut down, and close the table."""
+    def spin(self, stopping: Sequence[object]) -> None:
+        """Simulate in real time until `stopping` holds something, and close the table."""
         executor = SingleThreadedExecutor(context=self.context)
         executor.add_node(self)
         self._before = deadline = time.monotonic()
         with self.table:
-            while self.context.ok():
+            while not stopping:
                 now = time.monotonic()
                 if now < deadline:
                     executor.spin_once(timeout_sec=deadline - now)
@@ -188,22 +191,21 @@ def _points(message: JointTrajectory) -> tuple[np.ndarray, np.ndarray]:
 
 def main() -> None:
     """Run the executable `sim` until SIGINT or SIGTERM."""
-    # rclpy's own handlers would end its context in the middle of a publish.
+    faulthandler.enable()  # a crash of native code prints where it happened
+    stopping: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: stopping.append(number))
     rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    node = None
     try:
         try:
             node = Sim()
         except (ValueError, RuntimeError) as error:  # a parameter, or no OpenGL
             sys.exit(f'sim: {error}')
-        node.spin()
-    except KeyboardInterrupt:
-        pass
+        node.spin(stopping)
+        node.destroy_node()
     finally:
-        if node:
-            node.destroy_node()
         rclpy.try_shutdown()
+    leave(0)
 
 
 if __name__ == '__main__':

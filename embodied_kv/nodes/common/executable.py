@@ -5,8 +5,7 @@ Knows rclpy's contexts, executors and signals. Does not know what the nodes do.
 
 from __future__ import annotations
 
-import gc
-import os
+import faulthandler
 import signal
 import sys
 import threading
@@ -22,6 +21,7 @@ from rclpy.signals import SignalHandlerOptions
 
 from embodied_kv import storage
 from embodied_kv.nodes.common.engine_host import EngineHost
+from embodied_kv.nodes.common.leaving import leave
 from embodied_kv.nodes.common.lifecycle_node import SUCCESS, InvalidHandle, SuiteNode
 from embodied_kv.nodes.common.lock_file import lock_path
 
@@ -40,6 +40,7 @@ def run(*kinds: Callable[..., SuiteNode], **options: object) -> None:
     while its arm was stopped, the nodes are marked as `respawned`. A signal that arrives while an
     engine is loaded or compiled ends the process without waiting for it.
     """
+    faulthandler.enable()  # a crash of native code prints where it happened
     sys.setswitchinterval(SWITCH)
     stopping: list[int] = []
 
@@ -75,9 +76,7 @@ def run(*kinds: Callable[..., SuiteNode], **options: object) -> None:
             node.end()
         EngineHost.close()
         rclpy.try_shutdown()
-        gc.freeze()  # else Python looks at all it has, for seconds, before it ends
-    if code:
-        sys.exit(code)
+    leave(code)
 
 
 def _leave_loading(nodes: Sequence[SuiteNode], code: int) -> None:
@@ -89,9 +88,7 @@ def _leave_loading(nodes: Sequence[SuiteNode], code: int) -> None:
     for node in nodes:
         node.end()
     rclpy.try_shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    leave(code)
 
 
 def spin(nodes: Sequence[SuiteNode], stopping: list[int]) -> bool:
