@@ -18,6 +18,7 @@ from embodied_kv.nodes.remote.params import RemoteParams
 from embodied_kv.nodes.session import SessionParams
 from embodied_kv.nodes.watchdog import WatchdogParams
 from embodied_kv.planning.config import PlanningConfig
+from embodied_kv.serving.scheduling import SchedulingConfig
 from embodied_kv.serving.websocket.config import ServedEngineConfig, ServerConfig
 
 HEAD = """# Parameters
@@ -52,6 +53,7 @@ PARTS = (
     ('`fleet`', '', FleetParams),
     ('`memory` of a fleet', '', FleetMemoryParams),
     ('`policy_server`', '', ServerConfig),
+    ('`policy_server`: the order of its clients', '', SchedulingConfig),
     (
         '`policy_server`: the engine of the process, where it differs from that of others',
         'engine.',

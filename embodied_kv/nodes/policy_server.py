@@ -14,6 +14,7 @@ from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.common.kv_services import KvServices
 from embodied_kv.nodes.common.lifecycle_node import ERROR, OK, SuiteNode
 from embodied_kv.serving.batch import batch_seconds, profile_of
+from embodied_kv.serving.scheduling import SchedulingConfig
 from embodied_kv.serving.websocket.config import ServedEngineConfig, ServerConfig
 from embodied_kv.serving.websocket.server import PolicyServer
 from embodied_kv.serving.websocket.sessions import Sessions
@@ -45,7 +46,7 @@ class PolicyServerNode(SuiteNode):
     engine_config = ServedEngineConfig
 
     def __init__(self, **arguments: object) -> None:
-        super().__init__('policy_server', ServerConfig, **arguments)
+        super().__init__('policy_server', ServerConfig, SchedulingConfig, **arguments)
         self._config: ServerConfig | None = None
         self._server: PolicyServer | None = None
 
@@ -76,6 +77,7 @@ class PolicyServerNode(SuiteNode):
             config.capsule_mib,
             config.all_capsules_mib,
             self._fingerprint,
+            self.params.read(SchedulingConfig),
         )
         self._server = PolicyServer(config, self._sessions, self.embodiment.contract)
         host.listen(self._sessions.hear)

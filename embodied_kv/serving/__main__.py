@@ -17,6 +17,7 @@ from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.robots.reading import shipped
 from embodied_kv.serving.load import load_policy
 from embodied_kv.serving.local import LocalEngine
+from embodied_kv.serving.scheduling import SchedulingConfig
 from embodied_kv.serving.websocket.config import ServedEngineConfig, ServerConfig
 from embodied_kv.serving.websocket.server import PolicyServer
 from embodied_kv.serving.websocket.sessions import Sessions
@@ -36,6 +37,7 @@ def command() -> argparse.ArgumentParser:
         '--checkpoint', default='', help="folder or file of weights; 'random': untrained ones"
     )
     _add(parser.add_argument_group('server'), ServerConfig, '')
+    _add(parser.add_argument_group('scheduling'), SchedulingConfig, '')
     _add(parser.add_argument_group('engine'), ServedEngineConfig, PREFIX)
     return parser
 
@@ -51,6 +53,7 @@ def main(arguments: Sequence[str] | None = None, wait: Callable[[], object] | No
     hang_up = signal.getsignal(signal.SIGHUP)
     try:
         config = _read(ServerConfig, '', given)
+        scheduling = _read(SchedulingConfig, '', given)
         settings = _read(ServedEngineConfig, PREFIX, given)
         config.keys()  # refused before anything is loaded, where they cannot be read
         if config.api_keys or config.certificate:
@@ -61,7 +64,7 @@ def main(arguments: Sequence[str] | None = None, wait: Callable[[], object] | No
         )
         embodiment.check(policy.config)
         with LocalEngine(policy, settings, print) as local:
-            _serve(local, config, embodiment, wait or _signalled)
+            _serve(local, config, scheduling, embodiment, wait or _signalled)
     except (ValueError, OSError) as error:
         parser.exit(2, f'{parser.prog}: {error}\n')
     finally:
@@ -69,7 +72,11 @@ def main(arguments: Sequence[str] | None = None, wait: Callable[[], object] | No
 
 
 def _serve(
-    local: LocalEngine, config: ServerConfig, embodiment: Embodiment, wait: Callable[[], object]
+    local: LocalEngine,
+    config: ServerConfig,
+    scheduling: SchedulingConfig,
+    embodiment: Embodiment,
+    wait: Callable[[], object],
 ) -> None:
     sessions = Sessions(
         local.engine,
@@ -78,6 +85,7 @@ def _serve(
         config.connections,
         config.capsule_mib,
         config.all_capsules_mib,
+        scheduling=scheduling,
     )
     server = PolicyServer(config, sessions, embodiment.contract)
     local.hear = sessions.hear

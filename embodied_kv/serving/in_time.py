@@ -9,16 +9,25 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from embodied_kv.control.execution_horizon import Policy
 from embodied_kv.engine.engine import Engine
+from embodied_kv.fleet.protocol import LastExecution
 from embodied_kv.serving.batch import KeptRows, Late, serve
 from embodied_kv.types import ActionChunk, Observation
 
 
 @dataclass(frozen=True, eq=False)
 class TimedObservation(Observation):
-    """deadline: of its chunk; infinite: none. steps: Euler steps at most; 0: all."""
+    """An observation with what its client asks for.
+
+    deadline: of its chunk; infinite: none. steps: Euler steps at most; 0: all. horizon: how much
+    of the chunk is executed; None: the client decides, and the server expects all of it.
+    execution: the newest one of its session, as far as the client reports it.
+    """
 
     steps: int = 0
+    horizon: Policy | None = None
+    execution: LastExecution | None = None
 
 
 def serve_in_time(

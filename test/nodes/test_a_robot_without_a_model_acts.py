@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from rclpy.parameter import Parameter
 from remote_suite import (
     AXES,
     LEAVE,
@@ -317,16 +316,6 @@ def test_a_server_that_misses_what_it_was_told_is_warned_of_with_what_to_change(
         node.warn_throttled = lambda key, line: said.append(line)
         robot.until(lambda: any('server.deadlines: false' in line for line in said))
         assert any('makes no chunk in' in line and 'lower rate' in line for line in said)
-
-
-def test_confidence_that_no_server_tells_is_refused_by_name(robot):
-    node = robot.bring(RemoteAction, execution_horizon='confidence:0.2:3')
-    assert node.trigger_configure().name == 'FAILURE'
-    node = robot.bring(RemoteAction, execution_horizon='static:3')
-    assert node.trigger_configure().name == 'SUCCESS'
-    (result,) = node.set_parameters([Parameter('execution_horizon', value='confidence:0.2:3')])
-    assert not result.successful and 'write whole or static:H' in result.reason
-    assert str(node._policy()) == 'static:3'
 
 
 @pytest.mark.parametrize('address', ['', 'localhost:8000'])

@@ -23,6 +23,7 @@ from embodied_kv.nodes.session import SessionParams
 from embodied_kv.nodes.voice import LanguageParams
 from embodied_kv.planning.config import PlanningConfig
 from embodied_kv.robots.embodiment import Embodiment
+from embodied_kv.serving.scheduling import SchedulingConfig
 from embodied_kv.serving.websocket.config import ServedEngineConfig, ServerConfig
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +32,7 @@ CONFIG = yaml.safe_load((ROOT / 'config' / 'fleet.yaml').read_text())
 PARTS = {
     '/**': [SuiteParams],
     '/**/fleet': [FleetParams],
-    '/**/policy_server': [ServerConfig],
+    '/**/policy_server': [ServerConfig, SchedulingConfig],
     '/**/session': [SessionParams],
     '/**/language': [LanguageParams],
     '/**/memory': [MemoryParams, PlanningConfig, FleetMemoryParams],
@@ -62,7 +63,7 @@ def test_the_yaml_holds_every_parameter_of_the_fleet_with_its_default():
     assert not left.keys() & given.keys()
     served = dict(CONFIG['/**/policy_server']['ros__parameters'])
     assert ServedEngineConfig(**served.pop('engine')) == ServedEngineConfig()
-    assert served == asdict(ServerConfig())
+    assert served == asdict(ServerConfig()) | asdict(SchedulingConfig())
     assert asdict(FleetClientParams()).items() <= CONFIG['/**/action']['ros__parameters'].items()
 
 

@@ -161,7 +161,7 @@ class RawClient:
 class Door:
     """A policy server that listens, what it serves with, and how to reach it."""
 
-    def __init__(self, robot, config, engine, resize):
+    def __init__(self, robot, config, engine, resize, scheduling):
         self.robot = Embodiment.load(robot)
         policy = Policy.random(self.robot.adapted(TINY), seed=1)
         if resize is not None:
@@ -172,7 +172,9 @@ class Door:
         self.device = DeviceThread(self.engine, self._hear)
         self.device.start()
         shared = config.get('all_capsules_mib', 256)
-        self.sessions = Sessions(self.engine, self.device, SLOW, 4, 64, shared)
+        self.sessions = Sessions(
+            self.engine, self.device, SLOW, 4, 64, shared, scheduling=scheduling
+        )
         self._listeners.append(self.sessions.hear)
         self.sessions.start()
         settings = {'port': 0, 'request_seconds': PATIENCE, 'request_rate': 10_000.0} | config
@@ -193,8 +195,8 @@ class Door:
 
 
 @contextmanager
-def door(robot='libero', engine=None, resize=None, **config):
-    opened = Door(robot, config, engine or {}, resize)
+def door(robot='libero', engine=None, resize=None, scheduling=None, **config):
+    opened = Door(robot, config, engine or {}, resize, scheduling)
     try:
         yield opened
     finally:

@@ -6,11 +6,12 @@ waits, and where no chunk comes the arm goes on as far as the last one reaches, 
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from statistics import median
 
@@ -21,6 +22,7 @@ from rclpy.parameter import Parameter
 from embodied_kv.control import execution_horizon
 from embodied_kv.control.control_loop import ControlLoop
 from embodied_kv.control.rtc import RealTimeChunking
+from embodied_kv.fleet.request_timing import RequestTiming
 from embodied_kv.nodes.action import Action, ActionParams
 from embodied_kv.nodes.common.lifecycle_node import WARN
 from embodied_kv.nodes.common.parameters import Parameters
@@ -33,14 +35,15 @@ from embodied_kv.nodes.remote.params import RemoteParams
 from embodied_kv.nodes.remote.server_link import ServerLink, remote_host
 from embodied_kv.serving.remote_policy import reply as replies
 from embodied_kv.serving.remote_policy.connection import Reply, Unanswered
-from embodied_kv.types import Guide
+from embodied_kv.serving.websocket.extensions import Extensions
+from embodied_kv.types import ActionChunk, Guide
 
 CHECK_EVERY = 0.01  # s between two checks whether a request is due
 WAYS = 10  # requests by which the way to the server and back is known
 SHORTEST = 1e-3  # s of a deadline that a server is told
 UNSURE = (
-    'parameter execution_horizon: confidence needs an engine of its own, no policy server says '
-    'how sure its actions are: write whole or static:H'
+    'execution_horizon must be whole or static:H (got confidence); the policy server does not '
+    'state how sure its actions are'
 )
 
 
@@ -48,7 +51,8 @@ UNSURE = (
 class _Asked:
     """An observation that was sent: when it was made and sent, and who executes its chunk.
 
-    told_ms: that the server has, as it was told; None where it was told nothing.
+    told_ms: that the server has, as it was told; None where it was told nothing. judges: whether
+    it was asked how much of the chunk is executed.
     """
 
     moment: SyncedMoment
@@ -58,12 +62,14 @@ class _Asked:
     guide: Guide | None
     control: ControlLoop
     told_ms: float | None
+    judges: bool
 
 
 class RemoteAction(Action):
-    """Sends the newest observation `rate` times a second, one at a time.
+    """Sends the newest observation `rate` times a second, or at the end of an execution.
 
-    Publishes what the action node publishes, under its name and with its parameters.
+    There is one request at a time. It publishes what the action node publishes, under its name
+    and with its parameters.
     """
 
     on_engine = False
@@ -81,13 +87,17 @@ class RemoteAction(Action):
 
     def setup(self) -> None:
         self._remote = self._server_params.read(RemoteParams)
-        self._work: Future[Reply] | None = None
-        self._setup_commands(self.params.read(ActionParams))
-        if isinstance(self._policy(), execution_horizon.Confidence):
-            raise ValueError(UNSURE)
+        self._asked: _Asked | None = None
+        self._timing: RequestTiming | None = None  # where requests follow executions
+        params, remote, model = self.params.read(ActionParams), self._remote, self.host.model
+        if remote.request_ahead >= 0 and not remote.rtc:
+            # Between two chunks lies an execution: only from its end on is a chunk missed.
+            lasts = math.ceil(model.chunk_size * model.action_dt / self.suite.period)
+            params = replace(params, stop_after=params.stop_after + lasts)
+        self._setup_commands(params)
         self._frames = ObservationBuffer(self, self._told)
         leftover_of = self.host.model.chunk_size if self._remote.rtc else 0
-        self._server = ServerLink(self, self._remote, leftover_of)
+        self._server = ServerLink(self, self._remote, leftover_of, self._check)
         self._pace = Pace(self.suite.period)
         self._ways: deque[float] = deque(maxlen=WAYS)
         self.every(CHECK_EVERY, self._ask_if_due)
@@ -96,20 +106,39 @@ class RemoteAction(Action):
         super().start()
         self._frames.restart()
         self._told(self._frames.instruction)
-        self._pace.restart(self._latest)
-        self._shown = 0  # stamp of the newest observation that was sent
+        self._restart_requests()
         self._server.open()
 
     def stop(self) -> None:
         super().stop()
         self._server.close()
 
+    def _restart_requests(self) -> None:
+        """Ask for the newest observation next. The clock may have been set back."""
+        self._pace.restart(self._latest)
+        self._asked, self._instruction = None, ''
+        self._shown = 0  # stamp of the newest observation that was sent
+        if self._remote.request_ahead >= 0:
+            dt = self.host.model.action_dt
+            self._timing = RequestTiming(dt, self._remote.request_ahead, math.inf)
+
+    def _check(self, extensions: Extensions | None) -> None:
+        """Raise ValueError for a server that cannot do what `execution_horizon` requires."""
+        judges = extensions is not None and extensions.executions
+        if not judges and isinstance(self._policy(), execution_horizon.Confidence):
+            raise ValueError(UNSURE)
+
     def _on_horizon(self, parameters: Sequence[Parameter]) -> SetParametersResult:
-        """Refused before anybody else hears of it."""
+        """Refuse a horizon for which the connected server does not state what it requires."""
         unsure = any(
             p.name == 'execution_horizon' and str(p.value).startswith('confidence')
             for p in parameters
         )
+        if self.active and self._server.policy.is_connected:
+            more = self._server.extensions
+            unsure = unsure and (more is None or not more.executions)
+        else:  # checked with each connection
+            unsure = False
         return SetParametersResult(successful=not unsure, reason=UNSURE if unsure else '')
 
     def _enter_session(self) -> None:
@@ -130,12 +159,13 @@ class RemoteAction(Action):
         self._latest = now
         if now < before:
             self._begin_anew()
-            self._pace.restart(now)
-            self._shown = 0
-        if self._work is not None and not self._work.done():
+            self._restart_requests()
+        if self._asked is not None:
             return
-        policy, instruction = self._server.policy, self._frames.instruction
+        policy, instruction, timing = self._server.policy, self._frames.instruction, self._timing
         if not instruction or not policy.is_connected or not self._pace.is_due(now):
+            return
+        if timing is not None and not timing.due(now):
             return
         moment = self._frames.newest()
         if moment is not None and moment.stamp == self._shown:
@@ -149,12 +179,25 @@ class RemoteAction(Action):
             return
         control = self._control
         control.expect(moment.taken + control.allowed)
+        if instruction != self._instruction:
+            self._instruction = instruction
+            if timing is not None:
+                timing.begin('')  # what the arm executes is of another task
         guide, wishes = self._wishes(moment)
         self._sequence, self._shown = self._sequence + 1, moment.stamp
-        told = wishes.get('deadline_ms')
-        asked = _Asked(moment, instruction, self._sequence, time.monotonic(), guide, control, told)
-        self._work = policy.ask(request | wishes)
-        self._work.add_done_callback(partial(self._on_reply, asked))
+        asked = self._asked = _Asked(
+            moment,
+            instruction,
+            self._sequence,
+            time.monotonic(),
+            guide,
+            control,
+            told_ms=wishes.get('deadline_ms'),
+            judges='execution_horizon' in wishes,
+        )
+        if timing is not None:
+            timing.ask(now)
+        policy.ask(request | wishes).add_done_callback(partial(self._on_reply, asked))
 
     def _wishes(self, moment: SyncedMoment) -> tuple[Guide | None, dict[str, object]]:
         """What the chunk goes on from, and what this server is told beyond openpi's protocol."""
@@ -172,13 +215,27 @@ class RemoteAction(Action):
             left = moment.taken + self._control.allowed - self._world.now() - way
             if left > SHORTEST:  # else it is late already: whatever there is, is better
                 wishes['deadline_ms'] = left * 1e3
+        if more.executions:
+            wishes['execution_horizon'] = str(self._policy())
+            done = self._timing and self._timing.execution(self._world.now())
+            if done:
+                wishes['execution'] = asdict(done)
         return guide, wishes
 
     # ------------------------------------------------------------------ on the connection's thread
 
     def _on_reply(self, asked: _Asked, work: Future[Reply]) -> None:
-        if not self.active:
-            return
+        try:
+            if self.active:
+                self._take(asked, work)
+        finally:
+            if self._asked is asked:  # the thread of the node waits for this: it asks next
+                if self._timing is not None:
+                    self._timing.waiting = False
+                self._asked = None
+
+    def _take(self, asked: _Asked, work: Future[Reply]) -> None:
+        """Offer the chunk of a reply to the control loop, or report why there is none."""
         try:
             reply = work.result()
             self._measure(asked, reply)
@@ -200,6 +257,8 @@ class RemoteAction(Action):
             return
         except replies.Declined as error:
             self.warn_throttled('request', f'the server refused a request: {error}')
+            if self._timing is not None:
+                self._timing.refused(self._world.now())
             return
         except replies.Unusable as error:
             self.warn_throttled('reply', f'a reply cannot be used: {error}')
@@ -207,9 +266,36 @@ class RemoteAction(Action):
         if asked.control is not self._control or asked.instruction != self._frames.instruction:
             self._stale += 1  # of another task, or of another time: the next one comes
             return
-        deadline = asked.moment.taken + asked.control.allowed
-        if not self._is_refused(chunk, asked.control):
-            asked.control.offer(self._judged(chunk, deadline), guide=asked.guide)
+        control, observed = asked.control, asked.moment.taken
+        if self._is_refused(chunk, control):
+            return
+        if asked.judges and chunk.execution_horizon is None:
+            self.warn_throttled('reply', 'a reply cannot be used: it has no execution_horizon')
+            return
+        chunk = self._judged(chunk, observed + control.allowed)
+        stood = self._executed(chunk, replies.round_of(reply), observed)
+        chunk = replace(chunk, deadline=chunk.deadline + stood)
+        control.offer(chunk, observed=observed, guide=asked.guide)
+
+    def _judged(self, chunk: ActionChunk, deadline: float) -> ActionChunk:
+        if chunk.execution_horizon is None:
+            return super()._judged(chunk, deadline)
+        values = self.embodiment.actions.si(chunk.values)
+        return replace(chunk, values=values, deadline=deadline)
+
+    def _executed(self, chunk: ActionChunk, round: int | None, observed: float) -> float:
+        """Note that a chunk is executed from now on.
+
+        Returns for how long (s) the arm stood still while it waited for the chunk: its actions
+        count from so much later on. With real-time chunking the control loop knows that itself.
+        """
+        timing = self._timing
+        if timing is None:
+            return 0.0
+        timing.round = timing.round if round is None else round
+        horizon = chunk.execution_horizon or len(chunk.values)
+        stood = timing.take(horizon, observed, self._world.now()) - observed
+        return stood if self._rtc is None else 0.0
 
     def _measure(self, asked: _Asked, reply: Reply) -> None:
         """How long request and reply are on their way, where the server tells its own time."""

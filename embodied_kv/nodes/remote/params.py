@@ -34,6 +34,13 @@ class RemoteParams:
         'do; 0: as they are',
         range=(0, 4096),
     )
+    request_ahead: int = param(
+        -1,
+        'Actions before the end of an execution at which the next chunk is requested, so that '
+        'many robots share a server; with the age of an image it must be below the least '
+        'execution horizon. -1: a chunk is requested `rate` times a second',
+        range=(-1, 1000),
+    )
     deadlines: bool = param(
         True,
         'Tell a server that keeps deadlines how long its chunk may take: Euler steps fit in. Not '

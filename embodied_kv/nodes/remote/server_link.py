@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import uuid
+from collections.abc import Callable
 from functools import cache
 
 from embodied_kv.config import preset
@@ -49,11 +50,19 @@ class ServerLink:
     """A connection of a node's own, and how its robot asks.
 
     leftover_of: actions of a chunk, where the server has to take what the arm does meanwhile; 0
-    where it need not. Raises ValueError, OSError.
+    where it need not. fits: raises ValueError for a server that cannot move this robot, by what
+    it can beyond openpi's protocol. Raises ValueError, OSError.
     """
 
-    def __init__(self, node: SuiteNode, params: RemoteParams, leftover_of: int = 0) -> None:
+    def __init__(
+        self,
+        node: SuiteNode,
+        params: RemoteParams,
+        leftover_of: int = 0,
+        fits: Callable[[Extensions | None], None] = lambda extensions: None,
+    ) -> None:
         self._node, self._address, self._leftover_of = node, params.where, leftover_of
+        self._fits = fits
         self._writer = RequestWriter(node.embodiment.contract, params.image_size)
         self._policy: RemotePolicy | None = None
 
@@ -101,6 +110,7 @@ class ServerLink:
         """Raise ValueError where its chunks are not of this robot; plain servers do not say."""
         if self._leftover_of:
             self._check_leftover(extensions)
+        self._fits(extensions)
         robot, contract = self._node.embodiment, self._node.embodiment.contract
         if extensions is None or not extensions.action_meaning:
             self._node.log_warning(

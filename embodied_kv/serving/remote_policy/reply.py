@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from embodied_kv.serving.websocket.calls import ACTIONS
+from embodied_kv.serving.websocket.calls import ACTIONS, ROUNDS
 from embodied_kv.serving.websocket.dialect import LARGEST
 from embodied_kv.text import shown
 from embodied_kv.types import ActionChunk
@@ -32,10 +32,10 @@ class Declined(ValueError):
 def chunk(
     reply: Mapping[str, Any], action_dim: int, dt: float, stamp: int, sequence: int
 ) -> ActionChunk:
-    """In the policy's units, not judged: how sure its actions are, no server says.
+    """Return the chunk in the policy's units, without a deadline.
 
-    stamp: of the observation that it answers. Its deadline is for the caller to say. Raises
-    Unusable, Missed, Declined.
+    It has an execution horizon and confidences where the reply has an `execution_horizon`. stamp:
+    of the observation that it answers. Raises Unusable, Missed, Declined.
     """
     if 'refused' in reply:
         raise Declined(shown(reply['refused'], 300))
@@ -67,7 +67,37 @@ def chunk(
         prefill_ms=number(timing, 'prefill_ms'),
         denoise_ms=number(timing, 'denoise_ms') or whole,
         updates=np.full((1, len(values)), np.nan, np.float32),
+        **_judgement(reply, len(values)),
     )
+
+
+def round_of(reply: Mapping[str, Any]) -> int | None:
+    """Return the number of a reply's round, by which its execution is reported; None without."""
+    value = reply.get('round')
+    is_count = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_count and 0 <= value < ROUNDS else None
+
+
+def _judgement(reply: Mapping[str, Any], actions: int) -> dict[str, Any]:
+    """Raises Unusable."""
+    horizon, confidence = reply.get('execution_horizon'), reply.get('confidence')
+    if horizon is None:
+        return {}
+    if isinstance(horizon, bool) or not isinstance(horizon, int) or not 1 <= horizon <= ACTIONS:
+        raise Unusable(
+            f'execution_horizon must be a whole number from 1 to {ACTIONS} (got {shown(horizon)})'
+        )
+    if (
+        not isinstance(confidence, np.ndarray)
+        or confidence.dtype.kind != 'f'
+        or confidence.shape != (actions,)
+        or not ((confidence >= 0) & (confidence <= 1)).all()
+    ):
+        raise Unusable(f'confidence must be {actions} numbers from 0 to 1, one for each action')
+    return {
+        'execution_horizon': min(horizon, actions),
+        'confidence': confidence.astype(np.float32),
+    }
 
 
 def number(timing: Mapping[str, Any], name: str) -> float:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_kv.control import execution_horizon
+from embodied_kv.fleet.protocol import LastExecution, ProtocolError
 from embodied_kv.serving.websocket.dialect import LARGEST, Refused, numbers, text
 from embodied_kv.text import shown
 
@@ -22,7 +24,9 @@ ID = re.compile(r'[A-Za-z0-9][A-Za-z0-9._-]{0,63}')
 LONGEST = 3600.0  # s of a deadline
 ACTIONS = 1000  # of a chunk, at most
 TOKENS = 4096
+ROUNDS = 2**53  # of a session: as many as a float64 counts
 CHARACTERS = 4096  # of a question
+EXECUTION = {'round', 'start', 'end', 'remaining'}  # what a client states of an execution
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +38,8 @@ class Call:
     steps: Euler steps at most; 0: all. leftover: float64 [n, action_dim], what the robot does from
     its observation on, in the policy's units; None: unknown. delay: how many of these will have
     passed when the chunk takes over. question, max_tokens: of `ask`. name: of a capsule, '' for
-    one that is made up, or for the newest.
+    one that is made up, or for the newest. horizon: how much of the chunk is executed; None: the
+    client decides. execution: the newest one that the client knows of.
     """
 
     endpoint: str = INFER
@@ -47,6 +52,8 @@ class Call:
     question: str = ''
     max_tokens: int = 32
     name: str = ''
+    horizon: execution_horizon.Policy | None = None
+    execution: LastExecution | None = None
 
 
 def named(request: Mapping[str, object]) -> Call:
@@ -96,6 +103,28 @@ def _leftover(key: str, value: object) -> NDArray[np.float64]:
     return found
 
 
+def _horizon(key: str, value: object) -> execution_horizon.Policy:
+    try:
+        return execution_horizon.parse(_text(key, value))
+    except ValueError as error:
+        raise Refused(f'{key}: {error}') from error
+
+
+def _execution(key: str, value: object) -> LastExecution:
+    if not isinstance(value, Mapping) or value.keys() != EXECUTION:
+        raise Refused(f'{key} must be a map of {", ".join(sorted(EXECUTION))}')
+    whole = _count(0, ROUNDS)
+    try:
+        return LastExecution(
+            round=whole(f'{key}.round', value['round']),
+            start=_number(f'{key}.start', value['start']),
+            end=_number(f'{key}.end', value['end']),
+            remaining=_count(0, ACTIONS)(f'{key}.remaining', value['remaining']),
+        )
+    except ProtocolError as error:
+        raise Refused(str(error)) from error
+
+
 def _count(least: int, most: int) -> Callable[[str, object], int]:
     def parse(key: str, value: object) -> int:
         found = _number(key, value)
@@ -127,6 +156,8 @@ KEYS = {  # of each endpoint's request: the field of a Call, and what reads it
         'euler_steps': ('steps', _count(1, 50)),
         'leftover': ('leftover', _leftover),
         'leftover_delay': ('delay', _count(0, ACTIONS)),
+        'execution_horizon': ('horizon', _horizon),
+        'execution': ('execution', _execution),
     },
     ASK: {'question': ('question', _text), 'max_tokens': ('max_tokens', _count(1, TOKENS))},
     SNAPSHOT: NAME,

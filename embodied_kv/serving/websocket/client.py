@@ -246,7 +246,7 @@ class Client:
         if not np.isfinite(served.chunk.values).all():
             raise Refused('the policy says no finite actions to this')
         serving.metrics.seconds.observe(time.monotonic() - began)
-        return self._chunk(served, began)
+        return self._chunk(served, call, began)
 
     async def _say_if_cut(self, instruction: str) -> None:
         """To the log, once for each instruction: openpi's servers cut it as well."""
@@ -270,9 +270,15 @@ class Client:
         forget(error)
         asyncio.get_running_loop().call_later(WINDOW, self._serving.fault.flush)
 
-    def _chunk(self, served: ServedChunk, began: float) -> Reply:
-        chunk = served.chunk
-        return {
+    def _chunk(self, served: ServedChunk, call: Call, began: float) -> Reply:
+        chunk, judged = served.chunk, {}
+        if call.horizon is not None:
+            judged = {
+                'round': chunk.sequence,
+                'execution_horizon': chunk.execution_horizon,
+                'confidence': chunk.confidence[: self._serving.horizon or None],
+            }
+        return judged | {
             'actions': chunk.values[: self._serving.horizon or None],
             'policy_timing': {
                 'infer_ms': chunk.prefill_ms + chunk.denoise_ms,

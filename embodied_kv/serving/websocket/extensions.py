@@ -101,7 +101,8 @@ class Extensions:
     answered. min_euler_steps: the fewest of a chunk. version: of this package. contract: the
     robot_type that it serves. action_meaning: that of each number of an action, in order; empty:
     the server does not say. fingerprint: of its engine. refusals: whether a request may ask for a
-    reply `refused` in place of a closed connection. Older servers do not send the fields that have
+    reply `refused` in place of a closed connection. executions: whether a request may name an
+    `execution_horizon` and report an `execution`. Older servers do not send the fields that have
     a default.
     """
 
@@ -117,6 +118,7 @@ class Extensions:
     action_meaning: tuple[ActionMeaning, ...] = ()
     fingerprint: str = ''
     refusals: bool = False
+    executions: bool = False
 
     @classmethod
     def of(
@@ -127,6 +129,7 @@ class Extensions:
         contract: Contract | None = None,
         fingerprint: str = '',
         refusals: bool = False,
+        executions: bool = False,
     ) -> Extensions:
         """Of a server on such an engine. questions: whether the contract says that it may ask."""
         return cls(
@@ -142,6 +145,7 @@ class Extensions:
             action_meaning=meaning(contract) if contract else (),
             fingerprint=str(fingerprint),  # a plain string, also of a subclass
             refusals=refusals,
+            executions=executions,
         )
 
     @property

@@ -51,6 +51,8 @@ def observation(
         robot=robot,
         guide=_guide(engine, call, seen.state),
         steps=call.steps,
+        horizon=call.horizon,
+        execution=call.execution,
     )
 
 

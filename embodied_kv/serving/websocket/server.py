@@ -94,6 +94,7 @@ class PolicyServer(threading.Thread):
             self._contract,
             sessions.fingerprint,
             refusals=True,
+            executions=True,
         )
         self._serving.metadata.update(told.metadata)
         super().start()

@@ -23,18 +23,21 @@ class Session:
 
     account: whose requests they are, which others wait for in turn; the session's own by default.
     tenant: the name of the key that it was opened with, '' where there are none.
-    task: of these rounds. asked: its newest observation, since a moment, s, steady clock;
-    waiting: the answer to it. `make` builds what keeps its capsules, when the first one is taken.
+    task: of these rounds, from the round `first` on. asked: its newest observation, since a
+    moment, s, steady clock; waiting: the answer to it; instruction: what it is to do. `make`
+    builds what keeps its capsules, when the first one is taken.
     """
 
     name: str
     make: Callable[[Session], RobotSession]
     next: int = 0
+    first: int = 0
     tasks: int = 0
     account: Hashable = None
     tenant: str = ''
     asked: tuple[Observation | None, float] = None, 0.0
     waiting: Future | None = None
+    instruction: str = ''
     _capsules: RobotSession | None = field(default=None, repr=False)
 
     @property
@@ -45,7 +48,7 @@ class Session:
     def begin(self, next: int = 0) -> None:
         """Rounds go on from this number, as another task."""
         self.tasks += 1
-        self.next = next
+        self.first = self.next = next
 
     # ------------------------------------------------------------------ capsules; these wait
 

@@ -20,18 +20,18 @@ from typing import TypeVar
 
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import TierCapacities
-from embodied_kv.control.execution_horizon import parse
+from embodied_kv.control.execution_horizon import judged, parse
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.engine.loop import DeviceThread
 from embodied_kv.fleet.dispatcher import Dispatcher
 from embodied_kv.fleet.engines import EngineState
-from embodied_kv.fleet.fair import FairDeadline
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.protocol import Receipt, Request, Verdict
 from embodied_kv.serving.batch import KeptRows, Late
 from embodied_kv.serving.fleet_server import FleetServer, Result, ServedChunk
 from embodied_kv.serving.in_time import TimedObservation, serve_in_time
+from embodied_kv.serving.scheduling import SchedulingConfig
 from embodied_kv.serving.served_part import ServedPart
 from embodied_kv.serving.shares import StreamShares
 from embodied_kv.serving.websocket.answers import Answers, Text
@@ -63,7 +63,7 @@ class Sessions:
     engine, device: that serve them. profile: seconds of the engine's batches. kept: how many named
     sessions are remembered after their end. capsule_mib, all_capsules_mib: of the capsules of
     each, and of all together. Both are divided by tenant, see `divide`. fingerprint: of the
-    engine, where it is known: capsules say it.
+    engine, where it is known: capsules say it. scheduling: the order in which they are served.
     """
 
     def __init__(
@@ -75,6 +75,7 @@ class Sessions:
         capsule_mib: int,
         all_capsules_mib: float = math.inf,
         fingerprint: str = '',
+        scheduling: SchedulingConfig | None = None,
     ) -> None:
         self.engine, self._device, self._fingerprint = engine, device, fingerprint
         self._most_kept, self._capsule_mib = kept, capsule_mib
@@ -88,8 +89,11 @@ class Sessions:
         # named ones, the newest last, by tenant
         self._ended: dict[str, OrderedDict[str, Session]] = {'': OrderedDict()}
         self._numbers = itertools.count(1)
+        order = scheduling or SchedulingConfig()
         self._server = FleetServer(
-            Dispatcher(FairDeadline(self._account), [EngineState(HERE, profile)]),
+            Dispatcher(
+                order.order(self._account), [EngineState(HERE, profile)], order.max_queue_delay
+            ),
             {HERE: self._serve},
             self._deliver,
             robot_timeout=math.inf,  # connections say who has gone
@@ -224,18 +228,25 @@ class Sessions:
     # ------------------------------------------------------------------ what they want
 
     def infer(self, session: Session, seen: TimedObservation) -> Future[ServedChunk]:
-        """A chunk, some time. seen: of this session's next round.
+        """Return a chunk, some time. seen: of this session's next round.
 
-        The promise raises Refused, or Missed.
+        Another instruction begins another task of the session; an execution of an earlier task
+        is ignored. The future raises Refused, or Missed.
         """
+        if seen.instruction != session.instruction:
+            session.instruction = seen.instruction
+            session.begin(seen.sequence)
         session.next = seen.sequence + 1
+        execution = seen.execution
+        is_ours = execution is not None and session.first <= execution.round < seen.sequence
         request = Request(
             robot=session.name,
             task=session.task,
             round=seen.sequence,
             stamp=seen.stamp / 1e9,
-            execution_horizon=WHOLE,
+            execution_horizon=seen.horizon or WHOLE,
             observation_bytes=sum(i.nbytes for i in seen.images if i is not None) or 1,
+            execution=execution if is_ours else None,
             within=max(0.0, seen.deadline - time.monotonic()),
         )
         session.asked = seen, time.monotonic()
@@ -299,7 +310,14 @@ class Sessions:
         if session is None or not isinstance(result, (ActionChunk, Late)):
             return
         (frame, since), promise = session.asked, session.waiting
-        if frame is not seen or not self._awaited(promise):
+        if frame is not seen:
+            return
+        if seen.horizon is not None and isinstance(result, ActionChunk):
+            try:
+                result = judged(result, seen.horizon)
+            except ValueError:
+                return  # the dispatcher judges it as well, and reports this
+        if not self._awaited(promise):
             return
         if isinstance(result, Late):
             promise.set_exception(Missed(LATE))

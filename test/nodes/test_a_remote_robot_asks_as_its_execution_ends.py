@@ -1,0 +1,94 @@
+"""`server.request_ahead`: a robot requests the next chunk where its execution is about to end."""
+
+import numpy as np
+import pytest
+from rclpy.parameter import Parameter
+from remote_suite import AXES, PlainServer, acting, actions, door, fresh, sources
+
+from embodied_kv.control.trajectory_executor import FRESH, SOURCES, STOP
+from embodied_kv.serving.websocket.extensions import Extensions
+
+OURS = {'preset': 'tiny', 'server__request_ahead': 1}
+
+
+def address(opened):
+    return f'ws://127.0.0.1:{opened.port}'
+
+
+def near(request):
+    return actions(AXES, value=0.1, count=50)
+
+
+def executed(robot):
+    return [c for c in robot.chunks if SOURCES[c.source] == FRESH]
+
+
+def test_it_executes_as_much_as_the_server_is_sure_of_and_reports_it(robot):
+    with door('tabletop') as opened:
+        node = acting(robot, address(opened), execution_horizon='confidence:0.2:3', **OURS)
+        robot.until(lambda: fresh(robot) >= 3)
+        assert all(3 <= c.execution_horizon <= c.chunk_size for c in executed(robot))
+        assert all(len(c.confidence) == c.chunk_size for c in executed(robot))
+        assert robot.trajectories and not node.warning_counts['reply']
+        (account,) = opened.sessions._server.dispatcher.ledger.robots.values()
+        assert account.task.wait.execution > 0
+
+
+def test_requests_follow_executions_and_not_the_rate(robot):
+    with PlainServer(near) as server:
+        acting(robot, server.address, execution_horizon='static:20', rate=20.0, **OURS)
+        robot.until(lambda: fresh(robot) >= 2)
+        began, count = robot.suite[0]._world.now(), len(server.asked)
+        robot.until(lambda: len(server.asked) >= count + 2)
+        assert robot.suite[0]._world.now() - began > 1.0  # 2 executions of 1.9 s; 0.1 s by rate
+        assert all('execution' not in request for request in server.asked)
+
+
+def test_the_arm_does_not_stop_within_an_execution(robot):
+    with PlainServer(near) as server:
+        acting(robot, server.address, execution_horizon='static:20', stop_after=1, **OURS)
+        robot.until(lambda: fresh(robot) >= 3)
+        first = sources(robot).index(FRESH)
+        assert STOP not in sources(robot)[first:]
+
+
+def test_a_server_that_states_no_confidence_is_refused_where_the_horizon_needs_it(robot):
+    with PlainServer(near) as server:
+        node = acting(robot, server.address, execution_horizon='confidence:0.2:3')
+        robot.until(lambda: 'execution_horizon must be whole' in node._server.policy.problem)
+        assert not server.asked
+        (result,) = node.set_parameters([Parameter('execution_horizon', value='static:3')])
+        assert result.successful
+        robot.until(lambda: fresh(robot) >= 1)
+        (result,) = node.set_parameters([Parameter('execution_horizon', value='confidence:0:3')])
+        assert not result.successful and 'execution_horizon must be whole' in result.reason
+        assert str(node._policy()) == 'static:3'
+
+
+@pytest.mark.parametrize(
+    'wrong',
+    [
+        {'execution_horizon': None},
+        {'execution_horizon': 0},
+        {'execution_horizon': True},
+        {'execution_horizon': 10**6},
+        {'confidence': None},
+        {'confidence': np.full(3, 0.5, np.float32)},
+        {'confidence': np.full(50, 2.0, np.float32)},
+        {'confidence': np.full(50, np.nan, np.float32)},
+    ],
+    ids=str,
+)
+def test_a_chunk_without_a_sound_horizon_is_not_executed(robot, wrong):
+    def judged(request):
+        confidence = np.full(50, 0.9, np.float32)
+        sure = {'round': 3, 'execution_horizon': 20, 'confidence': confidence}
+        named = {'request_id': request['request_id']}
+        return near(request) | sure | named | (wrong if len(server.asked) <= 2 else {})
+
+    told = Extensions(50, AXES, 0.1, False, False, False, 2, executions=True)
+    with PlainServer(judged, told.metadata) as server:
+        node = acting(robot, server.address, server__request_ahead=0)
+        robot.until(lambda: fresh(robot) >= 1)
+        assert node.warning_counts['reply'] == 2 and server.connections == 1
+        assert executed(robot)[0].execution_horizon == 20

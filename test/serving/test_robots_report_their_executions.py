@@ -1,0 +1,113 @@
+"""A request names an execution horizon and reports an execution; the scheduler counts both."""
+
+import numpy as np
+import pytest
+from door_cases import door, libero
+
+from embodied_kv.config import TINY
+from embodied_kv.fleet.fair import FairDeadline
+from embodied_kv.fleet.policies import Fifo, Kairos
+from embodied_kv.serving.scheduling import SchedulingConfig
+
+CHUNK = TINY.chunk_size
+DONE = {'round': 0, 'start': 5.0, 'end': 5.4, 'remaining': 1}
+
+
+def wait_of(opened):
+    """The wait of the only robot's present task."""
+    (robot,) = opened.sessions._server.dispatcher.ledger.robots.values()
+    return robot.task.wait
+
+
+def refused(client, **wishes):
+    return client.infer(libero() | {'refusals': True} | wishes)['refused']
+
+
+def test_a_reply_states_how_much_of_its_chunk_is_executed():
+    with door() as opened, opened.client() as client:
+        for round, (policy, least, most) in enumerate(
+            [('whole', CHUNK, CHUNK), ('static:3', 3, 3), ('confidence:0.2:2', 2, CHUNK)]
+        ):
+            reply = client.infer(libero() | {'execution_horizon': policy})
+            assert reply['round'] == round
+            assert least <= reply['execution_horizon'] <= most
+            assert reply['confidence'].shape == (len(reply['actions']),)
+            assert ((reply['confidence'] >= 0) & (reply['confidence'] <= 1)).all()
+
+
+def test_a_client_that_names_no_horizon_gets_openpis_reply():
+    with door() as opened, opened.client() as client:
+        assert client.infer(libero()).keys() == {'actions', 'policy_timing', 'server_timing'}
+
+
+def test_an_execution_that_is_reported_counts_for_the_wait_of_its_task():
+    with door() as opened, opened.client() as client:
+        client.infer(libero() | {'execution_horizon': 'static:4'})
+        client.infer(libero() | {'execution_horizon': 'static:4', 'execution': DONE})
+        assert wait_of(opened).execution == pytest.approx(0.4)
+
+
+def test_another_instruction_begins_another_task_and_old_executions_are_ignored():
+    with door() as opened, opened.client() as client:
+        client.infer(libero() | {'execution_horizon': 'static:4'})
+        for _ in range(2):
+            client.infer(libero() | {'prompt': 'stop', 'execution': DONE})
+            assert wait_of(opened).execution is None
+        client.infer(libero() | {'prompt': 'stop', 'execution': DONE | {'round': 2}})
+        assert wait_of(opened).execution == pytest.approx(0.4)
+
+
+def test_an_execution_of_a_round_that_was_not_requested_is_ignored():
+    with door() as opened, opened.client() as client:
+        client.infer(libero() | {'execution': DONE})
+        client.infer(libero() | {'execution': DONE | {'round': 7}})
+        assert wait_of(opened).execution is None
+
+
+@pytest.mark.parametrize(
+    ('wishes', 'why'),
+    [
+        ({'execution_horizon': 'sometimes'}, 'execution_horizon'),
+        ({'execution_horizon': 4}, 'execution_horizon must be text'),
+        ({'execution_horizon': 'static:0'}, 'execution_horizon'),
+        ({'execution': 4}, 'execution must be a map of end, remaining, round, start'),
+        ({'execution': {'round': 0}}, 'execution must be a map'),
+        ({'execution': DONE | {'end': 4.0}}, 'before its start'),
+        ({'execution': DONE | {'start': np.nan}}, 'finite'),
+        ({'execution': DONE | {'round': -1}}, 'execution.round'),
+        ({'execution': DONE | {'round': 0.5}}, 'execution.round'),
+        ({'execution': DONE | {'remaining': 10**6}}, 'execution.remaining'),
+    ],
+)
+def test_a_malformed_report_is_refused_by_name_and_the_session_goes_on(wishes, why):
+    with door() as opened, opened.client() as client:
+        assert why in refused(client, **wishes)
+        assert client.infer(libero() | {'execution_horizon': 'whole'})['round'] == 0
+
+
+@pytest.mark.parametrize(
+    ('name', 'kind'), [('deadline', FairDeadline), ('kairos', Kairos), ('fifo', Fifo)]
+)
+def test_the_parameter_selects_the_scheduler(name, kind):
+    order = SchedulingConfig(scheduler=name, buckets=3, aging=7).order(str)
+    assert isinstance(order, kind)
+    if name == 'kairos':
+        assert (order.buckets, order.aging) == (3, 7)
+
+
+@pytest.mark.parametrize(
+    ('wrong', 'why'),
+    [
+        ({'scheduler': 'best'}, r"scheduler must be one of deadline, kairos, fifo \(got 'best'\)"),
+        ({'bucket_order': 'any'}, 'bucket_order must be one of'),
+    ],
+)
+def test_another_scheduler_is_refused_by_name(wrong, why):
+    with pytest.raises(ValueError, match=why):
+        SchedulingConfig(**wrong)
+
+
+def test_sessions_are_served_in_the_order_of_their_scheduler():
+    with door(scheduling=SchedulingConfig(scheduler='kairos', max_queue_delay=0.5)) as opened:
+        dispatcher = opened.sessions._server.dispatcher
+        assert isinstance(dispatcher.scheduler, Kairos) and dispatcher.max_queue_delay == 0.5
