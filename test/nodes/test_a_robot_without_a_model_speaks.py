@@ -1,9 +1,14 @@
 """Without a model the robot says what its policy server says, or by name why it says nothing."""
 
-import pytest
-from remote_suite import PATIENCE, PlainServer, actions, door
+import math
 
+import pytest
+from remote_suite import PATIENCE, PlainServer, actions, door, fresh
+
+from embodied_kv.nodes.remote.action import RemoteAction
 from embodied_kv.nodes.remote.language import RemoteLanguage
+from embodied_kv.robots.reading import load
+from embodied_kv.serving.websocket.extensions import Extensions
 from embodied_kv.srv import Ask, Cancel
 
 CALM = {'server__reply_seconds': PATIENCE, 'server__answer_seconds': PATIENCE, 'preset': 'tiny'}
@@ -65,3 +70,61 @@ def test_a_question_ends_once(robot, ends):
         robot.until(lambda: robot.texts)
         robot.spin(0.3)
         assert [text.stream for text in robot.texts] == [stream]
+
+
+def both(robot, address):
+    """The action and the language node of one robot, on our server."""
+    options = CALM | {'server__address': address, 'max_chunk_age': 60.0, 'stop_after': 1000}
+    return robot.up(RemoteAction, RemoteLanguage, **options)
+
+
+def test_the_prompts_of_the_contract_are_continued_on_what_the_robot_acts_on(robot):
+    with door('tabletop', engine={'streams': 8}) as opened:
+        both(robot, f'ws://127.0.0.1:{opened.port}')
+        prompts = load('tabletop').language.prompts
+        robot.until(lambda: {text.query for text in robot.texts} >= set(prompts))
+        assert all(text.finished for text in robot.texts)
+        stamps = {(c.header.stamp.sec, c.header.stamp.nanosec) for c in robot.chunks}
+        seen = {(t.header.stamp.sec, t.header.stamp.nanosec) for t in robot.texts}
+        assert seen <= stamps
+
+
+def test_a_question_of_a_robot_that_acts_shows_no_frame_again(robot):
+    with door('tabletop', engine={'streams': 8}) as opened:
+        _, language = both(robot, f'ws://127.0.0.1:{opened.port}')
+        robot.until(lambda: language._server.policy.is_connected)
+        robot.until(lambda: language._chunk)
+        language._chunk_at = math.inf  # however slow the machine is
+        answer = ask(robot, 'What is in the gripper?', max_tokens=4)
+        assert answer.success, answer.message
+        robot.until(lambda: any(text.stream == answer.stream for text in robot.texts))
+        assert opened.sessions.values()['sessions'] == 1  # that of the action node
+
+
+def test_with_a_prompt_interval_of_0_the_robot_says_nothing_unasked(robot):
+    with door('tabletop') as opened:
+        options = {'server__address': f'ws://127.0.0.1:{opened.port}', 'prompt_interval': 0}
+        robot.up(RemoteAction, RemoteLanguage, **CALM | {'max_chunk_age': 60.0} | options)
+        robot.until(lambda: fresh(robot) >= 5)
+        assert not robot.texts
+
+
+def test_prompts_go_on_after_a_server_that_refused_some(robot):
+    asked = []
+
+    def answer(request):
+        named = {'request_id': request['request_id']}
+        if request.get('endpoint') != 'ask':
+            return actions(7, count=50) | named
+        asked.append(request['questions'])
+        text = {'text': 'put it away', 'tokens': 3, 'reason': 'eos'}
+        wrong = ({'error': 'no'}, {'texts': [text]}, {'texts': 5}, {'texts': [5, 5]})
+        replies = (*wrong, {'texts': [text, text]})
+        return replies[min(len(asked), len(replies)) - 1] | named
+
+    told = Extensions(50, 7, 0.1, False, False, True, 2, words=True)
+    with PlainServer(answer, told.metadata) as server:
+        _, language = both(robot, server.address)
+        robot.until(lambda: len(robot.texts) >= 2)
+        assert language.warning_counts['prompt'] == 4 and asked[0] == ['Subtask:', 'Narrate:']
+        assert {text.text for text in robot.texts} == {'put it away'}

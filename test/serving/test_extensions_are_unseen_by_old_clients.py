@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from door_cases import PATIENCE, OldClient, busy, door, libero, tabletop, until
+from door_cases import PATIENCE, OldClient, busy, door, key_file, libero, tabletop, until
 
 from embodied_kv.serving import in_time
 
@@ -243,3 +243,47 @@ def test_keys_of_other_endpoints_and_everyday_words_are_passed_over():
     with door() as opened, opened.client() as client:
         assert client.infer(libero() | everyday)['policy_timing']['steps'] == 4
         assert client.infer({'endpoint': 'reset', 'deadline_ms': 'soon'})['status'] == 'reset'
+
+
+PROMPTS = {'endpoint': 'ask', 'questions': ['Subtask:', 'Narrate:'], 'max_tokens': 4}
+
+
+def test_several_questions_are_answered_in_one_reply_as_one_by_one():
+    with door('tabletop') as opened, opened.client() as client:
+        client.infer(tabletop())
+        texts = client.infer(PROMPTS)['texts']
+        one = {'endpoint': 'ask', 'max_tokens': 4}
+        assert texts == [client.infer(one | {'question': q}) for q in PROMPTS['questions']]
+
+
+def test_one_bad_question_of_several_leaves_no_stream_behind():
+    with door('tabletop') as opened, opened.client() as client:
+        client.infer(tabletop())
+        assert 'empty' in client.infer(PROMPTS | {'questions': ['Subtask:', ' ']})['error']
+        until(lambda: not opened.engine.kv.streams.live())
+        assert len(client.infer(PROMPTS)['texts']) == 2
+
+
+def test_a_question_about_another_session_needs_no_session_of_its_own():
+    with door('tabletop') as opened, opened.client() as arm, opened.client() as mouth:
+        arm.infer(tabletop() | {'session_id': 'arm'})
+        asked = PROMPTS | {'session_id': 'mouth'}
+        assert mouth.infer(asked | {'about': 'arm'}) == arm.infer(PROMPTS)
+        assert opened.sessions.values()['sessions'] == 1
+        assert 'no frame to ask about' in mouth.infer(asked | {'about': 'leg'})['error']
+
+
+def test_no_question_is_about_a_session_of_another_key(tmp_path):
+    file, left, right = key_file(tmp_path, 'left', 'right')
+    with door('tabletop', api_keys=file, memory_mib=64) as opened:
+        with opened.client(key=left) as arm, opened.client(key=right) as other:
+            arm.infer(tabletop() | {'session_id': 'arm'})
+            assert 'no frame' in other.infer(PROMPTS | {'about': 'arm'})['error']
+            assert len(arm.infer(PROMPTS | {'about': 'arm'})['texts']) == 2
+
+
+@pytest.mark.parametrize('wrong', [[], 'Subtask:', [5], ['x'] * 17, {'a': 'b'}], ids=str)
+def test_a_list_of_questions_that_is_none_is_refused(wrong):
+    with door('tabletop') as opened, opened.client() as client:
+        client.infer(tabletop())
+        assert 'questions' in client.infer(PROMPTS | {'questions': wrong})['error']

@@ -1,18 +1,23 @@
-"""The language node of a robot without a model: what it is asked, its policy server answers.
+"""The language node of a robot without a model: its policy server answers and speaks.
 
-It has a connection, and so a session, of its own: a question keeps no chunk waiting. The server is
-shown the newest frame, and then asked about it. One that answers no questions is told by name.
+It has connections of its own, so a question keeps no chunk waiting. Our server is asked about the
+newest chunk of the action node, and continues the contract's prompts on it. Where there is no new
+chunk, the server is shown the newest frame first.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import threading
-from concurrent.futures import Future
+import time
+from collections.abc import Sequence
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from functools import partial
 
 from embodied_kv.errors import CodedError, ErrorCode
+from embodied_kv.msg import ActionChunk
 from embodied_kv.msg import TextDelta as TextDeltaMsg
 from embodied_kv.nodes.common import conversions, qos
 from embodied_kv.nodes.common.lifecycle_node import OK, WARN, SuiteNode
@@ -21,7 +26,7 @@ from embodied_kv.nodes.common.remote_host import RemoteHost
 from embodied_kv.nodes.observation.observation_buffer import ObservationBuffer
 from embodied_kv.nodes.observation.params import ObservationParams
 from embodied_kv.nodes.remote.params import RemoteParams
-from embodied_kv.nodes.remote.server_link import ServerLink, remote_host
+from embodied_kv.nodes.remote.server_link import ServerLink, remote_host, session_id
 from embodied_kv.nodes.voice import LanguageParams
 from embodied_kv.serving.remote_policy.connection import Reply, Unanswered
 from embodied_kv.serving.remote_policy.reply import number
@@ -29,17 +34,26 @@ from embodied_kv.srv import Ask, Cancel
 from embodied_kv.text import shown
 from embodied_kv.types import TextDelta
 
+NEW = 1.0  # s in which the newest chunk is what the robot sees
+ENDS = 'eos', 'length'
+
 
 @dataclass(frozen=True)
 class _Question:
+    """One that is to be answered. about: the session whose chunk it is about, '' for its own."""
+
     stream: int
     text: str
     tokens: int
     stamp: int
+    about: str = ''
 
 
 class RemoteLanguage(SuiteNode):
-    """Answers `ask` and `cancel`, one question at a time; the whole answer is one message."""
+    """Answers `ask` and `cancel`, one question at a time, and continues the contract's prompts.
+
+    Each text is one message, once it is complete.
+    """
 
     on_engine = False
 
@@ -58,17 +72,73 @@ class RemoteLanguage(SuiteNode):
         self._frames = ObservationBuffer(self, lambda instruction: None)
         remote = self._server_params.read(RemoteParams)
         self._server, self._seconds = ServerLink(self, remote), remote.answer_seconds
+        self._prompter = ServerLink(self, remote)
+        self._acting = session_id(f'{self.get_namespace().rstrip("/")}/action')
+        self.subscribe(ActionChunk, 'action_chunk', self._on_chunk, qos.HANDLE)
         self.serve(Ask, 'language/ask', self.while_active(self._ask))
         self.serve(Cancel, 'language/cancel', self.while_active(self._cancel))
 
     def start(self) -> None:
         self._asked: _Question | None = None
+        self._chunk, self._chunk_at = 0, -math.inf  # of the newest frame that was served
+        self._stamp = 0  # of that frame
+        self._served = self._prompted = 0  # frames: so many, and which was prompted last
+        self._prompting = False
         self._frames.restart()
         self._server.open()
+        if self.embodiment.contract.language.prompts:
+            self._prompter.open()
 
     def stop(self) -> None:
         self._end('cancelled')
         self._server.close()
+        self._prompter.close()
+
+    # ------------------------------------------------------------------ prompts
+
+    def _on_chunk(self, message: ActionChunk) -> None:
+        """A chunk of a new frame is executed: the server has a row of that frame."""
+        if message.source != ActionChunk.FRESH or message.sequence == self._chunk:
+            return
+        self._chunk, self._chunk_at = message.sequence, time.monotonic()
+        self._stamp = conversions.nanoseconds(message.header.stamp)
+        self._served += 1
+        params = self.params.read(LanguageParams)
+        prompts = self.embodiment.contract.language.prompts
+        is_due = 0 < params.prompt_interval <= self._served - self._prompted
+        if not prompts or not is_due or self._prompting:
+            return
+        policy = self._prompter.policy
+        if not policy.is_connected or policy.extensions is None or not policy.extensions.words:
+            return
+        self._prompted, self._prompting = self._served, True
+        request = {
+            'endpoint': 'ask',
+            'questions': list(prompts),
+            'about': self._acting,
+            'max_tokens': params.max_tokens,
+        }
+        asked = policy.ask(request, self._seconds)
+        asked.add_done_callback(partial(self._on_texts, prompts, params.max_tokens, self._stamp))
+
+    def _on_texts(
+        self, prompts: Sequence[str], tokens: int, stamp: int, work: Future[Reply]
+    ) -> None:
+        """Publish what was said. On the thread of the connection."""
+        try:
+            reply = work.result()
+            texts = reply.get('texts')
+            if not isinstance(texts, list) or len(texts) != len(prompts):
+                raise Unanswered(shown(reply.get('error', 'its reply has no texts'), 300))
+            for prompt, text in zip(prompts, texts, strict=True):
+                asked = _Question(next(self._streams), prompt, tokens, stamp)
+                self._publish(asked, *_text(text))
+        except CancelledError:
+            return
+        except Unanswered as error:
+            self.warn_throttled('prompt', f'a prompt is not continued: {error}')
+        finally:
+            self._prompting = False
 
     # ------------------------------------------------------------------ services
 
@@ -92,6 +162,13 @@ class RemoteLanguage(SuiteNode):
             raise ValueError('the question is empty')
         if self._asked is not None:
             raise CodedError('too many questions at once: wait for the answer', ErrorCode.NO_ROOM)
+        tokens = request.max_tokens or self.params.read(LanguageParams).max_tokens
+        if more.words and time.monotonic() - self._chunk_at < NEW:
+            number, about = next(self._streams), self._acting
+            asked = _Question(number, request.question, tokens, self._stamp, about)
+            self._begin(asked, response)
+            self._query(asked)
+            return
         moment = self._frames.newest()
         if moment is None or not self._frames.instruction:
             raise CodedError(
@@ -102,12 +179,13 @@ class RemoteLanguage(SuiteNode):
             raise CodedError(
                 'there is no frame to ask about: see the log of the node', ErrorCode.STALE_FRAME
             )
-        tokens = request.max_tokens or self.params.read(LanguageParams).max_tokens
         asked = _Question(next(self._streams), request.question, tokens, moment.stamp)
-        self._asked = asked
+        self._begin(asked, response)
         shows = policy.ask(seen | {'euler_steps': more.min_euler_steps})
         shows.add_done_callback(partial(self._shown, asked))
-        response.stream = asked.stream
+
+    def _begin(self, asked: _Question, response: Ask.Response) -> None:
+        self._asked, response.stream = asked, asked.stream
         response.message = f'the answer comes on `language/text` as stream {asked.stream}'
 
     def _cancel(self, request: Cancel.Request, response: Cancel.Response) -> None:
@@ -121,26 +199,26 @@ class RemoteLanguage(SuiteNode):
     def _shown(self, asked: _Question, work: Future[Reply]) -> None:
         """The server has seen the frame: now it is asked."""
         if self._reply(asked, work) is not None:
-            question = {
-                'endpoint': 'ask',
-                'question': asked.text,
-                'max_tokens': asked.tokens,
-            }
-            answer = self._server.policy.ask(question, self._seconds)
-            answer.add_done_callback(partial(self._answered, asked))
+            self._query(asked)
+
+    def _query(self, asked: _Question) -> None:
+        question = {'endpoint': 'ask', 'question': asked.text, 'max_tokens': asked.tokens}
+        if asked.about:
+            question['about'] = asked.about
+        answer = self._server.policy.ask(question, self._seconds)
+        answer.add_done_callback(partial(self._answered, asked))
 
     def _answered(self, asked: _Question, work: Future[Reply]) -> None:
         reply = self._reply(asked, work)
         if reply is None:
             return
-        text = reply.get('text')
-        if not isinstance(text, str):
-            said = shown(reply.get('error', 'its reply has no text'), 300)
-            self.warn_throttled('question', f'a question has no answer: {said}')
+        try:
+            text, tokens, why = _text(reply)
+        except Unanswered as error:
+            self.warn_throttled('question', f'a question has no answer: {error}')
             self._end('error')
             return
-        why = str(reply.get('reason'))
-        self._end(why if why in ('eos', 'length') else 'eos', text, int(number(reply, 'tokens')))
+        self._end(why, text, tokens)
 
     def _reply(self, asked: _Question, work: Future[Reply]) -> Reply | None:
         """None where nobody waits for it any more, or where there is none, which is warned of."""
@@ -161,10 +239,11 @@ class RemoteLanguage(SuiteNode):
         with self._ending:
             asked, self._asked = self._asked, None
         if asked is not None:
-            delta = TextDelta(
-                asked.stream, asked.stream, asked.stamp, asked.text, text, tokens, why
-            )
-            self._texts.publish(conversions.text_message(delta))
+            self._publish(asked, text, tokens, why)
+
+    def _publish(self, asked: _Question, text: str, tokens: int, why: str) -> None:
+        delta = TextDelta(asked.stream, asked.stream, asked.stamp, asked.text, text, tokens, why)
+        self._texts.publish(conversions.text_message(delta))
 
     # ------------------------------------------------------------------ diagnostics
 
@@ -175,6 +254,16 @@ class RemoteLanguage(SuiteNode):
         more = policy.extensions
         answers = more is not None and more.questions
         return OK, 'listening' if answers else 'silent: the server answers no questions', {}
+
+
+def _text(reply: object) -> tuple[str, int, str]:
+    """Return a text, its tokens and the reason of its end. Raises Unanswered."""
+    text = reply.get('text') if isinstance(reply, dict) else None
+    if not isinstance(text, str):
+        error = reply.get('error') if isinstance(reply, dict) else None
+        raise Unanswered(shown(error or 'its reply has no text', 300))
+    why = str(reply.get('reason'))
+    return text, int(number(reply, 'tokens')), why if why in ENDS else 'eos'
 
 
 def language(**arguments: object) -> RemoteLanguage:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.loop import DeviceThread
+from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.serving.batch import KeptRows
 from embodied_kv.serving.shares import StreamShares
 from embodied_kv.types import TextDelta
@@ -41,12 +42,15 @@ class Answers:
         self._engine, self._device, self._rows, self._shares = engine, device, rows, shares
         self._listeners: dict[int, _Listener] = {}  # by stream; on the device thread alone
 
-    def ask(self, robot: str, question: str, max_tokens: int) -> Future[Text]:
-        """About the robot's newest row. The promise raises ValueError, Stale."""
-        promise: Future[Text] = Future()
-        opened = self._device.call(lambda: self._open(robot, question, max_tokens, promise))
-        opened.add_done_callback(lambda work: _hand_on(work, promise))
-        return promise
+    def ask(self, robot: str, questions: Sequence[str], max_tokens: int) -> list[Future[Text]]:
+        """Return the answer to each question about the robot's newest row.
+
+        The futures raise ValueError, Stale, all of them alike.
+        """
+        promises: list[Future[Text]] = [Future() for _ in questions]
+        opened = self._device.call(lambda: self._open(robot, questions, max_tokens, promises))
+        opened.add_done_callback(lambda work: _hand_on(work, promises))
+        return promises
 
     def hear(self, deltas: Sequence[TextDelta]) -> None:
         """What any stream said; on the device thread."""
@@ -61,23 +65,38 @@ class Answers:
                     text = Text(''.join(listener.parts), delta.tokens, delta.reason)
                     listener.promise.set_result(text)
 
-    def _open(self, robot: str, question: str, max_tokens: int, promise: Future[Text]) -> None:
+    def _open(
+        self,
+        robot: str,
+        questions: Sequence[str],
+        max_tokens: int,
+        promises: Sequence[Future[Text]],
+    ) -> None:
         handle = self._rows.newest(robot)
         if handle is None:
             raise ValueError(
                 'there is no frame to ask about: ask for actions first, and see that engine.rows '
                 'is enough for all clients'
             )
-        with self._shares.room(robot):
-            stream = self._engine.open(handle, question, max_tokens=max_tokens)
-        self._listeners[stream.id] = _Listener(promise)
+        streams: list[DecodeStream] = []
+        with self._shares.room(robot, len(questions)):
+            try:
+                for question in questions:
+                    streams.append(self._engine.open(handle, question, max_tokens=max_tokens))
+            except BaseException:
+                for stream in streams:
+                    self._engine.kv.streams.release(stream, 'cancelled')
+                raise
+        for stream, promise in zip(streams, promises, strict=True):
+            self._listeners[stream.id] = _Listener(promise)
 
 
-def _hand_on(work: Future, promise: Future) -> None:
-    """An error of the one to the other."""
+def _hand_on(work: Future, promises: Sequence[Future]) -> None:
+    """Report an error of the work to all of them."""
     error = CancelledWork() if work.cancelled() else work.exception()
-    if error is not None and promise.set_running_or_notify_cancel():
-        promise.set_exception(error)
+    for promise in promises if error is not None else ():
+        if promise.set_running_or_notify_cancel():
+            promise.set_exception(error)
 
 
 class CancelledWork(RuntimeError):

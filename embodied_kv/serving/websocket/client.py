@@ -209,11 +209,13 @@ class Client:
         return request
 
     async def _answer(self, call: Call, request: Reply, began: float) -> Reply:
+        if call.endpoint == calls.ASK and call.about:
+            return await self._ask(self._hold.named(call.about), call)
         session = await self._hold.take(call.session)
         if call.endpoint == calls.INFER:
             return await self._infer(session, call, request, began)
         if call.endpoint == calls.ASK:
-            return await self._ask(session, call)
+            return await self._ask(session.name, call)
         verbs: dict[str, Callable[[], object]] = {
             calls.SNAPSHOT: lambda: session.snapshot(call.name),
             calls.RESTORE: lambda: session.restore(call.name),
@@ -295,19 +297,20 @@ class Client:
         timing = {'infer_ms': (time.monotonic() - began) * 1e3}
         return timing if math.isnan(self._total) else timing | {'prev_total_ms': self._total * 1e3}
 
-    async def _ask(self, session: Session, call: Call) -> Reply:
-        if not self._serving.dialect.questions:
+    async def _ask(self, session: str, call: Call) -> Reply:
+        dialect, questions = self._serving.dialect, call.questions or (call.question,)
+        if not dialect.questions and not dialect.prompts.issuperset(questions):
             raise Refused(
                 'by its contract this policy answers no questions: if it was trained to, write '
                 'language: {questions: true} there'
             )
         try:
-            text = await asyncio.wrap_future(
-                self._serving.sessions.ask(session, call.question, call.max_tokens)
-            )
+            asked = self._serving.sessions.ask(session, questions, call.max_tokens)
+            answers = await asyncio.gather(*map(asyncio.wrap_future, asked))
         except ValueError as error:
             raise Refused(str(error)) from error
-        return asdict(text)
+        texts = [asdict(answer) for answer in answers]
+        return {'texts': texts} if call.questions else texts[0]
 
     # ------------------------------------------------------------------ time
 

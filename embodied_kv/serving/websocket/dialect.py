@@ -41,6 +41,8 @@ class Seen:
 class Dialect:
     """What clients of this robot send. questions: whether its policy answers any.
 
+    prompts: those that the contract continues.
+
     fit: what becomes of a picture at once, as `Policy.fitted` for one; nothing by default.
     """
 
@@ -50,6 +52,7 @@ class Dialect:
         self._robot, self._client, self._fit = contract.robot_type, contract.clients, fit
         optional = {self._client.views[view] for view in self._client.optional}
         self.questions = contract.language.questions
+        self.prompts = frozenset(contract.language.prompts)
         self._required = {*self._client.views.values(), *self._client.state} - optional
 
     def read(self, request: Mapping[str, object]) -> Seen:

@@ -102,8 +102,9 @@ class Extensions:
     robot_type that it serves. action_meaning: that of each number of an action, in order; empty:
     the server does not say. fingerprint: of its engine. refusals: whether a request may ask for a
     reply `refused` in place of a closed connection. executions: whether a request may name an
-    `execution_horizon` and report an `execution`. Older servers do not send the fields that have
-    a default.
+    `execution_horizon` and report an `execution`. words: whether `ask` takes several `questions`,
+    also the contract's prompts, `about` another session. Older servers do not send the fields
+    that have a default.
     """
 
     chunk_size: int
@@ -119,6 +120,7 @@ class Extensions:
     fingerprint: str = ''
     refusals: bool = False
     executions: bool = False
+    words: bool = False
 
     @classmethod
     def of(
@@ -130,6 +132,7 @@ class Extensions:
         fingerprint: str = '',
         refusals: bool = False,
         executions: bool = False,
+        words: bool = False,
     ) -> Extensions:
         """Of a server on such an engine. questions: whether the contract says that it may ask."""
         return cls(
@@ -146,6 +149,7 @@ class Extensions:
             fingerprint=str(fingerprint),  # a plain string, also of a subclass
             refusals=refusals,
             executions=executions,
+            words=words,
         )
 
     @property

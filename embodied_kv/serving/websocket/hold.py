@@ -43,8 +43,7 @@ class Hold:
         A connection that names another one too often waits.
         """
         held, scope = self._session, self._connection.scope
-        if name and scope:
-            name = f'{scope}:{name}'  # no client can send that
+        name = self.named(name)
         if held is None or (name and name != held.name):
             await asyncio.sleep(self._renames.take())
             while (holder := self._holds.get(name)) is not None:
@@ -53,6 +52,11 @@ class Hold:
             self.end()
             self._session, self._holds[session.name] = session, self
         return self._session
+
+    def named(self, session: str) -> str:
+        """Return the name of a session of the same key, by its id; '' for ''."""
+        scope = self._connection.scope
+        return f'{scope}:{session}' if session and scope else session  # no client can send that
 
     def end(self) -> None:
         """Nothing is held any more."""

@@ -95,6 +95,7 @@ class PolicyServer(threading.Thread):
             sessions.fingerprint,
             refusals=True,
             executions=True,
+            words=True,
         )
         self._serving.metadata.update(told.metadata)
         super().start()

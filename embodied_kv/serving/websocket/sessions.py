@@ -254,12 +254,12 @@ class Sessions:
         self._server.submit(request, seen)
         return promise
 
-    def ask(self, session: Session, question: str, max_tokens: int) -> Future[Text]:
-        """What the policy says of the row of the session's newest chunk, in the slack of others.
+    def ask(self, session: str, questions: Sequence[str], max_tokens: int) -> list[Future[Text]]:
+        """Return the answers about the newest chunk of the session of that name.
 
-        The promise raises ValueError.
+        They are decoded in the slack of others. The futures raise ValueError.
         """
-        return self._answers.ask(session.name, question, max_tokens)
+        return self._answers.ask(session, questions, max_tokens)
 
     def reset(self, session: Session) -> None:
         """As if it had just begun, but for its capsules. Waits for the engine's thread."""
