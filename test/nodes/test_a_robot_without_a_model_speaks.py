@@ -4,6 +4,7 @@ import math
 
 import pytest
 from remote_suite import PATIENCE, PlainServer, actions, door, fresh
+from std_msgs.msg import String
 
 from embodied_kv.nodes.remote.action import RemoteAction
 from embodied_kv.nodes.remote.language import RemoteLanguage
@@ -37,6 +38,17 @@ def test_a_question_is_answered_by_our_server(robot):
         assert told.reason in ('eos', 'length') and told.tokens <= 4
         for wrong, why in ((dict(question=' '), 'empty'), (dict(temperature=0.5), 'must be 0')):
             assert why in ask(robot, **wrong).message
+
+
+def test_a_robot_that_stands_without_an_instruction_is_asked_about_what_it_sees(robot):
+    with door('tabletop') as opened:
+        speaking(robot, f'ws://127.0.0.1:{opened.port}')
+        robot.instruction.publish(String(data=''))
+        robot.until(lambda: not robot.suite[0]._frames.instruction)
+        assert ask(robot, 'What is in the gripper?', max_tokens=4).success
+        robot.until(lambda: robot.texts)
+        assert robot.texts[0].reason in ('eos', 'length')
+        assert opened.sessions.values()['batches'] == 0
 
 
 def test_a_server_that_answers_no_questions_is_told_by_name(robot):

@@ -282,6 +282,37 @@ def test_no_question_is_about_a_session_of_another_key(tmp_path):
             assert len(arm.infer(PROMPTS | {'about': 'arm'})['texts']) == 2
 
 
+def test_a_look_is_asked_about_and_needs_neither_prompt_nor_chunk():
+    with door('tabletop') as opened, opened.client() as client, opened.client() as other:
+        seen = {**tabletop(), 'prompt': ''}
+        assert client.infer({'endpoint': 'look'} | seen) == {'status': 'look'}
+        texts = client.infer(PROMPTS)['texts']
+        other.infer({'endpoint': 'look'} | seen)
+        assert other.infer(PROMPTS)['texts'] == texts
+        assert opened.sessions.values()['batches'] == 0  # no chunk was made
+        assert client.infer(tabletop())['actions'].shape[1] == 7
+
+
+@pytest.mark.parametrize(
+    'wrong', [{'front': 5}, {'observation.state': [np.nan] * 7}], ids=lambda wrong: [*wrong][0]
+)
+def test_a_look_that_shows_nothing_is_refused_and_the_connection_lives(wrong):
+    with door('tabletop') as opened, opened.client() as client:
+        looks = {'endpoint': 'look'} | tabletop()
+        assert next(iter(wrong)) in client.infer(looks | wrong)['error']
+        assert client.infer(looks) == {'status': 'look'}
+
+
+def test_looks_do_not_change_the_noise_of_the_next_chunk():
+    with door('tabletop') as opened, opened.client() as one, opened.client() as other:
+        one.infer({'endpoint': 'look', 'session_id': 'arm'} | tabletop())
+        first = one.infer({'session_id': 'arm'} | tabletop())['actions']
+        one.infer({'endpoint': 'reset', 'session_id': 'arm'})
+        one.socket.close()
+        again = other.infer({'session_id': 'arm'} | tabletop())['actions']
+        np.testing.assert_array_equal(first, again)
+
+
 @pytest.mark.parametrize('wrong', [[], 'Subtask:', [5], ['x'] * 17, {'a': 'b'}], ids=str)
 def test_a_list_of_questions_that_is_none_is_refused(wrong):
     with door('tabletop') as opened, opened.client() as client:

@@ -170,7 +170,7 @@ class RemoteLanguage(SuiteNode):
             self._query(asked)
             return
         moment = self._frames.newest()
-        if moment is None or not self._frames.instruction:
+        if moment is None or not (more.words or self._frames.instruction):
             raise CodedError(
                 f'there is no frame to ask about: {self._frames.waits}', ErrorCode.STALE_FRAME
             )
@@ -181,7 +181,8 @@ class RemoteLanguage(SuiteNode):
             )
         asked = _Question(next(self._streams), request.question, tokens, moment.stamp)
         self._begin(asked, response)
-        shows = policy.ask(seen | {'euler_steps': more.min_euler_steps})
+        looks = {'endpoint': 'look'} if more.words else {'euler_steps': more.min_euler_steps}
+        shows = policy.ask(seen | looks, self._seconds)
         shows.add_done_callback(partial(self._shown, asked))
 
     def _begin(self, asked: _Question, response: Ask.Response) -> None:
@@ -226,8 +227,8 @@ class RemoteLanguage(SuiteNode):
             return None
         try:
             reply = work.result()
-            if 'refused' in reply:
-                raise Unanswered(f'the server refused it: {shown(reply["refused"], 300)}')
+            if refusal := reply.get('refused') or reply.get('error'):
+                raise Unanswered(f'the server refused it: {shown(refusal, 300)}')
             return reply
         except Unanswered as error:
             self.warn_throttled('question', f'a question has no answer: {error}')

@@ -19,7 +19,9 @@ from embodied_kv.fleet.protocol import LastExecution, ProtocolError
 from embodied_kv.serving.websocket.dialect import LARGEST, Refused, numbers, text
 from embodied_kv.text import shown
 
-INFER, ASK, SNAPSHOT, RESTORE, RESET = ENDPOINTS = 'infer', 'ask', 'snapshot', 'restore', 'reset'
+INFER, LOOK, ASK = 'infer', 'look', 'ask'
+SNAPSHOT, RESTORE, RESET = 'snapshot', 'restore', 'reset'
+ENDPOINTS = INFER, LOOK, ASK, SNAPSHOT, RESTORE, RESET
 ID = re.compile(r'[A-Za-z0-9][A-Za-z0-9._-]{0,63}')
 LONGEST = 3600.0  # s of a deadline
 ACTIONS = 1000  # of a chunk, at most
@@ -169,6 +171,7 @@ KEYS = {  # of each endpoint's request: the field of a Call, and what reads it
         'execution_horizon': ('horizon', _horizon),
         'execution': ('execution', _execution),
     },
+    LOOK: {},
     ASK: {
         'question': ('question', _text),
         'questions': ('questions', _texts),

@@ -22,7 +22,9 @@ from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
 
 from embodied_kv.capsule.capsule import CapsuleError
+from embodied_kv.kv.rows import OutOfRows
 from embodied_kv.serving.fleet_server import ServedChunk
+from embodied_kv.serving.in_time import TimedObservation
 from embodied_kv.serving.websocket import calls, codec
 from embodied_kv.serving.websocket.calls import Call
 from embodied_kv.serving.websocket.config import ServerConfig
@@ -214,6 +216,8 @@ class Client:
         session = await self._hold.take(call.session)
         if call.endpoint == calls.INFER:
             return await self._infer(session, call, request, began)
+        if call.endpoint == calls.LOOK:
+            return await self._look(session, call, request, began)
         if call.endpoint == calls.ASK:
             return await self._ask(session.name, call)
         verbs: dict[str, Callable[[], object]] = {
@@ -227,18 +231,7 @@ class Client:
         return said if name is None else said | {'name': name}
 
     async def _infer(self, session: Session, call: Call, request: Reply, began: float) -> Reply:
-        serving = self._serving
-        seen = await self._elsewhere(serving.work, serving.dialect.read, request)
-        frame = observation(
-            serving.sessions.engine,
-            seen,
-            call,
-            session.name,
-            session.next,
-            began,
-            serving.config.prompt,
-        )
-        await self._say_if_cut(frame.instruction)
+        serving, frame = self._serving, await self._observation(session, call, request, began)
         try:
             served = await asyncio.wrap_future(serving.sessions.infer(session, frame))
             if time.monotonic() > frame.deadline:
@@ -249,6 +242,25 @@ class Client:
             raise Refused('the policy says no finite actions to this')
         serving.metrics.seconds.observe(time.monotonic() - began)
         return self._chunk(served, call, began)
+
+    async def _look(self, session: Session, call: Call, request: Reply, began: float) -> Reply:
+        frame = await self._observation(session, call, request, began)
+        try:
+            await asyncio.wrap_future(self._serving.sessions.look(session, frame))
+        except (ValueError, OutOfRows) as error:
+            raise Refused(str(error)) from error
+        return {'status': calls.LOOK}
+
+    async def _observation(
+        self, session: Session, call: Call, request: Reply, began: float
+    ) -> TimedObservation:
+        """Raises Refused."""
+        serving = self._serving
+        seen = await self._elsewhere(serving.work, serving.dialect.read, request)
+        engine, prompt = serving.sessions.engine, serving.config.prompt
+        frame = observation(engine, seen, call, session.name, session.next, began, prompt)
+        await self._say_if_cut(frame.instruction)
+        return frame
 
     async def _say_if_cut(self, instruction: str) -> None:
         """To the log, once for each instruction: openpi's servers cut it as well."""

@@ -15,7 +15,7 @@ from embodied_kv.control import rtc
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.guidance import leftover
 from embodied_kv.serving.in_time import TimedObservation
-from embodied_kv.serving.websocket.calls import Call
+from embodied_kv.serving.websocket.calls import LOOK, Call
 from embodied_kv.serving.websocket.dialect import PROMPT, Refused, Seen
 from embodied_kv.types import Guide
 
@@ -25,10 +25,10 @@ def observation(
 ) -> TimedObservation:
     """Of round `number` of a robot, received at that moment, s, steady clock.
 
-    prompt: where the client sent none. Raises Refused.
+    prompt: where the client sent none. Raises Refused, also without a prompt, but for `look`.
     """
     instruction = seen.prompt or prompt
-    if not instruction:
+    if not instruction and call.endpoint != LOOK:
         raise Refused(
             f'{PROMPT} is missing or empty: send what to do, or start the server with that for '
             'whoever sends none: --prompt "…", of the node -p prompt:="…"'

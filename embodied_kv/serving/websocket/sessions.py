@@ -15,6 +15,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -254,6 +255,18 @@ class Sessions:
         self._server.submit(request, seen)
         return promise
 
+    def look(self, session: Session, seen: TimedObservation) -> Future[None]:
+        """Prefill an observation in the slack of others; questions are about it from then on.
+
+        No chunk is made of it. The future raises ValueError, and OutOfRows.
+        """
+
+        def prefill() -> None:
+            (handle,) = self.engine.prefill([replace(seen, deadline=-math.inf)])
+            self._rows.keep(self.engine.kv.acquire(handle))
+
+        return self._on_device(session, prefill, self._device.background)
+
     def ask(self, session: str, questions: Sequence[str], max_tokens: int) -> list[Future[Text]]:
         """Return the answers about the newest chunk of the session of that name.
 
@@ -268,8 +281,16 @@ class Sessions:
             self.engine.kv.streams.release(stream, 'cancelled')
         self._on_device(session, partial(self._rows.drop, session.name)).result()
 
-    def _on_device(self, session: Session, work: Callable[[], T]) -> Future[T]:
-        """Runs it on the engine's thread; Refused where the session has ended until then."""
+    def _on_device(
+        self,
+        session: Session,
+        work: Callable[[], T],
+        submit: Callable[[Callable[[], T]], Future[T]] | None = None,
+    ) -> Future[T]:
+        """Run it on the engine's thread; Refused where the session has ended until then.
+
+        submit: how, `DeviceThread.call` by default.
+        """
         task = session.task
 
         def checked() -> T:
@@ -277,7 +298,7 @@ class Sessions:
                 raise Refused('the session has ended')
             return work()
 
-        return self._device.call(checked)
+        return (submit or self._device.call)(checked)
 
     def _capsules(self, session: Session) -> RobotSession:
         room = TierCapacities(self._capsule_mib * MIB, host=0, disk=0, policy='drop')
