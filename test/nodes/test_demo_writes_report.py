@@ -79,7 +79,7 @@ def test_it_ends_well_and_shows_progress(run):
 def test_the_report_counts_what_happened(report):
     counts = report['counts']
     assert report['seconds'] >= 15
-    assert counts['frames'] > 0 and counts['tokens'] > 0
+    assert counts['frames'] > 0
     sources = ('fresh', 'previous', 'hold', 'stop')
     assert counts['commands'] == sum(counts.get(source, 0) for source in sources)
     for work in ('prefill', 'denoise', 'age'):
@@ -137,6 +137,7 @@ def test_the_report_compares_what_was_said_with_the_truth(report):
         assert question.keys() == {'at', 'asked', 'answer', 'truth', 'right', 'refused'}
         assert question['asked'].endswith('?') and question['truth'] and not question['refused']
     skip_unless_it_keeps_up(report)  # else language has no idle time
+    assert report['counts']['tokens'] > 0
     assert report['words'] and right['subtask']['of'] > 0
     assert any(question['answer'] for question in right['questions'])
 
