@@ -17,22 +17,16 @@ from __future__ import annotations
 import errno
 import os
 import re
-import zlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-import torch
-from torch import Tensor
-
 from embodied_kv import storage
+from embodied_kv.capsule import file_format
 from embodied_kv.capsule.capsule import Capsule, CapsuleError
-from embodied_kv.capsule.facts import Fact, decode
-from embodied_kv.capsule.fingerprint import mismatch
-from embodied_kv.capsule.manifest import DAMAGED, FACTS, MAX_HEADER, Manifest, TensorEntry, parse
+from embodied_kv.capsule.manifest import Manifest
 from embodied_kv.errors import ErrorCode
-from embodied_kv.kv import moves
 
 NAME = re.compile(r'[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}')  # so no name leaves the folder
 ENDING, LOCK = '.safetensors', 'capsules.lock'
@@ -69,16 +63,12 @@ class Disk:
         where only the last sync failed, it is, and a power cut may take it back.
         """
         path = self._path(capsule.name)
-        facts = capsule.encoded_facts
-        contents = {name: _bytes(capsule, name) for name in capsule.tensors}
-        checksums = {name: zlib.crc32(data) for name, data in contents.items()}
-        manifest = capsule.manifest(checksums, zlib.crc32(facts))
-        tensors = (contents[entry.name] for entry in manifest.tensors)
+        manifest, parts = file_format.parts(capsule)
         with _explained(path, 'written'), storage.locked(self.folder):
             self._check_absent(path)
             self._remove_leftovers()
             with storage.replaced(path) as new:
-                storage.write(new, manifest.header(), *tensors, facts)
+                storage.write(new, *parts)
             storage.sync(self.folder)
         return manifest.bytes
 
@@ -87,24 +77,13 @@ class Disk:
 
         fingerprint: of who asks. Where the capsule has another, no byte of its tensors is read.
         """
-        path = self._path(name)
-        with self._open(path) as stream:
-            manifest = _read_manifest(stream, name)
-            if manifest.fingerprint != fingerprint:
-                problem = mismatch(manifest.fingerprint, fingerprint)
-                raise CapsuleError(problem, ErrorCode.MISMATCH)
-            tensors, at = {}, stream.tell()
-            for entry in manifest.entries:
-                tensors[entry.name] = _read_tensor(stream, entry, at)
-                at += entry.bytes
-            facts = _decoded(tensors.pop(FACTS))
-        about = manifest.boundary, manifest.fingerprint
-        return Capsule(name, *about, tensors, facts, manifest.created)
+        with self._open(self._path(name)) as stream:
+            return file_format.read(stream, fingerprint, name)
 
     def entry(self, name: str) -> Manifest:
         """What the file says of itself; tensors and facts are not read, so not checked either."""
         with self._open(self._path(name)) as stream:
-            return _read_manifest(stream, name)
+            return file_format.read_manifest(stream, name)
 
     def names(self) -> tuple[str, ...]:
         """Of all files that are called like capsules, sorted; some may turn out damaged."""
@@ -203,80 +182,6 @@ def _owner(path: Path) -> str:
     with suppress(OSError, ValueError), path.open() as file:
         return str(int(file.read(20)))
     return 'unknown'
-
-
-def _bytes(capsule: Capsule, name: str) -> memoryview:
-    """As `plain_bytes`, of a tensor of the capsule."""
-    tensor = capsule.tensors[name]
-    try:
-        return moves.plain_bytes(tensor).data
-    except (RuntimeError, TypeError) as error:
-        reason = str(error).splitlines()[0]
-        raise CapsuleError(
-            f'capsule {capsule.name}: {name} ({tensor.dtype}, {tensor.layout}, {tensor.device}) '
-            f'has no plain bytes to keep: {reason}'
-        ) from error
-
-
-def _read(stream: BinaryIO, data: bytearray, offset: int) -> None:
-    try:
-        moves.read(stream.fileno(), data, offset)
-    except moves.Damaged as fault:
-        raise CapsuleError(DAMAGED.format(fault), ErrorCode.DAMAGED) from fault
-
-
-def _read_manifest(stream: BinaryIO, name: str) -> Manifest:
-    """Leaves the stream at the first tensor. Nothing is allocated that the file does not hold."""
-    size = os.fstat(stream.fileno()).st_size
-    start = bytearray(min(size, 9))
-    _read(stream, start, 0)
-    length = 8 + int.from_bytes(start[:8], 'little')
-    if len(start) == 9 and (start[8:] != b'{' or length > 8 + MAX_HEADER):
-        raise CapsuleError('is not a capsule, or its start is damaged: drop it', ErrorCode.DAMAGED)
-    if len(start) < 9 or length > size:
-        raise CapsuleError(f'is truncated, it has {size} bytes: drop it', ErrorCode.DAMAGED)
-    header = bytearray(length)
-    _read(stream, header, 0)
-    manifest = parse(bytes(header))
-    if manifest.name != name:
-        raise CapsuleError(
-            f'holds the capsule {manifest.name}: give it that name again', ErrorCode.DAMAGED
-        )
-    whole = length + manifest.payload
-    if size < whole:
-        raise CapsuleError(
-            f'is truncated, it has {size} of {whole} bytes: drop it', ErrorCode.DAMAGED
-        )
-    if size > whole:
-        raise CapsuleError(
-            DAMAGED.format(f'it has {size} bytes, {whole} belong to it'), ErrorCode.DAMAGED
-        )
-    stream.seek(length)
-    return manifest
-
-
-def _read_tensor(stream: BinaryIO, entry: TensorEntry, at: int) -> Tensor:
-    """at: where its bytes begin."""
-    try:
-        plain = moves.read_tensor(
-            stream.fileno(), at, (entry.bytes,), torch.uint8, entry.checksum, entry.name
-        )
-        return plain.view(entry.torch_dtype).reshape(entry.shape)
-    except moves.Damaged as fault:
-        raise CapsuleError(DAMAGED.format(fault), ErrorCode.DAMAGED) from fault
-    except RuntimeError as error:
-        reason = str(error).splitlines()[0]
-        raise CapsuleError(
-            f'cannot be loaded: {entry.name} takes {entry.bytes} bytes of memory; {reason}',
-            ErrorCode.NO_ROOM,
-        ) from error
-
-
-def _decoded(facts: Tensor) -> dict[str, Fact]:
-    try:
-        return decode(facts.numpy().tobytes())
-    except (ValueError, RecursionError) as error:
-        raise CapsuleError(DAMAGED.format('its facts make no sense'), ErrorCode.DAMAGED) from error
 
 
 def _explained(path: Path, done: str) -> AbstractContextManager[None]:

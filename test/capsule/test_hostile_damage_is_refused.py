@@ -96,7 +96,7 @@ def test_more_than_memory_is_refused(folder, monkeypatch):
 def test_a_foreign_fingerprint_is_refused_before_a_tensor_is_read(folder, monkeypatch):
     folder.path.write_bytes(folder.good[:-100] + os.urandom(100))  # tensors and facts
     monkeypatch.setattr(
-        'embodied_kv.capsule.disk._read_tensor', lambda *_: pytest.fail('a tensor is read')
+        'embodied_kv.capsule.file_format._read_tensor', lambda *_: pytest.fail('a tensor is read')
     )
     with pytest.raises(CapsuleError, match=r'a\.safetensors was made by fine, this is other: '):
         folder.disk.load('a', 'other')

@@ -20,8 +20,14 @@ from embodied_kv.serving.websocket.dialect import LARGEST, Refused, numbers, tex
 from embodied_kv.text import shown
 
 INFER, LOOK, ASK = 'infer', 'look', 'ask'
-SNAPSHOT, RESTORE, RESET = 'snapshot', 'restore', 'reset'
-ENDPOINTS = INFER, LOOK, ASK, SNAPSHOT, RESTORE, RESET
+SNAPSHOT, RESTORE, EXPORT, IMPORT, RESET = VERBS = (
+    'snapshot',
+    'restore',
+    'export',
+    'import',
+    'reset',
+)
+ENDPOINTS = INFER, LOOK, ASK, *VERBS
 ID = re.compile(r'[A-Za-z0-9][A-Za-z0-9._-]{0,63}')
 LONGEST = 3600.0  # s of a deadline
 ACTIONS = 1000  # of a chunk, at most
@@ -42,8 +48,9 @@ class Call:
     its observation on, in the policy's units; None: unknown. delay: how many of these will have
     passed when the chunk takes over. question, max_tokens: of `ask`; questions: in place of one;
     about: the session whose newest chunk is asked about, '' for this one. name: of a capsule, ''
-    for one that is made up, or for the newest. horizon: how much of the chunk is executed; None:
-    the client decides. execution: the newest one that the client knows of.
+    for one that is made up, or for the newest. capsule: the bytes of one. horizon: how much of
+    the chunk is executed; None: the client decides. execution: the newest one that the client
+    knows of.
     """
 
     endpoint: str = INFER
@@ -58,6 +65,7 @@ class Call:
     about: str = ''
     max_tokens: int = 32
     name: str = ''
+    capsule: bytes = b''
     horizon: execution_horizon.Policy | None = None
     execution: LastExecution | None = None
 
@@ -147,6 +155,12 @@ def _text(key: str, value: object) -> str:
     return text(key, value, CHARACTERS)
 
 
+def _capsule(key: str, value: object) -> bytes:
+    if not isinstance(value, bytes) or not value:
+        raise Refused(f'{key} must be the bytes that `export` returned')
+    return value
+
+
 def _texts(key: str, value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or not 0 < len(value) <= QUESTIONS:
         raise Refused(f'{key} must be a list of 1 to {QUESTIONS} texts')
@@ -180,5 +194,7 @@ KEYS = {  # of each endpoint's request: the field of a Call, and what reads it
     },
     SNAPSHOT: NAME,
     RESTORE: NAME,
+    EXPORT: NAME,
+    IMPORT: NAME | {'capsule': ('capsule', _capsule)},
     RESET: {},
 }

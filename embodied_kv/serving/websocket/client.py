@@ -86,6 +86,11 @@ def forget(error: BaseException | None) -> None:
         error = error.__cause__ or error.__context__
 
 
+def _exported(session: Session, name: str) -> Reply:
+    name, capsule = session.export(name)
+    return {'name': name, 'capsule': capsule}
+
+
 class Client:
     """One of them."""
 
@@ -220,15 +225,21 @@ class Client:
             return await self._look(session, call, request, began)
         if call.endpoint == calls.ASK:
             return await self._ask(session.name, call)
-        verbs: dict[str, Callable[[], object]] = {
-            calls.SNAPSHOT: lambda: session.snapshot(call.name),
-            calls.RESTORE: lambda: session.restore(call.name),
-            calls.RESET: lambda: self._serving.sessions.reset(session),
+        verbs: dict[str, Callable[[], Reply]] = {
+            calls.SNAPSHOT: lambda: {'name': session.snapshot(call.name)},
+            calls.RESTORE: lambda: {'name': session.restore(call.name)},
+            calls.EXPORT: lambda: _exported(session, call.name),
+            calls.IMPORT: lambda: {'name': session.take_over(call.name, call.capsule)},
+            calls.RESET: lambda: self._reset(session),
         }
         async with self._connection.account.verbs:  # so that others' come in between
-            name = await self._elsewhere(self._serving.waits, verbs[call.endpoint])
-        said = {'status': call.endpoint, 'next': session.next, 'capsules': session.capsules}
-        return said if name is None else said | {'name': name}
+            said = await self._elsewhere(self._serving.waits, verbs[call.endpoint])
+        state = {'status': call.endpoint, 'next': session.next, 'capsules': session.capsules}
+        return state | said
+
+    def _reset(self, session: Session) -> Reply:
+        self._serving.sessions.reset(session)
+        return {}
 
     async def _infer(self, session: Session, call: Call, request: Reply, began: float) -> Reply:
         serving, frame = self._serving, await self._observation(session, call, request, began)

@@ -1,20 +1,24 @@
 """One client's session: its rounds, and the capsules that it takes of itself.
 
 Knows one session. Does not know connections, nor the sessions of others: a capsule is restored by
-the session that it was taken of, and by no other one.
+the session that it was taken of, or that was sent its bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from embodied_kv.capsule.capsule import CapsuleError
+from embodied_kv.capsule.file_format import packed, unpacked
 from embodied_kv.capsule.part import FrozenPart
+from embodied_kv.errors import ErrorCode
 from embodied_kv.fleet.protocol import MOST_ROUNDS
 from embodied_kv.session.robot_session import RobotSession
 from embodied_kv.types import Observation
+
+NO_CAPSULE = 'this session has no capsule: take a snapshot first'
 
 
 @dataclass(eq=False)
@@ -54,23 +58,50 @@ class Session:
 
     def snapshot(self, name: str) -> str:
         """Freezes it, once it has seen something: the capsule's name. Raises CapsuleError."""
-        if self._capsules is None:
-            self._capsules = self.make(self)
-            self._capsules.register(RoundPart(self))
-        capsule, _ = self._capsules.snapshot(name)
+        capsule, _ = self._kept().snapshot(name)
         return capsule.name
 
     def restore(self, name: str) -> str:
         """Goes on from there, '' from its newest: the capsule's name. Raises CapsuleError."""
         if self._capsules is None:
-            raise CapsuleError('this session has no capsule: take a snapshot first')
+            raise CapsuleError(NO_CAPSULE, ErrorCode.NOT_FOUND)
         return self._capsules.rollback(name).capsule.name
+
+    def export(self, name: str) -> tuple[str, bytes]:
+        """Return the name and the bytes of a capsule, of its newest for ''. Raises CapsuleError.
+
+        Another server with an engine of the same fingerprint can import them.
+        """
+        registry = self._kept().registry
+        entries = [record.name for record in registry.entries()]
+        if not name and not entries:
+            raise CapsuleError(NO_CAPSULE, ErrorCode.NOT_FOUND)
+        capsule = registry.get(name or entries[-1])
+        return capsule.name, packed(capsule)
+
+    def take_over(self, name: str, data: bytes) -> str:
+        """Keep a capsule that `export` returned, here or elsewhere, as one of this session.
+
+        name: '' for that of the capsule. Returns its name. Raises CapsuleError.
+        """
+        own = self._kept()
+        capsule = unpacked(data, own.registry.fingerprint)
+        boundary = replace(capsule.boundary, session=own.name)
+        own.registry.add(replace(capsule, name=name or capsule.name, boundary=boundary))
+        return name or capsule.name
 
     @property
     def capsules(self) -> list[str]:
         """The names of those that are kept, least recently used first."""
         kept = self._capsules.registry.entries() if self._capsules else ()
         return [record.name for record in kept]
+
+    def _kept(self) -> RobotSession:
+        """Return what keeps its capsules; it is built when it is needed first."""
+        if self._capsules is None:
+            self._capsules = self.make(self)
+            self._capsules.register(RoundPart(self))
+        return self._capsules
 
 
 class RoundPart:
