@@ -75,6 +75,8 @@ class ControlLoop(threading.Thread):
         resume_within: Time (s) that the arm may stand for want of a fresh chunk before it is
             disarmed.
         rtc: Real-time chunking; None where chunks do not go on from one another.
+        by_execution: Whether the next chunk comes at the end of an execution, so that none is
+            missed before; with real-time chunking it is so, too.
         speed: Returns the speed scaling of the trajectory controllers, 0 to 1.
         fault: Returns why the arm must not be commanded, as by its controllers; '' if it may.
         sent: Takes the position [joints] where the arm is sent now, at each look at a moving arm.
@@ -100,6 +102,7 @@ class ControlLoop(threading.Thread):
         max_chunk_age: float = 1.0,
         resume_within: float = 3.0,
         rtc: RealTimeChunking | None = None,
+        by_execution: bool = False,
         speed: Callable[[], float] = lambda: 1.0,
         fault: Callable[[], str] = lambda: '',
         sent: Callable[[NDArray[np.float64]], None] = lambda position: None,
@@ -123,6 +126,7 @@ class ControlLoop(threading.Thread):
         )
         self._max_chunk_age, self._rtc, self._clock = max_chunk_age, rtc, clock
         self._resume_within = resume_within
+        self._by_execution = by_execution or rtc is not None
         self.allowed = rtc.delays.allowed if rtc else period  # s from an observation on
         self._wake, self._settled = threading.Condition(), threading.Event()
         self._settled.set()
@@ -172,6 +176,12 @@ class ControlLoop(threading.Thread):
         with self._stirring():
             self._offered = chunk, began if observed is None else observed, guide
             self._settled.clear()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing of a chunk is left to execute, and none was offered. From any thread."""
+        settled = self._settled.is_set()  # first: what was taken over is in the plan by then
+        return settled and not self.executor.plan.lasts(self._clock(), self.executor.dt)
 
     def refuse(self, reason: str) -> None:
         """Note and report that a chunk was refused before it was offered."""
@@ -531,7 +541,7 @@ class ControlLoop(threading.Thread):
         if self.guard.state != ARMED or self._stopping:
             return
         moved = self.executor.is_moving(now)
-        lasts = self._rtc is not None and self.executor.lasts(now)
+        lasts = self._by_execution and self.executor.lasts(now)
         in_time = lasts or not self.guard.is_meant_to_move  # without an instruction none is missed
         source = self.executor.goes_on(now) if in_time else self.executor.missed(now)
         if source == STOP != self._outgoing.said and moved:

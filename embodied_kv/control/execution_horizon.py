@@ -95,6 +95,17 @@ class Custom:
         return min(max(int(actions), 1), updates.shape[1])
 
 
+@dataclass(frozen=True)
+class AtMost:
+    """Another policy, for a chunk of which only so many actions are sent."""
+
+    policy: Policy
+    actions: int
+
+    def __call__(self, updates: np.ndarray) -> int:
+        return min(self.policy(updates), self.actions)
+
+
 def confidence(updates: np.ndarray) -> np.ndarray:
     """How sure denoising is of each action, float32 [chunk size] in [0, 1].
 

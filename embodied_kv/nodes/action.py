@@ -71,9 +71,10 @@ class Action(SuiteNode):
         self._execution_horizon, self._confidence = MeanMeter(), MeanMeter()
         self._guard = Guard()  # for the lifetime of the process: a stop outlives every transition
         self._too_late = 0  # frames for which not even the fewest Euler steps fitted
+        self._work: Future | None = None
 
     def setup(self) -> None:
-        self._work: Future | None = None
+        self._work = None
         self._setup_commands(self.params.read(ActionParams))
 
     def _setup_commands(self, params: ActionParams) -> None:
@@ -198,6 +199,7 @@ class Action(SuiteNode):
             max_chunk_age=p.max_chunk_age,
             resume_within=p.resume_within,
             rtc=self._rtc,
+            by_execution=self._by_execution,
             speed=self._speed.share,
             fault=lambda: '' if p.shadow else self._outputs.problem(),
             sent=self._outputs.watch,
@@ -217,6 +219,11 @@ class Action(SuiteNode):
         """How chunks go on from one another; None where they take over by time alone."""
         engine = self.host.engine
         return RealTimeChunking.of(engine.config, self.host.model, engine.budget.allowed)
+
+    @property
+    def _by_execution(self) -> bool:
+        """Whether the next chunk is made at the end of an execution, not once a period."""
+        return False
 
     def brake(self) -> None:
         if self.active:

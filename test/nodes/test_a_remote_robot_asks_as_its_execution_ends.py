@@ -65,6 +65,20 @@ def test_a_server_that_states_no_confidence_is_refused_where_the_horizon_needs_i
         assert str(node._policy()) == 'static:3'
 
 
+def judging(server, wrong):
+    """A server of ours that states how sure it is; its first two replies are wrong."""
+
+    def judged(request):
+        sure = {'round': 3, 'execution_horizon': 20, 'confidence': np.full(50, 0.9, np.float32)}
+        named = {'request_id': request['request_id']}
+        return near(request) | sure | named | (wrong if len(server[0].asked) <= 2 else {})
+
+    return judged
+
+
+TOLD = Extensions(50, AXES, 0.1, False, False, False, 2, executions=True).metadata
+
+
 @pytest.mark.parametrize(
     'wrong',
     [
@@ -77,18 +91,50 @@ def test_a_server_that_states_no_confidence_is_refused_where_the_horizon_needs_i
         {'confidence': np.full(50, 2.0, np.float32)},
         {'confidence': np.full(50, np.nan, np.float32)},
     ],
-    ids=str,
+    ids=lambda wrong: str(wrong)[:40],
 )
 def test_a_chunk_without_a_sound_horizon_is_not_executed(robot, wrong):
-    def judged(request):
-        confidence = np.full(50, 0.9, np.float32)
-        sure = {'round': 3, 'execution_horizon': 20, 'confidence': confidence}
-        named = {'request_id': request['request_id']}
-        return near(request) | sure | named | (wrong if len(server.asked) <= 2 else {})
-
-    told = Extensions(50, AXES, 0.1, False, False, False, 2, executions=True)
-    with PlainServer(judged, told.metadata) as server:
-        node = acting(robot, server.address, server__request_ahead=0)
+    server = []
+    with PlainServer(judging(server, wrong), TOLD) as opened:
+        server.append(opened)
+        options = {'execution_horizon': 'confidence:0.2:3', 'server__request_ahead': 0}
+        node = acting(robot, opened.address, **options)
         robot.until(lambda: fresh(robot) >= 1)
-        assert node.warning_counts['reply'] == 2 and server.connections == 1
+        assert node.warning_counts['reply'] == 2 and opened.connections == 1
         assert executed(robot)[0].execution_horizon == 20
+
+
+def test_no_server_makes_the_robot_execute_more_than_its_own_horizon(robot):
+    server = []
+    with PlainServer(judging(server, {}), TOLD) as opened:
+        server.append(opened)
+        acting(robot, opened.address, execution_horizon='static:5', server__request_ahead=0)
+        robot.until(lambda: fresh(robot) >= 2)
+        assert {c.execution_horizon for c in executed(robot)} == {5}
+
+
+def test_after_a_refused_chunk_the_next_request_does_not_wait_for_its_execution(robot):
+    with PlainServer(near) as server:
+        node = acting(robot, server.address, execution_horizon='static:50', **OURS)
+        refuse = node._control._refusal
+        node._control._refusal = lambda observed, now: 'it is refused'
+        robot.until(lambda: len(server.asked) >= 3)  # 50 actions last 5 s
+        assert not fresh(robot)
+        node._control._refusal = refuse
+        robot.until(lambda: fresh(robot) >= 1)
+
+
+def test_a_chunk_has_as_long_as_the_arm_still_executes(robot):
+    asked = []
+
+    def late(request):
+        asked.append(request)
+        return near(request) | {'request_id': request['request_id']}
+
+    told = Extensions(50, AXES, 0.1, False, True, False, 2).metadata
+    with PlainServer(late, told) as server:
+        options = {'server__request_ahead': 8, 'execution_horizon': 'static:20', 'rate': 10.0}
+        acting(robot, server.address, **options)
+        robot.until(lambda: len(asked) >= 3)
+        told = [request['deadline_ms'] for request in asked[1:] if 'deadline_ms' in request]
+        assert told and max(told) > 200  # a period is 100 ms, and 8 actions are left

@@ -84,10 +84,10 @@ def test_a_question_ends_once(robot, ends):
         assert [text.stream for text in robot.texts] == [stream]
 
 
-def both(robot, address):
+def both(robot, address, **more):
     """The action and the language node of one robot, on our server."""
     options = CALM | {'server__address': address, 'max_chunk_age': 60.0, 'stop_after': 1000}
-    return robot.up(RemoteAction, RemoteLanguage, **options)
+    return robot.up(RemoteAction, RemoteLanguage, **options | more)
 
 
 def test_the_prompts_of_the_contract_are_continued_on_what_the_robot_acts_on(robot):
@@ -101,12 +101,11 @@ def test_the_prompts_of_the_contract_are_continued_on_what_the_robot_acts_on(rob
         assert seen <= stamps
 
 
-def test_a_question_of_a_robot_that_acts_shows_no_frame_again(robot):
+def test_a_question_of_a_robot_that_acts_shows_no_frame_again(robot, monkeypatch):
+    monkeypatch.setattr('embodied_kv.nodes.remote.language.NEW', math.inf)  # on a slow machine
     with door('tabletop', engine={'streams': 8}) as opened:
         _, language = both(robot, f'ws://127.0.0.1:{opened.port}')
-        robot.until(lambda: language._server.policy.is_connected)
-        robot.until(lambda: language._chunk)
-        language._chunk_at = math.inf  # however slow the machine is
+        robot.until(lambda: language._server.policy.is_connected and language._chunk)
         answer = ask(robot, 'What is in the gripper?', max_tokens=4)
         assert answer.success, answer.message
         robot.until(lambda: any(text.stream == answer.stream for text in robot.texts))
@@ -114,29 +113,31 @@ def test_a_question_of_a_robot_that_acts_shows_no_frame_again(robot):
 
 
 def test_with_a_prompt_interval_of_0_the_robot_says_nothing_unasked(robot):
-    with door('tabletop') as opened:
-        options = {'server__address': f'ws://127.0.0.1:{opened.port}', 'prompt_interval': 0}
-        robot.up(RemoteAction, RemoteLanguage, **CALM | {'max_chunk_age': 60.0} | options)
+    with door('tabletop', engine={'streams': 8}) as opened:
+        both(robot, f'ws://127.0.0.1:{opened.port}', prompt_interval=0)
         robot.until(lambda: fresh(robot) >= 5)
-        assert not robot.texts
+        answer = ask(robot, 'What is in the gripper?', max_tokens=4)
+        robot.until(lambda: robot.texts)  # a prompt would have come before
+        assert {text.stream for text in robot.texts} == {answer.stream}
 
 
 def test_prompts_go_on_after_a_server_that_refused_some(robot):
     asked = []
+    wrong = {'error': 'no'}, {'text': 5}, {}
 
     def answer(request):
         named = {'request_id': request['request_id']}
         if request.get('endpoint') != 'ask':
             return actions(7, count=50) | named
-        asked.append(request['questions'])
+        asked.append(request)
         text = {'text': 'put it away', 'tokens': 3, 'reason': 'eos'}
-        wrong = ({'error': 'no'}, {'texts': [text]}, {'texts': 5}, {'texts': [5, 5]})
-        replies = (*wrong, {'texts': [text, text]})
-        return replies[min(len(asked), len(replies)) - 1] | named
+        return (wrong[len(asked) - 1] if len(asked) <= len(wrong) else text) | named
 
     told = Extensions(50, 7, 0.1, False, False, True, 2, words=True)
     with PlainServer(answer, told.metadata) as server:
         _, language = both(robot, server.address)
         robot.until(lambda: len(robot.texts) >= 2)
-        assert language.warning_counts['prompt'] == 4 and asked[0] == ['Subtask:', 'Narrate:']
+        assert language.warning_counts['prompt'] == len(wrong)
+        assert [one['question'] for one in asked[:2]] == ['Subtask:', 'Narrate:']
+        assert not any(one['evict'] for one in asked)
         assert {text.text for text in robot.texts} == {'put it away'}

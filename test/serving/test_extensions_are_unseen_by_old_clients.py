@@ -5,7 +5,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from door_cases import PATIENCE, OldClient, busy, door, key_file, libero, tabletop, until
+from door_cases import (
+    PATIENCE,
+    OldClient,
+    busy,
+    door,
+    key_file,
+    libero,
+    packed,
+    tabletop,
+    unpacked,
+    until,
+)
 
 from embodied_kv.serving import in_time
 
@@ -215,6 +226,9 @@ def test_a_wish_that_would_not_be_heeded_is_refused(wish, said):
         {'max_tokens': 0, 'endpoint': 'ask'},
         {'question': 5, 'endpoint': 'ask'},
         {'name': 5, 'endpoint': 'restore'},
+        {'about': 'a/b', 'endpoint': 'ask'},
+        {'evict': 'no', 'endpoint': 'ask'},
+        {'capsule': 'x', 'endpoint': 'import'},
     ],
     ids=str,
 )
@@ -245,30 +259,14 @@ def test_keys_of_other_endpoints_and_everyday_words_are_passed_over():
         assert client.infer({'endpoint': 'reset', 'deadline_ms': 'soon'})['status'] == 'reset'
 
 
-PROMPTS = {'endpoint': 'ask', 'questions': ['Subtask:', 'Narrate:'], 'max_tokens': 4}
-
-
-def test_several_questions_are_answered_in_one_reply_as_one_by_one():
-    with door('tabletop') as opened, opened.client() as client:
-        client.infer(tabletop())
-        texts = client.infer(PROMPTS)['texts']
-        one = {'endpoint': 'ask', 'max_tokens': 4}
-        assert texts == [client.infer(one | {'question': q}) for q in PROMPTS['questions']]
-
-
-def test_one_bad_question_of_several_leaves_no_stream_behind():
-    with door('tabletop') as opened, opened.client() as client:
-        client.infer(tabletop())
-        assert 'empty' in client.infer(PROMPTS | {'questions': ['Subtask:', ' ']})['error']
-        until(lambda: not opened.engine.kv.streams.live())
-        assert len(client.infer(PROMPTS)['texts']) == 2
+PROMPT = {'endpoint': 'ask', 'question': 'Subtask:', 'max_tokens': 4}
 
 
 def test_a_question_about_another_session_needs_no_session_of_its_own():
     with door('tabletop') as opened, opened.client() as arm, opened.client() as mouth:
         arm.infer(tabletop() | {'session_id': 'arm'})
-        asked = PROMPTS | {'session_id': 'mouth'}
-        assert mouth.infer(asked | {'about': 'arm'}) == arm.infer(PROMPTS)
+        asked = PROMPT | {'session_id': 'mouth'}
+        assert mouth.infer(asked | {'about': 'arm'}) == arm.infer(PROMPT)
         assert opened.sessions.values()['sessions'] == 1
         assert 'no frame to ask about' in mouth.infer(asked | {'about': 'leg'})['error']
 
@@ -278,17 +276,49 @@ def test_no_question_is_about_a_session_of_another_key(tmp_path):
     with door('tabletop', api_keys=file, memory_mib=64) as opened:
         with opened.client(key=left) as arm, opened.client(key=right) as other:
             arm.infer(tabletop() | {'session_id': 'arm'})
-            assert 'no frame' in other.infer(PROMPTS | {'about': 'arm'})['error']
-            assert len(arm.infer(PROMPTS | {'about': 'arm'})['texts']) == 2
+            assert 'no frame' in other.infer(PROMPT | {'about': 'arm'})['error']
+            assert arm.infer(PROMPT | {'about': 'arm'})['tokens'] <= 4
+
+
+def said_two(opened):
+    """Every text stays at its second token, and says that two were said."""
+    live = opened.engine.kv.streams.live
+    opened.engine.decode_fits = lambda now: any(len(s.tokens) < 2 for s in live())
+    return lambda: any(len(stream.tokens) == 2 for stream in live())
+
+
+def test_a_text_ends_with_the_client_that_asked_for_it():
+    with door('tabletop') as opened, opened.client() as arm:
+        arm.infer(tabletop() | {'session_id': 'arm'})
+        two = said_two(opened)
+        with opened.client() as mouth:
+            mouth.socket.send(packed(PROMPT | {'about': 'arm'}))
+            until(two)
+        until(lambda: not opened.engine.kv.streams.live())
+
+
+def test_a_question_ends_an_older_one_only_where_it_may():
+    with door('tabletop', engine={'streams': 1}) as opened:
+        with opened.client() as arm, opened.client() as mouth:
+            arm.infer(tabletop() | {'session_id': 'arm'})
+            two = said_two(opened)
+            mouth.socket.send(packed(PROMPT | {'about': 'arm'}))
+            until(two)
+            assert 'busy' in arm.infer(PROMPT | {'evict': False})['error']
+            arm.socket.send(packed(PROMPT))
+            assert unpacked(mouth.socket.recv(PATIENCE))['reason'] == 'evicted'
+            del opened.engine.decode_fits
+            opened.device.wake()
+            assert unpacked(arm.socket.recv(PATIENCE))['reason'] in ('eos', 'length')
 
 
 def test_a_look_is_asked_about_and_needs_neither_prompt_nor_chunk():
     with door('tabletop') as opened, opened.client() as client, opened.client() as other:
         seen = {**tabletop(), 'prompt': ''}
         assert client.infer({'endpoint': 'look'} | seen) == {'status': 'look'}
-        texts = client.infer(PROMPTS)['texts']
+        text = client.infer(PROMPT)
         other.infer({'endpoint': 'look'} | seen)
-        assert other.infer(PROMPTS)['texts'] == texts
+        assert other.infer(PROMPT) == text
         assert opened.sessions.values()['batches'] == 0  # no chunk was made
         assert client.infer(tabletop())['actions'].shape[1] == 7
 
@@ -311,10 +341,3 @@ def test_looks_do_not_change_the_noise_of_the_next_chunk():
         one.socket.close()
         again = other.infer({'session_id': 'arm'} | tabletop())['actions']
         np.testing.assert_array_equal(first, again)
-
-
-@pytest.mark.parametrize('wrong', [[], 'Subtask:', [5], ['x'] * 17, {'a': 'b'}], ids=str)
-def test_a_list_of_questions_that_is_none_is_refused(wrong):
-    with door('tabletop') as opened, opened.client() as client:
-        client.infer(tabletop())
-        assert 'questions' in client.infer(PROMPTS | {'questions': wrong})['error']

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from door_cases import door, libero
+from door_cases import busy, door, libero, packed, until
 
 from embodied_kv.config import TINY
 from embodied_kv.fleet.fair import FairDeadline
@@ -107,7 +107,44 @@ def test_another_scheduler_is_refused_by_name(wrong, why):
         SchedulingConfig(**wrong)
 
 
-def test_sessions_are_served_in_the_order_of_their_scheduler():
-    with door(scheduling=SchedulingConfig(scheduler='kairos', max_queue_delay=0.5)) as opened:
-        dispatcher = opened.sessions._server.dispatcher
-        assert isinstance(dispatcher.scheduler, Kairos) and dispatcher.max_queue_delay == 0.5
+@pytest.mark.parametrize(
+    ('name', 'first'), [('fifo', 'modest'), ('kairos', 'waited'), ('deadline', 'hasty')]
+)
+def test_sessions_are_served_in_the_order_of_their_scheduler(name, first):
+    """Of three that wait, one asked first, one has waited longest, one has a deadline."""
+    scheduling = SchedulingConfig(scheduler=name)
+    with door(engine={'robots': 1, 'time_budget': True}, scheduling=scheduling) as opened:
+        made, serve = [], opened.sessions._serve
+        opened.sessions._server._serve = {
+            'here': lambda frames, due: made.extend(f.robot for f in frames) or serve(frames, due)
+        }
+        clients = {one: opened.client() for one in ('busy', 'modest', 'waited', 'hasty')}
+        wishes = {'hasty': {'deadline_ms': 60.0}}
+        for one in ('modest', 'waited', 'hasty'):
+            clients[one].infer(libero() | {'session_id': one, 'execution_horizon': 'static:4'})
+        for task in ledger(opened, 'waited'):
+            task.started, task.wait.total = task.started - 100.0, 90.0
+        del made[:]
+        with busy(opened):
+            clients['busy'].socket.send(packed(libero() | {'session_id': 'busy'}))
+            until(lambda: made == ['busy'])
+            for n, one in enumerate(('modest', 'waited', 'hasty'), 1):
+                request = libero() | {'session_id': one, 'execution_horizon': 'static:4'}
+                clients[one].socket.send(packed(request | wishes.get(one, {})))
+                until(lambda n=n: opened.sessions.values()['waiting'] == n)
+        until(lambda: len(made) >= 2)
+        assert made[1] == first
+        for client in clients.values():
+            client.socket.close()
+
+
+def ledger(opened, name):
+    """The task of a session."""
+    return [opened.sessions._server.dispatcher.ledger.robots[name].task]
+
+
+def test_no_more_is_executed_than_is_sent():
+    with door(horizon=3) as opened, opened.client() as client:
+        reply = client.infer(libero() | {'execution_horizon': 'whole'})
+        assert len(reply['actions']) == reply['execution_horizon'] == 3
+        assert reply['confidence'].shape == (3,)

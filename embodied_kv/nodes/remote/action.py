@@ -7,6 +7,7 @@ waits, and where no chunk comes the arm goes on as far as the last one reaches, 
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -52,7 +53,7 @@ class _Asked:
     """An observation that was sent: when it was made and sent, and who executes its chunk.
 
     told_ms: that the server has, as it was told; None where it was told nothing. judges: whether
-    it was asked how much of the chunk is executed.
+    the server was told the policy of the execution horizon.
     """
 
     moment: SyncedMoment
@@ -80,6 +81,7 @@ class RemoteAction(Action):
             self, [('server.', RemoteParams)], lambda: self.configured
         )
         self._sequence = self._stale = 0
+        self._asking = threading.Lock()  # over `_asked`
         self.add_on_set_parameters_callback(self._on_horizon)
 
     def find_host(self) -> RemoteHost:
@@ -89,12 +91,7 @@ class RemoteAction(Action):
         self._remote = self._server_params.read(RemoteParams)
         self._asked: _Asked | None = None
         self._timing: RequestTiming | None = None  # where requests follow executions
-        params, remote, model = self.params.read(ActionParams), self._remote, self.host.model
-        if remote.request_ahead >= 0 and not remote.rtc:
-            # Between two chunks lies an execution: only from its end on is a chunk missed.
-            lasts = math.ceil(model.chunk_size * model.action_dt / self.suite.period)
-            params = replace(params, stop_after=params.stop_after + lasts)
-        self._setup_commands(params)
+        self._setup_commands(self.params.read(ActionParams))
         self._frames = ObservationBuffer(self, self._told)
         leftover_of = self.host.model.chunk_size if self._remote.rtc else 0
         self._server = ServerLink(self, self._remote, leftover_of, self._check)
@@ -110,17 +107,25 @@ class RemoteAction(Action):
         self._server.open()
 
     def stop(self) -> None:
-        super().stop()
-        self._server.close()
+        try:
+            super().stop()
+        finally:
+            self._server.close()
 
     def _restart_requests(self) -> None:
         """Ask for the newest observation next. The clock may have been set back."""
         self._pace.restart(self._latest)
-        self._asked, self._instruction = None, ''
+        with self._asking:
+            self._asked = None
+        self._instruction = ''  # of the newest request
         self._shown = 0  # stamp of the newest observation that was sent
-        if self._remote.request_ahead >= 0:
+        if self._by_execution:
             dt = self.host.model.action_dt
             self._timing = RequestTiming(dt, self._remote.request_ahead, math.inf)
+
+    @property
+    def _by_execution(self) -> bool:
+        return self._remote.request_ahead >= 0
 
     def _check(self, extensions: Extensions | None) -> None:
         """Raise ValueError for a server that cannot do what `execution_horizon` requires."""
@@ -166,7 +171,9 @@ class RemoteAction(Action):
         if not instruction or not policy.is_connected or not self._pace.is_due(now):
             return
         if timing is not None and not timing.due(now):
-            return
+            if not self._control.is_idle:
+                return
+            timing.execute(0, now)  # its chunk was refused, or the arm was stopped
         moment = self._frames.newest()
         if moment is not None and moment.stamp == self._shown:
             return
@@ -210,17 +217,25 @@ class RemoteAction(Action):
             left = actions[np.isfinite(actions).all(axis=1)][: more.chunk_size]
             guide = replace(guide, delay=min(guide.delay, len(left), more.chunk_size - 1))
             wishes = {'leftover': left, 'leftover_delay': guide.delay}
+        now, timing = self._world.now(), self._timing
         if more.deadlines and self._remote.deadlines and not self._world.is_simulated:
             way = median(self._ways) if self._ways else 0.0
-            left = moment.taken + self._control.allowed - self._world.now() - way
+            left = self._latest_use(moment, now) - now - way
             if left > SHORTEST:  # else it is late already: whatever there is, is better
                 wishes['deadline_ms'] = left * 1e3
         if more.executions:
             wishes['execution_horizon'] = str(self._policy())
-            done = self._timing and self._timing.execution(self._world.now())
-            if done:
+            if timing is not None and (done := timing.execution(now)) is not None:
                 wishes['execution'] = asdict(done)
         return guide, wishes
+
+    def _latest_use(self, moment: SyncedMoment, now: float) -> float:
+        """Return until when (s) a chunk of this moment is of use."""
+        if self._timing is None:
+            return moment.taken + self._control.allowed
+        # The arm executes until then, and stands where a chunk comes later.
+        needed = max(now, self._timing.ends) + self._control.allowed
+        return min(needed, moment.taken + self._params.max_chunk_age)
 
     # ------------------------------------------------------------------ on the connection's thread
 
@@ -229,10 +244,11 @@ class RemoteAction(Action):
             if self.active:
                 self._take(asked, work)
         finally:
-            if self._asked is asked:  # the thread of the node waits for this: it asks next
-                if self._timing is not None:
-                    self._timing.waiting = False
-                self._asked = None
+            with self._asking:
+                if self._asked is asked:  # the thread of the node waits for this: it asks next
+                    if self._timing is not None:
+                        self._timing.waiting = False
+                    self._asked = None
 
     def _take(self, asked: _Asked, work: Future[Reply]) -> None:
         """Offer the chunk of a reply to the control loop, or report why there is none."""
@@ -245,6 +261,7 @@ class RemoteAction(Action):
                 self.embodiment.contract.dt,
                 asked.moment.stamp,
                 asked.sequence,
+                asked.judges,
             )
         except CancelledError:
             return
@@ -257,8 +274,6 @@ class RemoteAction(Action):
             return
         except replies.Declined as error:
             self.warn_throttled('request', f'the server refused a request: {error}')
-            if self._timing is not None:
-                self._timing.refused(self._world.now())
             return
         except replies.Unusable as error:
             self.warn_throttled('reply', f'a reply cannot be used: {error}')
@@ -269,19 +284,20 @@ class RemoteAction(Action):
         control, observed = asked.control, asked.moment.taken
         if self._is_refused(chunk, control):
             return
-        if asked.judges and chunk.execution_horizon is None:
+        chunk, policy = self._judged(chunk, observed + control.allowed), self._policy()
+        if isinstance(policy, execution_horizon.Confidence) and chunk.execution_horizon is None:
             self.warn_throttled('reply', 'a reply cannot be used: it has no execution_horizon')
             return
-        chunk = self._judged(chunk, observed + control.allowed)
         stood = self._executed(chunk, replies.round_of(reply), observed)
         chunk = replace(chunk, deadline=chunk.deadline + stood)
         control.offer(chunk, observed=observed, guide=asked.guide)
 
     def _judged(self, chunk: ActionChunk, deadline: float) -> ActionChunk:
-        if chunk.execution_horizon is None:
-            return super()._judged(chunk, deadline)
-        values = self.embodiment.actions.si(chunk.values)
-        return replace(chunk, values=values, deadline=deadline)
+        """As of any chunk; how far it is executed by its confidence, the server decides."""
+        made = super()._judged(chunk, deadline)
+        if isinstance(self._policy(), execution_horizon.Confidence):
+            made = replace(made, execution_horizon=chunk.execution_horizon)
+        return made if chunk.confidence is None else replace(made, confidence=chunk.confidence)
 
     def _executed(self, chunk: ActionChunk, round: int | None, observed: float) -> float:
         """Note that a chunk is executed from now on.

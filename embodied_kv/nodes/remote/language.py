@@ -11,7 +11,6 @@ import itertools
 import math
 import threading
 import time
-from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from functools import partial
@@ -35,7 +34,7 @@ from embodied_kv.text import shown
 from embodied_kv.types import TextDelta
 
 NEW = 1.0  # s in which the newest chunk is what the robot sees
-ENDS = 'eos', 'length'
+ENDS = 'eos', 'length', 'cancelled', 'evicted', 'replaced', 'error'  # of a text, as of TextDelta
 
 
 @dataclass(frozen=True)
@@ -112,32 +111,26 @@ class RemoteLanguage(SuiteNode):
         if not policy.is_connected or policy.extensions is None or not policy.extensions.words:
             return
         self._prompted, self._prompting = self._served, True
-        request = {
-            'endpoint': 'ask',
-            'questions': list(prompts),
-            'about': self._acting,
-            'max_tokens': params.max_tokens,
-        }
-        asked = policy.ask(request, self._seconds)
-        asked.add_done_callback(partial(self._on_texts, prompts, params.max_tokens, self._stamp))
+        self._prompt([*prompts])
 
-    def _on_texts(
-        self, prompts: Sequence[str], tokens: int, stamp: int, work: Future[Reply]
-    ) -> None:
-        """Publish what was said. On the thread of the connection."""
+    def _prompt(self, prompts: list[str]) -> None:
+        """Continue these prompts, one after another, on the newest chunk."""
+        tokens = self.params.read(LanguageParams).max_tokens
+        stream = next(self._streams)
+        asked = _Question(stream, prompts.pop(0), tokens, self._stamp, self._acting)
+        texts = self._prompter.policy.ask(_request(asked) | {'evict': False}, self._seconds)
+        texts.add_done_callback(partial(self._on_text, asked, prompts))
+
+    def _on_text(self, asked: _Question, prompts: list[str], work: Future[Reply]) -> None:
+        """Publish what was said, and continue the next prompt. On the connection's thread."""
         try:
-            reply = work.result()
-            texts = reply.get('texts')
-            if not isinstance(texts, list) or len(texts) != len(prompts):
-                raise Unanswered(shown(reply.get('error', 'its reply has no texts'), 300))
-            for prompt, text in zip(prompts, texts, strict=True):
-                asked = _Question(next(self._streams), prompt, tokens, stamp)
-                self._publish(asked, *_text(text))
-        except CancelledError:
-            return
-        except Unanswered as error:
+            if self.active:
+                self._publish(asked, *_text(work.result()))
+        except (Unanswered, CancelledError) as error:
             self.warn_throttled('prompt', f'a prompt is not continued: {error}')
-        finally:
+        if prompts and self.active:
+            self._prompt(prompts)
+        else:
             self._prompting = False
 
     # ------------------------------------------------------------------ services
@@ -203,10 +196,7 @@ class RemoteLanguage(SuiteNode):
             self._query(asked)
 
     def _query(self, asked: _Question) -> None:
-        question = {'endpoint': 'ask', 'question': asked.text, 'max_tokens': asked.tokens}
-        if asked.about:
-            question['about'] = asked.about
-        answer = self._server.policy.ask(question, self._seconds)
+        answer = self._server.policy.ask(_request(asked), self._seconds)
         answer.add_done_callback(partial(self._answered, asked))
 
     def _answered(self, asked: _Question, work: Future[Reply]) -> None:
@@ -255,6 +245,11 @@ class RemoteLanguage(SuiteNode):
         more = policy.extensions
         answers = more is not None and more.questions
         return OK, 'listening' if answers else 'silent: the server answers no questions', {}
+
+
+def _request(asked: _Question) -> dict[str, object]:
+    request = {'endpoint': 'ask', 'question': asked.text, 'max_tokens': asked.tokens}
+    return request | ({'about': asked.about} if asked.about else {})
 
 
 def _text(reply: object) -> tuple[str, int, str]:

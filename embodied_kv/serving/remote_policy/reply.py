@@ -30,12 +30,17 @@ class Declined(ValueError):
 
 
 def chunk(
-    reply: Mapping[str, Any], action_dim: int, dt: float, stamp: int, sequence: int
+    reply: Mapping[str, Any],
+    action_dim: int,
+    dt: float,
+    stamp: int,
+    sequence: int,
+    judged: bool = False,
 ) -> ActionChunk:
     """Return the chunk in the policy's units, without a deadline.
 
-    It has an execution horizon and confidences where the reply has an `execution_horizon`. stamp:
-    of the observation that it answers. Raises Unusable, Missed, Declined.
+    stamp: of the observation that it answers. judged: whether its `execution_horizon` and
+    `confidence` are read, where it has them. Raises Unusable, Missed, Declined.
     """
     if 'refused' in reply:
         raise Declined(shown(reply['refused'], 300))
@@ -67,7 +72,7 @@ def chunk(
         prefill_ms=number(timing, 'prefill_ms'),
         denoise_ms=number(timing, 'denoise_ms') or whole,
         updates=np.full((1, len(values)), np.nan, np.float32),
-        **_judgement(reply, len(values)),
+        **(_judgement(reply, len(values)) if judged else {}),
     )
 
 

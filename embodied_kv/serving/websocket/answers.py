@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.loop import DeviceThread
@@ -42,15 +43,16 @@ class Answers:
         self._engine, self._device, self._rows, self._shares = engine, device, rows, shares
         self._listeners: dict[int, _Listener] = {}  # by stream; on the device thread alone
 
-    def ask(self, robot: str, questions: Sequence[str], max_tokens: int) -> list[Future[Text]]:
-        """Return the answer to each question about the robot's newest row.
+    def ask(self, robot: str, question: str, max_tokens: int, evict: bool = True) -> Future[Text]:
+        """Return what the policy says about the robot's newest row.
 
-        The futures raise ValueError, Stale, all of them alike.
+        evict: whether an older stream of the robot may end for it. The future raises ValueError,
+        Stale. A future that is cancelled ends the stream.
         """
-        promises: list[Future[Text]] = [Future() for _ in questions]
-        opened = self._device.call(lambda: self._open(robot, questions, max_tokens, promises))
-        opened.add_done_callback(lambda work: _hand_on(work, promises))
-        return promises
+        promise: Future[Text] = Future()
+        opened = self._device.call(lambda: self._open(robot, question, max_tokens, evict, promise))
+        opened.add_done_callback(lambda work: _hand_on(work, promise))
+        return promise
 
     def hear(self, deltas: Sequence[TextDelta]) -> None:
         """What any stream said; on the device thread."""
@@ -66,37 +68,33 @@ class Answers:
                     listener.promise.set_result(text)
 
     def _open(
-        self,
-        robot: str,
-        questions: Sequence[str],
-        max_tokens: int,
-        promises: Sequence[Future[Text]],
+        self, robot: str, question: str, max_tokens: int, evict: bool, promise: Future[Text]
     ) -> None:
+        if promise.cancelled():
+            return
         handle = self._rows.newest(robot)
         if handle is None:
             raise ValueError(
                 'there is no frame to ask about: ask for actions first, and see that engine.rows '
                 'is enough for all clients'
             )
-        streams: list[DecodeStream] = []
-        with self._shares.room(robot, len(questions)):
-            try:
-                for question in questions:
-                    streams.append(self._engine.open(handle, question, max_tokens=max_tokens))
-            except BaseException:
-                for stream in streams:
-                    self._engine.kv.streams.release(stream, 'cancelled')
-                raise
-        for stream, promise in zip(streams, promises, strict=True):
-            self._listeners[stream.id] = _Listener(promise)
+        with self._shares.room(robot, ends=evict):
+            stream = self._engine.open(handle, question, max_tokens=max_tokens)
+        self._listeners[stream.id] = _Listener(promise)
+        promise.add_done_callback(partial(self._end_if_cancelled, stream))
+
+    def _end_if_cancelled(self, stream: DecodeStream, promise: Future[Text]) -> None:
+        """End the stream of a client that has gone. From any thread."""
+        if promise.cancelled():
+            self._engine.kv.streams.release(stream, 'cancelled')
+            self._device.wake()
 
 
-def _hand_on(work: Future, promises: Sequence[Future]) -> None:
-    """Report an error of the work to all of them."""
+def _hand_on(work: Future, promise: Future) -> None:
+    """An error of the one to the other."""
     error = CancelledWork() if work.cancelled() else work.exception()
-    for promise in promises if error is not None else ():
-        if promise.set_running_or_notify_cancel():
-            promise.set_exception(error)
+    if error is not None and promise.set_running_or_notify_cancel():
+        promise.set_exception(error)
 
 
 class CancelledWork(RuntimeError):

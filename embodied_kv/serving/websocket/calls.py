@@ -34,7 +34,6 @@ ACTIONS = 1000  # of a chunk, at most
 TOKENS = 4096
 ROUNDS = 2**53  # of a session: as many as a float64 counts
 CHARACTERS = 4096  # of a question
-QUESTIONS = 16  # of a request
 EXECUTION = {'round', 'start', 'end', 'remaining'}  # what a client states of an execution
 
 
@@ -46,8 +45,9 @@ class Call:
     deadline: s from its receipt, infinite for none.
     steps: Euler steps at most; 0: all. leftover: float64 [n, action_dim], what the robot does from
     its observation on, in the policy's units; None: unknown. delay: how many of these will have
-    passed when the chunk takes over. question, max_tokens: of `ask`; questions: in place of one;
-    about: the session whose newest chunk is asked about, '' for this one. name: of a capsule, ''
+    passed when the chunk takes over. question, max_tokens: of `ask`; about: the session
+    whose newest chunk is asked about, '' for this one; evict: whether the answer may end another
+    one of that session. name: of a capsule, ''
     for one that is made up, or for the newest. capsule: the bytes of one. horizon: how much of
     the chunk is executed; None: the client decides. execution: the newest one that the client
     knows of.
@@ -61,8 +61,8 @@ class Call:
     leftover: NDArray[np.float64] | None = None
     delay: int = 0
     question: str = ''
-    questions: tuple[str, ...] = ()
     about: str = ''
+    evict: bool = True
     max_tokens: int = 32
     name: str = ''
     capsule: bytes = b''
@@ -161,10 +161,10 @@ def _capsule(key: str, value: object) -> bytes:
     return value
 
 
-def _texts(key: str, value: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or not 0 < len(value) <= QUESTIONS:
-        raise Refused(f'{key} must be a list of 1 to {QUESTIONS} texts')
-    return tuple(_text(key, one) for one in value)
+def _truth(key: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise Refused(f'{key} must be true or false')
+    return value
 
 
 def _number(key: str, value: object) -> float:
@@ -188,8 +188,8 @@ KEYS = {  # of each endpoint's request: the field of a Call, and what reads it
     LOOK: {},
     ASK: {
         'question': ('question', _text),
-        'questions': ('questions', _texts),
         'about': ('about', _id),
+        'evict': ('evict', _truth),
         'max_tokens': ('max_tokens', _count(1, TOKENS)),
     },
     SNAPSHOT: NAME,

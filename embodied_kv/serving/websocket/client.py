@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
@@ -22,6 +22,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
 
 from embodied_kv.capsule.capsule import CapsuleError
+from embodied_kv.control.execution_horizon import AtMost
 from embodied_kv.kv.rows import OutOfRows
 from embodied_kv.serving.fleet_server import ServedChunk
 from embodied_kv.serving.in_time import TimedObservation
@@ -270,6 +271,8 @@ class Client:
         seen = await self._elsewhere(serving.work, serving.dialect.read, request)
         engine, prompt = serving.sessions.engine, serving.config.prompt
         frame = observation(engine, seen, call, session.name, session.next, began, prompt)
+        if frame.horizon is not None and serving.horizon:
+            frame = replace(frame, horizon=AtMost(frame.horizon, serving.horizon))
         await self._say_if_cut(frame.instruction)
         return frame
 
@@ -321,19 +324,19 @@ class Client:
         return timing if math.isnan(self._total) else timing | {'prev_total_ms': self._total * 1e3}
 
     async def _ask(self, session: str, call: Call) -> Reply:
-        dialect, questions = self._serving.dialect, call.questions or (call.question,)
-        if not dialect.questions and not dialect.prompts.issuperset(questions):
+        dialect = self._serving.dialect
+        if not dialect.questions and call.question not in dialect.prompts:
             raise Refused(
                 'by its contract this policy answers no questions: if it was trained to, write '
                 'language: {questions: true} there'
             )
         try:
-            asked = self._serving.sessions.ask(session, questions, call.max_tokens)
-            answers = await asyncio.gather(*map(asyncio.wrap_future, asked))
+            text = await asyncio.wrap_future(
+                self._serving.sessions.ask(session, call.question, call.max_tokens, call.evict)
+            )
         except ValueError as error:
             raise Refused(str(error)) from error
-        texts = [asdict(answer) for answer in answers]
-        return {'texts': texts} if call.questions else texts[0]
+        return asdict(text)
 
     # ------------------------------------------------------------------ time
 

@@ -102,9 +102,9 @@ class Extensions:
     robot_type that it serves. action_meaning: that of each number of an action, in order; empty:
     the server does not say. fingerprint: of its engine. refusals: whether a request may ask for a
     reply `refused` in place of a closed connection. executions: whether a request may name an
-    `execution_horizon` and report an `execution`. words: whether `ask` takes several `questions`,
-    also the contract's prompts, `about` another session, and whether there is `look`. Older
-    servers do not send the fields that have a default.
+    `execution_horizon` and report an `execution`. words: whether `ask` also takes the
+    contract's prompts, and `about` another session, and whether there is `look`. Older servers do
+    not send the fields that have a default.
     """
 
     chunk_size: int

@@ -267,12 +267,15 @@ class Sessions:
 
         return self._on_device(session, prefill, self._device.background)
 
-    def ask(self, session: str, questions: Sequence[str], max_tokens: int) -> list[Future[Text]]:
-        """Return the answers about the newest chunk of the session of that name.
+    def ask(
+        self, session: str, question: str, max_tokens: int, evict: bool = True
+    ) -> Future[Text]:
+        """Return what the policy says about the newest chunk of the session of that name.
 
-        They are decoded in the slack of others. The futures raise ValueError.
+        It is decoded in the slack of others. evict: whether an older text of the session may end
+        for it. The future raises ValueError.
         """
-        return self._answers.ask(session, questions, max_tokens)
+        return self._answers.ask(session, question, max_tokens, evict)
 
     def reset(self, session: Session) -> None:
         """As if it had just begun, but for its capsules. Waits for the engine's thread."""
