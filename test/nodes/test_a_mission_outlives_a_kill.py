@@ -83,8 +83,9 @@ def test_all_of_a_robot_goes_on_after_a_kill(robot, start, tmp_path):
     assert "'mug: on the plate' is new" in back.message
     robot.until(lambda: truth.heard and truth.heard[-1].step == STEP, timeout=PATIENCE)
     assert truth.heard[-1].running and truth.heard[-1].mission == 'tidy up'
-    for query, (text, tokens, reason) in said(robot, set(back.streams)).items():
-        before, *ending = words[query]
+    spoken = said(robot, set(back.streams))  # among them what the arm was asking, if it was
+    for query, (before, *ending) in words.items():
+        text, tokens, reason = spoken[query]
         assert before.endswith(text) and [tokens, reason] == ending
     now = texts(robot)
     assert known.items() <= now.items() and 'mug' in now, 'memory is that of now'

@@ -78,7 +78,5 @@ def test_without_a_capsule_there_is_nothing_to_export():
     with door() as opened, opened.client() as client:
         assert 'has no capsule' in client.infer({'endpoint': 'export'} | ARM)['error']
         exported(client)
-        assert (
-            'no capsule none'
-            in client.infer({'endpoint': 'export', 'name': 'none'} | ARM)['error']
-        )
+        reply = client.infer({'endpoint': 'export', 'name': 'none'} | ARM)
+        assert "no capsule 'none'" in reply['error']

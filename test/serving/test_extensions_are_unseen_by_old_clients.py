@@ -304,7 +304,7 @@ def test_a_question_ends_an_older_one_only_where_it_may():
             two = said_two(opened)
             mouth.socket.send(packed(PROMPT | {'about': 'arm'}))
             until(two)
-            assert 'busy' in arm.infer(PROMPT | {'evict': False})['error']
+            assert '1 of 1 streams live' in arm.infer(PROMPT | {'evict': False})['error']
             arm.socket.send(packed(PROMPT))
             assert unpacked(mouth.socket.recv(PATIENCE))['reason'] == 'evicted'
             del opened.engine.decode_fits

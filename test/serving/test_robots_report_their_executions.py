@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 from door_cases import busy, door, libero, packed, until
 
-from embodied_kv.config import TINY
 from embodied_kv.fleet.fair import FairDeadline
 from embodied_kv.fleet.policies import Fifo, Kairos
 from embodied_kv.serving.scheduling import SchedulingConfig
 
-CHUNK = TINY.chunk_size
+CHUNK = 10  # actions, of LIBERO
 DONE = {'round': 0, 'start': 5.0, 'end': 5.4, 'remaining': 1}
 
 
@@ -120,7 +119,7 @@ def test_sessions_are_served_in_the_order_of_their_scheduler(name, first):
         }
         clients = {one: opened.client() for one in ('busy', 'modest', 'waited', 'hasty')}
         wishes = {'hasty': {'deadline_ms': 60.0}}
-        for one in ('modest', 'waited', 'hasty'):
+        for one in ('hasty', 'waited', 'modest'):  # each owes a turn more than the one before
             clients[one].infer(libero() | {'session_id': one, 'execution_horizon': 'static:4'})
         for task in ledger(opened, 'waited'):
             task.started, task.wait.total = task.started - 100.0, 90.0
