@@ -29,6 +29,7 @@ from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.checkpoints.own import bundled
 from embodied_kv.model.policy import Policy
+from embodied_kv.session.engine_part import EnginePart
 from embodied_kv.session.robot_session import RobotSession
 from embodied_kv.types import ActionChunk, Observation
 
@@ -88,7 +89,7 @@ def main(argv: list[str] | None = None) -> None:
     random = args.weights == 'random'
     policy = Policy.random(TABLETOP) if random else open_checkpoint(bundled('tabletop')).load()
     engine = Engine(policy, EngineConfig(time_budget=False))
-    capsules = RobotSession(engine, Registry(fingerprint(engine)), at_once)
+    capsules = RobotSession(EnginePart(engine), Registry(fingerprint(engine)), at_once)
 
     with Tabletop(task_scene('pick'), SCENE) as table:
         task = draw_task(table.objects(), np.random.default_rng(SCENE), 'pick')

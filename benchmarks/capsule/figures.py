@@ -28,6 +28,7 @@ from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import TierCapacities
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.fingerprint import fingerprint
+from embodied_kv.session.engine_part import EnginePart
 from embodied_kv.session.robot_session import RobotSession
 
 WARM_UP = 3  # rounds; after two restores a session stands on adopted rows alone
@@ -49,7 +50,7 @@ class Stores:
     ) -> RobotSession:
         """An empty store of bounded size."""
         registry = Registry(self._fingerprint, capacities, disk, device=self.device)
-        capsules = RobotSession(self._engine, registry, _at_once)
+        capsules = RobotSession(EnginePart(self._engine), registry, _at_once)
         if self._planner is not None:
             capsules.register(self._planner)
         return capsules

@@ -31,6 +31,7 @@ from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.plane import OverBudget
 from embodied_kv.kv.rows import OutOfRows
 from embodied_kv.model.dtype import served
+from embodied_kv.session.engine_part import EnginePart
 from embodied_kv.session.robot_session import RobotSession
 from embodied_kv.types import TextDelta
 
@@ -68,7 +69,7 @@ class Snapshots(threading.Thread):
         super().__init__(name='snapshots', daemon=True)
         registry = Registry(fingerprint(engine), CAPACITIES)
         DevicePool(registry, engine.kv.plane)
-        self._capsules = RobotSession(engine, registry, device.call)
+        self._capsules = RobotSession(EnginePart(engine), registry, device.call)
         self._over = threading.Event()
         self.took: list[float] = []
         self.bytes: list[int] = []

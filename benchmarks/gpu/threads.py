@@ -219,7 +219,7 @@ class Together:
                 self.planner, folder, self.size.planning, step=self.step
             ) as planning, ThreadPoolExecutor(3) as pool:  # fmt: skip
                 part = MemoryPart(planning)
-                session = RobotSession(self.engine, registry, self.device.call)
+                session = RobotSession(EnginePart(self.engine), registry, self.device.call)
                 session.register(part)
                 thinking = pool.submit(self.think, planning, part)
                 freezing = pool.submit(self.freeze, session)

@@ -37,6 +37,7 @@ from embodied_kv.model.planner_config import PlannerConfig
 from embodied_kv.model.policy import Policy
 from embodied_kv.planning.config import PlanningConfig
 from embodied_kv.planning.planning import Planning
+from embodied_kv.session.engine_part import EnginePart
 from embodied_kv.session.robot_session import RobotSession
 from embodied_kv.types import Observation, TextDelta
 
@@ -82,7 +83,7 @@ class World:
         self.registry = self.open_registry()
         DevicePool(self.registry, self.kv.plane)
         self.sessions = {
-            robot: RobotSession(self.engine, self.registry, self._call, robot=robot)
+            robot: RobotSession(EnginePart(self.engine, robot), self.registry, self._call)
             for robot in ROBOTS
         }
         for session in self.sessions.values():

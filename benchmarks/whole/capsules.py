@@ -55,11 +55,10 @@ class Capsules:
         self._registry = Registry(
             fingerprint, TierCapacities(device=0, host=0), Disk(folder / 'capsules')
         )
-        self._session = RobotSession(process.engine, self._registry, self._call, robot=body.name)
         part = ServedPart(process.engine, body.name, process.kept, process.shares)
         part.on_resumed = process.voices.own
-        self._session.engine_part = part
-        for one in (part, MemoryPart(planning), MissionPart(state, on_state)):
+        self._session = RobotSession(part, self._registry, self._call)
+        for one in (MemoryPart(planning), MissionPart(state, on_state)):
             self._session.register(one)
         self._marks, self._others = (
             Boundaries(self._session, name, Tier.DISK) for name in ('mark', 'step')

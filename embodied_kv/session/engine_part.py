@@ -26,6 +26,7 @@ from embodied_kv.kv.decode_stream import DecodeStream, Query
 from embodied_kv.kv.handle import CopyLease, KvHandle, Lease, RowLease
 from embodied_kv.kv.manager import LANGUAGE
 from embodied_kv.kv.rows import OutOfRows
+from embodied_kv.runtime.stream import Stream
 from embodied_kv.session import frozen_facts, frozen_guide, frozen_scores
 from embodied_kv.types import ActionChunk
 
@@ -52,6 +53,20 @@ class EnginePart:
     def buffers(self) -> list[Tensor | np.ndarray]:
         """The cache, and the states that the frames' deltas start from."""
         return [*self._kv.memory, *self._engine.states.values()]
+
+    @property
+    def process_id(self) -> str:
+        """Of the engine's process; no other one has it."""
+        return self._kv.frames.process_id
+
+    @property
+    def committed(self) -> int:
+        """Steps of the engine so far."""
+        return self._engine.committed
+
+    def finish(self) -> None:
+        """Wait until the device has done what was launched."""
+        Stream.current(self._engine.policy.model.device).synchronize()
 
     # ------------------------------------------------------------------ freezing
 

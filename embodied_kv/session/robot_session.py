@@ -24,10 +24,8 @@ from embodied_kv.capsule.part import FrozenPart, Note, Part
 from embodied_kv.capsule.reentry import Decision, Depth, Limits, SceneSummary, choose_depth
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Tier
-from embodied_kv.engine.engine import Engine
 from embodied_kv.errors import ErrorCode
 from embodied_kv.kv.decode_stream import DecodeStream
-from embodied_kv.runtime.stream import Stream
 from embodied_kv.session.engine_part import Branch, EnginePart
 from embodied_kv.session.sight import Sight
 from embodied_kv.text import shown
@@ -70,8 +68,9 @@ class Resumed:
 class RobotSession:
     """The parts that make up a session, and the registry that keeps its capsules.
 
-    registry: None where capsules are not kept yet, see `keep_in`. call: runs work on the engine's
-    thread, `DeviceThread.call`. limits: of re-entry. scene: what the robot sees and feels now,
+    engine_part: rows and streams, of the engine that computes for the robot. registry: None where
+    capsules are not kept yet, see `keep_in`. call: runs work on the engine's thread,
+    `DeviceThread.call`. limits: of re-entry. scene: what the robot sees and feels now,
     None where it sees nothing; whoever knows puts it here. sight: waits for it. on_hold: called on
     the engine's thread where a restore resumes nothing: the robot is to stay where it is.
     on_instruction: told what the robot is to do, '' for nothing. on_done: told of each verb that
@@ -80,16 +79,14 @@ class RobotSession:
 
     def __init__(
         self,
-        engine: Engine,
+        engine_part: EnginePart,
         registry: Registry | None,
         call: Callable[[Callable[[], T]], Future[T]],
         *,
-        robot: str = '',
         limits: Limits | None = None,
     ) -> None:
-        self._engine, self._registry, self._call = engine, registry, call
-        self.engine_part = EnginePart(engine, robot)
-        self.name = f'{engine.kv.frames.process_id[:8]}{robot}'
+        self.engine_part, self._registry, self._call = engine_part, registry, call
+        self.name = f'{engine_part.process_id[:8]}{engine_part.robot}'
         self.limits = limits or Limits()
         self.scene: Callable[[], SceneSummary | None] = lambda: None
         self.sight = Sight(lambda: self.scene())
@@ -166,7 +163,7 @@ class RobotSession:
                 'instead',
                 ErrorCode.MISMATCH,
             )
-        back = self._engine.committed - capsule.boundary.number
+        back = self.engine_part.committed - capsule.boundary.number
         decision = Decision(Depth.PLANNER, f'{back} steps back')
         return self._told('rollback', self._resume(capsule, decision, but))
 
@@ -212,7 +209,7 @@ class RobotSession:
             began = time.monotonic()
             with torch.inference_mode():
                 result = work()
-            Stream.current(self._engine.policy.model.device).synchronize()
+            self.engine_part.finish()
             return result, time.monotonic() - began
 
         return self._call(timed).result()
@@ -224,7 +221,7 @@ class RobotSession:
         if scene is not None:
             arrays = {n: torch.from_numpy(a.copy()) for n, a in scene.arrays().items()}
             frozen[SCENE] = FrozenPart(arrays, scene.facts())
-        number = self._engine.committed
+        number = self.engine_part.committed
         return Capsule(
             name or self._free_name(number),
             Boundary(self.name, number, self.engine_part.stamp),
@@ -235,7 +232,7 @@ class RobotSession:
 
     def _free_name(self, number: int) -> str:
         """Return a name for a boundary; there may be capsules of it already."""
-        first = f'{self._engine.kv.frames.process_id[:8]}-{number}'
+        first = f'{self.engine_part.process_id[:8]}-{number}'
         names = chain([first], (f'{first}-{i}' for i in count(2)))
         return next(name for name in names if name not in self.registry)
 

@@ -4,6 +4,7 @@ from concurrent.futures import Future
 
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.engine.fingerprint import fingerprint
+from embodied_kv.session.engine_part import EnginePart
 from embodied_kv.session.robot_session import RobotSession
 
 QUESTIONS = ('Subtask:', 'What is in the gripper?', 'Narrate:')
@@ -22,8 +23,9 @@ def at_once(work):
     return future
 
 
-def capsules_of(engine, registry=None, **more):
-    return RobotSession(engine, registry or Registry(fingerprint(engine)), at_once, **more)
+def capsules_of(engine, registry=None, part=None, **more):
+    registry = registry or Registry(fingerprint(engine))
+    return RobotSession(part or EnginePart(engine), registry, at_once, **more)
 
 
 def begin(engine, frame, steps=3, questions=QUESTIONS, **how):

@@ -23,9 +23,8 @@ class Fleet:
         self.capsules = {}
         for robot in (A, B):
             self.shares.join(robot)
-            made = self.capsules[robot] = capsules_of(engine, robot=robot)
-            made.engine_part = ServedPart(engine, robot, self.kept, self.shares)
-            made.register(made.engine_part)
+            part = ServedPart(engine, robot, self.kept, self.shares)
+            self.capsules[robot] = capsules_of(engine, part=part)
 
     def round(self, number):
         frames = [self._observe(number + 10 * i, robot=robot) for i, robot in enumerate((A, B))]

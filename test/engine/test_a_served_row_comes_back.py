@@ -25,11 +25,8 @@ def served(make_engine, observe):
         return serve(engine, frames, time.monotonic() + 60.0, kept)
 
     def capsules(robot):
-        made = capsules_of(engine, robot=robot)
         shares.join(robot)
-        made.engine_part = ServedPart(engine, robot, kept, shares)
-        made.register(made.engine_part)
-        return made
+        return capsules_of(engine, part=ServedPart(engine, robot, kept, shares))
 
     return engine, kept, rounds, capsules
 

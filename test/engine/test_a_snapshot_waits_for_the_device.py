@@ -13,6 +13,7 @@ from embodied_kv.capsule.tiers import Tier, TierCapacities
 from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.engine.loop import DeviceThread
 from embodied_kv.runtime.stream import Stream
+from embodied_kv.session.engine_part import EnginePart
 from embodied_kv.session.robot_session import RobotSession
 
 TIMEOUT = 30
@@ -36,7 +37,7 @@ def test_a_capsule_holds_the_frozen_kv(make_engine, observe, tmp_path, tier):
     with HostileDevice() as device:
         engine = make_engine()
         registry = Registry(fingerprint(engine), TierCapacities(), Disk(tmp_path))
-        session = RobotSession(engine, registry, on_a_stream())
+        session = RobotSession(EnginePart(engine), registry, on_a_stream())
         (handle,) = engine.prefill([observe(1)])
         engine.open(handle, 'what is it?', max_tokens=4)
         engine.decode()
@@ -55,7 +56,7 @@ def test_a_restored_row_acts_as_the_frozen_one(make_engine, observe):
         device = DeviceThread(engine, lambda deltas: None)
         device.start()
         try:
-            session = RobotSession(engine, Registry(fingerprint(engine)), device.call)
+            session = RobotSession(EnginePart(engine), Registry(fingerprint(engine)), device.call)
             handle = device.prefill(observe(1)).result(TIMEOUT)
             with engine.kv.acquire(handle) as lease:
                 wanted = device.denoise(lease, np.inf).result(TIMEOUT)

@@ -13,7 +13,7 @@ from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Tier, TierCapacities
 from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.runtime.stream import Stream
-from embodied_kv.session.engine_part import Branch
+from embodied_kv.session.engine_part import Branch, EnginePart
 from embodied_kv.session.robot_session import RobotSession
 
 FAULTS = 16  # operations of a piece of work that fail, at most, evenly spread
@@ -64,7 +64,7 @@ class Robot:
     def __init__(self, engine, call, observe, folder):
         self.engine, self.call = engine, call
         self.registry = Registry(fingerprint(engine), TierCapacities(), Disk(folder))
-        self.session = RobotSession(engine, self.registry, call)
+        self.session = RobotSession(EnginePart(engine), self.registry, call)
         self.call(lambda: self._begin(observe(1, in_time=1e6))).result()
         self.session.snapshot('c')
 

@@ -28,6 +28,7 @@ from embodied_kv.model.policy import Policy
 from embodied_kv.nodes.common.handle_feed import HandleFeed
 from embodied_kv.nodes.common.parameters import SuiteParams
 from embodied_kv.serving.load import load_policy
+from embodied_kv.session.engine_part import EnginePart
 from embodied_kv.session.robot_session import RobotSession
 from embodied_kv.text import trace
 from embodied_kv.throttle import Throttled
@@ -163,7 +164,8 @@ class EngineHost:
         """A robot's, one for all its nodes; it has no registry before `keep_in`."""
         with self._lock:
             if robot not in self._sessions:
-                new = RobotSession(self.engine, None, self.device.call, robot=robot)
+                part = EnginePart(self.engine, robot)
+                new = RobotSession(part, None, self.device.call)
                 self._sessions[robot] = new
             return self._sessions[robot]
 

@@ -308,10 +308,8 @@ class Sessions:
         device, call = self.engine.policy.model.device, partial(self._on_device, session)
         registry = Registry(self._fingerprint, room, device=device)
         self._budget.share(registry, session.name, session.tenant)
-        made = RobotSession(self.engine, registry, call, robot=session.name)
-        made.engine_part = ServedPart(self.engine, session.name, self._rows, self._shares)
-        made.register(made.engine_part)
-        return made
+        part = ServedPart(self.engine, session.name, self._rows, self._shares)
+        return RobotSession(part, registry, call)
 
     # ------------------------------------------------------------------ on other threads
 
